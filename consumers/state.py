@@ -1,0 +1,150 @@
+"""The state of one partition: a small head, kept whole in memory, and entries looked up by key.
+
+Pure values. In the store both are key → bytes (docs/architecture.md, "The fold"), so the whole state can be
+compared byte for byte; `head_entries` and `read_head` are the two directions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+FOLD_VERSION = 1
+"""Raised whenever the same log folds to other bytes; a store of another version is rebuilt."""
+
+META = b"\x00"
+CATALOG = b"\x01"
+OFFSET_KEY = META + b"offset"
+LAYOUT_KEY = META + b"layout"
+FOLD_KEY = META + b"fold"
+LINEAGE_PREFIX = META + b"lineage/"
+VOID_PREFIX = META + b"void/"
+SCHEMA_PREFIX = META + b"schema/"
+NAME_PREFIX = META + b"name/"
+
+EVERY_TABLE = "*"
+
+Lookup = Callable[[bytes], bytes | None]
+
+
+class Lineage(NamedTuple):
+    """What is folded of one shard in this partition. ``watermark`` moves only by markers; "" is none."""
+
+    epoch: int
+    ordinal: int
+    watermark_ordinal: int
+    watermark: str
+    watermark_timestamp: int
+    low_water: str
+
+
+class Void(NamedTuple):
+    """A range tombstone: entries of (shard, epoch) up to ``ordinal`` read as VOID.
+
+    ``floor`` is the position that a fill must have reached; "" means no fill before the next whole marker.
+    """
+
+    epoch: int
+    ordinal: int
+    floor: str
+
+
+class DeadLetter(NamedTuple):
+    """A message, or a part of one, that could not be folded. ``place`` says which part."""
+
+    code: str
+    reason: str
+    place: str
+
+
+@dataclass(slots=True)
+class Head:
+    """The part of a partition's state that every read and every fold needs."""
+
+    offset: int = 0
+    layout: str = ""
+    lineages: dict[str, Lineage] = field(default_factory=dict)
+    voids: dict[tuple[str, str], Void] = field(default_factory=dict)
+    """(table or ``*``, shard) → the newest void of it."""
+
+
+class Changes(NamedTuple):
+    """What one message changes. ``lineages`` and ``voids`` hold only what is new; ``dead`` what was refused."""
+
+    offset: int
+    entries: dict[bytes, bytes]
+    lineages: dict[str, Lineage] = {}  # noqa: RUF012 - never mutated: Changes are read-only values
+    voids: dict[tuple[str, str], Void] = {}  # noqa: RUF012
+    layout: str = ""
+    dead: tuple[DeadLetter, ...] = ()
+
+
+@dataclass(slots=True)
+class PartitionState:
+    """Head and look-up of one partition, as the fold sees it."""
+
+    head: Head
+    lookup: Lookup
+
+    def apply(self, changes: Changes) -> None:
+        """Moves the head; the entries are the owner of ``lookup``'s to keep, and must be visible first."""
+        head = self.head
+        if changes.voids:
+            head.voids.update(changes.voids)
+        if changes.layout:
+            head.layout = changes.layout
+        if changes.lineages:
+            head.lineages.update(changes.lineages)
+        head.offset = changes.offset
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def lineage_key(shard: str) -> bytes:
+    """Store key of a shard's lineage."""
+    return LINEAGE_PREFIX + shard.encode()
+
+
+def void_key(table: str, shard: str) -> bytes:
+    """Store key of the newest void of (table or ``*``, shard)."""
+    return VOID_PREFIX + table.encode() + b"\0" + shard.encode()
+
+
+def schema_key(table: str) -> bytes:
+    """Store key of a row table's description."""
+    return SCHEMA_PREFIX + table.encode()
+
+
+def head_entries(head: Head) -> dict[bytes, bytes]:
+    """The head as store entries; deterministic."""
+    entries = {OFFSET_KEY: _json(head.offset), LAYOUT_KEY: head.layout.encode(), FOLD_KEY: _json(FOLD_VERSION)}
+    for shard, lineage in head.lineages.items():
+        entries[lineage_key(shard)] = _json(lineage)
+    for (table, shard), void in head.voids.items():
+        entries[void_key(table, shard)] = _json(void)
+    return entries
+
+
+def is_head_key(key: bytes) -> bool:
+    """Whether `head_entries` writes this key (schemas and names are entries, looked up like rows)."""
+    return key in (OFFSET_KEY, LAYOUT_KEY, FOLD_KEY) or key.startswith((LINEAGE_PREFIX, VOID_PREFIX))
+
+
+def read_head(items: Iterable[tuple[bytes, bytes]]) -> Head:
+    """The head in a store's META entries; raises ``ValueError`` or ``TypeError`` if they are damaged."""
+    head = Head()
+    for key, value in items:
+        if key == OFFSET_KEY:
+            head.offset = int(json.loads(value))
+        elif key == LAYOUT_KEY:
+            head.layout = value.decode()
+        elif key.startswith(LINEAGE_PREFIX):
+            head.lineages[key[len(LINEAGE_PREFIX) :].decode()] = Lineage(*json.loads(value))
+        elif key.startswith(VOID_PREFIX):
+            table, _, shard = key[len(VOID_PREFIX) :].partition(b"\0")
+            head.voids[table.decode(), shard.decode()] = Void(*json.loads(value))
+    return head
