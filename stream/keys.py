@@ -1,0 +1,175 @@
+"""Keys on the wire and in the store, and which partition they belong to.
+
+Pure. A row key is ``table 0x00 canonical-primary-key``, where the canonical primary key is a compact JSON array of the
+key columns' canonical values, non-ASCII kept as UTF-8: ``shop.orders\\0[7,"ü"]``. The layout (partitioner, partition
+count, key prefixes) belongs to the topic and never changes (design, *Rows*).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+from urllib.parse import quote, unquote
+
+import msgspec
+import xxhash
+
+from tokens.errors import FreshetError
+
+PARTITIONER = "xxh3_64"
+"""The only partitioner there is; named in each layout, so that another one could come."""
+
+SEPARATOR = b"\0"
+"""Ends the table name in a row key."""
+
+RESERVED = 1
+"""A table name starts with a byte above this: store keys that start with 0x00 or 0x01 are not rows."""
+
+_encode = msgspec.json.encode
+_decode = msgspec.json.decode
+_hash = xxhash.xxh3_64_intdigest
+_columns = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+class KeyFormatError(FreshetError, ValueError):
+    """A key that cannot be encoded or is none; code ``bad_key``."""
+
+    code = "bad_key"
+
+
+class LayoutError(FreshetError, ValueError):
+    """A layout that cannot be parsed or makes no sense; code ``bad_layout``."""
+
+    code = "bad_layout"
+
+
+def row_key(table: str, primary_key: Sequence[Any]) -> bytes:
+    """The key of a row: ``table`` (``db.table``), 0x00, JSON array of the canonical key values in key order.
+
+    Raises `KeyFormatError` for an empty key, a NULL or non-finite value, or what JSON cannot hold.
+    """
+    try:
+        columns = _encode(primary_key)
+        name = table.encode()
+    except (TypeError, ValueError, OverflowError) as error:
+        raise KeyFormatError(f"primary key of {table!r} cannot be encoded: {error}") from error
+    if b"null" in columns:
+        _refuse_null(table, primary_key)
+    if len(columns) < 3 or columns[0] != 0x5B:
+        raise KeyFormatError(f"primary key of {table!r} has no columns: {primary_key!r}")
+    if not name or name[0] <= RESERVED or SEPARATOR in name:
+        raise KeyFormatError(f"{table!r} is no table name")
+    return name + SEPARATOR + columns
+
+
+def split_row_key(key: bytes) -> tuple[str, list[Any]]:
+    """Table and canonical key values of a row key; raises `KeyFormatError`."""
+    name, separator, columns = key.partition(SEPARATOR)
+    if not separator or not name or name[0] <= RESERVED:
+        raise KeyFormatError(f"{key!r} is no row key: it has no table name before a 0x00")
+    try:
+        return name.decode(), _decode(columns, type=list[Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise KeyFormatError(f"{key!r} is no row key: {error}") from error
+
+
+def _refuse_null(table: str, primary_key: Sequence[Any]) -> None:
+    """NULL is no key, and NaN would be written as one."""
+    for value in primary_key:
+        if value is None or (isinstance(value, float) and not math.isfinite(value)):
+            raise KeyFormatError(f"primary key of {table!r} holds {value!r}, which names no row")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How keys are spread over a topic's partitions. It can't be changed once a topic holds events.
+
+    ``prefixes`` maps a table to the number of leading key columns that decide its partition (default: the whole key,
+    table name included). Tables with a declared prefix are hashed by those columns' JSON array alone, without the table
+    name: so tables that share the leading columns (``customers[7]`` and ``orders[7,12]``, both with prefix 1) share
+    partitions, which is what composite objects need.
+    """
+
+    partitions: int
+    prefixes: Mapping[str, int] = field(default_factory=dict)
+    partitioner: str = PARTITIONER
+    _by_table: dict[bytes, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.partitioner != PARTITIONER:
+            raise LayoutError(f"unknown partitioner {self.partitioner!r}", hint=f"this version knows {PARTITIONER}")
+        if not 1 <= self.partitions <= 100_000:
+            raise LayoutError(f"{self.partitions} is no partition count", hint="1 to 100000")
+        for table, columns in self.prefixes.items():
+            if not table or columns < 1:
+                raise LayoutError(f"key prefix of {table!r} is {columns} columns", hint="name a table and 1 or more")
+        object.__setattr__(self, "_by_table", {table.encode(): n for table, n in self.prefixes.items()})
+
+    def __hash__(self) -> int:
+        return hash((self.partitions, self.partitioner, tuple(sorted(self.prefixes.items()))))
+
+    def __str__(self) -> str:
+        """``xxh3_64;partitions=4;prefix=db.orders:1,db.users:2``: tables sorted, percent-encoded."""
+        text = f"{self.partitioner};partitions={self.partitions}"
+        if not self.prefixes:
+            return text
+        prefixes = (f"{quote(table, safe='.')}:{n}" for table, n in sorted(self.prefixes.items()))
+        return f"{text};prefix={','.join(prefixes)}"
+
+    @staticmethod
+    @lru_cache(maxsize=64)
+    def parse(text: str) -> Layout:
+        """The layout that ``text`` (as `__str__` writes it) describes; raises `LayoutError`."""
+        partitioner, *parts = text.split(";")
+        found = dict(part.partition("=")[::2] for part in parts)
+        unknown = found.keys() - {"partitions", "prefix"}
+        if unknown or len(found) != len(parts) or "partitions" not in found:
+            raise LayoutError(
+                f"{text!r} is no layout",
+                hint="expected e.g. xxh3_64;partitions=4;prefix=db.orders:1",
+                code="bad_layout",
+            )
+        prefixes = _parse_prefixes(text, found["prefix"].split(",")) if "prefix" in found else {}
+        return Layout(_number(text, found["partitions"]), prefixes, partitioner)
+
+    def partition_of(self, key: bytes) -> int:
+        """The partition of a row key. Total: what is no row key is hashed whole."""
+        if not self._by_table:
+            return _hash(key) % self.partitions
+        return self._partition_by_prefix(key)
+
+    def _partition_by_prefix(self, key: bytes) -> int:
+        name, _, columns = key.partition(SEPARATOR)
+        prefix = self._by_table.get(name)
+        if prefix is None:
+            return _hash(key) % self.partitions
+        try:
+            values = _columns.decode(columns)
+        except msgspec.DecodeError:
+            return _hash(key) % self.partitions
+        return _hash(b"[" + b",".join(map(bytes, values[:prefix])) + b"]") % self.partitions
+
+    def table_partition(self, table_id: int) -> int:
+        """The partition of a catalog object: by id, so that a rename stays put."""
+        return _hash(str(table_id).encode()) % self.partitions
+
+    def home_partition(self, shard: str) -> int:
+        """The partition that holds a shard's `SourceState` records."""
+        return _hash(shard.encode()) % self.partitions
+
+
+def _number(text: str, digits: str) -> int:
+    if not (digits.isascii() and digits.isdigit()):
+        raise LayoutError(f"{text!r} is no layout: {digits!r} is no number")
+    return int(digits)
+
+
+def _parse_prefixes(text: str, items: Iterable[str]) -> dict[str, int]:
+    prefixes: dict[str, int] = {}
+    for item in items:
+        table, _, columns = item.rpartition(":")
+        prefixes[unquote(table)] = _number(text, columns)
+    return prefixes
