@@ -1,0 +1,166 @@
+"""The servers' files: pinned by SHA-256, fetched from a Maven repository, complete or absent.
+
+A pin file (``kafka.pins``, ``mariadb.pins``, ``spark.pins``) has one line per file: a Maven coordinate
+``group:artifact:version`` and the SHA-256 of its jar. Resolving dependencies anew on each machine would
+read a hundred project descriptions one after another (11 s) and could give other versions each time;
+``freshet/local/pin.py`` writes the pins, this module fetches what they say, in parallel.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import time
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from freshet.local.cache import cache_dir, exclusive
+from freshet.local.errors import ArtifactError
+
+log = structlog.get_logger(__name__)
+
+PARALLEL_DOWNLOADS = 8
+ATTEMPTS_MAX = 4
+TIMEOUT_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """One file of a Maven repository: ``group:artifact:version`` and the SHA-256 (hex) of its jar."""
+
+    group: str
+    artifact: str
+    version: str
+    sha256: str
+
+    @property
+    def filename(self) -> str:
+        """The jar's file name as Maven gives it."""
+        return f"{self.artifact}-{self.version}.jar"
+
+
+def read_pins(name: str) -> list[Pin]:
+    """The pins of ``<name>.pins`` beside this module; raises ArtifactError if a line cannot be read."""
+    pins: list[Pin] = []
+    for number, line in enumerate(_pin_file(name).read_text().splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        coordinate, _, sha256 = line.partition(" ")
+        parts = coordinate.split(":")
+        if len(parts) != 3 or len(sha256.strip()) != 64:
+            raise ArtifactError(f"{name}.pins line {number} is not 'group:artifact:version sha256': {line!r}")
+        group, artifact, version = parts
+        pins.append(Pin(group, artifact, version, sha256.strip()))
+    return pins
+
+
+def jars(name: str) -> list[Path]:
+    """The jars of a pin file, downloaded on first use into the cache.
+
+    Safe to call from several processes at once: one downloads, the others wait. A directory in the cache
+    is complete, because it gets its final name last. Raises ArtifactError when a file cannot be had.
+    """
+    pins = read_pins(name)
+    home = _home(name)
+    if not home.is_dir():
+        with exclusive(home.with_suffix(".lock")):
+            if not home.is_dir():
+                _fetch_all(name, pins, home)
+    return [home / pin.filename for pin in pins]
+
+
+def unpacked(name: str) -> Path:
+    """The directory into which the jars of a pin file are unzipped (once, atomically)."""
+    target = _home(name).with_suffix(".unpacked")
+    if target.is_dir():
+        return target
+    archives = jars(name)
+    with exclusive(target.with_suffix(".unpacking.lock")):
+        if not target.is_dir():
+            staging = target.with_suffix(".unpacking")
+            shutil.rmtree(staging, ignore_errors=True)
+            for archive in archives:
+                with zipfile.ZipFile(archive) as opened:
+                    opened.extractall(staging)
+            staging.rename(target)
+    return target
+
+
+def is_cached(name: str) -> bool:
+    """Whether everything that a pin file names is in the cache already."""
+    return _home(name).is_dir()
+
+
+def _pin_file(name: str) -> Path:
+    return Path(__file__).with_name(f"{name}.pins")
+
+
+def _home(name: str) -> Path:
+    digest = hashlib.sha256(_pin_file(name).read_bytes()).hexdigest()[:12]
+    return cache_dir() / "servers" / f"{name}-{digest}"
+
+
+def _fetch_all(name: str, pins: list[Pin], home: Path) -> None:
+    """Fill a staging directory (what an interrupted run left there is kept if it verifies), then rename it."""
+    started = time.monotonic()
+    staging = home.with_suffix(".partial")
+    staging.mkdir(parents=True, exist_ok=True)
+    log.info("fetching server files", server=name, files=len(pins), into=str(home.parent))
+    with ThreadPoolExecutor(PARALLEL_DOWNLOADS) as pool:
+        for _ in pool.map(lambda pin: _fetch_one(pin, staging), pins):
+            pass
+    staging.rename(home)
+    size_mb = round(sum(file.stat().st_size for file in home.iterdir()) / 1e6)
+    log.info("server files ready", server=name, megabytes=size_mb, seconds=round(time.monotonic() - started, 1))
+
+
+def _fetch_one(pin: Pin, staging: Path) -> None:
+    target = staging / pin.filename
+    if target.exists() and sha256_of(target) == pin.sha256:
+        return
+    failure: Exception | None = None
+    for attempt in range(ATTEMPTS_MAX):
+        if attempt:
+            time.sleep(0.5 * 2**attempt)  # back off from a repository in trouble
+        scratch = staging / f".download-{pin.filename}-{attempt}"
+        shutil.rmtree(scratch, ignore_errors=True)
+        try:
+            downloaded = download(pin.group, pin.artifact, pin.version, scratch)
+            found = sha256_of(downloaded)
+            if found != pin.sha256:
+                raise ArtifactError(f"{pin.filename} has SHA-256 {found}, pinned is {pin.sha256}")
+            os.replace(downloaded, target)
+            return
+        except (OSError, RuntimeError, ArtifactError) as error:  # requests' errors are OSErrors
+            failure = error
+            log.warning("download failed", file=pin.filename, attempt=attempt + 1, error=str(error))
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+    raise ArtifactError(
+        f"cannot fetch {pin.group}:{pin.artifact}:{pin.version}: {failure}",
+        hint="check the network; a Maven mirror can be named under [repositories] in ~/.config/jgo.conf",
+    ) from failure
+
+
+def download(group: str, artifact: str, version: str, repository: Path) -> Path:
+    """Fetch one jar into the private local repository ``repository``; returns its path there."""
+    from jgo.config import GlobalSettings
+    from jgo.constants import MAVEN_CENTRAL_URL
+    from jgo.maven import MavenContext
+
+    remotes: dict[str, str] = dict(GlobalSettings.load().repositories)
+    remotes.setdefault("central", MAVEN_CENTRAL_URL)
+    context = MavenContext(repo_cache=repository, remote_repos=remotes, timeout=TIMEOUT_S)
+    resolved: Path = context.project(group, artifact).at_version(version).artifact().resolve()
+    return resolved
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file, hex."""
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()

@@ -1,0 +1,71 @@
+"""Finding a Java runtime that Kafka, the Metastore and Spark all accept: 17 or 21."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from freshet.local.errors import JavaError
+
+SUPPORTED = (17, 21)
+HINT = "install a JRE 17 or 21 (Debian, Ubuntu: apt-get install openjdk-17-jre-headless) or point JAVA_HOME at one"
+WELL_KNOWN = ("/usr/lib/jvm", "/opt/java", "/Library/Java/JavaVirtualMachines")
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A Java runtime: the path of its ``java``, its feature version (17) and its full version text."""
+
+    path: str
+    feature: int
+    version: str
+
+    @property
+    def supported(self) -> bool:
+        """Whether the servers accept it."""
+        return self.feature in SUPPORTED
+
+
+def find_java() -> Java:
+    """The first supported runtime of JAVA_HOME, PATH and the usual directories; JavaError if there is none."""
+    seen = [java for path in _candidates() if (java := inspect_java(path)) is not None]
+    for java in seen:
+        if java.supported:
+            return java
+    if seen:
+        raise JavaError(f"Java {seen[0].version} at {seen[0].path} is neither 17 nor 21", hint=HINT)
+    raise JavaError("no Java runtime found (looked at JAVA_HOME, PATH and the usual directories)", hint=HINT)
+
+
+@cache
+def inspect_java(path: str) -> Java | None:
+    """What ``path -version`` says, or None if it does not run."""
+    try:
+        done = subprocess.run([path, "-version"], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', done.stderr)
+    return Java(path, int(found[2]), found[1]) if found else None
+
+
+def has_module(java: Java, module: str) -> bool:
+    """Whether the runtime holds a Java module (Spark's vector code wants ``jdk.incubator.vector``)."""
+    done = subprocess.run([java.path, "--list-modules"], capture_output=True, text=True, timeout=30, check=False)
+    return any(line.split("@")[0] == module for line in done.stdout.splitlines())
+
+
+def _candidates() -> list[str]:
+    paths: list[str] = []
+    if home := os.environ.get("JAVA_HOME"):
+        paths.append(str(Path(home) / "bin" / "java"))
+    if on_path := shutil.which("java"):
+        paths.append(on_path)
+    for directory in WELL_KNOWN:
+        for pattern in ("*/bin/java", "*/Contents/Home/bin/java"):
+            paths.extend(str(path) for path in sorted(Path(directory).glob(pattern)))
+    return paths

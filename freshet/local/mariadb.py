@@ -1,0 +1,261 @@
+"""A real MariaDB 11.4 server as a local process, with the binary log that a source needs."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from freshet.local.artifacts import unpacked
+from freshet.local.cache import exclusive
+from freshet.local.errors import LocalServerError
+from freshet.local.process import ServerProcess, free_ports, run_tool
+
+START_TIMEOUT_S = 60.0
+START_ATTEMPTS = 3
+TOOLS = ("bin", "scripts")
+
+
+@dataclass(frozen=True, slots=True)
+class MariaDBAddress:
+    """How to connect to a MariaDB server; the fields are the keyword arguments of ``pymysql.connect``."""
+
+    host: str
+    port: int
+    user: str
+    password: str
+
+    def connect(self, **options: Any) -> Any:
+        """A new PyMySQL connection; ``options`` go to ``pymysql.connect`` (database, autocommit, …)."""
+        import pymysql
+
+        return pymysql.connect(host=self.host, port=self.port, user=self.user, password=self.password, **options)
+
+
+class MariaDBServer:
+    """One MariaDB on 127.0.0.1 with a row binlog and full row metadata. A context manager.
+
+    ``durable`` keeps the production settings (sync at each commit); without it a commit survives the
+    death of the process, not of the machine. ``options`` are server options without the leading dashes.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path | str,
+        *,
+        port: int | None = None,
+        server_id: int = 1,
+        gtid_domain_id: int = 0,
+        durable: bool = True,
+        password: str = "freshet",
+        options: Mapping[str, str] | None = None,
+        detached: bool = False,
+    ) -> None:
+        self.data_dir = Path(data_dir).resolve()
+        self.server_id = server_id
+        self.gtid_domain_id = gtid_domain_id
+        self.durable = durable
+        self.user = "root"
+        self.password = password
+        self.host = "127.0.0.1"
+        self.options = dict(options or {})
+        self.detached = detached
+        self._wanted_port = port
+        self._port: int | None = None
+        self._process: ServerProcess | None = None
+
+    @property
+    def port(self) -> int:
+        """The server's port; LocalServerError before the first start."""
+        if self._port is None:
+            raise LocalServerError("MariaDB has no port before it was started")
+        return self._port
+
+    @property
+    def address(self) -> MariaDBAddress:
+        """Where and as whom to connect."""
+        return MariaDBAddress(self.host, self.port, self.user, self.password)
+
+    @property
+    def pid(self) -> int:
+        """The server's process id; LocalServerError if it is not running."""
+        return self._running().pid
+
+    @property
+    def log_file(self) -> Path:
+        """The server's error log."""
+        return self.data_dir / "mariadb.log"
+
+    def connect(self, **options: Any) -> Any:
+        """A new PyMySQL connection as the administrator."""
+        return self.address.connect(**options)
+
+    def start(self) -> Self:
+        """Create the data directory if it is new, start the server, wait until it answers a query."""
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        remembered = self.data_dir / "port"
+        if self._port is None and remembered.exists():
+            self._port = int(remembered.read_text())
+        chosen_here = self._port is None and self._wanted_port is None
+        for attempt in range(START_ATTEMPTS):
+            if self._port is None:
+                self._port = self._wanted_port or free_ports(1)[0]
+            try:
+                self._launch()
+            except LocalServerError as error:
+                if not chosen_here or "Address already in use" not in str(error) or attempt == START_ATTEMPTS - 1:
+                    raise
+                self._port = None  # somebody took the port between choosing and binding
+            else:
+                remembered.write_text(str(self._port))
+                return self
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def stop(self) -> None:
+        """Stop it cleanly; nothing if it is not running."""
+        if self._process is not None:
+            self._process.stop()
+            self._process = None
+
+    def kill(self) -> None:
+        """SIGKILL, as a power cut of the process."""
+        self._running().kill()
+        self._process = None
+
+    def restart(self) -> Self:
+        """Start again on the same data and port, stopping it first if it runs."""
+        self.stop()
+        return self.start()
+
+    def __enter__(self) -> Self:
+        return self if self._process is not None else self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _running(self) -> ServerProcess:
+        if self._process is None:
+            raise LocalServerError("MariaDB is not running")
+        return self._process
+
+    def _launch(self) -> None:
+        base = server_home()
+        data = self.data_dir / "data"
+        if not data.exists():
+            shutil.copytree(_empty_data_dir(base), self.data_dir / "data.new", dirs_exist_ok=True)
+            (self.data_dir / "data.new").rename(data)
+        self._process = ServerProcess(
+            "MariaDB",
+            [str(base / "bin" / "mariadbd"), *self._arguments(base, data)],
+            log_file=self.log_file,
+            env=_environment(base),
+            cwd=self.data_dir,
+            detached=self.detached,
+        )
+        try:
+            self._process.wait_until(lambda: answers(self.address), START_TIMEOUT_S)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _arguments(self, base: Path, data: Path) -> list[str]:
+        init = self.data_dir / "init.sql"
+        init.touch(mode=0o600)
+        init.write_text(_accounts(self.password))
+        options = {
+            "basedir": str(base),
+            "datadir": str(data),
+            "port": str(self.port),
+            "bind-address": self.host,
+            "socket": "mariadb.sock",  # relative to the data directory: a socket's path is limited to 107 bytes
+            "pid-file": str(self.data_dir / "mariadb.pid"),
+            "user": pwd.getpwuid(os.geteuid()).pw_name,
+            "init-file": str(init),
+            "skip-name-resolve": "ON",
+            "ssl": "OFF",  # else 11.4 makes itself a new RSA key at each start: up to 10 s
+            "character-set-server": "utf8mb4",
+            "log-bin": "binlog",
+            "binlog-format": "ROW",
+            "binlog-row-image": "FULL",
+            "binlog-row-metadata": "FULL",
+            "server-id": str(self.server_id),
+            "gtid-domain-id": str(self.gtid_domain_id),
+            "sync-binlog": "1" if self.durable else "0",
+            "innodb-flush-log-at-trx-commit": "1" if self.durable else "2",
+            **self.options,
+        }
+        return ["--no-defaults", *(f"--{name}={value}" for name, value in options.items())]
+
+
+def server_home() -> Path:
+    """The server's base directory in the cache, downloaded and unpacked on first use."""
+    root = unpacked("mariadb")
+    [daemon] = root.glob("**/bin/mariadbd")
+    base = daemon.parent.parent
+    if not os.access(daemon, os.X_OK):  # zip archives as unpacked by Python carry no modes
+        for directory in TOOLS:
+            for tool in (base / directory).iterdir():
+                tool.chmod(0o755)
+    return base
+
+
+def answers(address: MariaDBAddress) -> bool:
+    """Whether a MariaDB answers a query at ``address``."""
+    import pymysql
+
+    try:
+        with address.connect(connect_timeout=2, read_timeout=2) as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
+            return bool(cursor.fetchone() == (1,))
+    except (pymysql.MySQLError, OSError):
+        return False
+
+
+def _empty_data_dir(base: Path) -> Path:
+    """A data directory with the system tables only, made once and copied for each new server."""
+    template = base.parent / "empty-data"
+    if not template.is_dir():
+        with exclusive(base.parent / "empty-data.lock"):
+            if not template.is_dir():
+                fresh = base.parent / "empty-data.new"
+                shutil.rmtree(fresh, ignore_errors=True)
+                run_tool(
+                    "mariadb-install-db",
+                    [
+                        str(base / "scripts" / "mariadb-install-db"),
+                        "--no-defaults",
+                        f"--basedir={base}",
+                        f"--datadir={fresh}",
+                        f"--user={pwd.getpwuid(os.geteuid()).pw_name}",
+                        "--auth-root-authentication-method=normal",
+                        "--skip-test-db",
+                    ],
+                    env=_environment(base),
+                    cwd=base,
+                )
+                fresh.rename(template)
+    return template
+
+
+def _environment(base: Path) -> dict[str, str]:
+    return {**os.environ, "LD_LIBRARY_PATH": str(base / "libs")}
+
+
+def _accounts(password: str) -> str:
+    """What the server runs before it listens: the administrator's accounts, kept out of the binary log."""
+    quoted = password.replace("\\", "\\\\").replace("'", "\\'")
+    lines = ["SET SESSION sql_log_bin=0;"]
+    for host in ("127.0.0.1", "localhost"):
+        lines.append(f"CREATE USER IF NOT EXISTS root@'{host}';")
+        lines.append(f"ALTER USER root@'{host}' IDENTIFIED BY '{quoted}';")
+        lines.append(f"GRANT ALL PRIVILEGES ON *.* TO root@'{host}' WITH GRANT OPTION;")
+    lines.append("DELETE FROM mysql.global_priv WHERE User='' OR Host NOT IN ('127.0.0.1', 'localhost');")
+    lines.append("FLUSH PRIVILEGES;")
+    return "\n".join(lines) + "\n"

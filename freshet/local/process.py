@@ -1,0 +1,199 @@
+"""A server as a child process: started, watched, stopped by its own pid, gone when its parent is gone."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TypeAlias
+
+from freshet.local.errors import LocalServerError
+
+POLL_S = 0.05
+STOP_TIMEOUT_S = 20.0
+LOG_TAIL_LINES = 15
+
+DIE_WITH_PARENT = """
+import ctypes, os, sys
+PR_SET_PDEATHSIG, SIGKILL = 1, 9
+ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit(1)  # the parent ended before the call above
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+"""Runs first in the child and becomes the server (same pid). A preexec_fn would run after a fork among threads."""
+
+_alive: set[ServerProcess] = set()
+
+
+class ServerProcess:
+    """One child process that writes its output to a log file.
+
+    ``detached``: survives its parent (``freshet local up``). Otherwise it is killed when the parent
+    process ends, however that ends. Either way it has its own session, so that Ctrl-C reaches the parent
+    alone, which then stops it in order.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        log_file: Path,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        detached: bool = False,
+    ) -> None:
+        self.name = name
+        self.log_file = log_file
+        self._log_start = log_file.stat().st_size if log_file.exists() else 0
+        guarded = sys.platform == "linux" and not detached
+        guard = [sys.executable, "-I", "-S", "-c", DIE_WITH_PARENT, str(os.getpid())] if guarded else []
+
+        def spawn() -> subprocess.Popen[bytes]:
+            with log_file.open("ab") as log:
+                return subprocess.Popen(
+                    [*guard, *command],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=dict(env) if env is not None else None,
+                    cwd=cwd,
+                    start_new_session=True,
+                )
+
+        self._popen = _in_spawner_thread(spawn)
+        if not detached:
+            _alive.add(self)
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._popen.pid
+
+    def running(self) -> bool:
+        """Whether the process is alive."""
+        return self._popen.poll() is None
+
+    def wait_until(self, answers: Callable[[], bool], timeout_s: float) -> None:
+        """Poll ``answers`` until it is true; LocalServerError with the log's tail if the process ends or time is up."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            if not self.running():
+                raise self._failed(f"{self.name} ended with exit code {self._popen.returncode} while starting")
+            if answers():
+                return
+            if time.monotonic() > deadline:
+                self.kill()
+                raise self._failed(f"{self.name} did not answer within {timeout_s:.0f} s")
+            time.sleep(POLL_S)
+
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """SIGTERM, then SIGKILL if it has not ended by the deadline. Nothing if it has ended."""
+        _alive.discard(self)
+        if self._popen.poll() is not None:
+            return
+        self._popen.send_signal(signal.SIGTERM)
+        try:
+            self._popen.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until the kernel has cleared it away."""
+        _alive.discard(self)
+        self._popen.kill()
+        self._popen.wait()
+
+    def log_tail(self) -> str:
+        """The last lines that this run wrote."""
+        with self.log_file.open("rb") as log:
+            log.seek(self._log_start)
+            lines = log.read().decode(errors="replace").splitlines()
+        return "\n".join(lines[-LOG_TAIL_LINES:])
+
+    def _failed(self, what: str) -> LocalServerError:
+        tail = self.log_tail()
+        return LocalServerError(f"{what}: {tail}" if tail else what, hint=f"its log is {self.log_file}")
+
+
+def run_tool(
+    name: str, command: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> str:
+    """Run a short-lived tool of a server to its end; returns its output, LocalServerError if it fails."""
+    done = subprocess.run(
+        list(command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env, cwd=cwd, check=False
+    )
+    if done.returncode != 0:
+        tail = "\n".join(done.stdout.splitlines()[-LOG_TAIL_LINES:])
+        raise LocalServerError(f"{name} failed with exit code {done.returncode}: {tail}")
+    return done.stdout
+
+
+def free_ports(count: int) -> list[int]:
+    """``count`` distinct TCP ports of 127.0.0.1 that are free now."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for bound in sockets:
+            bound.bind(("127.0.0.1", 0))
+        return [int(bound.getsockname()[1]) for bound in sockets]
+    finally:
+        for bound in sockets:
+            bound.close()
+
+
+def port_is_free(port: int) -> bool:
+    """Whether nothing on 127.0.0.1 holds TCP ``port``."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+_Spawn: TypeAlias = Callable[[], "subprocess.Popen[bytes]"]
+_requests: queue.SimpleQueue[tuple[_Spawn, Future[subprocess.Popen[bytes]]]] = queue.SimpleQueue()
+_spawner_lock = threading.Lock()
+_spawner: threading.Thread | None = None
+
+
+def _in_spawner_thread(spawn: _Spawn) -> subprocess.Popen[bytes]:
+    """Fork in one thread that lives as long as the process.
+
+    The kernel sends the parent-death signal when the *thread* that forked ends. (An executor's thread
+    would end before ``atexit`` runs, and take the servers down uncleanly.)
+    """
+    global _spawner
+    with _spawner_lock:
+        if _spawner is None or not _spawner.is_alive():  # not alive: this is a forked copy of the process
+            _spawner = threading.Thread(target=_serve_spawns, name="freshet-spawn", daemon=True)
+            _spawner.start()
+    done: Future[subprocess.Popen[bytes]] = Future()
+    _requests.put((spawn, done))
+    return done.result()
+
+
+def _serve_spawns() -> None:
+    while True:
+        spawn, done = _requests.get()
+        try:
+            done.set_result(spawn())
+        except BaseException as error:  # noqa: BLE001 - handed to the caller
+            done.set_exception(error)
+
+
+@atexit.register
+def _stop_all() -> None:
+    for process in list(_alive):
+        process.stop()
