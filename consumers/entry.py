@@ -4,8 +4,8 @@ Layout (big-endian)::
 
     kind u8 | ordinal u64 | timestamp i64 | tag length u32 | tag | image
 
-``tag`` is UTF-8 ``shard 0x00 epoch 0x00 position`` with an optional ``0x00 origin`` — one string a transaction, built once
-for all its rows. The image is opaque bytes until somebody reads it.
+``tag`` is UTF-8 ``shard 0x00 epoch 0x00 position``, and ``0x00 origin`` where known: one string a transaction, built
+once for all its rows. The image is opaque bytes until somebody reads it.
 """
 
 from __future__ import annotations

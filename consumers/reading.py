@@ -81,7 +81,17 @@ def view_row(head: Head, key: bytes, value: bytes | None) -> View:
             kind, image, why = VOID, b"", f"voided at ordinal {void.ordinal} of epoch {void.epoch}"
     current = found.epoch if found else entry.epoch
     return View(
-        kind, image, entry.shard, current, entry.ordinal, entry.timestamp, entry.position, entry.position, watermark, stamp, why
+        kind,
+        image,
+        entry.shard,
+        current,
+        entry.ordinal,
+        entry.timestamp,
+        entry.position,
+        entry.position,
+        watermark,
+        stamp,
+        why,
     )
 
 
@@ -111,7 +121,7 @@ def may_fill(head: Head, key: bytes, value: bytes | None, lo: str) -> tuple[bool
 
     The rules (design.md, "Rows"): over a value, left to the stream; over a tombstone, known to be as new; over
     nothing, at or above the low-water; never below the floor of a void, and not while a void waits for its marker.
-    A fill behind the watermark is refused too: at a primary that would be lost history, at a replica the next one will do.
+    A fill behind the watermark is refused too: at a primary it would be lost history, at a replica the next will do.
     """
     view = view_row(head, key, value)
     position = Position.parse(lo)

@@ -1,0 +1,207 @@
+"""The fold of row frames: which entries a frame's rows become. Pure; called by `consumers.fold` only.
+
+Within a lineage ordinals only rise, so a row whose ordinal is above all that this partition has folded of its
+shard is newer than whatever its key has, and needs no look-up — as long as the partition holds one shard. That
+is the fast path; everything else (several shards, duplicates, rows out of order, rows that can't be read) is
+compared key by key and gives the same answer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from consumers.entry import ABSENT, HEAD, VALUE, VOID, Entry, decode_entry, encode_transaction_tag
+from consumers.state import EVERY_TABLE, Changes, DeadLetter, Head, Lineage, PartitionState, Void
+from tokens import Order, Position
+
+_pack_head = HEAD.pack
+_ROW_KINDS = (VALUE, ABSENT, VOID)
+_NOTHING: dict[Any, Any] = {}
+_FIRST_TABLE_BYTE = 2
+"""Keys that begin with a smaller byte belong to the head and the catalog."""
+
+
+def lineage_for(head: Head, shard: str, epoch: int) -> Lineage | None:
+    """The lineage that an event of (shard, epoch) continues; a fresh one for a new epoch; None for an old one."""
+    lineage = head.lineages.get(shard)
+    if lineage is None or epoch > lineage.epoch:
+        return Lineage(epoch, 0, 0, "", 0, "")
+    return lineage if epoch == lineage.epoch else None
+
+
+def epoch_voids(head: Head, shard: str, epoch: int) -> dict[tuple[str, str], Void]:
+    """A new epoch that was not announced still voids the one before it."""
+    lineage = head.lineages.get(shard)
+    if lineage is None or epoch <= lineage.epoch:
+        return {}
+    return {(EVERY_TABLE, shard): Void(epoch, 0, "")}
+
+
+def older_epoch(event: dict[str, Any]) -> DeadLetter:
+    """The dead letter of an event whose epoch is over."""
+    shard, epoch = event["shard"], event["epoch"]
+    return DeadLetter("older_epoch", f"epoch {epoch} of shard {shard} is over; a newer one has begun", f"shard {shard}")
+
+
+def fold_rows(state: PartitionState, after: int, frame: dict[str, Any]) -> Changes:
+    """What a `RowFrame` changes. Raises ``ValueError`` where the frame contradicts itself."""
+    shard, epoch, base = frame["shard"], frame["epoch"], frame["ordinal"]
+    keys, images, operations, ordinals = frame["keys"], frame["images"], frame["operations"], frame["ordinals"]
+    gtids, stamps, origins = frame["gtids"], frame["timestamps"], frame["origins"]
+    positions = frame["positions"] or gtids
+    head = state.head
+    lineages = head.lineages
+    rows = len(keys)
+    if rows == 1 == len(images) == len(gtids) == len(lineages) == len(positions) and not origins:
+        lineage = lineages.get(shard)
+        ordinal, key, operation = base + ordinals[0], keys[0], operations[0]
+        if (
+            lineage is not None
+            and lineage[0] == epoch
+            and ordinal > lineage[1]
+            and 0 < operation <= VOID
+            and b"\0" in key
+            and key[0] >= _FIRST_TABLE_BYTE
+            and frame["transactions"] == [1]
+        ):
+            tag = encode_transaction_tag(shard, epoch, positions[0], stamps[0])
+            value = _pack_head(operation, ordinal) + tag + (images[0] if operation == VALUE else b"")
+            moved = Lineage(epoch, ordinal, lineage[2], lineage[3], lineage[4], lineage[5])
+            return Changes(after, {key: value}, {shard: moved})
+    return _fold_many(state, after, frame, positions)
+
+
+def check_columns(frame: dict[str, Any], positions: list[str]) -> None:
+    """Raises ``ValueError`` unless the frame's columns agree in length."""
+    rows, sizes = len(frame["keys"]), frame["transactions"]
+    transactions = len(sizes)
+    agree = (
+        rows == len(frame["images"]) == len(frame["operations"]) == len(frame["ordinals"]) == sum(sizes)
+        and transactions == len(frame["gtids"]) == len(positions) == len(frame["timestamps"])
+        and (not frame["origins"] or len(frame["origins"]) == transactions)
+        and rows > 0
+        and min(sizes) >= 0
+    )
+    if not agree:
+        raise ValueError("the frame's columns differ in length")
+
+
+def _fold_many(state: PartitionState, after: int, frame: dict[str, Any], positions: list[str]) -> Changes:
+    check_columns(frame, positions)
+    shard, epoch, base = frame["shard"], frame["epoch"], frame["ordinal"]
+    head = state.head
+    lineage = lineage_for(head, shard, epoch)
+    if lineage is None:
+        return Changes(after, _NOTHING, dead=(older_epoch(frame),))
+    entries: dict[bytes, bytes] = {}
+    suspects: list[int] = []
+    last = lineage.ordinal
+    tags = _row_tags(frame, positions)
+    columns = zip(frame["keys"], frame["images"], frame["operations"], frame["ordinals"], tags, strict=True)
+    for row, (key, image, operation, offset, tag) in enumerate(columns):
+        ordinal = base + offset
+        if ordinal <= last or not 0 < operation <= VOID or b"\0" not in key or key[0] < _FIRST_TABLE_BYTE:
+            suspects.append(row)
+            continue
+        last = ordinal
+        entries[key] = _pack_head(operation, ordinal) + tag + (image if operation == VALUE else b"")
+    moved = {shard: lineage._replace(ordinal=last)}
+    voids = epoch_voids(head, shard, epoch)
+    if not suspects and len(head.lineages) == 1 and shard in head.lineages:
+        return Changes(after, entries, moved, voids)
+    settled, more_voids, dead = _settle_by_key(state, frame, tags, lineage, entries, suspects)
+    return Changes(after, settled, moved, voids | more_voids, dead=dead)
+
+
+def _row_tags(frame: dict[str, Any], positions: list[str]) -> list[bytes]:
+    """One tag a row, built once a transaction."""
+    shard, epoch, origins = frame["shard"], frame["epoch"], frame["origins"]
+    tags: list[bytes] = []
+    for at, size in enumerate(frame["transactions"]):
+        origin = origins[at] if origins else ""
+        tag = encode_transaction_tag(shard, epoch, positions[at], frame["timestamps"][at], origin)
+        if size == 1:
+            tags.append(tag)
+        else:
+            tags.extend([tag] * size)
+    return tags
+
+
+def _settle_by_key(
+    state: PartitionState,
+    frame: dict[str, Any],
+    tags: list[bytes],
+    lineage: Lineage,
+    accepted: dict[bytes, bytes],
+    suspects: list[int],
+) -> tuple[dict[bytes, bytes], dict[tuple[str, str], Void], tuple[DeadLetter, ...]]:
+    """The general case: each event is compared with the entry that its key has.
+
+    ``accepted`` rows rise above their own lineage, so only entries of other shards can be in their way;
+    ``suspects`` are duplicates, events out of order, and rows that can't be read.
+    """
+    shard, epoch = frame["shard"], frame["epoch"]
+    entries: dict[bytes, bytes] = {}
+    voids: dict[tuple[str, str], Void] = {}
+    dead: list[DeadLetter] = []
+    for key, value in accepted.items():
+        settled = _settle(state.lookup(key), value)
+        if settled is not None:
+            entries[key] = settled
+    for row in suspects:
+        key, operation, ordinal = (
+            frame["keys"][row],
+            frame["operations"][row],
+            frame["ordinal"] + frame["ordinals"][row],
+        )
+        if not _is_row_key(key):
+            dead.append(DeadLetter("bad_key", f"row {row} has no table in its key", f"ordinal {ordinal}"))
+            voids[EVERY_TABLE, shard] = Void(epoch, max(lineage.ordinal, ordinal), "")
+            continue
+        if operation not in _ROW_KINDS:
+            dead.append(DeadLetter("bad_operation", f"row {row} has operation {operation}", f"key {key!r}"))
+            operation = VOID
+        image = frame["images"][row] if operation == VALUE else b""
+        existing = entries.get(key) or state.lookup(key)
+        settled = _settle(existing, _pack_head(operation, ordinal) + tags[row] + image)
+        if settled is not None:
+            entries[key] = settled
+    return entries, voids, tuple(dead)
+
+
+def _is_row_key(key: bytes) -> bool:
+    table, separator, _ = key.partition(b"\0")
+    return bool(separator) and bool(table) and key[0] >= _FIRST_TABLE_BYTE
+
+
+def _settle(existing: bytes | None, value: bytes) -> bytes | None:
+    """What is stored when the event ``value`` meets ``existing``; None: the event is discarded."""
+    if existing is None:
+        return value
+    old, new = decode_entry(existing), decode_entry(value)
+    if old.shard == new.shard:
+        return value if (new.epoch, new.ordinal) > (old.epoch, old.ordinal) else None
+    by_origin = _order_by_origin(new, old)
+    if by_origin is Order.NEWER:
+        return value
+    if by_origin in (Order.OLDER, Order.SAME):
+        return None
+    tag = encode_transaction_tag(new.shard, new.epoch, new.position, new.timestamp, new.origin)
+    return _pack_head(VOID, new.ordinal) + tag
+
+
+def _order_by_origin(new: Entry, old: Entry) -> Order:
+    """Order by a coordinate of a shard that both know: its own position, or the origin's."""
+    for_new = _coordinates(new)
+    for shard, position in _coordinates(old).items():
+        if shard in for_new:
+            return Position.parse(for_new[shard]).order(Position.parse(position))
+    return Order.UNKNOWN
+
+
+def _coordinates(entry: Entry) -> dict[str, str]:
+    coordinates = {entry.shard: entry.position}
+    if entry.origin:
+        shard, _, position = entry.origin.partition(" ")
+        coordinates[shard] = position
+    return coordinates

@@ -1,0 +1,1 @@
+"""The demo: the whole system on one machine, real servers, real traffic, every answer judged."""

@@ -1,0 +1,59 @@
+"""What the rows really were, and which answers that allows. Pure.
+
+Writers record every committed change of a key with the sequence of its transaction; readers record what they
+demanded and what they got. Judging waits until the writers are done, because a reader may see a commit before
+its writer has noted it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+RowKey = tuple[str, int]
+"""(table, primary key)."""
+
+
+class Answer(NamedTuple):
+    """One read: the newest sequence that its demand named (0: none), and the version it got (None: no row)."""
+
+    key: RowKey
+    demanded: int
+    version: int | None
+    freshness: str
+    served_from: str
+    why: str
+
+
+@dataclass(slots=True)
+class History:
+    """All versions that each key ever had, in commit order. Not thread-safe across one key's writers."""
+
+    changes: dict[RowKey, list[tuple[int, int | None]]] = field(default_factory=lambda: defaultdict(list))
+
+    def record(self, sequence: int, key: RowKey, version: int | None) -> None:
+        """``key`` has ``version`` (None: no row) from transaction ``sequence`` on."""
+        self.changes[key].append((sequence, version))
+
+    def settle(self) -> None:
+        """Sorts by sequence; call once, after the last writer is done."""
+        for changes in self.changes.values():
+            changes.sort()
+
+    def allows(self, answer: Answer) -> bool:
+        """Whether the answer is a state that the key had at or after its demand."""
+        changes = self.changes.get(answer.key, [])
+        at = bisect_right(changes, answer.demanded, key=lambda change: change[0])
+        states = [version for _, version in changes[at:]]
+        states.append(changes[at - 1][1] if at else None)
+        return answer.version in states
+
+    def expected(self, answer: Answer) -> str:
+        """A line for a person about a wrong answer."""
+        changes = self.changes.get(answer.key, [])
+        return (
+            f"{answer.key} demanded sequence {answer.demanded}, got version {answer.version} "
+            f"({answer.served_from}, {answer.freshness}: {answer.why}); history {changes[-6:]}"
+        )

@@ -1,0 +1,100 @@
+"""Builds messages of a topic for tests of the fold: short calls, real wire bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from consumers.fold import fold_message
+from consumers.state import Changes, Head, PartitionState
+from stream.codec import encode
+from stream.events import VALUE
+
+LAYOUT = "xxh3_64;partitions=1"
+SHARD = "shop/0"
+
+
+def gtid(sequence: int, domain: int = 0) -> str:
+    """A MariaDB GTID of server 1."""
+    return f"MariaDB/{domain}-1-{sequence}"
+
+
+def key(number: int, table: str = "shop.items") -> bytes:
+    """The key of row ``number``."""
+    return f"{table}\0[{number}]".encode()
+
+
+def frame(rows: list[tuple[bytes, int, bytes, int]], *, shard: str = SHARD, epoch: int = 1, **columns: Any) -> bytes:
+    """A frame of single-row transactions: (key, operation, image, ordinal); the GTID's sequence is the ordinal."""
+    ordinals = [row[3] for row in rows]
+    record = {
+        "shard": shard,
+        "epoch": epoch,
+        "ordinal": ordinals[0] if ordinals else 0,
+        "keys": [row[0] for row in rows],
+        "images": [row[2] for row in rows],
+        "operations": bytes(row[1] for row in rows),
+        "ordinals": [ordinal - ordinals[0] for ordinal in ordinals],
+        "transactions": [1] * len(rows),
+        "gtids": [gtid(ordinal) for ordinal in ordinals],
+        "positions": [],
+        "timestamps": [1_700_000_000] * len(rows),
+        "origins": [],
+    } | columns
+    return encode("RowFrame", record)
+
+
+def value(number: int, image: bytes, ordinal: int, **more: Any) -> bytes:
+    """A frame of one row with a value."""
+    return frame([(key(number), VALUE, image, ordinal)], **more)
+
+
+def marker(ordinal: int, *, sequence: int | None = None, shard: str = SHARD, epoch: int = 1, **fields: Any) -> bytes:
+    """A marker for everything up to ``ordinal``."""
+    record = {
+        "shard": shard,
+        "epoch": epoch,
+        "ordinal": ordinal,
+        "position": gtid(ordinal if sequence is None else sequence),
+        "timestamp": 1_700_000_000,
+        "low_water": gtid(0),
+        "layout": LAYOUT,
+        "whole": True,
+    } | fields
+    return encode("Marker", record)
+
+
+def event(name: str, ordinal: int, *, shard: str = SHARD, epoch: int = 1, **fields: Any) -> bytes:
+    """Any other event that carries an ordinal of its own."""
+    place = {
+        "shard": shard,
+        "epoch": epoch,
+        "ordinal": ordinal,
+        "gtid": gtid(ordinal),
+        "timestamp": 1_700_000_000,
+        "position": gtid(ordinal),
+    }
+    return encode(name, place | fields)
+
+
+def start(*, shard: str = SHARD, epoch: int = 1, sequence: int = 0) -> bytes:
+    """The beginning of a shard's epoch."""
+    return event("EpochStart", 1, shard=shard, epoch=epoch, position=gtid(sequence), reason="first_start")
+
+
+class Folded:
+    """A partition in memory: folds messages one by one, remembers dead letters."""
+
+    def __init__(self, *messages: bytes) -> None:
+        self.entries: dict[bytes, bytes] = {}
+        self.state = PartitionState(Head(), self.entries.get)
+        self.dead: list[str] = []
+        for message in messages:
+            self.fold(message)
+
+    def fold(self, message: bytes) -> Changes:
+        """Folds one message at the next offset."""
+        changes = fold_message(self.state, self.state.head.offset, message)
+        self.entries.update(changes.entries)
+        self.state.apply(changes)
+        self.dead += [letter.code for letter in changes.dead]
+        return changes
