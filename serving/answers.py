@@ -1,0 +1,145 @@
+"""The answers of the read API: their types (for the client and the OpenAPI description) and their bytes.
+
+The server doesn't build the types: it puts an answer together from bytes, and the row's image, JSON already, is embedded
+without being decoded. Tests hold the two against each other.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from serving.errors import ReadError
+
+ServedFrom = Literal["cache", "source"]
+FreshnessName = Literal["fresh", "stale", "unknown", "eventual"]
+
+_text = msgspec.json.encode
+
+
+class RowAnswer(msgspec.Struct, omit_defaults=True):
+    """One row. ``token`` is the session's new vector: send it with the next read. ``row`` is the image, null if not found."""
+
+    served_from: ServedFrom
+    freshness: FreshnessName
+    why: str
+    token: str
+    found: bool
+    row: msgspec.Raw = msgspec.Raw(b"null")
+    event_token: str | None = None
+    fresher: bool | None = None
+    code: str = ""
+    message: str = ""
+    hint: str = ""
+
+
+class TableAnswer(msgspec.Struct, omit_defaults=True):
+    """One catalog table: its stored image, its id, and the write-id list that the image is good for."""
+
+    served_from: ServedFrom
+    freshness: FreshnessName
+    why: str
+    token: str
+    found: bool
+    table_id: int = 0
+    write_ids: str | None = None
+    table: msgspec.Raw = msgspec.Raw(b"null")
+    code: str = ""
+    message: str = ""
+    hint: str = ""
+
+
+class Problem(msgspec.Struct, omit_defaults=True):
+    """Why there is no answer. ``token``, where given, replaces the session's."""
+
+    code: str
+    message: str
+    hint: str
+    token: str | None = None
+
+
+class RowBatchAnswer(msgspec.Struct):
+    """Rows in the order of the keys; an element that failed is a Problem. The outer freshness is the weakest one inside."""
+
+    served_from: ServedFrom
+    freshness: FreshnessName
+    why: str
+    token: str
+    rows: list[RowAnswer | Problem] | list[msgspec.Raw]
+
+
+class TableBatchAnswer(msgspec.Struct):
+    """Tables in the order of the request; an element that failed is a Problem."""
+
+    served_from: ServedFrom
+    freshness: FreshnessName
+    why: str
+    token: str
+    tables: list[msgspec.Raw]
+
+
+class LocationAnswer(msgspec.Struct):
+    """Who answers for a partition. ``address`` is host:port of the owner protocol."""
+
+    served_from: ServedFrom
+    freshness: FreshnessName
+    why: str
+    token: str
+    keyspace: str
+    partition: int
+    address: str
+
+
+def envelope_bytes(served_from: str, freshness: str, why: str, token: str) -> bytes:
+    """The part that all answers begin with, open: the caller adds fields and the closing brace."""
+    return b'{"served_from":"%b","freshness":"%b","why":%b,"token":%b' % (
+        served_from.encode(),
+        freshness.encode(),
+        _text(why),
+        _text(token),
+    )
+
+
+def row_bytes(
+    envelope: bytes,
+    image: bytes | None,
+    *,
+    event_token: str | None = None,
+    fresher: bool | None = None,
+    not_found: str = "",
+) -> bytes:
+    """A `RowAnswer`. ``image`` is JSON; None: there is no such row, and ``not_found`` says which one isn't there."""
+    parts = [envelope, b',"found":true,"row":' + image if image is not None else b',"found":false,"row":null']
+    if event_token is not None:
+        parts.append(b',"event_token":' + _text(event_token))
+    if fresher is not None:
+        parts.append(b',"fresher":true' if fresher else b',"fresher":false')
+    if image is None:
+        parts.append(_not_found(not_found))
+    parts.append(b"}")
+    return b"".join(parts)
+
+
+def table_bytes(
+    envelope: bytes, table_id: int, write_ids: str | None, image: bytes | None, not_found: str = ""
+) -> bytes:
+    """A `TableAnswer`; ``image`` as in `row_bytes`."""
+    if image is None:
+        return envelope + b',"found":false,"table_id":0,"write_ids":null,"table":null' + _not_found(not_found) + b"}"
+    return envelope + b',"found":true,"table_id":%d,"write_ids":%b,"table":%b}' % (table_id, _text(write_ids), image)
+
+
+def _not_found(what: str) -> bytes:
+    return (
+        b',"code":"not_found","message":%b,"hint":"the token of this answer proves the absence as it would a row"'
+        % (_text(what))
+    )
+
+
+def problem_bytes(error: ReadError) -> bytes:
+    """A `Problem`."""
+    fields = {"code": error.code, "message": str(error), "hint": error.hint}
+    if error.token is not None:
+        fields["token"] = error.token
+    return _text(fields)

@@ -1,0 +1,68 @@
+"""What can go wrong with a read, as the reader sees it: a status, a stable code, one line and a hint."""
+
+from __future__ import annotations
+
+from tokens.errors import FreshetError
+
+STATUS_OF_CODE: dict[str, int] = {
+    "bad_token": 400,
+    "bad_key": 400,
+    "bad_parameter": 400,
+    "bad_body": 400,
+    "missing_write_ids": 400,
+    "missing_table_id": 400,
+    "bad_write_ids": 400,
+    "unauthorized": 401,
+    "forbidden": 403,
+    "not_found": 404,
+    "unknown_path": 404,
+    "unknown_keyspace": 404,
+    "unknown_table": 404,
+    "method_not_allowed": 405,
+    "history_lost": 409,
+    "table_id_changed": 409,
+    "write_ids_ahead": 409,
+    "body_too_large": 413,
+    "too_many_keys": 413,
+    "request_too_long": 414,
+    "too_many_requests": 429,
+    "internal": 500,
+    "not_ready": 503,
+    "no_owner": 503,
+    "source_unreachable": 503,
+    "source_behind": 503,
+    "source_failed": 503,
+}
+"""Every code that the API answers with, and its HTTP status."""
+
+HINTS: dict[str, str] = {
+    "bad_token": "send the token of an earlier answer unchanged, percent-encoded; leave it out for a first read",
+    "bad_key": "composite keys are comma-separated, each column percent-encoded",
+    "missing_write_ids": "a managed table is read with valid_write_ids, as the metastore gives the list to the reader",
+    "missing_table_id": "a managed table is read with table_id; 0 means not given",
+    "bad_write_ids": "write the list as Hive does: db.table:hwm:minOpen:open,…:aborted,…",
+    "unauthorized": "send Authorization: Bearer <token>",
+    "unknown_path": "the paths are described at /openapi.json",
+    "history_lost": "the source lost history that this token had seen: go on with the token in this answer",
+    "table_id_changed": "the table was dropped and created again: ask the metastore for its id and write ids",
+    "too_many_requests": "try again shortly, with fewer requests at a time",
+    "no_owner": "is `freshet consume` running for this keyspace? `freshet lag` shows its partitions",
+    "source_unreachable": "the cache cannot prove this answer and the source does not answer: try again shortly",
+    "source_behind": "the source has not reached the token's position: try again, or with a larger max_wait_ms",
+}
+"""The hint of a code, where the place that raises it knows no better one."""
+
+
+class ReadError(FreshetError):
+    """A read that is not answered. ``code`` is one of `STATUS_OF_CODE`; ``token`` the session's new vector, if it changes."""
+
+    code = "internal"
+
+    def __init__(self, code: str, message: str, *, hint: str = "", token: str | None = None) -> None:
+        super().__init__(message, hint=hint or HINTS.get(code, ""), code=code)
+        self.token = token
+
+    @property
+    def status(self) -> int:
+        """HTTP status of the answer."""
+        return STATUS_OF_CODE.get(self.code, 500)

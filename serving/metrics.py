@@ -1,0 +1,86 @@
+"""What the front counts, for Prometheus and the people behind it."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+_READ_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
+
+
+class FrontMetrics:
+    """All metrics of one front; each front has its own registry, so that two can live in one process."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._answers = Counter(
+            "freshet_serve_answers",
+            "Reads answered, by what was read (row, table), who answered (cache, source) and how fresh the answer was.",
+            ["kind", "served_from", "freshness"],
+            registry=self.registry,
+        )
+        self._refused = Counter(
+            "freshet_serve_refused",
+            "Requests that got an error instead of an answer, by its code.",
+            ["code"],
+            registry=self.registry,
+        )
+        self._seconds = Histogram(
+            "freshet_serve_request_seconds",
+            "Time from a request's arrival to its answer, waiting for freshness included.",
+            buckets=_READ_BUCKETS,
+            registry=self.registry,
+        )
+        self._fills = Counter(
+            "freshet_serve_fills",
+            "Answers of the source offered to the cache: accepted, refused by its owner, failed, or dropped (too many at once).",
+            ["outcome"],
+            registry=self.registry,
+        )
+        self.source_reads = Counter(
+            "freshet_serve_source_reads",
+            "Reads that went to the source of truth because the cache could not prove its answer.",
+            registry=self.registry,
+        )
+        self.source_shared = Counter(
+            "freshet_serve_source_reads_shared",
+            "Reads that were answered by another reader's read of the source (single flight).",
+            registry=self.registry,
+        )
+        self.source_failures = Counter(
+            "freshet_serve_source_failures", "Reads of the source that failed.", registry=self.registry
+        )
+        self.owner_failures = Counter(
+            "freshet_serve_owner_failures",
+            "Questions to the owner of a partition that it did not answer (away, restarting, moved).",
+            registry=self.registry,
+        )
+        self.ready = Gauge(
+            "freshet_serve_ready",
+            "1 once every partition had an owner that was caught up at start.",
+            registry=self.registry,
+        )
+        self._answer_children: dict[tuple[str, str, str], Counter] = {}
+
+    def answered(self, kind: str, served_from: str, freshness: str) -> None:
+        """Counts one answer."""
+        labels = (kind, served_from, freshness)
+        child = self._answer_children.get(labels)
+        if child is None:
+            child = self._answer_children[labels] = self._answers.labels(*labels)
+        child.inc()
+
+    def refused(self, code: str) -> None:
+        """Counts one error answer."""
+        self._refused.labels(code).inc()
+
+    def fill(self, outcome: str) -> None:
+        """Counts one fill: accepted, refused, failed, dropped."""
+        self._fills.labels(outcome).inc()
+
+    def finished(self, seconds: float) -> None:
+        """One request is over."""
+        self._seconds.observe(seconds)
+
+    def exposition(self) -> bytes:
+        """The text that Prometheus scrapes."""
+        return generate_latest(self.registry)

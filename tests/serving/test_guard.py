@@ -1,0 +1,147 @@
+"""What stands before every request, exercised through plain ASGI messages."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from serving.answers import Problem
+from serving.errors import ReadError
+from serving.guard import Guard, Limits, Message, OpenListenRefused, Receive, Scope, Send, read_body, refuse_open_listen
+from serving.metrics import FrontMetrics
+
+
+def scope_of(path: str = "/v1/rows/shop/t/1", headers: list[tuple[bytes, bytes]] | None = None) -> dict[str, Any]:
+    return {"type": "http", "path": path, "raw_path": path.encode(), "query_string": b"", "headers": headers or []}
+
+
+async def ask(app: Any, scope: dict[str, Any], body: list[bytes] | None = None) -> tuple[int, bytes]:
+    """Status and body of one request."""
+    sent: list[Message] = []
+    chunks = list(body or [b""])
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": chunks.pop(0), "more_body": bool(chunks)}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    await app(scope, receive, send)
+    return sent[0]["status"], b"".join(message.get("body", b"") for message in sent)
+
+
+async def hello(_: Scope, __: Receive, send: Send) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"hello"})
+
+
+def guard(app: Any = hello, token: str | None = None, limits: Limits | None = None) -> Guard:
+    return Guard(app, bearer_token=token, limits=limits or Limits(), metrics=FrontMetrics())
+
+
+def code_of(body: bytes) -> str:
+    return msgspec.json.decode(body, type=Problem).code
+
+
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [(b"Bearer geheim", 200), (b"bearer geheim", 200), (b"Bearer falsch", 401), (b"geheim", 401), (b"", 401)],
+)
+def test_a_bearer_token_is_asked_for(header: bytes, status: int) -> None:
+    """Only the very token opens; the scheme's case does not matter."""
+    found = asyncio.run(ask(guard(token="geheim"), scope_of(headers=[(b"authorization", header)])))
+    assert found[0] == status
+    assert status == 200 or code_of(found[1]) == "unauthorized"
+
+
+def test_no_header_at_all_is_unauthorized() -> None:
+    """A missing header is no way around the token."""
+    assert asyncio.run(ask(guard(token="geheim"), scope_of()))[0] == 401
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+def test_probes_need_no_token(path: str) -> None:
+    """An orchestrator's probes carry no secrets."""
+    assert asyncio.run(ask(guard(token="geheim"), scope_of(path)))[0] == 200
+
+
+def test_requests_beyond_the_bound_are_turned_away() -> None:
+    """A front that is full says so at once instead of queueing without end."""
+
+    async def story() -> None:
+        gate = asyncio.Event()
+
+        async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+            await gate.wait()
+            await hello(scope, receive, send)
+
+        app = guard(slow, limits=Limits(in_flight_max=2))
+        under_way = [asyncio.create_task(ask(app, scope_of())) for _ in range(2)]
+        await asyncio.sleep(0)
+        status, body = await ask(app, scope_of())
+        assert (status, code_of(body)) == (429, "too_many_requests")
+        gate.set()
+        assert [status for status, _ in await asyncio.gather(*under_way)] == [200, 200]
+        assert (await ask(app, scope_of()))[0] == 200
+
+    asyncio.run(story())
+
+
+def test_an_unexpected_error_is_an_incident_not_a_traceback() -> None:
+    """The reader gets an id that the log has, and nothing of the inside."""
+
+    async def broken(_: Scope, __: Receive, ___: Send) -> None:
+        raise ZeroDivisionError("secret detail")
+
+    status, body = asyncio.run(ask(guard(broken), scope_of()))
+    problem = msgspec.json.decode(body, type=Problem)
+    assert (status, problem.code) == (500, "internal")
+    assert "incident" in problem.message
+    assert b"secret" not in body
+
+
+def test_a_read_error_keeps_its_status_and_token() -> None:
+    """409 history_lost carries the token to go on with."""
+
+    async def lost(_: Scope, __: Receive, ___: Send) -> None:
+        raise ReadError("history_lost", "gone", token="new")
+
+    status, body = asyncio.run(ask(guard(lost), scope_of()))
+    assert status == 409
+    assert msgspec.json.decode(body, type=Problem).token == "new"
+
+
+def test_a_long_url_is_refused() -> None:
+    """There is a limit on everything."""
+    status, body = asyncio.run(ask(guard(limits=Limits(url_bytes_max=30)), scope_of("/v1/" + "x" * 40)))
+    assert (status, code_of(body)) == (414, "request_too_long")
+
+
+@pytest.mark.parametrize("headers", [[], [(b"content-length", b"12")]])
+def test_a_large_body_is_refused(headers: list[tuple[bytes, bytes]]) -> None:
+    """By its announced length, or as soon as it exceeds the bound."""
+
+    async def reader(scope: Scope, receive: Receive, send: Send) -> None:
+        await read_body(scope, receive, 10)
+        await hello(scope, receive, send)
+
+    status, body = asyncio.run(ask(guard(reader), scope_of(headers=headers), [b"123456", b"123456"]))
+    assert (status, code_of(body)) == (413, "body_too_large")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.4", "example.org", ""])
+def test_an_open_address_without_a_token_is_refused(host: str) -> None:
+    """Nobody publishes a database by accident."""
+    with pytest.raises(OpenListenRefused) as caught:
+        refuse_open_listen(host, None)
+    assert caught.value.code == "refuse_open_listen"
+    refuse_open_listen(host, "geheim")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "127.8.8.8", "[::1]"])
+def test_loopback_needs_no_token(host: str) -> None:
+    """The default just works on one machine."""
+    refuse_open_listen(host, None)

@@ -1,0 +1,94 @@
+"""Keys as readers write them in paths."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.errors import ReadError
+from serving.rowkey import KEY_BYTES_MAX, RowTable, format_key, parse_row_key
+from stream.events import Column
+from stream.keys import split_row_key
+
+INT = Column("id", "int", True)
+TEXT = Column("name", "text", False)
+BINARY = Column("digest", "binary", True)
+
+
+def table(*key: Column) -> RowTable:
+    return RowTable("shop.orders", key, True)
+
+
+@pytest.mark.parametrize("text", ["7", "007", "+7", "%37"])
+def test_spellings_of_an_integer_are_one_key(text: str) -> None:
+    """Two spellings of the same integer must not be two cache entries."""
+    found = parse_row_key(table(INT), text.encode())
+    assert found.key == b"shop.orders\0[7]"
+    assert found.exact
+
+
+@pytest.mark.parametrize("text", ["", "x", "7.0", "1_000", " 7", "٧", "0x7", "7" * 30])
+def test_what_is_no_integer_is_refused_and_the_column_named(text: str) -> None:
+    """A wrong type is the reader's mistake and the answer says in which column."""
+    with pytest.raises(ReadError, match=r"shop\.orders\.id") as caught:
+        parse_row_key(table(INT), text.encode())
+    assert (caught.value.code, caught.value.status) == ("bad_key", 400)
+
+
+@pytest.mark.parametrize("text", ["7", "7,a,b", ""])
+def test_a_wrong_number_of_columns_is_refused_and_the_key_named(text: str) -> None:
+    """The answer to a wrong arity says what the key is."""
+    with pytest.raises(ReadError, match=r"\(id, name\)"):
+        parse_row_key(table(INT, TEXT), text.encode())
+
+
+def test_an_encoded_comma_is_part_of_the_value() -> None:
+    """Only a bare comma separates columns."""
+    assert parse_row_key(table(INT, TEXT), b"7,a%2Cb%2F%C3%BC").values == (7, "a,b/ü")
+
+
+def test_text_that_is_not_utf8_is_refused() -> None:
+    """Bytes that are no text can't name a text key."""
+    with pytest.raises(ReadError, match=r"shop\.orders\.name: %FF"):
+        parse_row_key(table(TEXT), b"%ff")
+
+
+def test_binary_columns_take_any_bytes() -> None:
+    """A binary key is the percent-encoded bytes themselves."""
+    found = parse_row_key(table(BINARY), b"%00%ff")
+    assert found.key == b'shop.orders\0[{"base64":"AP8="}]'
+    assert found.exact
+
+
+@pytest.mark.parametrize("column", [TEXT, Column("price", "decimal", True), Column("ratio", "double", True)])
+def test_a_key_with_other_spellings_is_not_exact(column: Column) -> None:
+    """Absence under one spelling says nothing about the row that another spelling names."""
+    assert not parse_row_key(table(column), b"1.5").exact
+
+
+def test_a_two_digit_year_is_not_exact() -> None:
+    """MariaDB reads year 24 as 2024: the key on the path is not the row's."""
+    assert not parse_row_key(table(Column("y", "year", True)), b"24").exact
+    assert parse_row_key(table(Column("y", "year", True)), b"2024").exact
+
+
+def test_a_key_beyond_the_limit_is_refused() -> None:
+    """There is a limit on everything."""
+    with pytest.raises(ReadError, match="longer"):
+        parse_row_key(table(TEXT), b"a" * (KEY_BYTES_MAX + 1))
+
+
+@given(st.integers(-(2**63), 2**64 - 1), st.text(max_size=50), st.binary(max_size=50))
+def test_the_clients_key_reads_back(number: int, text: str, raw: bytes) -> None:
+    """What the client writes, the server reads as the same values."""
+    segment = format_key((number, text, raw)).encode()
+    found = parse_row_key(table(INT, TEXT, BINARY), segment)
+    assert found.values[:2] == (number, text)
+    assert split_row_key(found.key)[1] == list(found.values)
+
+
+def test_null_names_no_row() -> None:
+    """None is refused by the client before anything is sent."""
+    with pytest.raises(ReadError, match="None"):
+        format_key((None,))
