@@ -1,0 +1,116 @@
+"""Fixtures for everybody: real servers, started on first use, and names that nobody else has.
+
+- ``kafka``: bootstrap address (``host:port``) of a Kafka shared by the session.
+- ``mariadb``: `MariaDBAddress` (host, port, user, password, ``connect(**options)``) of a shared MariaDB.
+- ``database``: name of a fresh empty database on it, dropped afterwards.
+- ``new_kafka(**options)``, ``new_mariadb(**options)``: start a server of the test's own, to be killed at will
+  (``server.kill()``, ``server.restart()``); options as in `KafkaServer`, `MariaDBServer`.
+- ``keyspace_name``, ``topic_name``: unique names; the topic is the keyspace's event topic. Nothing is created, but
+  topics of the keyspace are deleted afterwards where the test used ``kafka``.
+
+Tests that use one of the servers get the marker ``integration`` by themselves.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from freshet.local.kafka import KafkaServer
+from freshet.local.mariadb import MariaDBAddress, MariaDBServer
+from tests.servers import choice
+
+SERVER_FIXTURES = {"kafka", "mariadb", "new_kafka", "new_mariadb"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests that need servers, so that ``-m 'not integration'`` leaves them out."""
+    for item in items:
+        if SERVER_FIXTURES & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.integration)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say which servers the session used."""
+    for name, origin in choice.used.items():
+        terminalreporter.write_line(f"{name}: {origin}")
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[str]:
+    """Bootstrap address of the session's Kafka."""
+    with choice.kafka_bootstrap() as bootstrap:
+        yield bootstrap
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariaDBAddress]:
+    """Address of the session's MariaDB (row binlog, full metadata)."""
+    with choice.mariadb_address() as address:
+        yield address
+
+
+@pytest.fixture
+def database(mariadb: MariaDBAddress) -> Iterator[str]:
+    """Name of an empty database that only this test uses."""
+    name = f"db_{uuid.uuid4().hex[:12]}"
+    with mariadb.connect(autocommit=True) as connection, connection.cursor() as cursor:
+        cursor.execute(f"CREATE DATABASE {name}")
+    yield name
+    with mariadb.connect(autocommit=True) as connection, connection.cursor() as cursor:
+        cursor.execute(f"DROP DATABASE IF EXISTS {name}")
+
+
+@pytest.fixture
+def new_kafka() -> Iterator[Callable[..., KafkaServer]]:
+    """Starts Kafka servers that belong to this test alone."""
+    with ExitStack() as stack:
+
+        def start(**options: Any) -> KafkaServer:
+            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="freshet-kafka-"))
+            return stack.enter_context(KafkaServer(Path(directory), **options))
+
+        yield start
+
+
+@pytest.fixture
+def new_mariadb() -> Iterator[Callable[..., MariaDBServer]]:
+    """Starts MariaDB servers that belong to this test alone."""
+    with ExitStack() as stack:
+
+        def start(**options: Any) -> MariaDBServer:
+            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="freshet-mariadb-"))
+            return stack.enter_context(MariaDBServer(Path(directory), **options))
+
+        yield start
+
+
+@pytest.fixture
+def keyspace_name(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A keyspace name that nobody else has."""
+    name = f"ks{uuid.uuid4().hex[:10]}"
+    yield name
+    if "kafka" in request.fixturenames:
+        _delete_topics(request.getfixturevalue("kafka"), f"freshet.{name}.")
+
+
+@pytest.fixture
+def topic_name(keyspace_name: str) -> str:
+    """The event topic of ``keyspace_name``; not created."""
+    return f"freshet.{keyspace_name}.events"
+
+
+def _delete_topics(bootstrap: str, prefix: str) -> None:
+    from confluent_kafka.admin import AdminClient
+
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    doomed = [topic for topic in admin.list_topics(timeout=10).topics if topic.startswith(prefix)]
+    if doomed:
+        for deleted in admin.delete_topics(doomed).values():
+            deleted.result(timeout=10)

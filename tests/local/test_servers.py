@@ -1,0 +1,178 @@
+"""Local servers: what was acknowledged survives a kill, and nothing outlives its parent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from freshet.local.errors import LocalServerError
+from freshet.local.kafka import KafkaServer
+from freshet.local.mariadb import MariaDBServer
+from freshet.local.process import ServerProcess, free_ports, port_is_free
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def read_topic(bootstrap: str, topic: str, count: int) -> list[bytes | None]:
+    """The first ``count`` committed values of partition 0."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    values: list[bytes | None] = []
+    deadline = time.monotonic() + 30
+    while len(values) < count and time.monotonic() < deadline:
+        if (message := consumer.poll(0.2)) is not None and message.error() is None:
+            values.append(message.value())
+    consumer.close()
+    return values
+
+
+def test_kafka_keeps_committed_transactions_over_a_kill(new_kafka: Callable[..., KafkaServer]) -> None:
+    """A transaction that was acknowledged is readable after kill -9 and restart on the same address."""
+    server = new_kafka()
+    bootstrap = server.bootstrap
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for created in admin.create_topics([NewTopic("survivors", 1, 1)]).values():
+        created.result(timeout=10)
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "t"})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for number in range(100):
+        producer.produce("survivors", str(number).encode())
+    producer.commit_transaction(30)
+
+    before = server.pid
+    server.kill()
+    assert not psutil.pid_exists(before)
+    server.restart()
+
+    assert server.bootstrap == bootstrap
+    assert read_topic(bootstrap, "survivors", 100) == [str(number).encode() for number in range(100)]
+
+
+def test_kafka_refuses_topics_nobody_created(kafka: str) -> None:
+    """A misspelt topic is an error, not a new topic with the wrong number of partitions."""
+    admin = AdminClient({"bootstrap.servers": kafka})
+    admin.list_topics("no-such-topic", timeout=10)
+    assert "no-such-topic" not in admin.list_topics(timeout=10).topics
+
+
+def test_mariadb_keeps_committed_rows_over_a_kill(new_mariadb: Callable[..., MariaDBServer]) -> None:
+    """A committed row and its GTID are there after kill -9 and restart on the same address."""
+    server = new_mariadb(server_id=7, gtid_domain_id=3)
+    with server.connect(autocommit=True) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE DATABASE d")
+        cursor.execute("CREATE TABLE d.t (id INT PRIMARY KEY)")
+        cursor.execute("INSERT INTO d.t VALUES (1), (2)")
+    address = server.address
+    server.kill()
+    server.restart()
+
+    assert server.address == address
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT id FROM d.t ORDER BY id")
+        assert cursor.fetchall() == ((1,), (2,))
+        cursor.execute("SELECT @@gtid_binlog_pos")
+        assert cursor.fetchone() == ("3-7-3",)
+
+
+def test_mariadb_has_the_binlog_that_a_source_needs(new_mariadb: Callable[..., MariaDBServer]) -> None:
+    """Row format, full images, full metadata and production durability are the defaults."""
+    server = new_mariadb()
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT @@binlog_format, @@binlog_row_image, @@binlog_row_metadata, @@sync_binlog,"
+            " @@innodb_flush_log_at_trx_commit, @@gtid_binlog_pos"
+        )
+        assert cursor.fetchone() == ("ROW", "FULL", "FULL", 1, 1, "")
+
+
+def test_mariadb_asks_for_its_password(new_mariadb: Callable[..., MariaDBServer]) -> None:
+    """Nobody gets in without the password, not even from the same machine."""
+    server = new_mariadb(password="it's a \\ secret")
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT CURRENT_USER()")
+        assert cursor.fetchone() == ("root@127.0.0.1",)
+    with pytest.raises(Exception, match="Access denied"):
+        server.address.__class__(server.host, server.port, server.user, "guess").connect()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_server_dies_with_its_parent(how: signal.Signals, tmp_path: Path) -> None:
+    """No server is left behind, even when the process that started it is killed."""
+    script = (
+        "import sys, threading, time\nfrom pathlib import Path\n"
+        "from freshet.local.process import ServerProcess\n"
+        "def start():\n"
+        "    started = ServerProcess('sleeper', ['sleep', '600'], log_file=Path(sys.argv[1]))\n"
+        "    print(started.pid, flush=True)\n"
+        "thread = threading.Thread(target=start)\nthread.start()\nthread.join()\ntime.sleep(600)\n"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path / "log")],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+    )
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    assert psutil.pid_exists(child)
+    parent.send_signal(how)
+    parent.wait(10)
+    deadline = time.monotonic() + 10
+    while is_running(child) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not is_running(child)
+
+
+def is_running(pid: int) -> bool:
+    """Whether the process exists and has not ended (a zombie has)."""
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_a_server_that_ends_while_starting_says_why(tmp_path: Path) -> None:
+    """The error carries the exit code and the last lines of the server's own log."""
+    process = ServerProcess("broken", ["sh", "-c", "echo out of cheese; exit 3"], log_file=tmp_path / "log")
+    with pytest.raises(LocalServerError, match="exit code 3 while starting: out of cheese") as caught:
+        process.wait_until(lambda: False, timeout_s=10)
+    assert str(tmp_path / "log") in caught.value.hint
+
+
+def test_a_server_that_never_answers_is_ended_at_the_deadline(tmp_path: Path) -> None:
+    """Waiting has an end, and nothing is left running after it."""
+    process = ServerProcess("mute", ["sleep", "600"], log_file=tmp_path / "log")
+    with pytest.raises(LocalServerError, match="did not answer within"):
+        process.wait_until(lambda: False, timeout_s=0.2)
+    assert not process.running()
+
+
+def test_a_stubborn_server_is_killed_after_the_stop_deadline(tmp_path: Path) -> None:
+    """A process that ignores SIGTERM does not hold up its owner forever."""
+    ready = tmp_path / "ready"
+    process = ServerProcess(
+        "stubborn",
+        ["sh", "-c", f"trap '' TERM; touch {ready}; while true; do sleep 0.1; done"],
+        log_file=tmp_path / "l",
+    )
+    process.wait_until(ready.exists, timeout_s=10)
+    process.stop(timeout_s=0.3)
+    assert not process.running()
+
+
+def test_free_ports_are_distinct_and_free() -> None:
+    """Two servers started at the same time never get the same port from one call."""
+    ports = free_ports(20)
+    assert len(set(ports)) == 20
+    assert all(port_is_free(port) for port in ports)

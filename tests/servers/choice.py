@@ -1,0 +1,85 @@
+"""Which server a test session uses, and what it says about that at the end."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import cache
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import unquote, urlparse
+
+from freshet.local.kafka import KafkaServer
+from freshet.local.mariadb import MariaDBAddress, MariaDBServer
+from tests.servers import docker
+
+Server = TypeVar("Server")
+
+used: dict[str, str] = {}
+"""Server → where it came from, for the summary of the session."""
+
+
+@contextmanager
+def kafka_bootstrap() -> Iterator[str]:
+    """A Kafka: FRESHET_TEST_KAFKA (``host:port``), else Docker, else a local process."""
+    if given := os.environ.get("FRESHET_TEST_KAFKA"):
+        used["kafka"] = f"given by FRESHET_TEST_KAFKA ({given})"
+        yield given
+        return
+    with _docker_or_local("kafka", docker.kafka_container, _local_kafka) as bootstrap:
+        yield bootstrap
+
+
+@contextmanager
+def mariadb_address() -> Iterator[MariaDBAddress]:
+    """A MariaDB: FRESHET_TEST_MARIADB (``mysql://user:password@host:port``), else Docker, else a local process."""
+    if given := os.environ.get("FRESHET_TEST_MARIADB"):
+        url = urlparse(given)
+        address = MariaDBAddress(
+            url.hostname or "127.0.0.1", url.port or 3306, unquote(url.username or "root"), unquote(url.password or "")
+        )
+        used["mariadb"] = f"given by FRESHET_TEST_MARIADB ({address.host}:{address.port})"
+        yield address
+        return
+    with _docker_or_local("mariadb", docker.mariadb_container, _local_mariadb) as address:
+        yield address
+
+
+@contextmanager
+def _local_kafka() -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="freshet-kafka-") as directory, KafkaServer(Path(directory)) as server:
+        yield server.bootstrap
+
+
+@contextmanager
+def _local_mariadb() -> Iterator[MariaDBAddress]:
+    with tempfile.TemporaryDirectory(prefix="freshet-mariadb-") as directory, MariaDBServer(Path(directory)) as server:
+        yield server.address
+
+
+@contextmanager
+def _docker_or_local(
+    name: str,
+    in_docker: Callable[[], AbstractContextManager[Server]],
+    as_process: Callable[[], AbstractContextManager[Server]],
+) -> Iterator[Server]:
+    with ExitStack() as stack:
+        if _docker_answers():
+            try:
+                server = stack.enter_context(in_docker())
+            except Exception as error:  # noqa: BLE001 - an engine that cannot pull or run is as good as none
+                used[name] = f"local process (Docker answers, but: {error})"
+            else:
+                used[name] = "Docker"
+                yield server
+                return
+        else:
+            used[name] = "local process (no Docker engine answers)"
+        yield stack.enter_context(as_process())
+
+
+@cache
+def _docker_answers() -> bool:
+    return docker.engine_answers()

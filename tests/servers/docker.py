@@ -1,0 +1,88 @@
+"""Kafka and MariaDB in Docker through testcontainers, which is imported only where an engine answers."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from urllib.parse import urlparse
+
+from freshet.local import kafka, mariadb
+from freshet.local.mariadb import MariaDBAddress
+from freshet.local.process import free_ports
+
+KAFKA_IMAGE = os.environ.get("FRESHET_TEST_KAFKA_IMAGE", "apache/kafka:4.1.1")
+MARIADB_IMAGE = os.environ.get("FRESHET_TEST_MARIADB_IMAGE", "mariadb:11.4")
+PING_TIMEOUT_S = 2.0
+READY_TIMEOUT_S = 120.0
+PASSWORD = "freshet"
+
+
+def engine_answers() -> bool:
+    """Whether a Docker engine answers a ping at DOCKER_HOST or its usual socket."""
+    target = urlparse(os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock"))
+    try:
+        if target.scheme == "unix":
+            connection = http.client.HTTPConnection("localhost", timeout=PING_TIMEOUT_S)
+            connection.sock = socket.socket(socket.AF_UNIX)
+            connection.sock.settimeout(PING_TIMEOUT_S)
+            connection.sock.connect(target.path)
+        else:
+            connection = http.client.HTTPConnection(target.hostname or "", target.port, timeout=PING_TIMEOUT_S)
+        connection.request("GET", "/_ping")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+
+
+@contextmanager
+def kafka_container() -> Iterator[str]:
+    """A Kafka broker in a container; gives its bootstrap address."""
+    from testcontainers.core.container import DockerContainer
+
+    [port] = free_ports(1)
+    settings = {
+        **kafka.SETTINGS,
+        "controller.quorum.voters": "1@127.0.0.1:29093",
+        "listeners": "PLAINTEXT://:9092,CONTROLLER://127.0.0.1:29093",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+    }
+    container = DockerContainer(KAFKA_IMAGE).with_bind_ports(9092, port)
+    for name, value in settings.items():
+        container = container.with_env("KAFKA_" + name.upper().replace(".", "_"), value)
+    with container:
+        bootstrap = f"127.0.0.1:{port}"
+        _wait_until(lambda: kafka.answers(bootstrap), f"Kafka in {KAFKA_IMAGE}")
+        yield bootstrap
+
+
+@contextmanager
+def mariadb_container() -> Iterator[MariaDBAddress]:
+    """A MariaDB server with a row binlog in a container; gives its address."""
+    from testcontainers.core.container import DockerContainer
+
+    [port] = free_ports(1)
+    container = (
+        DockerContainer(MARIADB_IMAGE)
+        .with_bind_ports(3306, port)
+        .with_env("MARIADB_ROOT_PASSWORD", PASSWORD)
+        .with_command(
+            "--log-bin=binlog --binlog-format=ROW --binlog-row-image=FULL --binlog-row-metadata=FULL --server-id=1"
+            " --skip-name-resolve --ssl=OFF"
+        )
+    )
+    with container:
+        address = MariaDBAddress("127.0.0.1", port, "root", PASSWORD)
+        _wait_until(lambda: mariadb.answers(address), f"MariaDB in {MARIADB_IMAGE}")
+        yield address
+
+
+def _wait_until(answers: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    while not answers():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what} did not answer within {READY_TIMEOUT_S:.0f} s")
+        time.sleep(0.1)
