@@ -1,0 +1,74 @@
+"""Client settings shared by everything that talks to Kafka, and the one error for a broker that is away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException
+
+from tokens.errors import FreshetError
+
+Settings = dict[str, Any]
+T = TypeVar("T")
+
+REQUEST_TIMEOUT_S: Final = 5.0
+"""How long a request that a person waits for may take before Kafka counts as away."""
+
+_AWAY: Final = frozenset(
+    {
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._TIMED_OUT,
+        KafkaError._RESOLVE,
+        KafkaError._TIMED_OUT_QUEUE,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.BROKER_NOT_AVAILABLE,
+    }
+)
+
+
+class KafkaUnreachable(FreshetError):
+    """No broker answered in time; code ``kafka_unreachable``."""
+
+    code = "kafka_unreachable"
+
+
+class KafkaRequestError(FreshetError):
+    """A broker refused what was asked; code ``kafka_error``."""
+
+    code = "kafka_error"
+
+
+def client_settings(bootstrap: str, **more: Any) -> Settings:
+    """librdkafka settings for any client of ``bootstrap`` (``host:port,…``).
+
+    librdkafka's own log goes nowhere: what matters comes back as errors, once.
+    """
+    return {
+        "bootstrap.servers": bootstrap,
+        "log_level": 0,
+        "reconnect.backoff.ms": 50,
+        "reconnect.backoff.max.ms": 1_000,
+        "topic.metadata.refresh.interval.ms": 60_000,
+        **more,
+    }
+
+
+def kafka_error(error: KafkaException | KafkaError, bootstrap: str, doing: str) -> FreshetError:
+    """The error to raise for ``error``, met while ``doing`` something at ``bootstrap``."""
+    cause = error.args[0] if isinstance(error, KafkaException) else error
+    if isinstance(cause, KafkaError) and cause.code() in _AWAY:
+        return KafkaUnreachable(
+            f"no Kafka broker answers at {bootstrap} ({doing})", hint="is it running, and is this its address?"
+        )
+    text = cause.str() if isinstance(cause, KafkaError) else str(cause)
+    return KafkaRequestError(f"Kafka at {bootstrap} refused ({doing}): {text}")
+
+
+def asking(bootstrap: str, doing: str, request: Callable[[], T]) -> T:
+    """``request()``, with Kafka's exceptions as ours: `KafkaUnreachable` or `KafkaRequestError`."""
+    try:
+        return request()
+    except KafkaException as error:
+        raise kafka_error(error, bootstrap, doing) from error
