@@ -1,0 +1,140 @@
+"""Positions that are one place in one log: a binlog file and offset, or a notification event id."""
+
+from __future__ import annotations
+
+from tokens.errors import TokenError
+from tokens.integers import INT64_MAX, UINT64_MAX, parse_unsigned, parse_unsigned_any_base, shown
+from tokens.position import Order, Position
+
+
+class FilePosition(Position):
+    """``FilePos/mysql-bin.000012:154``: everything in the log before this place.
+
+    Comparable only within one base name, by file number, then offset. (Vitess compares the names as strings, which puts
+    ``bin.1000000`` before ``bin.999999``.) A name without a number is comparable with itself.
+    """
+
+    __slots__ = ("_base", "_number", "file", "offset")
+    flavor = "FilePos"
+
+    def __init__(self, file: str, offset: int) -> None:
+        self._text = None
+        self._hash = None
+        self.file = file
+        self.offset = offset
+        base, dot, number = file.rpartition(".")
+        numbered = dot and number.isascii() and number.isdigit()
+        self._base = base if numbered else file
+        # Kept as digits, not as an int: a name may be a hundred thousand digits long.
+        self._number = _digits_key(number) if numbered else None
+
+    @classmethod
+    def parse_set(cls, text: str) -> Position:
+        parts = text.split(":")
+        if len(parts) != 2:
+            raise TokenError(f"{shown(text)} is not file:position")
+        return cls(parts[0], parse_unsigned_any_base(parts[1], UINT64_MAX, "file position"))
+
+    def contains(self, other: Position) -> bool:
+        if not isinstance(other, FilePosition):
+            return not other.flavor
+        return self._same_log(other) and self._place() >= other._place()
+
+    def order(self, other: Position) -> Order:
+        if not isinstance(other, FilePosition) or not self._same_log(other):
+            return Order.UNKNOWN
+        mine, theirs = self._place(), other._place()
+        if mine == theirs:
+            return Order.SAME if self.file == other.file else Order.UNKNOWN
+        return Order.NEWER if mine > theirs else Order.OLDER
+
+    def append(self, gtid: str) -> Position:
+        return self.join(FilePosition.parse_set(self.without_flavor(gtid)))
+
+    def union(self, other: Position) -> Position:
+        return self.join(other)
+
+    def join(self, other: Position) -> Position:
+        if not other.flavor:
+            return self
+        self.require_same_flavor(other, "join")
+        assert isinstance(other, FilePosition)
+        if not self._same_log(other):
+            raise TokenError(
+                f"no join of {shown(str(self))} and {shown(str(other))}: the binlog base names differ",
+                hint="the two come from two logs; start a new epoch",
+            )
+        return max(self, other, key=lambda position: (position._place(), position.file))
+
+    def set_text(self) -> str:
+        return f"{self.file}:{self.offset}"
+
+    @property
+    def is_empty(self) -> bool:
+        return False
+
+    def _same_log(self, other: FilePosition) -> bool:
+        return self._base == other._base and (self._number is None) == (other._number is None)
+
+    def _place(self) -> tuple[tuple[int, str], int]:
+        return self._number or (0, ""), self.offset
+
+    def _key(self) -> object:
+        return self.file, self.offset
+
+
+class EventPosition(Position):
+    """``HiveEvent/190``: every event of a notification log up to and with this id; 0 is the log's beginning."""
+
+    __slots__ = ("event_id",)
+    flavor = "HiveEvent"
+
+    def __init__(self, event_id: int) -> None:
+        self._text = None
+        self._hash = None
+        self.event_id = event_id
+
+    @classmethod
+    def parse_set(cls, text: str) -> Position:
+        return cls(parse_unsigned(text, INT64_MAX, "event id"))
+
+    def contains(self, other: Position) -> bool:
+        if not isinstance(other, EventPosition):
+            return not other.flavor
+        return self.event_id >= other.event_id
+
+    def order(self, other: Position) -> Order:
+        if not isinstance(other, EventPosition):
+            return Order.UNKNOWN
+        if self.event_id == other.event_id:
+            return Order.SAME
+        return Order.NEWER if self.event_id > other.event_id else Order.OLDER
+
+    def append(self, gtid: str) -> Position:
+        return self.join(EventPosition.parse_set(self.without_flavor(gtid)))
+
+    def union(self, other: Position) -> Position:
+        return self.join(other)
+
+    def join(self, other: Position) -> Position:
+        if not other.flavor:
+            return self
+        self.require_same_flavor(other, "join")
+        assert isinstance(other, EventPosition)
+        return self if self.event_id >= other.event_id else other
+
+    def set_text(self) -> str:
+        return str(self.event_id)
+
+    @property
+    def is_empty(self) -> bool:
+        return self.event_id == 0
+
+    def _key(self) -> object:
+        return self.event_id
+
+
+def _digits_key(digits: str) -> tuple[int, str]:
+    """A key that sorts decimal digits as numbers."""
+    significant = digits.lstrip("0")
+    return len(significant), significant

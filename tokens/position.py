@@ -1,0 +1,238 @@
+"""A place in the history of one shard: a GTID set, a binlog file position or a log event id.
+
+Text always names its flavor: ``MySQL56/…``, ``MariaDB/…``, ``FilePos/…``, ``HiveEvent/…``. Comparison is set inclusion
+within one flavor; two flavors are never comparable. Positions are immutable, hashable and compare by what they hold.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from enum import IntEnum
+from functools import lru_cache
+from typing import ClassVar
+
+from tokens.errors import TokenError
+from tokens.integers import shown
+
+CACHED_TEXT_MAX = 1024
+"""Longer texts are parsed each time, so that a few huge sets cannot fill the cache."""
+
+
+class Order(IntEnum):
+    """How one place in history lies to another. ``order(a, b) is NEWER`` means that *a* is newer."""
+
+    OLDER = -1
+    SAME = 0
+    NEWER = 1
+    UNKNOWN = 2
+
+    def reversed(self) -> Order:
+        """The same answer with the two sides swapped."""
+        return _REVERSED[self]
+
+
+_REVERSED = {
+    Order.OLDER: Order.NEWER,
+    Order.NEWER: Order.OLDER,
+    Order.SAME: Order.SAME,
+    Order.UNKNOWN: Order.UNKNOWN,
+}
+
+
+class Position:
+    """One position. Use `Position.parse`; the flavors are subclasses."""
+
+    __slots__ = ("_hash", "_text")
+
+    flavor: ClassVar[str] = ""
+    _flavors: ClassVar[dict[str, type[Position]]] = {}
+
+    _text: str | None
+    _hash: int | None
+
+    def __init_subclass__(cls) -> None:
+        if cls.flavor:
+            Position._flavors[cls.flavor] = cls
+
+    def __init__(self) -> None:
+        self._text = None
+        self._hash = None
+
+    @staticmethod
+    def parse(text: str, default_flavor: str | None = None) -> Position:
+        """The position that ``text`` stands for; ``""`` is "no position" (`NO_POSITION`).
+
+        A text without ``flavor/`` is read as ``default_flavor``, if one is given. Raises `TokenError`.
+        """
+        if len(text) <= CACHED_TEXT_MAX:
+            return _parse_cached(text, default_flavor)
+        return _parse(text, default_flavor)
+
+    @classmethod
+    def parse_set(cls, text: str) -> Position:
+        """The position that ``text``, without its flavor, stands for. Raises `TokenError`."""
+        raise TokenError(f"{shown(text)} is no position")
+
+    @classmethod
+    def parse_first(cls, gtid: str) -> Position:
+        """The position after one transaction; ``gtid`` without its flavor. Raises `TokenError`."""
+        return cls.parse_set(gtid)
+
+    @abstractmethod
+    def contains(self, other: Position) -> bool:
+        """True iff everything in ``other`` is in this position; False for another flavor.
+
+        The nil position is in everything. MariaDB looks at domain and sequence only (as MariaDB and Vitess do);
+        where a wrong yes would be a stale answer, ask `order` or `at_or_past`.
+        """
+
+    @abstractmethod
+    def order(self, other: Position) -> Order:
+        """OLDER, SAME, NEWER or UNKNOWN: this position against ``other``; antisymmetric."""
+
+    @abstractmethod
+    def append(self, gtid: str) -> Position:
+        """This position and one more transaction; ``gtid`` may carry its flavor. Raises `TokenError`."""
+
+    @abstractmethod
+    def union(self, other: Position) -> Position:
+        """What is in either; this one wins where both say the same of different servers. Raises `TokenError`."""
+
+    @abstractmethod
+    def join(self, other: Position) -> Position:
+        """The least position that both are in: like `union`, but commutative, associative and idempotent.
+
+        Raises `TokenError` if there is none (two flavors, two binlog base names).
+        """
+
+    @abstractmethod
+    def set_text(self) -> str:
+        """The canonical text without the flavor."""
+
+    @property
+    @abstractmethod
+    def is_empty(self) -> bool:
+        """True iff no transaction is in it."""
+
+    @abstractmethod
+    def _key(self) -> object:
+        """A hashable value, equal for equal positions of this flavor."""
+
+    def at_or_past(self, other: Position) -> bool:
+        """True iff provably everything up to ``other`` is in this position: `order` says SAME or NEWER."""
+        answer = self.order(other)
+        return answer is Order.SAME or answer is Order.NEWER
+
+    def difference(self, other: Position) -> Position:
+        """What is in this position and not in ``other``; MySQL only. Raises `TokenError`."""
+        raise TokenError(
+            f"no difference of {shown(str(self))} and {shown(str(other))}", hint="only MySQL sets have one"
+        )
+
+    def require_same_flavor(self, other: Position, what: str) -> None:
+        """Raise `TokenError` unless both positions are of one flavor."""
+        if other.flavor != self.flavor:
+            raise TokenError(
+                f"no {what} of {shown(str(self))} and {shown(str(other))}: the flavors differ",
+                hint="positions of two flavors have nothing to do with each other",
+            )
+
+    def without_flavor(self, gtid: str) -> str:
+        """``gtid`` without its flavor, which must be this one's. Raises `TokenError`."""
+        flavor, slash, rest = gtid.partition("/")
+        if not slash:
+            return gtid
+        if flavor != self.flavor:
+            raise TokenError(f"GTID {shown(gtid)} cannot be added to a {self.flavor} position")
+        return rest
+
+    def __str__(self) -> str:
+        text = self._text
+        if text is None:
+            text = self._text = f"{self.flavor}/{self.set_text()}"
+        return text
+
+    def __repr__(self) -> str:
+        return f"Position.parse({str(self)!r})"
+
+    def __bool__(self) -> bool:
+        return bool(self.flavor)
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, Position):
+            return NotImplemented
+        return self.flavor == other.flavor and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        value = self._hash
+        if value is None:
+            value = self._hash = hash(str(self))
+        return value
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return Position.parse, (str(self),)
+
+
+class NoPosition(Position):
+    """The nil position, text ``""``: equal only to itself, contained in everything, ordered against nothing."""
+
+    __slots__ = ()
+
+    def contains(self, other: Position) -> bool:
+        return not other.flavor
+
+    def order(self, other: Position) -> Order:
+        return Order.UNKNOWN if other.flavor else Order.SAME
+
+    def append(self, gtid: str) -> Position:
+        flavor, slash, text = gtid.partition("/")
+        if not slash or flavor not in Position._flavors:
+            raise TokenError(f"GTID {shown(gtid)} names no known flavor", hint="write it as MariaDB/0-1-5")
+        return Position._flavors[flavor].parse_first(text)
+
+    def union(self, other: Position) -> Position:
+        return other
+
+    def join(self, other: Position) -> Position:
+        return other
+
+    def set_text(self) -> str:
+        return ""
+
+    @property
+    def is_empty(self) -> bool:
+        return True
+
+    def _key(self) -> object:
+        return None
+
+    def __str__(self) -> str:
+        return ""
+
+
+NO_POSITION = NoPosition()
+
+
+def _parse(text: str, default_flavor: str | None) -> Position:
+    if not text:
+        return NO_POSITION
+    flavor, slash, rest = text.partition("/")
+    if not slash:
+        if default_flavor is None:
+            raise TokenError(
+                f"position {shown(text)} names no flavor",
+                hint="write it as MariaDB/0-1-5, MySQL56/uuid:1-5 or FilePos/file:pos",
+            )
+        flavor, rest = default_flavor, text
+    parser = Position._flavors.get(flavor)
+    if parser is None:
+        raise TokenError(
+            f"unknown flavor {shown(flavor)} in position {shown(text)}",
+            hint=f"flavors are {', '.join(sorted(Position._flavors))}",
+        )
+    return parser.parse_set(rest)
+
+
+_parse_cached = lru_cache(maxsize=8192)(_parse)

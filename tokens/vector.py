@@ -1,0 +1,170 @@
+"""Position vectors: what a session has seen, shard by shard. The opaque token of every request and answer."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, urlsafe_b64encode
+from binascii import Error as Base64Error
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import NamedTuple
+
+from tokens.errors import TokenError
+from tokens.event import EventToken
+from tokens.integers import INT64_MAX, shown
+from tokens.position import Position
+
+PREFIX = "v1."
+CACHED_TEXT_MAX = 1024
+
+
+class Component(NamedTuple):
+    """What is known of one shard: the epoch of its history, and a position in it."""
+
+    epoch: int
+    position: Position
+
+
+class Vector:
+    """An immutable mapping shard → (epoch, position), sorted by shard.
+
+    Merging is component-wise and is commutative, associative and idempotent, so sessions may merge what they got in any
+    order, any number of times.
+    """
+
+    __slots__ = ("_components", "_text")
+
+    def __init__(self, components: Mapping[str, tuple[int, Position]] | None = None) -> None:
+        """Raises `TokenError` for a component without shard name or position, or with a negative epoch."""
+        checked: dict[str, Component] = {}
+        for shard, (epoch, position) in sorted((components or {}).items()):
+            checked[shard] = _checked(shard, epoch, position)
+        self._components = checked
+        self._text: str | None = None
+
+    @staticmethod
+    def parse(text: str) -> Vector:
+        """The vector that ``text`` stands for: its own ``str()``, or an `EventToken`'s text. Raises `TokenError`.
+
+        An event token without shard or position demands something that nobody can check, so it is refused.
+        """
+        if len(text) <= CACHED_TEXT_MAX:
+            return _parse_cached(text)
+        return _parse(text)
+
+    @classmethod
+    def of_event(cls, token: EventToken) -> Vector:
+        """The vector of one place. Raises `TokenError` if the token has no shard or no position."""
+        if not token.shard or token.position is None:
+            raise TokenError(
+                f"event token {shown(str(token))} has no {'shard' if token.position is not None else 'position'}",
+                hint="only a token with shard and position says what a session has seen",
+            )
+        return cls({token.shard: Component(token.epoch, token.position)})
+
+    def get(self, shard: str) -> Component | None:
+        """The component of ``shard``, or None."""
+        return self._components.get(shard)
+
+    def with_component(self, shard: str, epoch: int, position: Position) -> Vector:
+        """This vector with the component of ``shard`` replaced."""
+        return Vector({**self._components, shard: Component(epoch, position)})
+
+    def without(self, shard: str) -> Vector:
+        """This vector without the component of ``shard``."""
+        return Vector({name: component for name, component in self._components.items() if name != shard})
+
+    def merge(self, other: Vector) -> Vector:
+        """Both: of a shard the higher epoch, in one epoch the join of the positions.
+
+        Raises `TokenError` if two positions of one shard and epoch have no join (two flavors, two binlog base names).
+        """
+        if other is self or not other._components:
+            return self
+        if not self._components:
+            return other
+        merged = dict(self._components)
+        for shard, theirs in other._components.items():
+            mine = merged.get(shard)
+            if mine is None or theirs.epoch > mine.epoch:
+                merged[shard] = theirs
+            elif theirs.epoch == mine.epoch:
+                merged[shard] = Component(mine.epoch, mine.position.join(theirs.position))
+        return Vector(merged)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._components)
+
+    def items(self) -> Iterator[tuple[str, Component]]:
+        """(shard, component), sorted by shard."""
+        return iter(self._components.items())
+
+    def __len__(self) -> int:
+        return len(self._components)
+
+    def __contains__(self, shard: object) -> bool:
+        return shard in self._components
+
+    def __bool__(self) -> bool:
+        return bool(self._components)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Vector):
+            return NotImplemented
+        return self._components == other._components
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+    def __str__(self) -> str:
+        text = self._text
+        if text is None:
+            rows = [[shard, epoch, str(position)] for shard, (epoch, position) in self._components.items()]
+            body = json.dumps(rows, separators=(",", ":")).encode("ascii")
+            text = self._text = PREFIX + urlsafe_b64encode(body).rstrip(b"=").decode("ascii")
+        return text
+
+    def __repr__(self) -> str:
+        inside = ", ".join(f"{shard}: {epoch} {position}" for shard, (epoch, position) in self._components.items())
+        return f"<Vector {inside or 'empty'}>"
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return Vector.parse, (str(self),)
+
+
+def _checked(shard: str, epoch: int, position: Position) -> Component:
+    if not shard:
+        raise TokenError("a vector's component has no shard name")
+    if not 0 <= epoch <= INT64_MAX:
+        raise TokenError(f"epoch {epoch} of shard {shown(shard)} is out of range", hint="epochs count up from 0")
+    if not position.flavor:
+        raise TokenError(f"shard {shown(shard)} of a vector has no position")
+    return Component(epoch, position)
+
+
+def _parse(text: str) -> Vector:
+    if not text.startswith(PREFIX):
+        if text.startswith("time="):
+            return Vector.of_event(EventToken.parse(text))
+        raise TokenError(
+            f"{shown(text)} is no token of ours", hint="send back the token of an earlier answer, unchanged"
+        )
+    encoded = text[len(PREFIX) :]
+    try:
+        body = b64decode(encoded + "=" * (-len(encoded) % 4), altchars=b"-_", validate=True)
+        rows = json.loads(body)
+    except (Base64Error, ValueError, RecursionError):
+        raise TokenError(
+            f"token {shown(text)} is damaged", hint="send back the token of an earlier answer, unchanged"
+        ) from None
+    components: dict[str, tuple[int, Position]] = {}
+    for row in rows if isinstance(rows, list) else [rows]:
+        match row:
+            case [str(shard), int(epoch), str(position)] if type(epoch) is int and shard not in components:
+                components[shard] = (epoch, Position.parse(position))
+            case _:
+                raise TokenError(f"component {shown(str(row))} of a token is not shard, epoch, position")
+    return Vector(components)
+
+
+_parse_cached = lru_cache(maxsize=4096)(_parse)
