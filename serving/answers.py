@@ -1,7 +1,7 @@
 """The answers of the read API: their types (for the client and the OpenAPI description) and their bytes.
 
-The server doesn't build the types: it puts an answer together from bytes, and the row's image, JSON already, is embedded
-without being decoded. Tests hold the two against each other.
+The server doesn't build the types: it puts an answer together from bytes, and the row's image, JSON already, is
+embedded without being decoded. Tests hold the two against each other.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _text = msgspec.json.encode
 
 
 class RowAnswer(msgspec.Struct, omit_defaults=True):
-    """One row. ``token`` is the session's new vector: send it with the next read. ``row`` is the image, null if not found."""
+    """One row; ``row`` is its image. ``token`` is the session's new vector: send it with the next read."""
 
     served_from: ServedFrom
     freshness: FreshnessName
@@ -60,7 +60,7 @@ class Problem(msgspec.Struct, omit_defaults=True):
 
 
 class RowBatchAnswer(msgspec.Struct):
-    """Rows in the order of the keys; an element that failed is a Problem. The outer freshness is the weakest one inside."""
+    """Rows in the order of the keys; one that failed is a Problem. The outer freshness is the weakest inside."""
 
     served_from: ServedFrom
     freshness: FreshnessName

@@ -54,7 +54,7 @@ HINTS: dict[str, str] = {
 
 
 class ReadError(FreshetError):
-    """A read that is not answered. ``code`` is one of `STATUS_OF_CODE`; ``token`` the session's new vector, if it changes."""
+    """A read that is not answered. ``code``: see `STATUS_OF_CODE`; ``token``: the session's new vector, or None."""
 
     code = "internal"
 

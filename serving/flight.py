@@ -1,4 +1,4 @@
-"""Single flight: concurrent reads of one key share one read of the source, where its result proves what each demands."""
+"""Single flight: concurrent reads of a key share one read of the source, where its result proves what each demands."""
 
 from __future__ import annotations
 

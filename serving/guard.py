@@ -1,4 +1,4 @@
-"""What stands before every request: who may ask, how many at a time, how much; and what becomes of an unexpected error."""
+"""What stands before every request: who may ask, how many at a time, how much; and what an unexpected error becomes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 _log = structlog.get_logger(__name__)
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
-"""Answered without a bearer token and beyond the in-flight limit: they say nothing about data, and must answer under load."""
+"""Answered without a bearer token and beyond the in-flight limit: they tell no data, and must answer under load."""
 
 
 class OpenListenRefused(FreshetError):

@@ -32,7 +32,7 @@ class FrontMetrics:
         )
         self._fills = Counter(
             "freshet_serve_fills",
-            "Answers of the source offered to the cache: accepted, refused by its owner, failed, or dropped (too many at once).",
+            "Answers of the source offered to the cache: accepted, refused by its owner, failed, dropped (too many).",
             ["outcome"],
             registry=self.registry,
         )

@@ -1,7 +1,7 @@
 """A row key as a reader writes it in a path, into the canonical key of the store. Pure.
 
-``7`` · ``7,12`` · ``M%C3%BCller%2C%20Co``: key columns in key order, comma-separated, each percent-encoded. Binary columns are
-percent-encoded bytes.
+``7`` · ``7,12`` · ``M%C3%BCller%2C%20Co``: key columns in key order, comma-separated, each percent-encoded. Binary
+columns are percent-encoded bytes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class RowTable:
 
 
 class RowKey(NamedTuple):
-    """``key``: as in the store. ``values``: canonical, in key order. ``exact``: no other spelling names the same row."""
+    """``key``: as in the store. ``values``: canonical, in key order. ``exact``: no other spelling names the row."""
 
     key: bytes
     values: tuple[object, ...]
