@@ -100,10 +100,11 @@ class AbortTransaction:
 
 @dataclass(slots=True)
 class ResetWriteIds:
-    """The server's own list replaces the folded one."""
+    """The server's own list replaces the folded one; ``committed`` as in `WriteIdsReset.avsc`."""
 
     table_id: int
     write_ids: str
+    committed: bool | None = None
 
 
 @dataclass(slots=True)

@@ -100,8 +100,8 @@ def describe(change: Change, position: str, image_bytes_max: int) -> tuple[str, 
             return "AllocWriteId", fields
         case TableImage():
             return "TableImage", _image_fields(change, image_bytes_max)
-        case ResetWriteIds(table_id, write_ids):
-            return "WriteIdsReset", {"table_id": table_id, "write_ids": write_ids}
+        case ResetWriteIds(table_id, write_ids, committed):
+            return "WriteIdsReset", {"table_id": table_id, "write_ids": write_ids, "committed": committed}
         case CommitTransaction(txn, pairs):
             return "CommitTxn", {"txn": txn, "write_ids": _pairs(pairs)}
         case AbortTransaction(txn, pairs, reconciled):

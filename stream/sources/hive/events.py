@@ -1,0 +1,58 @@
+"""Which notification events there are, and what each means for a table entry.
+
+From ``EventMessage.EventType`` of Hive 4.0.1 (4.2.0 where it adds one). An event is an invalidation and a hint, never the
+value: after-images are not what is stored (facts, "Seen on a real metastore", 8).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+WRITES: Final = frozenset(
+    {
+        "ADD_PARTITION",
+        "ALTER_PARTITION",
+        "ALTER_PARTITIONS",
+        "DROP_PARTITION",
+        "INSERT",
+        "ACID_WRITE_EVENT",
+        "BATCH_ACID_WRITE_EVENT",
+        "UPDATE_TBL_COL_STAT_EVENT",
+        "DELETE_TBL_COL_STAT_EVENT",
+        "UPDATE_PART_COL_STAT_EVENT",
+        "DELETE_PART_COL_STAT_EVENT",
+        "UPDATE_PART_COL_STAT_EVENT_BATCH",
+        "ADD_PRIMARYKEY",
+        "ADD_FOREIGNKEY",
+        "ADD_UNIQUECONSTRAINT",
+        "ADD_NOTNULLCONSTRAINT",
+        "ADD_DEFAULTCONSTRAINT",
+        "ADD_CHECKCONSTRAINT",
+        "DROP_CONSTRAINT",
+        "COMMIT_COMPACTION_EVENT",
+        "RELOAD",
+    }
+)
+"""They write a table's object or something that is part of it: its image is awaited. Statistics change its parameters."""
+
+PASSED_OVER: Final = frozenset(
+    {
+        "CREATE_DATABASE",
+        "ALTER_DATABASE",
+        "CREATE_FUNCTION",
+        "DROP_FUNCTION",
+        "CREATE_CATALOG",
+        "ALTER_CATALOG",
+        "DROP_CATALOG",
+        "CREATE_ISCHEMA",
+        "ALTER_ISCHEMA",
+        "DROP_ISCHEMA",
+        "ADD_SCHEMA_VERSION",
+        "ALTER_SCHEMA_VERSION",
+        "DROP_SCHEMA_VERSION",
+        "CREATE_DATACONNECTOR",
+        "ALTER_DATACONNECTOR",
+        "DROP_DATACONNECTOR",
+    }
+)
+"""They touch no table entry: only the position moves."""

@@ -1,0 +1,215 @@
+"""One notification event of a Hive Metastore, parsed. Pure.
+
+A server answers ``get_next_notification`` with rows whose message is JSON (``json-0.2``) or its gzip in base64
+(``gzip(json-2.0)``, the default of 4.x); a captured log may hold it decoded already. Tables inside a message are Thrift
+structs in ``TSimpleJSONProtocol``-like text: ``{"<field id>": {"<type>": value}}`` (``Table`` of hive_metastore.thrift).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import gzip
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tokens.errors import FreshetError
+
+FLAVOR: Final = "HiveEvent"
+MESSAGE_BYTES_MAX: Final = 256 * 1024 * 1024
+"""A decompressed message above it is refused."""
+
+_NAME, _DB, _OWNER, _STORAGE, _PARTITION_KEYS, _PARAMETERS, _TYPE, _ID = "1", "2", "3", "7", "8", "9", "12", "25"
+
+
+class HiveMessageError(FreshetError, ValueError):
+    """A notification event that cannot be read; names the field. Code ``bad_notification``."""
+
+    code = "bad_notification"
+
+
+@dataclass(frozen=True, slots=True)
+class Notification:
+    """One row of the log. ``db`` and ``table`` are lower case; of a rename they hold the new name."""
+
+    event_id: int
+    event_time: int
+    """Seconds since 1970."""
+    event_type: str
+    catalog: str
+    db: str
+    table: str
+    message: Mapping[str, Any]
+
+    @property
+    def position(self) -> str:
+        """``HiveEvent/<event id>``."""
+        return f"{FLAVOR}/{self.event_id}"
+
+    @property
+    def table_name(self) -> str:
+        """``db.table``, or empty where the event names none."""
+        return f"{self.db}.{self.table}" if self.db and self.table else ""
+
+
+@dataclass(frozen=True, slots=True)
+class TableObject:
+    """What Freshet needs of a Thrift ``Table``."""
+
+    name: str
+    """``db.table``, lower case."""
+    table_id: int
+    transactional: bool
+    full_acid: bool
+    image: bytes
+    """Compact JSON object with sorted keys: the table in plain names."""
+
+
+def parse_notification(row: Mapping[str, Any]) -> Notification:
+    """The event in ``row`` (``eventId``, ``eventTime``, ``eventType``, ``cat``, ``db``, ``table``, ``message``).
+
+    Also takes the Thrift names ``catName``, ``dbName``, ``tableName``. Raises `HiveMessageError`.
+    """
+    message = decode_message(row.get("message"), str(row.get("messageFormat") or ""))
+    return Notification(
+        event_id=integer(row, "eventId"),
+        event_time=integer(row, "eventTime"),
+        event_type=str(row.get("eventType") or ""),
+        catalog=_lower(row.get("cat") or row.get("catName")),
+        db=_lower(row.get("db") or row.get("dbName")),
+        table=_lower(row.get("table") or row.get("tableName")),
+        message=message,
+    )
+
+
+def parse_envelope(row: Mapping[str, Any]) -> Notification:
+    """The event in ``row`` without its message, for one whose message can't be read. Raises `HiveMessageError`."""
+    return parse_notification({**row, "message": {}})
+
+
+def decode_message(message: Any, message_format: str = "") -> Mapping[str, Any]:
+    """A message as the server gives it: a mapping, JSON text, or gzip in base64. Raises `HiveMessageError`."""
+    if isinstance(message, Mapping):
+        return message
+    if not isinstance(message, str):
+        raise HiveMessageError(f"message is {type(message).__name__}, not text")
+    text = message.strip()
+    if not text.startswith("{"):
+        text = _unzip(text, message_format)
+    try:
+        decoded = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise HiveMessageError(f"message is no JSON: {error}") from error
+    if not isinstance(decoded, dict):
+        raise HiveMessageError("message is no JSON object")
+    return decoded
+
+
+def _unzip(text: str, message_format: str) -> str:
+    try:
+        packed = base64.b64decode(text, validate=True)
+        unzip = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+        raw = unzip.decompress(packed, MESSAGE_BYTES_MAX)
+        if unzip.unconsumed_tail:
+            raise HiveMessageError(f"message is larger than {MESSAGE_BYTES_MAX} bytes")
+        if not unzip.eof:
+            raise HiveMessageError("gzip of the message is cut off")
+        return raw.decode()
+    except (binascii.Error, zlib.error, gzip.BadGzipFile, UnicodeDecodeError) as error:
+        named = f" ({message_format})" if message_format else ""
+        raise HiveMessageError(f"message is neither JSON nor gzip of it{named}: {error}") from error
+
+
+def _lower(value: Any) -> str:
+    return str(value).lower() if value else ""
+
+
+def integer(fields: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    """The integer ``name`` of a message, also written as text. Raises `HiveMessageError`."""
+    value = fields.get(name)
+    if value is None and default is not None:
+        return default
+    if isinstance(value, str) and value.lstrip("-").isdecimal():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not -(2**63) <= value < 2**63:
+        raise HiveMessageError(f"{name} is {value!r}, not an integer")
+    return value
+
+
+def integers(fields: Mapping[str, Any], name: str) -> list[int]:
+    """The list of integers ``name``; absent or null is empty. Raises `HiveMessageError`."""
+    values = fields.get(name)
+    if values is None:
+        return []
+    if not isinstance(values, list):
+        raise HiveMessageError(f"{name} is {type(values).__name__}, not a list")
+    return [integer({name: value}, name) for value in values]
+
+
+def parse_table(message: Mapping[str, Any], field: str) -> TableObject:
+    """The Thrift ``Table`` in ``message[field]``. Raises `HiveMessageError`."""
+    text = message.get(field)
+    try:
+        struct = json.loads(text) if isinstance(text, str) else text
+    except (ValueError, RecursionError) as error:
+        raise HiveMessageError(f"{field} is no JSON: {error}") from error
+    if not isinstance(struct, dict):
+        raise HiveMessageError(f"{field} is missing")
+    try:
+        plain = {number: _plain(value) for number, value in struct.items()}
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError, RecursionError) as error:
+        raise HiveMessageError(f"{field} is no Thrift struct: {error}") from error
+    parameters = plain.get(_PARAMETERS) or {}
+    name = f"{_lower(plain.get(_DB))}.{_lower(plain.get(_NAME))}"
+    table_id = plain.get(_ID, 0)
+    if not isinstance(parameters, dict) or not isinstance(table_id, int) or name.startswith(".") or name.endswith("."):
+        raise HiveMessageError(f"{field} names no table")
+    if table_id < 1:
+        raise HiveMessageError(f"{field} of {name} has no table id", hint="metastores before 4.0 do not log it")
+    transactional = str(parameters.get("transactional", "")).lower() == "true"
+    insert_only = str(parameters.get("transactional_properties", "")).lower() == "insert_only"
+    return TableObject(name, table_id, transactional, transactional and not insert_only, _image(plain, parameters))
+
+
+def _plain(value: Mapping[str, Any]) -> Any:
+    """The value in ``{"<type>": value}``."""
+    [(kind, inner)] = value.items()
+    return _plain_as(kind, inner)
+
+
+def _plain_as(kind: str, inner: Any) -> Any:
+    if kind == "rec":
+        return {number: _plain(field) for number, field in inner.items()}
+    if kind in ("lst", "set"):
+        element, _, *values = inner
+        return [_plain_as(element, each) for each in values]
+    if kind == "map":
+        _, element, _, entries = inner
+        return {key: _plain_as(element, each) for key, each in entries.items()}
+    if kind == "tf":
+        return bool(inner)
+    return inner
+
+
+def _image(plain: Mapping[str, Any], parameters: Mapping[str, Any]) -> bytes:
+    storage = plain.get(_STORAGE) or {}
+    image = {
+        "db": plain.get(_DB),
+        "name": plain.get(_NAME),
+        "owner": plain.get(_OWNER),
+        "table_type": plain.get(_TYPE),
+        "columns": _columns(storage.get("1")),
+        "partition_keys": _columns(plain.get(_PARTITION_KEYS)),
+        "location": storage.get("2"),
+        "input_format": storage.get("3"),
+        "output_format": storage.get("4"),
+        "parameters": parameters,
+    }
+    return json.dumps(image, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _columns(columns: Any) -> list[dict[str, Any]]:
+    return [{"name": each.get("1"), "type": each.get("2"), "comment": each.get("3")} for each in columns or ()]
