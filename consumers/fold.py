@@ -26,7 +26,7 @@ from consumers.state import (
     Void,
     schema_key,
 )
-from stream.codec import CodecError, decode, encode
+from stream.codec import CodecError, check, decode, encode
 from tokens import Position, TokenError
 
 _CATALOG_EVENTS = frozenset(
@@ -43,6 +43,7 @@ def fold_message(state: PartitionState, offset: int, value: bytes | None) -> Cha
         name, event = decode(value)
         if name == "RowFrame":
             return fold_rows(state, after, event)
+        check(name, event)
         return _fold_one(state, after, name, event)
     except CodecError as error:
         return _poison(state, after, error.code, str(error), "message")
@@ -71,7 +72,7 @@ def _fold_one(state: PartitionState, after: int, name: str, event: dict[str, Any
         return Changes(after, entries, moved, voids)
     if name in _CATALOG_EVENTS:
         changed = fold_catalog(name, event, state.lookup)
-        return Changes(after, changed, moved, voids)
+        return Changes(after, changed, moved, voids, dead=changed.dead)
     return _poison(state, after, "unknown_event", f"no fold for {name}", "message")
 
 
@@ -118,7 +119,8 @@ def _fold_table_void(
     before = state.head.voids.get(scope)
     if before is None or (event["epoch"], event["ordinal"]) > before[:2]:
         voids[scope] = Void(event["epoch"], event["ordinal"], event["position"])
-    entries = void_catalog(event["table"], state.lookup, NAME_PREFIX)
+    place = (event["shard"], event["epoch"], event["ordinal"])
+    entries = void_catalog(event["table"], state.lookup, NAME_PREFIX, place)
     return Changes(after, entries, moved, voids)
 
 

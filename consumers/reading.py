@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from consumers.entry import VALUE, VOID, decode_entry
 from consumers.state import EVERY_TABLE, Head, Lineage, Void
-from tokens import Freshness, Order, Position, Tag
+from tokens import Freshness, Position, Tag
 
 UNKNOWN_KEY = 0
 """View kind: nothing was folded for the key since the shard's low-water."""
@@ -130,17 +130,17 @@ def may_fill(head: Head, key: bytes, value: bytes | None, lo: str) -> tuple[bool
         return False, "the shard of the key is not known here"
     if view.kind == VALUE:
         return False, "the stream already has a value"
-    if not lineage.low_water or not position.contains(Position.parse(lineage.low_water)):
+    if not lineage.low_water or not position.at_or_past(Position.parse(lineage.low_water)):
         return False, f"{lo} is below the low-water {lineage.low_water or '(unknown)'}"
     for void in voids_of(head, table_of(key), view.shard):
         if not void.floor:
             return False, "the key was voided, and the marker that follows has not come"
-        if void.epoch == lineage.epoch and not position.contains(Position.parse(void.floor)):
+        if void.epoch == lineage.epoch and not position.at_or_past(Position.parse(void.floor)):
             return False, f"{lo} is below {void.floor}, where the key's table was voided"
     same_epoch = value is not None and decode_entry(value).epoch == lineage.epoch
-    if same_epoch and position.order(Position.parse(view.lo)) not in (Order.NEWER, Order.SAME):
+    if same_epoch and not position.at_or_past(Position.parse(view.lo)):
         return False, f"{lo} is not known to be as new as the tombstone's {view.lo}"
-    if lineage.watermark and not position.contains(Position.parse(lineage.watermark)):
+    if lineage.watermark and not position.at_or_past(Position.parse(lineage.watermark)):
         return False, f"{lo} is behind the watermark {lineage.watermark}"
     return True, "filled"
 

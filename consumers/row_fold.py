@@ -59,8 +59,9 @@ def fold_rows(state: PartitionState, after: int, frame: dict[str, Any]) -> Chang
             lineage is not None
             and lineage[0] == epoch
             and ordinal > lineage[1]
-            and 0 < operation <= VOID
-            and b"\0" in key
+            and (0 < operation <= VOID)
+            and (operation != VALUE or images[0])
+            and key.find(b"\0") > 0
             and key[0] >= _FIRST_TABLE_BYTE
             and frame["transactions"] == [1]
         ):
@@ -100,7 +101,13 @@ def _fold_many(state: PartitionState, after: int, frame: dict[str, Any], positio
     columns = zip(frame["keys"], frame["images"], frame["operations"], frame["ordinals"], tags, strict=True)
     for row, (key, image, operation, offset, tag) in enumerate(columns):
         ordinal = base + offset
-        if ordinal <= last or not 0 < operation <= VOID or b"\0" not in key or key[0] < _FIRST_TABLE_BYTE:
+        if (
+            ordinal <= last
+            or not 0 < operation <= VOID
+            or (operation == VALUE and not image)
+            or key.find(b"\0") < 1
+            or key[0] < _FIRST_TABLE_BYTE
+        ):
             suspects.append(row)
             continue
         last = ordinal
@@ -158,10 +165,11 @@ def _settle_by_key(
             dead.append(DeadLetter("bad_key", f"row {row} has no table in its key", f"ordinal {ordinal}"))
             voids[EVERY_TABLE, shard] = Void(epoch, max(lineage.ordinal, ordinal), "")
             continue
-        if operation not in _ROW_KINDS:
-            dead.append(DeadLetter("bad_operation", f"row {row} has operation {operation}", f"key {key!r}"))
-            operation = VOID
         image = frame["images"][row] if operation == VALUE else b""
+        if operation not in _ROW_KINDS or (operation == VALUE and not image):
+            reason = f"row {row} has operation {operation} and {len(image)} bytes of image"
+            dead.append(DeadLetter("bad_operation", reason, f"key {key!r}"))
+            operation = VOID
         existing = entries.get(key) or state.lookup(key)
         settled = _settle(existing, _pack_head(operation, ordinal) + tags[row] + image)
         if settled is not None:
