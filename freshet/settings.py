@@ -1,0 +1,241 @@
+"""Settings: a TOML file < environment (``FRESHET_KAFKA__BOOTSTRAP``) < flags, every value with a limit.
+
+The file is ``--config``, else ``$FRESHET_CONFIG``, else ``freshet.toml`` in the current directory if there
+is one. A wrong value is a `SettingsError` (code ``bad_settings``) that names the key, says what is wrong
+and where it can be set; secrets are never printed. Rooms below ``freshet`` don't know this module.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+
+from freshet.settings_errors import (
+    SettingsError,
+    from_validation,
+    no_such_section,
+    parse_object,
+    split_list,
+    unknown_variables,
+)
+
+DEFAULT_CONFIG = Path("freshet.toml")
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+HOUR_MS, DAY_MS, YEAR_MS = 3_600_000, 86_400_000, 366 * 86_400_000
+
+Port = Annotated[int, Field(ge=0, le=65_535)]
+Host = Annotated[str, Field(min_length=1, max_length=253)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,100}$")]
+Shard = Annotated[str, Field(pattern=r"^[A-Za-z0-9_./-]{1,150}$")]
+Json = BeforeValidator(parse_object)
+Names = Annotated[list[str], BeforeValidator(split_list), Field(max_length=10_000)]
+
+_config_file: ContextVar[Path | None] = ContextVar("freshet_config_file", default=None)
+
+
+class Section(BaseModel):
+    """A part of the settings; an unknown key in it is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        return parse_object(value)
+
+
+class KafkaSettings(Section):
+    """Where Kafka is; ``extra`` goes to every librdkafka client (security, timeouts)."""
+
+    bootstrap: str = Field(default="127.0.0.1:9092", min_length=1, max_length=4_096)
+    replication_factor: int = Field(default=1, ge=1, le=16)
+    extra: Annotated[dict[str, str], Json] = Field(default_factory=dict, repr=False)
+
+
+class MariaDBSource(Section):
+    """A MariaDB server whose binlog is one shard. ``server_id`` must differ from every other replica's.
+
+    ``include``/``exclude`` are ``db.table`` patterns (``shop.*``); ``key_prefix_columns``: table → how many
+    leading primary-key columns choose the partition (default: all of them).
+    """
+
+    kind: Literal["mariadb"]
+    host: Host = "127.0.0.1"
+    port: Port = 3306
+    user: str = Field(default="freshet", min_length=1, max_length=128)
+    password: SecretStr = SecretStr("")
+    databases: Names = Field(min_length=1)
+    include: Names = Field(default_factory=list)
+    exclude: Names = Field(default_factory=list)
+    server_id: int = Field(default=4_380, ge=1, le=2**32 - 1)
+    key_prefix_columns: Annotated[dict[str, Annotated[int, Field(ge=1, le=64)]], Json] = Field(default_factory=dict)
+
+
+class WorkloadSource(Section):
+    """A generated catalog history: the same seed gives the same history."""
+
+    kind: Literal["workload"]
+    seed: int = Field(default=1, ge=0, le=2**63 - 1)
+    tables: int = Field(default=8, ge=1, le=100_000)
+    transactions_per_s: float = Field(default=50.0, gt=0, le=1_000_000)
+
+
+Source = Annotated[MariaDBSource | WorkloadSource, Field(discriminator="kind")]
+
+
+class KeyspaceSettings(Section):
+    """One keyspace: its layout (it can't be changed later) and where its events come from.
+
+    ``shard`` defaults to ``<keyspace>/0``; read it through `Settings.shard_of`.
+    """
+
+    kind: Literal["rows", "catalog"] = "rows"
+    partitions: int = Field(default=4, ge=1, le=1_024)
+    shard: Shard | None = None
+    source: Source | None = None
+    retention_ms: int = Field(default=7 * DAY_MS, ge=DAY_MS, le=YEAR_MS)
+
+    @model_validator(mode="after")
+    def _source_fits_kind(self) -> KeyspaceSettings:
+        fits = {"mariadb": "rows", "workload": "catalog"}
+        if self.source is not None and fits[self.source.kind] != self.kind:
+            raise ValueError(f"a {self.source.kind} source feeds kind = {fits[self.source.kind]!r}, not {self.kind!r}")
+        return self
+
+
+class PublisherSettings(Section):
+    """How events are batched: one Kafka transaction a batch, one frame a partition up to a size."""
+
+    batch_interval_ms: int = Field(default=25, ge=1, le=10_000)
+    batch_bytes: int = Field(default=8 * MIB, ge=16 * KIB, le=256 * MIB)
+    frame_bytes_max: int = Field(default=1 * MIB, ge=4 * KIB, le=8 * MIB)
+    frame_rows_max: int = Field(default=16_384, ge=1, le=1_000_000)
+
+
+class ConsumerSettings(Section):
+    """How a consumer folds, commits and answers. Port 0: any free one, announced in ``freshet.locations``."""
+
+    group: str = Field(default="freshet", pattern=r"^[A-Za-z0-9._-]{1,200}$")
+    commit_interval_ms: int = Field(default=1_000, ge=10, le=600_000)
+    commit_rows: int = Field(default=50_000, ge=1, le=10_000_000)
+    overlay_bytes: int = Field(default=64 * MIB, ge=0, le=64 * GIB)
+    owner_host: Host = "127.0.0.1"
+    owner_port: Port = 0
+    metrics_port: Port | None = None
+
+
+class ServeSettings(Section):
+    """The HTTP front. ``locations``: ``keyspace/partition`` → ``host:port`` of owners that are not announced."""
+
+    host: Host = "127.0.0.1"
+    port: Port = 8480
+    bearer_token: SecretStr | None = None
+    max_wait_ms_limit: int = Field(default=10_000, ge=0, le=600_000)
+    locations: Annotated[dict[str, Annotated[str, Field(pattern=r"^.+:\d{1,5}$")]], Json] = Field(default_factory=dict)
+
+
+class LogSettings(Section):
+    """How to log: JSON lines unless stderr is a terminal, or as told."""
+
+    format: Literal["auto", "json", "console"] = "auto"
+    level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class Settings(BaseSettings):
+    """Everything that can be set. Make one with `load_settings`."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="FRESHET_",
+        env_nested_delimiter="__",
+        extra="forbid",
+        frozen=True,
+        nested_model_default_partial_update=True,
+        enable_decoding=False,  # lists and objects in text are read by split_list and parse_object, with our errors
+    )
+
+    data_dir: Path = Path(".freshet")
+    kafka: KafkaSettings = KafkaSettings()
+    keyspaces: Annotated[dict[Name, KeyspaceSettings], Json] = Field(default_factory=dict, max_length=1_000)
+    publisher: PublisherSettings = PublisherSettings()
+    consumer: ConsumerSettings = ConsumerSettings()
+    serve: ServeSettings = ServeSettings()
+    log: LogSettings = LogSettings()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the signature is pydantic's
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Flags before environment before file."""
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=_file_in_use())
+
+    def keyspace(self, name: str) -> KeyspaceSettings:
+        """The settings of one keyspace; SettingsError names the known ones if it isn't among them."""
+        if name not in self.keyspaces:
+            raise no_such_section("keyspaces", name, self.keyspaces)
+        return self.keyspaces[name]
+
+    def shard_of(self, name: str) -> str:
+        """The shard of a keyspace: as set, else ``<keyspace>/0``."""
+        return self.keyspace(name).shard or f"{name}/0"
+
+    def public(self) -> dict[str, Any]:
+        """All values, JSON-ready, secrets masked: what may be shown or logged."""
+        shown = self.model_dump(mode="json")
+        shown["kafka"]["extra"] = dict.fromkeys(self.kafka.extra, "**********")
+        return shown
+
+
+def use_config(path: Path | None) -> None:
+    """Name the TOML file for `load_settings` calls from here on (``--config``)."""
+    _config_file.set(path)
+
+
+def load_settings(config: Path | None = None, flags: Mapping[str, Any] | None = None) -> Settings:
+    """Read the settings. ``flags`` is nested like the file; a None in it means "not given".
+
+    Raises SettingsError (code ``bad_settings``): unreadable file, unknown key, value beyond its limits.
+    """
+    if config is not None:
+        use_config(config)
+    named = _config_file.get() or _named_by_environment()
+    if named is not None and not named.is_file():
+        raise SettingsError(
+            f"no settings file {named}", hint="--config or FRESHET_CONFIG names a file that isn't there"
+        )
+    if problem := unknown_variables(os.environ, Settings.model_fields):
+        raise problem
+    try:
+        return Settings(**_given(flags or {}))
+    except ValidationError as error:
+        raise from_validation(error, _file_in_use()) from None
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"cannot read {_file_in_use()}: {error}", hint="it must be TOML, UTF-8") from None
+
+
+def _given(flags: Mapping[str, Any]) -> dict[str, Any]:
+    given: dict[str, Any] = {}
+    for key, value in flags.items():
+        kept = _given(value) if isinstance(value, Mapping) else value
+        if kept is not None and kept != {}:
+            given[key] = kept
+    return given
+
+
+def _named_by_environment() -> Path | None:
+    named = os.environ.get("FRESHET_CONFIG")
+    return Path(named) if named else None
+
+
+def _file_in_use() -> Path:
+    return _config_file.get() or _named_by_environment() or DEFAULT_CONFIG

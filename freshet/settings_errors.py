@@ -1,0 +1,135 @@
+"""From pydantic's findings to one line that a person can act on, without any secret in it."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from tokens.errors import FreshetError
+
+SECRET_WORDS = ("password", "token", "secret", "extra")
+UNION_TAGS = ("mariadb", "workload")
+OTHER_VARIABLES = ("FRESHET_CACHE", "FRESHET_CONFIG", "FRESHET_STATE")
+
+
+class SettingsError(FreshetError):
+    """A setting that is missing, unknown or out of its limits; the message names the key."""
+
+    code = "bad_settings"
+
+
+def split_list(value: Any) -> Any:
+    """Accept ``a,b`` (environment, flags) and a JSON array in text where a list is meant."""
+    if not isinstance(value, str):
+        return value
+    if value.lstrip().startswith("["):
+        return _json(value)
+    return [part.strip() for part in value.split(",") if part.strip()]
+
+
+def parse_object(value: Any) -> Any:
+    """Accept a JSON object in text (environment) where a table is meant."""
+    return _json(value) if isinstance(value, str) else value
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"cannot be read as JSON ({error.msg} at character {error.pos})") from None
+
+
+def no_such_section(section: str, name: str, known: Iterable[str]) -> SettingsError:
+    """The error for a name that was asked for but isn't set."""
+    names = sorted(known)
+    hint = f"known: {', '.join(names)}" if names else f"no [{section}.…] is set; add [{section}.{name}] to the file"
+    return SettingsError(f"{section}.{name}: no such entry in the settings", hint=hint)
+
+
+def unknown_variables(environment: Mapping[str, str], fields: Iterable[str]) -> SettingsError | None:
+    """An error for a nested FRESHET_ variable whose section doesn't exist; it would be ignored otherwise."""
+    known = sorted(fields)
+    for variable in sorted(environment):
+        if not variable.startswith("FRESHET_") or "__" not in variable:
+            continue
+        section = variable.removeprefix("FRESHET_").split("__")[0].lower()
+        if section not in known:
+            return SettingsError(f"{variable}: no section {section!r}", hint=_did_you_mean(section, known))
+    return None
+
+
+def from_validation(error: ValidationError, file: Path) -> SettingsError:
+    """The first finding as one line; how many more there are; where the key can be set."""
+    findings = error.errors(include_url=False)
+    first = findings[0]
+    path = _path(first["loc"])
+    key = ".".join(path)
+    message = f"{key}: {_what(first)}"
+    if len(findings) > 1:
+        message += f" (and {len(findings) - 1} more)"
+    return SettingsError(message, hint=_hint(first, path, file))
+
+
+def _path(loc: tuple[int | str, ...]) -> list[str]:
+    """The key as a user writes it: pydantic puts the union's tag and a key marker among its parts."""
+    parts = [str(part) for part in loc]
+    return [
+        part
+        for number, part in enumerate(parts)
+        if part != "[key]" and not (part in UNION_TAGS and number and parts[number - 1] == "source")
+    ]
+
+
+def _what(finding: Any) -> str:
+    kind = finding["type"]
+    if kind == "extra_forbidden":
+        return "no such setting"
+    if kind == "missing":
+        return "must be set"
+    text = str(finding["msg"]).removeprefix("Value error, ")
+    text = text[:1].lower() + text[1:]
+    value = finding.get("input")
+    secret = any(word in str(part).lower() for part in finding["loc"] for word in SECRET_WORDS)
+    if secret or kind == "value_error" or not isinstance(value, str | int | float | bool):
+        return text
+    return f"{text}, not {value!r}"
+
+
+def _hint(finding: Any, path: list[str], file: Path) -> str:
+    if finding["type"] == "extra_forbidden":
+        known = _siblings(path[:-1])
+        return _did_you_mean(path[-1], known) if known else "take it out"
+    section, name = ".".join(path[:-1]), path[-1] if path else ""
+    where = f"[{section}] {name}" if section else name
+    variable = "FRESHET_" + "__".join(path).upper()
+    return f"set it in {file} ({where}), by {variable}, or by a flag"
+
+
+def _siblings(path: list[str]) -> list[str]:
+    """The known keys of the section at ``path``; empty if the section isn't a plain one."""
+    from freshet import settings
+
+    sections: dict[str, Iterable[str]] = {
+        "": settings.Settings.model_fields,
+        "kafka": settings.KafkaSettings.model_fields,
+        "publisher": settings.PublisherSettings.model_fields,
+        "consumer": settings.ConsumerSettings.model_fields,
+        "serve": settings.ServeSettings.model_fields,
+        "log": settings.LogSettings.model_fields,
+    }
+    if path[:1] == ["keyspaces"]:
+        if len(path) == 2:
+            return sorted(settings.KeyspaceSettings.model_fields)
+        return sorted({*settings.MariaDBSource.model_fields, *settings.WorkloadSource.model_fields})
+    return sorted(sections.get(".".join(path), ()))
+
+
+def _did_you_mean(word: str, known: Iterable[str]) -> str:
+    known = list(known)
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
