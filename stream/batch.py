@@ -126,6 +126,11 @@ class Framer:
         return not self._dirty
 
     @property
+    def split_gtid(self) -> str:
+        """The transaction that is partly out, or empty."""
+        return self._at.partial_gtid
+
+    @property
     def resume(self) -> ResumePoint:
         """Where the publisher is once everything collected is out."""
         return replace(self._at, open_transactions=dict(self._at.open_transactions))

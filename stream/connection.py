@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
@@ -14,6 +15,10 @@ T = TypeVar("T")
 
 REQUEST_TIMEOUT_S: Final = 5.0
 """How long a request that a person waits for may take before Kafka counts as away."""
+
+_SILENT: Final = logging.getLogger("freshet.librdkafka")
+_SILENT.addHandler(logging.NullHandler())
+_SILENT.propagate = False
 
 _AWAY: Final = frozenset(
     {
@@ -48,6 +53,7 @@ def client_settings(bootstrap: str, **more: Any) -> Settings:
     return {
         "bootstrap.servers": bootstrap,
         "log_level": 0,
+        "logger": _SILENT,
         "reconnect.backoff.ms": 50,
         "reconnect.backoff.max.ms": 1_000,
         "topic.metadata.refresh.interval.ms": 60_000,
