@@ -1,0 +1,109 @@
+"""Which part of a topic a rebuild reads: from what is retained to given ends, checked before Spark starts.
+
+Ends are exclusive: the next offset to fold, as in a store's head. "Now" is the last stable offset, so an open
+transaction at the tail is left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from stream.reader import end_offsets, start_offsets
+from stream.topics import describe_topic
+from tokens.errors import FreshetError
+
+
+class OffsetsError(FreshetError):
+    """Offsets that cannot be read. Codes: ``bad_offsets``, ``offsets_beyond_end``, ``offsets_expired``."""
+
+    code = "bad_offsets"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicBounds:
+    """A topic's id, and per partition the earliest retained offset and the last stable one (exclusive)."""
+
+    topic: str
+    topic_id: str
+    low: dict[int, int]
+    end: dict[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Per partition the offsets from ``start`` to ``end`` (exclusive), and ``low``, the earliest retained."""
+
+    topic: str
+    topic_id: str
+    low: dict[int, int]
+    start: dict[int, int]
+    end: dict[int, int]
+
+    @property
+    def messages(self) -> int:
+        """How many offsets it spans, Kafka's own control records included."""
+        return sum(self.end[partition] - self.start[partition] for partition in self.end)
+
+
+def topic_bounds(bootstrap: str, topic: str) -> TopicBounds:
+    """Ask the broker; raises `TopicError` ``topic_missing``, `KafkaUnreachable`, `KafkaRequestError`."""
+    described = describe_topic(bootstrap, topic)
+    partitions = range(described.partitions)
+    low, end = start_offsets(bootstrap, topic, partitions), end_offsets(bootstrap, topic, partitions)
+    return TopicBounds(topic, described.topic_id, low, end)
+
+
+def choose_range(
+    bounds: TopicBounds, ends: Mapping[int, int] | None = None, starts: Mapping[int, int] | None = None
+) -> Range:
+    """The range from ``starts`` (a base's offsets; default: what is retained) to ``ends`` (default: the end now).
+
+    Raises `OffsetsError` if a partition is missing, unknown, beyond the end, or no longer retained.
+    """
+    end = dict(bounds.end if ends is None else ends)
+    start = dict(bounds.low if starts is None else starts)
+    for name, given in (("end", end), ("start", start)):
+        if given.keys() != bounds.end.keys():
+            raise OffsetsError(
+                f"{name} offsets name the partitions {sorted(given)}, {bounds.topic} has {sorted(bounds.end)}",
+                hint="give one offset for each partition",
+            )
+    for partition, offset in sorted(end.items()):
+        if offset > bounds.end[partition]:
+            raise OffsetsError(
+                f"{bounds.topic}[{partition}] ends at offset {bounds.end[partition]}, asked for {offset}",
+                hint="the offsets are of another topic, or of a transaction that is still open",
+                code="offsets_beyond_end",
+            )
+        if start[partition] < bounds.low[partition]:
+            raise OffsetsError(
+                f"{bounds.topic}[{partition}] starts at {bounds.low[partition]}, the base ends at {start[partition]}",
+                hint="retention has passed the base; take a newer one",
+                code="offsets_expired",
+            )
+        if start[partition] > offset:
+            if starts is None and offset >= 0:
+                raise OffsetsError(
+                    f"{bounds.topic}[{partition}] is retained from offset {start[partition]}, asked for {offset}",
+                    hint="nothing that old is in the topic any more",
+                    code="offsets_expired",
+                )
+            raise OffsetsError(f"{bounds.topic}[{partition}]: end {offset} is before start {start[partition]}")
+    return Range(bounds.topic, bounds.topic_id, dict(bounds.low), start, end)
+
+
+def parse_offsets(text: str) -> dict[int, int]:
+    """Partition → offset from JSON such as ``{"0": 17, "1": 4}``; raises `OffsetsError` ``bad_offsets``."""
+    try:
+        given = json.loads(text)
+        offsets = {int(partition): offset for partition, offset in given.items()}
+    except (ValueError, AttributeError) as error:
+        raise OffsetsError(
+            f"offsets {text[:80]!r} are no JSON object of partition → offset", hint='for example {"0": 17, "1": 4}'
+        ) from error
+    bad = [offset for offset in offsets.values() if type(offset) is not int or offset < 0]
+    if bad or not offsets:
+        raise OffsetsError(f"offset {bad[0]!r} is none" if bad else "no offsets given", hint='for example {"0": 17}')
+    return offsets

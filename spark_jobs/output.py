@@ -1,0 +1,178 @@
+"""The directory that a rebuild writes: complete under its name, or not there.
+
+``DIR/rebuild.json`` says of what and up to where; ``DIR/<keyspace>/<partition>/`` is that partition's store, laid out
+as an owner's data directory. All of it is written beside, in ``.DIR.partial``, and renamed at the end. What a killed
+run left there is removed by the next.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from consumers.manifest import sync_directory, write_atomically
+from consumers.store import partition_directory
+from tokens.errors import FreshetError
+
+REPORT_NAME = "rebuild.json"
+REPORT_VERSION = 1
+
+
+class RebuildError(FreshetError):
+    """A rebuild that did not happen. Codes: ``target_exists``, ``target_busy``, ``history_incomplete``,
+    ``state_missing``, ``offsets_not_rising``, ``not_a_rebuild``, ``rebuild_failed``.
+    """
+
+    code = "rebuild_failed"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSummary:
+    """What was folded of one partition. ``offset``: next to fold; ``start``: first offset that was asked for."""
+
+    partition: int
+    start: int
+    offset: int
+    messages: int
+    rows: int
+    dead_letters: int
+    entries: int
+    digest: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildReport:
+    """A whole rebuild: of what, from where to where, and each partition's summary."""
+
+    keyspace: str
+    topic: str
+    topic_id: str
+    fold_version: int
+    ends: dict[int, int]
+    partitions: tuple[PartitionSummary, ...]
+    seconds: float
+    """From the start of the Spark job to the last partition's end; start-up of Spark apart."""
+
+    @property
+    def messages(self) -> int:
+        """Messages folded in this run."""
+        return sum(summary.messages for summary in self.partitions)
+
+    @property
+    def rows(self) -> int:
+        """Row events and other events folded in this run."""
+        return sum(summary.rows for summary in self.partitions)
+
+    @property
+    def dead_letters(self) -> int:
+        """Messages, or rows of them, that were refused."""
+        return sum(summary.dead_letters for summary in self.partitions)
+
+    @property
+    def entries(self) -> int:
+        """Items of all stores, heads included."""
+        return sum(summary.entries for summary in self.partitions)
+
+    @property
+    def rows_per_s(self) -> int:
+        """Rate over `seconds`."""
+        return round(self.rows / self.seconds) if self.seconds else 0
+
+    def as_json(self) -> dict[str, Any]:
+        """The report as JSON values; `read_report` reads it back."""
+        totals = {name: getattr(self, name) for name in ("messages", "rows", "dead_letters", "entries", "rows_per_s")}
+        return {"report_version": REPORT_VERSION, **asdict(self), **totals}
+
+
+@contextmanager
+def staged(target: Path) -> Iterator[Path]:
+    """A fresh directory that becomes ``target`` when the block ends without an error.
+
+    Raises `RebuildError` ``target_exists`` (there is something already) or ``target_busy`` (another run writes it).
+    """
+    target = Path(os.path.abspath(target))
+    with exclusive(target):
+        if target.exists() and (not target.is_dir() or any(target.iterdir())):
+            raise RebuildError(
+                f"{target} exists", hint="give a directory that is not there yet, or remove it", code="target_exists"
+            )
+        staging = target.with_name(f".{target.name}.partial")
+        shutil.rmtree(staging, ignore_errors=True)
+        staging.mkdir()
+        try:
+            yield staging
+            _sync_tree(staging)
+            if target.exists():
+                target.rmdir()
+            staging.rename(target)
+            sync_directory(target.parent)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+
+
+@contextmanager
+def exclusive(target: Path) -> Iterator[None]:
+    """Keep every other run off ``target``; the kernel lets go if the process dies."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle = target.with_name(f".{target.name}.lock").open("a")
+    except OSError as error:
+        raise RebuildError(f"cannot write beside {target}: {error.strerror}", hint="give another --to") from error
+    with handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise RebuildError(
+                f"another rebuild writes {target}", hint="wait for it, or give another --to", code="target_busy"
+            ) from error
+        yield
+
+
+def find_store(root: Path, keyspace: str, partition: int) -> Path:
+    """Where a partition's store is under a data directory, a rebuild, or a checkpoint that leaves the keyspace out.
+
+    The first place is returned if there is none, so that the error names it.
+    """
+    inside = partition_directory(root, keyspace, partition)
+    flat = root / str(partition)
+    return flat if not inside.is_dir() and flat.is_dir() else inside
+
+
+def write_report(directory: Path, report: RebuildReport) -> None:
+    """Write ``rebuild.json``."""
+    write_atomically(directory / REPORT_NAME, (json.dumps(report.as_json(), indent=1) + "\n").encode())
+
+
+def read_report(directory: Path) -> RebuildReport:
+    """Read ``rebuild.json``; raises `RebuildError` ``not_a_rebuild`` if there is none that can be read."""
+    path = directory / REPORT_NAME
+    try:
+        fields = json.loads(path.read_bytes())
+        return RebuildReport(
+            keyspace=fields["keyspace"],
+            topic=fields["topic"],
+            topic_id=fields["topic_id"],
+            fold_version=fields["fold_version"],
+            ends={int(partition): offset for partition, offset in fields["ends"].items()},
+            partitions=tuple(PartitionSummary(**summary) for summary in fields["partitions"]),
+            seconds=fields["seconds"],
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RebuildError(
+            f"{directory} holds no readable {REPORT_NAME}",
+            hint="give what `freshet rebuild --to` wrote",
+            code="not_a_rebuild",
+        ) from error
+
+
+def _sync_tree(directory: Path) -> None:
+    for parent, _, _ in os.walk(directory):
+        sync_directory(Path(parent))

@@ -1,0 +1,233 @@
+"""What one Spark task does: fold the messages of one Kafka partition, in order, into a store directory.
+
+Needs no Spark: the driver runs the same code for partitions that have nothing to read, the tests for all. The folded
+entries are kept in a dict and given to RocksDB as one sorted file when there are `FoldTask.spill_rows` of them, head
+and offset in it; of two files the later wins. So memory is bounded, and the directory is a store as the owner has it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+from consumers.digest import digest_items
+from consumers.fold import fold_message
+from consumers.manifest import Manifest, check_manifest, read_manifest, write_manifest
+from consumers.rocks import Rocks
+from consumers.state import PartitionState, head_entries
+from consumers.store import ROCKS_NAME, committed_head, partition_directory
+from spark_jobs.output import PartitionSummary, RebuildError
+from stream.codec import HEADER_SIZE, decode, headers
+from tokens.errors import FreshetError
+
+SPILL_ROWS: Final = 1_000_000
+"""Entries that a task holds before it writes a file: about 0.5 GB at 200 bytes an entry."""
+RESULT_SCHEMA: Final = "partition int, summary string, error string"
+_EPOCH_STARTS: Final = headers("EpochStart")
+
+
+@dataclass(frozen=True, slots=True)
+class FoldTask:
+    """What every task of a rebuild knows. ``low``, ``start``: earliest retained offset and first to read, by partition.
+
+    ``root`` must be one directory for all executors and the driver. Stores that are there already are continued.
+    """
+
+    keyspace: str
+    topic_id: str
+    root: str
+    low: dict[int, int]
+    start: dict[int, int]
+    spill_rows: int = SPILL_ROWS
+
+    def open(self, partition: int) -> PartitionFold:
+        """Open or create the partition's store; raises `consumers.errors.StoreError`."""
+        return PartitionFold(self, partition)
+
+
+class PartitionFold:
+    """The fold of one partition into its store. Not thread-safe; a context manager that closes the store."""
+
+    def __init__(self, task: FoldTask, partition: int) -> None:
+        self._task = task
+        self._partition = partition
+        self._started = time.monotonic()
+        self.directory = partition_directory(Path(task.root), task.keyspace, partition)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        manifest = Manifest(task.keyspace, partition, task.topic_id, "")
+        found = read_manifest(self.directory)
+        if found is not None:
+            check_manifest(found, manifest, self.directory)
+        self._rocks = Rocks(self.directory / ROCKS_NAME)
+        head = committed_head(self._rocks)
+        # live while it grows; a checkpoint once finish() has put the offset in
+        write_manifest(self.directory, Manifest(task.keyspace, partition, task.topic_id, head.layout))
+        self._entries: dict[bytes, bytes] = {}
+        self.state = PartitionState(head, self._lookup)
+        self._begun: dict[str, int] = {shard: lineage.epoch for shard, lineage in head.lineages.items()}
+        self._has_beginning = task.low[partition] == 0 or head.offset > 0
+        self._files = 0
+        self._messages = self._rows = self._dead = 0
+
+    def __enter__(self) -> PartitionFold:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._rocks.close()
+
+    def _lookup(self, key: bytes) -> bytes | None:
+        found = self._entries.get(key)
+        return self._rocks.get(key) if found is None else found
+
+    def fold(self, offsets: Sequence[int], values: Sequence[bytes | None]) -> None:
+        """Fold messages that follow all earlier ones; those below the store's offset were folded by an earlier run.
+
+        Raises `RebuildError` ``offsets_not_rising`` if they come in another order.
+        """
+        if any(later <= earlier for earlier, later in pairwise(offsets)):
+            raise RebuildError(
+                f"partition {self._partition}: Spark gave offsets out of order",
+                code="offsets_not_rising",
+                hint="unset minPartitions",
+            )
+        state, entries = self.state, self._entries
+        skip = state.head.offset
+        if not self._has_beginning:
+            self._note_epochs(values)
+        for offset, value in zip(offsets, values, strict=True):
+            if offset < skip:
+                if self._messages:
+                    raise RebuildError(
+                        f"partition {self._partition}: offset {offset} came after {skip - 1}", code="offsets_not_rising"
+                    )
+                continue
+            changes = fold_message(state, offset, value)
+            changed = changes.entries
+            if changed:
+                entries.update(changed)
+                self._rows += len(changed)
+                if len(entries) >= self._task.spill_rows:
+                    state.apply(changes)
+                    self.commit()
+            state.apply(changes)
+            if changes.dead:
+                self._dead += len(changes.dead)
+            self._messages += 1
+
+    def _note_epochs(self, values: Iterable[bytes | None]) -> None:
+        for value in values:
+            if value is not None and value[:HEADER_SIZE] in _EPOCH_STARTS:
+                try:
+                    _, event = decode(value)
+                except FreshetError:
+                    continue  # the fold says so itself, as a dead letter
+                self._begun[event["shard"]] = event["epoch"]
+
+    def commit(self) -> None:
+        """Make what is folded so far, head and offset with it, durable in one step."""
+        self._files += 1
+        self._entries.update(head_entries(self.state.head))
+        self._rocks.ingest(self._entries, self.directory / f".ingest-{os.getpid()}-{self._files}.sst")
+        self._entries.clear()
+
+    def finish(self) -> PartitionSummary:
+        """Commit, complete the manifest, and say what was folded.
+
+        Raises `RebuildError` ``history_incomplete`` if the topic no longer holds the beginning of a shard's epoch.
+        """
+        self._check_beginning()
+        head = self.state.head
+        self.commit()
+        digest, entries = digest_items(self._rocks.scan())
+        task = self._task
+        write_manifest(
+            self.directory, Manifest(task.keyspace, self._partition, task.topic_id, head.layout, offset=head.offset)
+        )
+        return PartitionSummary(
+            partition=self._partition,
+            start=task.start[self._partition],
+            offset=head.offset,
+            messages=self._messages,
+            rows=self._rows,
+            dead_letters=self._dead,
+            entries=entries,
+            digest=digest,
+            seconds=round(time.monotonic() - self._started, 3),
+        )
+
+    def _check_beginning(self) -> None:
+        if self._has_beginning:
+            return
+        lineages = self.state.head.lineages
+        lost = [shard for shard, lineage in lineages.items() if self._begun.get(shard) != lineage.epoch]
+        if lost or not lineages:
+            gone = f"the beginning of {', '.join(sorted(lost))}" if lost else "everything"
+            low = self._task.low[self._partition]
+            raise RebuildError(
+                f"partition {self._partition} is retained from offset {low} only: {gone} is gone",
+                hint="rebuild from a snapshot (--base), or restart the source with a new epoch",
+                code="history_incomplete",
+            )
+
+
+def run_task(task: FoldTask, batches: Iterator[Any]) -> Iterator[Any]:
+    """For ``mapInArrow``: folds batches of (partition, offset, value), yields one row of `RESULT_SCHEMA`.
+
+    Errors come back in that row, with code and hint, since an exception would reach the driver as a traceback.
+    """
+    import pyarrow as pa
+
+    partition, summary, error = -1, None, None
+    try:
+        summary = _fold_all(task, batches)
+        if summary is None:
+            return
+        partition = summary.partition
+    except FreshetError as failure:
+        error = json.dumps({"code": failure.code, "message": str(failure), "hint": failure.hint})
+    text = None if summary is None else json.dumps(asdict(summary))
+    columns = [pa.array([partition], pa.int32()), pa.array([text], pa.string()), pa.array([error], pa.string())]
+    yield pa.RecordBatch.from_arrays(columns, names=["partition", "summary", "error"])
+
+
+def _fold_all(task: FoldTask, batches: Iterator[Any]) -> PartitionSummary | None:
+    fold: PartitionFold | None = None
+    partition = -1
+    try:
+        for batch in batches:
+            partitions = batch.column(0).unique().to_pylist()
+            if partition < 0:
+                [partition] = partitions[:1]
+                fold = task.open(partition)
+                progress = Path(task.root) / f"{PROGRESS_PREFIX}{partition}"
+            if fold is None or partitions != [partition]:
+                raise RebuildError(f"one Spark task was given the partitions {partitions}", code="offsets_not_rising")
+            offsets = batch.column(1).to_numpy().tolist()
+            # the array of objects is made in C++; to_pylist() makes a scalar of each value first
+            values = batch.column(2).to_numpy(zero_copy_only=False).tolist()
+            fold.fold(offsets, values)
+            progress.write_text(str(offsets[-1] + 1))
+        return None if fold is None else fold.finish()
+    finally:
+        if fold is not None:
+            fold.__exit__()
+
+
+PROGRESS_PREFIX: Final = ".progress-"
+
+
+def offsets_reached(root: Path) -> dict[int, int]:
+    """Partition → next offset, as the running tasks last wrote it."""
+    reached: dict[int, int] = {}
+    for path in root.glob(f"{PROGRESS_PREFIX}*"):
+        try:
+            reached[int(path.name.removeprefix(PROGRESS_PREFIX))] = int(path.read_text())
+        except (OSError, ValueError):
+            continue  # being written at this moment
+    return reached

@@ -1,0 +1,211 @@
+"""Rebuild: fold a keyspace's topic anew, up to given offsets, into store directories beside the live ones.
+
+One Spark task reads one Kafka partition from beginning to end, committed transactions only, and hands the messages to
+the same fold as the live consumer's (`spark_jobs.partition`). Runs inside ``freshet rebuild`` and by ``spark-submit``
+(docs/rebuild.md).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from consumers.manifest import read_manifest
+from consumers.state import FOLD_VERSION
+from consumers.store import partition_directory
+from spark_jobs.offsets import Range, choose_range, topic_bounds
+from spark_jobs.output import (
+    PartitionSummary,
+    RebuildError,
+    RebuildReport,
+    find_store,
+    staged,
+    write_report,
+)
+from spark_jobs.partition import (
+    PROGRESS_PREFIX,
+    RESULT_SCHEMA,
+    SPILL_ROWS,
+    FoldTask,
+    offsets_reached,
+    run_task,
+)
+from stream.topics import events_topic
+
+PROGRESS_INTERVAL_S: Final = 0.5
+
+Progress = Callable[[int, int], None]
+"""Called from time to time with the offsets read so far and all there are."""
+
+READER_OPTIONS: Final = {
+    "failOnDataLoss": "true",
+    "includeHeaders": "false",
+    "kafka.isolation.level": "read_committed",
+    "kafka.max.poll.records": "5000",
+    "kafka.max.partition.fetch.bytes": str(8 << 20),
+    "kafka.receive.buffer.bytes": str(1 << 20),
+}
+"""Without ``minPartitions`` or ``maxRecordsPerPartition``: they would split a partition over several tasks."""
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildRequest:
+    """What to rebuild: ``ends`` as next offset by partition (None: all that is committed now), from ``base`` if given.
+
+    ``base`` is a checkpoint or an earlier rebuild of the same topic; its stores are copied and continued.
+    """
+
+    keyspace: str
+    bootstrap: str
+    target: Path
+    ends: Mapping[int, int] | None = None
+    base: Path | None = None
+    spill_rows: int = SPILL_ROWS
+
+
+def rebuild(session: Any, request: RebuildRequest, *, progress: Progress | None = None) -> RebuildReport:
+    """Fold the topic into ``request.target``, which is complete under its name or not there.
+
+    Raises `OffsetsError`, `RebuildError`, `consumers.errors.StoreError`.
+    """
+    topic = events_topic(request.keyspace)
+    bounds = topic_bounds(request.bootstrap, topic)
+    bases = None if request.base is None else base_offsets(request.base, request.keyspace, sorted(bounds.end))
+    chosen = choose_range(bounds, request.ends, bases)
+    with staged(request.target) as root:
+        if request.base is not None:
+            _copy_stores(request.base, request.keyspace, root, sorted(chosen.end))
+        task = FoldTask(request.keyspace, chosen.topic_id, str(root), chosen.low, chosen.start, request.spill_rows)
+        started = time.monotonic()
+        with watched(root, chosen, progress):
+            summaries = _run(session, task, request.bootstrap, chosen)
+        seconds = time.monotonic() - started
+        report = RebuildReport(
+            request.keyspace, topic, chosen.topic_id, FOLD_VERSION, chosen.end, summaries, round(seconds, 3)
+        )
+        for path in root.glob(f"{PROGRESS_PREFIX}*"):
+            path.unlink()
+        write_report(root, report)
+    return report
+
+
+def _run(session: Any, task: FoldTask, bootstrap: str, chosen: Range) -> tuple[PartitionSummary, ...]:
+    found: dict[int, PartitionSummary] = {}
+    if chosen.messages:
+        messages = (
+            session.read.format("kafka")
+            .options(**READER_OPTIONS)
+            .option("kafka.bootstrap.servers", bootstrap)
+            .option("assign", json.dumps({chosen.topic: sorted(chosen.end)}))
+            .option("startingOffsets", _offsets_json(chosen.topic, chosen.start))
+            .option("endingOffsets", _offsets_json(chosen.topic, chosen.end))
+            .load()
+        )
+        found = collect(messages, task)
+    # Spark makes no task of an empty range, and a task without visible messages knows no partition
+    for partition in chosen.end.keys() - found.keys():
+        with task.open(partition) as fold:
+            found[partition] = fold.finish()
+    return tuple(found[partition] for partition in sorted(found))
+
+
+def collect(messages: Any, task: FoldTask) -> dict[int, PartitionSummary]:
+    """Run the tasks over a data frame of the Kafka source; raises what they met, `RebuildError` where Spark failed."""
+    from pyspark.errors import PySparkException
+
+    columns = messages.select("partition", "offset", "value")
+    try:
+        rows = columns.mapInArrow(partial(run_task, task), RESULT_SCHEMA).collect()
+    except PySparkException as error:
+        raise spark_failed(error) from error
+    except Exception as error:
+        if type(error).__name__ != "Py4JJavaError":
+            raise
+        raise spark_failed(error) from error
+    for row in rows:
+        if row.error is not None:
+            failure = json.loads(row.error)
+            raise RebuildError(failure["message"], hint=failure["hint"], code=failure["code"])
+    return {row.partition: PartitionSummary(**json.loads(row.summary)) for row in rows}
+
+
+def spark_failed(error: Exception) -> RebuildError:
+    """One line of what Spark said: the innermost cause that it names."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    causes = [line for line in lines if line.startswith("Caused by: ")]
+    said = causes[-1].removeprefix("Caused by: ") if causes else (lines or [type(error).__name__])[0]
+    return RebuildError(f"Spark failed: {said[:400]}", hint="its log has the details (--spark-log)")
+
+
+def _offsets_json(topic: str, offsets: Mapping[int, int]) -> str:
+    return json.dumps({topic: {str(partition): offset for partition, offset in sorted(offsets.items())}})
+
+
+def base_offsets(base: Path, keyspace: str, partitions: Iterable[int]) -> dict[int, int]:
+    """Next offset by partition of a checkpoint or rebuild; raises `RebuildError` ``not_a_rebuild``."""
+    offsets: dict[int, int] = {}
+    for partition in partitions:
+        manifest = read_manifest(find_store(base, keyspace, partition))
+        if manifest is None or manifest.offset < 0:
+            raise RebuildError(
+                f"{base} holds no checkpoint of partition {partition}",
+                hint="give a checkpoint of the owners, or what `freshet rebuild --to` wrote",
+                code="not_a_rebuild",
+            )
+        offsets[partition] = manifest.offset
+    return offsets
+
+
+def _copy_stores(base: Path, keyspace: str, root: Path, partitions: Iterable[int]) -> None:
+    for partition in partitions:
+        source, target = find_store(base, keyspace, partition), partition_directory(root, keyspace, partition)
+        shutil.copytree(source, target, copy_function=_link)
+
+
+def _link(source: str, target: str) -> None:
+    """Hard link of a sorted file, which nobody changes; a copy of everything else."""
+    if source.endswith(".sst"):
+        try:
+            os.link(source, target)
+        except OSError:
+            shutil.copy2(source, target)  # another file system
+    else:
+        shutil.copy2(source, target)
+
+
+@contextmanager
+def watched(root: Path, chosen: Range, progress: Progress | None) -> Any:
+    """Report from time to time how far the tasks are, until the block ends."""
+    if progress is None:
+        yield
+        return
+    done = threading.Event()
+
+    def tell() -> None:
+        reached = offsets_reached(root)
+        read = sum(max(0, min(reached.get(each, 0), end) - chosen.start[each]) for each, end in chosen.end.items())
+        progress(read, chosen.messages)
+
+    def watch() -> None:
+        while not done.wait(PROGRESS_INTERVAL_S):
+            tell()
+
+    thread = threading.Thread(target=watch, name="rebuild-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+        done.set()
+        thread.join()
+        progress(chosen.messages, chosen.messages)
+    finally:
+        done.set()
+        thread.join()

@@ -1,0 +1,171 @@
+"""The Spark session of the jobs: one place for the version of the connector and for every setting.
+
+In a plain Python process the session starts its own JVM; under ``spark-submit`` it joins the one that is there. Spark
+runs on Java 17 or 21 with the module ``jdk.incubator.vector``, which trimmed runtimes lack.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tokens.errors import FreshetError
+
+CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
+"""Used as ``spark.jars.packages`` where no jars are given."""
+JAVA_VERSIONS = (17, 21)
+JAVA_HINT = (
+    "install a whole JRE 17 or 21 (Debian, Ubuntu: apt-get install openjdk-17-jre-headless) or point JAVA_HOME at one"
+)
+LOG_CONFIG = Path(__file__).with_name("log4j2.properties")
+
+
+class SparkUnavailable(FreshetError):
+    """Spark cannot run here. Codes: ``java_missing``, ``java_wrong``, ``spark_failed``."""
+
+    code = "spark_failed"
+
+
+@dataclass(frozen=True, slots=True)
+class SparkSettings:
+    """How a session is built.
+
+    ``jars``: the connector's jars on this machine; empty: Spark fetches `CONNECTOR` itself. ``java_home``: empty for
+    JAVA_HOME, else the ``java`` on PATH. ``log_file``: where the JVM's stderr goes; None: to ours. ``batch_rows`` and
+    ``batch_bytes`` bound what Spark hands to a Python worker at once (frames may be megabytes).
+    """
+
+    master: str = "local[2]"
+    jars: Sequence[Path] = ()
+    java_home: str = ""
+    log_file: Path | None = None
+    driver_memory: str = "1g"
+    ui: bool = False
+    batch_rows: int = 10_000
+    batch_bytes: int = 32 << 20
+    extra: Mapping[str, str] = field(default_factory=dict)
+
+
+def is_submitted() -> bool:
+    """Whether this process was started by ``spark-submit``, whose JVM and master are used then."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def check_java(java_home: str = "") -> str:
+    """The path of a ``java`` that runs Spark; raises `SparkUnavailable` ``java_missing`` or ``java_wrong``."""
+    home = java_home or os.environ.get("JAVA_HOME", "")
+    path = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if not path or not os.access(path, os.X_OK):
+        where = f"no bin/java in {home}" if home else "no java on PATH, and JAVA_HOME is not set"
+        raise SparkUnavailable(f"Spark needs Java 17 or 21: {where}", hint=JAVA_HINT, code="java_missing")
+    command = [path, "--add-modules=jdk.incubator.vector", "-version"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    said = done.stderr + done.stdout
+    found = re.search(r'version "(?:1\.)?(\d+)', said)
+    if done.returncode and "jdk.incubator.vector" in said:
+        problem = "lacks the module jdk.incubator.vector"
+    elif found is None:
+        problem = f"does not say its version (exit code {done.returncode})"
+    elif int(found[1]) not in JAVA_VERSIONS:
+        problem = f"is Java {found[1]}"
+    else:
+        return path
+    raise SparkUnavailable(f"Spark needs Java 17 or 21: {path} {problem}", hint=JAVA_HINT, code="java_wrong")
+
+
+def configuration(settings: SparkSettings, *, submitted: bool) -> dict[str, str]:
+    """The Spark properties of a session; what a ``spark-submit`` command decides is left to it."""
+    properties = {
+        "spark.sql.execution.arrow.maxRecordsPerBatch": str(settings.batch_rows),
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(settings.batch_bytes),
+        "spark.sql.adaptive.enabled": "false",
+        "spark.speculation": "false",
+    }
+    if not submitted:
+        properties |= {
+            "spark.master": settings.master,
+            "spark.driver.memory": settings.driver_memory,
+            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOG_CONFIG}",
+            "spark.ui.enabled": str(settings.ui).lower(),
+            "spark.ui.showConsoleProgress": "false",
+            "spark.pyspark.python": sys.executable,
+            "spark.pyspark.driver.python": sys.executable,
+        }
+        properties |= _connector(settings)
+        if settings.master.startswith("local"):
+            properties |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+    return properties | dict(settings.extra)
+
+
+def _connector(settings: SparkSettings) -> dict[str, str]:
+    if not settings.jars:
+        return {"spark.jars.packages": CONNECTOR}
+    jars = [str(jar) for jar in settings.jars]
+    if settings.master.startswith("local"):
+        # on the class path from the start: spark.jars would be copied through the driver's own file server
+        return {"spark.driver.extraClassPath": os.pathsep.join(jars)}
+    return {"spark.jars": ",".join(jars)}
+
+
+@contextmanager
+def spark_session(app: str, settings: SparkSettings | None = None) -> Iterator[Any]:
+    """A ``SparkSession`` named ``app``, stopped at the end; under ``spark-submit`` its own.
+
+    Raises `SparkUnavailable` if there is no fitting Java, or if Spark does not start.
+    """
+    settings = settings or SparkSettings()
+    from pyspark import SparkConf, SparkContext
+    from pyspark.sql import SparkSession
+
+    submitted = is_submitted()
+    conf = SparkConf(loadDefaults=submitted)
+    conf.setAppName(app).setAll(list(configuration(settings, submitted=submitted).items()))
+    if not submitted:
+        _start_jvm(conf, settings)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    try:
+        session = SparkSession(SparkContext(conf=conf))
+    except Exception as error:
+        raise _failed(error, settings) from error
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def _start_jvm(conf: Any, settings: SparkSettings) -> None:
+    """Start the JVM that the process will use for all its sessions, with its stderr in the log file."""
+    from pyspark import SparkContext
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.java_gateway import launch_gateway
+
+    if SparkContext._gateway is not None:
+        return
+    java = check_java(settings.java_home)
+    os.environ["JAVA_HOME"] = str(Path(java).resolve().parent.parent)
+    os.environ.setdefault("SPARK_LOCAL_HOSTNAME", "localhost")
+    try:
+        if settings.log_file is None:
+            gateway = launch_gateway(conf)
+        else:
+            with settings.log_file.open("ab") as log:
+                gateway = launch_gateway(conf, {"stdout": log, "stderr": log})
+    except (PySparkRuntimeError, OSError) as error:
+        raise _failed(error, settings) from error
+    SparkContext._ensure_initialized(gateway=gateway)
+
+
+def _failed(error: Exception, settings: SparkSettings) -> SparkUnavailable:
+    where = f"; see {settings.log_file}" if settings.log_file else ""
+    said = str(error).strip().splitlines() or [type(error).__name__]
+    return SparkUnavailable(
+        f"Spark did not start: {said[0]}{where}", hint="`freshet doctor` says what this machine lacks"
+    )
