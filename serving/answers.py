@@ -66,7 +66,7 @@ class RowBatchAnswer(msgspec.Struct):
     freshness: FreshnessName
     why: str
     token: str
-    rows: list[RowAnswer | Problem] | list[msgspec.Raw]
+    rows: list[msgspec.Raw]
 
 
 class TableBatchAnswer(msgspec.Struct):

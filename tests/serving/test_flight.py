@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
+from operator import le
 
 import pytest
 
@@ -84,10 +86,8 @@ def test_a_second_flight_that_proves_nothing_leads_to_an_own_read() -> None:
         flights, source = Flights[int](), Source()
         tasks = [asyncio.create_task(flights.read("k", lambda _: True, source.read))]
         await settle()
-        tasks += [
-            asyncio.create_task(flights.read("k", lambda found, need=need: found >= need, source.read))
-            for need in (2, 3)
-        ]
+        for need in (2, 3):
+            tasks.append(asyncio.create_task(flights.read("k", partial(le, need), source.read)))
         await settle()
         source.reads[0].set_result(1)
         await settle()

@@ -1,0 +1,155 @@
+"""The client's session against a scripted front: what it sends, what it keeps, what it raises."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from serving.answers import RowAnswer, envelope_bytes, problem_bytes, row_bytes
+from serving.client import Session
+from serving.errors import ReadError
+from serving.wire import (
+    BadRequest,
+    HistoryLost,
+    Request,
+    ServerError,
+    TooManyRequests,
+    Unauthorized,
+    Unavailable,
+    UnknownThing,
+)
+from tokens import Position, Vector
+
+
+def vector(**components: str) -> Vector:
+    """``shop="1 0-1-5"``: shard ``shop/0`` at epoch 1."""
+    found = {}
+    for shard, text in components.items():
+        epoch, gtid = text.split()
+        found[f"{shard}/0"] = (int(epoch), Position.parse(f"MariaDB/{gtid}"))
+    return Vector(found)
+
+
+def row(token: Vector, image: bytes | None = b'{"id":7}') -> tuple[int, bytes]:
+    body = row_bytes(envelope_bytes("cache", "fresh", "why", str(token)), image, not_found="no row")
+    return (200 if image else 404), body
+
+
+def problem(code: str, token: str | None = None) -> tuple[int, bytes]:
+    error = ReadError(code, "because", token=token)
+    return error.status, problem_bytes(error)
+
+
+class Front:
+    """Answers requests in order and keeps them."""
+
+    def __init__(self, *answers: tuple[int, bytes]) -> None:
+        self.answers = list(answers)
+        self.requests: list[Request] = []
+
+    def __call__(self, request: Request) -> tuple[int, bytes]:
+        self.requests.append(request)
+        return self.answers.pop(0)
+
+
+def test_a_session_sends_what_it_has_seen() -> None:
+    """Monotonic reads: each request carries the join of all earlier answers."""
+    front = Front(row(vector(shop="1 0-1-5")), row(vector(shop="1 0-1-3", bank="1 0-2-9")), row(vector()))
+    session = Session(front, Vector())
+    for _ in range(3):
+        session.get_row("shop", "shop.orders", 7)
+    sent = [Vector.parse(request.params["token"]) for request in front.requests]
+    assert sent == [vector(), vector(shop="1 0-1-5"), vector(shop="1 0-1-5", bank="1 0-2-9")]
+
+
+def test_an_own_write_is_in_the_next_demand() -> None:
+    """Read your own writes: an observed commit goes into the token under the shard's known epoch."""
+    front = Front(row(vector(shop="3 0-1-5")))
+    session = Session(front, vector(shop="3 0-1-4"))
+    session.observe("shop/0", "MariaDB/0-1-6")
+    session.get_row("shop", "shop.orders", 7)
+    assert Vector.parse(front.requests[0].params["token"]) == vector(shop="3 0-1-6")
+    assert session.vector == vector(shop="3 0-1-6")
+
+
+def test_the_epoch_of_an_own_write_is_asked_for_once() -> None:
+    """A session that has read nothing yet learns the shard's epoch before its write becomes a demand."""
+    located = msgspec.json.encode({"token": str(vector(shop="2 0-1-1"))})
+    front = Front((200, located), row(vector(shop="2 0-1-6")), row(vector(shop="2 0-1-6")))
+    session = Session(front, Vector())
+    session.observe("shop/0", "MariaDB/0-1-5")
+    session.observe("shop/0", "MariaDB/0-1-6")
+    session.get_row("shop", "shop.orders", 7)
+    session.get_row("shop", "shop.orders", 7)
+    assert front.requests[0].path == "/v1/locations/shop/0"
+    assert Vector.parse(front.requests[1].params["token"]) == vector(shop="2 0-1-6")
+    assert len(front.requests) == 3
+
+
+def test_a_write_to_an_unknown_shard_is_refused_not_forgotten() -> None:
+    """A misspelt shard must not turn into reads that miss the write."""
+    located = msgspec.json.encode({"token": str(vector(shop="2 0-1-1"))})
+    session = Session(Front((200, located)), Vector())
+    session.observe("shop/1", "MariaDB/0-1-5")
+    with pytest.raises(ServerError, match="shop/1") as caught:
+        session.get_row("shop", "shop.orders", 7)
+    assert caught.value.code == "unknown_shard"
+
+
+def test_absence_is_an_answer_with_a_token() -> None:
+    """404 not_found with the envelope is a Row that wasn't found."""
+    session = Session(Front(row(vector(shop="1 0-1-5"), None)), Vector())
+    found = session.get_row("shop", "shop.orders", 7)
+    assert (found.found, found.value, found.freshness) == (False, None, "fresh")
+    assert session.vector == vector(shop="1 0-1-5")
+
+
+def test_lost_history_is_raised_once_and_adopted() -> None:
+    """After 409 the session goes on with the new token, which need not contain the old one."""
+    front = Front(problem("history_lost", str(vector(shop="2 0-1-3"))), row(vector(shop="2 0-1-3")))
+    session = Session(front, vector(shop="1 0-1-9"))
+    with pytest.raises(HistoryLost):
+        session.get_row("shop", "shop.orders", 7)
+    session.get_row("shop", "shop.orders", 7)
+    assert Vector.parse(front.requests[1].params["token"]) == vector(shop="2 0-1-3")
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("bad_key", BadRequest),
+        ("unauthorized", Unauthorized),
+        ("unknown_table", UnknownThing),
+        ("too_many_requests", TooManyRequests),
+        ("source_behind", Unavailable),
+        ("internal", ServerError),
+    ],
+)
+def test_errors_are_typed_and_keep_code_and_hint(code: str, kind: type[Exception]) -> None:
+    """A caller can tell what to do from the type, and log the code."""
+    with pytest.raises(kind) as caught:
+        Session(Front(problem(code)), Vector()).get_row("shop", "shop.orders", 7)
+    assert caught.value.code == code  # type: ignore[attr-defined]
+
+
+def test_an_answer_of_somebody_else_is_a_clear_error() -> None:
+    """A wrong URL doesn't end in a decoder's traceback."""
+    with pytest.raises(ServerError, match="none of Freshet's"):
+        Session(Front((502, b"<html>")), Vector()).get_row("shop", "shop.orders", 7)
+
+
+@pytest.mark.parametrize("image", [b'{"id":7,"name":"\xc3\xbc"}', None])
+def test_hand_made_answers_are_what_the_types_say(image: bytes | None) -> None:
+    """The bytes that the server puts together decode to the described type."""
+    envelope = envelope_bytes("source", "stale", 'a "quoted" reason', "v1.x")
+    body = row_bytes(envelope, image, event_token="t", fresher=False, not_found="no ü")
+    found = msgspec.json.decode(body, type=RowAnswer, strict=True)
+    assert (found.served_from, found.freshness, found.why, found.token) == (
+        "source",
+        "stale",
+        'a "quoted" reason',
+        "v1.x",
+    )
+    assert bytes(found.row) == (image or b"null")
+    assert (found.found, found.event_token, found.fresher) == (image is not None, "t", False)
+    assert found.code == ("" if image else "not_found")
