@@ -86,8 +86,8 @@ def test_a_second_flight_that_proves_nothing_leads_to_an_own_read() -> None:
         flights, source = Flights[int](), Source()
         tasks = [asyncio.create_task(flights.read("k", lambda _: True, source.read))]
         await settle()
-        for need in (2, 3):
-            tasks.append(asyncio.create_task(flights.read("k", partial(le, need), source.read)))
+        proofs = [partial(le, need) for need in (2, 3)]
+        tasks += [asyncio.create_task(flights.read("k", proof, source.read)) for proof in proofs]
         await settle()
         source.reads[0].set_result(1)
         await settle()
