@@ -51,7 +51,7 @@ def parse_unsigned(digits: str, maximum: int, what: str) -> int:
 
 
 def parse_unsigned_any_base(text: str, maximum: int, what: str) -> int:
-    """A number as Go's ``strconv.ParseUint(text, 0, …)`` reads it: prefixes ``0x``, ``0b``, ``0o``, ``0``; underscores."""
+    """A number as Go's ``strconv.ParseUint(text, 0, …)`` reads it: ``0x``, ``0b``, ``0o``, ``0``, underscores."""
     match = _GO_PREFIXED.fullmatch(text)
     if match is None or match.lastgroup is None:
         raise TokenError(f"{what} {shown(text)} is not a number")

@@ -288,17 +288,16 @@ def hive_compare(a: ValidWriteIdList, b: ValidWriteIdList) -> int:
     if len(a.exceptions) == len(b.exceptions):
         return _signum(wrap_int64(a.hwm - b.hwm))
     if len(a.exceptions) == common:
-        return _compare_shorter(a, b.exceptions, common, b.hwm, otherwise=-1)
-    # Hive takes the sign of (b - a) here, not of (a - b): with the shorter list's hwm off the mark the answer is its.
-    return _compare_shorter(b, a.exceptions, common, a.hwm, otherwise=1)
+        return _compare_shorter(a, b.exceptions, common, b.hwm)
+    return -_compare_shorter(b, a.exceptions, common, a.hwm)
 
 
-def _compare_shorter(shorter: ValidWriteIdList, longer: tuple[int, ...], common: int, hwm: int, otherwise: int) -> int:
+def _compare_shorter(shorter: ValidWriteIdList, longer: tuple[int, ...], common: int, hwm: int) -> int:
     before = wrap_int64(longer[common] - 1)
     if shorter.hwm != before:
         return _signum(wrap_int64(shorter.hwm - before))
     consecutive = all(longer[index] == longer[index - 1] + 1 for index in range(common + 1, len(longer)))
-    return 0 if consecutive and longer[-1] == hwm else otherwise
+    return 0 if consecutive and longer[-1] == hwm else -1
 
 
 def _range_answer(count: int, size: int, none: RangeAnswer, every: RangeAnswer) -> RangeAnswer:
