@@ -1,0 +1,182 @@
+"""The processes of a deployment, on one machine: real Kafka and MariaDB, sources, consumer, read API.
+
+Each is a process of its own, as in production, started with the same commands that a user would type; whatever was
+started is stopped, also on failure and on Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import httpx
+import pymysql
+import structlog
+import tomli_w
+
+from freshet.local.errors import LocalServerError
+from freshet.local.kafka import KafkaServer
+from freshet.local.mariadb import MariaDBServer
+from freshet.local.process import ServerProcess, free_ports
+
+log = structlog.get_logger(__name__)
+
+ROWS, CATALOG = "shop", "hive"
+"""Keyspaces; also the names of the databases that they come from (the catalog's tables are in `CATALOG_DATABASE`)."""
+CATALOG_DATABASE = "catalog_truth"
+READY_TIMEOUT_S = 60.0
+ROLES = ("source-rows", "source-catalog", "consume", "serve")
+
+
+@dataclass(slots=True)
+class Role:
+    """One of our processes: how it was started, so that it can be started again."""
+
+    command: list[str]
+    process: ServerProcess | None = None
+    starts: int = 0
+
+
+class Stack:
+    """Everything up, in a temporary directory of the caller's. A context manager."""
+
+    def __init__(self, directory: Path, partitions: int = 4, overrides: Mapping[str, object] | None = None) -> None:
+        self.directory = directory
+        self.partitions = partitions
+        self.config = directory / "freshet.toml"
+        self.kafka = KafkaServer(directory / "kafka")
+        self.mariadb = MariaDBServer(directory / "mariadb")
+        self.roles: dict[str, Role] = {}
+        self._overrides = dict(overrides or {})
+        self._stop = ExitStack()
+        self._api_port = 0
+
+    @property
+    def url(self) -> str:
+        """Base URL of the read API."""
+        return f"http://127.0.0.1:{self._api_port}"
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self._stop.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.close()
+
+    def start(self, prepare: Callable[[], None] | None = None) -> None:
+        """Servers side by side, then the processes; returns when the read API is ready. Raises `LocalServerError`."""
+        self._stop.callback(self.mariadb.stop)
+        self._stop.callback(self.kafka.stop)
+        with ThreadPoolExecutor(2) as pool:
+            kafka, mariadb = pool.submit(self.kafka.start), pool.submit(self.mariadb.start)
+            mariadb.result()
+            kafka.result()
+        with self.connect() as connection, connection.cursor() as cursor:
+            cursor.execute(f"CREATE DATABASE IF NOT EXISTS {ROWS} CHARACTER SET utf8mb4")
+            cursor.execute(f"CREATE DATABASE IF NOT EXISTS {CATALOG_DATABASE} CHARACTER SET utf8mb4")
+        if prepare is not None:
+            prepare()
+
+    def connect(
+        self, database: str | None = None, autocommit: bool = True
+    ) -> pymysql.connections.Connection[pymysql.cursors.Cursor]:
+        """A connection to MariaDB."""
+        return self.mariadb.connect(database=database, autocommit=autocommit, charset="utf8mb4")
+
+    def start_roles(self) -> None:
+        """Starts sources, consumer and read API, and waits until the API says that it is ready."""
+        self._api_port = free_ports(1)[0]
+        self._write_config()
+        freshet = [sys.executable, "-m", "freshet", "--config", str(self.config), "--log-format", "json"]
+        commands = {
+            "source-rows": ["source", "mariadb", "--keyspace", ROWS],
+            "source-catalog": ["source", "workload", "--keyspace", CATALOG],
+            "consume": ["consume"],
+            "serve": ["serve"],
+        }
+        for name in ROLES:
+            self.roles[name] = Role([*freshet, *commands[name]])
+            self._stop.callback(self.stop_role, name)
+            self.start_role(name)
+        self.wait_ready()
+
+    def start_role(self, name: str) -> None:
+        """Starts one of our processes."""
+        role = self.roles[name]
+        role.starts += 1
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        role.process = ServerProcess(
+            name, role.command, log_file=self.directory / f"{name}.log", env=environment, cwd=self.directory
+        )
+
+    def stop_role(self, name: str) -> None:
+        """Stops one of our processes in order; nothing if it is not running."""
+        process = self.roles[name].process
+        if process is not None:
+            process.stop()
+
+    def kill_role(self, name: str) -> None:
+        """Kill -9 of one of our processes."""
+        process = self.roles[name].process
+        if process is not None:
+            process.kill()
+
+    def ended(self) -> str | None:
+        """What ended though nobody stopped it, with the last lines of its log; None if all is well."""
+        for name, role in self.roles.items():
+            if role.process is not None and not role.process.running():
+                return f"{name} ended by itself:\n{role.process.log_tail()}"
+        return None
+
+    def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Polls /readyz; raises `LocalServerError` with what is missing, or with the log of what ended."""
+        deadline = time.monotonic() + timeout_s
+        said = "no answer"
+        while time.monotonic() < deadline:
+            if ended := self.ended():
+                raise LocalServerError(ended, hint=f"logs are in {self.directory}")
+            try:
+                answer = httpx.get(f"{self.url}/readyz", timeout=2)
+                if answer.status_code == httpx.codes.OK:
+                    return
+                said = answer.text
+            except httpx.HTTPError as error:
+                said = str(error)
+            time.sleep(0.1)
+        raise LocalServerError(f"not ready after {timeout_s:.0f} s: {said}", hint=f"logs are in {self.directory}")
+
+    def _write_config(self) -> None:
+        address = self.mariadb.address
+        server = {
+            "host": address.host,
+            "port": address.port,
+            "user": address.user,
+            "password": address.password,
+        }
+        rows = {"kind": "mariadb", **server, "databases": [ROWS], "server_id": 4380}
+        catalog = {"kind": "workload", **server, "database": CATALOG_DATABASE}
+        settings = {
+            "data_dir": str(self.directory / "stores"),
+            "kafka": {"bootstrap": self.kafka.bootstrap},
+            "keyspaces": {
+                ROWS: {"kind": "rows", "partitions": self.partitions, "source": rows},
+                CATALOG: {"kind": "catalog", "partitions": 2, "source": catalog},
+            },
+            "serve": {"port": self._api_port},
+        } | self._overrides
+        self.config.touch(mode=0o600)
+        self.config.write_text(tomli_w.dumps(settings))
