@@ -1,0 +1,83 @@
+"""What can go wrong with a store on disk, each with a stable code and a hint."""
+
+from __future__ import annotations
+
+import errno
+
+from tokens.errors import FreshetError
+
+
+class StoreError(FreshetError):
+    """Base of the errors of a partition's store."""
+
+    code = "store_error"
+
+
+class StoreCorruptError(StoreError):
+    """Bytes on disk are not the bytes that were written; nothing of the store may be served."""
+
+    code = "store_corrupt"
+
+
+class StoreNewerError(StoreError):
+    """The store was written by a newer version of Freshet. It is left as it is."""
+
+    code = "store_newer"
+
+
+class StoreLockedError(StoreError):
+    """Another process owns the store."""
+
+    code = "store_locked"
+
+
+class DiskFullError(StoreError):
+    """No space (or quota, or file size) left for a commit. Nothing is lost: Kafka is the log."""
+
+    code = "disk_full"
+
+
+class RebuildNeededError(StoreError):
+    """The store is whole but stands for another history or fold: it must be folded again from the topic.
+
+    Codes: ``topic_changed``, ``layout_changed``, ``fold_changed``, ``offset_out_of_range``.
+    """
+
+    code = "rebuild_needed"
+
+
+class TopicCutError(StoreError):
+    """A rebuild is needed, but the topic no longer holds its beginning."""
+
+    code = "topic_cut"
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FULL_TEXTS = ("No space left on device", "Disk quota exceeded", "File too large", "No Space")
+_LOCK_TEXTS = ("lock hold by current process", "While lock file")
+HINT_LOCKED = "one process owns a store; stop the other, or give this one another data directory"
+_HINT_FULL = "free space under the data directory; the consumer resumes by itself"
+
+
+def translate(error: BaseException, place: str) -> StoreError:
+    """What an exception of RocksDB or the file system, met at ``place``, means for the store."""
+    text = str(error)
+    if isinstance(error, StoreError):
+        return error
+    if (isinstance(error, OSError) and error.errno in _FULL) or any(part in text for part in _FULL_TEXTS):
+        return DiskFullError(f"{place}: no space left: {text}", hint=_HINT_FULL)
+    if any(part in text for part in _LOCK_TEXTS):
+        return StoreLockedError(f"{place}: another process has this store open", hint=HINT_LOCKED)
+    if isinstance(error, PermissionError) or "Permission denied" in text:
+        return StoreError(
+            f"{place}: {text}", hint="give this user the right to read and write there", code="store_denied"
+        )
+    if "Too many open files" in text or "Cannot allocate memory" in text:
+        return StoreError(f"{place}: {text}", hint="raise the process's limits (ulimit -n)", code="store_resources")
+    if "already closed" in text:
+        return StoreError(
+            f"{place}: the store is closed", hint="the partition moved or the process stops", code="store_closed"
+        )
+    if "Input/output error" in text or "Read-only file system" in text:
+        return StoreError(f"{place}: {text}", hint="the disk fails; look at the kernel's log", code="store_io")
+    return StoreCorruptError(f"{place}: {text}", hint="the store is moved aside and folded again from the topic")

@@ -1,0 +1,218 @@
+"""RocksDB as the store uses it: how it is opened, read, scanned and given files. Every error is translated.
+
+Nothing is ever put: a commit ingests one sorted file (docs/decisions/0003-ingested-files.md), so there is no
+write-ahead log and no RocksDB memtable worth tuning.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+from threading import Lock
+from typing import Any, Final
+
+from rocksdict import (
+    AccessType,
+    BlockBasedOptions,
+    Cache,
+    Checkpoint,
+    ChecksumType,
+    DataBlockIndexType,
+    DbClosedError,
+    DBCompactionStyle,
+    DBCompressionType,
+    IngestExternalFileOptions,
+    Options,
+    Rdict,
+    SstFileWriter,
+)
+
+from consumers.errors import StoreCorruptError, translate
+
+BLOCK_CACHE_BYTES: Final = 64 << 20
+"""One cache for all stores of a process."""
+
+_SORT_ROWS: Final = 8_192
+"""Sorting holds the interpreter; runs of this length are sorted apart, so that readers come in between."""
+
+_LEVEL_ZERO_FILES: Final = 12
+_TARGET_FILE_BYTES: Final = 32 << 20
+
+_shared_cache: list[Cache] = []
+
+
+def _table_options() -> BlockBasedOptions:
+    if not _shared_cache:
+        _shared_cache.append(Cache(BLOCK_CACHE_BYTES))
+    table = BlockBasedOptions()
+    table.set_block_cache(_shared_cache[0])
+    table.set_block_size(4096)
+    table.set_bloom_filter(10, False)
+    table.set_checksum_type(ChecksumType.xxh3())
+    table.set_data_block_index_type(DataBlockIndexType.binary_and_hash())
+    table.set_data_block_hash_ratio(0.75)
+    table.set_format_version(6)
+    return table
+
+
+def store_options() -> Options:
+    """Options of a store: many small files come in at level 0, universal compaction merges those of like size."""
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_paranoid_checks(True)
+    options.set_block_based_table_factory(_table_options())
+    options.set_compression_type(DBCompressionType.lz4())
+    options.set_compaction_style(DBCompactionStyle.universal())
+    options.set_level_zero_file_num_compaction_trigger(_LEVEL_ZERO_FILES)
+    options.set_target_file_size_base(_TARGET_FILE_BYTES)
+    options.set_max_background_jobs(2)
+    options.set_write_buffer_size(1 << 20)
+    options.set_max_open_files(512)
+    options.set_keep_log_file_num(3)
+    options.set_max_log_file_size(1 << 20)
+    options.set_stats_dump_period_sec(0)
+    return options
+
+
+class Rocks:
+    """An open RocksDB directory. Methods raise `consumers.errors.StoreError`."""
+
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        self.path = path
+        self._read_only = read_only
+        self._swap = Lock()
+        self._db = self._open()
+
+    def _open(self) -> Rdict:
+        if self._read_only and not (self.path / "CURRENT").exists():
+            raise StoreCorruptError(f"{self.path} holds no RocksDB", hint="name a store directory")
+        access = AccessType.read_only(False) if self._read_only else AccessType.read_write()
+        try:
+            return Rdict(str(self.path), store_options(), access_type=access)
+        except Exception as error:
+            raise translate(error, str(self.path)) from error
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of ``key``, checksum verified."""
+        try:
+            value: bytes | None = self._db.get(key)
+        except DbClosedError:
+            with self._swap:
+                db = self._db
+            try:
+                value = db.get(key)
+            except Exception as error:
+                raise translate(error, str(self.path)) from error
+        except Exception as error:
+            raise translate(error, str(self.path)) from error
+        return value
+
+    def scan(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """Pairs with start ≤ key (< end) in key order, as of the moment of the call."""
+        try:
+            snapshot = self._db.snapshot()
+        except Exception as error:
+            raise translate(error, str(self.path)) from error
+        return _scan(snapshot, start, end, str(self.path))
+
+    def ingest(self, entries: Mapping[bytes, bytes], scratch: Path) -> int:
+        """Makes ``entries`` part of the store in one atomic, durable step; returns the file's size in bytes.
+
+        ``scratch`` is where the file is built: same file system, removed on failure.
+        """
+        try:
+            writer = SstFileWriter(store_options())
+            writer.open(str(scratch))
+            for key in _sorted_in_runs(entries):
+                writer[key] = entries[key]
+            writer.finish()
+            size = int(writer.file_size())
+            options = IngestExternalFileOptions()
+            options.set_move_files(True)
+            options.set_allow_blocking_flush(False)
+            self._db.ingest_external_file([str(scratch)], options)
+        except Exception as error:
+            scratch.unlink(missing_ok=True)
+            raise translate(error, str(self.path)) from error
+        return size
+
+    def checkpoint(self, path: Path) -> None:
+        """A copy (hard links) of the store as of now at ``path``, which must not exist."""
+        try:
+            Checkpoint(self._db).create_checkpoint(str(path))
+        except Exception as error:
+            raise translate(error, str(path)) from error
+
+    def reopen(self) -> None:
+        """Closes and opens again: the way out of RocksDB's background-error state after a full disk."""
+        with self._swap:
+            self._db.close()
+            self._db = self._open()
+
+    def property(self, name: str) -> int:
+        """An integer property such as ``rocksdb.estimate-num-keys``; 0 if there is none."""
+        try:
+            return int(self._db.property_int_value(name) or 0)
+        except (DbClosedError, ValueError, TypeError):
+            return 0
+
+    def close(self) -> None:
+        """Closes; safe to repeat."""
+        try:
+            self._db.close()
+        except DbClosedError:
+            return
+        except Exception as error:
+            raise translate(error, str(self.path)) from error
+
+
+def _scan(snapshot: Any, start: bytes, end: bytes | None, place: str) -> Iterator[tuple[bytes, bytes]]:
+    """rocksdict's ``items()`` ends without a word at a damaged block: after its last pair an iterator that reports
+    its status must agree that nothing follows.
+    """
+    last: bytes | None = None
+    try:
+        for pair in snapshot.items(from_key=start) if start else snapshot.items():
+            last = pair[0]
+            if end is not None and last >= end:
+                return
+            yield pair
+        probe = snapshot.iter()
+        if last is not None:
+            probe.seek(last)
+        elif start:
+            probe.seek(start)
+        else:
+            probe.seek_to_first()
+        probe.status()
+        if last is not None and probe.valid() and probe.key() == last:
+            probe.next()
+        probe.status()
+        more = probe.valid()
+    except Exception as error:
+        raise translate(error, place) from error
+    if more:
+        raise StoreCorruptError(f"{place}: a scan ended after {last!r}, before the end", hint="the store is rebuilt")
+
+
+def _sorted_in_runs(entries: Mapping[bytes, bytes]) -> list[bytes]:
+    keys = list(entries)
+    if len(keys) > _SORT_ROWS:
+        runs = [sorted(keys[at : at + _SORT_ROWS]) for at in range(0, len(keys), _SORT_ROWS)]
+        keys = list(chain.from_iterable(runs))
+    keys.sort()
+    return keys
+
+
+def disk_bytes(directory: Path) -> int:
+    """Bytes of the files under ``directory``; files that vanish meanwhile count nothing."""
+    total = 0
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            try:
+                total += os.stat(os.path.join(parent, name)).st_size
+            except FileNotFoundError:
+                continue
+    return total
