@@ -76,6 +76,13 @@ class LazyGroup(TyperGroup):
 app = typer.Typer(cls=LazyGroup, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 
 
+def show_version(wanted: bool) -> None:
+    """Print the version and end."""
+    if wanted:
+        typer.echo(f"freshet {importlib.metadata.version('freshet')}")
+        raise typer.Exit
+
+
 @app.callback()
 def options(
     config: Annotated[
@@ -85,12 +92,11 @@ def options(
     log_format: Annotated[
         Literal["auto", "json", "console"] | None, typer.Option("--log-format", help="How to log to stderr.")
     ] = None,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    version: Annotated[  # noqa: ARG001 - its callback does it
+        bool, typer.Option("--version", help="Print the version and exit.", callback=show_version, is_eager=True)
+    ] = False,
 ) -> None:
     """A materialized cache that can prove each answer fresh."""
-    if version:
-        typer.echo(f"freshet {importlib.metadata.version('freshet')}")
-        raise typer.Exit
     from freshet.logs import configure_logs
     from freshet.settings import LogSettings, load_settings, use_config
 

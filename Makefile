@@ -1,0 +1,55 @@
+# Needs: Python 3.11+, a JDK 17 or 21, make. Every target does its own set-up.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.freshet-setup
+UV_VERSION := 0.13.9
+PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3,$(if $(shell $(name) -c 'import sys; print(sys.version_info >= (3, 11) or "")' 2>/dev/null | grep True),$(name))))
+
+# uv reads no pip settings: hand it the index that pip is told to use, if any.
+ifdef PIP_INDEX_URL
+export UV_DEFAULT_INDEX ?= $(PIP_INDEX_URL)
+endif
+
+.PHONY: help setup lock demo check test bench soak
+
+help: ## Show what there is to make
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## Make .venv with everything in it, at the locked versions
+
+$(STAMP): requirements.lock pyproject.toml
+	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer found; install one or say make PYTHON=/path/to/python" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "error: $(PYTHON) cannot make virtual environments (Debian, Ubuntu: apt-get install python3-venv)" >&2; exit 1; }
+	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet uv==$(UV_VERSION)
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes --build-constraints requirements.lock -r requirements.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@touch $@
+
+lock: ## Resolve versions anew: requirements.lock, and the servers' pins
+	@test -x $(BIN)/uv || { $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet uv==$(UV_VERSION); }
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --extra dev --generate-hashes --no-emit-index-url --no-annotate --custom-compile-command "make lock" --output-file requirements.lock pyproject.toml
+	$(MAKE) setup
+	$(BIN)/python -m freshet.local.pin
+
+demo: setup ## Everything on this machine: real servers, real traffic (DEMO_SECONDS=20 ends by itself)
+	$(BIN)/freshet demo
+
+check: setup ## Format, lint, types, fast tests: under a minute
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pytest -q -m "not integration and not slow"
+
+test: setup ## All tests, on real servers
+	$(BIN)/pytest
+
+bench: setup ## Measure on this machine
+	$(BIN)/python -m benchmarks
+
+soak: setup ## Run for a long time with faults (SOAK_SECONDS)
+	$(BIN)/python -m benchmarks.soak
