@@ -45,6 +45,8 @@ class FoldTask:
     low: dict[int, int]
     start: dict[int, int]
     spill_rows: int = SPILL_ROWS
+    complete: bool = True
+    """Whether a task ends with digest and final manifest, or leaves that to a later one."""
 
     def open(self, partition: int) -> PartitionFold:
         """Open or create the partition's store; raises `consumers.errors.StoreError`."""
@@ -136,19 +138,21 @@ class PartitionFold:
         self._rocks.ingest(self._entries, self.directory / f".ingest-{os.getpid()}-{self._files}.sst")
         self._entries.clear()
 
-    def finish(self) -> PartitionSummary:
-        """Commit, complete the manifest, and say what was folded.
+    def finish(self, *, complete: bool = True) -> PartitionSummary:
+        """Commit, and say what was folded; ``complete``: with digest, and with the offset in the manifest.
 
         Raises `RebuildError` ``history_incomplete`` if the topic no longer holds the beginning of a shard's epoch.
         """
         self._check_beginning()
         head = self.state.head
         self.commit()
-        digest, entries = digest_items(self._rocks.scan())
+        digest, entries = "", 0
         task = self._task
-        write_manifest(
-            self.directory, Manifest(task.keyspace, self._partition, task.topic_id, head.layout, offset=head.offset)
-        )
+        if complete:
+            digest, entries = digest_items(self._rocks.scan())
+            write_manifest(
+                self.directory, Manifest(task.keyspace, self._partition, task.topic_id, head.layout, offset=head.offset)
+            )
         return PartitionSummary(
             partition=self._partition,
             start=task.start[self._partition],
@@ -213,13 +217,19 @@ def _fold_all(task: FoldTask, batches: Iterator[Any]) -> PartitionSummary | None
             values = batch.column(2).to_numpy(zero_copy_only=False).tolist()
             fold.fold(offsets, values)
             progress.write_text(str(offsets[-1] + 1))
-        return None if fold is None else fold.finish()
+        return None if fold is None else fold.finish(complete=task.complete)
     finally:
         if fold is not None:
             fold.__exit__()
 
 
 PROGRESS_PREFIX: Final = ".progress-"
+
+
+def clear_progress(root: Path) -> None:
+    """Remove what the tasks wrote for `offsets_reached`."""
+    for path in root.glob(f"{PROGRESS_PREFIX}*"):
+        path.unlink(missing_ok=True)
 
 
 def offsets_reached(root: Path) -> dict[int, int]:

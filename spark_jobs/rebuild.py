@@ -32,10 +32,10 @@ from spark_jobs.output import (
     write_report,
 )
 from spark_jobs.partition import (
-    PROGRESS_PREFIX,
     RESULT_SCHEMA,
     SPILL_ROWS,
     FoldTask,
+    clear_progress,
     offsets_reached,
     run_task,
 )
@@ -92,8 +92,7 @@ def rebuild(session: Any, request: RebuildRequest, *, progress: Progress | None 
         report = RebuildReport(
             request.keyspace, topic, chosen.topic_id, FOLD_VERSION, chosen.end, summaries, round(seconds, 3)
         )
-        for path in root.glob(f"{PROGRESS_PREFIX}*"):
-            path.unlink()
+        clear_progress(root)
         write_report(root, report)
     return report
 
@@ -106,8 +105,8 @@ def _run(session: Any, task: FoldTask, bootstrap: str, chosen: Range) -> tuple[P
             .options(**READER_OPTIONS)
             .option("kafka.bootstrap.servers", bootstrap)
             .option("assign", json.dumps({chosen.topic: sorted(chosen.end)}))
-            .option("startingOffsets", _offsets_json(chosen.topic, chosen.start))
-            .option("endingOffsets", _offsets_json(chosen.topic, chosen.end))
+            .option("startingOffsets", offsets_json(chosen.topic, chosen.start))
+            .option("endingOffsets", offsets_json(chosen.topic, chosen.end))
             .load()
         )
         found = collect(messages, task)
@@ -146,7 +145,8 @@ def spark_failed(error: Exception) -> RebuildError:
     return RebuildError(f"Spark failed: {said[:400]}", hint="its log has the details (--spark-log)")
 
 
-def _offsets_json(topic: str, offsets: Mapping[int, int]) -> str:
+def offsets_json(topic: str, offsets: Mapping[int, int]) -> str:
+    """Offsets as the Kafka source takes them."""
     return json.dumps({topic: {str(partition): offset for partition, offset in sorted(offsets.items())}})
 
 

@@ -1,0 +1,186 @@
+"""The rebuild as Structured Streaming: go on from where the last run ended, up to what is committed now, and stop.
+
+State is carried from one micro-batch to the next in the partitions' stores, each with its own offset in the same file
+as its entries. So a micro-batch that Spark runs again, after a kill between our commit and Spark's, changes nothing.
+``DIR/rebuild.json`` is there when the last run came to its end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from consumers.errors import StoreError
+from consumers.manifest import write_atomically
+from consumers.state import FOLD_VERSION
+from consumers.store import StoreView, partition_directory
+from spark_jobs.offsets import Range, TopicBounds, topic_bounds
+from spark_jobs.output import REPORT_NAME, PartitionSummary, RebuildError, RebuildReport, exclusive, write_report
+from spark_jobs.partition import SPILL_ROWS, FoldTask, clear_progress
+from spark_jobs.rebuild import READER_OPTIONS, Progress, collect, offsets_json, spark_failed, watched
+from stream.topics import events_topic
+from tokens.errors import FreshetError
+
+CHECKPOINT_NAME: Final = "spark-checkpoint"
+STATE_NAME: Final = "streaming.json"
+OFFSETS_PER_BATCH: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class StreamingRequest:
+    """What to follow, and where: ``target`` is made by the first run and continued by the later ones."""
+
+    keyspace: str
+    bootstrap: str
+    target: Path
+    offsets_per_batch: int = OFFSETS_PER_BATCH
+    spill_rows: int = SPILL_ROWS
+
+
+def rebuild_streaming(session: Any, request: StreamingRequest, *, progress: Progress | None = None) -> RebuildReport:
+    """Fold what is new in the topic into ``request.target``.
+
+    Raises `OffsetsError`, `RebuildError` (``state_missing``: a store that Spark's checkpoint counts on is gone or
+    older than it), `consumers.errors.StoreError`.
+    """
+    topic = events_topic(request.keyspace)
+    bounds = topic_bounds(request.bootstrap, topic)
+    root = Path(os.path.abspath(request.target))
+    with exclusive(root):
+        started_from = _resume(root, request.keyspace, bounds)
+        (root / REPORT_NAME).unlink(missing_ok=True)
+        clear_progress(root)
+        task = FoldTask(
+            request.keyspace, bounds.topic_id, str(root), bounds.low, started_from, request.spill_rows, complete=False
+        )
+        started = time.monotonic()
+        with watched(root, Range(topic, bounds.topic_id, bounds.low, started_from, bounds.end), progress):
+            folded = _follow(session, request, task)
+        summaries = _complete(task, folded)
+        ends = {summary.partition: summary.offset for summary in summaries}
+        seconds = round(time.monotonic() - started, 3)
+        report = RebuildReport(request.keyspace, topic, bounds.topic_id, FOLD_VERSION, ends, summaries, seconds)
+        clear_progress(root)
+        write_report(root, report)
+    return report
+
+
+def _follow(session: Any, request: StreamingRequest, task: FoldTask) -> dict[int, PartitionSummary]:
+    """Run the query to its end; returns the totals of all its micro-batches by partition."""
+    from pyspark.errors import PySparkException
+
+    folded: dict[int, PartitionSummary] = {}
+    failures: list[FreshetError] = []
+
+    def fold_batch(messages: Any, _: int) -> None:
+        try:
+            for partition, summary in collect(messages, task).items():
+                folded[partition] = _add(folded.get(partition), summary)
+            _note(Path(task.root), task, {partition: summary.offset for partition, summary in folded.items()})
+        except FreshetError as failure:
+            failures.append(failure)  # Spark would make a traceback of it
+            raise
+
+    topic = events_topic(request.keyspace)
+    query = (
+        session.readStream.format("kafka")
+        .options(**READER_OPTIONS)
+        .option("kafka.bootstrap.servers", request.bootstrap)
+        .option("assign", json.dumps({topic: sorted(task.low)}))
+        .option("startingOffsets", offsets_json(topic, task.low))
+        .option("maxOffsetsPerTrigger", request.offsets_per_batch)
+        .load()
+        .writeStream.foreachBatch(fold_batch)
+        .option("checkpointLocation", str(Path(task.root) / CHECKPOINT_NAME))
+        .trigger(availableNow=True)
+        .start()
+    )
+    try:
+        query.awaitTermination()
+    except PySparkException as error:
+        raise (failures[0] if failures else spark_failed(error)) from error
+    finally:
+        query.stop()
+    return folded
+
+
+def _add(before: PartitionSummary | None, now: PartitionSummary) -> PartitionSummary:
+    if before is None:
+        return now
+    return PartitionSummary(
+        partition=now.partition,
+        start=before.start,
+        offset=now.offset,
+        messages=before.messages + now.messages,
+        rows=before.rows + now.rows,
+        dead_letters=before.dead_letters + now.dead_letters,
+        entries=now.entries,
+        digest=now.digest,
+        seconds=round(before.seconds + now.seconds, 3),
+    )
+
+
+def _complete(task: FoldTask, folded: Mapping[int, PartitionSummary]) -> tuple[PartitionSummary, ...]:
+    """Give each store its final manifest and digest; partitions without messages get an empty store."""
+    summaries: list[PartitionSummary] = []
+    for partition in sorted(task.low):
+        with task.open(partition) as fold:
+            summaries.append(_add(folded.get(partition), fold.finish(complete=True)))
+    return tuple(summaries)
+
+
+def _resume(root: Path, keyspace: str, bounds: TopicBounds) -> dict[int, int]:
+    """The offset that each partition starts from; raises `RebuildError` if the directory can't be continued."""
+    path = root / STATE_NAME
+    if not path.exists():
+        if root.exists() and (not root.is_dir() or any(root.iterdir())):
+            raise RebuildError(
+                f"{root} exists and is no streaming rebuild", hint="give another --to", code="target_exists"
+            )
+        root.mkdir(exist_ok=True)
+        _write_state(root, keyspace, bounds.topic_id, {})
+        return dict(bounds.low)
+    try:
+        state = json.loads(path.read_bytes())
+        same = (state["keyspace"], state["topic_id"]) == (keyspace, bounds.topic_id)
+        noted = {int(partition): int(offset) for partition, offset in state["offsets"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RebuildError(f"{path} is damaged", hint="start anew in another --to", code="state_missing") from error
+    if not same:
+        raise RebuildError(
+            f"{root} follows topic id {state['topic_id']} of {state['keyspace']}, the topic's id is {bounds.topic_id}",
+            hint="the topic was created anew: start in another --to",
+            code="state_missing",
+        )
+    return dict(bounds.low) | {each: _stored(root, keyspace, each, offset) for each, offset in noted.items()}
+
+
+def _stored(root: Path, keyspace: str, partition: int, offset: int) -> int:
+    """The store's offset, which must be at or past the one that was noted after Spark's last micro-batch."""
+    directory = partition_directory(root, keyspace, partition)
+    hint = "Spark's checkpoint would pass over what is missing: start anew in another --to"
+    try:
+        with StoreView(directory) as view:
+            found = view.head.offset
+    except StoreError as error:
+        raise RebuildError(f"the store in {directory} is gone: {error}", hint=hint, code="state_missing") from error
+    if found < offset:
+        raise RebuildError(
+            f"the store in {directory} ends at offset {found}, folded was {offset}", hint=hint, code="state_missing"
+        )
+    return found
+
+
+def _note(root: Path, task: FoldTask, offsets: dict[int, int]) -> None:
+    noted = json.loads((root / STATE_NAME).read_bytes())["offsets"]
+    _write_state(root, task.keyspace, task.topic_id, noted | {str(each): at for each, at in offsets.items()})
+
+
+def _write_state(root: Path, keyspace: str, topic_id: str, offsets: Mapping[Any, int]) -> None:
+    fields = {"keyspace": keyspace, "topic_id": topic_id, "offsets": {str(each): at for each, at in offsets.items()}}
+    write_atomically(root / STATE_NAME, (json.dumps(fields, indent=1) + "\n").encode())
