@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import resources
 from io import BytesIO
 from itertools import islice
 from operator import ge
+from pathlib import Path
 from typing import Any, Final
 
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
@@ -30,6 +30,7 @@ MAGIC: Final = b"\xc3\x01"
 HEADER_SIZE: Final = 10
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
+_SCHEMAS: Final = Path(__file__).resolve().parent.parent / "schemas"  # a folder without code is no package to ask for
 _OPERATIONS: Final = b"\x01\x02\x03"
 
 
@@ -61,10 +62,9 @@ def header_of(schema: Any) -> bytes:
 
 def _load() -> tuple[dict[str, WireSchema], dict[bytes, WireSchema]]:
     sources: dict[str, list[tuple[str, Any]]] = {}
-    for file in sorted(resources.files("schemas").iterdir(), key=lambda file: file.name):
-        if file.name.endswith(".avsc"):
-            name, _, version = file.name.removesuffix(".avsc").partition(".")
-            sources.setdefault(name, []).append((version, json.loads(file.read_text(encoding="utf-8"))))
+    for file in sorted(_SCHEMAS.glob("*.avsc")):
+        name, _, version = file.stem.partition(".")
+        sources.setdefault(name, []).append((version, json.loads(file.read_text(encoding="utf-8"))))
     current: dict[str, WireSchema] = {}
     known: dict[bytes, WireSchema] = {}
     for name, versions in sources.items():
@@ -102,7 +102,7 @@ def headers(name: str) -> frozenset[bytes]:
 
 def schema_text(name: str) -> str:
     """The current Avro schema of ``name`` as JSON text, for readers that are not ours."""
-    return resources.files("schemas").joinpath(f"{name}.avsc").read_text(encoding="utf-8")
+    return (_SCHEMAS / f"{name}.avsc").read_text(encoding="utf-8")
 
 
 def encode(name: str, record: Record) -> bytes:
