@@ -1,9 +1,10 @@
 """What one catalog event does to the state of tables and names. Pure; called by `consumers.fold` after decoding.
 
 Rules (design, *Catalog*; seed 000, "Cache update"): a write makes the entry unusable until its image has come and its
-writer's end is folded; a COMMIT takes ids out of the open ones and never revives an image older than the last write event.
-Where a source undoes writes on ABORT they are *staged*: the committed image stays as it is until the COMMIT.
-An event is folded into a table iff its ordinal is above the table's in the same epoch; a later epoch starts the table anew.
+writer's end is folded; a COMMIT takes ids out of the open ones and never revives an image older than the last write
+event. Where a source undoes writes on ABORT they are *staged*: the committed image stays as it is until the COMMIT.
+An event is folded into a table iff its ordinal is above the table's in the same epoch; a later epoch starts the table
+anew.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class CatalogChanges(dict[bytes, bytes]):
 def fold_catalog(name: str, event: Event, lookup: Lookup) -> CatalogChanges:
     """Entries (table states, name bindings) that the event ``name`` (fields as in ``schemas/``) changes.
 
-    Raises `CatalogStateError` for stored bytes that are no state, `TokenError` or `ValueError` for fields that cannot be.
+    Raises `CatalogStateError` for stored bytes that are no state, `TokenError` or `ValueError` for impossible fields.
     """
     match name:
         case "AllocWriteId":
@@ -170,7 +171,7 @@ def _set_image(state: TableState, image: bytes, lo: str, hi: str, ordinal: int) 
 def _take_image(state: TableState, event: Event) -> None:
     """An image as fetched. One that was read before the last write event is none: it stays awaited."""
     lo, hi = event["lo"] or event["gtid"], event["hi"] or event["gtid"]
-    if state.write_position and not Position.parse(lo).contains(Position.parse(state.write_position)):
+    if state.write_position and not Position.parse(lo).at_or_past(Position.parse(state.write_position)):
         return
     _exists(state, event)
     _replace_list(state, event["write_ids"])

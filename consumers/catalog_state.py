@@ -1,7 +1,8 @@
 """The state of one catalog table as bytes, and of one name binding. Pure values.
 
-Canonical: a msgpack array of fixed order with sorted lists, so that equal histories give equal bytes. A table's key is ``0x01``
-and its decimal id (a rename stays put); a binding's is ``0x00 name/`` and the name, and every partition has all bindings.
+Canonical: a msgpack array of fixed order with sorted lists, so that equal histories give equal bytes. A table's key is
+``0x01`` and its decimal id (a rename stays put); a binding's is ``0x00 name/`` and the name, and every partition has
+all bindings.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class TableState(msgspec.Struct, array_like=True):
     name: str = ""
     kind: str = TRANSACTIONAL
     exists: bool = False
-    """False with ``created`` 0: only allocations were seen, the table is not there yet (an ALLOC may precede CREATE)."""
+    """False with ``created`` 0: only allocations were seen, the table is not there yet (ALLOC may precede CREATE)."""
     created: int = 0
     """Ordinal at which it came to be, or was dropped."""
     ids: WriteIds = msgspec.field(default_factory=WriteIds)
@@ -61,9 +62,9 @@ class TableState(msgspec.Struct, array_like=True):
     write_ordinal: int = 0
     write_position: str = ""
     """Of the last write event: the image must follow it."""
-    pending: list[tuple[int, int]] = []  # noqa: RUF012 - msgspec copies defaults
+    pending: list[tuple[int, int]] = []
     """(transaction, write id) of writers whose end has not come, where the source does not undo writes. Sorted."""
-    staged: list[StagedImage] = []  # noqa: RUF012
+    staged: list[StagedImage] = []
     """By transaction; the committed image stays servable beside them."""
     void: str = ""
     """Why the image may not be served until a new one comes, else empty."""

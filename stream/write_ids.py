@@ -1,12 +1,13 @@
 """The write ids of one table as a metastore keeps them, and the list that it prints from them.
 
-Pure. Shared by the fold (a table's state) and by sources that must know what a server would answer. The rules are those of
-Hive's ``TxnHandler.getValidWriteIdsForTable`` (4.0.1), read and recorded (facts: "How the server builds one"):
+Pure. Shared by the fold (a table's state) and by sources that must know what a server would answer. The rules are
+those of Hive's ``TxnHandler.getValidWriteIdsForTable`` (4.0.1), read and recorded:
 
 - the high-water mark is the greatest id given out, whoever holds it;
-- ids of open and aborted transactions are exceptions; ids between that nobody holds (reallocated, compacted) count as valid;
-- while no committed id is left in the server's table, the list collapses to its lowest exception: ``[x:x]``. ``minOpen`` is
-  taken before that, so it may lie above the high-water mark (``s1.fau:1:2::1``).
+- ids of open and aborted transactions are exceptions; an id between that nobody holds (reallocated, compacted) counts
+  as valid;
+- while no committed id is left in the server's table, the list collapses to its lowest exception: ``[x:x]``.
+  ``minOpen`` is taken before that, so it may lie above the high-water mark (``s1.fau:1:2::1``).
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ NO_OPEN_ID: Final = 2**63 - 1
 """What Hive prints as ``minOpen`` where nothing is open."""
 
 GAP_MAX: Final = 10_000
-"""Ids that may be unknown between two known ones and are then held as open; beyond it the list is not known any more."""
+"""Ids that may be unknown between two known ones and are then held as open; beyond it the list is not known."""
 
 
 class WriteIds(msgspec.Struct, array_like=True):
     """``hwm``, and below it the exceptions. Canonical: two equal histories give equal fields."""
 
     hwm: int = 0
-    open: list[tuple[int, int]] = []  # noqa: RUF012 - msgspec copies defaults
+    open: list[tuple[int, int]] = []
     """(write id, transaction), by write id; transaction 0 is not known."""
-    aborted: list[int] = []  # noqa: RUF012
+    aborted: list[int] = []
     """Ascending."""
     committed: bool = False
     """A committed id is left in the server's table: the list does not collapse."""
@@ -71,8 +72,8 @@ class WriteIds(msgspec.Struct, array_like=True):
     ) -> None:
         """The server's own list takes the place of what was known; transactions of ids that stay open are kept.
 
-        ``committed`` None: read off the list. Where that is ambiguous (at most its high-water mark is an exception), the
-        list is taken as collapsed: the valid ids are the same, and later ones are never too many.
+        ``committed`` None: read off the list. Where that is ambiguous (at most its high-water mark is an exception),
+        the list is taken as collapsed: the valid ids are the same, and later ones are never too many.
         """
         held = dict(self.open)
         self.hwm = hwm

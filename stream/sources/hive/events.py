@@ -1,7 +1,7 @@
 """Which notification events there are, and what each means for a table entry.
 
-From ``EventMessage.EventType`` of Hive 4.0.1 (4.2.0 where it adds one). An event is an invalidation and a hint, never the
-value: after-images are not what is stored (facts, "Seen on a real metastore", 8).
+From ``EventMessage.EventType`` of Hive 4.0.1 (4.2.0 where it adds one). An event is an invalidation and a hint, never
+the value: its after-image is not what the metastore stores (concurrent alters are merged, cascades leave no event).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WRITES: Final = frozenset(
         "RELOAD",
     }
 )
-"""They write a table's object or something that is part of it: its image is awaited. Statistics change its parameters."""
+"""They write a table's object or a part of it: its image is awaited. Statistics change its parameters."""
 
 PASSED_OVER: Final = frozenset(
     {

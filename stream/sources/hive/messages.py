@@ -2,7 +2,7 @@
 
 A server answers ``get_next_notification`` with rows whose message is JSON (``json-0.2``) or its gzip in base64
 (``gzip(json-2.0)``, the default of 4.x); a captured log may hold it decoded already. Tables inside a message are Thrift
-structs in ``TSimpleJSONProtocol``-like text: ``{"<field id>": {"<type>": value}}`` (``Table`` of hive_metastore.thrift).
+structs in ``TJSONProtocol`` text: ``{"<field id>": {"<type>": value}}`` (``Table`` of hive_metastore.thrift).
 """
 
 from __future__ import annotations

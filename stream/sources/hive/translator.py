@@ -1,0 +1,363 @@
+"""From notification events to source transactions. Pure: what it knows is the log so far and what it was started with.
+
+One event is one `SourceTransaction` whose gtid and position are ``HiveEvent/<id>``. It keeps the open transactions and
+what they allocated (trusted only if their OPEN was seen: seed 000, "Maintain WriteId", whose sentence says the opposite
+by mistake), the names and their table ids, and the server's book of write ids, so that a COMMIT, which names no table,
+carries (table id, write id) pairs. An event that can't be read, or is of a kind that nobody knows, voids what it may
+have touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from stream.events import (
+    AbortTransaction,
+    AllocateWriteId,
+    BindName,
+    Change,
+    CommitTransaction,
+    OpenTransaction,
+    ResetWriteIds,
+    SourceTransaction,
+    TableImage,
+    VoidTable,
+)
+from stream.sources.hive.events import PASSED_OVER, WRITES
+from stream.sources.hive.messages import (
+    HiveMessageError,
+    Notification,
+    TableObject,
+    integer,
+    integers,
+    parse_envelope,
+    parse_notification,
+    parse_table,
+)
+from stream.sources.hive.server_ids import ServerIds
+
+EVERY_TABLE: Final = "*"
+DEFAULT_CATALOG: Final = "hive"
+TXNS_MAX: Final = 1_000_000
+"""More transactions in one OPEN_TXN are taken for damage."""
+
+
+@dataclass(slots=True)
+class _Open:
+    seen_open: bool
+    wrote: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _Table:
+    table_id: int
+    kind: str
+
+
+class HiveTranslator:
+    """Translates one log, event by event, in order.
+
+    ``open_transactions`` and ``names`` (``db.table`` → table id) continue an earlier run. ``with_images``: after each
+    write the table as the event shows it is published too, in the place of what a source would fetch: for replay, where
+    nothing can be fetched, and for nothing else.
+    """
+
+    def __init__(
+        self,
+        *,
+        open_transactions: Iterable[OpenTransaction] = (),
+        names: Mapping[str, int] | None = None,
+        catalog: str = DEFAULT_CATALOG,
+        with_images: bool = False,
+    ) -> None:
+        self._catalog = catalog
+        self._with_images = with_images
+        self._ids = ServerIds()
+        self._open: dict[int, _Open] = {}
+        self._tables: dict[str, _Table] = {name: _Table(at, "transactional") for name, at in (names or {}).items()}
+        self._changed: set[int] = set()
+        self.last_event_id: int | None = None
+        self.unresolved: list[int] = []
+        """Committed transactions whose OPEN was not seen: a live source looks them up at the server."""
+        by_id = {table.table_id: name for name, table in self._tables.items()}
+        for known in open_transactions:
+            self._open[known.txn] = _Open(known.seen_open, set(known.wrote))
+            for table_id, write_id in known.write_ids:
+                if table_id in by_id:
+                    self._ids.held(by_id[table_id], known.txn, write_id)
+        self._handlers: dict[str, Callable[[Notification], list[Change]]] = {
+            "OPEN_TXN": self._open_txn,
+            "ALLOC_WRITE_ID_EVENT": self._allocate,
+            "COMMIT_TXN": self._commit,
+            "ABORT_TXN": self._abort,
+            "CREATE_TABLE": self._create,
+            "ALTER_TABLE": self._alter,
+            "DROP_TABLE": self._drop,
+            "DROP_DATABASE": self._drop_database,
+        }
+
+    @property
+    def tables(self) -> dict[str, int]:
+        """Names that stand for a table, and its id."""
+        return {name: table.table_id for name, table in self._tables.items()}
+
+    def translate(self, row: Mapping[str, Any]) -> SourceTransaction | None:
+        """The transaction that a row of the log stands for; None if it was translated before.
+
+        Raises `HiveMessageError` only if the row has no event id or time: then it has no place in the order.
+        """
+        try:
+            event = parse_notification(row)
+            problem = ""
+        except HiveMessageError as error:
+            event, problem = parse_envelope(row), str(error)
+        last = self.last_event_id
+        if last is not None and event.event_id <= last:
+            return None
+        changes: list[Change] = []
+        if last is not None and event.event_id > last + 1:
+            changes += self._missed(last + 1, event.event_id - 1)
+        self.last_event_id = event.event_id
+        before = set(self._open)
+        self._changed.clear()
+        changes += self._read(event, problem)
+        opened = tuple(self._describe(txn) for txn in sorted(self._changed & self._open.keys()))
+        closed = tuple(sorted(before - self._open.keys()))
+        return SourceTransaction(event.position, event.position, event.event_time, changes, "", opened, closed)
+
+    def _read(self, event: Notification, problem: str) -> list[Change]:
+        if event.catalog and event.catalog != self._catalog:
+            return []
+        if problem:
+            return self._unreadable(event, problem)
+        try:
+            handler = self._handlers.get(event.event_type)
+            if handler is not None:
+                return handler(event)
+            if event.event_type in WRITES:
+                return self._write(event)
+        except HiveMessageError as error:
+            return self._unreadable(event, str(error))
+        if event.event_type in PASSED_OVER:
+            return []
+        return self._unreadable(event, f"events of type {event.event_type or '(none)'} are not known")
+
+    def _unreadable(self, event: Notification, problem: str) -> list[Change]:
+        """Void what the event may have touched: its table, else everything."""
+        return [VoidTable(event.table_name or EVERY_TABLE, f"event {event.event_id}: {problem}")]
+
+    def _missed(self, first: int, last: int) -> list[Change]:
+        """Events that the log should hold are absent: nothing that is open is known well any more."""
+        for txn, state in self._open.items():
+            state.seen_open = False
+            self._changed.add(txn)
+        return [VoidTable(EVERY_TABLE, f"events {first} to {last} are missing from the log")]
+
+    def _describe(self, txn: int) -> OpenTransaction:
+        state = self._open[txn]
+        pairs = self._bound(self._ids.pairs_of(txn))
+        return OpenTransaction(txn, tuple(pairs), state.seen_open, tuple(sorted(state.wrote)))
+
+    def _bound(self, pairs: Iterable[tuple[str, int]]) -> list[tuple[int, int]]:
+        """(name, write id) → (table id, write id), of names that stand for a table."""
+        return [(self._tables[name].table_id, write_id) for name, write_id in pairs if name in self._tables]
+
+    # --- transactions ---
+
+    def _open_txn(self, event: Notification) -> list[Change]:
+        txns = integers(event.message, "txnIds")
+        if not txns:
+            first, last = integer(event.message, "fromTxnId"), integer(event.message, "toTxnId")
+            if not 0 < first <= last or last - first >= TXNS_MAX:
+                raise HiveMessageError(f"transactions {first} to {last} are no range")
+            txns = list(range(first, last + 1))
+        for txn in txns:
+            self._open[txn] = _Open(seen_open=True)
+        self._changed.update(txns)
+        return []
+
+    def _allocate(self, event: Notification) -> list[Change]:
+        name, pairs = _allocations(event)
+        table = self._tables.get(name)
+        changes: list[Change] = []
+        for txn, write_id in pairs:
+            self._open.setdefault(txn, _Open(seen_open=False))
+            self._changed.add(txn)
+            done = self._ids.allocate(name, txn, write_id)
+            if table is None:
+                continue
+            if done.kept:
+                changes += self._own_list(name, table.table_id)
+            changes.append(AllocateWriteId(table.table_id, txn, write_id, done.reallocated))
+        return changes
+
+    def _own_list(self, name: str, table_id: int) -> list[Change]:
+        """The server's list of a name as followed here, and who holds its open ids."""
+        ids = self._ids.get(name)
+        if ids is None or not ids.hwm:
+            return []
+        changes: list[Change] = [ResetWriteIds(table_id, ids.whole_text(name), ids.committed)]
+        changes += [AllocateWriteId(table_id, txn, write_id) for write_id, txn in ids.open if txn]
+        return changes
+
+    def _commit(self, event: Notification) -> list[Change]:
+        txn = integer(event.message, "txnid")
+        known = self._open.pop(txn, None)
+        pairs = self._bound(self._ids.end(txn, committed=True))
+        if known is None or not known.seen_open:
+            self.unresolved.append(txn)
+            pairs = sorted({*pairs, *self._bound(_named_write_ids(event))})
+        return [CommitTransaction(txn, tuple(pairs))]
+
+    def _abort(self, event: Notification) -> list[Change]:
+        txn = integer(event.message, "txnid")
+        self._open.pop(txn, None)
+        return [AbortTransaction(txn, tuple(self._bound(self._ids.end(txn, committed=False))))]
+
+    # --- tables ---
+
+    def _create(self, event: Notification) -> list[Change]:
+        table = parse_table(event.message, "tableObjJson")
+        changes = self._forget(table.name) if table.name in self._tables else []
+        known = self._bind(table)
+        changes.append(BindName(table.name, table.table_id))
+        changes += self._own_list(table.name, table.table_id)
+        image = table.image if self._with_images else None
+        position = event.position if image is not None else ""
+        changes.append(
+            TableImage(table.table_id, table.name, known.kind, "created", image=image, lo=position, hi=position)
+        )
+        return changes
+
+    def _bind(self, table: TableObject) -> _Table:
+        known = _Table(table.table_id, "transactional" if table.transactional else "external")
+        self._tables[table.name] = known
+        return known
+
+    def _forget(self, name: str) -> list[Change]:
+        """The name stands for nothing from here on, its table is gone."""
+        table = self._tables.pop(name)
+        if table.kind == "transactional":
+            self._ids.drop(name)
+        return [BindName(name, 0), TableImage(table.table_id, name, table.kind, "dropped")]
+
+    def _drop(self, event: Notification) -> list[Change]:
+        name = event.table_name
+        if not name:
+            raise HiveMessageError("it drops a table without a name")
+        if name in self._tables:
+            return self._forget(name)
+        table = parse_table(event.message, "tableObjJson")
+        self._bind(table)
+        return self._forget(table.name)
+
+    def _drop_database(self, event: Notification) -> list[Change]:
+        """A cascade logs each table before; what is left by then had no event of its own."""
+        if not event.db:
+            raise HiveMessageError("it drops a database without a name")
+        left = [name for name in self._tables if name.startswith(f"{event.db}.")]
+        changes = [change for name in left for change in self._forget(name)]
+        self._ids.drop_database(event.db)
+        return changes
+
+    def _alter(self, event: Notification) -> list[Change]:
+        before = parse_table(event.message, "tableObjBeforeJson")
+        after = parse_table(event.message, "tableObjAfterJson")
+        write_id = integer(event.message, "writeId", 0)
+        changes: list[Change] = []
+        if before.name != after.name:
+            changes.append(self._rename(before, after))
+        elif after.name not in self._tables or self._tables[after.name].table_id != after.table_id:
+            changes.append(BindName(after.name, after.table_id))
+        self._bind(after)
+        if after.full_acid and not before.full_acid and self._ids.seed(after.name):
+            changes += self._own_list_of_seed(after)
+        return changes + self._written(event, after, write_id)
+
+    def _own_list_of_seed(self, table: TableObject) -> list[Change]:
+        ids = self._ids.get(table.name)
+        assert ids is not None, "a seeded name has a list"
+        return [ResetWriteIds(table.table_id, ids.whole_text(table.name), committed=False)]
+
+    def _rename(self, before: TableObject, after: TableObject) -> BindName:
+        self._tables.pop(before.name, None)
+        if after.transactional:
+            self._ids.rename(before.name, after.name)
+        return BindName(after.name, after.table_id, before.name)
+
+    def _write(self, event: Notification) -> list[Change]:
+        """An event that writes a table, or something that is part of it."""
+        write_id = integer(event.message, "writeId", 0)
+        if event.message.get("tableObjJson") is not None:
+            table = parse_table(event.message, "tableObjJson")
+            changes: list[Change] = []
+            if table.name not in self._tables:
+                changes.append(BindName(table.name, table.table_id))
+            self._bind(table)
+            return changes + self._written(event, table, write_id)
+        known = self._tables.get(event.table_name)
+        if known is None:
+            if not event.table_name:
+                raise HiveMessageError("it writes a table without a name")
+            return []
+        shown = TableObject(event.table_name, known.table_id, known.kind == "transactional", False, b"")
+        return self._written(event, shown, write_id)
+
+    def _written(self, event: Notification, table: TableObject, write_id: int) -> list[Change]:
+        ids = self._ids.get(table.name)
+        write_id = max(write_id, 0)
+        txn = (ids.transaction_of(write_id) if ids is not None and write_id else 0) or 0
+        if txn in self._open:
+            self._open[txn].wrote.add(table.table_id)
+            self._changed.add(txn)
+        kind = "transactional" if table.transactional else "external"
+        changes: list[Change] = [TableImage(table.table_id, table.name, kind, "written", txn, write_id)]
+        if self._with_images and table.image:
+            changes.append(
+                TableImage(
+                    table.table_id,
+                    table.name,
+                    kind,
+                    "image",
+                    image=table.image,
+                    lo=event.position,
+                    hi=event.position,
+                )
+            )
+        return changes
+
+
+def _allocations(event: Notification) -> tuple[str, list[tuple[int, int]]]:
+    """``db.table`` and (transaction, write id) pairs by write id, in either form of the message."""
+    message = event.message
+    db = str(message.get("dbName") or event.db).lower()
+    table = str(message.get("tableName") or event.table).lower()
+    txns, write_ids = integers(message, "txnIdList"), integers(message, "writeIdList")
+    listed = message.get("txnToWriteIdList")
+    if not txns and isinstance(listed, list):
+        pairs = [_allocated_pair(each) for each in listed]
+    elif len(txns) == len(write_ids):
+        pairs = list(zip(txns, write_ids, strict=True))
+    else:
+        raise HiveMessageError(f"{len(txns)} transactions were given {len(write_ids)} write ids")
+    if not db or not table or any(txn < 1 or write_id < 1 for txn, write_id in pairs):
+        raise HiveMessageError("the allocation names no table, or an id below 1")
+    return f"{db}.{table}", sorted(pairs, key=lambda pair: pair[1])
+
+
+def _allocated_pair(each: Any) -> tuple[int, int]:
+    if not isinstance(each, dict):
+        raise HiveMessageError("txnToWriteIdList holds no pairs")
+    return integer(each, "txnId"), integer(each, "writeId")
+
+
+def _named_write_ids(event: Notification) -> list[tuple[str, int]]:
+    """What a COMMIT itself says (4.2.0 and later), where it names tables."""
+    message = event.message
+    write_ids = integers(message, "writeIds")
+    dbs, tables = message.get("databases"), message.get("tables")
+    if not isinstance(dbs, list) or not isinstance(tables, list) or not len(dbs) == len(tables) == len(write_ids):
+        return []
+    return [(f"{db}.{table}".lower(), each) for db, table, each in zip(dbs, tables, write_ids, strict=True)]
