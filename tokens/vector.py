@@ -12,7 +12,7 @@ from typing import NamedTuple
 from tokens.errors import TokenError
 from tokens.event import EventToken
 from tokens.integers import INT64_MAX, shown
-from tokens.position import Position
+from tokens.position import Order, Position
 
 PREFIX = "v1."
 CACHED_TEXT_MAX = 1024
@@ -91,6 +91,27 @@ class Vector:
             elif theirs.epoch == mine.epoch:
                 merged[shard] = Component(mine.epoch, mine.position.join(theirs.position))
         return Vector(merged)
+
+    def order(self, other: Vector) -> Order:
+        """How this vector lies to ``other``, shard by shard; a missing component is behind any.
+
+        Two epochs of one shard are two histories: UNKNOWN, as are shards that disagree.
+        """
+        answers = set()
+        for shard, mine in self._components.items():
+            theirs = other._components.get(shard)
+            if theirs is None:
+                answers.add(Order.NEWER)
+            elif theirs.epoch != mine.epoch:
+                return Order.UNKNOWN
+            else:
+                answers.add(mine.position.order(theirs.position))
+        if not other._components.keys() <= self._components.keys():
+            answers.add(Order.OLDER)
+        answers.discard(Order.SAME)
+        if not answers:
+            return Order.SAME
+        return answers.pop() if len(answers) == 1 else Order.UNKNOWN
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._components)

@@ -1,0 +1,237 @@
+"""Positions: text, set inclusion, order and joins, flavor by flavor and against naive sets."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.tokens import strategies as some
+from tokens import NO_POSITION, Order, Position, TokenError
+from tokens.mysql import MysqlPosition
+
+A = "00010203-0405-0607-0809-0a0b0c0d0e0f"
+parse = Position.parse
+
+
+@given(some.positions)
+def test_printing_and_parsing_is_the_identity(position: Position) -> None:
+    """A position is what its text says, prints the same text again, and survives pickling."""
+    again = parse(str(position))
+    assert again == position
+    assert str(again) == str(position)
+    assert hash(again) == hash(position)
+    assert pickle.loads(pickle.dumps(position)) == position
+
+
+@given(some.mysql_texts(), some.mysql_texts())
+def test_mysql_sets_compare_and_combine_as_sets(a: str, b: str) -> None:
+    """Containment, equality, order, union, join, difference and size are those of the written-out sets."""
+    left, right = parse(a), parse(b)
+    ours, theirs = some.mysql_numbers(a), some.mysql_numbers(b)
+    assert isinstance(left, MysqlPosition)
+    assert left.contains(right) is (ours >= theirs)
+    assert (left == right) is (ours == theirs)
+    assert some.mysql_numbers(str(left.union(right))) == ours | theirs
+    assert left.join(right) == left.union(right)
+    assert some.mysql_numbers(str(left.difference(right))) == ours - theirs
+    assert left.count == len(ours)
+    assert left.is_empty is (not ours)
+    assert left.order(right) is _set_order(ours, theirs)
+
+
+@given(some.mysql_positions, st.sampled_from(some.SOURCES), st.integers(1, some.TOP + 2))
+def test_appending_to_a_mysql_set_adds_one_number(position: Position, source: str, number: int) -> None:
+    """After appending, the set holds what it held and the one number, still merged."""
+    after = position.append(f"{source}:{number}")
+    assert some.mysql_numbers(str(after)) == some.mysql_numbers(str(position)) | {(source, number)}
+    assert after == position.union(parse(f"MySQL56/{source}:{number}"))
+    assert after == parse(str(after))
+
+
+@given(some.mariadb_positions, some.mariadb_positions)
+def test_mariadb_order_says_newer_only_if_every_domain_is_as_far(a: Position, b: Position) -> None:
+    """NEWER or SAME: each domain is further or at the very same GTID. A tie of two servers is UNKNOWN."""
+    ours, theirs = (dict(_gtids(position)) for position in (a, b))
+    reached = all(
+        domain in ours and (ours[domain][1] > sequence or ours[domain] == (server, sequence))
+        for domain, (server, sequence) in theirs.items()
+    )
+    assert a.at_or_past(b) is (reached and not _tie(ours, theirs))
+    if _tie(ours, theirs):
+        assert a.order(b) is Order.UNKNOWN
+
+
+@given(st.one_of(*(st.tuples(kind, kind) for kind in (some.mysql_positions, some.mariadb_positions, some.positions))))
+def test_order_is_antisymmetric_and_agrees_with_equality(pair: tuple[Position, Position]) -> None:
+    """Swapping the sides reverses the answer; SAME means equal; NEWER implies containment."""
+    a, b = pair
+    assert a.order(b) is b.order(a).reversed()
+    assert (a.order(b) is Order.SAME) is (a == b)
+    if a.at_or_past(b):
+        assert a.contains(b)
+    if a.flavor != b.flavor:
+        assert a.order(b) is Order.UNKNOWN
+        assert not a.contains(b)
+
+
+@pytest.mark.parametrize(
+    "kind", [some.mysql_positions, some.mariadb_positions, some.file_positions, some.event_positions]
+)
+@given(data=st.data())
+def test_order_is_transitive(kind: st.SearchStrategy[Position], data: st.DataObject) -> None:
+    """If a is at or past b and b at or past c, then a is at or past c, unless a MariaDB tie makes it unknown."""
+    a, b, c = sorted((data.draw(kind) for _ in range(3)), key=str, reverse=data.draw(st.booleans()))
+    if a.at_or_past(b) and b.at_or_past(c):
+        assert a.at_or_past(c)
+
+
+@pytest.mark.parametrize("kind", [some.mysql_positions, some.mariadb_positions, some.event_positions])
+@given(data=st.data())
+def test_join_is_a_least_upper_bound(kind: st.SearchStrategy[Position], data: st.DataObject) -> None:
+    """Joins are commutative, associative, idempotent, and contain both sides."""
+    a, b, c = (data.draw(kind) for _ in range(3))
+    assert a.join(b) == b.join(a)
+    assert a.join(b).join(c) == a.join(b.join(c))
+    assert a.join(a) == a
+    assert a.join(b).join(b) == a.join(b)
+    assert a.join(b).contains(a)
+    assert NO_POSITION.join(a) == a.join(NO_POSITION) == a
+
+
+@given(some.mariadb_positions, some.mariadb_positions, some.mariadb_positions)
+def test_a_position_past_a_join_is_past_both_sides(place: Position, a: Position, b: Position) -> None:
+    """What proves a merged session's position proves each of the two, also where two servers tie."""
+    if place.at_or_past(a.join(b)):
+        assert place.at_or_past(a)
+        assert place.at_or_past(b)
+
+
+@given(some.file_positions, some.file_positions, some.file_positions)
+def test_file_joins_agree_or_are_refused_in_any_order(a: Position, b: Position, c: Position) -> None:
+    """Binlog places of one base name join in any order; other base names are refused in any order."""
+
+    def joined(*places: Position) -> str:
+        try:
+            result = places[0]
+            for place in places[1:]:
+                result = result.join(place)
+            return str(result)
+        except TokenError:
+            return "refused"
+
+    assert joined(a, b, c) == joined(c, b, a) == joined(b, c, a)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "answer"),
+    [
+        ("FilePos/bin.1000000:4", "FilePos/bin.999999:9", Order.NEWER),
+        ("FilePos/bin.000001:4", "FilePos/relay.000001:9", Order.UNKNOWN),
+        ("FilePos/bin.000001:4", "FilePos/bin:9", Order.UNKNOWN),
+        ("FilePos/bin:4", "FilePos/bin:9", Order.OLDER),
+        ("HiveEvent/190", "HiveEvent/89", Order.NEWER),
+        ("MariaDB/0-1-5", "MariaDB/0-2-5", Order.UNKNOWN),
+        ("MariaDB/0-1-6", "MariaDB/0-2-5", Order.NEWER),
+        ("MariaDB/0-1-5,1-1-9", "MariaDB/0-2-5,1-1-8", Order.UNKNOWN),
+        ("MariaDB/", "MariaDB/0-1-1", Order.OLDER),
+        ("MariaDB/", "MySQL56/", Order.UNKNOWN),
+        ("", "MariaDB/", Order.UNKNOWN),
+        ("", "", Order.SAME),
+        (f"MySQL56/{A}:1-3:4-9", f"MySQL56/{A}:1-9", Order.SAME),
+        (f"MySQL56/{A}:1-9:blue:1", f"MySQL56/{A}:1-9", Order.NEWER),
+        (f"MySQL56/{A}:blue:1", f"MySQL56/{A}:1", Order.UNKNOWN),
+    ],
+)
+def test_orders_that_are_easy_to_get_wrong(a: str, b: str, answer: Order) -> None:
+    """Numbers aren't strings, ties of two servers and other logs are unknown, intervals merge, tags are sources."""
+    assert parse(a).order(parse(b)) is answer
+    assert parse(b).order(parse(a)) is answer.reversed()
+
+
+@pytest.mark.parametrize(
+    ("text", "printed"),
+    [
+        (f"MySQL56/{A.upper()}:Blue:3:1-2:red:7:8-7:9,{A}:4", f"MySQL56/{A}:4:blue:1-3:red:7:9"),
+        (f"MySQL56/{A}:blue:5-4", "MySQL56/"),
+        ("FilePos/a/b:0x_1f", "FilePos/a/b:31"),
+        ("FilePos/a:0", "FilePos/a:0"),
+        ("FilePos/a:017", "FilePos/a:15"),
+        ("HiveEvent/0190", "HiveEvent/190"),
+        ("MariaDB/0-1-7,0-2-5", "MariaDB/0-2-5"),
+        ("MariaDB/0-1-" + "0" * 5000 + "7", "MariaDB/0-1-7"),
+    ],
+)
+def test_text_is_printed_canonically(text: str, printed: str) -> None:
+    """Lower case, sorted, merged, decimal, the last of a repeated domain."""
+    assert str(parse(text)) == printed
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("0-1-5", "0-1-5"),
+        ("mariadb/0-1-5", "mariadb"),
+        ("MariaDB/0-1-5,0-1", "0-1"),
+        ("MariaDB/0-1-١", "١"),
+        ("MariaDB/0-1-1_0", "1_0"),
+        ("MariaDB/4294967296-1-1", "4294967296"),
+        (f"MySQL56/{A}:1,{A[:-1]}:1", A[:-1]),
+        (f"MySQL56/{A}:1::2", "''"),
+        (f"MySQL56/{A}:9223372036854775808", "9223372036854775808"),
+        (f"MySQL56/{A}:0", "0"),
+        (f"MySQL56/{A}:blue", "blue"),
+        (f"MySQL56/{A}:blue:red:1", "blue"),
+        (f"MySQL56/{A}:{'x' * 33}:1", "x" * 33),
+        ("FilePos/a:1_", "1_"),
+        ("FilePos/a:-1", "-1"),
+        ("FilePos/a:0x", "0x"),
+        ("HiveEvent/", "''"),
+        ("HiveEvent/-1", "-1"),
+    ],
+)
+def test_a_refused_text_is_named(text: str, part: str) -> None:
+    """The error says in one line which part of a position is wrong."""
+    with pytest.raises(TokenError) as refused:
+        parse(text)
+    assert part in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert refused.value.code == "bad_token"
+
+
+def test_appending_takes_one_gtid_with_or_without_flavor() -> None:
+    """A GTID moves a position forward, never back; sets and other flavors are refused."""
+    at = parse("MariaDB/0-1-5")
+    assert at.append("0-2-6") == at.append("MariaDB/0-2-6") == parse("MariaDB/0-2-6")
+    assert at.append("0-2-4") is at
+    assert str(at.append("1-1-1")) == "MariaDB/0-1-5,1-1-1"
+    assert str(parse("HiveEvent/7").append("9")) == "HiveEvent/9"
+    assert str(NO_POSITION.append("HiveEvent/7")) == "HiveEvent/7"
+    for wrong in ("0-2-6,1-1-1", f"MySQL56/{A}:1", ""):
+        with pytest.raises(TokenError):
+            at.append(wrong)
+    with pytest.raises(TokenError):
+        NO_POSITION.append("0-1-5")
+
+
+def _set_order(ours: frozenset[tuple[str, int]], theirs: frozenset[tuple[str, int]]) -> Order:
+    if ours == theirs:
+        return Order.SAME
+    if ours > theirs:
+        return Order.NEWER
+    return Order.OLDER if ours < theirs else Order.UNKNOWN
+
+
+def _gtids(position: Position) -> list[tuple[int, tuple[int, int]]]:
+    body = str(position).removeprefix("MariaDB/")
+    numbers = [tuple(map(int, gtid.split("-"))) for gtid in body.split(",") if gtid]
+    return [(domain, (server, sequence)) for domain, server, sequence in numbers]
+
+
+def _tie(ours: dict[int, tuple[int, int]], theirs: dict[int, tuple[int, int]]) -> bool:
+    return any(
+        domain in ours and ours[domain][1] == sequence and ours[domain][0] != server
+        for domain, (server, sequence) in theirs.items()
+    )
