@@ -1,8 +1,9 @@
 """Settings: a TOML file < environment (``FRESHET_KAFKA__BOOTSTRAP``) < flags, every value with a limit.
 
 The file is ``--config``, else ``$FRESHET_CONFIG``, else ``freshet.toml`` in the current directory if there
-is one. A wrong value is a `SettingsError` (code ``bad_settings``) that names the key, says what is wrong
-and where it can be set; secrets are never printed. Rooms below ``freshet`` don't know this module.
+is one, else the one that ``freshet local up`` wrote there while its servers are up. A wrong value is a
+`SettingsError` (code ``bad_settings``) that names the key, says what is wrong and where it can be set;
+secrets are never printed. Rooms below ``freshet`` don't know this module.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from freshet.settings_errors import (
 )
 
 DEFAULT_CONFIG = Path("freshet.toml")
+LOCAL_CONFIG = Path(".freshet/local/freshet.toml")
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 HOUR_MS, DAY_MS, YEAR_MS = 3_600_000, 86_400_000, 366 * 86_400_000
 
@@ -238,4 +240,5 @@ def _named_by_environment() -> Path | None:
 
 
 def _file_in_use() -> Path:
-    return _config_file.get() or _named_by_environment() or DEFAULT_CONFIG
+    named = _config_file.get() or _named_by_environment()
+    return named or (DEFAULT_CONFIG if DEFAULT_CONFIG.exists() or not LOCAL_CONFIG.exists() else LOCAL_CONFIG)

@@ -14,7 +14,6 @@ from tokens.errors import FreshetError
 
 SECRET_WORDS = ("password", "token", "secret", "extra")
 UNION_TAGS = ("mariadb", "workload")
-OTHER_VARIABLES = ("FRESHET_CACHE", "FRESHET_CONFIG", "FRESHET_STATE")
 
 
 class SettingsError(FreshetError):

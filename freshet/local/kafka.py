@@ -14,7 +14,7 @@ from typing import Self
 from freshet.local.artifacts import jars
 from freshet.local.errors import LocalServerError
 from freshet.local.java import find_java
-from freshet.local.process import ServerProcess, free_ports, run_tool
+from freshet.local.process import ServerProcess, free_ports, port_is_free, run_tool
 
 START_TIMEOUT_S = 60.0
 START_ATTEMPTS = 3
@@ -103,8 +103,10 @@ class KafkaServer:
         """Format the data directory if it is new, start the broker, wait until it answers."""
         self.data_dir.mkdir(parents=True, exist_ok=True)
         remembered = self.data_dir / "ports.json"
-        if self._ports is None and remembered.exists():
-            self._ports = tuple(json.loads(remembered.read_text()))
+        if self._ports is None and self._wanted_port is None and remembered.exists():
+            broker, controller = json.loads(remembered.read_text())
+            if port_is_free(broker) and port_is_free(controller):
+                self._ports = (broker, controller)
         chosen_here = self._ports is None and self._wanted_port is None
         for attempt in range(START_ATTEMPTS):
             if self._ports is None:

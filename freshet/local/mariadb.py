@@ -14,11 +14,14 @@ from typing import Any, Self
 from freshet.local.artifacts import unpacked
 from freshet.local.cache import exclusive
 from freshet.local.errors import LocalServerError
-from freshet.local.process import ServerProcess, free_ports, run_tool
+from freshet.local.process import ServerProcess, free_ports, port_is_free, run_tool
 
 START_TIMEOUT_S = 60.0
 START_ATTEMPTS = 3
 TOOLS = ("bin", "scripts")
+USER = "root"
+PASSWORD = "freshet"
+"""Of local servers, which listen on 127.0.0.1 only; a server that matters gets its own by ``password=``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,7 @@ class MariaDBServer:
         server_id: int = 1,
         gtid_domain_id: int = 0,
         durable: bool = True,
-        password: str = "freshet",
+        password: str = PASSWORD,
         options: Mapping[str, str] | None = None,
         detached: bool = False,
     ) -> None:
@@ -60,7 +63,7 @@ class MariaDBServer:
         self.server_id = server_id
         self.gtid_domain_id = gtid_domain_id
         self.durable = durable
-        self.user = "root"
+        self.user = USER
         self.password = password
         self.host = "127.0.0.1"
         self.options = dict(options or {})
@@ -99,8 +102,9 @@ class MariaDBServer:
         """Create the data directory if it is new, start the server, wait until it answers a query."""
         self.data_dir.mkdir(parents=True, exist_ok=True)
         remembered = self.data_dir / "port"
-        if self._port is None and remembered.exists():
-            self._port = int(remembered.read_text())
+        if self._port is None and self._wanted_port is None and remembered.exists():
+            port = int(remembered.read_text())
+            self._port = port if port_is_free(port) else None
         chosen_here = self._port is None and self._wanted_port is None
         for attempt in range(START_ATTEMPTS):
             if self._port is None:

@@ -1,0 +1,194 @@
+"""``freshet local``: a real Kafka and MariaDB as background processes of this machine."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from freshet.settings import load_settings
+
+if TYPE_CHECKING:
+    from freshet.local.kafka import KafkaServer
+    from freshet.local.mariadb import MariaDBServer
+    from freshet.local.state import Running
+
+KAFKA_PORT, MARIADB_PORT = 9092, 3306
+DATABASE = "shop"
+
+SETTINGS_FILE = """\
+# Written by `freshet local up`; used in this directory while there is no freshet.toml and these servers are up.
+[kafka]
+bootstrap = "{bootstrap}"
+
+[keyspaces.shop.source]
+kind = "mariadb"
+host = "{host}"
+port = {port}
+user = "{user}"
+password = "{password}"
+databases = ["{database}"]
+
+[keyspaces.hive]
+kind = "catalog"
+source = {{ kind = "workload" }}
+"""
+
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+
+app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Start, stop and show real servers on this machine."
+)
+
+
+@app.command()
+def up(
+    kafka_port: Annotated[
+        int | None,
+        typer.Option(help=f"Kafka's port (default: {KAFKA_PORT} if it is free, else any).", min=1, max=65535),
+    ] = None,
+    mariadb_port: Annotated[
+        int | None, typer.Option(help=f"MariaDB's (default: {MARIADB_PORT} if it is free, else any).", min=1, max=65535)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Start Kafka and MariaDB in the background and print where they are. Those that run are left alone."""
+    from freshet.local.cache import exclusive
+    from freshet.local.state import read_state, write_state
+
+    home = _home()
+    with exclusive(home / "lock"):
+        servers = {server.name: server for server in read_state(_state_file(home)) if server.process() is not None}
+        starters = {
+            "kafka": lambda: _start_kafka(home, kafka_port),
+            "mariadb": lambda: _start_mariadb(home, mariadb_port),
+        }
+        started: dict[str, Future[Running]] = {}
+        try:
+            with ThreadPoolExecutor(len(starters)) as pool:
+                started.update((name, pool.submit(start)) for name, start in starters.items() if name not in servers)
+        finally:  # also when one failed, or after Ctrl-C: `down` must find what does run
+            for name, future in started.items():
+                if future.done() and future.exception() is None:
+                    servers[name] = future.result()
+            write_state(_state_file(home), servers.values())
+        for future in started.values():
+            future.result()
+        _write_settings(home, servers)
+    _show(list(servers.values()), as_json)
+
+
+@app.command()
+def down(
+    wipe: Annotated[bool, typer.Option("--wipe", help="Delete their data too.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Stop the servers that ``up`` started: exactly those processes, nobody else's."""
+    from freshet.local.cache import exclusive
+    from freshet.local.state import read_state, write_state
+
+    home = _home()
+    with exclusive(home / "lock"):
+        servers = read_state(_state_file(home))
+        with ThreadPoolExecutor(max(len(servers), 1)) as pool:
+            stopped = list(pool.map(lambda server: server.stop(), servers))
+        write_state(_state_file(home), [])
+        (home / "freshet.toml").unlink(missing_ok=True)
+        if wipe:
+            for name in ("kafka", "mariadb"):
+                shutil.rmtree(home / name, ignore_errors=True)
+    names = [server.name for server, was_running in zip(servers, stopped, strict=True) if was_running]
+    if as_json:
+        typer.echo(json.dumps({"stopped": names, "wiped": wipe}))
+    else:
+        typer.echo(f"stopped: {', '.join(names)}" if names else "nothing was running")
+
+
+@app.command()
+def status(as_json: AsJson = False) -> None:
+    """Show the servers that ``up`` started. Exit code 1 if one of them is not running."""
+    from freshet.local.state import read_state
+
+    servers = read_state(_state_file(_home()))
+    _show(servers, as_json)
+    if not servers or any(server.process() is None for server in servers):
+        raise typer.Exit(1)
+
+
+def _home() -> Path:
+    return load_settings().data_dir.resolve() / "local"
+
+
+def _state_file(home: Path) -> Path:
+    return home / "state.json"
+
+
+def _start_kafka(home: Path, port: int | None) -> Running:
+    from freshet.local.kafka import KafkaServer
+    from freshet.local.state import running
+
+    server: KafkaServer = KafkaServer(
+        home / "kafka", port=_port(home / "kafka", port, KAFKA_PORT), detached=True
+    ).start()
+    return running("kafka", server.pid, server.bootstrap, server.data_dir, server.log_file)
+
+
+def _start_mariadb(home: Path, port: int | None) -> Running:
+    from freshet.local.mariadb import MariaDBServer
+    from freshet.local.state import running
+
+    chosen = _port(home / "mariadb", port, MARIADB_PORT)
+    server: MariaDBServer = MariaDBServer(home / "mariadb", port=chosen, detached=True).start()
+    with server.connect(autocommit=True) as connection, connection.cursor() as cursor:
+        cursor.execute(f"CREATE DATABASE IF NOT EXISTS {DATABASE}")
+    return running("mariadb", server.pid, f"{server.host}:{server.port}", server.data_dir, server.log_file)
+
+
+def _port(data_dir: Path, wanted: int | None, usual: int) -> int | None:
+    """The port to ask for: as told, else None (the remembered one or any) unless the usual one can be had."""
+    from freshet.local.process import port_is_free
+
+    if wanted is not None:
+        return wanted
+    return usual if not data_dir.exists() and port_is_free(usual) else None
+
+
+def _write_settings(home: Path, servers: dict[str, Running]) -> None:
+    from freshet.local.mariadb import PASSWORD, USER
+
+    host, _, port = servers["mariadb"].address.rpartition(":")
+    text = SETTINGS_FILE.format(
+        bootstrap=servers["kafka"].address, host=host, port=port, user=USER, password=PASSWORD, database=DATABASE
+    )
+    path = home / "freshet.toml"
+    path.touch(mode=0o600)
+    path.write_text(text)
+
+
+def _show(servers: list[Running], as_json: bool) -> None:
+    rows: list[dict[str, Any]] = [
+        {
+            "name": server.name,
+            "running": server.process() is not None,
+            "pid": server.pid,
+            "address": server.address,
+            "data_dir": server.data_dir,
+            "log": server.log,
+        }
+        for server in servers
+    ]
+    settings = _home() / "freshet.toml"
+    if as_json:
+        typer.echo(json.dumps({"servers": rows, "settings": str(settings) if settings.exists() else None}))
+        return
+    for row in rows:
+        state = f"running, pid {row['pid']}" if row["running"] else "not running"
+        typer.echo(f"{row['name']:<8} {row['address']:<22} {state}; log: {row['log']}")
+    if not rows:
+        typer.echo("nothing was started here; `freshet local up` starts Kafka and MariaDB")
+    elif settings.exists():
+        typer.echo(f"settings {settings}")

@@ -1,0 +1,186 @@
+"""What a machine must have, what it has, and for each lack exactly how to get it."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from freshet.local import artifacts
+from freshet.local.cache import cache_dir
+from freshet.local.errors import JavaError
+from freshet.local.java import find_java, has_module
+from freshet.local.process import port_is_free
+
+GIB = 1 << 30
+MEMORY_BYTES_MIN, MEMORY_BYTES_GOOD = 2 * GIB, 4 * GIB
+DISK_BYTES_MIN, DISK_BYTES_GOOD = 2 * GIB, 10 * GIB
+PORTS = {9092: "Kafka", 3306: "MariaDB", 8480: "freshet serve"}
+IMPORT_NAMES = {
+    "confluent-kafka": "confluent_kafka",
+    "mysql-replication": "pymysqlreplication",
+    "prometheus-client": "prometheus_client",
+    "pydantic-settings": "pydantic_settings",
+}
+SERVERS_SIZE_MB = {"kafka": 43, "mariadb": 149, "spark": 10}
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One finding. ``status``: ok, warning (works, or matters for a part only) or missing (nothing works)."""
+
+    name: str
+    status: str
+    found: str
+    fix: str = ""
+
+
+def examine(data_dir: Path) -> list[Check]:
+    """Run every check; never raises. ``data_dir``: where stores would be."""
+    checks: list[Callable[[], list[Check]]] = [
+        _python,
+        _java,
+        _memory,
+        lambda: [_disk("disk for data", data_dir), _disk("disk for the cache", cache_dir())],
+        _cache,
+        _packages,
+        _ports,
+    ]
+    return [found for check in checks for found in check()]
+
+
+def healthy(checks: list[Check]) -> bool:
+    """Whether nothing essential is missing."""
+    return all(check.status != "missing" for check in checks)
+
+
+def _python() -> list[Check]:
+    version = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info < (3, 11):
+        return [Check("python", "missing", version, "install Python 3.11 or newer, remove .venv, make setup")]
+    return [Check("python", "ok", f"{version} at {sys.executable}")]
+
+
+def _java() -> list[Check]:
+    try:
+        java = find_java()
+    except JavaError as error:
+        return [Check("java", "missing", str(error), error.hint)]
+    checks = [Check("java", "ok", f"{java.version} at {java.path}")]
+    home = os.environ.get("JAVA_HOME")
+    if home and not java.path.startswith(home):
+        checks.append(
+            Check(
+                "JAVA_HOME",
+                "warning",
+                f"{home} holds no Java 17 or 21; {java.path} is used for servers, Spark would use JAVA_HOME",
+                "unset JAVA_HOME or point it at a JDK 17 or 21",
+            )
+        )
+    if has_module(java, "jdk.incubator.vector"):
+        checks.append(Check("jdk.incubator.vector", "ok", "present (Spark's vector code)"))
+    else:
+        checks.append(
+            Check(
+                "jdk.incubator.vector",
+                "warning",
+                "this runtime was made without it: Spark's start options name it, so Spark does not start",
+                "install a full JRE or JDK (Debian, Ubuntu: apt-get install openjdk-17-jre-headless)",
+            )
+        )
+    return checks
+
+
+def _memory() -> list[Check]:
+    available = min(psutil.virtual_memory().available, _cgroup_headroom())
+    found = f"{available / GIB:.1f} GiB available"
+    if available < MEMORY_BYTES_MIN:
+        return [Check("memory", "missing", found, "free some: Kafka, MariaDB and a consumer need 2 GiB, Spark 2 more")]
+    if available < MEMORY_BYTES_GOOD:
+        return [Check("memory", "warning", found, "enough to serve; rebuild and verify with Spark want 4 GiB")]
+    return [Check("memory", "ok", found)]
+
+
+def _cgroup_headroom() -> int:
+    """What a container's limit leaves (cgroup v2); unlimited elsewhere."""
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
+    except (OSError, ValueError):
+        return sys.maxsize
+    return sys.maxsize if limit == "max" else max(int(limit) - used, 0)
+
+
+def _disk(name: str, wanted: Path) -> Check:
+    place = _existing(wanted)
+    free = shutil.disk_usage(place).free
+    found = f"{free / GIB:.1f} GiB free at {place}"
+    if free < DISK_BYTES_MIN:
+        return Check(name, "missing", found, f"free some space there, or move it: {_moves(name)}")
+    if free < DISK_BYTES_GOOD:
+        return Check(name, "warning", found, f"enough to try; to move it: {_moves(name)}")
+    return Check(name, "ok", found)
+
+
+def _moves(name: str) -> str:
+    return "set FRESHET_CACHE" if "cache" in name else "set data_dir (FRESHET_DATA_DIR)"
+
+
+def _existing(path: Path) -> Path:
+    path = path.resolve()
+    while not path.exists():
+        path = path.parent
+    return path
+
+
+def _cache() -> list[Check]:
+    place = cache_dir()
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except OSError as error:
+        fix = "make it writable, or set FRESHET_CACHE to a directory that is"
+        return [Check("cache", "missing", f"{place}: {error.strerror}", fix)]
+    absent = [name for name in SERVERS_SIZE_MB if not artifacts.is_cached(name)]
+    if absent:
+        size = sum(SERVERS_SIZE_MB[name] for name in absent)
+        found = f"{place} is writable; {', '.join(absent)} ({size} MB) will be fetched on first use"
+        return [Check("cache", "ok", found)]
+    return [Check("cache", "ok", f"{place} is writable and holds Kafka, MariaDB and Spark's connector")]
+
+
+def _packages() -> list[Check]:
+    broken: list[str] = []
+    names = _required()
+    for name in names:
+        module = IMPORT_NAMES.get(name, name.replace("-", "_"))
+        try:
+            importlib.import_module(module)
+        except Exception as error:  # noqa: BLE001 - a package can fail to import in any way
+            broken.append(f"{name} ({type(error).__name__}: {error})")
+    if broken:
+        return [Check("packages", "missing", "; ".join(broken), "make setup")]
+    return [Check("packages", "ok", f"all {len(names)} can be imported")]
+
+
+def _required() -> list[str]:
+    requirements = importlib.metadata.requires("freshet") or []
+    return [re.split(r"[^A-Za-z0-9_.-]", each, maxsplit=1)[0] for each in requirements if "extra ==" not in each]
+
+
+def _ports() -> list[Check]:
+    taken = [f"{port} ({user})" for port, user in PORTS.items() if not port_is_free(port)]
+    if taken:
+        fix = "nothing, if it is Freshet's own; `freshet local up` takes other ports, `freshet serve --port` another"
+        return [Check("ports", "warning", f"in use: {', '.join(taken)}", fix)]
+    return [Check("ports", "ok", f"free: {', '.join(map(str, PORTS))}")]
