@@ -17,8 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from consumers.manifest import sync_directory, write_atomically
-from consumers.store import partition_directory
+from consumers.manifest import MANIFEST_NAME, read_manifest, sync_directory, write_atomically
 from tokens.errors import FreshetError
 
 REPORT_NAME = "rebuild.json"
@@ -27,7 +26,8 @@ REPORT_VERSION = 1
 
 class RebuildError(FreshetError):
     """A rebuild that did not happen. Codes: ``target_exists``, ``target_busy``, ``history_incomplete``,
-    ``state_missing``, ``offsets_not_rising``, ``not_a_rebuild``, ``rebuild_failed``.
+    ``state_missing``, ``offsets_not_rising``, ``no_store``, ``ambiguous_stores``, ``not_a_rebuild``,
+    ``not_a_checkpoint``, ``rebuild_failed``.
     """
 
     code = "rebuild_failed"
@@ -136,14 +136,31 @@ def exclusive(target: Path) -> Iterator[None]:
         yield
 
 
-def find_store(root: Path, keyspace: str, partition: int) -> Path:
-    """Where a partition's store is under a data directory, a rebuild, or a checkpoint that leaves the keyspace out.
+def find_stores(root: Path, keyspace: str = "") -> dict[int, Path]:
+    """Partition → store directory, for all stores of one keyspace at ``root`` or up to two levels below.
 
-    The first place is returned if there is none, so that the error names it.
+    So a data directory, a rebuild, a checkpoint and a single store can be given alike. Raises `RebuildError`
+    ``no_store`` if there is none, ``ambiguous_stores`` if there are several of a partition, or several keyspaces.
     """
-    inside = partition_directory(root, keyspace, partition)
-    flat = root / str(partition)
-    return flat if not inside.is_dir() and flat.is_dir() else inside
+    found: dict[int, Path] = {}
+    names: set[str] = set()
+    for pattern in (MANIFEST_NAME, f"*/{MANIFEST_NAME}", f"*/*/{MANIFEST_NAME}"):
+        for path in sorted(root.glob(pattern)):
+            manifest = read_manifest(path.parent)
+            if manifest is None or (keyspace and manifest.keyspace != keyspace):
+                continue
+            names.add(manifest.keyspace)
+            if manifest.partition in found or len(names) > 1:
+                raise RebuildError(
+                    f"{root} holds several stores of one partition, or of several keyspaces: {path.parent} and others",
+                    hint="name the directory of one data set, and --keyspace",
+                    code="ambiguous_stores",
+                )
+            found[manifest.partition] = path.parent
+    if not found:
+        of = f" of {keyspace}" if keyspace else ""
+        raise RebuildError(f"{root} holds no store{of}", hint="name a rebuild, checkpoint or store", code="no_store")
+    return found
 
 
 def write_report(directory: Path, report: RebuildReport) -> None:

@@ -12,7 +12,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +27,7 @@ from spark_jobs.output import (
     PartitionSummary,
     RebuildError,
     RebuildReport,
-    find_store,
+    find_stores,
     staged,
     write_report,
 )
@@ -79,11 +79,10 @@ def rebuild(session: Any, request: RebuildRequest, *, progress: Progress | None 
     """
     topic = events_topic(request.keyspace)
     bounds = topic_bounds(request.bootstrap, topic)
-    bases = None if request.base is None else base_offsets(request.base, request.keyspace, sorted(bounds.end))
-    chosen = choose_range(bounds, request.ends, bases)
+    bases = {} if request.base is None else find_stores(request.base, request.keyspace)
+    chosen = choose_range(bounds, request.ends, checkpoint_offsets(bases) if bases else None)
     with staged(request.target) as root:
-        if request.base is not None:
-            _copy_stores(request.base, request.keyspace, root, sorted(chosen.end))
+        _copy_stores(bases, request.keyspace, root)
         task = FoldTask(request.keyspace, chosen.topic_id, str(root), chosen.low, chosen.start, request.spill_rows)
         started = time.monotonic()
         with watched(root, chosen, progress):
@@ -150,25 +149,24 @@ def offsets_json(topic: str, offsets: Mapping[int, int]) -> str:
     return json.dumps({topic: {str(partition): offset for partition, offset in sorted(offsets.items())}})
 
 
-def base_offsets(base: Path, keyspace: str, partitions: Iterable[int]) -> dict[int, int]:
-    """Next offset by partition of a checkpoint or rebuild; raises `RebuildError` ``not_a_rebuild``."""
+def checkpoint_offsets(stores: Mapping[int, Path]) -> dict[int, int]:
+    """Next offset by partition of checkpoints or rebuilds; raises `RebuildError` ``not_a_checkpoint``."""
     offsets: dict[int, int] = {}
-    for partition in partitions:
-        manifest = read_manifest(find_store(base, keyspace, partition))
+    for partition, directory in stores.items():
+        manifest = read_manifest(directory)
         if manifest is None or manifest.offset < 0:
             raise RebuildError(
-                f"{base} holds no checkpoint of partition {partition}",
+                f"{directory} is a live store, it has no fixed offset",
                 hint="give a checkpoint of the owners, or what `freshet rebuild --to` wrote",
-                code="not_a_rebuild",
+                code="not_a_checkpoint",
             )
         offsets[partition] = manifest.offset
     return offsets
 
 
-def _copy_stores(base: Path, keyspace: str, root: Path, partitions: Iterable[int]) -> None:
-    for partition in partitions:
-        source, target = find_store(base, keyspace, partition), partition_directory(root, keyspace, partition)
-        shutil.copytree(source, target, copy_function=_link)
+def _copy_stores(stores: Mapping[int, Path], keyspace: str, root: Path) -> None:
+    for partition, source in stores.items():
+        shutil.copytree(source, partition_directory(root, keyspace, partition), copy_function=_link)
 
 
 def _link(source: str, target: str) -> None:
@@ -183,17 +181,19 @@ def _link(source: str, target: str) -> None:
 
 
 @contextmanager
-def watched(root: Path, chosen: Range, progress: Progress | None) -> Any:
+def watched(root: Path, chosen: Range, progress: Progress | None) -> Iterator[None]:
     """Report from time to time how far the tasks are, until the block ends."""
     if progress is None:
         yield
         return
     done = threading.Event()
 
+    best = dict(chosen.start)
+
     def tell() -> None:
-        reached = offsets_reached(root)
-        read = sum(max(0, min(reached.get(each, 0), end) - chosen.start[each]) for each, end in chosen.end.items())
-        progress(read, chosen.messages)
+        for partition, offset in offsets_reached(root).items():
+            best[partition] = max(best[partition], min(offset, chosen.end[partition]))
+        progress(sum(best.values()) - sum(chosen.start.values()), chosen.messages)
 
     def watch() -> None:
         while not done.wait(PROGRESS_INTERVAL_S):

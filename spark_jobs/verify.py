@@ -1,0 +1,158 @@
+"""Verify: whether two sets of stores hold the same state, partition by partition, at equal offsets, byte for byte.
+
+Reads store directories only, so it works offline; `freshet verify` brings it a checkpoint of the owners and a rebuild.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from consumers.owner_client import OwnerConnection
+from consumers.store import StoreView
+from spark_jobs.compare import DIFFERENCES_MAX, Comparison, compare_items
+from tokens.errors import FreshetError
+
+
+class VerifyError(FreshetError):
+    """Two states that cannot be compared. Codes: ``partitions_differ``, ``offsets_differ``, ``topics_differ``,
+    ``checkpoint_missing``.
+    """
+
+    code = "not_comparable"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionVerdict:
+    """The outcome for one partition: both sides stand at ``offset``; ``digest`` is of both if equal, else of the left.
+
+    ``first`` are the first differing keys with both values, decoded.
+    """
+
+    partition: int
+    equal: bool
+    offset: int
+    items: int
+    right_items: int
+    only_left: int
+    only_right: int
+    changed: int
+    digest: str
+    right_digest: str
+    first: tuple[dict[str, object], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The outcome of a whole comparison. ``left`` and ``right`` are what the sides are called."""
+
+    left: str
+    right: str
+    keyspace: str
+    partitions: tuple[PartitionVerdict, ...]
+
+    @property
+    def equal(self) -> bool:
+        """Whether every partition is equal."""
+        return all(partition.equal for partition in self.partitions)
+
+    @property
+    def items(self) -> int:
+        """Items on the left, heads included."""
+        return sum(partition.items for partition in self.partitions)
+
+    def as_json(self) -> dict[str, Any]:
+        """The verdict as JSON values."""
+        return {"equal": self.equal, "items": self.items, **asdict(self)}
+
+
+def verify_stores(
+    left: Mapping[int, Path],
+    right: Mapping[int, Path],
+    *,
+    names: tuple[str, str] = ("left", "right"),
+    keep: int = DIFFERENCES_MAX,
+    progress: Callable[[int, int], None] | None = None,
+) -> Verdict:
+    """Compare store directories by partition; ``progress`` gets partitions done and all.
+
+    Raises `VerifyError` if the sides cannot be compared, `consumers.errors.StoreError` if one cannot be read.
+    """
+    if left.keys() != right.keys():
+        raise VerifyError(
+            f"{names[0]} holds the partitions {sorted(left)}, {names[1]} {sorted(right)}",
+            hint="compare whole data sets, or one store with one store",
+            code="partitions_differ",
+        )
+    verdicts: list[PartitionVerdict] = []
+    keyspace = ""
+    for partition in sorted(left):
+        with StoreView(left[partition]) as one, StoreView(right[partition]) as other:
+            keyspace = one.manifest.keyspace
+            _check_comparable(partition, one, other, names)
+            comparison = compare_items(one.items(), other.items(), keep=keep)
+            verdicts.append(_verdict(partition, one, other, comparison))
+        if progress is not None:
+            progress(len(verdicts), len(left))
+    return Verdict(*names, keyspace, tuple(verdicts))
+
+
+def _verdict(partition: int, one: StoreView, other: StoreView, comparison: Comparison) -> PartitionVerdict:
+    digest, _ = one.digest()
+    return PartitionVerdict(
+        partition=partition,
+        equal=comparison.equal,
+        offset=one.head.offset,
+        items=comparison.left_items,
+        right_items=comparison.right_items,
+        only_left=comparison.only_left,
+        only_right=comparison.only_right,
+        changed=comparison.changed,
+        digest=digest,
+        right_digest=digest if comparison.equal else other.digest()[0],
+        first=tuple(difference.as_json() for difference in comparison.first),
+    )
+
+
+def _check_comparable(partition: int, one: StoreView, other: StoreView, names: tuple[str, str]) -> None:
+    of_one, of_other = one.manifest, other.manifest
+    if (of_one.keyspace, of_one.topic_id) != (of_other.keyspace, of_other.topic_id):
+        raise VerifyError(
+            f"partition {partition}: {names[0]} is of {of_one.keyspace} (topic id {of_one.topic_id}), "
+            f"{names[1]} of {of_other.keyspace} (topic id {of_other.topic_id})",
+            hint="they are folded from different topics",
+            code="topics_differ",
+        )
+    if one.head.offset != other.head.offset:
+        raise VerifyError(
+            f"partition {partition}: {names[0]} stands at offset {one.head.offset}, {names[1]} at {other.head.offset}",
+            hint="rebuild to the same offsets: `freshet rebuild --to-checkpoint DIR`",
+            code="offsets_differ",
+        )
+
+
+def checkpoint_owners(addresses: Mapping[int, str], keyspace: str, *, token: str = "") -> dict[int, Path]:
+    """Have the owners (partition → host:port) make checkpoints of a keyspace; partition → directory.
+
+    Raises `consumers.protocol.OwnerError`, and `VerifyError` ``checkpoint_missing`` if an owner left one out or wrote
+    it where this process cannot read it.
+    """
+    found: dict[int, Path] = {}
+    for address in sorted(set(addresses.values())):
+        with OwnerConnection(address, token=token) as owner:
+            places = owner.checkpoint(keyspace)
+        found |= {
+            place.partition: Path(place.directory) for place in places if addresses.get(place.partition) == address
+        }
+    for partition, address in sorted(addresses.items()):
+        directory = found.get(partition)
+        if directory is None or not directory.is_dir():
+            problem = "made none" if directory is None else f"wrote it to {directory}, which is not there for us"
+            raise VerifyError(
+                f"no checkpoint of {keyspace}/{partition}: the owner at {address} {problem}",
+                hint="run verify where the owners' data directories can be read",
+                code="checkpoint_missing",
+            )
+    return found
