@@ -1,0 +1,330 @@
+"""From source transactions to the records of a batch: nothing lost, nothing twice, nothing out of order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stream.batch import Batch, BatchError, Framer, Limits
+from stream.codec import INT_MAX, decode
+from stream.events import (
+    VALUE,
+    VOID,
+    CommitTransaction,
+    OpenTransaction,
+    ResumePoint,
+    RowChange,
+    SourceTransaction,
+    TableImage,
+    VoidTable,
+)
+from stream.keys import KeyFormatError, Layout, row_key
+from stream.resume import resume_point
+from tests.stream.histories import histories, partitions, read, record
+
+SHARD = "shop/0"
+TINY = Limits(rows_max=3, bytes_max=120, batch_bytes=400, open_map_every=3, open_map_small=1)
+HEAD = {"shard", "epoch", "ordinal", "gtid", "timestamp"}
+layouts = st.builds(Layout, st.integers(1, 5))
+START = ResumePoint(SHARD, 1, 0, "MariaDB/0-1-0", 1_600_000_000, "MariaDB/0-1-0")
+
+
+def _publish(framer: Framer, txn: SourceTransaction, batches: list[Batch], start: int = 0) -> None:
+    """As the publisher does it: take the batch whenever there is no room."""
+    while True:
+        end = framer.room(txn, start)
+        if end < 0:
+            batches.append(framer.take())
+            continue
+        framer.add(txn, start, end)
+        if end == len(txn.changes):
+            return
+        start = end
+
+
+def _framed(history: list[SourceTransaction], layout: Layout, limits: Limits = TINY) -> tuple[Framer, list[Batch]]:
+    framer, batches = Framer(SHARD, layout, START, limits), []
+    for txn in history:
+        _publish(framer, txn, batches)
+    batches.append(framer.take())
+    return framer, batches
+
+
+def _events(records: list[tuple[str, Any]]) -> list[tuple[int, str, Any]]:
+    """Ordinal, name and own fields of the numbered records."""
+    events = []
+    for name, fields in records:
+        if name == "row":
+            events.append((fields["ordinal"], name, fields["change"]))
+        elif name not in ("Marker", "SourceState"):
+            own = {field: value for field, value in fields.items() if field not in HEAD}
+            events.append((fields["ordinal"], name, own))
+    return events
+
+
+@given(histories(), layouts)
+def test_each_partition_gets_its_changes_in_source_order(history: list[SourceTransaction], layout: Layout) -> None:
+    """However transactions are split into frames and batches, a reader sees the same changes in the same order."""
+    _, batches = _framed(history, layout)
+    seen = read(batches)
+    expected: dict[int, list[tuple[int, str, Any]]] = {partition: [] for partition in range(layout.partitions)}
+    ordinal = 0
+    found = {partition: dict.fromkeys(map(_ordinal, _events(seen[partition]))) for partition in expected}
+    for txn in history:
+        for change in txn.changes:
+            ordinal += 1
+            there = {partition for partition in expected if ordinal in found[partition]}
+            assert there >= partitions(layout, change)
+            for partition in there:
+                expected[partition].append((ordinal, *record(txn, change)))
+    assert {partition: _events(seen[partition]) for partition in expected} == expected
+
+
+def _ordinal(event: tuple[int, str, Any]) -> int:
+    return event[0]
+
+
+@given(histories(), layouts)
+def test_ordinals_are_complete_over_all_partitions(history: list[SourceTransaction], layout: Layout) -> None:
+    """Each change has one number, 1 to n, and none is missing: a gap would be a lost event."""
+    framer, batches = _framed(history, layout)
+    numbers = {ordinal for records in read(batches).values() for ordinal, *_ in _events(records)}
+    total = sum(len(txn.changes) for txn in history)
+    assert numbers == set(range(1, total + 1))
+    assert framer.resume.ordinal == total
+
+
+@given(histories(), layouts)
+def test_a_marker_is_true(history: list[SourceTransaction], layout: Layout) -> None:
+    """All of the shard up to a marker's position is before it in its partition, and nothing later unless it says so."""
+    _, batches = _framed(history, layout)
+    ends = {"MariaDB/0-1-0": 0}
+    ordinal = 0
+    for txn in history:
+        ordinal += len(txn.changes)
+        ends[txn.position] = ordinal
+    seen = read(batches)
+    everything = {partition: [event[0] for event in _events(seen[partition])] for partition in seen}
+    for partition, records in seen.items():
+        before: list[int] = []
+        for name, fields in records:
+            if name == "Marker":
+                upto = fields["ordinal"]
+                assert upto == ends[fields["position"]]
+                assert [each for each in everything[partition] if each <= upto] == [e for e in before if e <= upto]
+                assert not fields["whole"] or all(each <= upto for each in before)
+                assert fields["layout"] == str(layout)
+            elif name != "SourceState":
+                before.append(fields["ordinal"])
+
+
+@given(histories(), layouts)
+def test_each_batch_ends_with_a_marker_everywhere_and_one_state(
+    history: list[SourceTransaction], layout: Layout
+) -> None:
+    """Watermarks advance in every partition with every batch, and the state comes last, at home."""
+    _, batches = _framed(history, layout)
+    for batch in batches:
+        last = {partition: decode(value)[0] for partition, value in batch.records[:-1]}
+        assert last == dict.fromkeys(range(layout.partitions), "Marker")
+        home, state = batch.records[-1]
+        assert (home, decode(state)[0]) == (layout.home_partition(SHARD), "SourceState")
+
+
+@given(histories(), layouts, st.data())
+def test_a_publisher_that_dies_between_batches_goes_on_exactly(
+    history: list[SourceTransaction], layout: Layout, data: st.DataObject
+) -> None:
+    """From the states alone a restart continues after the last change that is out, also inside a transaction."""
+    _, whole = _framed(history, layout)
+    survived: list[Batch] = []
+    published = iter(history)
+    framer = Framer(SHARD, layout, START, TINY)
+    for _ in range(data.draw(st.integers(0, 3))):
+        batches: list[Batch] = []
+        for txn in list(published):
+            _publish(framer, txn, batches, framer.resume.partial_events if framer.split_gtid == txn.gtid else 0)
+        batches.append(framer.take())
+        survived += batches[: data.draw(st.integers(0, len(batches)))]
+        states = [decode(batch.records[-1][1])[1] for batch in survived]
+        point = resume_point(states) if states else START
+        done = [txn.position for txn in history].index(point.position) + 1 if point.position != START.position else 0
+        published = iter(history[done:])
+        framer = Framer(SHARD, layout, point, TINY)
+    for txn in published:
+        _publish(framer, txn, survived, framer.resume.partial_events if framer.split_gtid == txn.gtid else 0)
+    survived.append(framer.take())
+    once, again = read(whole), read(survived)
+    assert {p: _events(again[p]) for p in again} == {p: _events(once[p]) for p in once}
+
+
+@given(histories(), st.integers(1, 4))
+def test_the_map_of_open_transactions_survives_in_the_states(history: list[SourceTransaction], every: int) -> None:
+    """Deltas since the last whole map give the publisher's map, wherever the topic's tail is cut."""
+    layout, limits = Layout(2), Limits(batch_bytes=300, open_map_every=every, open_map_small=0)
+    framer, batches = Framer(SHARD, layout, START, limits), []
+    expected: dict[int, OpenTransaction] = {}
+    for txn in history:
+        _publish(framer, txn, batches)
+        batches.append(framer.take())
+        expected.update((each.txn, each) for each in txn.opened)
+        for closed in txn.closed:
+            expected.pop(closed, None)
+        states = [decode(batch.records[-1][1])[1] for batch in batches]
+        point = resume_point(states)
+        assert point.open_transactions == expected == framer.resume.open_transactions
+        assert point == framer.resume
+
+
+def _rows(count: int, size: int = 10) -> list[Any]:
+    return [RowChange(row_key("t", [n]), VALUE, b"{%s}" % (b"x" * size)) for n in range(count)]
+
+
+def _txn(number: int, changes: list[Any], **more: Any) -> SourceTransaction:
+    return SourceTransaction(f"MariaDB/0-1-{number}", f"MariaDB/0-1-{number}", 1_700_000_000, changes, **more)
+
+
+def test_many_small_transactions_share_a_frame() -> None:
+    """At full rate a reader pays per frame, not per transaction."""
+    _, batches = _framed([_txn(n, _rows(1)) for n in range(1, 101)], Layout(1), Limits())
+    [batch] = batches
+    name, frame = decode(batch.records[0][1])
+    assert (name, len(frame["keys"]), len(frame["gtids"]), frame["positions"]) == ("RowFrame", 100, 100, [])
+    assert (batch.rows, batch.transactions, batch.events) == (100, 100, 100)
+
+
+def test_frames_are_bounded_in_rows_and_bytes() -> None:
+    """No frame grows so large that a reader stalls on it."""
+    _, batches = _framed([_txn(1, _rows(1200))], Layout(1), Limits())
+    counts = [len(decode(v)[1]["keys"]) for _, v in batches[0].records if decode(v)[0] == "RowFrame"]
+    assert counts == [500, 500, 200]
+    _, batches = _framed([_txn(1, _rows(10, 100_000))], Layout(1), Limits())
+    sizes = [len(v) for _, v in batches[0].records if decode(v)[0] == "RowFrame"]
+    assert len(sizes) == 4
+    assert max(sizes) < 400_000
+
+
+def test_a_giant_transaction_is_alone_in_its_batches_until_it_ends() -> None:
+    """Markers of its batches repeat the last whole position and say that more is coming."""
+    small, giant, after = _txn(1, _rows(2)), _txn(2, _rows(400)), _txn(3, _rows(1))
+    _, batches = _framed([small, giant, after], Layout(2), Limits(batch_bytes=4096))
+    markers = [decode(v)[1] for batch in batches for p, v in batch.records if p == 0 and decode(v)[0] == "Marker"]
+    assert len(batches) > 3
+    assert (markers[0]["position"], markers[0]["ordinal"], markers[0]["whole"]) == (small.position, 2, True)
+    for marker in markers[1:-1]:
+        assert (marker["position"], marker["ordinal"], marker["whole"]) == (small.position, 2, False)
+    assert (markers[-1]["position"], markers[-1]["ordinal"], markers[-1]["whole"]) == (after.position, 403, True)
+    for batch in batches[1:-1]:
+        gtids = {g for _, v in batch.records if decode(v)[0] == "RowFrame" for g in decode(v)[1]["gtids"]}
+        assert gtids == {giant.gtid}
+
+
+def test_an_image_above_the_bound_is_published_as_void() -> None:
+    """A huge row is read through; it does not stop the stream."""
+    _, batches = _framed([_txn(1, [RowChange(b"t\0[1]", VALUE, b"x" * 900_001)])], Layout(1), Limits())
+    frame = decode(batches[0].records[0][1])[1]
+    assert (frame["operations"], frame["images"]) == (bytes([VOID]), [b""])
+
+
+def test_a_key_above_the_bound_voids_its_table() -> None:
+    """A key that can't be carried must not leave its old entry looking fresh."""
+    change = RowChange(row_key("t", ["k" * 70_000]), VALUE, b"{}")
+    _, batches = _framed([_txn(1, [change])], Layout(3), Limits())
+    voids = [p for p, v in batches[0].records if decode(v)[0] == "TableVoid" and decode(v)[1]["table"] == "t"]
+    assert voids == [0, 1, 2]
+
+
+def test_a_table_image_above_the_bound_becomes_an_awaited_write() -> None:
+    """A huge table is read through."""
+    change = TableImage(7, "db.t", "transactional", "image", image=b"x" * 100)
+    _, batches = _framed([_txn(1, [change])], Layout(1), Limits(table_image_bytes_max=99))
+    fields = decode(batches[0].records[0][1])[1]
+    assert (fields["change"], fields["image"]) == ("written", None)
+
+
+def test_a_commit_also_goes_where_its_transaction_wrote_without_a_write_id() -> None:
+    """Whoever holds an object that the transaction touched must hear of its end."""
+    layout = Layout(64)
+    opened = OpenTransaction(5, ((7, 1),), True, (8, 9))
+    first = _txn(1, [], opened=(opened,))
+    _, batches = _framed([first, _txn(2, [CommitTransaction(5, ((6, 1),))], closed=(5,))], layout, Limits())
+    there = {p for batch in batches for p, v in batch.records if decode(v)[0] == "CommitTxn"}
+    assert there == {layout.table_partition(table) for table in (6, 7, 8, 9)}
+
+
+def test_a_new_epoch_starts_alone_and_numbers_from_one() -> None:
+    """Lost history: everything of the old epoch is void, everywhere, and the low-water moves to the new start."""
+    framer, _ = _framed([_txn(1, _rows(3))], Layout(2), Limits())
+    framer.start_epoch("MariaDB/0-2-900", 1_700_000_100, "history_lost")
+    with pytest.raises(BatchError):
+        framer.start_epoch("MariaDB/0-2-900", 1_700_000_100, "history_lost")
+    records = read([framer.take()])
+    for partition in (0, 1):
+        name, start = records[partition][0]
+        assert (name, start["epoch"], start["ordinal"], start["position"]) == ("EpochStart", 2, 1, "MariaDB/0-2-900")
+        marker = records[partition][1][1]
+        assert (marker["epoch"], marker["ordinal"], marker["low_water"]) == (2, 1, "MariaDB/0-2-900")
+    state = records[framer.layout.home_partition(SHARD)][-1][1]
+    assert (state["sequence"], state["whole"]) == (1, True)
+
+
+def test_an_epoch_never_goes_back() -> None:
+    """Older epochs are void in every store; publishing into one would be silently dropped."""
+    framer = Framer(SHARD, Layout(1), START)
+    with pytest.raises(BatchError):
+        framer.start_epoch("MariaDB/0-1-1", 0, "restored", epoch=1)
+
+
+def test_nothing_is_published_before_an_epoch_has_started() -> None:
+    """Records without an epoch would have no order."""
+    with pytest.raises(BatchError):
+        Framer(SHARD, Layout(1)).take()
+
+
+def test_only_the_transaction_that_is_partly_out_may_follow() -> None:
+    """A source that resumed elsewhere must not mix its rows into a half-published transaction."""
+    point = ResumePoint(
+        SHARD, 1, 5, "MariaDB/0-1-1", 0, "MariaDB/0-1-0", partial_gtid="MariaDB/0-1-2", partial_events=3
+    )
+    with pytest.raises(BatchError):
+        Framer(SHARD, Layout(1), point).add(_txn(3, _rows(5)), 0, 5)
+    with pytest.raises(BatchError):
+        Framer(SHARD, Layout(1), point).add(_txn(2, _rows(5)), 0, 5)
+    with pytest.raises(BatchError):
+        Framer(SHARD, Layout(1), point).advance("MariaDB/0-1-2", 0)
+    framer = Framer(SHARD, Layout(1), point)
+    framer.add(_txn(2, _rows(5)), 3, 5)
+    assert (framer.resume.ordinal, framer.resume.partial_gtid) == (7, "")
+
+
+@pytest.mark.parametrize("change", [RowChange(b"no separator", VALUE, b"{}"), RowChange(b"\0[1]", VALUE, b"{}")])
+def test_a_row_without_a_table_is_refused_at_the_publisher(change: RowChange) -> None:
+    """A key that no store could hold must not become a poison message for every reader."""
+    with pytest.raises(KeyFormatError):
+        _framed([_txn(1, [change])], Layout(1))
+
+
+def test_an_operation_that_is_none_is_refused_at_the_publisher() -> None:
+    """The same for an operation nobody knows."""
+    with pytest.raises(BatchError):
+        _framed([_txn(1, [RowChange(b"t\0[1]", 4, b"")])], Layout(1))
+
+
+def test_a_value_without_an_image_is_published_as_void() -> None:
+    """An unknown image is never taken for a known one."""
+    _, batches = _framed([_txn(1, [RowChange(b"t\0[1]", VALUE, b"")])], Layout(1))
+    assert decode(batches[0].records[0][1])[1]["operations"] == bytes([VOID])
+
+
+def test_ordinals_far_apart_start_a_new_frame() -> None:
+    """Offsets within a frame fit Avro's int."""
+    framer = Framer(SHARD, Layout(2), START)
+    key = next(row_key("t", [n]) for n in range(99) if Layout(2).partition_of(row_key("t", [n])) == 0)
+    framer.add(_txn(1, [RowChange(key, VALUE, b"{}")]), 0, 1)
+    framer._at.ordinal += INT_MAX
+    framer.add(_txn(2, [RowChange(key, VALUE, b"{}"), VoidTable("t", "x")]), 0, 2)
+    frames = [decode(v)[1] for p, v in framer.take().records if decode(v)[0] == "RowFrame"]
+    assert [frame["ordinals"] for frame in frames] == [[1], [1]]

@@ -1,0 +1,207 @@
+"""Records on the wire: they decode for ever, and what is none is refused with a code."""
+
+from __future__ import annotations
+
+import json
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastavro import parse_schema, schemaless_writer
+from fastavro.schema import fingerprint
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stream import codec
+from stream.codec import CodecError, check, check_frame, decode, encode
+
+FIXTURES = sorted((Path(__file__).parent / "fixtures").glob("records.*.json"))
+
+
+def _rebuilt(value: Any) -> Any:
+    """JSON fixture value → field value; bytes are written ``{"hex": …}``."""
+    if isinstance(value, dict):
+        return bytes.fromhex(value["hex"]) if value.keys() == {"hex"} else {k: _rebuilt(v) for k, v in value.items()}
+    return [_rebuilt(each) for each in value] if isinstance(value, list) else value
+
+
+KEPT = [
+    pytest.param(name, bytes.fromhex(kept["message"]), _rebuilt(kept["fields"]), id=f"{file.stem}-{name}")
+    for file in FIXTURES
+    for name, kept in json.loads(file.read_text(encoding="utf-8")).items()
+]
+SAMPLES = {param.values[0]: (param.values[1], param.values[2]) for param in KEPT}
+FRAME: dict[str, Any] = SAMPLES["RowFrame"][1]  # type: ignore[assignment]
+
+
+def _frame(**changes: Any) -> dict[str, Any]:
+    return {**FRAME, **changes}
+
+
+@pytest.mark.parametrize(("name", "message", "fields"), KEPT)
+def test_messages_of_every_version_ever_written_decode_for_ever(
+    name: str, message: bytes, fields: dict[str, Any]
+) -> None:
+    """A topic outlives the program that wrote it: these bytes are kept and must never fail."""
+    got_name, got = decode(message)
+    assert got_name == name
+    assert {field: got[field] for field in fields} == fields
+    check(got_name, got)
+
+
+def test_every_record_has_a_kept_message() -> None:
+    """A new record needs a fixture before it goes on the wire."""
+    assert set(SAMPLES) == set(codec.RECORDS)
+
+
+@pytest.mark.parametrize("name", codec.RECORDS)
+def test_what_is_encoded_decodes_to_the_same(name: str) -> None:
+    """Encoding and decoding are inverse for every record."""
+    fields = SAMPLES[name][1]
+    assert decode(encode(name, fields)) == (name, fields)
+
+
+def test_the_fingerprint_is_the_one_of_the_avro_specification() -> None:
+    """Any Avro reader computes the same fingerprint, so it needs no registry of ours."""
+    assert fingerprint('"int"', "CRC-64-AVRO") == 0x7275D51A3F395C8F.to_bytes(8, "little").hex()
+    schema = json.loads(codec.schema_text("Marker"))
+    assert encode("Marker", SAMPLES["Marker"][1])[:10] == codec.header_of(schema) == codec.header("Marker")
+
+
+def _older(name: str, *missing: str) -> dict[str, Any]:
+    schema: dict[str, Any] = json.loads(codec.schema_text(name))
+    schema["fields"] = [field for field in schema["fields"] if field["name"] not in missing]
+    return schema
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "default"), [("RowFrame", "origins", []), ("Marker", "whole", True)], ids=["RowFrame", "Marker"]
+)
+def test_a_message_of_an_older_schema_reads_with_the_new_fields_default(
+    monkeypatch: pytest.MonkeyPatch, name: str, field: str, default: Any
+) -> None:
+    """Fields may be added with a default; what was written before them stays readable."""
+    older = _older(name, field)
+    known = dict(codec._KNOWN)
+    codec._register(known, codec._CURRENT[name], older)
+    monkeypatch.setattr(codec, "_KNOWN", known)
+    record = {key: value for key, value in SAMPLES[name][1].items() if key != field}
+    out = BytesIO()
+    out.write(codec.header_of(older))
+    schemaless_writer(out, parse_schema(older), record)
+    assert decode(out.getvalue()) == (name, {**record, field: default})
+    assert codec.headers(name) == {codec.header(name), codec.header_of(older)}
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        (b"", "not_freshet"),
+        (b"hello world, I am JSON", "not_freshet"),
+        (b"\x00\x00\x00\x00\x07registry", "not_freshet"),
+        (b"\xc3", "truncated"),
+        (b"\xc3\x01\x01\x02", "truncated"),
+        (b"\xc3\x01" + b"\x07" * 30, "unknown_schema"),
+        (encode("RowFrame", FRAME)[:-1], "truncated"),
+        (encode("RowFrame", FRAME)[:40], "truncated"),
+        (encode("RowFrame", FRAME)[:10], "truncated"),
+        (encode("RowFrame", FRAME) + b"\0", "trailing_bytes"),
+        (encode("Marker", SAMPLES["Marker"][1])[:10] + b"\x04\xff\xff" + b"\0" * 20, "bad_field"),
+    ],
+)
+def test_what_is_no_message_of_ours_is_refused_with_its_code(message: bytes, code: str) -> None:
+    """A poison message gets a stable reason, whatever it is."""
+    with pytest.raises(CodecError) as refused:
+        decode(message)
+    assert refused.value.code == code
+    assert "\n" not in str(refused.value)
+
+
+def _verdict(message: bytes) -> str:
+    try:
+        check(*decode(message))
+    except CodecError as error:
+        return error.code
+    return ""
+
+
+@given(st.sampled_from(codec.RECORDS), st.data())
+def test_damaged_messages_never_raise_anything_else(name: str, data: st.DataObject) -> None:
+    """No bytes in a topic can end a reader: all it meets is CodecError."""
+    message = bytearray(SAMPLES[name][0])
+    for _ in range(data.draw(st.integers(1, 4))):
+        message[data.draw(st.integers(0, len(message) - 1))] = data.draw(st.integers(0, 255))
+    del message[data.draw(st.integers(0, len(message))) :]
+    codes = {"", "not_freshet", "truncated", "unknown_schema", "bad_field", "trailing_bytes"}
+    assert _verdict(bytes(message)) in codes
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        _frame(keys=[]),
+        _frame(keys=FRAME["keys"][:2]),
+        _frame(images=FRAME["images"][:2]),
+        _frame(operations=b"\1\2"),
+        _frame(operations=b"\1\2\4"),
+        _frame(operations=b"\0\2\3"),
+        _frame(ordinals=[0, 1, 2]),
+        _frame(ordinals=[1, 3, 2]),
+        _frame(ordinals=[1, 1, 2]),
+        _frame(ordinals=[1, 2, 2**40]),
+        _frame(ordinal=-1),
+        _frame(ordinal=2**63 - 2),
+        _frame(transactions=[3]),
+        _frame(transactions=[1, 1]),
+        _frame(transactions=[4, -1]),
+        _frame(transactions=[3, 0]),
+        _frame(gtids=["MariaDB/0-1-5"]),
+        _frame(timestamps=[1]),
+        _frame(positions=["MariaDB/0-1-5"]),
+        _frame(origins=["", "", ""]),
+        _frame(keys=[b"shop.orders[7]", *FRAME["keys"][1:]]),
+        _frame(keys=[b"\0[7]", *FRAME["keys"][1:]]),
+        _frame(keys=[b"\x01t\0[7]", *FRAME["keys"][1:]]),
+        _frame(images=[b"", b"", b""]),
+        _frame(images=[b"{}", b"{}", b""]),
+        _frame(epoch=0),
+        _frame(shard=""),
+    ],
+)
+def test_frames_that_cannot_be_are_refused(frame: dict[str, Any]) -> None:
+    """A frame whose columns disagree is a dead letter, never half folded."""
+    with pytest.raises(CodecError) as refused:
+        check_frame(frame)
+    assert refused.value.code == "bad_field"
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("Marker", {"ordinal": -1}),
+        ("Marker", {"layout": ""}),
+        ("TableVoid", {"table": ""}),
+        ("TableVoid", {"epoch": 0}),
+        ("TableImage", {"change": "eaten"}),
+        ("TableImage", {"kind": "view"}),
+        ("TableImage", {"table_id": 0}),
+        ("CommitTxn", {"write_ids": [{"table_id": 1, "write_id": 0}]}),
+        ("AbortTxn", {"txn": 0}),
+        ("AllocWriteId", {"write_id": -3}),
+        ("NameBinding", {"name": ""}),
+        ("SourceState", {"sequence": 0}),
+        ("SourceState", {"partial_gtid": ""}),
+    ],
+)
+def test_records_with_a_field_out_of_range_are_refused(name: str, changes: dict[str, Any]) -> None:
+    """What Avro lets through but history can't hold is refused before it is folded."""
+    with pytest.raises(CodecError):
+        check(name, {**SAMPLES[name][1], **changes})
+
+
+@pytest.mark.parametrize("record", [{}, {**FRAME, "ordinal": "one"}, {**FRAME, "ordinal": 2**80}, {**FRAME, "keys": 1}])
+def test_records_that_do_not_fit_their_schema_are_not_written(record: dict[str, Any]) -> None:
+    """A mistake at the writer is an error there, not a poison message for everybody."""
+    with pytest.raises(CodecError):
+        encode("RowFrame", record)

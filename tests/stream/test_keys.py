@@ -1,0 +1,129 @@
+"""Row keys and layouts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stream.keys import KeyFormatError, Layout, LayoutError, row_key, split_row_key
+
+values = st.one_of(
+    st.integers(-(2**70), 2**70),
+    st.text(st.characters(codec="utf-8"), max_size=20),
+    st.booleans(),
+    st.builds(lambda text: {"base64": text}, st.text("abcXYZ019+/=", max_size=12)),
+)
+tables = st.text(st.characters(codec="utf-8", min_codepoint=2), min_size=1, max_size=20)
+keys = st.lists(values, min_size=1, max_size=4)
+layouts = st.builds(Layout, st.integers(1, 64), st.dictionaries(tables, st.integers(1, 4), max_size=4))
+
+
+@given(tables, keys)
+def test_a_row_key_splits_into_what_it_was_made_of(table: str, primary_key: list[Any]) -> None:
+    """A key in the store names its table and primary key without asking anybody."""
+    assert split_row_key(row_key(table, primary_key)) == (table, primary_key)
+
+
+def test_row_keys_are_compact_json_with_utf8_kept() -> None:
+    """The bytes of a key are the interface between sources, stores and readers, and must never change."""
+    key = row_key("shop.orders", [7, "ü", {"base64": "AAE="}, "1.50"])
+    assert key == b'shop.orders\0[7,"\xc3\xbc",{"base64":"AAE="},"1.50"]'
+
+
+@pytest.mark.parametrize(
+    ("table", "primary_key"),
+    [
+        ("t", []),
+        ("t", [None]),
+        ("t", [1, float("nan")]),
+        ("t", [float("inf")]),
+        ("t", ["\ud800"]),
+        ("", [1]),
+        ("a\0b", [1]),
+        ("\x01", [1]),
+    ],
+)
+def test_what_names_no_row_is_refused(table: str, primary_key: list[Any]) -> None:
+    """NULL, NaN and unencodable values never become a key that another row could share."""
+    with pytest.raises(KeyFormatError):
+        row_key(table, primary_key)
+
+
+def test_a_text_key_that_says_null_is_a_key() -> None:
+    """Only the value NULL is refused, not text that looks like it."""
+    assert split_row_key(row_key("t", ["null"])) == ("t", ["null"])
+
+
+@pytest.mark.parametrize("key", [b"", b"\0[1]", b"t[1]", b"t\0[1", b"\x01t\0[1]", b"\xff\0[1]", b"t\0{}"])
+def test_bytes_that_are_no_row_key_are_refused_with_one_clear_error(key: bytes) -> None:
+    """A damaged key is an error of ours, not whatever a parser throws."""
+    with pytest.raises(KeyFormatError):
+        split_row_key(key)
+
+
+@given(layouts)
+def test_a_layout_reads_back_from_its_text(layout: Layout) -> None:
+    """The layout is repeated in every marker as text and must mean the same to everybody."""
+    assert Layout.parse(str(layout)) == layout
+    assert hash(Layout.parse(str(layout))) == hash(layout)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "xxh3_64",
+        "crc32;partitions=4",
+        "xxh3_64;partitions=x",
+        "xxh3_64;partitions=0",
+        "xxh3_64;partitions=4;partitions=5",
+        "xxh3_64;partitions=4;colour=red",
+        "xxh3_64;partitions=4;prefix=t:0",
+        "xxh3_64;partitions=4;prefix=",
+        "xxh3_64;partitions=²",
+    ],
+)
+def test_a_text_that_is_no_layout_is_refused(text: str) -> None:
+    """A reader that misunderstood the layout would look for keys in the wrong place."""
+    with pytest.raises(LayoutError):
+        Layout.parse(text)
+
+
+@given(layouts, tables, keys)
+def test_a_key_lies_in_one_of_the_partitions(layout: Layout, table: str, primary_key: list[Any]) -> None:
+    """Every key has exactly one partition."""
+    assert 0 <= layout.partition_of(row_key(table, primary_key)) < layout.partitions
+
+
+def test_the_partition_of_a_key_is_the_named_hash_of_its_bytes() -> None:
+    """Anybody can compute a partition from the layout's text; it can never change."""
+    key = row_key("shop.orders", [7])
+    assert Layout(16).partition_of(key) == xxhash.xxh3_64_intdigest(key) % 16
+    assert Layout(1000).partition_of(key) == 777
+    assert Layout(1000).table_partition(42) == xxhash.xxh3_64_intdigest(b"42") % 1000
+    assert Layout(1000).home_partition("shop/0") == xxhash.xxh3_64_intdigest(b"shop/0") % 1000
+
+
+@given(st.integers(), st.integers(), st.text(st.characters(codec="utf-8")))
+def test_tables_that_share_a_declared_prefix_share_partitions(customer: int, order: int, note: str) -> None:
+    """Composite objects are read from one partition: a customer and all its orders."""
+    layout = Layout(64, {"shop.customers": 1, "shop.orders": 1})
+    of_customer = layout.partition_of(row_key("shop.customers", [customer]))
+    assert layout.partition_of(row_key("shop.orders", [customer, order, note])) == of_customer
+
+
+def test_tables_without_a_prefix_are_spread_by_their_whole_key() -> None:
+    """A declared prefix of one table changes nothing for the others."""
+    key = row_key("shop.notes", [7, 1])
+    assert Layout(64, {"shop.orders": 1}).partition_of(key) == Layout(64).partition_of(key)
+
+
+def test_what_is_no_row_key_still_has_a_partition() -> None:
+    """Routing never fails on bad input."""
+    layout = Layout(8, {"t": 1})
+    assert 0 <= layout.partition_of(b"t\0[1,") < 8
+    assert 0 <= layout.partition_of(b"") < 8
