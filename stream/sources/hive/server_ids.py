@@ -80,17 +80,18 @@ class ServerIds:
         found = ((name, self._lists.get(name)) for name in sorted(self._names_of.get(txn, ())))
         return [(name, write_id) for name, ids in found if ids is not None for write_id in ids.held_by(txn)]
 
-    def rename(self, old: str, new: str) -> None:
-        """All ids under ``old``, those of open writers too, are under ``new`` from here on."""
+    def rename(self, old: str, new: str) -> bool:
+        """All ids under ``old``, those of open writers too, are under ``new`` from here on; False: there are none."""
         ids = self._lists.pop(old, None)
         if ids is None:
-            return
+            return False
         self._lists[new] = ids
         self._doubtful.pop(new, None)
         for _, txn in ids.open:
             names = self._names_of.setdefault(txn, set())
             names.discard(old)
             names.add(new)
+        return True
 
     def drop(self, name: str) -> None:
         """The transactional table of that name was dropped: its ids may be gone, or kept for the next of the name."""

@@ -37,6 +37,7 @@ from stream.sources.hive.messages import (
     parse_table,
 )
 from stream.sources.hive.server_ids import ServerIds
+from stream.write_ids import WriteIds
 
 EVERY_TABLE: Final = "*"
 DEFAULT_CATALOG: Final = "hive"
@@ -268,7 +269,7 @@ class HiveTranslator:
         write_id = integer(event.message, "writeId", 0)
         changes: list[Change] = []
         if before.name != after.name:
-            changes.append(self._rename(before, after))
+            changes += self._rename(before, after)
         elif after.name not in self._tables or self._tables[after.name].table_id != after.table_id:
             changes.append(BindName(after.name, after.table_id))
         self._bind(after)
@@ -281,11 +282,16 @@ class HiveTranslator:
         assert ids is not None, "a seeded name has a list"
         return [ResetWriteIds(table.table_id, ids.whole_text(table.name), committed=False)]
 
-    def _rename(self, before: TableObject, after: TableObject) -> BindName:
+    def _rename(self, before: TableObject, after: TableObject) -> list[Change]:
+        """Ids move with a transactional table; one that has none to move gets those that wait under its new name."""
         self._tables.pop(before.name, None)
-        if after.transactional:
-            self._ids.rename(before.name, after.name)
-        return BindName(after.name, after.table_id, before.name)
+        changes: list[Change] = [BindName(after.name, after.table_id, before.name)]
+        if after.transactional and self._ids.rename(before.name, after.name):
+            return changes
+        if self._ids.get(before.name) is not None or self._ids.get(after.name) is not None:
+            changes.append(ResetWriteIds(after.table_id, WriteIds().whole_text(after.name), committed=False))
+            changes += self._own_list(after.name, after.table_id)
+        return changes
 
     def _write(self, event: Notification) -> list[Change]:
         """An event that writes a table, or something that is part of it."""

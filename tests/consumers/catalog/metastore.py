@@ -1,0 +1,163 @@
+"""A metastore as naive as possible: its tables as dicts, its log as a list. The independent side of the list tests.
+
+`valid_write_ids` is TxnHandler.getValidWriteIdsForTable read line by line over rows; nothing of Freshet is used.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+NONE_OPEN = 2**63 - 1
+PARAMETERS = {
+    "full": {"transactional": "true", "transactional_properties": "default"},
+    "insert_only": {"transactional": "true", "transactional_properties": "insert_only"},
+    "external": {"EXTERNAL": "TRUE"},
+}
+
+
+@dataclass
+class Metastore:
+    """TXNS, TXN_TO_WRITE_ID, NEXT_WRITE_ID, TBLS and NOTIFICATION_LOG."""
+
+    log: list[dict[str, Any]] = field(default_factory=list)
+    txns: dict[int, str] = field(default_factory=dict)
+    rows: list[tuple[str, int, int]] = field(default_factory=list)
+    next_ids: dict[str, int] = field(default_factory=dict)
+    tables: dict[str, tuple[int, str]] = field(default_factory=dict)
+    versions: dict[str, int] = field(default_factory=dict)
+    last_txn: int = 0
+    last_table: int = 0
+
+    def _notify(self, event_type: str, name: str = "", **message: Any) -> None:
+        db, _, table = name.partition(".")
+        event_id = len(self.log) + 1
+        row = {"eventId": event_id, "eventTime": 1_700_000_000 + event_id, "eventType": event_type}
+        self.log.append(row | {"cat": None, "db": db or None, "table": table or None, "message": message})
+
+    def _object(self, name: str) -> str:
+        table_id, kind = self.tables[name]
+        db, _, table = name.partition(".")
+        parameters = {**PARAMETERS[kind], "version": str(self.versions.get(name, 0))}
+        struct = {
+            "1": {"str": table},
+            "2": {"str": db},
+            "9": {"map": ["str", "str", len(parameters), parameters]},
+            "25": {"i64": table_id},
+        }
+        return json.dumps(struct)
+
+    def open_txns(self, count: int) -> list[int]:
+        """OPEN_TXN over a range."""
+        opened = list(range(self.last_txn + 1, self.last_txn + count + 1))
+        self.last_txn += count
+        self.txns.update(dict.fromkeys(opened, "open"))
+        self._notify("OPEN_TXN", txnIds=None, fromTxnId=opened[0], toTxnId=opened[-1])
+        return opened
+
+    def open_read_only(self) -> None:
+        """Uses up a transaction id without an event, and ends it without one."""
+        self.last_txn += 1
+        self.txns[self.last_txn] = "committed"
+
+    def allocate(self, name: str, txns: list[int], *, reallocate: bool = False) -> None:
+        """ALLOC_WRITE_ID_EVENT, unless all of them have an id; the table need not exist."""
+        if reallocate:
+            self.rows = [row for row in self.rows if not (row[0] == name and row[1] in txns)]
+        held = {row[1] for row in self.rows if row[0] == name}
+        new = [txn for txn in sorted(txns) if txn not in held]
+        if not new:
+            return
+        first = self.next_ids.get(name, 1)
+        self.next_ids[name] = first + len(new)
+        ids = list(range(first, first + len(new)))
+        self.rows += [(name, txn, write_id) for txn, write_id in zip(new, ids, strict=True)]
+        db, _, table = name.partition(".")
+        self._notify("ALLOC_WRITE_ID_EVENT", name, dbName=db, tableName=table, txnIdList=new, writeIdList=ids)
+
+    def end(self, txn: int, *, commit: bool) -> None:
+        """COMMIT_TXN or ABORT_TXN; neither names a table."""
+        self.txns[txn] = "committed" if commit else "aborted"
+        self._notify("COMMIT_TXN" if commit else "ABORT_TXN", txnid=txn)
+
+    def create(self, name: str, kind: str) -> None:
+        """CREATE_TABLE."""
+        self.last_table += 1
+        self.tables[name] = (self.last_table, kind)
+        self._notify("CREATE_TABLE", name, tableObjJson=self._object(name))
+
+    def alter(self, name: str, txn: int = 0) -> None:
+        """ALTER_TABLE, at once and for good; within ``txn`` it carries its write id."""
+        before = self._object(name)
+        self.versions[name] = self.versions.get(name, 0) + 1
+        write_id = next((row[2] for row in self.rows if row[0] == name and row[1] == txn), -1 if not txn else 0)
+        self._notify(
+            "ALTER_TABLE", name, tableObjBeforeJson=before, tableObjAfterJson=self._object(name), writeId=write_id
+        )
+
+    def convert(self, name: str) -> None:
+        """External to full ACID: the next id is seeded, with no event of its own. Refused where ids were given out."""
+        if name in self.next_ids:
+            return
+        before = self._object(name)
+        self.tables[name] = (self.tables[name][0], "full")
+        self.next_ids[name] = 10_000_001
+        self._notify("ALTER_TABLE", name, tableObjBeforeJson=before, tableObjAfterJson=self._object(name), writeId=-1)
+
+    def rename(self, old: str, new: str) -> None:
+        """ALTER_TABLE with another name; ids move at once if the table is transactional. Columns hold the new name."""
+        transactional = self.tables[old][1] != "external"
+        if transactional and old in self.next_ids and new in self.next_ids:
+            return
+        before = self._object(old)
+        self.tables[new] = self.tables.pop(old)
+        self.versions[new] = self.versions.pop(old, 0)
+        if transactional:
+            self.rows = [(new if name == old else name, txn, write_id) for name, txn, write_id in self.rows]
+            if old in self.next_ids:
+                self.next_ids[new] = self.next_ids.pop(old)
+        self._notify("ALTER_TABLE", new, tableObjBeforeJson=before, tableObjAfterJson=self._object(new), writeId=-1)
+
+    def drop(self, name: str, *, keep: bool = False) -> None:
+        """DROP_TABLE; ``keep``: without its data, so its ids stay. The event doesn't say."""
+        shown = self._object(name)
+        transactional = self.tables.pop(name)[1] != "external"
+        if transactional and not keep:
+            self.rows = [row for row in self.rows if row[0] != name]
+            self.next_ids.pop(name, None)
+        self._notify("DROP_TABLE", name, tableObjJson=shown)
+
+    def drop_database(self, db: str) -> None:
+        """A cascade: each table, then the database and all ids under its names."""
+        for name in sorted(self.tables):
+            if name.startswith(f"{db}."):
+                self.drop(name)
+        self.rows = [row for row in self.rows if not row[0].startswith(f"{db}.")]
+        self.next_ids = {name: at for name, at in self.next_ids.items() if not name.startswith(f"{db}.")}
+        self._notify("DROP_DATABASE")
+        self.log[-1]["db"] = db
+
+    def valid_write_ids(self, name: str) -> str:
+        """What get_valid_write_ids answers to a reader outside any transaction."""
+        mine = sorted((write_id, txn) for table, txn, write_id in self.rows if table == name)
+        hwm = mine[-1][0] if mine else self.next_ids.get(name, 1) - 1
+        invalid: list[int] = []
+        aborted: list[int] = []
+        min_open, found_valid = NONE_OPEN, False
+        for write_id, txn in mine:
+            state = self.txns[txn]
+            if state == "committed":
+                found_valid = True
+                continue
+            invalid.append(write_id)
+            if state == "aborted":
+                aborted.append(write_id)
+            else:
+                min_open = min(min_open, write_id)
+        if not found_valid and invalid:
+            hwm = invalid[0]
+            invalid = [hwm]
+            aborted = [hwm] if hwm != min_open else []
+        opened = [write_id for write_id in invalid if write_id not in aborted]
+        return f"{name}:{hwm}:{min_open}:{','.join(map(str, opened))}:{','.join(map(str, aborted))}"
