@@ -1,0 +1,71 @@
+"""``freshet compare`` says newer, older, same or unknown, and why."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from freshet.cli import run
+from tokens import EventToken, Order, Position, TokenError, Vector
+from tokens.comparison import compare_texts
+
+A = "MySQL56/00010203-0405-0607-0809-0a0b0c0d0e0f"
+EVENT = EventToken(5, "ks/0", Position.parse("MariaDB/0-1-5"))
+
+
+def _vector(epoch: int, position: str, shard: str = "ks/0") -> str:
+    return str(Vector().with_component(shard, epoch, Position.parse(position)))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "order", "why"),
+    [
+        (f"{A}:1-9", f"{A}:1-5", Order.NEWER, "A holds all of B"),
+        ("MariaDB/0-1-5", "MariaDB/0-1-6", Order.OLDER, "B holds all of A"),
+        ("MariaDB/0-1-5", "MariaDB/0-2-5", Order.UNKNOWN, "two servers"),
+        ("MariaDB/0-1-5", "HiveEvent/5", Order.UNKNOWN, "nothing in common"),
+        ("FilePos/a.1:5", "FilePos/b.1:5", Order.UNKNOWN, "base names"),
+        (f"{A}:1-9:", f"{A}:1-5:6-9", Order.SAME, "both hold the same"),
+        (f"{A}:1", f"{A}:2", Order.UNKNOWN, "each holds something"),
+        (str(EVENT), "time=9;shard=ks/0;position=MariaDB/0-1-4", Order.NEWER, "in ks/0, epoch 0: A holds all of B"),
+        (str(EVENT), "time=9;shard=ks/0;epoch=1;position=MariaDB/0-1-4", Order.UNKNOWN, "timestamps don't order"),
+        (str(EVENT), _vector(0, "MariaDB/0-1-6"), Order.OLDER, "ks/0: B holds all of A"),
+        (_vector(0, "MariaDB/0-1-6"), str(EVENT), Order.NEWER, "ks/0: A holds all of B"),
+        (_vector(0, "MariaDB/0-1-6"), _vector(1, "MariaDB/0-1-6"), Order.UNKNOWN, "epochs 0 and 1"),
+        (_vector(0, "MariaDB/0-1-6"), str(Vector()), Order.NEWER, "only A has seen it"),
+        (str(Vector()), str(Vector()), Order.SAME, "both are empty"),
+        ("[11:7,8]", "db.t:12:7:7,8,12:", Order.SAME, "each serves a reader of the other"),
+        ("[12:7,12]", "[12:7,8,12]", Order.NEWER, "write id 8 committed in A only"),
+        ("[12:7,8,12]", "[12:7,12]", Order.OLDER, "write id 8 committed since A"),
+        ("db.t:13:7:7,13:", "db.t:13:7:7,12:", Order.UNKNOWN, "write id 12 committed in A only, write id 13 in B only"),
+        ("db.t:5:7::", "db.u:5:7::", Order.UNKNOWN, "two tables: db.t and db.u"),
+    ],
+)
+def test_each_kind_is_compared_with_a_reason(a: str, b: str, order: Order, why: str) -> None:
+    """Positions, event tokens, vectors and lists; swapping the sides reverses the answer."""
+    found = compare_texts(a, b)
+    assert found.order is order
+    assert why in found.why
+    assert compare_texts(b, a).order is order.reversed()
+
+
+def test_two_kinds_are_refused() -> None:
+    """A position and a list have no order; a text of no kind is refused with examples."""
+    with pytest.raises(TokenError, match=r"position .* write-id list"):
+        compare_texts("MariaDB/0-1-5", "db.t:5:7::")
+    with pytest.raises(TokenError) as refused:
+        compare_texts("what", "MariaDB/0-1-5")
+    assert "MariaDB/0-1-5" in refused.value.hint
+
+
+def test_the_command_prints_a_line_or_an_object(capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 0 with a line or JSON for any answer, 1 with a coded error for a text that can't be read."""
+    assert run(["compare", "0-1-5", "0-1-6", "--flavor", "MariaDB"]) == 0
+    assert capsys.readouterr().out == "older: B holds all of A, and more\n"
+    assert run(["compare", "db.t:12:7:7,12:", "db.t:12:7:7,8,12:", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["order"], answer["hive_compare"], answer["a_covers_b"]) == ("newer", 1, True)
+    assert run(["compare", "MariaDB/0-1", "MariaDB/0-1-6"]) == 1
+    assert "error[bad_token]: MariaDB GTID '0-1'" in capsys.readouterr().err
+    assert run(["compare", "MariaDB/0-1-5"]) == 2

@@ -1,0 +1,178 @@
+"""The decision: never fresh unless a naive model proves it, always with a reason for a person."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.tokens import strategies as some
+from tokens import Demand, Freshness, Position, Tag, ValidWriteIdList, Vector, decide
+
+P = Position.parse
+L = ValidWriteIdList.parse
+
+kinds = st.sampled_from([some.mysql_positions, some.mariadb_positions, some.file_positions, some.event_positions])
+
+
+@st.composite
+def situations(draw: st.DrawFn) -> tuple[Demand, Tag]:
+    """A demand and a tag of a small world, often nearly matching."""
+    places = draw(kinds)
+    vector = draw(st.dictionaries(some.shards, st.tuples(st.integers(0, 1), places), max_size=2).map(Vector))
+    lists = st.one_of(st.none(), some.write_id_lists(tables=("db.t", "db.t", "db.t", "db.u", None)))
+    demand = Demand(vector, draw(lists), draw(st.integers(0, 2)), draw(st.booleans()))
+    optional = st.one_of(st.none(), places)
+    tag = Tag(
+        draw(st.one_of(st.just(""), some.shards)),
+        draw(st.integers(0, 1)),
+        draw(optional),
+        draw(optional),
+        draw(optional),
+        draw(lists),
+        draw(st.integers(0, 2)),
+        draw(st.sampled_from([True, True, True, False])),
+    )
+    return demand, tag
+
+
+@given(situations())
+def test_fresh_only_if_the_naive_model_proves_it(situation: tuple[Demand, Tag]) -> None:
+    """FRESH needs a known image, the same table, a covered list, and a place at or past the session's."""
+    demand, tag = situation
+    freshness, why = decide(demand, tag)
+    assert why
+    assert "\n" not in why
+    assert decide(demand, tag) == (freshness, why)
+    assert (freshness is Freshness.FRESH) is (_proven(demand, tag) and _asked(demand))
+    if freshness is Freshness.EVENTUAL:
+        assert not _asked(demand)
+
+
+@given(situations(), some.positions)
+def test_a_later_watermark_never_makes_an_answer_staler(situation: tuple[Demand, Tag], later: Position) -> None:
+    """What is fresh stays fresh when the watermark moves on."""
+    demand, tag = situation
+    if tag.watermark is None or not later.at_or_past(tag.watermark):
+        return
+    moved = Tag(tag.shard, tag.epoch, tag.lo, tag.hi, later, tag.write_ids, tag.table_id, tag.image_known)
+    if decide(demand, tag)[0] is Freshness.FRESH:
+        assert decide(demand, moved)[0] is Freshness.FRESH
+
+
+def _vector(shard: str, epoch: int, position: str) -> Vector:
+    return Vector().with_component(shard, epoch, P(position))
+
+
+def _tag(lo: str = "MariaDB/0-1-5", watermark: str = "MariaDB/0-1-8", epoch: int = 1, shard: str = "ks/0") -> Tag:
+    return Tag(shard, epoch, P(lo) if lo else None, None, P(watermark) if watermark else None)
+
+
+LIST_TAG = Tag("hive/0", 1, P("HiveEvent/9"), None, P("HiveEvent/9"), L("db.t:12:7:7,8,12:"), 4)
+
+
+@pytest.mark.parametrize(
+    ("demand", "tag", "freshness", "why"),
+    [
+        (Demand(), _tag(), Freshness.EVENTUAL, "neither a token nor a write-id list"),
+        (Demand(table_id=4), LIST_TAG, Freshness.EVENTUAL, "neither a token nor a write-id list"),
+        (Demand(given=True), _tag(), Freshness.FRESH, "nothing yet"),
+        (Demand(_vector("ks/0", 1, "MariaDB/0-1-7")), _tag(), Freshness.FRESH, "at or past"),
+        (Demand(_vector("ks/0", 1, "MariaDB/0-1-5")), _tag(watermark=""), Freshness.FRESH, "at or past"),
+        (
+            Demand(_vector("ks/0", 1, "MariaDB/0-1-9")),
+            _tag(),
+            Freshness.STALE,
+            "ks/0 is at MariaDB/0-1-8 here, the session has seen MariaDB/0-1-9",
+        ),
+        (Demand(_vector("ks/0", 1, "MariaDB/0-2-8")), _tag(), Freshness.UNKNOWN, "cannot be compared"),
+        (Demand(_vector("ks/0", 1, "MariaDB/0-2-7")), _tag(), Freshness.FRESH, "at or past"),
+        (Demand(_vector("ks/0", 1, "MySQL56/")), _tag(), Freshness.UNKNOWN, "cannot be compared"),
+        (Demand(_vector("ks/0", 1, "MariaDB/0-1-1")), _tag(lo="", watermark=""), Freshness.UNKNOWN, "nothing says"),
+        (Demand(_vector("ks/0", 2, "MariaDB/0-1-1")), _tag(), Freshness.STALE, "seen epoch 2 of ks/0"),
+        (Demand(_vector("ks/0", 0, "MariaDB/0-1-1")), _tag(), Freshness.UNKNOWN, "history_lost: "),
+        (Demand(_vector("ks/9", 1, "MariaDB/0-1-99")), _tag(), Freshness.FRESH, "at or past"),
+        (Demand(_vector("ks/0", 1, "MariaDB/0-1-1")), _tag(shard=""), Freshness.UNKNOWN, "shard isn't known"),
+        (Demand(given=True), _tag(shard=""), Freshness.FRESH, "nothing yet"),
+        (Demand(write_ids=L("db.t:12:7:7,12:")), LIST_TAG, Freshness.STALE, "write id 8 committed since"),
+        (Demand(write_ids=L("db.t:14:7:7:")), LIST_TAG, Freshness.STALE, "write id 8 and 3 more committed since"),
+        (Demand(write_ids=L("db.t:11:7:7,8:")), LIST_TAG, Freshness.FRESH, "every write of the list is in it"),
+        (Demand(write_ids=L("[11:7,8]"), table_id=4), LIST_TAG, Freshness.FRESH, "every write"),
+        (Demand(write_ids=L("db.u:11:7:7,8:")), LIST_TAG, Freshness.STALE, "of table db.t, the list is of db.u"),
+        (Demand(write_ids=L("db.t:11:7:7,8:"), table_id=5), LIST_TAG, Freshness.STALE, "dropped and re-created"),
+        (Demand(write_ids=L("db.t:1:7:7,8:")), _tag(), Freshness.UNKNOWN, "no write-id list"),
+        (Demand(table_id=5, given=True), _tag(), Freshness.UNKNOWN, "table id isn't known"),
+        (
+            Demand(_vector("hive/0", 1, "HiveEvent/10"), L("db.t:11:7:7,8:")),
+            LIST_TAG,
+            Freshness.STALE,
+            "hive/0 is at HiveEvent/9 here, the session has seen HiveEvent/10",
+        ),
+        (
+            Demand(_vector("hive/0", 1, "HiveEvent/9"), L("db.t:11:7:7,8:")),
+            LIST_TAG,
+            Freshness.FRESH,
+            "every write of the list is in it, and it is at or past what the session has seen",
+        ),
+        (Demand(), Tag("ks/0", 1, None, None, None, image_known=False), Freshness.UNKNOWN, "only that it changed"),
+    ],
+)
+def test_each_reason_is_one_clear_line(demand: Demand, tag: Tag, freshness: Freshness, why: str) -> None:
+    """Every way a decision can go, and the line that explains it."""
+    answer, reason = decide(demand, tag)
+    assert answer is freshness
+    assert why in reason
+
+
+def _asked(demand: Demand) -> bool:
+    return bool(demand.given or demand.vector or demand.write_ids is not None)
+
+
+def _proven(demand: Demand, tag: Tag) -> bool:
+    if not tag.image_known or demand.table_id not in (0, tag.table_id):
+        return False
+    wanted, held = demand.write_ids, tag.write_ids
+    if wanted is not None:
+        if held is None or (wanted.table != held.table and None not in (wanted.table, held.table)):
+            return False
+        aborted = {write_id for write_id in held.aborted_ids if write_id <= held.hwm}
+        if not some.valid_ids(wanted) <= some.valid_ids(held) | aborted:
+            return False
+    if not demand.vector:
+        return True
+    component = demand.vector.get(tag.shard)
+    if component is None:
+        return bool(tag.shard)
+    if component.epoch != tag.epoch:
+        return False
+    return any(_reaches(place, component.position) for place in (tag.lo, tag.watermark) if place is not None)
+
+
+def _reaches(place: Position, seen: Position) -> bool:
+    """Whether ``place`` provably holds ``seen``, from the texts alone."""
+    if place.flavor != seen.flavor:
+        return False
+    here, there = (str(position).partition("/")[2] for position in (place, seen))
+    if place.flavor == "MySQL56":
+        return some.mysql_numbers(str(place)) >= some.mysql_numbers(str(seen))
+    if place.flavor == "HiveEvent":
+        return int(here) >= int(there)
+    if place.flavor == "FilePos":
+        return here == there or _file_place(here) > _file_place(there) > (here.split(".")[0],)
+    ours, theirs = ({gtid.split("-")[0]: gtid for gtid in text.split(",") if gtid} for text in (here, there))
+    ties = [domain for domain in ours.keys() & theirs.keys() if _sequence(ours[domain]) == _sequence(theirs[domain])]
+    return (
+        theirs.keys() <= ours.keys()
+        and all(_sequence(ours[domain]) >= _sequence(theirs[domain]) for domain in theirs)
+        and all(ours[domain] == theirs[domain] for domain in ties)
+    )
+
+
+def _sequence(gtid: str) -> int:
+    return int(gtid.split("-")[2])
+
+
+def _file_place(text: str) -> tuple[str, int, int]:
+    file, _, offset = text.partition(":")
+    base, _, number = file.partition(".")
+    return base, int(number or 0), int(offset)
