@@ -1,0 +1,71 @@
+"""The server's character sets: how a collation's bytes become the text that SELECT would give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from stream.sources.mariadb.connection import Connection, fetch_all
+
+BINARY_COLLATION = 63
+
+Decode = Callable[[bytes], str]
+
+_UNICODE = {
+    "utf8mb4": "utf-8",
+    "utf8mb3": "utf-8",
+    "utf8": "utf-8",
+    "ucs2": "utf-16-be",
+    "utf16": "utf-16-be",
+    "utf16le": "utf-16-le",
+    "utf32": "utf-32-be",
+}
+
+
+@dataclass(frozen=True)
+class Charsets:
+    """Character sets by collation id, and the mapping of each single-byte set as the server itself converts it.
+
+    Multi-byte sets that are not Unicode (sjis, gbk, …) have no decoder: Python's tables differ from the server's.
+    """
+
+    by_collation: Mapping[int, str]
+    tables: Mapping[str, str]
+
+    def decoder(self, charset: str) -> Decode | None:
+        """Bytes to text for a character set; None where there is no exact one."""
+        codec = _UNICODE.get(charset)
+        if codec is not None:
+            return lambda value: value.decode(codec)
+        table = self.tables.get(charset)
+        if table is None:
+            return None
+        return lambda value: value.decode("latin-1").translate(table)
+
+    def is_exact(self, charset: str) -> bool:
+        """Whether values of this character set have one canonical text from binlog and SELECT alike."""
+        return charset in _UNICODE or charset in self.tables
+
+
+def read_charsets(connection: Connection) -> Charsets:
+    """Asks the server for its collations, and for what each of the 256 bytes means in each single-byte set."""
+    by_collation = {
+        int(number): name
+        for number, name in fetch_all(
+            connection,
+            "SELECT ID, CHARACTER_SET_NAME FROM information_schema.COLLATION_CHARACTER_SET_APPLICABILITY"
+            " WHERE ID IS NOT NULL",
+        )
+    }
+    single = fetch_all(connection, "SELECT CHARACTER_SET_NAME FROM information_schema.CHARACTER_SETS WHERE MAXLEN = 1")
+    names = [name for (name,) in single if name != "binary"]
+    columns = ", ".join(
+        "CONCAT_WS(','," + ",".join(f"HEX(CONVERT(_{name} x'{byte:02X}' USING utf8mb4))" for byte in range(256)) + ")"
+        for name in names
+    )
+    tables = {}
+    if names:
+        (row,) = fetch_all(connection, f"SELECT {columns}")
+        for name, text in zip(names, row, strict=True):
+            tables[name] = "".join(bytes.fromhex(part).decode() for part in text.split(","))
+    return Charsets(by_collation, tables)

@@ -1,0 +1,52 @@
+"""MariaDB's GTID position as the binlog reader moves it: one transaction after the other, in place. Pure."""
+
+from __future__ import annotations
+
+from tokens.mariadb import parse_gtid
+
+FLAVOR = "MariaDB/"
+
+
+class GtidPosition:
+    """A mutable position; ``str`` gives the canonical text, which `tokens` parses."""
+
+    __slots__ = ("_domains",)
+
+    def __init__(self, domains: dict[int, tuple[int, int]]) -> None:
+        self._domains = domains
+
+    @classmethod
+    def parse(cls, text: str) -> GtidPosition:
+        """From ``MariaDB/0-1-5,1-2-9`` or without its flavor; empty is the position before everything.
+
+        Raises `TokenError`.
+        """
+        domains: dict[int, tuple[int, int]] = {}
+        for part in text.removeprefix(FLAVOR).split(","):
+            if part.strip():
+                domain, server, sequence = parse_gtid(part.strip())
+                domains[domain] = (server, sequence)
+        return cls(domains)
+
+    def add(self, domain: int, server: int, sequence: int) -> None:
+        """The transaction is part of the set now; a sequence that goes back keeps the higher one."""
+        last = self._domains.get(domain)
+        if last is None or sequence >= last[1]:
+            self._domains[domain] = (server, sequence)
+
+    @property
+    def domains(self) -> dict[int, tuple[int, int]]:
+        """Domain → (server, sequence) of its last transaction; a copy."""
+        return dict(self._domains)
+
+    @property
+    def bare(self) -> str:
+        """``0-1-5,1-2-9``, by domain."""
+        domains = self._domains
+        if len(domains) == 1:
+            ((domain, (server, sequence)),) = domains.items()
+            return f"{domain}-{server}-{sequence}"
+        return ",".join(f"{domain}-{server}-{n}" for domain, (server, n) in sorted(domains.items()))
+
+    def __str__(self) -> str:
+        return FLAVOR + self.bare

@@ -1,0 +1,183 @@
+"""Where a server is, and whether a source may go on from a position there.
+
+The server itself checks too little: it accepts a domain that it knows and the position lacks, and silently replays that
+domain from its first event.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pymysql
+
+from stream.sources.mariadb.connection import GRANTS_HINT, Connection, MariaDBError, fetch_all
+from stream.sources.mariadb.gtid import GtidPosition
+
+
+class HistoryLost(MariaDBError):
+    """The server doesn't have transactions that were published: its history was replaced. Code ``history_lost``."""
+
+    code = "history_lost"
+
+
+class NotResumable(MariaDBError):
+    """The server can't send what follows a position; codes ``binlog_purged``, ``unknown_domain``."""
+
+    code = "binlog_purged"
+
+
+class ServerSettingsError(MariaDBError):
+    """The server's binlog settings hide changes. Code ``bad_server_settings``; the hint is the fix."""
+
+    code = "bad_server_settings"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerPosition:
+    """``MariaDB/…`` and the server's seconds since 1970, at one instant."""
+
+    position: str
+    timestamp: int
+
+
+def begin_snapshot(connection: Connection) -> ServerPosition:
+    """Starts a consistent snapshot and says at which position it was taken. SELECT privilege suffices.
+
+    The binlog's end would be wrong: it is written before the engine shows the change.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+        cursor.execute("SHOW STATUS LIKE 'binlog_snapshot_%'")
+        status = {name.decode().lower(): value for name, value in cursor.fetchall()}
+        cursor.execute(
+            "SELECT BINLOG_GTID_POS(%s, %s), UNIX_TIMESTAMP()",
+            (status["binlog_snapshot_file"].decode(), int(status["binlog_snapshot_position"])),
+        )
+        ((position, timestamp),) = cursor.fetchall()
+    if position is None:
+        raise MariaDBError(
+            "the server does not say at which position a snapshot is",
+            hint="is the binary log on (log_bin), and the server MariaDB 10.0.13 or later?",
+            code="no_snapshot_position",
+        )
+    return ServerPosition(str(GtidPosition.parse(position.decode())), int(timestamp))
+
+
+def current_position(connection: Connection) -> ServerPosition:
+    """Where the server is: all of its transactions up to there are visible."""
+    try:
+        return begin_snapshot(connection)
+    finally:
+        connection.rollback()
+
+
+def check_server(connection: Connection) -> None:
+    """Refuses settings under which the binlog doesn't tell everything. Raises `ServerSettingsError`, one fix each."""
+    names = ("version", "log_bin", "binlog_format", "binlog_row_image", "binlog_row_metadata", "log_slave_updates")
+    found = dict(
+        fetch_all(connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({','.join(['%s'] * len(names))})", names)
+    )
+    if "mariadb" not in found.get("version", "").lower() or "binlog_row_metadata" not in found:
+        raise ServerSettingsError(
+            f"the server is {found.get('version', 'unknown')}", hint="a MariaDB server of 10.5 or later is needed"
+        )
+    if found["log_bin"] != "ON":
+        raise ServerSettingsError("the server writes no binary log", hint="start it with log_bin, and restart it")
+    for name, wanted in (("binlog_format", "ROW"), ("binlog_row_image", "FULL"), ("binlog_row_metadata", "FULL")):
+        if found[name].upper() != wanted:
+            raise ServerSettingsError(
+                f"{name} is {found[name]}, which hides changes",
+                hint=f"SET GLOBAL {name} = {wanted}; also in its configuration file; then reconnect all clients",
+            )
+    _check_filters(connection)
+    if found["log_slave_updates"] != "ON":
+        ((replicated,),) = fetch_all(connection, "SELECT @@gtid_slave_pos")
+        if replicated:
+            raise ServerSettingsError(
+                "the server is a replica that does not log what it replicates",
+                hint="set log_slave_updates = ON in its configuration file and restart it, or read from its primary",
+            )
+
+
+def _check_filters(connection: Connection) -> None:
+    try:
+        status = fetch_all(connection, "SHOW MASTER STATUS")
+    except pymysql.err.OperationalError as error:
+        if error.args and error.args[0] == 1227:
+            raise ServerSettingsError(
+                "the user may not ask for the binary log's status", hint=GRANTS_HINT, code="mariadb_access_denied"
+            ) from error
+        raise
+    for _, _, do_db, ignore_db in status:
+        if do_db or ignore_db:
+            setting = "binlog_do_db" if do_db else "binlog_ignore_db"
+            raise ServerSettingsError(
+                f"{setting} = {do_db or ignore_db} hides changes",
+                hint=f"remove {setting} from the server's configuration file and restart it",
+            )
+
+
+def check_resumable(connection: Connection, position: str) -> None:
+    """Whether the binlog has everything after ``position`` and nothing of it was replaced.
+
+    Raises `HistoryLost` (a new epoch is needed), or `NotResumable`: ``binlog_purged`` says how far back the server
+    could start, ``unknown_domain`` names a domain whose events may lie on both sides of the position.
+    """
+    mine = GtidPosition.parse(position).domains
+    ((state, here),) = fetch_all(connection, "SELECT @@gtid_binlog_state, @@gtid_binlog_pos")
+    _check_not_lost(mine, _by_domain_and_server(state), position, here)
+    starts = _log_starts(connection)
+    oldest = starts[0] if starts else {}
+    for domain, (server, sequence) in sorted(oldest.items()):
+        if domain in mine and mine[domain][1] < sequence:
+            raise NotResumable(
+                f"the binary logs after {position} are purged: the server could start at"
+                f" {GtidPosition(oldest)} at the earliest",
+                hint="start a new epoch (--new-epoch), and keep binary logs longer (binlog_expire_logs_seconds)",
+            )
+        if domain not in mine:
+            _unknown_domain(domain, f"{domain}-{server}-{sequence}", position)
+    for start in starts:
+        if all(mine[domain][1] >= sequence for domain, (_, sequence) in start.items() if domain in mine):
+            for domain, (server, sequence) in sorted(start.items()):
+                if domain not in mine:
+                    _unknown_domain(domain, f"{domain}-{server}-{sequence}", position)
+
+
+def _unknown_domain(domain: int, gtid: str, position: str) -> None:
+    raise NotResumable(
+        f"the server has events of GTID domain {domain} (up to {gtid}) that {position} does not know",
+        hint="it would replay that domain from its start: start a new epoch (--new-epoch)",
+        code="unknown_domain",
+    )
+
+
+def _check_not_lost(
+    mine: dict[int, tuple[int, int]], state: dict[tuple[int, int], int], position: str, here: str
+) -> None:
+    for domain, (server, sequence) in mine.items():
+        if state.get((domain, server), 0) < sequence:
+            raise HistoryLost(
+                f"{domain}-{server}-{sequence} of {position} was published, but is not in the server's history"
+                f" (it is at {here or 'the start'})",
+                hint="the server was restored or another one took over without it: a new epoch starts",
+            )
+
+
+def _by_domain_and_server(state: str) -> dict[tuple[int, int], int]:
+    found: dict[tuple[int, int], int] = {}
+    for part in state.split(","):
+        if part.strip():
+            domain, server, sequence = map(int, part.strip().split("-"))
+            found[domain, server] = sequence
+    return found
+
+
+def _log_starts(connection: Connection) -> list[dict[int, tuple[int, int]]]:
+    """The position at the start of each binary log that is left, oldest first."""
+    found = []
+    for name, *_ in fetch_all(connection, "SHOW BINARY LOGS"):
+        ((position,),) = fetch_all(connection, "SELECT BINLOG_GTID_POS(%s, 4)", (name,))
+        if position is not None:
+            found.append(GtidPosition.parse(position).domains)
+    return found

@@ -1,0 +1,299 @@
+"""Tables as information_schema describes them: canonical kinds, keys, and whether a table can be cached at all."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from stream.events import Column, DescribeTable
+from stream.sources.mariadb.charsets import Charsets
+from stream.sources.mariadb.connection import Connection, fetch_all
+
+SYSTEM_DATABASES = frozenset({"mysql", "information_schema", "performance_schema", "sys"})
+
+_KINDS = {
+    "tinyint": "int",
+    "smallint": "int",
+    "mediumint": "int",
+    "int": "int",
+    "bigint": "int",
+    "decimal": "decimal",
+    "float": "float",
+    "double": "double",
+    "char": "text",
+    "varchar": "text",
+    "tinytext": "text",
+    "text": "text",
+    "mediumtext": "text",
+    "longtext": "text",
+    "binary": "binary",
+    "varbinary": "binary",
+    "tinyblob": "binary",
+    "blob": "binary",
+    "mediumblob": "binary",
+    "longblob": "binary",
+    "date": "date",
+    "datetime": "datetime",
+    "timestamp": "timestamp",
+    "time": "time",
+    "year": "year",
+    "bit": "bit",
+    "enum": "enum",
+    "set": "set",
+    "uuid": "uuid",
+    "inet4": "inet",
+    "inet6": "inet",
+}
+_EXACT_KINDS = frozenset({"int", "bit", "uuid", "date"})
+_EXACT_BINARY = frozenset({"varbinary", "tinyblob", "blob", "mediumblob", "longblob"})
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnInfo:
+    """A column: canonical kind, and what SELECT needs to know. ``length`` in bytes is kept for BINARY and INET only.
+
+    ``exact``: two values are the same key iff their canonical texts are equal. Only where that text needs no knowledge
+    of scale, fraction or padding: `1.5` finds DECIMAL `1.50`, and even utf8mb4_bin ignores trailing blanks.
+    """
+
+    name: str
+    kind: str
+    exact: bool
+    length: int = 0
+    problem: str = ""
+    json_name: bytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "json_name", msgspec.json.encode(self.name) + b":")
+
+
+@dataclass(frozen=True, slots=True)
+class TableInfo:
+    """A table. ``primary_key`` in key order; ``problem`` says why it can't be cached, else empty."""
+
+    database: str
+    table: str
+    columns: tuple[ColumnInfo, ...]
+    primary_key: tuple[str, ...]
+    engine: str = "InnoDB"
+    problem: str = ""
+    name: str = field(init=False)
+    key_prefix: bytes = field(init=False)
+    key_indexes: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        names = [column.name for column in self.columns]
+        object.__setattr__(self, "name", f"{self.database}.{self.table}")
+        object.__setattr__(self, "key_prefix", self.name.encode() + b"\0")
+        object.__setattr__(self, "key_indexes", tuple(names.index(name) for name in self.primary_key))
+
+    @property
+    def cacheable(self) -> bool:
+        """Whether rows of this table are published and may be cached."""
+        return not self.problem
+
+    def describe(self) -> DescribeTable:
+        """The event that tells readers of the topic."""
+        columns = tuple(Column(column.name, column.kind, column.exact) for column in self.columns)
+        return DescribeTable(self.name, columns, self.primary_key, self.cacheable, self.problem)
+
+
+def missing_table(name: str) -> DescribeTable:
+    """What is published of a table that is no longer there."""
+    return DescribeTable(name, (), (), False, "no such table at the source")
+
+
+@dataclass(frozen=True, slots=True)
+class TableFilter:
+    """Which tables a source publishes; none named means all but the system's own.
+
+    ``include`` and ``exclude`` are shell patterns over ``db.table``.
+    """
+
+    databases: tuple[str, ...] = ()
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+
+    def __call__(self, database: str, table: str) -> bool:
+        if database.lower() in SYSTEM_DATABASES or (self.databases and database not in self.databases):
+            return False
+        name = f"{database}.{table}"
+        if self.include and not any(fnmatch.fnmatchcase(name, pattern) for pattern in self.include):
+            return False
+        return not any(fnmatch.fnmatchcase(name, pattern) for pattern in self.exclude)
+
+
+@dataclass(frozen=True, slots=True)
+class Cascades:
+    """Parent table → all tables below it that a foreign key may change when a parent's row is deleted or updated.
+
+    The binlog has no word about those rows (`Table maps` name the children at best).
+    """
+
+    on_delete: Mapping[str, frozenset[str]]
+    on_update: Mapping[str, frozenset[str]]
+
+
+def read_tables(connection: Connection, charsets: Charsets, include: TableFilter) -> dict[str, TableInfo]:
+    """All included tables by ``db.table``. Raises PyMySQL's errors (see `connection.translated`)."""
+    return _read_tables(connection, charsets, include)
+
+
+def read_table(connection: Connection, charsets: Charsets, database: str, table: str) -> TableInfo | None:
+    """One table, or None where there is none (or it is a view)."""
+    found = _read_tables(connection, charsets, TableFilter(), (database, table))
+    return found.get(f"{database}.{table}")
+
+
+def _read_tables(
+    connection: Connection,
+    charsets: Charsets,
+    include: TableFilter,
+    only: tuple[str, str] | None = None,
+) -> dict[str, TableInfo]:
+    where = (
+        "TABLE_SCHEMA = %s AND TABLE_NAME = %s"
+        if only
+        else "TABLE_SCHEMA NOT IN ('mysql','information_schema','performance_schema','sys')"
+    )
+    arguments: Sequence[str] = only or ()
+    tables = fetch_all(
+        connection,
+        "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE, ENGINE FROM information_schema.TABLES"
+        f" WHERE {where} AND TABLE_TYPE <> 'VIEW' AND TABLE_TYPE <> 'SYSTEM VIEW'",
+        arguments,
+    )
+    columns = _group(
+        fetch_all(
+            connection,
+            "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, CHARACTER_SET_NAME,"
+            " COLLATION_NAME, CHARACTER_OCTET_LENGTH FROM information_schema.COLUMNS"
+            f" WHERE {where} ORDER BY TABLE_SCHEMA, TABLE_NAME, ORDINAL_POSITION",
+            arguments,
+        )
+    )
+    keys = _group(
+        fetch_all(
+            connection,
+            "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, SUB_PART FROM information_schema.STATISTICS"
+            f" WHERE {where} AND INDEX_NAME = 'PRIMARY' ORDER BY TABLE_SCHEMA, TABLE_NAME, SEQ_IN_INDEX",
+            arguments,
+        )
+    )
+    json_columns = _json_columns(connection, only)
+    found = {}
+    for database, table, kind, engine in tables:
+        if not include(database, table):
+            continue
+        infos = tuple(
+            _column(row, charsets, (database, table, row[0]) in json_columns) for row in columns[database, table]
+        )
+        info = _table(database, table, kind, engine or "", infos, keys[database, table])
+        found[info.name] = info
+    return found
+
+
+def _group(rows: Iterable[tuple[Any, ...]]) -> defaultdict[tuple[str, str], list[tuple[Any, ...]]]:
+    found: defaultdict[tuple[str, str], list[tuple[Any, ...]]] = defaultdict(list)
+    for database, table, *rest in rows:
+        found[database, table].append(tuple(rest))
+    return found
+
+
+def _json_columns(connection: Connection, only: tuple[str, str] | None) -> set[tuple[str, str, str]]:
+    """MariaDB's JSON is LONGTEXT with a check that is named like its column."""
+    where = " AND CONSTRAINT_SCHEMA = %s AND TABLE_NAME = %s" if only else ""
+    return {
+        (database, table, column)
+        for database, table, column, clause in fetch_all(
+            connection,
+            "SELECT CONSTRAINT_SCHEMA, TABLE_NAME, CONSTRAINT_NAME, CHECK_CLAUSE"
+            f" FROM information_schema.CHECK_CONSTRAINTS WHERE CHECK_CLAUSE LIKE 'json_valid(%%'{where}",
+            only or (),
+        )
+        if clause == f"json_valid(`{column}`)"
+    }
+
+
+def _column(row: tuple[Any, ...], charsets: Charsets, is_json: bool) -> ColumnInfo:
+    name, data_type, column_type, charset, collation, octets = row
+    data_type = data_type.lower()
+    kind = _KINDS.get(data_type, "opaque")
+    problem = ""
+    if kind == "opaque":
+        problem = f"column {name} has type {data_type}"
+    elif "compressed" in column_type.lower() and re.search(r"/\*.*compressed", column_type, re.IGNORECASE):
+        problem = f"column {name} is COMPRESSED"
+    elif "mariadb-5.3" in column_type:
+        problem = f"column {name} has the old temporal format (ALTER TABLE … FORCE rewrites it)"
+    elif charset is not None and not charsets.is_exact(charset):
+        problem = f"column {name} has character set {charset}"
+    if kind == "text" and is_json:
+        kind = "json"
+    length = {"inet4": 4, "inet6": 16}.get(data_type, int(octets or 0) if data_type == "binary" else 0)
+    exact = kind in _EXACT_KINDS or data_type in _EXACT_BINARY
+    if kind == "text" and collation is not None:
+        exact = collation.endswith("_nopad_bin")
+    return ColumnInfo(name, kind, exact, length, problem)
+
+
+def _table(
+    database: str,
+    table: str,
+    kind: str,
+    engine: str,
+    columns: tuple[ColumnInfo, ...],
+    keys: Sequence[tuple[Any, ...]],
+) -> TableInfo:
+    names = {column.name for column in columns}
+    primary_key = tuple(name for name, _ in keys)
+    problem = ""
+    if "." in database or "." in table or "\0" in table or (database + table)[:1] <= "\x01":
+        problem = "its name holds a dot or a control character"
+    elif kind != "BASE TABLE":
+        problem = f"it is a {kind.lower().replace('_', ' ')}"
+    elif engine.lower() != "innodb":
+        problem = f"engine {engine} has no snapshots"
+    elif not primary_key or not set(primary_key) <= names:
+        problem, primary_key = "it has no primary key", ()
+    else:
+        problem = next((column.problem for column in columns if column.problem), "")
+    return TableInfo(database, table, columns, primary_key, engine, problem)
+
+
+def read_cascades(connection: Connection) -> Cascades:
+    """The server's cascading foreign keys (CASCADE, SET NULL, SET DEFAULT), followed down to the last grandchild."""
+    on_delete: defaultdict[str, set[str]] = defaultdict(set)
+    on_update: defaultdict[str, set[str]] = defaultdict(set)
+    below: defaultdict[str, set[str]] = defaultdict(set)
+    for parent_db, parent, child_db, child, delete_rule, update_rule in fetch_all(
+        connection,
+        "SELECT UNIQUE_CONSTRAINT_SCHEMA, REFERENCED_TABLE_NAME, CONSTRAINT_SCHEMA, TABLE_NAME, DELETE_RULE,"
+        " UPDATE_RULE FROM information_schema.REFERENTIAL_CONSTRAINTS",
+    ):
+        names = f"{parent_db}.{parent}", f"{child_db}.{child}"
+        for rule, children in ((delete_rule, on_delete), (update_rule, on_update)):
+            if rule not in ("RESTRICT", "NO ACTION"):
+                children[names[0]].add(names[1])
+                below[names[0]].add(names[1])
+    return Cascades(
+        {parent: _closure(children, below) for parent, children in on_delete.items()},
+        {parent: _closure(children, below) for parent, children in on_update.items()},
+    )
+
+
+def _closure(children: Iterable[str], below: Mapping[str, Iterable[str]]) -> frozenset[str]:
+    found: set[str] = set()
+    waiting = list(children)
+    while waiting:
+        child = waiting.pop()
+        if child not in found:
+            found.add(child)
+            waiting.extend(below.get(child, ()))
+    return frozenset(found)

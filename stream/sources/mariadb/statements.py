@@ -1,0 +1,321 @@
+"""What a statement in the binlog means for cached rows: nothing, some tables, or nobody can tell. Pure.
+
+No SQL parser: it recognises the few shapes that name tables, and everything else voids everything.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+Effect = Literal["none", "tables", "all", "commit", "rollback", "rollback_to", "xa_commit", "xa_rollback"]
+
+Name = tuple[str, str]
+"""Database and table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """The effect of one statement. ``tables`` for "tables"; ``xid`` (format, gtrid, bqual) for the XA ones."""
+
+    effect: Effect
+    tables: tuple[Name, ...] = ()
+    reason: str = ""
+    xid: tuple[int, bytes, bytes] = (0, b"", b"")
+
+
+class _Token(NamedTuple):
+    kind: str  # "word" (bare), "name" (quoted), "string", "mark"
+    text: str
+
+
+_TOKEN = re.compile(
+    r"""(?P<space>\s+|--(?=\s|$)[^\n]*|\#[^\n]*|/\*(?!!|M!).*?(?:\*/|\Z)|/\*M?!\d*|\*/)
+      | `(?P<back>(?:[^`]|``)*)`
+      | "(?P<double>(?:[^"\\]|""|\\.)*)"
+      | '(?P<single>(?:[^'\\]|''|\\.)*)'
+      | (?P<word>[\w$@\x80-\U0010ffff]+)
+      | (?P<mark>.)""",
+    re.VERBOSE | re.DOTALL,
+)
+
+_NOTHING = Statement("none")
+_HARMLESS_FIRST = frozenset(
+    {
+        "BEGIN",
+        "START",
+        "SAVEPOINT",
+        "RELEASE",
+        "GRANT",
+        "REVOKE",
+        "ANALYZE",
+        "OPTIMIZE",
+        "CHECK",
+        "CHECKSUM",
+        "REPAIR",
+        "FLUSH",
+        "INSTALL",
+        "UNINSTALL",
+        "KILL",
+        "USE",
+        "COMMENT",
+    }
+)
+_HARMLESS_OBJECTS = frozenset(
+    {
+        "VIEW",
+        "PROCEDURE",
+        "FUNCTION",
+        "TRIGGER",
+        "EVENT",
+        "USER",
+        "ROLE",
+        "SERVER",
+        "SEQUENCE",
+        "PACKAGE",
+        "TABLESPACE",
+        "LOGFILE",
+    }
+)
+_DML = frozenset({"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "CALL", "WITH", "DO", "SELECT", "EXECUTE"})
+
+
+def classify(sql: str, database: str) -> Statement:
+    """The effect of ``sql`` run with ``database`` as the default one."""
+    tokens = _Tokens(sql, database)
+    first = tokens.word()
+    handler = _BY_FIRST_WORD.get(first)
+    try:
+        if handler is not None:
+            return handler(tokens, sql)
+    except _NotUnderstood:
+        return Statement("all", reason=f"a statement that was not understood: {_short(sql)}")
+    if first in _HARMLESS_FIRST:
+        return _NOTHING
+    if first in _DML:
+        return Statement("all", reason=f"a change logged as a statement, not as rows: {_short(sql)}")
+    return Statement("all", reason=f"a statement that was not understood: {_short(sql)}")
+
+
+def _short(sql: str) -> str:
+    text = " ".join(sql.split())
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+class _NotUnderstood(Exception):
+    pass
+
+
+class _Tokens:
+    def __init__(self, sql: str, database: str) -> None:
+        self.database = database
+        self.items = [token for token in map(_token, _TOKEN.finditer(sql)) if token is not None]
+        self.at = 0
+
+    def peek(self) -> _Token:
+        return self.items[self.at] if self.at < len(self.items) else _Token("end", "")
+
+    def word(self) -> str:
+        """The next bare word in upper case, consumed; empty (nothing consumed) if there is none."""
+        token = self.peek()
+        if token.kind != "word":
+            return ""
+        self.at += 1
+        return token.text.upper()
+
+    def skip(self, *words: str) -> bool:
+        """Consumes the given bare words if they come next."""
+        found = self.items[self.at : self.at + len(words)]
+        if [(t.kind, t.text.upper()) for t in found] != [("word", word) for word in words]:
+            return False
+        self.at += len(words)
+        return True
+
+    def mark(self, text: str) -> bool:
+        if self.peek() == _Token("mark", text):
+            self.at += 1
+            return True
+        return False
+
+    def name(self) -> Name:
+        first = self._identifier()
+        return (first, self._identifier()) if self.mark(".") else (self.database, first)
+
+    def _identifier(self) -> str:
+        token = self.peek()
+        if token.kind not in ("word", "name", "double"):
+            raise _NotUnderstood
+        self.at += 1
+        return token.text
+
+
+def _token(match: re.Match[str]) -> _Token | None:
+    kind = match.lastgroup
+    text = match.group(kind) if kind else ""
+    if kind == "back":
+        return _Token("name", text.replace("``", "`"))
+    if kind == "double":
+        return _Token("double", text.replace('""', '"'))
+    if kind == "single":
+        return _Token("string", text)
+    return None if kind == "space" else _Token(kind or "", text)
+
+
+def _create(tokens: _Tokens, sql: str) -> Statement:
+    temporary = False
+    while token := tokens.peek():
+        if token.kind == "end":
+            raise _NotUnderstood
+        word = tokens.word()
+        if not word:
+            tokens.at += 1
+        temporary |= word == "TEMPORARY"
+        if word == "TABLE":
+            if temporary:
+                return _NOTHING
+            tokens.skip("IF", "NOT", "EXISTS")
+            return _tables([tokens.name()], sql)
+        if word == "INDEX":
+            return _index(tokens, sql)
+        if word in _HARMLESS_OBJECTS or word in ("DATABASE", "SCHEMA"):
+            return _NOTHING
+    raise _NotUnderstood
+
+
+def _index(tokens: _Tokens, sql: str) -> Statement:
+    while tokens.peek().kind != "end":
+        if tokens.skip("ON"):
+            return _tables([tokens.name()], sql)
+        tokens.at += 1
+    raise _NotUnderstood
+
+
+def _alter(tokens: _Tokens, sql: str) -> Statement:
+    while tokens.skip("ONLINE") or tokens.skip("IGNORE"):
+        pass
+    if not tokens.skip("TABLE"):
+        return _alter_other(tokens)
+    tokens.skip("IF", "EXISTS")
+    found = [tokens.name()]
+    depth = 0
+    while tokens.peek().kind != "end":
+        if tokens.mark("("):
+            depth += 1
+        elif tokens.mark(")"):
+            depth -= 1
+        elif depth == 0 and tokens.skip("RENAME"):
+            if tokens.peek().text.upper() not in ("COLUMN", "INDEX", "KEY") or tokens.peek().kind != "word":
+                _ = tokens.skip("TO") or tokens.skip("AS") or tokens.mark("=")
+                found.append(tokens.name())
+        elif depth == 0 and tokens.skip("TABLE"):
+            found.append(tokens.name())
+        else:
+            tokens.at += 1
+    return _tables(found, sql)
+
+
+def _alter_other(tokens: _Tokens) -> Statement:
+    while tokens.peek().kind != "end":
+        word = tokens.word()
+        if word in _HARMLESS_OBJECTS or word in ("DATABASE", "SCHEMA"):
+            return _NOTHING
+        if not word:
+            tokens.at += 1
+    raise _NotUnderstood
+
+
+def _drop(tokens: _Tokens, sql: str) -> Statement:
+    if tokens.skip("TEMPORARY"):
+        return _NOTHING
+    word = tokens.word()
+    if word in ("TABLE", "TABLES"):
+        tokens.skip("IF", "EXISTS")
+        return _tables(_names(tokens), sql)
+    if word == "INDEX":
+        return _index(tokens, sql)
+    if word in ("DATABASE", "SCHEMA"):
+        return Statement("all", reason=_short(sql))
+    if word in _HARMLESS_OBJECTS or (word == "PREPARE"):
+        return _NOTHING
+    raise _NotUnderstood
+
+
+def _names(tokens: _Tokens) -> list[Name]:
+    found = [tokens.name()]
+    while tokens.mark(","):
+        found.append(tokens.name())
+    return found
+
+
+def _rename(tokens: _Tokens, sql: str) -> Statement:
+    word = tokens.word()
+    if word == "USER":
+        return _NOTHING
+    if word not in ("TABLE", "TABLES"):
+        raise _NotUnderstood
+    tokens.skip("IF", "EXISTS")
+    found = []
+    while True:
+        found.append(tokens.name())
+        while tokens.peek().kind != "end" and not tokens.skip("TO"):
+            tokens.at += 1
+        found.append(tokens.name())
+        if not tokens.mark(","):
+            return _tables(found, sql)
+
+
+def _truncate(tokens: _Tokens, sql: str) -> Statement:
+    tokens.skip("TABLE")
+    return _tables([tokens.name()], sql)
+
+
+def _rollback(tokens: _Tokens, _: str) -> Statement:
+    tokens.skip("WORK")
+    return Statement("rollback_to") if tokens.skip("TO") else Statement("rollback")
+
+
+def _set(tokens: _Tokens, sql: str) -> Statement:
+    word = tokens.word()
+    if word in ("PASSWORD", "DEFAULT", "ROLE"):
+        return _NOTHING
+    if word != "STATEMENT":
+        raise _NotUnderstood
+    while tokens.peek().kind != "end":
+        if tokens.skip("FOR"):
+            handler = _BY_FIRST_WORD.get(tokens.word())
+            if handler is not None:
+                return handler(tokens, sql)
+            raise _NotUnderstood
+        tokens.at += 1
+    raise _NotUnderstood
+
+
+def _xa(tokens: _Tokens, sql: str) -> Statement:
+    word = tokens.word()
+    if word in ("START", "BEGIN", "END", "PREPARE"):
+        return _NOTHING
+    if word not in ("COMMIT", "ROLLBACK"):
+        raise _NotUnderstood
+    match = re.search(r"X'([0-9A-Fa-f]*)'(?:\s*,\s*X'([0-9A-Fa-f]*)'(?:\s*,\s*(\d+))?)?", sql)
+    if match is None:
+        return Statement("xa_commit" if word == "COMMIT" else "xa_rollback", xid=(-1, b"", b""))
+    xid = (int(match[3] or 1), bytes.fromhex(match[1]), bytes.fromhex(match[2] or ""))
+    return Statement("xa_commit" if word == "COMMIT" else "xa_rollback", xid=xid)
+
+
+def _tables(names: list[Name], sql: str) -> Statement:
+    return Statement("tables", tuple(dict.fromkeys(names)), _short(sql))
+
+
+_BY_FIRST_WORD = {
+    "CREATE": _create,
+    "ALTER": _alter,
+    "DROP": _drop,
+    "RENAME": _rename,
+    "TRUNCATE": _truncate,
+    "COMMIT": lambda _tokens, _sql: Statement("commit"),
+    "ROLLBACK": _rollback,
+    "SET": _set,
+    "XA": _xa,
+}

@@ -1,0 +1,153 @@
+"""What the tests of the MariaDB source share: a reader over a live server, and a session to change it."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from freshet.local.mariadb import MariaDBAddress
+from stream.events import RowChange, SourceTransaction, VoidTable
+from stream.sources.mariadb.binlog import BinlogReader
+from stream.sources.mariadb.catalog import LiveCatalog
+from stream.sources.mariadb.coalesce import SPILL_BYTES
+from stream.sources.mariadb.connection import ConnectionSettings, connect
+from stream.sources.mariadb.dump import BinlogDump
+from stream.sources.mariadb.image import canonical_key, canonical_row, quoted, select_columns_sql
+from stream.sources.mariadb.position import current_position
+from stream.sources.mariadb.schema import TableFilter, TableInfo
+
+_server_ids = itertools.count(70_000 + int(time.time()) % 10_000)
+DEADLINE_S = 30.0
+
+
+def settings_of(address: Any) -> ConnectionSettings:
+    """Connection settings of a test server's address."""
+    return ConnectionSettings(address.host, address.port, address.user, address.password)
+
+
+@dataclass
+class Source:
+    """One database of a server and its binlog from the moment that this was made."""
+
+    settings: ConnectionSettings
+    database: str
+    session: Any = field(init=False)
+    start: str = field(init=False)
+    catalog: LiveCatalog = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.session = connect(self.settings)
+        self.session.select_db(self.database)
+        self.catalog = LiveCatalog(self.settings, TableFilter((self.database,)))
+        self.begin()
+
+    def begin(self) -> None:
+        """Reads the schema; transactions are read from here on."""
+        self.catalog.load()
+        self.start = self.position()
+
+    def position(self) -> str:
+        """The server's position."""
+        session = connect(self.settings)
+        try:
+            return current_position(session).position
+        finally:
+            session.close()
+
+    def run(self, *statements: str) -> None:
+        """Executes statements in the test's session."""
+        with self.session.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+
+    def transactions(
+        self, start: str | None = None, spill_bytes: int = SPILL_BYTES, end: str | None = None
+    ) -> list[SourceTransaction]:
+        """Everything from ``start`` (else from `begin`) to the server's present position."""
+        end = end or self.position()
+        dump = BinlogDump(self.settings, (start or self.start).removeprefix("MariaDB/"), next(_server_ids))
+        reader = BinlogReader(dump, self.catalog, start or self.start, spill_bytes)
+        found = []
+        deadline = time.monotonic() + DEADLINE_S
+        if reader.position == end:
+            dump.close()
+            return []
+        for transaction in reader.transactions():
+            assert time.monotonic() < deadline, f"at {reader.position}, not at {end}"
+            if transaction is not None:
+                found.append(transaction)
+            if reader.position == end:
+                reader.stop()
+        return found
+
+    def folded(self, transactions: list[SourceTransaction]) -> dict[bytes, RowChange]:
+        """The last change of each key; a void takes all keys of its table away."""
+        rows: dict[bytes, RowChange] = {}
+        for transaction in transactions:
+            for change in transaction.changes:
+                if isinstance(change, RowChange):
+                    rows[change.key] = change
+                elif isinstance(change, VoidTable):
+                    prefix = b"" if change.table == "*" else change.table.encode() + b"\0"
+                    rows = {key: row for key, row in rows.items() if not key.startswith(prefix)}
+        return rows
+
+    def selected(self, table: str) -> dict[bytes, bytes]:
+        """Key → image of every row of a table, by SELECT."""
+        info = self.table(table)
+        with self.session.cursor() as cursor:
+            cursor.execute(f"SELECT {select_columns_sql(info)} FROM {quoted(info.database)}.{quoted(info.table)}")
+            return {canonical_key(info, row): canonical_row(info, row) for row in cursor.fetchall()}
+
+    def table(self, name: str) -> TableInfo:
+        """A table as the server has it now."""
+        info = self.catalog.reread(self.database, name)
+        assert info is not None
+        return info
+
+    def close(self) -> None:
+        """Ends the sessions."""
+        self.session.close()
+        self.catalog.close()
+
+
+@pytest.fixture
+def source(mariadb: MariaDBAddress, database: str) -> Iterator[Source]:
+    """A source over an empty database of the shared server."""
+    made = Source(settings_of(mariadb), database)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def source_of() -> Iterator[Callable[[Any, str], Source]]:
+    """Makes sources over databases of a test's own servers."""
+    made: list[Source] = []
+
+    def make(address: Any, database: str) -> Source:
+        settings = settings_of(address)
+        session = connect(settings)
+        with session.cursor() as cursor:
+            cursor.execute(f"CREATE DATABASE IF NOT EXISTS {database}")
+        session.close()
+        made.append(Source(settings, database))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def voids(transaction: SourceTransaction) -> set[str]:
+    """The tables that a transaction voids."""
+    return {change.table for change in transaction.changes if isinstance(change, VoidTable)}
+
+
+def rows(transaction: SourceTransaction) -> list[tuple[bytes, int, bytes]]:
+    """The row changes of a transaction."""
+    return [(c.key, c.operation, c.image) for c in transaction.changes if isinstance(c, RowChange)]
