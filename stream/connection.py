@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Self, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
@@ -33,6 +33,23 @@ _AWAY: Final = frozenset(
 )
 
 
+class Cluster(str):
+    """A bootstrap address (``host:port,…``) that brings client settings along: security, time-outs.
+
+    Wherever a ``bootstrap`` text is asked for, one of these gives its ``extra`` to every librdkafka client.
+    """
+
+    extra: Mapping[str, str]
+
+    def __new__(cls, bootstrap: str, extra: Mapping[str, str] | None = None) -> Self:
+        made = super().__new__(cls, bootstrap)
+        made.extra = dict(extra or {})
+        return made
+
+    def __reduce__(self) -> tuple[type[Cluster], tuple[str, Mapping[str, str]]]:
+        return Cluster, (str(self), self.extra)
+
+
 class KafkaUnreachable(FreshetError):
     """No broker answered in time; code ``kafka_unreachable``."""
 
@@ -51,13 +68,14 @@ def client_settings(bootstrap: str, **more: Any) -> Settings:
     librdkafka's own log goes nowhere: what matters comes back as errors, once.
     """
     return {
-        "bootstrap.servers": bootstrap,
+        "bootstrap.servers": str(bootstrap),
         "log_level": 0,
         "logger": _SILENT,
         "reconnect.backoff.ms": 50,
         "reconnect.backoff.max.ms": 1_000,
         "topic.metadata.refresh.interval.ms": 60_000,
         **more,
+        **(bootstrap.extra if isinstance(bootstrap, Cluster) else {}),
     }
 
 

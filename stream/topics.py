@@ -33,6 +33,8 @@ _TIMESTAMP_LIMITS: Final = {
     "message.timestamp.after.max.ms": str(TIMESTAMP_LIMIT_MS),
 }
 
+_LOCATIONS_SETTINGS: Final = {"cleanup.policy": "compact", "max.compaction.lag.ms": str(DAY_MS)}
+
 
 class TopicError(FreshetError):
     """A topic that is missing or has settings that would lose data or freshness; the hint is the fix.
@@ -81,16 +83,9 @@ def ensure_topics(
     wanted = [
         _new(events_topic(keyspace), partitions, replication, {**delete, **_TIMESTAMP_LIMITS, **sizes}),
         _new(dead_letter_topic(keyspace), 1, replication, {**delete, **sizes}),
-        _new(LOCATIONS_TOPIC, 1, replication, {"cleanup.policy": "compact", "max.compaction.lag.ms": str(DAY_MS)}),
+        _new(LOCATIONS_TOPIC, 1, replication, _LOCATIONS_SETTINGS),
     ]
-    admin = AdminClient(client_settings(bootstrap))
-    _require_broker(admin, bootstrap, timeout_s)
-    for name, future in admin.create_topics(wanted, operation_timeout=timeout_s, request_timeout=timeout_s * 2).items():
-        try:
-            future.result()
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise kafka_error(error, bootstrap, f"create topic {name}") from error
+    admin = _create(bootstrap, wanted, timeout_s)
     return _check(admin, bootstrap, keyspace, partitions, timeout_s)
 
 
@@ -106,6 +101,11 @@ def check_topics(
     return _check(admin, bootstrap, keyspace, partitions, timeout_s)
 
 
+def ensure_locations_topic(bootstrap: str, *, replication: int = 1, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+    """Create ``freshet.locations`` if it is missing; raises `KafkaUnreachable`, `KafkaRequestError`."""
+    _create(bootstrap, [_new(LOCATIONS_TOPIC, 1, replication, _LOCATIONS_SETTINGS)], timeout_s)
+
+
 def describe_topic(bootstrap: str, name: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> Topic:
     """Any topic's id and partition count; raises `TopicError` ``topic_missing``, `KafkaUnreachable`."""
     admin = AdminClient(client_settings(bootstrap))
@@ -115,6 +115,19 @@ def describe_topic(bootstrap: str, name: str, *, timeout_s: float = REQUEST_TIME
 
 def _new(name: str, partitions: int, replication: int, config: Mapping[str, str]) -> NewTopic:
     return NewTopic(name, num_partitions=partitions, replication_factor=replication, config=dict(config))
+
+
+def _create(bootstrap: str, wanted: list[NewTopic], timeout_s: float) -> AdminClient:
+    """Create what is missing of ``wanted``."""
+    admin = AdminClient(client_settings(bootstrap))
+    _require_broker(admin, bootstrap, timeout_s)
+    for name, future in admin.create_topics(wanted, operation_timeout=timeout_s, request_timeout=timeout_s * 2).items():
+        try:
+            future.result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise kafka_error(error, bootstrap, f"create topic {name}") from error
+    return admin
 
 
 def _require_broker(admin: Any, bootstrap: str, timeout_s: float) -> None:

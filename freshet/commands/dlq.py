@@ -1,0 +1,116 @@
+"""``freshet dlq``: messages that could not be folded, and how to get them folded after all."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Annotated, Any
+
+import typer
+
+from freshet.settings import load_settings
+from stream.codec import CodecError, decode
+from stream.connection import Cluster
+from stream.dead_letters import DeadLetter, find_letter, read_letters, retry
+
+app = typer.Typer(no_args_is_help=True, help="Show and retry messages that could not be folded.")
+
+Keyspace = Annotated[str, typer.Argument(help="Keyspace whose dead letters are meant.")]
+Letter = Annotated[str, typer.Argument(help="Id of one letter: TOPIC/PARTITION/OFFSET.", metavar="LETTER")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
+HEX_BYTES = 256
+
+
+def _cluster() -> Cluster:
+    kafka = load_settings().kafka
+    return Cluster(kafka.bootstrap, kafka.extra)
+
+
+@app.command("list")
+def list_letters(keyspace: Keyspace, as_json: AsJson = False) -> None:
+    """List the unresolved letters of a keyspace, oldest first."""
+    letters = read_letters(_cluster(), keyspace, values=False)
+    for letter in letters:
+        if as_json:
+            typer.echo(json.dumps(_plain(letter), ensure_ascii=False))
+        else:
+            typer.echo(f"{letter.id}  {letter.code}  {letter.size} bytes  {letter.reason}")
+    if not letters and not as_json:
+        typer.echo(f"no dead letters in {keyspace}")
+
+
+@app.command("show")
+def show(keyspace: Keyspace, letter: Letter, as_json: AsJson = False) -> None:
+    """Show one letter: why it is one, and what this version makes of its bytes."""
+    found = find_letter(_cluster(), keyspace, letter)
+    problem = found.problem()
+    record = None if problem else _readable(found.value)
+    if as_json:
+        plain = _plain(found) | {
+            "value": base64.b64encode(found.value).decode(),
+            "decodes": problem is None,
+            "problem": str(problem or ""),
+            "record": record,
+        }
+        typer.echo(json.dumps(plain, ensure_ascii=False))
+        return
+    typer.echo(f"letter   {found.id}")
+    typer.echo(f"code     {found.code}")
+    typer.echo(f"reason   {found.reason}")
+    typer.echo(f"size     {found.size} bytes" + ("" if found.whole else f", {len(found.value)} kept"))
+    typer.echo(f"now      {f'{problem.code}: {problem}' if problem else 'decodes: `freshet dlq retry` puts it back'}")
+    if record is not None:
+        typer.echo(f"record   {json.dumps(record, ensure_ascii=False)}")
+    typer.echo(f"bytes    {found.value[:HEX_BYTES].hex(' ', 2)}" + ("…" if len(found.value) > HEX_BYTES else ""))
+
+
+@app.command("retry")
+def retry_letters(
+    keyspace: Keyspace,
+    letter: Annotated[str, typer.Argument(help="Id of one letter; all if not given.", metavar="[LETTER]")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be put back.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Put messages that this version can decode back into their topic. Exit code 1 if some still can't be."""
+    results = retry(_cluster(), keyspace, letter, dry_run=dry_run)
+    for result in results:
+        if as_json:
+            plain = {"id": result.letter.id, "retried": not (result.problem or dry_run), "problem": result.problem}
+            typer.echo(json.dumps(plain, ensure_ascii=False))
+        else:
+            done = "would be put back" if dry_run else "put back"
+            typer.echo(f"{result.letter.id}  {result.problem or done}")
+    if not results and not as_json:
+        typer.echo(f"no dead letters in {keyspace}")
+    if any(result.problem for result in results):
+        raise typer.Exit(1)
+
+
+def _plain(letter: DeadLetter) -> dict[str, Any]:
+    return {
+        "id": letter.id,
+        "topic": letter.topic,
+        "partition": letter.partition,
+        "offset": letter.offset,
+        "code": letter.code,
+        "reason": letter.reason,
+        "size": letter.size,
+    }
+
+
+def _readable(value: bytes) -> dict[str, Any] | None:
+    """Record name and fields, bytes as text where they are, else in hex."""
+    try:
+        name, fields = decode(value)
+    except CodecError:
+        return None
+    return {"name": name, **{field: _text(content) for field, content in fields.items()}}
+
+
+def _text(content: Any) -> Any:
+    if isinstance(content, bytes):
+        try:
+            return content.decode()
+        except UnicodeDecodeError:
+            return content.hex()
+    return [_text(each) for each in content] if isinstance(content, list) else content
