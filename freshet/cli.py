@@ -166,3 +166,7 @@ def _load(entry: Entry) -> Any:
     command.name = entry.name
     command.hidden = entry.hidden
     return command
+
+
+if __name__ == "__main__":
+    main()

@@ -26,6 +26,7 @@ log = structlog.get_logger(__name__)
 
 PARALLEL_DOWNLOADS = 8
 ATTEMPTS_MAX = 4
+BACKOFF_S = 0.5
 TIMEOUT_S = 60
 
 
@@ -126,7 +127,7 @@ def _fetch_one(pin: Pin, staging: Path) -> None:
     failure: Exception | None = None
     for attempt in range(ATTEMPTS_MAX):
         if attempt:
-            time.sleep(0.5 * 2**attempt)  # back off from a repository in trouble
+            time.sleep(BACKOFF_S * 2**attempt)
         scratch = staging / f".download-{pin.filename}-{attempt}"
         shutil.rmtree(scratch, ignore_errors=True)
         try:

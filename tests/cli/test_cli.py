@@ -1,0 +1,175 @@
+"""The command line: exit codes, errors in two lines, commands that load only what they need."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import typer
+
+from freshet import cli
+from freshet.logs import configure_logs
+from freshet.settings import load_settings, use_config
+from tokens.errors import FreshetError
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Run in an empty directory, and leave no settings file behind for others."""
+    monkeypatch.chdir(tmp_path)
+    use_config(None)
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch) -> typer.Typer:
+    """A command of the test's own, in the place of `doctor`."""
+    module = ModuleType("freshet.commands.doctor")
+    module.app = typer.Typer()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "freshet.commands.doctor", module)
+    monkeypatch.setattr(cli, "_exists", lambda name: name == "doctor")
+    return module.app  # type: ignore[no-any-return]
+
+
+def test_help_lists_the_commands_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    """`freshet --help` shows what there is, without hidden commands."""
+    assert cli.run(["--help"]) == 0
+    listed = capsys.readouterr().out
+    assert "doctor" in listed
+    assert "local" in listed
+    assert "demo" not in listed
+
+
+def test_a_command_whose_module_is_missing_is_not_listed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An optional command that isn't installed is absent, not broken."""
+    monkeypatch.setattr(cli, "_exists", lambda name: name == "local")
+    assert cli.run(["--help"]) == 0
+    assert "doctor" not in capsys.readouterr().out
+    assert cli.run(["doctor"]) == 2
+    assert "No such command" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("entry", [entry.name for entry in cli.ENTRIES])
+def test_every_command_explains_itself(entry: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each command that exists imports, and has a --help."""
+    if cli._exists(entry):
+        assert cli.run([entry, "--help"]) == 0
+        assert f"freshet {entry}" in capsys.readouterr().out
+    else:
+        assert cli.run([entry, "--help"]) == 2
+
+
+def test_an_error_is_a_code_a_line_and_a_hint(command: typer.Typer, capsys: pytest.CaptureFixture[str]) -> None:
+    """A FreshetError is two lines on stderr and exit code 1."""
+
+    @command.callback(invoke_without_command=True)
+    def fail() -> None:
+        raise FreshetError("the tap\nis closed", hint="open it", code="tap_closed")
+
+    assert cli.run(["doctor"]) == 1
+    captured = capsys.readouterr()
+    assert captured.err == "error[tap_closed]: the tap is closed\nhint: open it\n"
+    assert captured.out == ""
+
+
+def test_a_defect_is_one_line_too(
+    command: typer.Typer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An unexpected exception is no traceback for a user, and one for a developer who asks."""
+
+    @command.callback(invoke_without_command=True)
+    def fail() -> None:
+        raise ZeroDivisionError("by zero")
+
+    monkeypatch.delenv("FRESHET_DEBUG", raising=False)
+    assert cli.run(["doctor"]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("error[internal]: ZeroDivisionError: by zero\nhint: ")
+    assert "Traceback" not in err
+    monkeypatch.setenv("FRESHET_DEBUG", "1")
+    with pytest.raises(ZeroDivisionError):
+        cli.run(["doctor"])
+
+
+def test_a_command_says_its_exit_code(command: typer.Typer) -> None:
+    """`raise typer.Exit(n)` is exit code n, a plain return is 0."""
+
+    @command.callback(invoke_without_command=True)
+    def end(code: int = 0) -> None:
+        raise typer.Exit(code)
+
+    assert cli.run(["doctor"]) == 0
+    assert cli.run(["doctor", "--code", "1"]) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--no-such-flag"], ["no-such-command"], ["--log-format", "xml", "local"], ["local", "x"]]
+)
+def test_wrong_usage_is_exit_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """A command line that can't be understood is 2, and says why on stderr."""
+    assert cli.run(arguments) == 2
+    captured = capsys.readouterr()
+    assert "Error" in captured.err
+    assert captured.out == ""
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    """`freshet --version` is one line."""
+    assert cli.run(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("freshet 0.")
+
+
+def test_config_reaches_the_command(command: typer.Typer, tmp_path: Path) -> None:
+    """A command that loads settings gets those of --config."""
+    (tmp_path / "mine.toml").write_text('[kafka]\nbootstrap = "mine:1"\n')
+    seen: list[str] = []
+
+    @command.callback(invoke_without_command=True)
+    def look() -> None:
+        seen.append(load_settings().kafka.bootstrap)
+
+    assert cli.run(["--config", "mine.toml", "doctor"]) == 0
+    assert seen == ["mine:1"]
+
+
+def test_bad_settings_stop_a_command_that_needs_them(capsys: pytest.CaptureFixture[str]) -> None:
+    """A wrong settings file is an error of the command that reads it, with the key."""
+    Path("freshet.toml").write_text("[serve]\nport = 'x'\n")
+    assert cli.run(["local", "status"]) == 1
+    assert capsys.readouterr().err.startswith("error[bad_settings]: serve.port: ")
+    assert cli.run(["local", "--help"]) == 0
+
+
+def test_the_command_line_starts_without_heavy_imports() -> None:
+    """`freshet --help` and a small command don't pay for Spark, Kafka, pandas or a web framework."""
+    script = (
+        "import sys\nfrom freshet import cli\ncli.run(['--help'])\ncli.run(['local', 'status'])\n"
+        "heavy = {'pyspark', 'pandas', 'pyarrow', 'confluent_kafka', 'fastapi', 'jgo', 'pymysqlreplication'}\n"
+        "print('heavy:', sorted(heavy & set(sys.modules)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env={"PYTHONPATH": str(REPOSITORY)}, check=True
+    )
+    assert "heavy: []" in done.stdout
+
+
+def test_logs_are_json_lines_when_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
+    """Not a terminal: one JSON object a line on stderr, with time, level and fields; below the level, nothing."""
+    import structlog
+
+    configure_logs("auto", "info")
+    structlog.get_logger("somewhere").info("ready", port=8480)
+    structlog.get_logger("somewhere").debug("not shown")
+    captured = capsys.readouterr()
+    [line] = captured.err.splitlines()
+    logged = json.loads(line)
+    assert logged.pop("timestamp").endswith("Z")
+    assert logged == {"event": "ready", "level": "info", "logger": "somewhere", "port": 8480}
+    assert captured.out == ""

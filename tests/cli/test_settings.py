@@ -1,0 +1,188 @@
+"""Settings: precedence, limits, and errors that a person can act on."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from freshet.settings import Settings, load_settings, use_config
+from freshet.settings_errors import SettingsError
+
+SHOP = """
+[kafka]
+bootstrap = "file:1"
+[keyspaces.shop]
+partitions = 8
+[keyspaces.shop.source]
+kind = "mariadb"
+databases = ["shop"]
+password = "in-the-file"
+"""
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No setting of the machine reaches a test, and none of a test reaches another."""
+    for name in [name for name in os.environ if name.startswith("FRESHET_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    use_config(None)
+
+
+def load(text: str = SHOP, **flags: object) -> Settings:
+    """Settings from a TOML text and flags."""
+    path = Path("given.toml")
+    path.write_text(text)
+    return load_settings(path, flags)
+
+
+def refused(text: str) -> SettingsError:
+    """The error that a TOML text gives."""
+    with pytest.raises(SettingsError) as caught:
+        load(text)
+    assert caught.value.code == "bad_settings"
+    return caught.value
+
+
+def test_defaults_are_enough_to_start() -> None:
+    """Without file, environment and flags there are settings."""
+    settings = load_settings()
+    assert settings.kafka.bootstrap == "127.0.0.1:9092"
+    assert settings.publisher.batch_interval_ms == 25
+    assert (settings.consumer.commit_interval_ms, settings.consumer.commit_rows) == (1_000, 50_000)
+    assert settings.consumer.overlay_bytes == 64 << 20
+    assert (settings.serve.host, settings.serve.port) == ("127.0.0.1", 8480)
+
+
+def test_flags_go_before_environment_and_environment_before_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TOML < FRESHET_* < flags, value by value, and a flag that wasn't given hides nothing."""
+    assert load().kafka.bootstrap == "file:1"
+    monkeypatch.setenv("FRESHET_KAFKA__BOOTSTRAP", "environment:2")
+    assert load().kafka.bootstrap == "environment:2"
+    assert load(kafka={"bootstrap": None}).kafka.bootstrap == "environment:2"
+    assert load(kafka={"bootstrap": "flag:3"}).kafka.bootstrap == "flag:3"
+
+
+def test_environment_reaches_into_a_keyspace_of_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A password can come from the environment while the rest stays in the file; lists may be comma-separated."""
+    monkeypatch.setenv("FRESHET_KEYSPACES__SHOP__SOURCE__PASSWORD", "from-outside")
+    monkeypatch.setenv("FRESHET_KEYSPACES__SHOP__SOURCE__DATABASES", "a, b")
+    monkeypatch.setenv("FRESHET_KEYSPACES__SHOP__SOURCE__KEY_PREFIX_COLUMNS", '{"a.t": 2}')
+    settings = load()
+    source = settings.keyspace("shop").source
+    assert source is not None
+    assert source.kind == "mariadb"
+    assert source.password.get_secret_value() == "from-outside"
+    assert source.databases == ["a", "b"]
+    assert source.key_prefix_columns == {"a.t": 2}
+    assert settings.keyspace("shop").partitions == 8
+
+
+def test_the_default_file_is_found_and_a_named_one_must_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    """freshet.toml is optional; --config and FRESHET_CONFIG are not."""
+    Path("freshet.toml").write_text("[serve]\nport = 1\n")
+    assert load_settings().serve.port == 1
+    monkeypatch.setenv("FRESHET_CONFIG", "elsewhere.toml")
+    with pytest.raises(SettingsError, match=r"no settings file elsewhere\.toml"):
+        load_settings()
+
+
+def test_local_servers_are_found_without_a_file_of_ones_own() -> None:
+    """What `freshet local up` wrote is used in its directory, until there is a freshet.toml."""
+    Path(".freshet/local").mkdir(parents=True)
+    Path(".freshet/local/freshet.toml").write_text('[kafka]\nbootstrap = "local:1"\n')
+    assert load_settings().kafka.bootstrap == "local:1"
+    Path("freshet.toml").write_text('[kafka]\nbootstrap = "mine:1"\n')
+    assert load_settings().kafka.bootstrap == "mine:1"
+
+
+def test_a_shard_is_named_after_its_keyspace() -> None:
+    """The default shard is <keyspace>/0, and it can be set."""
+    assert load().shard_of("shop") == "shop/0"
+    assert load('[keyspaces.shop]\nshard = "eu/7"\n').shard_of("shop") == "eu/7"
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("[serve]\nport = 65536", "serve.port"),
+        ("[keyspaces.a]\npartitions = 0", "keyspaces.a.partitions"),
+        ("[keyspaces.a]\npartitions = 1025", "keyspaces.a.partitions"),
+        ("[keyspaces.a]\nretention_ms = 1000", "keyspaces.a.retention_ms"),
+        ("[keyspaces.'a b']", "keyspaces.a b"),
+        ("[consumer]\noverlay_bytes = -1", "consumer.overlay_bytes"),
+        ("[publisher]\nbatch_interval_ms = 0", "publisher.batch_interval_ms"),
+        ("[log]\nformat = 'xml'", "log.format"),
+        ("[keyspaces.a.source]\nkind = 'oracle'", "keyspaces.a.source"),
+        ("[keyspaces.a.source]\nkind = 'mariadb'", "keyspaces.a.source.databases: must be set"),
+        ("[keyspaces.mariadb]\npartitions = 'x'", "keyspaces.mariadb.partitions"),
+        ("[keyspaces.a]\nkind = 'catalog'\nsource = {kind = 'mariadb', databases = ['x']}", "keyspaces.a: a mariadb"),
+    ],
+)
+def test_a_value_out_of_its_limits_names_its_key(text: str, key: str) -> None:
+    """Each wrong value is one line that starts with the key, and the hint says where it is set."""
+    error = refused(text)
+    assert str(error).startswith(key)
+    assert "\n" not in str(error)
+    assert "given.toml" in error.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("[serve]\nprot = 1", "did you mean port?"),
+        ("[sevre]\nport = 1", "did you mean serve?"),
+        ("[keyspaces.a]\npartition = 1", "did you mean partitions?"),
+        ("[keyspaces.a.source]\nkind='mariadb'\ndatabases=['x']\npasword='y'", "did you mean password?"),
+    ],
+)
+def test_a_misspelt_key_is_an_error_with_the_right_spelling(text: str, hint: str) -> None:
+    """Nothing is silently ignored."""
+    assert refused(text).hint == hint
+
+
+def test_a_misspelt_section_in_the_environment_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment variable that would do nothing is refused."""
+    monkeypatch.setenv("FRESHET_KAFAK__BOOTSTRAP", "x")
+    with pytest.raises(SettingsError, match="FRESHET_KAFAK__BOOTSTRAP") as caught:
+        load_settings()
+    assert caught.value.hint == "did you mean kafka?"
+
+
+def test_a_file_that_is_no_toml_is_one_line() -> None:
+    """A syntax error names the file and the place."""
+    assert str(refused("[serve\n")).startswith("cannot read given.toml: ")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[keyspaces.a.source]\nkind = 'mariadb'\ndatabases = ['x']\npassword = ['s3cret']",
+        "[keyspaces.a.source]\nkind = 'mariadb'\ndatabases = ['x']\npassword = 's3cret'\nport = 'y'",
+        "[serve.bearer_token]\ns3cret = 1",
+        "[kafka]\nextra = 's3cret'",
+        'keyspaces = \'{"a": {"source": {"password": "s3cret"\'',
+    ],
+)
+def test_no_error_contains_a_secret(text: str) -> None:
+    """Whatever is wrong around a secret, the secret isn't printed."""
+    error = refused(text)
+    assert "s3cret" not in f"{error} {error.hint} {error!r}"
+
+
+def test_nothing_that_may_be_shown_contains_a_secret() -> None:
+    """`public()` and repr mask passwords, tokens and Kafka's extra settings."""
+    settings = load(SHOP + '[kafka.extra]\n"sasl.password" = "s3cret"\n', serve={"bearer_token": "s3cret"})
+    shown = f"{settings.public()} {settings!r}"
+    assert "s3cret" not in shown
+    assert "in-the-file" not in shown
+    assert "sasl.password" in str(settings.public())
+
+
+def test_an_unknown_keyspace_lists_the_known_ones() -> None:
+    """Asking for a keyspace that isn't set says which are."""
+    with pytest.raises(SettingsError, match=r"keyspaces\.shpo") as caught:
+        load().keyspace("shpo")
+    assert caught.value.hint == "known: shop"

@@ -1,0 +1,146 @@
+"""Server files: what is pinned is what is used, and an interrupted download leaves nothing half done."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from freshet.local import artifacts
+from freshet.local.artifacts import Pin
+from freshet.local.cache import cache_dir
+from freshet.local.errors import ArtifactError
+
+
+class Repository:
+    """A Maven repository of small jars, in place of the download; counts what is fetched."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.directory = directory
+        self.fetched: list[str] = []
+        self.fail_first = 0
+        monkeypatch.setattr(artifacts, "download", self.download)
+        monkeypatch.setattr(artifacts, "BACKOFF_S", 0.0)
+
+    def content(self, artifact: str) -> bytes:
+        """The jar of an artifact."""
+        path = self.directory / f"{artifact}.zip"
+        if not path.exists():
+            with zipfile.ZipFile(path, "w") as archive:
+                archive.writestr(zipfile.ZipInfo(f"{artifact}.txt"), artifact)
+        return path.read_bytes()
+
+    def pin(self, artifact: str) -> Pin:
+        """Its pin."""
+        return Pin("org.example", artifact, "1", hashlib.sha256(self.content(artifact)).hexdigest())
+
+    def download(self, group: str, artifact: str, version: str, repository: Path) -> Path:  # noqa: ARG002
+        """As `artifacts.download`."""
+        self.fetched.append(artifact)
+        if len(self.fetched) <= self.fail_first:
+            raise OSError("connection reset")
+        repository.mkdir(parents=True)
+        (repository / "jar").write_bytes(self.content(artifact))
+        return repository / "jar"
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
+    """A repository, an empty cache, and the pins `test` of two jars."""
+    monkeypatch.setenv("FRESHET_CACHE", str(tmp_path / "cache"))
+    made = Repository(tmp_path, monkeypatch)
+    write_pins(tmp_path, monkeypatch, made.pin("a"), made.pin("b"))
+    return made
+
+
+def write_pins(directory: Path, monkeypatch: pytest.MonkeyPatch, *pins: Pin) -> None:
+    """Put a pin file in the place of the project's."""
+    lines = [f"{pin.group}:{pin.artifact}:{pin.version} {pin.sha256}" for pin in pins]
+    (directory / "test.pins").write_text("# a comment\n" + "\n".join(lines) + "\n")
+    monkeypatch.setattr(artifacts, "_pin_file", lambda name: directory / f"{name}.pins")
+
+
+def test_jars_are_fetched_once(repository: Repository) -> None:
+    """The second call reads nothing from the network."""
+    assert not artifacts.is_cached("test")
+    first = artifacts.jars("test")
+    assert [jar.name for jar in first] == ["a-1.jar", "b-1.jar"]
+    assert artifacts.is_cached("test")
+    assert artifacts.jars("test") == first
+    assert sorted(repository.fetched) == ["a", "b"]
+
+
+def test_two_at_once_fetch_once(repository: Repository) -> None:
+    """Whoever comes second waits and finds it done."""
+    threads = [threading.Thread(target=artifacts.jars, args=("test",)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(repository.fetched) == ["a", "b"]
+
+
+def test_a_passing_network_failure_is_retried(repository: Repository) -> None:
+    """A reset connection costs a retry, not the start."""
+    repository.fail_first = 3
+    assert len(artifacts.jars("test")) == 2
+
+
+def test_what_is_not_the_pinned_file_is_refused(
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file with another digest never gets into the cache, and the error names it."""
+    write_pins(tmp_path, monkeypatch, repository.pin("a"), Pin("org.example", "b", "1", "0" * 64))
+    with pytest.raises(ArtifactError, match=r"org\.example:b:1.*SHA-256") as caught:
+        artifacts.jars("test")
+    assert caught.value.hint
+    assert not artifacts.is_cached("test")
+
+
+def test_an_interrupted_download_goes_on_where_it_was(repository: Repository) -> None:
+    """Files that verified are kept; a damaged one is fetched again."""
+    staging = artifacts._home("test").with_suffix(".partial")
+    staging.mkdir(parents=True)
+    (staging / "a-1.jar").write_bytes(repository.content("a"))
+    (staging / "b-1.jar").write_bytes(repository.content("b")[:10])
+    artifacts.jars("test")
+    assert repository.fetched == ["b"]
+
+
+def test_archives_are_unpacked_once(repository: Repository) -> None:
+    """The unpacked directory is complete or absent."""
+    home = artifacts.unpacked("test")
+    assert sorted(path.name for path in home.iterdir()) == ["a.txt", "b.txt"]
+    assert artifacts.unpacked("test") == home
+    assert sorted(repository.fetched) == ["a", "b"]
+
+
+@pytest.mark.parametrize("name", ["kafka", "mariadb", "spark"])
+def test_the_projects_pins_can_be_read(name: str) -> None:
+    """Each line is a coordinate and a digest, no artifact twice."""
+    pins = artifacts.read_pins(name)
+    assert pins
+    assert len({(pin.group, pin.artifact) for pin in pins}) == len(pins)
+
+
+def test_a_damaged_pin_file_names_the_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A merge accident in a pin file is found by line."""
+    (tmp_path / "test.pins").write_text("# fine\norg.example:a 123\n")
+    monkeypatch.setattr(artifacts, "_pin_file", lambda name: tmp_path / f"{name}.pins")
+    with pytest.raises(ArtifactError, match=r"test\.pins line 2"):
+        artifacts.read_pins("test")
+
+
+def test_the_cache_can_be_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FRESHET_CACHE, else XDG_CACHE_HOME, else ~/.cache."""
+    monkeypatch.setenv("FRESHET_CACHE", str(tmp_path / "a"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "b"))
+    monkeypatch.setenv("HOME", str(tmp_path / "c"))
+    assert cache_dir() == tmp_path / "a"
+    monkeypatch.delenv("FRESHET_CACHE")
+    assert cache_dir() == tmp_path / "b" / "freshet"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache_dir() == tmp_path / "c" / ".cache" / "freshet"

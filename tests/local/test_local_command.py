@@ -1,0 +1,93 @@
+"""`freshet local`: servers that stay, and that only their own state file can stop."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from freshet import cli
+from freshet.local.errors import LocalServerError
+from freshet.local.state import Running, read_state, running, write_state
+from freshet.settings import load_settings, use_config
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Run in an empty directory."""
+    monkeypatch.chdir(tmp_path)
+    use_config(None)
+
+
+def freshet(*arguments: str) -> tuple[int, dict[str, object]]:
+    """Run a command with --json; its exit code and what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "freshet.cli", *arguments, "--json"], capture_output=True, text=True, check=False
+    )
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+@pytest.mark.integration
+def test_servers_stay_up_between_commands_and_go_down_together() -> None:
+    """up → status → up again (same processes) → down → status, with the addresses that work."""
+    try:
+        code, first = freshet("local", "up")
+        assert code == 0
+        pids = {server["name"]: server["pid"] for server in first["servers"]}  # type: ignore[attr-defined]
+        assert set(pids) == {"kafka", "mariadb"}
+        assert all(psutil.pid_exists(pid) for pid in pids.values())
+        source = load_settings().keyspace("shop").source
+        assert source is not None
+        assert source.kind == "mariadb"
+
+        code, again = freshet("local", "up")
+        assert (code, again) == (0, first)
+        assert freshet("local", "status") == (0, first)
+    finally:
+        code, stopped = freshet("local", "down", "--wipe")
+    assert (code, stopped) == (0, {"stopped": ["kafka", "mariadb"], "wiped": True})
+    assert not any(psutil.pid_exists(pid) for pid in pids.values())
+    code, after = freshet("local", "status")
+    assert (code, after["servers"]) == (1, [])
+
+
+def test_down_leaves_alone_what_it_did_not_start(tmp_path: Path) -> None:
+    """A pid that now belongs to another process is not touched."""
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", str(tmp_path / "kafka")])
+    try:
+        own = running("kafka", process.pid, "127.0.0.1:1", tmp_path / "kafka", tmp_path / "log")
+        reused = Running(own.name, own.pid, own.started_s - 60, own.address, own.data_dir, own.log)
+        other_data = Running(own.name, own.pid, own.started_s, own.address, "/somewhere/else", own.log)
+        assert reused.stop() is False
+        assert other_data.stop() is False
+        assert process.poll() is None
+        assert own.stop() is True
+        assert not psutil.pid_exists(own.pid)
+        assert own.stop() is False
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_the_state_file_survives_a_round_trip_and_says_when_it_is_broken(tmp_path: Path) -> None:
+    """What is written is read; what can't be read is an error that says what to do."""
+    path = tmp_path / "state.json"
+    assert read_state(path) == []
+    servers = [Running("kafka", 1, 2.5, "127.0.0.1:9092", "/data", "/log")]
+    write_state(path, servers)
+    assert read_state(path) == servers
+    path.write_text("[{]")
+    with pytest.raises(LocalServerError, match=r"state\.json") as caught:
+        read_state(path)
+    assert "pids" in caught.value.hint
+
+
+def test_down_with_nothing_up_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
+    """`down` can be called at any time."""
+    assert cli.run(["local", "down"]) == 0
+    assert capsys.readouterr().out == "nothing was running\n"
