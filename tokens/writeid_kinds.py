@@ -29,6 +29,12 @@ class CleanerWriteIdList(ValidWriteIdList):
 
     __slots__ = ()
 
+    @classmethod
+    def _parse(cls, text: str) -> Self:
+        # Hive copies a reader's list, and the copy forgets minOpen if there is no exception.
+        parsed = super()._parse(text)
+        return parsed if parsed.exceptions else cls(parsed.table, parsed.hwm)
+
     def range_valid(self, low: int, high: int) -> RangeAnswer:
         """As a reader's; NONE if ``high`` is above ``hwm``."""
         return RangeAnswer.NONE if high > self.hwm else super().range_valid(low, high)

@@ -11,6 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from enum import Enum
 from functools import lru_cache
+from itertools import pairwise
 from typing import NamedTuple, Self
 
 from tokens.errors import TokenError
@@ -288,16 +289,20 @@ def hive_compare(a: ValidWriteIdList, b: ValidWriteIdList) -> int:
     if len(a.exceptions) == len(b.exceptions):
         return _signum(wrap_int64(a.hwm - b.hwm))
     if len(a.exceptions) == common:
-        return _compare_shorter(a, b.exceptions, common, b.hwm)
-    return -_compare_shorter(b, a.exceptions, common, a.hwm)
+        before = wrap_int64(b.exceptions[common] - 1)
+        if a.hwm != before:
+            return _signum(wrap_int64(a.hwm - before))
+        return 0 if _all_invalid_from(common, b) else -1
+    before = wrap_int64(a.exceptions[common] - 1)
+    if b.hwm != before:
+        return _signum(wrap_int64(before - b.hwm))
+    return 0 if _all_invalid_from(common, a) else 1
 
 
-def _compare_shorter(shorter: ValidWriteIdList, longer: tuple[int, ...], common: int, hwm: int) -> int:
-    before = wrap_int64(longer[common] - 1)
-    if shorter.hwm != before:
-        return _signum(wrap_int64(shorter.hwm - before))
-    consecutive = all(longer[index] == longer[index - 1] + 1 for index in range(common + 1, len(longer)))
-    return 0 if consecutive and longer[-1] == hwm else -1
+def _all_invalid_from(index: int, write_ids: ValidWriteIdList) -> bool:
+    """True iff the exceptions from ``index`` on are every id up to the high watermark."""
+    rest = write_ids.exceptions[index:]
+    return rest[-1] == write_ids.hwm and all(after == before + 1 for before, after in pairwise(rest))
 
 
 def _range_answer(count: int, size: int, none: RangeAnswer, every: RangeAnswer) -> RangeAnswer:
@@ -350,8 +355,8 @@ def _folded(char: str) -> str:
     """A character as ``String.equalsIgnoreCase`` compares it: simple upper case, then simple lower case."""
     upper = char.upper()
     upper = upper if len(upper) == 1 else char
-    lower = upper.lower()
-    return lower if len(lower) == 1 else upper
+    # U+0130 is the one character whose lower case has two; Java's simple mapping has the first.
+    return upper.lower()[0]
 
 
 def _java_compare(a: str, b: str) -> int:
