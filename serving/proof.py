@@ -1,0 +1,89 @@
+"""Whether the source's answer proves a demand, waiting for a source that lags, and what to say of lost history."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from time import monotonic
+from typing import NamedTuple, TypeVar
+
+from serving.errors import ReadError
+from serving.query import ReadDemand
+from tokens import Demand, Freshness, Position, Tag, Vector, decide
+from tokens.decision import HISTORY_LOST
+
+Found = TypeVar("Found")
+
+_PROVED = (Freshness.FRESH, Freshness.EVENTUAL)
+
+
+class Verdict(NamedTuple):
+    """``proved``: the answer may be given. ``lost``: the demand lies in a lost history."""
+
+    freshness: str
+    why: str
+    proved: bool
+    lost: bool
+
+
+class Proof:
+    """A demand, and the shard and epoch that the source's positions belong to.
+
+    The epoch is the highest that owners or the session itself have named: a source that is read now is in no older one.
+    None: nobody has named any, then an answer is ``eventual`` and the token can't hold it.
+    """
+
+    __slots__ = ("demand", "epoch", "shard")
+
+    def __init__(self, demand: ReadDemand, shard: str, known_epoch: int | None) -> None:
+        component = demand.vector.get(shard)
+        epochs = [epoch for epoch in (known_epoch, component.epoch if component else None) if epoch is not None]
+        self.demand = demand
+        self.shard = shard
+        self.epoch = max(epochs) if epochs else None
+
+    @property
+    def wanted(self) -> Position | None:
+        """The position that the session has seen of the shard."""
+        component = self.demand.vector.get(self.shard)
+        return component.position if component is not None else None
+
+
+def judge(proof: Proof, position: Position) -> Verdict:
+    """Whether a value that was read at ``position`` proves the demand. The source has no watermark: it is all there."""
+    if proof.epoch is None:
+        why = "no owner has named the epoch of the shard yet, so the token cannot hold this answer"
+        return Verdict(Freshness.EVENTUAL.value, why, proved=True, lost=False)
+    tag = Tag(shard=proof.shard, epoch=proof.epoch, lo=position, hi=position, watermark=None)
+    freshness, why = decide(Demand(vector=proof.demand.vector, given=proof.demand.given), tag)
+    return Verdict(freshness.value, why, freshness in _PROVED, why.startswith(HISTORY_LOST))
+
+
+async def prove(
+    proof: Proof,
+    read: Callable[[], Awaitable[Found]],
+    position_of: Callable[[Found], Position],
+    wait: Callable[[Position, float], Awaitable[bool]],
+    deadline: float,
+) -> Found:
+    """A read of the source that proves the demand, after waiting until ``deadline`` (`time.monotonic`) where it lags.
+
+    Raises `ReadError` ``source_behind``, ``history_lost``, and what ``read`` and ``wait`` raise.
+    """
+    found = await read()
+    verdict = judge(proof, position_of(found))
+    remaining = deadline - monotonic()
+    if not verdict.proved and not verdict.lost and proof.wanted is not None and remaining > 0:
+        await wait(proof.wanted, remaining)
+        found = await read()
+        verdict = judge(proof, position_of(found))
+    if verdict.lost:
+        raise history_lost(proof.demand.vector, proof.shard, proof.epoch or 0, str(position_of(found)), verdict.why)
+    if not verdict.proved:
+        raise ReadError("source_behind", f"the source's answer does not prove the demand: {verdict.why}")
+    return found
+
+
+def history_lost(vector: Vector, shard: str, epoch: int, position: str, why: str) -> ReadError:
+    """409 with the token to go on with: the shard's component is where the new history is now."""
+    token = vector.with_component(shard, epoch, Position.parse(position)) if position else vector.without(shard)
+    return ReadError("history_lost", why.removeprefix(f"{HISTORY_LOST}: "), token=str(token))
