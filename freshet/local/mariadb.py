@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -180,7 +179,6 @@ class MariaDBServer:
             "bind-address": self.host,
             "socket": "mariadb.sock",  # relative to the data directory: a socket's path is limited to 107 bytes
             "pid-file": str(self.data_dir / "mariadb.pid"),
-            "user": pwd.getpwuid(os.geteuid()).pw_name,
             "init-file": str(init),
             "skip-name-resolve": "ON",
             "ssl": "OFF",  # else 11.4 makes itself a new RSA key at each start: up to 10 s
@@ -195,7 +193,7 @@ class MariaDBServer:
             "innodb-flush-log-at-trx-commit": "1" if self.durable else "2",
             **self.options,
         }
-        return ["--no-defaults", *(f"--{name}={value}" for name, value in options.items())]
+        return ["--no-defaults", *_as_user(), *(f"--{name}={value}" for name, value in options.items())]
 
 
 def server_home() -> Path:
@@ -237,7 +235,7 @@ def _empty_data_dir(base: Path) -> Path:
                         "--no-defaults",
                         f"--basedir={base}",
                         f"--datadir={fresh}",
-                        f"--user={pwd.getpwuid(os.geteuid()).pw_name}",
+                        *_as_user(),
                         "--auth-root-authentication-method=normal",
                         "--skip-test-db",
                     ],
@@ -246,6 +244,11 @@ def _empty_data_dir(base: Path) -> Path:
                 )
                 fresh.rename(template)
     return template
+
+
+def _as_user() -> list[str]:
+    """The server refuses to run as root unless told so; everybody else it asks for no name."""
+    return ["--user=root"] if os.geteuid() == 0 else []
 
 
 def _environment(base: Path) -> dict[str, str]:
