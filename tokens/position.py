@@ -116,7 +116,7 @@ class Position:
 
     @abstractmethod
     def _key(self) -> object:
-        """A hashable value, equal for equal positions of this flavor."""
+        """What equal positions of this flavor have equal."""
 
     def at_or_past(self, other: Position) -> bool:
         """True iff provably everything up to ``other`` is in this position: `order` says SAME or NEWER."""

@@ -57,4 +57,5 @@ def test_union_and_difference(row: Row) -> None:
 
 
 def _other_log(row: Row) -> bool:
-    return row["a"].startswith("FilePos/") and row["a"].rpartition(".")[0] != row["g"].rpartition(".")[0]
+    before, gtid = str(row["a"]), str(row["g"])
+    return before.startswith("FilePos/") and before.rpartition(".")[0] != gtid.rpartition(".")[0]

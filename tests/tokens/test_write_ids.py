@@ -149,9 +149,23 @@ def test_hive_compare_of_names() -> None:
     assert hive_compare(lists[1], lists[2]) == -1
     assert hive_compare(lists[3], lists[1]) == 1
     assert hive_compare(lists[4], lists[5]) == 0xFFFF - 0xD800
+    assert hive_compare(parse("İ:5:7::"), parse("i:4:7::")) == 1
     with pytest.raises(TokenError):
         hive_compare(parse(""), parse(""))
     assert hive_compare(parse("[12:7,12]"), parse("[12:7,8,12]")) == 1
+
+
+def test_hive_compare_wraps_where_java_wraps() -> None:
+    """Differences of watermarks that need 65 bits come out with Java's sign: this rule is for compatibility."""
+    low, high = parse("db.t:-9223372036854775808:7::"), parse("db.t:5:2:2,3:")
+    assert hive_compare(high, low) == hive_compare(parse("db.t:5:7::"), low) == -1
+    assert hive_compare(parse("db.t:-1:7::"), low) == 1
+
+
+def test_a_cleaner_list_forgets_min_open_without_exceptions() -> None:
+    """As Hive copies a reader's list, minOpen survives only beside an exception."""
+    assert str(CleanerWriteIdList.parse("db.t:6:9::")) == f"db.t:6:{MAX}::"
+    assert str(CleanerWriteIdList.parse("db.t:6:9:5:")) == "db.t:6:9:5:"
 
 
 def test_a_huge_watermark_costs_nothing() -> None:
