@@ -73,16 +73,19 @@ class ConnectionSettings:
 def connect(settings: ConnectionSettings, *, autocommit: bool = True) -> Connection:
     """A session in UTC whose values arrive as raw bytes (numbers and text alike). Raises `MariaDBUnreachable`.
 
-    ``sql_mode`` is cleared so that PAD_CHAR_TO_FULL_LENGTH and friends of the server's default can't change an image.
+    ``sql_mode`` is cleared so that PAD_CHAR_TO_FULL_LENGTH and friends of the server's default can't change an image;
+    with READ COMMITTED as default a consistent snapshot would be none, without an error.
     """
     with translated(settings):
-        return pymysql.connect(
+        connection = pymysql.connect(
             **settings.pymysql_arguments(),
             autocommit=autocommit,
             use_unicode=False,
             conv=_ENCODERS,
             init_command="SET time_zone='+00:00', sql_mode='', character_set_results=utf8mb4",
         )
+        connection.query("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        return connection
 
 
 @contextlib.contextmanager

@@ -2,8 +2,8 @@
 
 A value is canonical as the bytes of its JSON: integers, YEAR and BIT exact; FLOAT and DOUBLE as the shortest text of
 the double; DECIMAL, temporal, ENUM, SET, UUID and INET values as strings in MariaDB's own text (UTC, the column's scale
-and fraction kept, zero dates as ``0000-00-00``); binary as ``{"base64":"…"}``; NULL as ``null``. An image is the compact
-JSON object of a row in table order.
+and fraction kept, zero dates as ``0000-00-00``); binary as ``{"base64":"…"}``; NULL as ``null``. An image is the
+compact JSON object of a row in table order.
 """
 
 from __future__ import annotations

@@ -1,0 +1,167 @@
+"""``freshet source``: publish the changes of a source of truth into Kafka."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import structlog
+import typer
+
+from freshet.settings import MariaDBSource, Settings, load_settings
+from freshet.settings_errors import SettingsError
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Publish the changes of a source into Kafka.")
+log = structlog.get_logger(__name__)
+
+PASSWORD_VARIABLE = "FRESHET_MARIADB_PASSWORD"
+
+
+@app.callback()
+def _group() -> None:
+    """Publish the changes of a source of truth into Kafka."""
+
+
+@app.command()
+def mariadb(
+    keyspace: Annotated[str, typer.Option(help="Keyspace to publish into, as in the settings file.")],
+    host: Annotated[str | None, typer.Option(help="MariaDB's host.")] = None,
+    port: Annotated[int | None, typer.Option(help="MariaDB's port.", min=1, max=65535)] = None,
+    user: Annotated[str | None, typer.Option(help="MariaDB user.")] = None,
+    password_file: Annotated[
+        Path | None, typer.Option(help=f"File that holds the password (or set {PASSWORD_VARIABLE}).")
+    ] = None,
+    password: Annotated[str | None, typer.Option(envvar=PASSWORD_VARIABLE, hidden=True)] = None,
+    databases: Annotated[list[str] | None, typer.Option("--database", help="Database to publish; repeatable.")] = None,
+    tables: Annotated[list[str] | None, typer.Option(help="Pattern of db.table to publish; repeatable.")] = None,
+    exclude: Annotated[list[str] | None, typer.Option(help="Pattern of db.table to leave out; repeatable.")] = None,
+    server_id: Annotated[int | None, typer.Option(help="Replica id that nobody else uses there.", min=1)] = None,
+    partitions: Annotated[int | None, typer.Option(help="Partitions of a new topic.", min=1, max=1024)] = None,
+    bootstrap: Annotated[str | None, typer.Option(help="Kafka's address, host:port.")] = None,
+    new_epoch: Annotated[
+        bool, typer.Option("--new-epoch", help="Void what was published and start at the server's present position.")
+    ] = False,
+) -> None:
+    """Publish a MariaDB server's binlog: one shard, exactly once, from where it was stopped.
+
+    The user needs REPLICATION SLAVE, BINLOG MONITOR (REPLICATION CLIENT) and SELECT; the server log_bin,
+    binlog_format=ROW, binlog_row_image=FULL and binlog_row_metadata=FULL.
+    """
+    from stream.sources.mariadb.source import MariaDBSource as Source
+
+    if password_file is not None:
+        password = _password(password_file)
+    source_flags = {
+        "kind": "mariadb",
+        "host": host,
+        "port": port,
+        "user": user,
+        "password": password,
+        "databases": databases,
+        "include": tables,
+        "exclude": exclude,
+        "server_id": server_id,
+    }
+    keyspace_flags: dict[str, Any] = {"partitions": partitions, "source": source_flags}
+    settings = load_settings(flags={"kafka": {"bootstrap": bootstrap}, "keyspaces": {keyspace: keyspace_flags}})
+    source = Source(_options(settings, keyspace, new_epoch), _publishers(settings, keyspace), _ready(keyspace))
+    with _stopping_on_signals(source.stop):
+        source.run()
+    log.info("stopped", keyspace=keyspace, transactions=source.transactions)
+
+
+def _password(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(
+            f"cannot read the password file {file}: {error}", hint="is it there, and readable?"
+        ) from None
+
+
+def _options(settings: Settings, keyspace: str, new_epoch: bool) -> Any:
+    from stream.sources.mariadb.connection import ConnectionSettings
+    from stream.sources.mariadb.schema import TableFilter
+    from stream.sources.mariadb.source import SourceOptions
+
+    found = settings.keyspace(keyspace).source
+    if not isinstance(found, MariaDBSource):
+        raise SettingsError(f"keyspace {keyspace} has no MariaDB source", hint="name a database with --database")
+    return SourceOptions(
+        settings=ConnectionSettings(found.host, found.port, found.user, found.password.get_secret_value()),
+        shard=settings.shard_of(keyspace),
+        tables=TableFilter(tuple(found.databases), tuple(found.include), tuple(found.exclude)),
+        server_id=found.server_id,
+        new_epoch=new_epoch,
+    )
+
+
+def _publishers(settings: Settings, keyspace: str) -> Any:
+    """A function that makes this shard's publisher, and the topic if it isn't there yet."""
+    from stream.batch import Limits
+    from stream.keys import Layout
+    from stream.publisher import Publisher
+    from stream.topics import ensure_topics
+
+    chosen = settings.keyspace(keyspace)
+    prefixes = chosen.source.key_prefix_columns if isinstance(chosen.source, MariaDBSource) else {}
+    layout = Layout(chosen.partitions, prefixes)
+    batching = settings.publisher
+
+    def make() -> Publisher:
+        ensure_topics(
+            settings.kafka.bootstrap,
+            keyspace,
+            chosen.partitions,
+            replication=settings.kafka.replication_factor,
+            retention_ms=chosen.retention_ms,
+        )
+        return Publisher(
+            settings.kafka.bootstrap,
+            keyspace,
+            settings.shard_of(keyspace),
+            layout,
+            batch_interval_s=batching.batch_interval_ms / 1000,
+            batch_bytes=batching.batch_bytes,
+            limits=Limits(rows_max=batching.frame_rows_max, bytes_max=batching.frame_bytes_max),
+        )
+
+    return make
+
+
+def _ready(keyspace: str) -> Any:
+    def ready(position: str) -> None:
+        log.info("ready", keyspace=keyspace, position=position)
+
+    return ready
+
+
+@contextlib.contextmanager
+def _stopping_on_signals(stop: Any) -> Any:
+    def handle(_number: int, _frame: object) -> None:
+        stop()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _add_workload() -> None:
+    """The catalog workload's subcommand is a module of its own: a function ``workload``, or an ``app``."""
+    if find_spec("freshet.commands.source_workload") is None:
+        return
+    module = import_module("freshet.commands.source_workload")
+    if hasattr(module, "workload"):
+        app.command("workload")(module.workload)
+    else:
+        app.add_typer(module.app, name="workload")
+
+
+_add_workload()

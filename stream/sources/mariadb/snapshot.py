@@ -1,0 +1,256 @@
+"""Reads of rows by key at the source of truth, each with the position of its own snapshot.
+
+A snapshot's position is BINLOG_GTID_POS of the binlog file and offset that InnoDB recorded with the snapshot itself:
+nothing in the rows is later, and everything up to it is in the rows. `@@gtid_binlog_pos` would be ahead of the row.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from base64 import b64decode
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+import pymysql
+
+from stream.sources.mariadb.charsets import Charsets, read_charsets
+from stream.sources.mariadb.connection import (
+    Connection,
+    ConnectionSettings,
+    MariaDBError,
+    MariaDBUnreachable,
+    connect,
+    fetch_all,
+    translate,
+    translated,
+)
+from stream.sources.mariadb.gtid import GtidPosition
+from stream.sources.mariadb.image import canonical_key, canonical_row, quoted, select_columns_sql
+from stream.sources.mariadb.position import ServerPosition, begin_snapshot
+from stream.sources.mariadb.schema import TableInfo, read_table
+
+T = TypeVar("T")
+
+SCHEMA_AGE_MAX_S = 5.0
+"""A table's columns are read again after this; an unknown column makes them be read at once."""
+KEYS_MAX = 1000
+_SCHEMA_CHANGED = frozenset({1054, 1146, 1412})
+
+
+class NoSuchTable(MariaDBError):
+    """The source has no such table. Code ``no_such_table``."""
+
+    code = "no_such_table"
+
+
+class SourceBusy(MariaDBError):
+    """All sessions to the source are in use. Code ``source_busy``."""
+
+    code = "source_busy"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRow:
+    """A row as it is stored: ``key`` is the row's own canonical key, which may be spelt otherwise than asked for."""
+
+    key: bytes
+    image: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRead:
+    """What one snapshot holds. ``rows``: one per key asked for, in that order; None where there is no such row.
+
+    ``position`` (``MariaDB/…``) is lo of each value, and ``hi`` too but for tables of an engine without snapshots, whose
+    rows may be later; ``timestamp`` is the server's seconds.
+    """
+
+    rows: tuple[SourceRow | None, ...]
+    position: str
+    hi: str
+    timestamp: int
+    table: TableInfo
+
+
+class SnapshotReader:
+    """A bounded pool of sessions that read rows in consistent snapshots. Thread-safe.
+
+    ``sessions_max`` bounds concurrent reads; a read that gets no session within ``wait_s`` raises `SourceBusy`.
+    A session that turns out dead is replaced once a read, so that a restarted server costs no failed answer.
+    """
+
+    def __init__(self, settings: ConnectionSettings, sessions_max: int = 8, wait_s: float = 5.0) -> None:
+        self._settings = settings
+        self._wait_s = wait_s
+        self._free = threading.BoundedSemaphore(sessions_max)
+        self._lock = threading.Lock()
+        self._idle: list[Connection] = []
+        self._tables: dict[str, tuple[float, TableInfo]] = {}
+        self._charsets: Charsets | None = None
+        self._closed = False
+
+    def read(self, table: str, keys: Sequence[Sequence[object]]) -> SnapshotRead:
+        """Rows of ``table`` (``db.table``) by canonical key values in key order, all from one snapshot.
+
+        Raises `NoSuchTable`, `SourceBusy`, `MariaDBUnreachable`, `UndecodableValue`, `MariaDBError`
+        (``no_primary_key``, ``too_many_keys``).
+        """
+        if len(keys) > KEYS_MAX:
+            raise MariaDBError(f"{len(keys)} keys in one read", hint=f"at most {KEYS_MAX}", code="too_many_keys")
+        return self._with_session(lambda session: self._read(session, table, keys))
+
+    def table(self, name: str) -> TableInfo:
+        """A table's columns as the source has them (up to `SCHEMA_AGE_MAX_S` ago). Raises as `read` does."""
+        return self._with_session(lambda session: self._table(session, name))
+
+    def position(self) -> ServerPosition:
+        """The position of a snapshot taken now."""
+        return self._with_session(_position)
+
+    def wait_for_position(self, position: str, timeout_s: float) -> bool:
+        """Waits until the server has replicated or written all of ``position``; False after ``timeout_s``.
+
+        For reads from a replica: a snapshot taken afterwards proves a demand for ``position``.
+        """
+        bare = position.removeprefix("MariaDB/")
+
+        def wait(session: Connection) -> bool:
+            if _contains(_position(session).position, position):
+                return True
+            ((code,),) = fetch_all(session, "SELECT MASTER_GTID_WAIT(%s, %s)", (bare, timeout_s))
+            return bool(int(code) == 0)
+
+        return self._with_session(wait)
+
+    def close(self) -> None:
+        """Ends all idle sessions; those in use end when they are given back."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for session in idle:
+            session._force_close()
+
+    # -- sessions ----------------------------------------------------------------------------------------------------
+
+    def _with_session(self, work: Callable[[Connection], T]) -> T:
+        with self._slot():
+            session, fresh = self._take()
+            try:
+                return self._worked(session, work)
+            except MariaDBUnreachable:
+                if fresh:
+                    raise
+            self._drop_idle()
+            return self._worked(connect(self._settings), work)
+
+    @contextmanager
+    def _slot(self) -> Iterator[None]:
+        if self._closed:
+            raise SourceBusy("the reader of the source is closed")
+        if not self._free.acquire(timeout=self._wait_s):
+            raise SourceBusy(
+                f"all sessions to {self._settings.name} were busy for {self._wait_s:g} s", hint="try again later"
+            )
+        try:
+            yield
+        finally:
+            self._free.release()
+
+    def _take(self) -> tuple[Connection, bool]:
+        with self._lock:
+            if self._idle:
+                return self._idle.pop(), False
+        return connect(self._settings), True
+
+    def _worked(self, session: Connection, work: Callable[[Connection], T]) -> T:
+        """Runs ``work`` and keeps the session only if it is surely still in order."""
+        good = False
+        try:
+            with translated(self._settings):
+                found = work(session)
+                session.rollback()
+            good = True
+            return found
+        finally:
+            with self._lock:
+                keep = good and not self._closed
+                if keep:
+                    self._idle.append(session)
+            if not keep:
+                session._force_close()
+
+    def _drop_idle(self) -> None:
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for session in idle:
+            session._force_close()
+
+    # -- reads -------------------------------------------------------------------------------------------------------
+
+    def _read(self, session: Connection, name: str, keys: Sequence[Sequence[object]]) -> SnapshotRead:
+        info = self._table(session, name)
+        for attempt in (1, 2):
+            try:
+                return self._read_snapshot(session, info, keys)
+            except pymysql.err.MySQLError as error:
+                code = error.args[0] if error.args else 0
+                session.rollback()
+                if attempt == 2 or code not in _SCHEMA_CHANGED:
+                    raise translate(error, self._settings) from error
+                info = self._table(session, name, fresh=True)
+        raise AssertionError("unreachable: the second attempt returns or raises")
+
+    def _read_snapshot(self, session: Connection, info: TableInfo, keys: Sequence[Sequence[object]]) -> SnapshotRead:
+        if not info.primary_key:
+            raise MariaDBError(f"{info.name} has no primary key to read by", code="no_primary_key")
+        at = begin_snapshot(session)
+        where = " AND ".join(f"{quoted(name)} = %s" for name in info.primary_key)
+        sql = f"SELECT {select_columns_sql(info)} FROM {quoted(info.database)}.{quoted(info.table)} WHERE {where}"
+        rows: list[SourceRow | None] = []
+        with session.cursor() as cursor:
+            for key in keys:
+                cursor.execute(sql, tuple(_sql_value(value) for value in key))
+                found = cursor.fetchone()
+                rows.append(SourceRow(canonical_key(info, found), canonical_row(info, found)) if found else None)
+        session.rollback()
+        hi = at.position if info.engine.lower() == "innodb" else _position(session).position
+        return SnapshotRead(tuple(rows), at.position, hi, at.timestamp, info)
+
+    def _table(self, session: Connection, name: str, fresh: bool = False) -> TableInfo:
+        known = self._tables.get(name)
+        if known is not None and not fresh and time.monotonic() - known[0] < SCHEMA_AGE_MAX_S:
+            return known[1]
+        if self._charsets is None:
+            self._charsets = read_charsets(session)
+        database, _, table = name.partition(".")
+        info = read_table(session, self._charsets, database, table)
+        if info is None:
+            self._tables.pop(name, None)
+            raise NoSuchTable(f"{self._settings.name} has no table {name}", hint="check database and table name")
+        self._tables[name] = (time.monotonic(), info)
+        return info
+
+
+def _position(session: Connection) -> ServerPosition:
+    try:
+        return begin_snapshot(session)
+    finally:
+        session.rollback()
+
+
+def _contains(reached: str, wanted: str) -> bool:
+    mine = GtidPosition.parse(reached).domains
+    return all(
+        domain in mine and mine[domain][1] >= sequence
+        for domain, (_, sequence) in GtidPosition.parse(wanted).domains.items()
+    )
+
+
+def _sql_value(value: object) -> object:
+    """A canonical key value as a statement's argument."""
+    if isinstance(value, dict):
+        return b64decode(value["base64"])
+    return value
