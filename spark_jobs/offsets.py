@@ -90,7 +90,10 @@ def choose_range(
                     hint="nothing that old is in the topic any more",
                     code="offsets_expired",
                 )
-            raise OffsetsError(f"{bounds.topic}[{partition}]: end {offset} is before start {start[partition]}")
+            raise OffsetsError(
+                f"{bounds.topic}[{partition}]: end {offset} is before start {start[partition]}",
+                hint="the base is newer than the offsets asked for; take an older one",
+            )
     return Range(bounds.topic, bounds.topic_id, dict(bounds.low), start, end)
 
 

@@ -1,15 +1,17 @@
 """The directory that a rebuild writes: complete under its name, or not there.
 
 ``DIR/rebuild.json`` says of what and up to where; ``DIR/<keyspace>/<partition>/`` is that partition's store, laid out
-as an owner's data directory. All of it is written beside, in ``.DIR.partial``, and renamed at the end. What a killed
+as an owner's data directory. All of it is written beside, in ``.DIR.partial-…``, and renamed at the end. What a killed
 run left there is removed by the next.
 """
 
 from __future__ import annotations
 
 import fcntl
+import glob
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -100,12 +102,10 @@ def staged(target: Path) -> Iterator[Path]:
     """
     target = Path(os.path.abspath(target))
     with exclusive(target):
-        if target.exists() and (not target.is_dir() or any(target.iterdir())):
-            raise RebuildError(
-                f"{target} exists", hint="give a directory that is not there yet, or remove it", code="target_exists"
-            )
-        staging = target.with_name(f".{target.name}.partial")
-        shutil.rmtree(staging, ignore_errors=True)
+        check_target(target)
+        _remove_leftovers(target)
+        # a name of its own: workers of a killed run may live on for a moment, and must not write into ours
+        staging = target.with_name(f".{target.name}.partial-{secrets.token_hex(4)}")
         staging.mkdir()
         try:
             yield staging
@@ -115,7 +115,20 @@ def staged(target: Path) -> Iterator[Path]:
             staging.rename(target)
             sync_directory(target.parent)
         finally:
-            shutil.rmtree(staging, ignore_errors=True)
+            _remove_leftovers(target)
+
+
+def _remove_leftovers(target: Path) -> None:
+    for leftover in target.parent.glob(f".{glob.escape(target.name)}.partial-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
+def check_target(target: Path) -> None:
+    """Raises `RebuildError` ``target_exists`` unless ``target`` is absent or an empty directory."""
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise RebuildError(
+            f"{target} exists", hint="give a directory that is not there yet, or remove it", code="target_exists"
+        )
 
 
 @contextmanager

@@ -7,9 +7,11 @@ the same fold as the live consumer's (`spark_jobs.partition`). Runs inside ``fre
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -27,6 +29,7 @@ from spark_jobs.output import (
     PartitionSummary,
     RebuildError,
     RebuildReport,
+    check_target,
     find_stores,
     staged,
     write_report,
@@ -40,6 +43,7 @@ from spark_jobs.partition import (
     run_task,
 )
 from stream.topics import events_topic
+from tokens.errors import FreshetError
 
 PROGRESS_INTERVAL_S: Final = 0.5
 
@@ -72,15 +76,20 @@ class RebuildRequest:
     spill_rows: int = SPILL_ROWS
 
 
+def prepare(request: RebuildRequest) -> tuple[Range, dict[int, Path]]:
+    """The range to read and the stores to continue, checked without Spark; raises what `rebuild` does."""
+    check_target(request.target)
+    bounds = topic_bounds(request.bootstrap, events_topic(request.keyspace))
+    bases = {} if request.base is None else find_stores(request.base, request.keyspace)
+    return choose_range(bounds, request.ends, checkpoint_offsets(bases) if bases else None), bases
+
+
 def rebuild(session: Any, request: RebuildRequest, *, progress: Progress | None = None) -> RebuildReport:
     """Fold the topic into ``request.target``, which is complete under its name or not there.
 
     Raises `OffsetsError`, `RebuildError`, `consumers.errors.StoreError`.
     """
-    topic = events_topic(request.keyspace)
-    bounds = topic_bounds(request.bootstrap, topic)
-    bases = {} if request.base is None else find_stores(request.base, request.keyspace)
-    chosen = choose_range(bounds, request.ends, checkpoint_offsets(bases) if bases else None)
+    chosen, bases = prepare(request)
     with staged(request.target) as root:
         _copy_stores(bases, request.keyspace, root)
         task = FoldTask(request.keyspace, chosen.topic_id, str(root), chosen.low, chosen.start, request.spill_rows)
@@ -89,7 +98,7 @@ def rebuild(session: Any, request: RebuildRequest, *, progress: Progress | None 
             summaries = _run(session, task, request.bootstrap, chosen)
         seconds = time.monotonic() - started
         report = RebuildReport(
-            request.keyspace, topic, chosen.topic_id, FOLD_VERSION, chosen.end, summaries, round(seconds, 3)
+            request.keyspace, chosen.topic, chosen.topic_id, FOLD_VERSION, chosen.end, summaries, round(seconds, 3)
         )
         clear_progress(root)
         write_report(root, report)
@@ -209,3 +218,35 @@ def watched(root: Path, chosen: Range, progress: Progress | None) -> Iterator[No
     finally:
         done.set()
         thread.join()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """``spark-submit spark_jobs/rebuild.py``: prints the report as JSON; exit code 1 with code and hint on an error."""
+    from spark_jobs.offsets import parse_offsets
+    from spark_jobs.session import spark_session
+
+    parser = argparse.ArgumentParser(description="Fold a keyspace's topic anew, up to given offsets.")
+    parser.add_argument("--keyspace", required=True)
+    parser.add_argument("--bootstrap", required=True, help="Kafka, as host:port")
+    parser.add_argument("--to", required=True, type=Path, help="a directory that all executors and the driver share")
+    parser.add_argument("--to-checkpoint", type=Path, help="stop at the offsets of this checkpoint")
+    parser.add_argument("--offsets", help='stop at these offsets: {"0": 17, ...}')
+    parser.add_argument("--base", type=Path, help="continue this checkpoint or rebuild")
+    given = parser.parse_args(arguments)
+    try:
+        ends = None if given.offsets is None else parse_offsets(given.offsets)
+        if given.to_checkpoint is not None:
+            ends = checkpoint_offsets(find_stores(given.to_checkpoint, given.keyspace))
+        request = RebuildRequest(given.keyspace, given.bootstrap, given.to, ends, given.base)
+        prepare(request)
+        with spark_session(f"freshet rebuild {given.keyspace}") as session:
+            report = rebuild(session, request)
+    except FreshetError as error:
+        print(f"error[{error.code}]: {error}\nhint: {error.hint}", file=sys.stderr)
+        return 1
+    print(json.dumps({"directory": str(given.to), **report.as_json()}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -5,7 +5,7 @@ Reads store directories only, so it works offline; `freshet verify` brings it a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -133,25 +133,30 @@ def _check_comparable(partition: int, one: StoreView, other: StoreView, names: t
         )
 
 
-def checkpoint_owners(addresses: Mapping[int, str], keyspace: str, *, token: str = "") -> dict[int, Path]:
-    """Have the owners (partition → host:port) make checkpoints of a keyspace; partition → directory.
+def checkpoint_owners(
+    addresses: Iterable[str], keyspace: str, partitions: Iterable[int], *, token: str = ""
+) -> dict[int, Path]:
+    """Have the owners at ``addresses`` (host:port) make checkpoints of a keyspace; partition → directory.
 
-    Raises `consumers.protocol.OwnerError`, and `VerifyError` ``checkpoint_missing`` if an owner left one out or wrote
-    it where this process cannot read it.
+    Raises `consumers.protocol.OwnerError`, and `VerifyError` ``checkpoint_missing`` if none of them owns one of
+    ``partitions``, or wrote it where this process cannot read it.
     """
     found: dict[int, Path] = {}
-    for address in sorted(set(addresses.values())):
+    asked = sorted(set(addresses))
+    for address in asked:
         with OwnerConnection(address, token=token) as owner:
-            places = owner.checkpoint(keyspace)
-        found |= {
-            place.partition: Path(place.directory) for place in places if addresses.get(place.partition) == address
-        }
-    for partition, address in sorted(addresses.items()):
+            found |= {place.partition: Path(place.directory) for place in owner.checkpoint(keyspace)}
+    for partition in partitions:
         directory = found.get(partition)
-        if directory is None or not directory.is_dir():
-            problem = "made none" if directory is None else f"wrote it to {directory}, which is not there for us"
+        if directory is None:
             raise VerifyError(
-                f"no checkpoint of {keyspace}/{partition}: the owner at {address} {problem}",
+                f"none of the owners asked ({', '.join(asked)}) owns {keyspace}/{partition}",
+                hint="start `freshet consume`, or name its address with --owner",
+                code="checkpoint_missing",
+            )
+        if not directory.is_dir():
+            raise VerifyError(
+                f"the checkpoint of {keyspace}/{partition} was written to {directory}, which is not there for us",
                 hint="run verify where the owners' data directories can be read",
                 code="checkpoint_missing",
             )

@@ -1,0 +1,184 @@
+"""``freshet rebuild``: fold a keyspace's topic anew with Spark, into stores beside the live ones."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from freshet.settings import load_settings
+
+if TYPE_CHECKING:
+    from spark_jobs.output import RebuildReport
+    from spark_jobs.rebuild import Progress, RebuildRequest
+    from spark_jobs.session import SparkSettings
+
+PLAIN_INTERVAL_S = 5.0
+
+Master = Annotated[str, typer.Option("--master", help="Spark master.", metavar="URL")]
+DriverMemory = Annotated[str, typer.Option(help="Memory of Spark's driver (JVM).", metavar="SIZE")]
+SparkLog = Annotated[
+    Path | None, typer.Option(help="Where Spark logs (default: spark.log in the cache directory).", metavar="FILE")
+]
+Bootstrap = Annotated[str | None, typer.Option(help="Kafka, as host:port (default: the settings').")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+
+
+def command(
+    keyspace: Annotated[str, typer.Option(help="The keyspace to rebuild.")],
+    to: Annotated[Path, typer.Option(help="Where the stores go; must not exist yet.", metavar="DIR")],
+    bootstrap: Bootstrap = None,
+    to_checkpoint: Annotated[
+        Path | None, typer.Option(help="Stop at the offsets of this checkpoint of the owners.", metavar="DIR")
+    ] = None,
+    offsets: Annotated[
+        str | None, typer.Option(help='Stop at these offsets: {"0": 17, …}, the next one of each partition.')
+    ] = None,
+    base: Annotated[
+        Path | None,
+        typer.Option(help="Go on from this checkpoint or rebuild, not from the topic's start.", metavar="DIR"),
+    ] = None,
+    streaming: Annotated[
+        bool, typer.Option("--streaming", help="Structured Streaming: continue --to from where the last run ended.")
+    ] = False,
+    master: Master = "local[*]",
+    driver_memory: DriverMemory = "1g",
+    spark_log: SparkLog = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fold a keyspace's topic anew with Spark, into stores beside the live ones (docs/rebuild.md)."""
+    from spark_jobs.output import find_stores
+    from spark_jobs.rebuild import RebuildRequest, checkpoint_offsets
+    from spark_jobs.streaming import StreamingRequest, rebuild_streaming
+
+    if sum(given is not None for given in (to_checkpoint, offsets)) > 1:
+        raise typer.BadParameter("give --to-checkpoint or --offsets, not both")
+    if streaming and (to_checkpoint or offsets or base):
+        raise typer.BadParameter("--streaming always goes on to what is committed now: no --offsets, no --base")
+    kafka = load_settings(flags={"kafka": {"bootstrap": bootstrap}}).kafka.bootstrap
+    ends = ends_from(keyspace, to_checkpoint, offsets, find_stores, checkpoint_offsets)
+    spark = spark_settings(master, driver_memory, spark_log)
+    with interrupt_on_sigterm(), shown_progress("rebuild", quiet=as_json) as progress:
+        if streaming:
+            from spark_jobs.session import spark_session
+
+            request = StreamingRequest(keyspace, kafka, to)
+            with spark_session(f"freshet rebuild {keyspace}", spark) as session:
+                report = rebuild_streaming(session, request, progress=progress)
+        else:
+            report = run_rebuild(RebuildRequest(keyspace, kafka, to, ends, base), spark, progress)
+    if as_json:
+        typer.echo(json.dumps({"directory": str(to), **report.as_json()}))
+    else:
+        typer.echo(summary_text(report, to))
+
+
+def run_rebuild(request: RebuildRequest, spark: SparkSettings, progress: Progress | None) -> RebuildReport:
+    """A batch rebuild in a Spark session of its own."""
+    from spark_jobs.rebuild import prepare, rebuild
+    from spark_jobs.session import spark_session
+
+    prepare(request)  # wrong offsets or a taken directory should not cost the start of a JVM
+    with spark_session(f"freshet rebuild {request.keyspace}", spark) as session:
+        return rebuild(session, request, progress=progress)
+
+
+def ends_from(
+    keyspace: str, to_checkpoint: Path | None, offsets: str | None, find_stores: Any, checkpoint_offsets: Any
+) -> dict[int, int] | None:
+    """The end offsets that the flags ask for; None: the end now."""
+    from spark_jobs.offsets import parse_offsets
+
+    if to_checkpoint is not None:
+        found: dict[int, int] = checkpoint_offsets(find_stores(to_checkpoint, keyspace))
+        return found
+    return None if offsets is None else parse_offsets(offsets)
+
+
+def spark_settings(master: str, driver_memory: str, log_file: Path | None) -> SparkSettings:
+    """Spark as this machine has it: the connector's pinned jars, a fitting Java, a log file of its own."""
+    from freshet.local.artifacts import jars
+    from freshet.local.cache import cache_dir
+    from freshet.local.errors import JavaError
+    from freshet.local.java import find_java
+    from spark_jobs.session import SparkSettings
+
+    if log_file is None:
+        log_file = cache_dir() / "spark.log"
+        log_file.parent.mkdir(parents=True, exist_ok=True)
+        log_file.write_bytes(b"")
+    try:
+        java_home = str(Path(find_java().path).resolve().parent.parent)
+    except JavaError:
+        java_home = ""  # the session looks at JAVA_HOME and PATH once more, and says what is wrong
+    return SparkSettings(
+        master=master, jars=jars("spark"), java_home=java_home, log_file=log_file, driver_memory=driver_memory
+    )
+
+
+def summary_text(report: RebuildReport, directory: Path) -> str:
+    """The outcome for a person."""
+    lines = [
+        f"partition {each.partition}: {each.messages} messages, {each.rows} events to offset {each.offset}, "
+        f"{each.entries} entries, digest {each.digest}"
+        + (f", {each.dead_letters} dead letters" * bool(each.dead_letters))
+        for each in report.partitions
+    ]
+    total = f"{report.rows} events in {report.seconds:.1f} s = {report.rows_per_s} events/s, {report.entries} entries"
+    return "\n".join([*lines, f"rebuilt {report.keyspace} into {directory}: {total}"])
+
+
+@contextmanager
+def shown_progress(what: str, *, quiet: bool = False) -> Iterator[Progress | None]:
+    """A progress bar on a terminal, a line now and then elsewhere, both on stderr; nothing if ``quiet``."""
+    if quiet:
+        yield None
+    elif sys.stderr.isatty():
+        with _bar(what) as progress:
+            yield progress
+    else:
+        yield _lines(what)
+
+
+@contextmanager
+def _bar(what: str) -> Iterator[Progress]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(f"{what}: starting Spark", total=None)
+        yield lambda done, total: bar.update(task, description=what, completed=done, total=total)
+
+
+def _lines(what: str) -> Progress:
+    last = [time.monotonic(), 0.0]
+
+    def tell(done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - last[0] >= PLAIN_INTERVAL_S or (done >= total and last[1] < total):
+            last[:] = [now, done]
+            print(f"{what}: {done} of {total} offsets", file=sys.stderr, flush=True)
+
+    return tell
+
+
+@contextmanager
+def interrupt_on_sigterm() -> Iterator[None]:
+    """SIGTERM ends the block as Ctrl-C does, so that what is half written is removed."""
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before if before is not None else signal.SIG_DFL)

@@ -1,0 +1,35 @@
+"""One Spark session for all tests of the jobs (its start takes seconds), and topics with histories in them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from freshet.local.artifacts import jars
+from freshet.local.java import find_java
+from spark_jobs.session import SparkSettings, spark_session
+from tests.spark_jobs.topics import TestTopic
+
+
+def java_home() -> str:
+    """The home of a Java that runs Spark."""
+    return str(Path(os.path.realpath(find_java().path)).parent.parent)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A Spark session on two threads."""
+    log_file = tmp_path_factory.mktemp("spark") / "spark.log"
+    settings = SparkSettings(master="local[2]", jars=jars("spark"), java_home=java_home(), log_file=log_file)
+    with spark_session("freshet tests", settings) as session:
+        yield session
+
+
+@pytest.fixture
+def topic(kafka: str, keyspace_name: str) -> Callable[[int], TestTopic]:
+    """Creates the keyspace's event topic with so many partitions."""
+    return lambda partitions: TestTopic(kafka, keyspace_name, partitions)

@@ -1,0 +1,120 @@
+"""The task's fold without Spark: same state as the live store, in any batching, with any spilling."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from consumers.errors import RebuildNeededError
+from consumers.manifest import read_manifest
+from consumers.store import PartitionStore, partition_directory
+from spark_jobs.output import RebuildError
+from spark_jobs.partition import FoldTask, run_task
+from tests.spark_jobs.topics import Items, history, items_of
+
+
+def task(root: Path, spill_rows: int = 1_000_000, low: int = 0, **more: bool) -> FoldTask:
+    """A task for partition 0 of a topic with id ``t1``."""
+    return FoldTask("shop", "t1", str(root), {0: low}, {0: low}, spill_rows, **more)
+
+
+def live_items(directory: Path, messages: list[bytes | None]) -> Items:
+    """The state that the live consumer's store has after ``messages``."""
+    store = PartitionStore.open(directory, keyspace="shop", partition=0, topic_id="t1")
+    store.fold(enumerate(messages))
+    items = list(store.items())
+    store.close()
+    return items
+
+
+@pytest.mark.parametrize(("batch", "spill_rows"), [(1, 1_000_000), (7, 3), (1000, 1), (1000, 25)])
+def test_any_batching_and_spilling_folds_to_the_live_state(tmp_path: Path, batch: int, spill_rows: int) -> None:
+    """Batches and files in between leave no trace in the state."""
+    messages = history()
+    with task(tmp_path / "out", spill_rows).open(0) as fold:
+        for at in range(0, len(messages), batch):
+            chunk = messages[at : at + batch]
+            fold.fold(range(at, at + len(chunk)), chunk)
+        summary = fold.finish()
+    found = items_of(partition_directory(tmp_path / "out", "shop", 0))
+    assert found == live_items(tmp_path / "live", messages)
+    assert summary.offset == len(messages)
+    assert summary.entries == len(found)
+    assert summary.dead_letters > 0
+
+
+def test_the_output_is_a_store_that_the_owner_can_continue(tmp_path: Path) -> None:
+    """A rebuild put in the live store's place is opened, and goes on from its offset."""
+    messages = history(frames=12)
+    with task(tmp_path).open(0) as fold:
+        fold.fold(range(20), messages[:20])
+        fold.finish()
+    manifest = read_manifest(partition_directory(tmp_path, "shop", 0))
+    assert manifest is not None
+    assert (manifest.offset, manifest.keyspace, manifest.topic_id) == (20, "shop", "t1")
+    assert live_items(tmp_path, messages) == live_items(tmp_path / "live", messages)
+
+
+def test_messages_that_were_folded_before_are_passed_over(tmp_path: Path) -> None:
+    """A micro-batch that Spark runs again changes nothing."""
+    messages = history()
+    with task(tmp_path / "out").open(0) as fold:
+        fold.fold(range(30), messages[:30])
+        fold.finish()
+    with task(tmp_path / "out").open(0) as fold:
+        fold.fold(range(10, len(messages)), messages[10:])
+        summary = fold.finish()
+    assert summary.messages == len(messages) - 30
+    assert items_of(partition_directory(tmp_path / "out", "shop", 0)) == live_items(tmp_path / "live", messages)
+
+
+@pytest.mark.parametrize("batches", [[[0, 2, 1]], [[0, 1], [1, 2]], [[3, 4], [0, 1]]])
+def test_offsets_that_do_not_rise_stop_the_task(tmp_path: Path, batches: list[list[int]]) -> None:
+    """A partition split over tasks, or read out of order, would fold to another state: it is refused."""
+    messages = history()
+    with task(tmp_path).open(0) as fold:
+        for offsets in batches[:-1]:
+            fold.fold(offsets, [messages[offset] for offset in offsets])
+        with pytest.raises(RebuildError) as refused:
+            fold.fold(batches[-1], [messages[offset] for offset in batches[-1]])
+    assert refused.value.code == "offsets_not_rising"
+
+
+def test_a_task_answers_errors_as_data(tmp_path: Path) -> None:
+    """An error inside a Spark task comes back with code and hint, not as a traceback."""
+    columns = [pa.array([0, 0], pa.int32()), pa.array([5, 4], pa.int64()), pa.array([b"", None], pa.binary())]
+    batch = pa.RecordBatch.from_arrays(columns, names=["partition", "offset", "value"])
+    [answer] = run_task(task(tmp_path), iter([batch]))
+    assert answer.column("summary").to_pylist() == [None]
+    assert '"code": "offsets_not_rising"' in answer.column("error").to_pylist()[0]
+
+
+def test_a_store_of_another_topic_is_not_continued(tmp_path: Path) -> None:
+    """A topic that was created anew under the same name is another history."""
+    with task(tmp_path).open(0) as fold:
+        fold.finish()
+    with pytest.raises(RebuildNeededError) as refused:
+        FoldTask("shop", "t2", str(tmp_path), {0: 0}, {0: 0}).open(0)
+    assert refused.value.code == "topic_changed"
+
+
+def test_a_cut_history_is_refused_unless_the_epochs_start_is_inside(tmp_path: Path) -> None:
+    """Without the beginning the state would silently lack keys; an EpochStart voids all that was before it."""
+    messages = history()
+    with task(tmp_path / "cut", low=1).open(0) as fold:
+        fold.fold(range(1, len(messages)), messages[1:])
+        with pytest.raises(RebuildError) as refused:
+            fold.finish()
+    assert refused.value.code == "history_incomplete"
+    with task(tmp_path / "whole", low=7).open(0) as fold:
+        fold.fold(range(7, 7 + len(messages)), messages)
+        assert fold.finish().offset == 7 + len(messages)
+
+
+def test_a_partition_with_nothing_left_in_it_is_refused(tmp_path: Path) -> None:
+    """Retention took everything: the state is unknown, not empty."""
+    with task(tmp_path, low=7).open(0) as fold, pytest.raises(RebuildError) as refused:
+        fold.finish()
+    assert refused.value.code == "history_incomplete"

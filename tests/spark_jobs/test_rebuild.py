@@ -1,0 +1,182 @@
+"""The batch rebuild on a real Kafka and a real Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+
+import spark_jobs.rebuild
+from consumers.manifest import read_manifest
+from consumers.store import partition_directory
+from freshet.local.artifacts import jars
+from spark_jobs.offsets import OffsetsError
+from spark_jobs.output import RebuildError, find_stores, read_report
+from spark_jobs.rebuild import RebuildRequest, prepare, rebuild
+from spark_jobs.verify import verify_stores
+from stream.topics import TopicError
+from tests.spark_jobs.conftest import java_home
+from tests.spark_jobs.topics import TestTopic, history, items_of, rows
+
+Topics = Callable[[int], TestTopic]
+DEADLINE_S = 60
+
+
+def test_a_rebuild_equals_the_live_fold_byte_for_byte(spark: Any, topic: Topics, tmp_path: Path) -> None:
+    """Poison, voids, duplicates, two shards, aborted and committed transactions: each partition is the same."""
+    filled = topic(4)
+    filled.write(0, history())
+    filled.write(1, history(frames=33))
+    filled.transaction([(0, rows(2000, 9)), (2, rows(2000, 9)), (1, rows(2000, 3))], commit=False)
+    filled.transaction([(0, rows(3000, 9)), (1, rows(3000, 9))], commit=True)
+    filled.transaction([(0, rows(4000, 2)), (2, rows(4000, 2))], commit=False)
+    seen: list[tuple[int, int]] = []
+    request = RebuildRequest(filled.keyspace, filled.bootstrap, tmp_path / "out", spill_rows=50)
+    report = rebuild(spark, request, progress=lambda done, total: seen.append((done, total)))
+    assert report.ends == filled.ends()
+    assert seen[-1] == (sum(report.ends.values()), sum(report.ends.values()))
+    for summary in report.partitions:
+        expected, dead = filled.folded(summary.partition, tmp_path / "live")
+        found = items_of(partition_directory(tmp_path / "out", filled.keyspace, summary.partition))
+        assert found == expected
+        assert (summary.dead_letters, summary.entries) == (dead, len(expected))
+    assert report.dead_letters > 0
+    assert [each.messages == 0 for each in report.partitions] == [False, False, True, True]
+    assert read_report(tmp_path / "out") == report
+
+
+def test_a_rebuild_stops_exactly_at_the_offsets_asked_for(spark: Any, topic: Topics, tmp_path: Path) -> None:
+    """Given an offset vector, what came later is not in the state, and the manifests carry the vector."""
+    filled = topic(2)
+    filled.write(0, history())
+    filled.write(1, history(frames=7))
+    ends = {0: 17, 1: 0}
+    rebuild(spark, RebuildRequest(filled.keyspace, filled.bootstrap, tmp_path / "out", ends))
+    for partition, end in ends.items():
+        directory = partition_directory(tmp_path / "out", filled.keyspace, partition)
+        assert items_of(directory) == filled.folded(partition, tmp_path / "live", end)[0]
+        manifest = read_manifest(directory)
+        assert manifest is not None
+        assert manifest.offset == end
+
+
+def test_a_rebuild_from_a_base_equals_one_from_the_start(spark: Any, topic: Topics, tmp_path: Path) -> None:
+    """A checkpoint and the tail after it give the same state; the base stays as it was."""
+    filled = topic(1)
+    filled.write(0, history())
+    start = RebuildRequest(filled.keyspace, filled.bootstrap, tmp_path / "base", {0: 23})
+    rebuild(spark, start)
+    before = items_of(partition_directory(tmp_path / "base", filled.keyspace, 0))
+    report = rebuild(spark, RebuildRequest(filled.keyspace, filled.bootstrap, tmp_path / "out", base=tmp_path / "base"))
+    assert report.partitions[0].start == 23
+    rebuild(spark, RebuildRequest(filled.keyspace, filled.bootstrap, tmp_path / "whole"))
+    assert verify_stores(find_stores(tmp_path / "out"), find_stores(tmp_path / "whole")).equal
+    assert items_of(partition_directory(tmp_path / "base", filled.keyspace, 0)) == before
+
+
+def test_a_cut_topic_is_refused_and_leaves_nothing(spark: Any, topic: Topics, tmp_path: Path) -> None:
+    """Retention that took the beginning makes the state incomplete: an error with its code, no directory."""
+    filled = topic(1)
+    filled.write(0, history())
+    filled.delete_before(0, 5)
+    with pytest.raises(RebuildError, match="offset 5 only") as refused:
+        rebuild(spark, RebuildRequest(filled.keyspace, filled.bootstrap, tmp_path / "out"))
+    assert refused.value.code == "history_incomplete"
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
+
+
+def test_wrong_requests_are_refused_before_spark_starts(topic: Topics, tmp_path: Path) -> None:
+    """Offsets beyond the end, a taken directory, an unknown keyspace: clear errors at once."""
+    filled = topic(1)
+    filled.write(0, history(frames=2))
+    end = filled.ends()[0]
+    with pytest.raises(OffsetsError, match=f"ends at offset {end}, asked for {end + 1}") as beyond:
+        prepare(RebuildRequest(filled.keyspace, filled.bootstrap, tmp_path / "out", {0: end + 1}))
+    assert beyond.value.code == "offsets_beyond_end"
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "file").touch()
+    with pytest.raises(RebuildError, match="exists") as taken:
+        prepare(RebuildRequest(filled.keyspace, filled.bootstrap, tmp_path / "taken"))
+    assert taken.value.code == "target_exists"
+    with pytest.raises(TopicError) as missing:
+        prepare(RebuildRequest("nobody", filled.bootstrap, tmp_path / "out"))
+    assert missing.value.code == "topic_missing"
+
+
+def test_an_open_transaction_at_the_tail_is_left_out(spark: Any, topic: Topics, tmp_path: Path) -> None:
+    """The end now is the last stable offset, so a rebuild does not wait for a transaction that hangs."""
+    from confluent_kafka import Producer
+
+    filled = topic(1)
+    filled.write(0, history(frames=3))
+    producer = Producer({"bootstrap.servers": filled.bootstrap, "transactional.id": f"open-{filled.keyspace}"})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(filled.name, rows(500, 3), partition=0)
+    assert producer.flush(30) == 0
+    report = rebuild(spark, RebuildRequest(filled.keyspace, filled.bootstrap, tmp_path / "out"))
+    producer.abort_transaction(30)
+    assert (
+        items_of(partition_directory(tmp_path / "out", filled.keyspace, 0))
+        == filled.folded(0, tmp_path / "live", report.ends[0])[0]
+    )
+
+
+def test_a_killed_rebuild_leaves_no_half_output(spark: Any, topic: Topics, tmp_path: Path) -> None:
+    """SIGKILL in the middle: nothing under the target's name; the next run removes the leftovers and succeeds."""
+    filled = topic(2)
+    frames = [rows(2 + 100 * number, 100, keys=5000) for number in range(1500)]
+    for partition in range(2):
+        filled.write(partition, [*history(frames=0)[:1], *frames])
+    target = tmp_path / "out"
+    program = [sys.executable, "-c", "from freshet.cli import main; main()", "rebuild", "--keyspace", filled.keyspace]
+    command = [*program, "--bootstrap", filled.bootstrap, "--to", str(target), "--spark-log", str(tmp_path / "log")]
+    killed = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + DEADLINE_S
+        while not list(tmp_path.glob(f".out.partial-*/{filled.keyspace}/*")):
+            assert killed.poll() is None, "the run ended before it came to fold"
+            assert time.monotonic() < deadline, "the run never came to fold"
+            time.sleep(0.01)
+    finally:
+        killed.send_signal(signal.SIGKILL)
+        killed.wait(30)
+    assert not target.exists()
+    assert list(tmp_path.glob(".out.partial-*"))
+    report = rebuild(spark, RebuildRequest(filled.keyspace, filled.bootstrap, target))
+    assert not list(tmp_path.glob(".out.partial-*"))
+    assert items_of(partition_directory(target, filled.keyspace, 0)) == filled.folded(0, tmp_path / "live")[0]
+    assert report.rows > 0
+    shutil.rmtree(target)
+
+
+def test_spark_submit_runs_the_job_and_prints_its_outcome_as_json(topic: Topics, tmp_path: Path) -> None:
+    """The documented command: JSON on success, code and hint on an error."""
+    filled = topic(1)
+    filled.write(0, history(frames=3))
+    submit = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", "local[1]"]
+    submit += ["--conf", "spark.driver.bindAddress=127.0.0.1", "--conf", "spark.driver.host=127.0.0.1"]
+    submit += ["--conf", "spark.ui.enabled=false", "--jars", ",".join(map(str, jars("spark")))]
+    job = [spark_jobs.rebuild.__file__, "--keyspace", filled.keyspace, "--bootstrap", filled.bootstrap]
+    environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "JAVA_HOME": java_home()}
+
+    def run() -> subprocess.CompletedProcess[str]:
+        command = [*submit, *job, "--to", str(tmp_path / "out")]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+    done = run()
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["ends"] == {"0": filled.ends()[0]}
+    again = run()
+    assert again.returncode == 1
+    assert "error[target_exists]" in again.stderr

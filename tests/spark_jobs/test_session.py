@@ -1,0 +1,71 @@
+"""Spark's preconditions: said in one line before a JVM is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_jobs.session import CONNECTOR, SparkSettings, SparkUnavailable, check_java, configuration
+
+
+def fake_java(home: Path, script: str) -> str:
+    """A JAVA_HOME whose ``java`` is a shell script."""
+    java = home / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\n{script}\n")
+    java.chmod(0o755)
+    return str(home)
+
+
+def test_a_java_home_without_java_is_named(tmp_path: Path) -> None:
+    """The error says where was looked."""
+    with pytest.raises(SparkUnavailable, match=str(tmp_path)) as refused:
+        check_java(str(tmp_path))
+    assert refused.value.code == "java_missing"
+    assert "17" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("echo 'openjdk version \"11.0.2\"' >&2", "is Java 11"),
+        ("echo 'java version \"1.8.0_202\"' >&2", "is Java 8"),
+        ("echo 'Module jdk.incubator.vector not found' >&2; exit 1", "lacks the module jdk.incubator.vector"),
+        ("exit 3", "exit code 3"),
+    ],
+)
+def test_a_java_that_cannot_run_spark_is_refused(tmp_path: Path, script: str, why: str) -> None:
+    """Wrong versions and trimmed runtimes are told apart."""
+    with pytest.raises(SparkUnavailable, match=why) as refused:
+        check_java(fake_java(tmp_path, script))
+    assert refused.value.code == "java_wrong"
+
+
+def test_java_17_is_accepted(tmp_path: Path) -> None:
+    """The version is read from what java says on stderr."""
+    home = fake_java(tmp_path, "echo 'openjdk version \"17.0.15\" 2025-04-15' >&2")
+    assert check_java(home) == f"{home}/bin/java"
+
+
+def test_given_jars_go_on_the_class_path_and_none_are_fetched() -> None:
+    """With pinned jars Spark resolves nothing by itself; without, it fetches the connector."""
+    with_jars = configuration(SparkSettings(jars=[Path("a.jar"), Path("b.jar")]), submitted=False)
+    assert with_jars["spark.driver.extraClassPath"] == "a.jar:b.jar"
+    assert "spark.jars.packages" not in with_jars
+    assert configuration(SparkSettings(), submitted=False)["spark.jars.packages"] == CONNECTOR
+
+
+def test_on_a_cluster_the_jars_are_sent_along() -> None:
+    """Executors on other machines have no class path of ours."""
+    remote = configuration(SparkSettings(master="spark://host:7077", jars=[Path("a.jar")]), submitted=False)
+    assert remote["spark.jars"] == "a.jar"
+    assert "spark.driver.bindAddress" not in remote
+
+
+def test_spark_submit_keeps_its_own_master() -> None:
+    """What the submitting command decides is not overridden."""
+    assert (
+        not {"spark.master", "spark.driver.memory", "spark.jars.packages"}
+        & configuration(SparkSettings(), submitted=True).keys()
+    )

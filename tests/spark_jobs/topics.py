@@ -1,0 +1,116 @@
+"""A real topic that a test fills, and what the live consumer's store makes of it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from consumers.store import PartitionStore, StoreView
+from stream.events import ABSENT, VALUE, VOID
+from stream.reader import end_offsets, read_range
+from stream.topics import describe_topic, events_topic
+from tests.consumers.histories import event, frame, key, marker, start
+
+Items = list[tuple[bytes, bytes]]
+
+
+class TestTopic:
+    """The event topic of a keyspace; messages are written by hand, past the publisher."""
+
+    __test__ = False
+
+    def __init__(self, bootstrap: str, keyspace: str, partitions: int) -> None:
+        self.bootstrap, self.keyspace, self.partitions = bootstrap, keyspace, partitions
+        self.name = events_topic(keyspace)
+        self._admin = AdminClient({"bootstrap.servers": bootstrap})
+        for created in self._admin.create_topics([NewTopic(self.name, partitions, 1)], operation_timeout=10).values():
+            created.result()
+        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
+
+    def write(self, partition: int, messages: Iterable[bytes | None]) -> None:
+        """Append messages, outside any transaction."""
+        for message in messages:
+            self._producer.produce(self.name, message, partition=partition)
+        assert self._producer.flush(30) == 0
+
+    def transaction(self, messages: Iterable[tuple[int, bytes]], *, commit: bool) -> None:
+        """Append (partition, message) pairs in a Kafka transaction, committed or aborted."""
+        producer = Producer({"bootstrap.servers": self.bootstrap, "transactional.id": uuid.uuid4().hex})
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        for partition, message in messages:
+            producer.produce(self.name, message, partition=partition)
+        assert producer.flush(30) == 0
+        if commit:
+            producer.commit_transaction(30)
+        else:
+            producer.abort_transaction(30)
+
+    def delete_before(self, partition: int, offset: int) -> None:
+        """Drop the beginning of a partition, as retention does."""
+        place = TopicPartition(self.name, partition, offset)
+        for deleted in self._admin.delete_records([place]).values():
+            deleted.result(30)
+
+    def ends(self) -> dict[int, int]:
+        """Last stable offsets."""
+        return end_offsets(self.bootstrap, self.name, range(self.partitions))
+
+    def topic_id(self) -> str:
+        """Kafka's id of the topic."""
+        return describe_topic(self.bootstrap, self.name).topic_id
+
+    def folded(self, partition: int, scratch: Path, end: int | None = None) -> tuple[Items, int]:
+        """The items of a live store that folded the partition up to ``end``, and the dead letters it met."""
+        stop = self.ends()[partition] if end is None else end
+        store = PartitionStore.open(scratch, keyspace=self.keyspace, partition=partition, topic_id=self.topic_id())
+        records = [
+            (message.offset(), message.value()) for message in read_range(self.bootstrap, self.name, partition, 0, stop)
+        ]
+        dead = store.fold(records)
+        items = list(store.items())
+        store.close()
+        return items, len(dead)
+
+
+def items_of(directory: Path) -> Items:
+    """All items of a store directory."""
+    with StoreView(directory) as view:
+        return list(view.items())
+
+
+def rows(first: int, count: int, keys: int = 40) -> bytes:
+    """A frame of ``count`` rows with ordinals from ``first``; values, deletes and voids mixed."""
+    kinds = (VALUE, VALUE, VALUE, ABSENT, VOID)
+    columns = []
+    for ordinal in range(first, first + count):
+        kind = kinds[ordinal % len(kinds)]
+        image = b'{"n":%d}' % ordinal if kind == VALUE else b""
+        columns.append((key(ordinal * 7 % keys), kind, image, ordinal))
+    return frame(columns)
+
+
+def history(first: int = 1, frames: int = 20) -> list[bytes | None]:
+    """A partition's messages from ordinal ``first``: frames, markers, voids, duplicates, another shard, and rubbish."""
+    messages: list[bytes | None] = [start()] if first == 1 else []
+    ordinal = first + 1 if first == 1 else first
+    for number in range(frames):
+        message = rows(ordinal, 5)
+        messages.append(message)
+        ordinal += 5
+        if number % 4 == 1:
+            messages.append(marker(ordinal - 1))
+        if number % 7 == 2:
+            messages.append(message)  # the publisher's retry
+        if number % 9 == 3:
+            messages += [b"\xc3\x01garbage", b"", None]
+        if number % 9 == 5:
+            messages.append(event("TableVoid", ordinal, table="shop.items", reason="ddl"))
+            ordinal += 1
+    other = frame([(key(3), VALUE, b'{"n":"other"}', 2)], shard="shop/1")
+    messages += [start(shard="shop/1"), other, marker(ordinal - 1)] if first == 1 else [marker(ordinal - 1)]
+    return messages
