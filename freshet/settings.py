@@ -80,9 +80,14 @@ class MariaDBSource(Section):
 
 
 class WorkloadSource(Section):
-    """A generated catalog history: the same seed gives the same history."""
+    """A catalog whose truth is tables of a MariaDB ``database``, and the history that a seed generates in it."""
 
     kind: Literal["workload"]
+    host: Host = "127.0.0.1"
+    port: Port = 3306
+    user: str = Field(default="freshet", min_length=1, max_length=128)
+    password: SecretStr = SecretStr("")
+    database: str = Field(default="catalog_truth", min_length=1, max_length=64)
     seed: int = Field(default=1, ge=0, le=2**63 - 1)
     tables: int = Field(default=8, ge=1, le=100_000)
     transactions_per_s: float = Field(default=50.0, gt=0, le=1_000_000)
@@ -121,7 +126,10 @@ class PublisherSettings(Section):
 
 
 class ConsumerSettings(Section):
-    """How a consumer folds, commits and answers. Port 0: any free one, announced in ``freshet.locations``."""
+    """How a consumer folds, commits and answers. Port 0: any free one, announced in ``freshet.locations``.
+
+    ``owner_token``: what owners ask of fronts, and fronts bring; needed to listen beyond this machine.
+    """
 
     group: str = Field(default="freshet", pattern=r"^[A-Za-z0-9._-]{1,200}$")
     commit_interval_ms: int = Field(default=1_000, ge=10, le=600_000)
@@ -129,6 +137,7 @@ class ConsumerSettings(Section):
     overlay_bytes: int = Field(default=64 * MIB, ge=0, le=64 * GIB)
     owner_host: Host = "127.0.0.1"
     owner_port: Port = 0
+    owner_token: SecretStr | None = None
     metrics_port: Port | None = None
 
 
