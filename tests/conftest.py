@@ -36,6 +36,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.integration)
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Fetch the servers' files before the first test, whose time limit is not meant for downloads."""
+    needed = {name for item in session.items for name in SERVER_FIXTURES & set(getattr(item, "fixturenames", ()))}
+    if not session.config.option.collectonly:
+        choice.prefetch(needed)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say which servers the session used."""
     for name, origin in choice.used.items():

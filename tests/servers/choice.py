@@ -5,20 +5,31 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import unquote, urlparse
 
+from freshet.local import artifacts
 from freshet.local.kafka import KafkaServer
 from freshet.local.mariadb import MariaDBAddress, MariaDBServer
 from tests.servers import docker
+from tokens.errors import FreshetError
 
 Server = TypeVar("Server")
 
 used: dict[str, str] = {}
 """Server → where it came from, for the summary of the session."""
+
+
+def prefetch(fixtures: set[str]) -> None:
+    """Download what these fixtures will start as local processes; if that fails, the tests will say so."""
+    with suppress(FreshetError):
+        if "new_kafka" in fixtures or ("kafka" in fixtures and not os.environ.get("FRESHET_TEST_KAFKA")):
+            artifacts.jars("kafka")
+        if "new_mariadb" in fixtures or ("mariadb" in fixtures and not os.environ.get("FRESHET_TEST_MARIADB")):
+            artifacts.unpacked("mariadb")
 
 
 @contextmanager
