@@ -91,10 +91,14 @@ def _read(run: IO[bytes]) -> Iterator[tuple[bytes, bytes | None]]:
         yield entry
 
 
+def _tagged(run: IO[bytes], rank: int) -> Iterator[tuple[bytes, int, bytes | None]]:
+    return ((key, rank, image) for key, image in _read(run))
+
+
 def _merge(runs: list[IO[bytes]]) -> IO[bytes]:
     """One sorted file of all runs; of a key in several the latest run's image."""
     merged = tempfile.TemporaryFile(prefix="freshet-transaction-")  # noqa: SIM115
-    tagged = [((key, -number, image) for key, image in _read(run)) for number, run in enumerate(runs)]
+    tagged = [_tagged(run, -number) for number, run in enumerate(runs)]
     last: bytes | None = None
     for key, _, image in heapq.merge(*tagged, key=lambda entry: entry[:2]):
         if key != last:

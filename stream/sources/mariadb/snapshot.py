@@ -64,8 +64,8 @@ class SourceRow:
 class SnapshotRead:
     """What one snapshot holds. ``rows``: one per key asked for, in that order; None where there is no such row.
 
-    ``position`` (``MariaDB/…``) is lo of each value, and ``hi`` too but for tables of an engine without snapshots, whose
-    rows may be later; ``timestamp`` is the server's seconds.
+    ``position`` (``MariaDB/…``) is lo of each value, and ``hi`` too but for tables of an engine without snapshots,
+    whose rows may be later; ``timestamp`` is the server's seconds.
     """
 
     rows: tuple[SourceRow | None, ...]

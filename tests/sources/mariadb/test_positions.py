@@ -1,0 +1,224 @@
+"""Where a source may go on, what it refuses, and what a snapshot's position means."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from stream.sources.mariadb.connection import ConnectionSettings, MariaDBUnreachable, connect
+from stream.sources.mariadb.position import (
+    HistoryLost,
+    NotResumable,
+    ServerSettingsError,
+    check_resumable,
+    check_server,
+    current_position,
+)
+from stream.sources.mariadb.snapshot import NoSuchTable, SnapshotReader
+from tests.sources.mariadb.conftest import Source, rows
+
+
+def purge(source: Source) -> None:
+    """Purges all binary logs but the last; the server keeps one as long as it needs it for its own recovery."""
+    deadline = time.monotonic() + 20
+    while True:
+        with source.session.cursor() as cursor:
+            cursor.execute("SHOW BINARY LOGS")
+            logs = [row[0].decode() for row in cursor.fetchall()]
+        if len(logs) == 1:
+            return
+        assert time.monotonic() < deadline, logs
+        source.run(f"PURGE BINARY LOGS TO '{logs[-1]}'")
+
+
+def test_a_server_that_is_away_is_one_clear_line() -> None:
+    """Nothing listens: the error names the address and has a code."""
+    with pytest.raises(MariaDBUnreachable, match="cannot be reached") as caught:
+        connect(ConnectionSettings(port=1, user="x", password="secret"))
+    assert caught.value.code == "mariadb_unreachable"
+    assert "127.0.0.1:1" in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_wrong_password_is_refused_without_retry(source: Source) -> None:
+    """It is not an outage that passes by itself."""
+    settings = ConnectionSettings(source.settings.host, source.settings.port, "nobody", "wrong")
+    with pytest.raises(Exception, match="refused the login") as caught:
+        connect(settings)
+    assert caught.value.code == "mariadb_access_denied"  # type: ignore[attr-defined]
+
+
+def test_positions_that_the_server_never_reached_are_lost_history(source: Source) -> None:
+    """A higher sequence, another server or another domain: what was published is not there."""
+    at = source.position()
+    domain, server, sequence = at.removeprefix("MariaDB/").split(",")[0].split("-")
+    check_resumable(source.session, at)
+    for lost in (f"{domain}-{server}-{int(sequence) + 100}", f"{domain}-9-{sequence}", f"77-{server}-1"):
+        with pytest.raises(HistoryLost):
+            check_resumable(source.session, f"MariaDB/{lost}")
+
+
+def test_an_unknown_domain_is_refused_and_a_new_one_is_read(
+    new_mariadb: Callable[..., Any], source_of: Callable[[Any, str], Source]
+) -> None:
+    """The server would silently replay a domain that a position lacks; one that began after the position is fine."""
+    source = source_of(new_mariadb(durable=False).address, "d")
+    source.run("CREATE TABLE t (id INT PRIMARY KEY)")
+    before = source.position()
+    source.begin()
+    source.run("SET SESSION gtid_domain_id = 7", "INSERT INTO t VALUES (1)", "SET SESSION gtid_domain_id = 0")
+    check_resumable(source.session, before)
+    (found,) = source.transactions()
+    assert found.gtid == "MariaDB/7-1-1"
+    assert found.position == f"{before},7-1-1"
+    source.run("INSERT INTO t VALUES (2)", "FLUSH BINARY LOGS")
+    later = source.position().split(",")[0]
+    with pytest.raises(NotResumable, match="domain 7") as caught:
+        check_resumable(source.session, later)
+    assert caught.value.code == "unknown_domain"
+    check_resumable(source.session, source.position())
+
+
+def test_a_purged_binlog_says_how_far_back_it_could_start(
+    new_mariadb: Callable[..., Any], source_of: Callable[[Any, str], Source]
+) -> None:
+    """The error names the earliest possible position."""
+    source = source_of(new_mariadb(durable=False).address, "d")
+    source.run("CREATE TABLE t (id INT PRIMARY KEY)")
+    before = source.position()
+    source.run("INSERT INTO t VALUES (1)", "FLUSH BINARY LOGS")
+    earliest = source.position()
+    source.run("INSERT INTO t VALUES (2)")
+    purge(source)
+    with pytest.raises(NotResumable, match=earliest) as caught:
+        check_resumable(source.session, before)
+    assert caught.value.code == "binlog_purged"
+    check_resumable(source.session, earliest)
+    assert len(rows(source.transactions(start=earliest)[0])) == 1
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "wanted"),
+    [
+        ("binlog_format", "STATEMENT", "ROW"),
+        ("binlog_format", "MIXED", "ROW"),
+        ("binlog_row_image", "MINIMAL", "FULL"),
+        ("binlog_row_metadata", "NO_LOG", "FULL"),
+    ],
+)
+def test_settings_that_hide_changes_are_refused_with_the_fix(
+    source: Source, setting: str, value: str, wanted: str
+) -> None:
+    """The hint is the statement to run."""
+    check_server(source.session)
+    with source.session.cursor() as cursor:
+        cursor.execute(f"SELECT @@global.{setting}")
+        before = cursor.fetchone()[0].decode()
+    source.run(f"SET GLOBAL {setting} = {value}")
+    try:
+        with pytest.raises(ServerSettingsError, match=setting) as caught:
+            check_server(source.session)
+    finally:
+        source.run(f"SET GLOBAL {setting} = {before}")
+    assert f"SET GLOBAL {setting} = {wanted}" in caught.value.hint
+
+
+def test_a_server_without_binlog_or_with_filters_is_refused(new_mariadb: Callable[..., Any]) -> None:
+    """binlog_do_db leaves databases out without a word."""
+    server = new_mariadb(durable=False, options={"binlog-do-db": "shop"})
+    session = connect(ConnectionSettings(server.host, server.port, server.user, server.password))
+    with pytest.raises(ServerSettingsError, match="binlog_do_db"):
+        check_server(session)
+
+
+def test_a_snapshots_position_is_never_ahead_of_its_rows(source: Source) -> None:
+    """Under a writer, replaying the binlog up to the read's position gives exactly the row that was read."""
+    source.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 0)")
+    source.begin()
+    reader = SnapshotReader(source.settings)
+    name = f"{source.database}.t"
+    stop = threading.Event()
+    writer_source = Source(source.settings, source.database)
+
+    def write() -> None:
+        while not stop.is_set():
+            writer_source.run("UPDATE t SET v = v + 1 WHERE id = 1")
+
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(write)
+        try:
+            reads = [reader.read(name, [[1]]) for _ in range(300)]
+        finally:
+            stop.set()
+            writing.result()
+    writer_source.close()
+    at = {source.start: b'{"id":1,"v":0}'}
+    for transaction in source.transactions():
+        changed = rows(transaction)
+        at[transaction.position] = changed[0][2] if changed else at[max(at)]
+    for read in reads:
+        assert read.rows[0] is not None
+        if read.position in at:
+            assert read.rows[0].image == at[read.position]
+    assert sum(read.position in at for read in reads) > 200
+    reader.close()
+
+
+def test_a_batch_is_read_in_one_snapshot_and_says_what_is_missing(source: Source) -> None:
+    """Rows in the order asked for, None for absent ones; a key spelt otherwise comes back as stored."""
+    source.run("CREATE TABLE t (id VARCHAR(10) PRIMARY KEY, v INT) CHARACTER SET utf8mb4")
+    source.run("INSERT INTO t VALUES ('Abc', 1), ('x', 2)")
+    reader = SnapshotReader(source.settings)
+    found = reader.read(f"{source.database}.t", [["abc "], ["nope"], ["x"]])
+    assert [row and row.key.partition(b"\0")[2] for row in found.rows] == [b'["Abc"]', None, b'["x"]']
+    assert found.position == found.hi == source.position()
+    assert found.table.primary_key == ("id",)
+    with pytest.raises(NoSuchTable):
+        reader.read(f"{source.database}.nope", [[1]])
+    reader.close()
+
+
+def test_a_read_sees_columns_that_were_added_a_moment_ago(source: Source) -> None:
+    """A dropped column makes the reader read the schema again instead of failing."""
+    source.run("CREATE TABLE t (id INT PRIMARY KEY, v INT, w INT)", "INSERT INTO t VALUES (1, 1, 1)")
+    reader = SnapshotReader(source.settings)
+    reader.read(f"{source.database}.t", [[1]])
+    source.run("ALTER TABLE t DROP COLUMN w")
+    (row,) = reader.read(f"{source.database}.t", [[1]]).rows
+    assert row is not None
+    assert row.image == b'{"id":1,"v":1}'
+    reader.close()
+
+
+def test_reads_go_on_after_the_server_restarted(
+    new_mariadb: Callable[..., Any], source_of: Callable[[Any, str], Source]
+) -> None:
+    """Dead sessions in the pool cost no failed read."""
+    server = new_mariadb(durable=True)
+    source = source_of(server.address, "d")
+    source.run("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    reader = SnapshotReader(source.settings)
+    before = reader.read("d.t", [[1]])
+    server.kill()
+    with pytest.raises(MariaDBUnreachable):
+        reader.read("d.t", [[1]])
+    server.restart()
+    after = reader.read("d.t", [[1]])
+    assert after.rows == before.rows
+    assert after.position == before.position == current_position(connect(source.settings)).position
+    reader.close()
+
+
+def test_waiting_for_a_position_ends_when_it_is_reached_or_the_time_is_over(source: Source) -> None:
+    """True at once for what the server has, False after the timeout for what it hasn't."""
+    reader = SnapshotReader(source.settings)
+    at = source.position()
+    domain, server, sequence = at.removeprefix("MariaDB/").split(",")[0].split("-")
+    assert reader.wait_for_position(at, 5.0)
+    assert not reader.wait_for_position(f"MariaDB/{domain}-{server}-{int(sequence) + 1000}", 0.2)
+    reader.close()

@@ -1,0 +1,345 @@
+"""What the reader makes of whole transactions: one final image a key, voids where the binlog doesn't tell."""
+
+from __future__ import annotations
+
+import pytest
+
+from stream.events import ABSENT, VALUE, DescribeTable, RowChange
+from tests.sources.mariadb.conftest import Source, rows, voids
+
+
+def test_several_changes_of_a_row_in_a_transaction_become_its_final_image(source: Source) -> None:
+    """Insert, update, update is one VALUE; insert, delete is ABSENT; delete, insert is VALUE."""
+    source.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (3, 0)")
+    source.begin()
+    source.run(
+        "BEGIN", "INSERT INTO t VALUES (1, 1), (2, 1)", "UPDATE t SET v = v + 1", "UPDATE t SET v = 9 WHERE id = 1"
+    )
+    source.run("DELETE FROM t WHERE id = 2", "DELETE FROM t WHERE id = 3", "INSERT INTO t VALUES (3, 5)", "COMMIT")
+    (found,) = source.transactions()
+    name = f"{source.database}.t\0".encode()
+    assert rows(found) == [
+        (name + b"[1]", VALUE, b'{"id":1,"v":9}'),
+        (name + b"[2]", ABSENT, b""),
+        (name + b"[3]", VALUE, b'{"id":3,"v":5}'),
+    ]
+
+
+def test_a_moved_primary_key_is_two_keys_even_in_a_chain(source: Source) -> None:
+    """UPDATE of keys: the old one is ABSENT, the new one VALUE; a key left and taken again holds the taker."""
+    source.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 1), (2, 2), (3, 3)")
+    source.begin()
+    source.run("UPDATE t SET id = id + 1 ORDER BY id DESC")
+    (found,) = source.transactions()
+    name = f"{source.database}.t\0".encode()
+    assert rows(found) == [
+        (name + b"[1]", ABSENT, b""),
+        (name + b"[2]", VALUE, b'{"id":2,"v":1}'),
+        (name + b"[3]", VALUE, b'{"id":3,"v":2}'),
+        (name + b"[4]", VALUE, b'{"id":4,"v":3}'),
+    ]
+
+
+def test_rolled_back_work_is_not_published(source: Source) -> None:
+    """A rolled back transaction leaves nothing; one rolled back to a savepoint only what is left of it."""
+    source.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
+    source.begin()
+    source.run("BEGIN", "INSERT INTO t VALUES (1, 1)", "ROLLBACK")
+    source.run(
+        "BEGIN", "INSERT INTO t VALUES (2, 2)", "SAVEPOINT s", "INSERT INTO t VALUES (3, 3)", "ROLLBACK TO s", "COMMIT"
+    )
+    (found,) = source.transactions()
+    assert rows(found) == [(f"{source.database}.t\0[2]".encode(), VALUE, b'{"id":2,"v":2}')]
+
+
+def test_a_transaction_over_engines_that_is_rolled_back_voids_what_it_touched(source: Source) -> None:
+    """A rollback that could not undo a MyISAM row is in the binlog, with rows of InnoDB that were undone."""
+    source.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "CREATE TABLE m (id INT PRIMARY KEY) ENGINE = MyISAM")
+    source.begin()
+    source.run(
+        "BEGIN", "INSERT INTO t VALUES (1, 1)", "SAVEPOINT s", "INSERT INTO t VALUES (2, 2)", "INSERT INTO m VALUES (1)"
+    )
+    source.run("ROLLBACK TO s", "INSERT INTO t VALUES (3, 3)", "COMMIT")
+    source.run("BEGIN", "INSERT INTO t VALUES (4, 4)", "INSERT INTO m VALUES (2)", "ROLLBACK")
+    found = source.folded(source.transactions())
+    expected = source.selected("t")
+    assert all(expected[key] == row.image for key, row in found.items() if row.operation == VALUE)
+    assert not [row for key, row in found.items() if row.operation == ABSENT and key in expected]
+
+
+def test_tables_without_key_or_snapshots_are_described_and_not_published(source: Source) -> None:
+    """Their transactions move the position; the description says why they can't be cached."""
+    source.run("CREATE TABLE nokey (v INT)", "CREATE TABLE my (id INT PRIMARY KEY) ENGINE = MyISAM")
+    source.run(
+        "CREATE TABLE geo (id INT PRIMARY KEY, p POINT)", "CREATE TABLE old (id INT PRIMARY KEY) WITH SYSTEM VERSIONING"
+    )
+    source.begin()
+    source.run("INSERT INTO nokey VALUES (1)", "INSERT INTO my VALUES (1)", "INSERT INTO geo VALUES (1, POINT(1, 2))")
+    source.run("INSERT INTO old VALUES (1)")
+    found = source.transactions()
+    assert [list(transaction.changes) for transaction in found] == [[], [], [], []]
+    assert len({transaction.position for transaction in found}) == 4
+    reasons = {each.table.split(".")[1]: each.reason for each in source.catalog.describe_all()}
+    assert not any(each.cacheable for each in source.catalog.describe_all())
+    assert reasons == {
+        "nokey": "it has no primary key",
+        "my": "engine MyISAM has no snapshots",
+        "geo": "column p has type point",
+        "old": "it is a system versioned",
+    }
+
+
+CASCADES = (
+    "CREATE TABLE parent (id INT PRIMARY KEY, v INT)",
+    "CREATE TABLE child (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES parent (id)"
+    " ON DELETE CASCADE ON UPDATE CASCADE)",
+    "CREATE TABLE grandchild (id INT PRIMARY KEY, c INT, FOREIGN KEY (c) REFERENCES child (id) ON DELETE CASCADE)",
+    "CREATE TABLE orphan (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES parent (id) ON DELETE SET NULL)",
+    "INSERT INTO parent VALUES (1, 1), (2, 2), (3, 3)",
+    "INSERT INTO child VALUES (10, 1), (20, 2)",
+    "INSERT INTO grandchild VALUES (100, 10), (200, 20)",
+    "INSERT INTO orphan VALUES (1, 1), (2, 2)",
+)
+
+
+def test_a_cascading_delete_voids_children_and_grandchildren(source: Source) -> None:
+    """InnoDB logs no rows for cascades: every table below is void, the parent's own row is known."""
+    source.run(*CASCADES)
+    source.begin()
+    source.run("DELETE FROM parent WHERE id = 1")
+    (found,) = source.transactions()
+    db = source.database
+    assert voids(found) == {f"{db}.child", f"{db}.grandchild", f"{db}.orphan"}
+    assert rows(found) == [(f"{db}.parent\0[1]".encode(), ABSENT, b"")]
+
+
+def test_a_cascading_update_voids_children(source: Source) -> None:
+    """ON UPDATE CASCADE changes the child's column without a row in the binlog."""
+    source.run(*CASCADES)
+    source.begin()
+    source.run("INSERT INTO parent VALUES (4, 4)", "INSERT INTO child VALUES (40, 4)")
+    source.begin()
+    source.run("UPDATE parent SET id = 9 WHERE id = 4")
+    (found,) = source.transactions()
+    assert f"{source.database}.child" in voids(found)
+    assert len(rows(found)) == 2
+
+
+def test_an_insert_into_a_parent_voids_nothing(source: Source) -> None:
+    """Cascades come from deletes and updates only."""
+    source.run(*CASCADES)
+    source.begin()
+    source.run("INSERT INTO parent VALUES (4, 4)", "INSERT INTO child VALUES (30, 4)")
+    first, second = source.transactions()
+    assert voids(first) == voids(second) == set()
+
+
+def test_a_cascade_within_one_table_voids_it(source: Source) -> None:
+    """A tree that deletes its own branches has rows in the binlog only for the root: the table is void."""
+    source.run(
+        "CREATE TABLE tree (id INT PRIMARY KEY, up INT, FOREIGN KEY (up) REFERENCES tree (id) ON DELETE CASCADE)"
+    )
+    source.run("INSERT INTO tree VALUES (1, NULL), (2, 1), (3, 2)")
+    source.begin()
+    source.run("DELETE FROM tree WHERE id = 1")
+    (found,) = source.transactions()
+    assert voids(found) == {f"{source.database}.tree"}
+    assert rows(found) == []
+
+
+def test_a_child_that_is_changed_by_itself_and_by_cascade_is_void(source: Source) -> None:
+    """A multi-table DELETE logs some of the child's rows, the cascade the others: not all is known."""
+    source.run(*CASCADES)
+    source.run("INSERT INTO child VALUES (11, 1)")
+    source.begin()
+    source.run("DELETE parent, child FROM parent JOIN child ON child.p = parent.id WHERE child.id = 11")
+    transactions = source.transactions()
+    found = source.folded(transactions)
+    expected = source.selected("child")
+    name = f"{source.database}.child"
+    assert name in set().union(*map(voids, transactions)) or {
+        key for key, row in found.items() if row.operation == ABSENT and key.startswith(name.encode())
+    } == {f"{name}\0[10]".encode(), f"{name}\0[11]".encode()}
+    assert all(key not in found or found[key].operation == VALUE for key in expected)
+
+
+@pytest.mark.parametrize(
+    ("ddl", "tables"),
+    [
+        ("ALTER TABLE t ADD COLUMN w INT DEFAULT 7", {"t"}),
+        ("ALTER TABLE t ADD COLUMN w INT DEFAULT 7 FIRST, ALGORITHM = INSTANT", {"t"}),
+        ("CREATE INDEX i ON t (v)", {"t"}),
+        ("TRUNCATE t", {"t"}),
+        ("DROP TABLE t, u", {"t", "u"}),
+        ("RENAME TABLE t TO t2, u TO t", {"t", "t2", "u"}),
+        ("ALTER TABLE t RENAME TO `t 2`", {"t", "t 2"}),
+        ("CREATE TABLE n (id INT PRIMARY KEY) CHARSET = utf8mb4", {"n"}),
+        ("CREATE OR REPLACE TABLE t (id VARCHAR(10) PRIMARY KEY)", {"t"}),
+        ("CREATE TABLE n (id INT PRIMARY KEY) SELECT id FROM t", {"n"}),
+        ("ALTER TABLE t DROP PRIMARY KEY, ADD PRIMARY KEY (v, id)", {"t"}),
+        ("CREATE VIEW w AS SELECT 1", set()),
+        ("CREATE TRIGGER g BEFORE INSERT ON t FOR EACH ROW SET NEW.v = 1", set()),
+        ("ANALYZE TABLE t", set()),
+        ("OPTIMIZE TABLE t", set()),
+    ],
+)
+def test_ddl_voids_the_tables_it_names_and_describes_them_anew(source: Source, ddl: str, tables: set[str]) -> None:
+    """After each kind of DDL the fold of voids and rows agrees with the server, and goes on with the new columns."""
+    source.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "CREATE TABLE u (id INT PRIMARY KEY, v INT)")
+    source.begin()
+    source.run("INSERT INTO t (id, v) VALUES (1, 1), (2, 2)", "INSERT INTO u (id, v) VALUES (5, 5)", ddl)
+    transactions = source.transactions()
+    named = {f"{source.database}.{table}" for table in tables}
+    assert set().union(*map(voids, transactions)) == named
+    described = {c.table for t in transactions for c in t.changes if isinstance(c, DescribeTable)}
+    assert described == named
+    with source.session.cursor() as cursor:
+        cursor.execute("SHOW FULL TABLES WHERE Table_type = 'BASE TABLE'")
+        left = [row[0].decode() for row in cursor.fetchall()]
+    for table in left:
+        if table in ("t", "n", "u"):
+            source.run(f"INSERT INTO {table} (id) VALUES (77)")
+    found = source.folded(source.transactions())
+    now = {key: image for table in left for key, image in source.selected(table).items()}
+    assert {key: row.image for key, row in found.items() if row.operation == VALUE}.items() <= now.items()
+    assert not any(row.operation == ABSENT for key, row in found.items() if key in now)
+
+
+def test_drop_database_voids_everything(source: Source) -> None:
+    """Nobody can list the tables that were in it."""
+    source.run("CREATE TABLE t (id INT PRIMARY KEY)")
+    source.begin()
+    source.run(f"DROP DATABASE {source.database}", f"CREATE DATABASE {source.database}")
+    assert "*" in set().union(*map(voids, source.transactions()))
+
+
+def test_rows_read_after_their_table_was_altered_are_void_until_the_ddl(source: Source) -> None:
+    """A reader that lags behind a DDL knows only the later schema: it publishes voids and ends in the right state."""
+    source.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
+    source.begin()
+    source.run(
+        "INSERT INTO t VALUES (1, 1)", "ALTER TABLE t ADD COLUMN w INT DEFAULT 7", "INSERT INTO t VALUES (2, 2, 2)"
+    )
+    source.catalog.load()
+    first, second, third = source.transactions()
+    assert voids(first) == voids(second) == {f"{source.database}.t"}
+    assert rows(third) == [(f"{source.database}.t\0[2]".encode(), VALUE, b'{"id":2,"v":2,"w":2}')]
+
+
+def test_a_change_of_schema_that_is_not_logged_is_noticed_by_the_next_row(source: Source) -> None:
+    """sql_log_bin = 0 hides a DDL; the next table map doesn't fit, so the table is void and described anew."""
+    source.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
+    source.begin()
+    source.run("INSERT INTO t VALUES (1, 1)", "SET sql_log_bin = 0", "ALTER TABLE t ADD COLUMN w INT DEFAULT 7")
+    source.run("SET sql_log_bin = 1")
+    before = source.transactions()
+    source.catalog.load()
+    source.run("INSERT INTO t VALUES (2, 2, 2)", "INSERT INTO t VALUES (3, 3, 3)")
+    transactions = source.transactions()
+    assert rows(before[0])
+    assert voids(transactions[0]) == {f"{source.database}.t"}
+    assert rows(transactions[2]) == [(f"{source.database}.t\0[3]".encode(), VALUE, b'{"id":3,"v":3,"w":3}')]
+
+
+def test_changes_logged_as_statements_void_everything(source: Source) -> None:
+    """A session may still choose statement format; its effect on rows is not in the binlog."""
+    source.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
+    source.begin()
+    source.run(
+        "SET SESSION binlog_format = STATEMENT", "INSERT INTO t VALUES (1, 1)", "SET SESSION binlog_format = ROW"
+    )
+    (found,) = source.transactions()
+    assert voids(found) == {"*"}
+
+
+def test_partial_row_images_void_their_table(source: Source) -> None:
+    """A session with binlog_row_image = MINIMAL logs too little to know the row."""
+    source.run("CREATE TABLE t (id INT PRIMARY KEY, v INT, w INT)", "INSERT INTO t VALUES (1, 1, 1)")
+    source.begin()
+    source.run("SET SESSION binlog_row_image = MINIMAL", "UPDATE t SET v = 2", "SET SESSION binlog_row_image = FULL")
+    (found,) = source.transactions()
+    assert voids(found) == {f"{source.database}.t"}
+
+
+def test_xa_transactions_are_not_published_at_prepare_and_void_their_tables_at_commit(source: Source) -> None:
+    """Rows of XA PREPARE may never be committed; XA COMMIT names no rows."""
+    source.run("CREATE TABLE t (id INT PRIMARY KEY)")
+    source.begin()
+    source.run("XA START 'a'", "INSERT INTO t VALUES (1)", "XA END 'a'", "XA PREPARE 'a'", "XA COMMIT 'a'")
+    source.run("XA START 'b'", "INSERT INTO t VALUES (2)", "XA END 'b'", "XA PREPARE 'b'", "XA ROLLBACK 'b'")
+    source.run("XA START 'c'", "INSERT INTO t VALUES (3)", "XA END 'c'", "XA COMMIT 'c' ONE PHASE")
+    found = source.transactions()
+    assert [rows(each) for each in found[:-1]] == [[], [], [], []]
+    assert [voids(each) for each in found] == [set(), {f"{source.database}.t"}, set(), set(), set()]
+    assert rows(found[-1]) == [(f"{source.database}.t\0[3]".encode(), VALUE, b'{"id":3}')]
+
+
+def test_an_xa_commit_of_work_prepared_before_the_start_voids_everything(source: Source) -> None:
+    """After a restart nobody knows which tables it touched."""
+    source.run("CREATE TABLE t (id INT PRIMARY KEY)")
+    source.run("XA START 'd'", "INSERT INTO t VALUES (1)", "XA END 'd'", "XA PREPARE 'd'")
+    source.begin()
+    source.run("XA COMMIT 'd'")
+    (found,) = source.transactions()
+    assert voids(found) == {"*"}
+
+
+def test_a_giant_transaction_spills_to_disk_and_reads_the_same(source: Source) -> None:
+    """Beyond its memory bound a transaction is merged on disk: same changes, same order, any part of it again."""
+    source.run("CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(200))")
+    source.begin()
+    source.run("BEGIN", "INSERT INTO t SELECT seq, REPEAT('x', 100) FROM seq_1_to_5000")
+    source.run("UPDATE t SET v = CONCAT(v, id) WHERE id % 3 = 0", "DELETE FROM t WHERE id % 5 = 0")
+    source.run("UPDATE t SET id = id + 100000 WHERE id % 7 = 0", "COMMIT")
+    (whole,) = source.transactions()
+    (spilled,) = source.transactions(spill_bytes=100_000)
+    assert len(spilled.changes) == len(whole.changes) > 5000
+    assert list(spilled.changes) == list(whole.changes)
+    assert list(spilled.changes[100:200]) == list(whole.changes[100:200])
+    assert spilled.changes[4321] == whole.changes[4321]
+    assert spilled.changes[len(spilled.changes) - 1] == whole.changes[-1]
+
+
+def test_reading_again_from_any_transaction_gives_the_same_rest(source: Source) -> None:
+    """Each position resumes exactly: nothing again, nothing left out, DDL in the middle or not."""
+    source.run("CREATE TABLE t (id INT PRIMARY KEY, v INT) CHARSET = utf8mb4")
+    source.begin()
+    for number in range(12):
+        source.run(f"INSERT INTO t (id, v) VALUES ({number}, {number})")
+        if number == 6:
+            source.run("CREATE TABLE other (id INT PRIMARY KEY) CHARSET = utf8mb4")
+    whole = source.transactions()
+    assert len(whole) == 13
+    for index, transaction in enumerate(whole):
+        rest = source.transactions(start=transaction.position)
+        assert rest == whole[index + 1 :]
+
+
+def test_every_transaction_carries_its_own_gtid_the_set_after_it_and_source_time(source: Source) -> None:
+    """GTIDs and positions are canonical text with flavor; time is the commit's."""
+    source.run("CREATE TABLE t (id INT PRIMARY KEY)")
+    source.begin()
+    source.run("SET timestamp = 1700000000", "INSERT INTO t VALUES (1)", "SET timestamp = DEFAULT")
+    (found,) = source.transactions()
+    assert found.timestamp == 1700000000
+    assert found.position == source.position()
+    assert found.gtid.startswith("MariaDB/")
+    assert found.gtid.removeprefix("MariaDB/") in found.position
+
+
+def test_compressed_binlog_events_read_the_same(source: Source) -> None:
+    """log_bin_compress changes the bytes, not the rows."""
+    source.run("CREATE TABLE t (id INT PRIMARY KEY, v TEXT)")
+    source.begin()
+    source.run("SET GLOBAL log_bin_compress = ON")
+    try:
+        session = Source(source.settings, source.database)
+        session.run("INSERT INTO t VALUES (1, REPEAT('a', 5000)), (2, REPEAT('b', 5000))")
+        session.run("UPDATE t SET v = CONCAT(v, 'c')", "DELETE FROM t WHERE id = 2")
+        session.run("CREATE TABLE n (id INT PRIMARY KEY) COMMENT '" + "x" * 600 + "'")
+        session.close()
+    finally:
+        source.run("SET GLOBAL log_bin_compress = OFF")
+    found = source.folded(source.transactions())
+    assert {key: row.image for key, row in found.items() if row.operation == VALUE} == source.selected("t")
+    assert sum(isinstance(row, RowChange) and row.operation == ABSENT for row in found.values()) == 1
