@@ -92,17 +92,17 @@ class Fill(Message, tag="fill"):
 
 
 class FillTable(Message, tag="fill_table"):
-    """What the source said of a catalog table (``image`` None: no such table); ``stamp`` as the `Table` had it."""
+    """What the source said of a catalog table (`catalog_reading.TableFill`); ``stamp`` as the `Table` had it."""
 
     keyspace: str
     partition: int
     table_id: int
     name: str
-    image: bytes | None
+    kind: str
+    image: bytes
     write_ids: str
     lo: str
     hi: str
-    timestamp: int
     stamp: bytes
 
 
@@ -160,11 +160,13 @@ class Rows(Message, tag="rows"):
 
 
 class Table(Message, tag="table"):
-    """Answer to `GetTable`. ``partition`` ≥ 0 with ``elsewhere``: ask the owner of that partition, with this id."""
+    """Answer to `GetTable`. ``elsewhere``: the state is in ``partition``, which this process does not own.
+
+    ``table_id`` 0: the name stands for nothing here. Else as in `Row`.
+    """
 
     table_id: int
     partition: int
-    exists: bool
     image: bytes | None
     write_ids: str
     freshness: str
@@ -175,7 +177,6 @@ class Table(Message, tag="table"):
     epoch: int
     lo: str
     hi: str
-    timestamp: int
     watermark: str
     low_water: str
     stamp: bytes

@@ -4,9 +4,9 @@ Visible is what is folded; durable is what is committed. A commit freezes the di
 moment, writes both as one sorted file and ingests it: one atomic step. After a crash the tail since the last commit
 is folded again, to the same state. On disk: docs/store.md.
 
-Threads. One thread folds (`fold`, `apply`). Any one thread may commit meanwhile. Readers take `visible` first and
-`get` after, without a lock: entries are put before the head that covers them is published, so no value is older than
-the watermark it is judged by.
+Threads. One thread folds (`fold`, `apply`). Another one may `write` meanwhile what was frozen. Readers take `visible`
+first and `get` after, without a lock: entries are put before the head that covers them is published, so no value is
+older than the watermark it is judged by.
 """
 
 from __future__ import annotations
@@ -195,18 +195,19 @@ class PartitionStore:
         return self.state.head.offset != self.committed_offset
 
     def commit(self) -> Commit | None:
-        """Makes what is folded now durable; None if it is already. Folding may go on meanwhile.
+        """Makes what is folded now durable; None if it is already: `freeze` and `write` in one.
 
         After an error nothing is lost and nothing is half done: the next commit tries again.
         """
         with self._committing:
             done = self._write_frozen() if self._frozen else None
-            return self._write_frozen() if self._freeze() else done
+            return self._write_frozen() if self.freeze() else done
 
-    def _freeze(self) -> bool:
+    def freeze(self) -> bool:
+        """Sets apart what is folded now, for `write`; False if there is nothing, or the last has yet to be written."""
         with self._folding:
             head = self.state.head
-            if head.offset == self.committed_offset:
+            if self._frozen or head.offset == self.committed_offset:
                 return False
             active = self._active
             active.update(head_entries(head))
@@ -215,6 +216,11 @@ class PartitionStore:
             self._active = {}
             self._folded_bytes = 0
             return True
+
+    def write(self) -> Commit | None:
+        """Makes durable what `freeze` set apart; folding may go on meanwhile, in another thread."""
+        with self._committing:
+            return self._write_frozen() if self._frozen else None
 
     def _write_frozen(self) -> Commit:
         started = time.perf_counter()
@@ -265,7 +271,7 @@ class PartitionStore:
             with self._committing:
                 if self._frozen:
                     self._write_frozen()
-                if self._freeze():
+                if self.freeze():
                     self._write_frozen()
                 building.mkdir(parents=True)
                 self._rocks.checkpoint(building / ROCKS_NAME)

@@ -1,0 +1,445 @@
+"""The consuming process's fold thread: Kafka → fold → stores, commits, dead letters, announcements.
+
+Stores are opened where the group assigns partitions, and continue at *their own* offsets. Batches are drained, never
+awaited. Anything unexpected closes the stores and starts over from what is committed (crash-only): Kafka is the log.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Event
+from typing import Any, Final, Protocol, TypeVar
+
+import structlog
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from consumers.errors import DiskFullError, RebuildNeededError, StoreCorruptError, StoreError
+from consumers.overlay import Overlay
+from consumers.partitions import (
+    CATCHING_UP,
+    PAUSED,
+    READY,
+    REBUILDING,
+    Ownership,
+    Partition,
+    check_range,
+    open_store,
+    set_aside,
+)
+from consumers.state import DeadLetter
+from consumers.store import Commit
+from stream.connection import REQUEST_TIMEOUT_S, KafkaUnreachable, kafka_error
+from stream.reader import ReadError, open_consumer, poll_batch
+from stream.topics import Topic, TopicError, check_topics
+from tokens.errors import FreshetError
+
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
+
+BATCH_MESSAGES: Final = 4_000
+POLL_S: Final = 0.05
+RETRY_S: Final = 2.0
+POSITIONS_EVERY_S: Final = 0.5
+PENDING_BYTES_MAX: Final = 64 << 20
+"""Of messages folded into one memtable; then a commit is due."""
+IDLE_FACTOR: Final = 10
+"""Watermarks alone are committed that much more rarely than rows."""
+SESSION_TIMEOUT_MS: Final = 10_000
+
+
+class Outlet(Protocol):
+    """Where dead letters and announcements go: Kafka, or in tests a list."""
+
+    def dead_letter(self, partition: Partition, offset: int, value: bytes | None, letter: DeadLetter) -> None:
+        """Sends one dead letter; may return before it is there."""
+
+    def flush(self) -> None:
+        """Returns when all dead letters are there; raises `FreshetError` if they can't be."""
+
+    def announce(self, partition: Partition) -> None:
+        """Says that this process answers for the partition."""
+
+    def withdraw(self, partition: Partition) -> None:
+        """Takes that back."""
+
+    def close(self) -> None:
+        """Sends what is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumptionSettings:
+    """What to consume and when to commit. ``keyspaces``: names. ``kafka``: further librdkafka settings."""
+
+    bootstrap: str
+    keyspaces: tuple[str, ...]
+    data_dir: Path
+    group: str = "freshet"
+    commit_rows: int = 50_000
+    commit_interval_s: float = 1.0
+    overlay_bytes: int = 64 << 20
+    kafka: dict[str, Any] = field(default_factory=dict)
+
+
+class SessionEnd(Exception):
+    """Ends a session so that the next one opens the stores anew."""
+
+
+class Consumption:
+    """Consumes until stopped. `run` blocks; everything else may be called from other threads."""
+
+    def __init__(
+        self,
+        settings: ConsumptionSettings,
+        ownership: Ownership,
+        outlet: Outlet,
+        on_progress: Callable[[Partition], None],
+    ) -> None:
+        """``on_progress`` is called in the fold thread when waiters of a partition should look again."""
+        self.settings = settings
+        self.ownership = ownership
+        self.rebuilds = 0
+        self.ready: Future[None] = Future()
+        """Done when all partitions that were assigned first have caught up."""
+        self.commit_seconds: list[Callable[[float], None]] = []
+        self._outlet = outlet
+        self._on_progress = on_progress
+        self._stopping = Event()
+        self._committer = ThreadPoolExecutor(1, thread_name_prefix="commit")
+        self._topics: dict[str, tuple[str, Topic]] = {}
+        self._consumer: Any = None
+        self._work: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
+        self._positions_at = 0.0
+        self._retry_at = 0.0
+        self._complained: str = ""
+
+    def stop(self) -> None:
+        """Lets `run` end: commit, withdraw, leave."""
+        self._stopping.set()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopping.is_set()
+
+    def run(self) -> None:
+        """Consumes until `stop`. Raises `FreshetError` for what retrying can't mend (a newer or locked store…)."""
+        try:
+            while not self._stopping.is_set():
+                try:
+                    self._session()
+                except SessionEnd:
+                    continue
+                except (KafkaUnreachable, ReadError, TopicError, KafkaException) as error:
+                    self._complain(error)
+                    self._stopping.wait(RETRY_S)
+        finally:
+            self._committer.shutdown()
+            self._outlet.close()
+
+    def _complain(self, error: Exception) -> None:
+        """One line for a trouble, not one for each time it is met."""
+        shown = kafka_error(error, self.settings.bootstrap, "consume") if isinstance(error, KafkaException) else error
+        code = getattr(shown, "code", "error")
+        if self._complained != code:
+            self._complained = code
+            log.warning(
+                "consuming is interrupted, retrying", code=code, reason=str(shown), hint=getattr(shown, "hint", "")
+            )
+
+    def _session(self) -> None:
+        """From finding the topics to leaving the group."""
+        settings = self.settings
+        found = [(name, check_topics(settings.bootstrap, name)) for name in settings.keyspaces]
+        self._topics = {topic.name: (name, topic) for name, topic in found}
+        more = {
+            "enable.partition.eof": True,
+            "group.instance.id": self.ownership.instance,
+            "session.timeout.ms": SESSION_TIMEOUT_MS,
+            "error_cb": self._on_error,
+            **settings.kafka,
+        }
+        consumer = self._consumer = open_consumer(settings.bootstrap, settings.group, more)
+        try:
+            consumer.subscribe(
+                list(self._topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+            )
+            while not self._stopping.is_set():
+                self._step(consumer)
+        finally:
+            try:
+                self._release(list(self.ownership))
+            finally:
+                consumer.close()
+                self._consumer = None
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:
+            self._complain(KafkaException(error))
+
+    def call(self, work: Callable[[], T]) -> Future[T]:
+        """Has ``work`` done by the fold thread, between two batches."""
+        future: Future[T] = Future()
+        self._work.put((future, work))
+        return future
+
+    def _do_work(self) -> None:
+        while not self._work.empty():
+            future, work = self._work.get_nowait()
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(work())
+                except FreshetError as error:
+                    future.set_exception(error)
+
+    def _step(self, consumer: Consumer) -> None:
+        messages = poll_batch(consumer, BATCH_MESSAGES, POLL_S)
+        self._do_work()
+        if messages:
+            if self._complained:
+                log.info("consuming goes on")
+                self._complained = ""
+            self._fold_batch(messages)
+        now = time.monotonic()
+        for partition in self.ownership:
+            if partition.store.broken is not None:
+                self._rebuild(partition, partition.store.broken)
+            self._commit_if_due(partition, now)
+        if now >= self._positions_at or not messages:
+            self._look_at_positions(consumer, now)
+
+    def _fold_batch(self, messages: list[Message]) -> None:
+        """Folds what came, run by run of one partition."""
+        columns = zip(
+            map(Message.topic, messages),
+            map(Message.partition, messages),
+            map(Message.offset, messages),
+            map(Message.value, messages),
+            strict=True,
+        )
+        for (topic, number), run in groupby(columns, key=itemgetter(0, 1)):
+            keyspace, _ = self._topics[topic]
+            partition = self.ownership.get(keyspace, number)
+            if partition is None:
+                continue
+            self._fold_run(partition, [(offset, value) for _, _, offset, value in run])
+
+    def _fold_run(self, partition: Partition, records: list[tuple[int, bytes | None]]) -> None:
+        store = partition.store
+        if store.broken is not None or partition.state == PAUSED:
+            return
+        before = store.visible.lineages
+        try:
+            dead = store.fold(records)
+        except StoreError as error:
+            self._rebuild(partition, error)
+            return
+        partition.events += len(records)
+        partition.position = max(partition.position, records[-1][0] + 1)
+        if dead:
+            self._bury(partition, dict(records), dead)
+        if partition.waiters and store.visible.lineages != before:
+            self._on_progress(partition)
+
+    def _bury(
+        self, partition: Partition, values: dict[int, bytes | None], dead: Sequence[tuple[int, DeadLetter]]
+    ) -> None:
+        """Dead letters must be in their topic before the store commits past them."""
+        partition.dead_letters += len(dead)
+        for offset, letter in dead:
+            log.warning("dead letter", partition=partition.name, offset=offset, **letter._asdict())
+            self._outlet.dead_letter(partition, offset, values[offset], letter)
+        partition.unburied = True
+        while not self._stopping.is_set():
+            try:
+                self._outlet.flush()
+            except FreshetError as error:
+                self._complain(error)
+                self._stopping.wait(RETRY_S)
+            else:
+                partition.unburied = False
+                return
+
+    def _commit_if_due(self, partition: Partition, now: float) -> None:
+        if partition.committing is not None:
+            if not partition.committing.done() and self._may_grow(partition):
+                return
+            self._finish_commit(partition, now)
+            return
+        store = partition.store
+        if partition.state == PAUSED:
+            if now < self._retry_at:
+                return
+        elif not store.is_dirty:
+            return
+        elif store.pending_rows < self.settings.commit_rows and store.pending_bytes < PENDING_BYTES_MAX:
+            patience = self.settings.commit_interval_s * (1 if store.pending_rows else IDLE_FACTOR)
+            if now - partition.committed_at < patience:
+                return
+        store.freeze()
+        partition.committing = self._committer.submit(store.write)
+
+    def _may_grow(self, partition: Partition) -> bool:
+        """Back-pressure: while one memtable is being written, the next one may grow to the same size, no further."""
+        store = partition.store
+        return store.pending_rows < 2 * self.settings.commit_rows and store.pending_bytes < PENDING_BYTES_MAX
+
+    def _finish_commit(self, partition: Partition, now: float) -> None:
+        """Takes the result of a commit, waiting for it if need be."""
+        future, partition.committing = partition.committing, None
+        if future is None:
+            return
+        try:
+            done = future.result()
+        except DiskFullError as error:
+            self._pause(partition, error)
+        except StoreError as error:
+            self._rebuild(partition, error)
+        else:
+            partition.committed_at = now
+            if partition.state == PAUSED:
+                self._resume(partition)
+            if done is not None:
+                self._count(partition, done)
+
+    def _count(self, partition: Partition, done: Commit) -> None:
+        partition.commits += 1
+        partition.rows_committed += done.rows
+        partition.bytes_committed += done.bytes
+        for observe in self.commit_seconds:
+            observe(done.seconds)
+        if self._consumer is not None:  # for tools that watch the group; the store's offset is what counts
+            place = TopicPartition(partition.topic.name, partition.number, done.offset)
+            self._consumer.commit(offsets=[place], asynchronous=True)
+
+    def _pause(self, partition: Partition, error: DiskFullError) -> None:
+        self._retry_at = time.monotonic() + RETRY_S
+        if partition.state != PAUSED:
+            log.error(
+                "disk full, folding stops; reads go on", partition=partition.name, code=error.code, reason=str(error)
+            )
+            partition.state = PAUSED
+            self._consumer.pause([TopicPartition(partition.topic.name, partition.number)])
+
+    def _resume(self, partition: Partition) -> None:
+        log.info("disk has space again, folding goes on", partition=partition.name)
+        partition.state = READY if partition.ready else CATCHING_UP
+        place = TopicPartition(partition.topic.name, partition.number, partition.store.state.head.offset)
+        self._consumer.resume([place])
+        self._consumer.seek(place)
+
+    def _look_at_positions(self, consumer: Consumer, now: float) -> None:
+        """Takes the consumer's positions and the ends; tells who has caught up."""
+        self._positions_at = now + POSITIONS_EVERY_S
+        for partition in self.ownership:
+            place = TopicPartition(partition.topic.name, partition.number)
+            [position] = consumer.position([place])
+            if position.offset > partition.position and partition.state != PAUSED:
+                partition.position = position.offset
+            _, end = consumer.get_watermark_offsets(place, cached=True)
+            if end >= 0:
+                partition.end = max(end, partition.position)
+            if not partition.ready and partition.position >= partition.end_at_start >= 0:
+                partition.ready = True
+                partition.state = READY
+                self._outlet.announce(partition)
+                log.info("partition is ready", partition=partition.name, offset=partition.store.state.head.offset)
+                if self.ownership.is_ready and not self.ready.done():
+                    self.ready.set_result(None)
+
+    def _on_assign(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        starts = [self._take(place.topic, place.partition) for place in places]
+        consumer.incremental_assign(starts)
+        self._release([each for each in self.ownership if each.lost])
+
+    def _on_revoke(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        self._release(self._owned(places))
+        consumer.incremental_unassign(places)
+
+    def _on_lost(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        """The group has forgotten us, most often because no broker answers. Reads go on: each proves its freshness."""
+        for partition in self._owned(places):
+            partition.lost = True
+        consumer.incremental_unassign(places)
+
+    def _owned(self, places: list[TopicPartition]) -> list[Partition]:
+        names = {(place.topic, place.partition) for place in places}
+        return [each for each in self.ownership if (each.topic.name, each.number) in names]
+
+    def _take(self, topic_name: str, number: int) -> TopicPartition:
+        """Opens the store of a partition; where to read on."""
+        keyspace, topic = self._topics[topic_name]
+        kept = self.ownership.get(keyspace, number)
+        if kept is not None and kept.lost and kept.topic == topic and kept.state != PAUSED:
+            kept.lost = False
+            kept.position = kept.store.state.head.offset
+            return TopicPartition(topic_name, number, kept.position)
+        if kept is not None:
+            self._release([kept])
+        partition = self._open(keyspace, number, topic)
+        self.ownership.add(partition)
+        offset = partition.position
+        log.info("partition taken", partition=partition.name, offset=offset, end=partition.end_at_start)
+        return TopicPartition(topic_name, number, offset)
+
+    def _open(self, keyspace: str, number: int, topic: Topic) -> Partition:
+        data_dir = self.settings.data_dir
+        place = TopicPartition(topic.name, number)
+        start, end = self._consumer.get_watermark_offsets(place, timeout=REQUEST_TIMEOUT_S)
+        store, rebuilt = open_store(data_dir, keyspace, number, topic.topic_id)
+        try:
+            try:
+                check_range(store, topic.name, start, end)
+            except RebuildNeededError as error:
+                store.close(commit=False)
+                set_aside(data_dir, keyspace, number, error)
+                store, rebuilt = open_store(data_dir, keyspace, number, topic.topic_id)[0], error
+                check_range(store, topic.name, start, end)
+        except StoreError:
+            store.close(commit=False)
+            raise
+        overlay = Overlay(self.settings.overlay_bytes // sum(each.partitions for _, each in self._topics.values()))
+        partition = Partition(keyspace, number, topic, store, overlay, end, store.state.head.offset)
+        if rebuilt is not None:
+            partition.state = REBUILDING
+            self.rebuilds += 1
+        return partition
+
+    def _release(self, partitions: list[Partition]) -> None:
+        """Withdraws, commits and closes; a store that can't commit loses nothing: its tail is folded again."""
+        for partition in partitions:
+            self.ownership.remove(partition)
+            if partition.ready:
+                self._outlet.withdraw(partition)
+            self._on_progress(partition)
+            if partition.committing is not None:
+                partition.committing.exception()
+            try:
+                partition.store.close(commit=not partition.unburied)
+            except StoreError as error:
+                log.warning(
+                    "store closed without its tail", partition=partition.name, code=error.code, reason=str(error)
+                )
+            else:
+                log.info("partition released", partition=partition.name, offset=partition.store.committed_offset)
+
+    def _rebuild(self, partition: Partition, error: StoreError) -> None:
+        """After damage: sets the store aside and begins a new session, which builds a new one from the topic."""
+        if not isinstance(error, StoreCorruptError | RebuildNeededError):
+            raise error
+        self.ownership.remove(partition)
+        if partition.ready:
+            self._outlet.withdraw(partition)
+        self._on_progress(partition)
+        if partition.committing is not None:
+            partition.committing.exception()
+        partition.store.close(commit=False)
+        set_aside(self.settings.data_dir, partition.keyspace, partition.number, error)
+        raise SessionEnd

@@ -1,0 +1,110 @@
+"""What a consuming process sends back to Kafka: dead letters, and where it answers."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
+from threading import Event
+from typing import Final
+
+import msgspec
+import structlog
+
+from consumers.partitions import Partition
+from consumers.state import DeadLetter
+from stream import dead_letters, locations
+from stream.dead_letters import DeadLetterPublisher
+from stream.locations import Announcement
+from tokens.errors import FreshetError
+
+log = structlog.get_logger(__name__)
+
+RETRY_S: Final = 2.0
+
+
+class KafkaOutlet:
+    """Used by the fold thread; announcements are made in a thread of their own, in order."""
+
+    def __init__(self, bootstrap: str, address: str, instance: str) -> None:
+        """``address``: host:port under which others reach the owner protocol."""
+        self._bootstrap = bootstrap
+        self._address = address
+        self._instance = instance
+        self._started_at = int(time.time())
+        self._publishers: dict[str, DeadLetterPublisher] = {}
+        self._unsent: dict[str, list[dead_letters.DeadLetter]] = {}
+        self._closing = Event()
+        self._waiting: SimpleQueue[Announcement] = SimpleQueue()
+        self._announcer = ThreadPoolExecutor(1, thread_name_prefix="announce")
+
+    def dead_letter(self, partition: Partition, offset: int, value: bytes | None, letter: DeadLetter) -> None:
+        """Remembers one dead letter until `flush`."""
+        place = f" ({letter.place})" if letter.place else ""
+        self._unsent.setdefault(partition.keyspace, []).append(
+            dead_letters.DeadLetter(
+                partition.topic.name, partition.number, offset, letter.code, letter.reason + place, value or b""
+            )
+        )
+
+    def flush(self) -> None:
+        """Returns when all dead letters are in their topic. Raises `FreshetError`; then try again later."""
+        for keyspace, letters in list(self._unsent.items()):
+            publisher = self._publishers.get(keyspace) or DeadLetterPublisher(self._bootstrap, keyspace)
+            self._publishers[keyspace] = publisher
+            try:
+                for letter in letters:
+                    publisher.send(letter)
+                publisher.flush()
+            except FreshetError:
+                del self._publishers[keyspace]  # it may hold what is lost; the next one sends everything again
+                raise
+            del self._unsent[keyspace]
+
+    def announce(self, partition: Partition) -> None:
+        """Says in ``freshet.locations`` that this process answers for the partition."""
+        head = partition.store.visible
+        positions = {name: each.watermark for name, each in head.lineages.items() if each.watermark}
+        self._later(self._announcement(partition, positions))
+
+    def withdraw(self, partition: Partition) -> None:
+        """Takes that back."""
+        self._later(msgspec.structs.replace(self._announcement(partition, {}), gone=True))
+
+    def _announcement(self, partition: Partition, positions: dict[str, str]) -> Announcement:
+        return Announcement(
+            keyspace=partition.keyspace,
+            partition=partition.number,
+            address=self._address,
+            instance=self._instance,
+            layout=partition.store.visible.layout,
+            topic_id=partition.topic.topic_id,
+            started_at=self._started_at,
+            positions=positions,
+        )
+
+    def _later(self, announcement: Announcement) -> None:
+        self._waiting.put(announcement)
+        self._announcer.submit(self._send_waiting)
+
+    def _send_waiting(self) -> None:
+        """Sends all that wait, in one go."""
+        batch: list[Announcement] = []
+        while not self._waiting.empty():
+            batch.append(self._waiting.get())
+        while batch:
+            try:
+                locations.announce(self._bootstrap, batch)
+            except FreshetError as error:
+                log.warning(
+                    "not announced", partitions=[each.key for each in batch], code=error.code, reason=str(error)
+                )
+                if self._closing.wait(RETRY_S):
+                    return
+            else:
+                return
+
+    def close(self) -> None:
+        """Sends what is left; gives up where Kafka does not answer."""
+        self._closing.set()
+        self._announcer.shutdown()

@@ -1,0 +1,178 @@
+"""A consuming process put together: the fold in a thread of its own, the owner's server in the main thread."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import shutil
+import signal
+import socket
+import sys
+import threading
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from consumers.loop import Consumption, ConsumptionSettings
+from consumers.metrics import serve_metrics
+from consumers.outlet import KafkaOutlet
+from consumers.owner import OwnerServer, is_loopback
+from consumers.partitions import Ownership, Partition
+from consumers.protocol import CheckpointPlace, OwnerError
+
+log = structlog.get_logger(__name__)
+
+SWITCH_INTERVAL_S: Final = 0.0005
+"""How long the fold may keep the interpreter while a read waits."""
+CHECKPOINTS_KEPT: Final = 2
+"""Of a partition; older ones are removed when a new one is made."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerSettings:
+    """Where the owner protocol and ``/metrics`` listen. Port 0: any free one; ``metrics_port`` None: no metrics."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    token: str = ""
+    metrics_port: int | None = None
+
+
+def run_consumer(consume: ConsumptionSettings, owner: OwnerSettings) -> None:
+    """Consumes and answers until SIGTERM or SIGINT. Raises `FreshetError` for what retrying can't mend."""
+    import uvloop
+
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(consume, owner))
+
+
+async def _serve(consume: ConsumptionSettings, owner: OwnerSettings) -> None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    process = ConsumerProcess(consume, owner)
+    address = await process.start()
+    folding = asyncio.wrap_future(process.folding)
+    stopping = loop.create_task(stop.wait())
+    announcing = loop.create_task(_say_ready(process, address))
+    try:
+        ends: list[asyncio.Future[Any]] = [folding, stopping]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        if stop.is_set():
+            log.info("stopping", address=address)
+    finally:
+        stopping.cancel()
+        announcing.cancel()
+        await process.stop()
+    log.info("stopped", address=address)
+
+
+async def _say_ready(process: ConsumerProcess, address: str) -> None:
+    await asyncio.wrap_future(process.consumption.ready)
+    owned = process.consumption.ownership.of("")
+    log.info(
+        "ready",
+        address=address,
+        metrics=process.metrics_address,
+        instance=process.consumption.ownership.instance,
+        partitions=[each.name for each in owned],
+        entries=sum(each.store.entries_about() for each in owned),
+    )
+
+
+class ConsumerProcess:
+    """The parts of a consuming process, for `run_consumer` and for compositions in one process."""
+
+    def __init__(self, consume: ConsumptionSettings, owner: OwnerSettings) -> None:
+        self.settings = consume
+        self.owner = owner
+        self.folding: Future[None] = Future()
+        self.metrics_address = ""
+        self.consumption: Consumption
+        self.server: OwnerServer
+        self._thread: threading.Thread | None = None
+        self._metrics: Any = None
+
+    async def start(self) -> str:
+        """Listens, then begins to fold; returns the owner's ``host:port`` as others reach it."""
+        loop = asyncio.get_running_loop()
+
+        def on_progress(partition: Partition) -> None:
+            loop.call_soon_threadsafe(partition.wake)
+
+        ownership = Ownership(self.settings.data_dir)
+        self.server = OwnerServer(ownership, self._make_checkpoints, token=self.owner.token)
+        host, port = await self.server.start(self.owner.host, self.owner.port)
+        address = f"{_reachable(host)}:{port}"
+        outlet = KafkaOutlet(self.settings.bootstrap, address, ownership.instance)
+        self.consumption = Consumption(self.settings, ownership, outlet, on_progress)
+        if self.owner.metrics_port is not None:
+            self._listen_for_metrics(self.owner.metrics_port)
+        self._thread = threading.Thread(target=self._fold, name="fold")
+        self._thread.start()
+        return address
+
+    def _listen_for_metrics(self, port: int) -> None:
+        try:
+            self._metrics = serve_metrics(self.consumption, self.server, self.owner.host, port)
+        except OSError as error:
+            raise OwnerError(
+                f"cannot listen on {self.owner.host}:{port} for metrics: {error.strerror or error}",
+                hint="another port: consumer.metrics_port",
+                code="cannot_listen",
+            ) from error
+        self.metrics_address = f"{_reachable(self.owner.host)}:{self._metrics.server_address[1]}"
+
+    def _fold(self) -> None:
+        try:
+            self.consumption.run()
+        except BaseException as error:  # noqa: BLE001 - handed to whoever waits for the thread
+            self.folding.set_exception(error)
+        else:
+            self.folding.set_result(None)
+
+    async def _make_checkpoints(self, partitions: list[Partition]) -> list[CheckpointPlace]:
+        root = self.settings.data_dir / "checkpoints"
+        work = self.consumption.call(lambda: [make_checkpoint(root, each) for each in partitions])
+        return await asyncio.wrap_future(work)
+
+    async def stop(self) -> None:
+        """Ends folding (commit, withdraw, leave), then answering. Raises what ended the fold, if anything did."""
+        try:
+            self.consumption.stop()
+            if self._thread is not None:
+                await asyncio.wrap_future(self.folding)
+        finally:
+            await self.server.stop()
+            if self._metrics is not None:
+                self._metrics.shutdown()
+                self._metrics.server_close()
+
+
+def make_checkpoint(root: Path, partition: Partition) -> CheckpointPlace:
+    """A checkpoint under ``root/<keyspace>/<partition>/<offset>``; one of the same offset is used again."""
+    store = partition.store
+    parent = root / partition.keyspace / str(partition.number)
+    path = parent / f"{store.state.head.offset:020d}"
+    if not path.exists():
+        store.checkpoint(path)
+    offset = int(path.name)
+    done = sorted(each for each in parent.iterdir() if each.name.isdigit())
+    for old in done[:-CHECKPOINTS_KEPT]:
+        shutil.rmtree(old, ignore_errors=True)
+    return CheckpointPlace(partition.number, str(path), offset)
+
+
+def _reachable(host: str) -> str:
+    """The host to announce: a wildcard stands for this machine's name."""
+    if is_loopback(host) or host not in ("0.0.0.0", "::"):
+        return f"[{host}]" if ":" in host else host
+    return socket.gethostname()

@@ -1,0 +1,70 @@
+"""``freshet consume``: fold keyspaces into their stores, and answer for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from consumers.loop import ConsumptionSettings
+from consumers.process import OwnerSettings, run_consumer
+from freshet.settings import Settings, load_settings
+from freshet.settings_errors import SettingsError
+
+
+def command(
+    keyspaces: Annotated[
+        list[str] | None,
+        typer.Option("--keyspace", help="Keyspace to consume; repeatable. Default: all."),
+    ] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where the stores are.")] = None,
+    bootstrap: Annotated[str | None, typer.Option(help="Kafka's address, host:port.")] = None,
+    group: Annotated[str | None, typer.Option(help="Consumer group that shares the partitions.")] = None,
+    owner_host: Annotated[str | None, typer.Option(help="Address to answer on.")] = None,
+    owner_port: Annotated[int | None, typer.Option(help="Port to answer on; 0: any.", min=0, max=65535)] = None,
+    metrics_port: Annotated[int | None, typer.Option(help="Port for /metrics.", min=0, max=65535)] = None,
+) -> None:
+    """Fold keyspaces into their stores and answer for them, until SIGTERM or Ctrl-C.
+
+    Stores are under DATA_DIR/keyspace/partition; one process owns a data directory. What it owns it announces in
+    the topic freshet.locations once it has caught up.
+    """
+    settings = load_settings(
+        flags={
+            "data_dir": data_dir,
+            "kafka": {"bootstrap": bootstrap},
+            "consumer": {
+                "group": group,
+                "owner_host": owner_host,
+                "owner_port": owner_port,
+                "metrics_port": metrics_port,
+            },
+        }
+    )
+    run_consumer(consumption_settings(settings, keyspaces), owner_settings(settings))
+
+
+def consumption_settings(settings: Settings, keyspaces: list[str] | None = None) -> ConsumptionSettings:
+    """What to consume; raises `SettingsError` if no keyspace is named."""
+    names = tuple(dict.fromkeys(keyspaces or settings.keyspaces))
+    if not names:
+        raise SettingsError("no keyspace to consume", hint="--keyspace NAME, or [keyspaces.NAME] in the settings file")
+    consumer = settings.consumer
+    return ConsumptionSettings(
+        bootstrap=settings.kafka.bootstrap,
+        keyspaces=names,
+        data_dir=settings.data_dir,
+        group=consumer.group,
+        commit_rows=consumer.commit_rows,
+        commit_interval_s=consumer.commit_interval_ms / 1000,
+        overlay_bytes=consumer.overlay_bytes,
+        kafka=dict(settings.kafka.extra),
+    )
+
+
+def owner_settings(settings: Settings) -> OwnerSettings:
+    """Where to answer."""
+    consumer = settings.consumer
+    token = consumer.owner_token.get_secret_value() if consumer.owner_token is not None else ""
+    return OwnerSettings(consumer.owner_host, consumer.owner_port, token, consumer.metrics_port)
