@@ -6,7 +6,7 @@ embedded without being decoded. Tests hold the two against each other.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -14,6 +14,9 @@ from serving.errors import ReadError
 
 ServedFrom = Literal["cache", "source"]
 FreshnessName = Literal["fresh", "stale", "unknown", "eventual"]
+
+Image = Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema={"type": ["object", "null"]})]
+"""JSON as it came from the source: an object, or null."""
 
 _text = msgspec.json.encode
 
@@ -26,7 +29,7 @@ class RowAnswer(msgspec.Struct, omit_defaults=True):
     why: str
     token: str
     found: bool
-    row: msgspec.Raw = msgspec.Raw(b"null")
+    row: Image
     event_token: str | None = None
     fresher: bool | None = None
     code: str = ""
@@ -42,9 +45,9 @@ class TableAnswer(msgspec.Struct, omit_defaults=True):
     why: str
     token: str
     found: bool
-    table_id: int = 0
-    write_ids: str | None = None
-    table: msgspec.Raw = msgspec.Raw(b"null")
+    table_id: int
+    write_ids: str | None
+    table: Image
     code: str = ""
     message: str = ""
     hint: str = ""

@@ -61,7 +61,7 @@ class MariaDBRows:
         if table not in self._scope:
             return None
         try:
-            return row_table(await self._reads.run(lambda: _translated(lambda: self._reader.table(table))))
+            return row_table(await self._reads.run(lambda: translated(lambda: self._reader.table(table))))
         except NoSuchTable:
             return None
 
@@ -70,7 +70,7 @@ class MariaDBRows:
         if table.name not in self._scope:
             raise ReadError("unknown_table", f"{table.name} is not of this keyspace")
         try:
-            found = await self._reads.run(lambda: _translated(lambda: self._reader.read(table.name, [values])))
+            found = await self._reads.run(lambda: translated(lambda: self._reader.read(table.name, [values])))
         except NoSuchTable as error:
             raise SchemaChanged(table.name) from error
         return _source_row(table, found)
@@ -79,7 +79,7 @@ class MariaDBRows:
         """See `RowSource`."""
         try:
             return await self._waits.run(
-                lambda: _translated(lambda: self._waiter.wait_for_position(str(position), timeout_s))
+                lambda: translated(lambda: self._waiter.wait_for_position(str(position), timeout_s))
             )
         except ReadError as error:
             if error.code == "too_many_requests":
@@ -111,7 +111,7 @@ def _source_row(table: RowTable, found: SnapshotRead) -> SourceRow:
     return SourceRow(row.image, row.key, position, found.timestamp)
 
 
-def _translated(work: Callable[[], Found]) -> Found:
+def translated(work: Callable[[], Found]) -> Found:
     """Runs ``work``; MariaDB's errors become the reader's. `NoSuchTable` stays: it says something about the schema."""
     try:
         return work()

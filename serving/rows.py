@@ -244,7 +244,7 @@ class RowReads:
         self._metrics.source_reads.inc()
         found = await space.source.read(table, key.values)
         own_key = found.key == key.key if found.image is not None else key.exact
-        if row is not None and row.kind != VALUE and own_key and table.cacheable:
+        if row is not None and (row.filled or row.kind != VALUE) and own_key and table.cacheable:
             self._offer(question, row, found)
         return found
 

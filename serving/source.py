@@ -64,11 +64,12 @@ class TableSource(Protocol):
     def shard(self) -> str:
         """The shard whose positions it answers with."""
 
-    async def read(self, name: str) -> SourceTable:
-        """The table ``db.table``, its id, list and the log's position, in one snapshot."""
+    async def read(self, name: str, own_list: str | None = None) -> SourceTable:
+        """The table ``db.table``, its id, list and the log's position, in one snapshot.
 
-    async def wait(self, position: Position, timeout_s: float) -> bool:
-        """Whether the source came to ``position`` in time."""
+        ``own_list``: of a reader that may be in a transaction of its own. What it is then answered may hold what is not
+        committed: it is for this reader alone, and never for the cache.
+        """
 
     async def close(self) -> None:
         """Closes its connections."""

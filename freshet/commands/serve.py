@@ -1,0 +1,116 @@
+"""``freshet serve``: the public read API in front of the owners of the stores."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any
+
+import structlog
+import typer
+
+from freshet.settings import KeyspaceSettings, MariaDBSource, Settings, WorkloadSource, load_settings
+from freshet.settings_errors import SettingsError
+
+if TYPE_CHECKING:
+    from serving.app import Front
+    from serving.spaces import RowSpace, TableSpace
+    from stream.locations import LocationsReader
+
+log = structlog.get_logger(__name__)
+
+BODY_BYTES_MAX = 1 << 20
+
+
+def command(
+    host: Annotated[str | None, typer.Option(help="Address to listen on; beyond loopback only with a token.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port; 0 for any free one.", min=0, max=65535)] = None,
+    bootstrap: Annotated[str | None, typer.Option(help="Kafka's address, host:port.")] = None,
+) -> None:
+    """Serve reads over HTTP: from the owners' caches where that is provably fresh, else from the source.
+
+    Serves all keyspaces of the settings. The bearer token, which any address but loopback needs, is taken from
+    FRESHET_SERVE__BEARER_TOKEN or serve.bearer_token of the settings file.
+    """
+    from serving.compose import make_server
+    from serving.guard import refuse_open_listen
+    from stream.locations import LocationsReader
+
+    serve_flags: dict[str, Any] = {"host": host, "port": port}
+    settings = load_settings(flags={"kafka": {"bootstrap": bootstrap}, "serve": serve_flags})
+    if not settings.keyspaces:
+        raise SettingsError("no keyspace is configured", hint="add [keyspaces.<name>] to the settings file")
+    secret = settings.serve.bearer_token
+    refuse_open_listen(settings.serve.host, secret.get_secret_value() if secret else None)
+    with LocationsReader(settings.kafka.bootstrap) as reader:
+        server = make_server(_front(settings, reader), settings.serve.host, settings.serve.port)
+        _run(server)
+    log.info("stopped", role="serve")
+
+
+def _run(server: Any) -> None:
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        try:
+            runner.run(server.serve())
+        except SystemExit as failed:
+            raise SettingsError(
+                f"cannot listen on {server.config.host}:{server.config.port}",
+                hint="another port: --port, 0 for any free one",
+                code="cannot_listen",
+            ) from failed
+
+
+def _front(settings: Settings, reader: LocationsReader) -> Front:
+    from serving.compose import make_front
+    from serving.guard import Limits
+    from serving.query import QueryLimits
+
+    def locate(keyspace: str, partition: int) -> str | None:
+        found = reader.owner_of(keyspace, partition)
+        return found.address if found is not None else None
+
+    secret = settings.serve.bearer_token
+    return make_front(
+        [space_of(settings, name, each) for name, each in settings.keyspaces.items()],
+        locate,
+        fixed=fixed_locations(settings),
+        bearer_token=secret.get_secret_value() if secret else None,
+        limits=Limits(body_bytes_max=BODY_BYTES_MAX),
+        query_limits=QueryLimits(wait_ms_max=settings.serve.max_wait_ms_limit),
+    )
+
+
+def fixed_locations(settings: Settings) -> dict[tuple[str, int], str]:
+    """Owners that are set instead of announced. Raises `SettingsError`."""
+    found = {}
+    for place, address in settings.serve.locations.items():
+        keyspace, _, partition = place.rpartition("/")
+        if keyspace not in settings.keyspaces or not partition.isdigit():
+            raise SettingsError(f"serve.locations: {place!r} is no keyspace/partition", hint='e.g. "shop/0"')
+        found[keyspace, int(partition)] = address
+    return found
+
+
+def space_of(settings: Settings, name: str, chosen: KeyspaceSettings) -> RowSpace | TableSpace:
+    """A keyspace as the front serves it, with its source of truth where one is set."""
+    from serving.mariadb import MariaDBRows, TableScope
+    from serving.spaces import RowSpace, TableSpace
+    from serving.workload import WorkloadTables
+    from stream.keys import Layout
+    from stream.sources.mariadb.connection import ConnectionSettings
+
+    source, shard = chosen.source, settings.shard_of(name)
+    if chosen.kind == "catalog":
+        tables = None
+        if isinstance(source, WorkloadSource):
+            server = ConnectionSettings(source.host, source.port, source.user, source.password.get_secret_value())
+            tables = WorkloadTables(server, source.database, shard)
+        return TableSpace(name, Layout(chosen.partitions), tables)
+    if not isinstance(source, MariaDBSource):
+        return RowSpace(name, Layout(chosen.partitions))
+    server = ConnectionSettings(source.host, source.port, source.user, source.password.get_secret_value())
+    scope = TableScope(source.databases, source.include, source.exclude)
+    layout = Layout(chosen.partitions, source.key_prefix_columns)
+    database = source.databases[0] if len(source.databases) == 1 else ""
+    return RowSpace(name, layout, database, MariaDBRows(server, shard, scope))

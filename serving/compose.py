@@ -1,0 +1,109 @@
+"""Puts a front together from its keyspaces, and runs it on uvicorn."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+
+import structlog
+import uvicorn
+
+from serving.app import Closer, Front, make_app
+from serving.fills import Fills
+from serving.guard import Limits, refuse_open_listen
+from serving.locations import Locations
+from serving.metrics import FrontMetrics
+from serving.owners import Locate, Owners
+from serving.query import QueryLimits
+from serving.readiness import Readiness
+from serving.rows import RowReads
+from serving.spaces import RowSpace, Tables, TableSpace
+from serving.tables import TableReads
+
+STOP_TIMEOUT_S = 10
+
+_log = structlog.get_logger(__name__)
+
+
+def make_front(
+    spaces: Sequence[RowSpace | TableSpace],
+    locate: Locate,
+    *,
+    fixed: Mapping[tuple[str, int], str] | None = None,
+    owner_token: str = "",
+    bearer_token: str | None = None,
+    limits: Limits | None = None,
+    query_limits: QueryLimits | None = None,
+    closers: Sequence[Closer] = (),
+) -> Front:
+    """A front over ``spaces``. ``locate`` and ``fixed``: as in `Owners`. ``closers`` are awaited when it stops."""
+    metrics = FrontMetrics()
+    owners = Owners(locate, metrics, fixed=fixed, token=owner_token)
+    fills = Fills(owners, metrics)
+    by_name = {space.name: space for space in spaces}
+    rows = RowReads(owners, Tables(owners), fills, metrics)
+    sources = [space.source.close for space in spaces if space.source is not None]
+    return Front(
+        row_spaces={name: space for name, space in by_name.items() if isinstance(space, RowSpace)},
+        table_spaces={name: space for name, space in by_name.items() if isinstance(space, TableSpace)},
+        rows=rows,
+        tables=TableReads(owners, fills, metrics),
+        locations=Locations(owners, by_name),
+        readiness=Readiness(owners, by_name),
+        metrics=metrics,
+        limits=limits or Limits(),
+        query_limits=query_limits or QueryLimits(),
+        bearer_token=bearer_token,
+        closers=(fills.close, owners.close, *sources, *closers),
+    )
+
+
+class FrontServer(uvicorn.Server):
+    """uvicorn that says when it is ready, and for which a signal is an orderly end, not a failure."""
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port that it listens on, once it does."""
+        host, port = self.servers[0].sockets[0].getsockname()[:2]
+        return str(host), int(port)
+
+    async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
+        """Listens, and says so in the log."""
+        await super().startup(sockets=sockets)  # type: ignore[arg-type]
+        if self.started:
+            host, port = self.address
+            _log.info("ready", role="serve", host=host, port=port)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """SIGTERM and SIGINT end it in order; uvicorn's own handler would raise them again afterwards."""
+        loop = asyncio.get_running_loop()
+        signals = (signal.SIGTERM, signal.SIGINT)
+        for number in signals:
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        try:
+            yield
+        finally:
+            for number in signals:
+                loop.remove_signal_handler(number)
+
+
+def make_server(front: Front, host: str, port: int) -> FrontServer:
+    """A server that is not started yet. Raises `serving.guard.OpenListenRefused`."""
+    refuse_open_listen(host, front.bearer_token)
+    config = uvicorn.Config(
+        make_app(front),
+        host=host,
+        port=port,
+        loop="uvloop",
+        http="httptools",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        date_header=False,
+        lifespan="on",
+        timeout_graceful_shutdown=STOP_TIMEOUT_S,
+    )
+    return FrontServer(config)

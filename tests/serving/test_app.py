@@ -1,0 +1,162 @@
+"""The application without owners and sources: routing, refusals, the description. Real ASGI, no server."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+
+from serving.app import make_app
+from serving.compose import make_front
+from serving.guard import Limits
+from serving.query import QueryLimits
+from serving.spaces import RowSpace, TableSpace
+from stream.keys import Layout
+from tokens import Vector
+
+
+def ask(method: str, path: str, **options: Any) -> httpx.Response:
+    """One request to a front that knows the keyspaces shop and hive, and no owner."""
+
+    async def story() -> httpx.Response:
+        front = make_front(
+            [RowSpace("shop", Layout(4), "shop"), TableSpace("hive", Layout(2))],
+            lambda _keyspace, _partition: None,
+            limits=Limits(body_bytes_max=2_000),
+            query_limits=QueryLimits(batch_keys_max=3),
+        )
+        transport = httpx.ASGITransport(make_app(front))
+        async with httpx.AsyncClient(transport=transport, base_url="http://front") as client:
+            return await client.request(method, path, **options)
+
+    return asyncio.run(story())
+
+
+def refused(response: httpx.Response, status: int, code: str) -> str:
+    """The message of an error answer, whose shape is checked."""
+    body = response.json()
+    assert (response.status_code, body["code"]) == (status, code), body
+    assert set(body) == {"code", "message", "hint"}
+    assert "\n" not in body["message"]
+    return str(body["message"])
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/", 404, "unknown_path"),
+        ("GET", "/v1/rows/shop/orders", 404, "unknown_path"),
+        ("GET", "/v1/rows/shop/orders/7/8", 404, "unknown_path"),
+        ("GET", "/v1/stream", 404, "unknown_path"),
+        ("GET", "/v1/tables/db/t/partitions", 404, "unknown_path"),
+        ("PUT", "/v1/rows/shop/orders/7", 405, "method_not_allowed"),
+        ("GET", "/v1/rows/shop:batch", 405, "method_not_allowed"),
+        ("POST", "/v1/tables/db/t", 405, "method_not_allowed"),
+        ("POST", "/healthz", 405, "method_not_allowed"),
+        ("GET", "/v1/rows/bank/orders/7", 404, "unknown_keyspace"),
+        ("GET", "/v1/rows/hive/orders/7", 404, "unknown_keyspace"),
+        ("GET", "/v1/tables/db/t?catalog=other", 404, "unknown_keyspace"),
+        ("GET", "/v1/locations/bank/0", 404, "unknown_keyspace"),
+        ("GET", "/v1/locations/shop/4", 404, "unknown_path"),
+        ("GET", "/v1/locations/shop/x", 400, "bad_parameter"),
+        ("GET", "/v1/locations/shop/0", 503, "no_owner"),
+        ("GET", "/v1/rows/shop/orders/7", 503, "no_owner"),
+        ("GET", "/v1/tables/db/t", 503, "no_owner"),
+        ("GET", "/readyz", 503, "not_ready"),
+        ("GET", "/v1/rows/shop/orders/7?token=v1.%25%25", 400, "bad_token"),
+        ("GET", "/v1/rows/shop/orders/7?token=garbage", 400, "bad_token"),
+        ("GET", "/v1/rows/shop/orders/7?tokn=v1.W10", 400, "bad_parameter"),
+        ("GET", "/v1/rows/shop/orders/7?token=v1.W10&token=v1.W10", 400, "bad_parameter"),
+        ("GET", "/v1/rows/shop/orders/7?max_wait_ms=-1", 400, "bad_parameter"),
+        ("GET", "/v1/rows/shop/orders/7?max_wait_ms=soon", 400, "bad_parameter"),
+        ("GET", "/v1/rows/shop/orders/7?include_event_token=maybe", 400, "bad_parameter"),
+        ("GET", "/v1/rows/shop/orders/7?compare_event_token=x", 400, "bad_token"),
+        ("GET", "/v1/rows/shop/%FF/7", 400, "bad_parameter"),
+        ("GET", "/v1/tables/db/t?valid_write_ids=db.t:x", 400, "bad_write_ids"),
+        ("GET", "/v1/tables/db/t?valid_write_ids=", 400, "bad_write_ids"),
+        ("GET", "/v1/tables/db/t?valid_write_ids=db.u:5:::", 400, "bad_write_ids"),
+        ("GET", "/v1/tables/db/t?table_id=-3", 400, "bad_parameter"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(method: str, path: str, status: int, code: str) -> None:
+    """Every refusal has a stable code, one line and a hint, whoever found it."""
+    assert refused(ask(method, path), status, code)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "code"),
+    [
+        ("/v1/rows/shop:batch", b"{", 400, "bad_body"),
+        ("/v1/rows/shop:batch", b'{"keys":[]}', 400, "bad_body"),
+        ("/v1/rows/shop:batch", b'{"keys":[{"table":"t","pk":null}]}', 400, "bad_body"),
+        ("/v1/rows/shop:batch", b'{"keys":[{"table":"t","pk":"1"}],"tokn":"x"}', 400, "bad_body"),
+        ("/v1/rows/shop:batch", b'{"keys":[{"table":"t","pk":"1"}],"token":"x"}', 400, "bad_token"),
+        ("/v1/rows/shop:batch", b'{"keys":[%b]}' % b",".join([b'{"table":"t","pk":1}'] * 4), 413, "too_many_keys"),
+        ("/v1/rows/shop:batch", b" " * 3_000, 413, "body_too_large"),
+        ("/v1/tables:batch", b'{"tables":[{"db":"d","table":"t","table_id":"7"}]}', 400, "bad_body"),
+        ("/v1/tables:batch", b'{"tables":[{"db":"d","table":"t","valid_write_ids":"x:y"}]}', 400, "bad_write_ids"),
+    ],
+)
+def test_a_wrong_body_is_refused(path: str, body: bytes, status: int, code: str) -> None:
+    """Bodies are checked against their types and limits before anything is asked."""
+    assert refused(ask("POST", path, content=body), status, code)
+
+
+def test_elements_of_a_batch_fail_for_themselves() -> None:
+    """One key that can't be read doesn't take the others with it."""
+    answer = ask("POST", "/v1/rows/shop:batch", json={"keys": [{"table": "t", "pk": "1"}], "token": str(Vector())})
+    body = answer.json()
+    assert answer.status_code == 200
+    assert [element["code"] for element in body["rows"]] == ["no_owner"]
+    assert (body["freshness"], body["token"]) == ("unknown", str(Vector()))
+
+
+def test_the_description_covers_every_route_and_resolves() -> None:
+    """An outside client can be generated from /openapi.json."""
+    described = ask("GET", "/openapi.json").json()
+    assert set(described["paths"]) == {
+        "/healthz",
+        "/readyz",
+        "/metrics",
+        "/v1/locations/{keyspace}/{partition}",
+        "/v1/rows/{keyspace}/{table}/{pk}",
+        "/v1/rows/{keyspace}:batch",
+        "/v1/tables/{db}/{table}",
+        "/v1/tables:batch",
+    }
+    row = described["paths"]["/v1/rows/{keyspace}/{table}/{pk}"]["get"]
+    assert {each["name"] for each in row["parameters"]} == {
+        "keyspace",
+        "table",
+        "pk",
+        "token",
+        "max_wait_ms",
+        "include_event_token",
+        "compare_event_token",
+    }
+    assert {"200", "400", "401", "404", "409", "429", "500", "503"} <= set(row["responses"])
+    for reference in references(described):
+        assert reference.removeprefix("#/components/schemas/") in described["components"]["schemas"]
+
+
+def references(node: Any) -> list[str]:
+    """Every ``$ref`` below ``node``."""
+    if isinstance(node, dict):
+        here = [node["$ref"]] if "$ref" in node else []
+        return here + [found for value in node.values() for found in references(value)]
+    return [found for value in node for found in references(value)] if isinstance(node, list) else []
+
+
+def test_metrics_have_help_that_a_person_understands() -> None:
+    """Each metric says in a sentence what it counts."""
+    text = ask("GET", "/metrics").text
+    helps = [line for line in text.splitlines() if line.startswith("# HELP freshet_")]
+    assert len(helps) >= 8
+    assert all(len(line.split()) >= 9 for line in helps), helps
+
+
+def test_healthz_is_answered_without_owners() -> None:
+    """Liveness says nothing about owners or sources."""
+    assert ask("GET", "/healthz").json() == {"status": "ok"}
