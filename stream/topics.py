@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from time import monotonic, sleep
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
@@ -25,6 +26,7 @@ TIMESTAMP_LIMIT_MS: Final = 3650 * DAY_MS
 """How far a record's time may lie from the broker's clock."""
 TIMESTAMP_BEFORE_MS_MIN: Final = 30 * DAY_MS
 MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024
+VISIBLE_POLL_S: Final = 0.02
 MESSAGE_BYTES_MIN: Final = 8 * 1024 * 1024
 
 _TIMESTAMP_LIMITS: Final = {
@@ -86,6 +88,8 @@ def ensure_topics(
         _new(LOCATIONS_TOPIC, 1, replication, _LOCATIONS_SETTINGS),
     ]
     admin = _create(bootstrap, wanted, timeout_s)
+    for topic in wanted:
+        _await_topic(admin, bootstrap, topic.topic, timeout_s)
     return _check(admin, bootstrap, keyspace, partitions, timeout_s)
 
 
@@ -103,7 +107,8 @@ def check_topics(
 
 def ensure_locations_topic(bootstrap: str, *, replication: int = 1, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
     """Create ``freshet.locations`` if it is missing; raises `KafkaUnreachable`, `KafkaRequestError`."""
-    _create(bootstrap, [_new(LOCATIONS_TOPIC, 1, replication, _LOCATIONS_SETTINGS)], timeout_s)
+    admin = _create(bootstrap, [_new(LOCATIONS_TOPIC, 1, replication, _LOCATIONS_SETTINGS)], timeout_s)
+    _await_topic(admin, bootstrap, LOCATIONS_TOPIC, timeout_s)
 
 
 def describe_topic(bootstrap: str, name: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> Topic:
@@ -128,6 +133,18 @@ def _create(bootstrap: str, wanted: list[NewTopic], timeout_s: float) -> AdminCl
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise kafka_error(error, bootstrap, f"create topic {name}") from error
     return admin
+
+
+def _await_topic(admin: AdminClient, bootstrap: str, name: str, timeout_s: float) -> None:
+    """A topic that was just made is known, and led, a little later."""
+    deadline = monotonic() + timeout_s
+    while True:
+        found = asking(bootstrap, f"find topic {name}", lambda: admin.list_topics(timeout=timeout_s)).topics.get(name)
+        if found is not None and found.error is None and all(each.leader >= 0 for each in found.partitions.values()):
+            return
+        if monotonic() > deadline:
+            raise TopicError(f"topic {name} has no leader after {timeout_s:g} s", hint="is every broker up?")
+        sleep(VISIBLE_POLL_S)
 
 
 def _require_broker(admin: Any, bootstrap: str, timeout_s: float) -> None:

@@ -1,0 +1,50 @@
+"""What a reader of committed records finds in a keyspace's topic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stream.codec import check, decode
+from stream.reader import end_offsets, read_range
+from stream.topics import events_topic
+
+
+def records(bootstrap: str, keyspace: str, partitions: int) -> dict[int, list[tuple[str, dict[str, Any]]]]:
+    """Partition → (name, fields) of every committed record, checked, in order."""
+    topic = events_topic(keyspace)
+    found: dict[int, list[tuple[str, dict[str, Any]]]] = {}
+    for partition, end in end_offsets(bootstrap, topic, range(partitions)).items():
+        found[partition] = []
+        for message in read_range(bootstrap, topic, partition, 0, end):
+            name, fields = decode(message.value())
+            check(name, fields)
+            found[partition].append((name, fields))
+    return found
+
+
+def rows(found: dict[int, list[tuple[str, dict[str, Any]]]]) -> list[tuple[int, bytes, bytes, str]]:
+    """(ordinal, key, image, gtid) of every row of every partition, by ordinal."""
+    seen = []
+    for records_of in found.values():
+        for name, frame in records_of:
+            if name == "RowFrame":
+                gtids = [g for g, n in zip(frame["gtids"], frame["transactions"], strict=True) for _ in range(n)]
+                numbers = [frame["ordinal"] + each for each in frame["ordinals"]]
+                seen += zip(numbers, frame["keys"], frame["images"], gtids, strict=True)
+    return sorted(seen)
+
+
+def ordinals(records_of: list[tuple[str, dict[str, Any]]]) -> list[int]:
+    """The numbers of all events of one partition, in order."""
+    numbers: list[int] = []
+    for name, fields in records_of:
+        if name == "RowFrame":
+            numbers += [fields["ordinal"] + each for each in fields["ordinals"]]
+        elif name not in ("Marker", "SourceState"):
+            numbers.append(fields["ordinal"])
+    return numbers
+
+
+def markers(found: dict[int, list[tuple[str, dict[str, Any]]]], partition: int = 0) -> list[dict[str, Any]]:
+    """The markers of one partition in order."""
+    return [fields for name, fields in found[partition] if name == "Marker"]

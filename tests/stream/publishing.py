@@ -1,0 +1,54 @@
+"""A publishing process to be killed: a deterministic source of transactions, published for ever."""
+
+from __future__ import annotations
+
+import sys
+
+from stream.events import ABSENT, VALUE, RowChange, SourceTransaction, VoidTable
+from stream.keys import Layout, row_key
+from stream.publisher import Publisher
+
+GIANT_EVERY = 40
+BATCH_BYTES = 20_000
+
+
+def transaction(number: int) -> SourceTransaction:
+    """The source's transaction ``number``, the same each time it is read: some large, some void, some empty."""
+    gtid = f"MariaDB/0-1-{number}"
+    size = 600 if number % GIANT_EVERY == 0 else number % 4
+    changes = [
+        RowChange(
+            row_key("shop.t", [number * 1000 + n]), ABSENT if n % 7 == 3 else VALUE, b"" if n % 7 == 3 else b"{%d}" % n
+        )
+        for n in range(size)
+    ]
+    if number % 25 == 0:
+        changes.append(VoidTable("shop.t", "DDL"))  # type: ignore[arg-type]
+    return SourceTransaction(gtid, gtid, 1_700_000_000 + number, list(changes))
+
+
+def number_of(position: str) -> int:
+    """The inverse of what `transaction` writes as position."""
+    return int(position.rpartition("-")[2])
+
+
+def publisher(bootstrap: str, keyspace: str, partitions: int) -> Publisher:
+    """One with small batches, so that giant transactions span several."""
+    return Publisher(
+        bootstrap, keyspace, f"{keyspace}/0", Layout(partitions), batch_interval_s=0.01, batch_bytes=BATCH_BYTES
+    )
+
+
+def main(bootstrap: str, keyspace: str, partitions: int, last: int) -> None:
+    """Publish from where the topic says up to transaction ``last``."""
+    with publisher(bootstrap, keyspace, partitions) as out:
+        resume = out.open(lambda: ("MariaDB/0-1-0", 1_700_000_000))
+        print(f"resumed {resume.position} {resume.partial_events}", flush=True)
+        for number in range(number_of(resume.position) + 1, last + 1):
+            out.publish(transaction(number))
+        out.flush()
+    print("done", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

@@ -1,0 +1,320 @@
+"""The publisher on a real broker: exactly once, whatever happens to it."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from freshet.local.kafka import KafkaServer
+from stream.connection import KafkaUnreachable
+from stream.events import VALUE, OpenTransaction, ResumePoint, RowChange, SourceTransaction
+from stream.keys import Layout, row_key
+from stream.publisher import BACKLOG_AGE_MS, LayoutMismatch, Publisher, PublisherLost, record_time_ms
+from stream.resume import read_tail
+from stream.topics import ensure_topics, events_topic
+from tests.stream.committed import markers, ordinals, records, rows
+from tests.stream.publishing import number_of, publisher, transaction
+
+PARTITIONS = 3
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def _start() -> tuple[str, int]:
+    return "MariaDB/0-1-0", 1_700_000_000
+
+
+def _txn(number: int, size: int = 1) -> SourceTransaction:
+    gtid = f"MariaDB/0-1-{number}"
+    changes = [RowChange(row_key("t", [number, n]), VALUE, b"{}") for n in range(size)]
+    return SourceTransaction(gtid, gtid, 1_700_000_000 + number, list(changes))
+
+
+def _until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "condition did not come true in time"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def keyspace(kafka: str, keyspace_name: str) -> str:
+    """A keyspace whose topics exist."""
+    ensure_topics(kafka, keyspace_name, PARTITIONS)
+    return keyspace_name
+
+
+def _publish_flushed(out: Publisher, numbers: range) -> None:
+    for number in numbers:
+        out.publish(transaction(number))
+        out.flush()
+
+
+def _assert_exactly_once(bootstrap: str, keyspace: str, last: int) -> None:
+    """Every change of transactions 1..last is there once, in order, and the last marker says so."""
+    found = records(bootstrap, keyspace, PARTITIONS)
+    expected, ordinal = [], 1  # 1 is the epoch's start
+    for number in range(1, last + 1):
+        txn = transaction(number)
+        for change in txn.changes:
+            ordinal += 1
+            if isinstance(change, RowChange):
+                expected.append((ordinal, change.key, change.image, txn.gtid))
+    assert rows(found) == expected
+    for partition in range(PARTITIONS):
+        assert ordinals(found[partition]) == sorted(set(ordinals(found[partition])))
+        end = markers(found, partition)[-1]
+        assert (end["position"], end["ordinal"], end["whole"]) == (f"MariaDB/0-1-{last}", ordinal, True)
+
+
+@pytest.mark.slow
+def test_killed_at_any_instant_it_publishes_everything_once(kafka: str, keyspace: str) -> None:
+    """Kill -9 of a publishing process, also inside a transaction that spans batches, loses and repeats nothing."""
+    chance = random.Random(20)
+    last, kills_in_flight = 8000, 0
+    command = [sys.executable, "-m", "tests.stream.publishing", kafka, keyspace, str(PARTITIONS), str(last)]
+    for attempt in range(40):
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            if attempt % 4 == 3:
+                time.sleep(chance.uniform(0.2, 0.8))  # also while it starts
+                process.kill()
+            elif attempt < 12:
+                while not process.stdout.readline().startswith("resumed"):
+                    assert process.poll() is None
+                time.sleep(chance.uniform(0, 0.12))
+                process.kill()
+            done = "done" in process.stdout.read()
+            kills_in_flight += process.wait() < 0 and not done
+            if done:
+                break
+    else:
+        pytest.fail("it never came to its end")
+    assert kills_in_flight >= 3
+    _assert_exactly_once(kafka, keyspace, last)
+
+
+def test_a_stale_publisher_is_fenced_and_publishes_nothing_more(kafka: str, keyspace: str) -> None:
+    """Two processes for one shard: the later one wins, the earlier one ends with an error of its own."""
+    stale, fresh = publisher(kafka, keyspace, PARTITIONS), publisher(kafka, keyspace, PARTITIONS)
+    stale.open(_start)
+    for number in range(1, 6):
+        stale.publish(transaction(number))
+    stale.flush()
+    resume = fresh.open(_start)
+    assert resume.position == "MariaDB/0-1-5"
+    with pytest.raises(PublisherLost) as lost:
+        _publish_flushed(stale, range(6, 10))
+    assert lost.value.code == "fenced"
+    with pytest.raises(PublisherLost):
+        stale.publish(transaction(6))
+    with fresh:
+        for number in range(6, 10):
+            fresh.publish(transaction(number))
+    _assert_exactly_once(kafka, keyspace, 9)
+
+
+def test_a_giant_transaction_goes_on_where_it_was_cut(kafka: str, keyspace: str) -> None:
+    """A transaction that spans batches is resumed after its published part, without a marker inside it."""
+    first = publisher(kafka, keyspace, PARTITIONS)
+    first.open(_start)
+    first.publish(transaction(1))
+    first.flush()
+    giant = transaction(40)
+    cut = SourceTransaction("MariaDB/0-1-2", "MariaDB/0-1-2", giant.timestamp, giant.changes)
+    framer = first._framer
+    assert framer is not None
+    end = framer.room(cut)
+    assert 0 < end < len(cut.changes)
+    framer.add(cut, 0, end)
+    first.close()
+
+    second = publisher(kafka, keyspace, PARTITIONS)
+    with second:
+        resume = second.open(_start)
+        assert (resume.position, resume.partial_gtid, resume.partial_events) == ("MariaDB/0-1-1", "MariaDB/0-1-2", end)
+        second.publish(cut)
+    found = records(kafka, keyspace, PARTITIONS)
+    keys = [key for _, key, _, gtid in rows(found) if gtid == "MariaDB/0-1-2"]
+    assert keys == [change.key for change in cut.changes if isinstance(change, RowChange)]
+    inside = [marker for marker in markers(found) if not marker["whole"]]
+    assert {marker["position"] for marker in inside} == {"MariaDB/0-1-1"}
+
+
+def test_a_source_that_goes_on_elsewhere_is_stopped(kafka: str, keyspace: str) -> None:
+    """Rows of another transaction are never mixed into one that is partly out."""
+    first = publisher(kafka, keyspace, PARTITIONS)
+    first.open(_start)
+    assert first._framer is not None
+    first._framer.add(transaction(40), 0, 10)
+    first.close()
+    second = publisher(kafka, keyspace, PARTITIONS)
+    second.open(_start)
+    with pytest.raises(PublisherLost, match=r"events of .* are out"):
+        second.publish(transaction(41))
+
+
+def test_a_lone_transaction_is_out_at_once_and_an_idle_shard_still_marks(kafka: str, keyspace: str) -> None:
+    """Watermarks move each idle interval, with the unchanged position and a growing sequence."""
+    out = Publisher(kafka, keyspace, f"{keyspace}/0", Layout(PARTITIONS), idle_marker_s=0.2)
+    with out:
+        out.open(_start)
+        out.publish(_txn(1))
+        began = time.monotonic()
+        _until(lambda: out.stats.transactions == 1)
+        assert time.monotonic() - began < 1.0
+        batches = out.stats.batches
+        _until(lambda: out.stats.batches >= batches + 3)
+    found = records(kafka, keyspace, PARTITIONS)
+    for partition in range(PARTITIONS):
+        idle = markers(found, partition)[-3:]
+        assert {(marker["position"], marker["ordinal"]) for marker in idle} == {("MariaDB/0-1-1", 2)}
+    home = Layout(PARTITIONS).home_partition(f"{keyspace}/0")
+    sequences = [fields["sequence"] for name, fields in found[home] if name == "SourceState"]
+    assert sequences == list(range(1, len(sequences) + 1))
+
+
+def test_a_position_without_changes_moves_the_watermark(kafka: str, keyspace: str) -> None:
+    """Sessions that follow an empty transaction are served without waiting for the next change."""
+    with publisher(kafka, keyspace, PARTITIONS) as out:
+        out.open(_start)
+        out.advance("MariaDB/0-1-17", 1_700_000_017)
+        out.flush()
+    assert markers(records(kafka, keyspace, PARTITIONS))[-1]["position"] == "MariaDB/0-1-17"
+
+
+def test_a_new_epoch_is_in_every_partition_and_outlives_a_restart(kafka: str, keyspace: str) -> None:
+    """Lost history voids everything everywhere, once."""
+    with publisher(kafka, keyspace, PARTITIONS) as out:
+        out.open(_start)
+        out.publish(_txn(1, 5))
+        resume = out.start_new_epoch("MariaDB/0-2-900", 1_700_000_900, "history_lost")
+        assert (resume.epoch, resume.ordinal, resume.low_water) == (2, 1, "MariaDB/0-2-900")
+    with publisher(kafka, keyspace, PARTITIONS) as out:
+        resume = out.open(_start)
+        assert (resume.epoch, resume.ordinal, resume.position) == (2, 1, "MariaDB/0-2-900")
+    found = records(kafka, keyspace, PARTITIONS)
+    for partition in range(PARTITIONS):
+        starts = [(f["epoch"], f["reason"]) for name, f in found[partition] if name == "EpochStart"]
+        assert starts == [(1, "first_start"), (2, "history_lost")]
+
+
+def test_open_transactions_come_back_after_a_restart(kafka: str, keyspace: str) -> None:
+    """A catalog source learns from the topic alone what was open, however long ago it opened."""
+    opened = tuple(OpenTransaction(n, ((n, 1),), n % 2 == 0, (n,)) for n in range(1, 50))
+    with publisher(kafka, keyspace, PARTITIONS) as out:
+        out.open(_start)
+        out.publish(SourceTransaction("HiveEvent/1", "HiveEvent/1", 1, opened=opened))
+        for number in range(2, 300):
+            position = f"HiveEvent/{number}"
+            out.publish(SourceTransaction(position, position, number, closed=(number,)))
+            out.flush()
+    with publisher(kafka, keyspace, PARTITIONS) as out:
+        assert out.open(_start).open_transactions == {1: opened[0]}
+
+
+@pytest.mark.slow
+def test_the_last_state_is_found_behind_a_long_tail_of_others(kafka: str, keyspace: str) -> None:
+    """Shards share a topic: a quiet one's state may lie far back, and behind another's unfinished transaction."""
+    layout = Layout(1)
+    ensure_topics(kafka, f"{keyspace}x", 1)
+    quiet = Publisher(kafka, f"{keyspace}x", "quiet", layout)
+    with quiet:
+        quiet.open(_start)
+        quiet.publish(_txn(7))
+    topic = events_topic(f"{keyspace}x")
+    with Publisher(kafka, f"{keyspace}x", "busy", layout, idle_marker_s=60) as busy:
+        busy.open(_start)
+        for number in range(1, 400):
+            busy.publish(_txn(number))
+            busy.flush()
+    hanging = Producer({"bootstrap.servers": kafka, "transactional.id": topic, "transaction.timeout.ms": 2000})
+    hanging.init_transactions(10)
+    hanging.begin_transaction()
+    hanging.produce(topic, b"unfinished", partition=0)
+    hanging.flush()
+    tail = read_tail(kafka, topic, 0, "quiet", window=64)
+    assert tail.point is not None
+    assert (tail.point.position, tail.layout, tail.pristine) == ("MariaDB/0-1-7", str(layout), True)
+    assert read_tail(kafka, topic, 0, "nobody").point is None
+
+
+def test_another_layout_is_refused(kafka: str, keyspace: str) -> None:
+    """Keys would be looked for in the wrong partition."""
+    with publisher(kafka, keyspace, PARTITIONS) as out:
+        out.open(_start)
+    other = Publisher(kafka, keyspace, f"{keyspace}/0", Layout(PARTITIONS, {"t": 1}))
+    with pytest.raises(LayoutMismatch) as refused:
+        other.open(_start)
+    assert refused.value.code == "layout_changed"
+
+
+@pytest.mark.slow
+def test_it_survives_a_broker_that_dies_under_it(new_kafka: Callable[..., KafkaServer]) -> None:
+    """Kill -9 of the broker while publishing: lost or not, what is in the topic afterwards is there once."""
+    server = new_kafka()
+    ensure_topics(server.bootstrap, "ks", PARTITIONS)
+    number, last = 0, 1500
+    killer = threading.Timer(0.3, lambda: (server.kill(), server.start()))
+    killer.start()
+    for _ in range(60):
+        out = publisher(server.bootstrap, "ks", PARTITIONS)
+        try:
+            with out:
+                number = number_of(out.open(_start).position)
+                while number < last:
+                    number += 1
+                    out.publish(transaction(number))
+                    time.sleep(0.0005)
+            break
+        except (PublisherLost, KafkaUnreachable):
+            time.sleep(0.2)
+    killer.join()
+    assert number == last
+    _assert_exactly_once(server.bootstrap, "ks", last)
+
+
+def test_an_absent_broker_is_one_clear_error(keyspace_name: str) -> None:
+    """Kafka away at start: a code and a line, within seconds."""
+    out = publisher("127.0.0.1:1", keyspace_name, 1)
+    began = time.monotonic()
+    with pytest.raises(KafkaUnreachable) as away:
+        out.open(_start)
+    assert time.monotonic() - began < 10
+    assert (away.value.code, bool(away.value.hint)) == ("kafka_unreachable", True)
+
+
+def test_a_publisher_that_was_never_opened_says_so() -> None:
+    """Misuse is an error, not a crash."""
+    with pytest.raises(PublisherLost):
+        publisher("127.0.0.1:1", "ks", 1).publish(_txn(1))
+
+
+@pytest.mark.parametrize(
+    ("last", "source_s", "now_s", "expected"),
+    [
+        (0, 1_000_000, 1_000_001.5, 1_000_000_000),
+        (0, 2_000_000, 1_000_000.0, 1_000_000_000),
+        (1_000_000_500, 900_000, 1_000_001.0, 1_000_000_500),
+        (0, 0, 1_000_000.0, 1_000_000_000 - BACKLOG_AGE_MS),
+    ],
+    ids=["source time", "bounded by now", "never backwards", "a backlog is not expired on arrival"],
+)
+def test_record_times_follow_the_source(last: int, source_s: int, now_s: float, expected: int) -> None:
+    """Kafka's time index must find offsets by source time, and retention must not eat a backlog."""
+    assert record_time_ms(last, source_s, now_s) == expected
+
+
+def test_a_resume_point_names_its_shard(kafka: str, keyspace: str) -> None:
+    """What open returns is complete for a source to start from."""
+    with publisher(kafka, keyspace, PARTITIONS) as out:
+        resume = out.open(_start)
+    start = ("MariaDB/0-1-0", 1_700_000_000, "MariaDB/0-1-0")
+    assert resume == ResumePoint(f"{keyspace}/0", 1, 1, *start, sequence=1)
