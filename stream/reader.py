@@ -145,7 +145,8 @@ def offsets_for_timestamp(
     """Partition → where to start so as to see every event with a source time of ``timestamp`` (seconds) or later.
 
     Record times are the running maximum of source time, so the broker's index finds the place; a partition with nothing
-    that late starts at its end.
+    that late starts at its end. The place may be earlier than needed (Kafka's commit records carry the broker's time),
+    never too late: skip what is older.
     """
     wanted = list(partitions)
     spec, level = OffsetSpec.for_timestamp(timestamp * 1000), IsolationLevel.READ_UNCOMMITTED

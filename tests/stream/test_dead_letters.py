@@ -1,0 +1,144 @@
+"""Dead letters: kept with reason, place and bytes, listed once, and put back when they can be decoded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from freshet.cli import run
+from stream.codec import encode
+from stream.connection import Cluster, client_settings
+from stream.dead_letters import (
+    VALUE_BYTES_MAX,
+    DeadLetter,
+    DeadLetterError,
+    DeadLetterPublisher,
+    find_letter,
+    read_letters,
+    retry,
+)
+from stream.reader import end_offsets, read_range
+from stream.topics import ensure_topics, events_topic
+
+GOOD = encode(
+    "Marker",
+    {
+        "shard": "s/0",
+        "epoch": 1,
+        "ordinal": 1,
+        "position": "MariaDB/0-1-1",
+        "timestamp": 1,
+        "low_water": "MariaDB/0-1-0",
+        "layout": "xxh3_64;partitions=2",
+        "whole": True,
+    },
+)
+
+
+@pytest.fixture
+def keyspace(kafka: str, keyspace_name: str) -> str:
+    """A keyspace whose topics exist."""
+    ensure_topics(kafka, keyspace_name, 2)
+    return keyspace_name
+
+
+def _letters(keyspace: str) -> list[DeadLetter]:
+    topic = events_topic(keyspace)
+    return [
+        DeadLetter(topic, 0, 17, "not_freshet", "starts with 7b22, not with c301", b'{"a":1}', 7),
+        DeadLetter(topic, 1, 3, "unknown_schema", "fingerprint 0707… — newer?", GOOD, len(GOOD)),
+    ]
+
+
+def _send(kafka: str, keyspace: str, *letters: DeadLetter) -> None:
+    publisher = DeadLetterPublisher(kafka, keyspace)
+    for letter in letters:
+        publisher.send(letter)
+    publisher.flush()
+
+
+def test_a_letter_keeps_reason_place_and_bytes(kafka: str, keyspace: str) -> None:
+    """What could not be folded can be looked at later, byte for byte."""
+    assert read_letters(kafka, keyspace) == []
+    _send(kafka, keyspace, *_letters(keyspace))
+    assert read_letters(kafka, keyspace) == _letters(keyspace)
+    assert [(letter.value, letter.size) for letter in read_letters(kafka, keyspace, values=False)] == [
+        (b"", 7),
+        (b"", len(GOOD)),
+    ]
+
+
+def test_folding_the_same_message_again_adds_no_letter(kafka: str, keyspace: str) -> None:
+    """A crash folds the tail again: the same letters come again, and are still one each."""
+    letters = _letters(keyspace)
+    publisher = DeadLetterPublisher(kafka, keyspace)
+    assert [publisher.send(letter) for letter in (*letters, *letters)] == [True, True, False, False]
+    publisher.flush()
+    _send(kafka, keyspace, *letters)
+    assert read_letters(kafka, keyspace) == letters
+
+
+def test_of_a_huge_message_the_beginning_is_kept(kafka: str, keyspace: str) -> None:
+    """A letter must fit its topic; its size says that there was more, and it is never put back in part."""
+    huge = DeadLetter(events_topic(keyspace), 0, 1, "bad_field", "huge", bytes(20 << 20))
+    _send(kafka, keyspace, huge)
+    [kept] = read_letters(kafka, keyspace)
+    assert (len(kept.value), kept.size, kept.whole) == (VALUE_BYTES_MAX, 20 << 20, False)
+    [result] = retry(kafka, keyspace)
+    assert "bytes were kept" in result.problem
+
+
+def test_only_what_can_be_decoded_is_put_back(kafka: str, keyspace: str) -> None:
+    """After an update the letters it was written for are folded after all; the others stay."""
+    bad, good = _letters(keyspace)
+    _send(kafka, keyspace, bad, good)
+    assert [bool(result.problem) for result in retry(kafka, keyspace, dry_run=True)] == [True, False]
+    assert read_letters(kafka, keyspace) == [bad, good]
+    assert [bool(result.problem) for result in retry(kafka, keyspace)] == [True, False]
+    assert read_letters(kafka, keyspace) == [bad]
+    [end] = end_offsets(kafka, events_topic(keyspace), [1]).values()
+    assert [message.value() for message in read_range(kafka, events_topic(keyspace), 1, 0, end)] == [GOOD]
+
+
+def test_a_letter_that_is_not_there_is_an_error(kafka: str, keyspace: str) -> None:
+    """A mistyped id is told, not ignored."""
+    with pytest.raises(DeadLetterError) as missing:
+        find_letter(kafka, keyspace, "no/0/1")
+    assert missing.value.code == "no_such_letter"
+
+
+def test_the_command_lists_shows_and_retries(
+    kafka: str, keyspace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An operator handles dead letters from the command line, and a program can read what it says."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FRESHET_KAFKA__BOOTSTRAP", kafka)
+    bad, good = _letters(keyspace)
+    _send(kafka, keyspace, bad, good)
+
+    assert run(["dlq", "list", keyspace, "--json"]) == 0
+    listed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(each["id"], each["code"]) for each in listed] == [(bad.id, bad.code), (good.id, good.code)]
+
+    assert run(["dlq", "show", keyspace, good.id, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["decodes"], shown["record"]["name"]) == (True, "Marker")
+    assert run(["dlq", "show", keyspace, bad.id]) == 0
+    assert "not_freshet" in capsys.readouterr().out
+
+    assert run(["dlq", "retry", keyspace]) == 1
+    assert "put back" in capsys.readouterr().out
+    assert run(["dlq", "show", keyspace, good.id]) == 1
+    assert "no_such_letter" in capsys.readouterr().err
+
+
+def test_a_cluster_brings_its_client_settings_along() -> None:
+    """Security settings reach every client through the bootstrap text that is handed around."""
+    import pickle
+
+    cluster = Cluster("a:1", {"security.protocol": "SSL"})
+    for each in (cluster, pickle.loads(pickle.dumps(cluster))):
+        settings = client_settings(each)
+        assert (settings["bootstrap.servers"], settings["security.protocol"]) == ("a:1", "SSL")

@@ -1,0 +1,73 @@
+"""Locations: who owns a partition is known to all, soon after it says so."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from stream.locations import Announcement, LocationError, LocationsReader, announce, withdraw
+from stream.topics import LOCATIONS_TOPIC
+
+
+def _announcement(keyspace: str, partition: int = 0, **more: Any) -> Announcement:
+    fields: dict[str, Any] = {"address": "127.0.0.1:4000", "instance": "a", **more}
+    return Announcement(keyspace=keyspace, partition=partition, **fields)
+
+
+def test_an_owner_that_announced_itself_is_found(kafka: str, keyspace_name: str) -> None:
+    """Whoever starts later reads what was announced before."""
+    said = _announcement(keyspace_name, layout="xxh3_64;partitions=1", positions={"s/0": "MariaDB/0-1-5"}, started_at=9)
+    announce(kafka, [said, _announcement(keyspace_name, 1)])
+    with LocationsReader(kafka) as locations:
+        assert locations.owner_of(keyspace_name, 0) == said
+        assert set(locations.owners(keyspace_name)) == {0, 1}
+        assert locations.owner_of(keyspace_name, 2) is None
+
+
+def test_a_later_owner_is_waited_for(kafka: str, keyspace_name: str) -> None:
+    """A read that found nobody goes on as soon as an owner appears."""
+    with LocationsReader(kafka) as locations:
+        with pytest.raises(LocationError) as nobody:
+            locations.wait_for(keyspace_name, 0, 0.05)
+        assert nobody.value.code == "owner_unknown"
+        threading.Timer(0.1, announce, (kafka, [_announcement(keyspace_name)])).start()
+        assert locations.wait_for(keyspace_name, 0, 20).instance == "a"
+        threading.Timer(0.1, announce, (kafka, [_announcement(keyspace_name, instance="b")])).start()
+        assert locations.wait_for(keyspace_name, 0, 20, other_than="a").instance == "b"
+
+
+def test_only_the_owner_itself_can_withdraw(kafka: str, keyspace_name: str) -> None:
+    """A slow goodbye of the old owner must not hide the new one."""
+    old, new = _announcement(keyspace_name, instance="old"), _announcement(keyspace_name, instance="new")
+    announce(kafka, [old, new])
+    withdraw(kafka, [old])
+    with LocationsReader(kafka) as locations:
+        assert locations.owner_of(keyspace_name, 0) == new
+    withdraw(kafka, [new])
+    with LocationsReader(kafka) as locations:
+        assert locations.owner_of(keyspace_name, 0) is None
+
+
+def test_garbage_in_the_topic_hurts_nobody(kafka: str, keyspace_name: str) -> None:
+    """One bad announcement must not blind the front."""
+    producer = Producer({"bootstrap.servers": kafka})
+    for value in (b"garbage", b'{"keyspace": 1}', b"\xff"):
+        producer.produce(LOCATIONS_TOPIC, value, uuid.uuid4().hex.encode(), partition=0)
+    producer.flush()
+    announce(kafka, [_announcement(keyspace_name)])
+    with LocationsReader(kafka) as locations:
+        assert locations.owner_of(keyspace_name, 0) is not None
+
+
+def test_following_stops_when_it_is_closed(kafka: str) -> None:
+    """A front that ends leaves no thread behind."""
+    locations = LocationsReader(kafka).start()
+    began = time.monotonic()
+    locations.close()
+    assert time.monotonic() - began < 5
+    assert "locations" not in {thread.name for thread in threading.enumerate()}

@@ -1,0 +1,159 @@
+"""Reading a topic: committed records only, without waiting for a full batch, and never a silent reset."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
+
+from stream.connection import KafkaUnreachable
+from stream.reader import (
+    ReadError,
+    end_offsets,
+    offsets_for_timestamp,
+    open_consumer,
+    poll_batch,
+    read_range,
+    start_offsets,
+)
+from stream.topics import ensure_topics
+
+
+@pytest.fixture
+def topic(kafka: str, keyspace_name: str) -> str:
+    """An empty topic of two partitions."""
+    return ensure_topics(kafka, keyspace_name, 2).name
+
+
+def _producer(kafka: str, name: str) -> Producer:
+    producer = Producer({"bootstrap.servers": kafka, "transactional.id": name, "transaction.timeout.ms": 60_000})
+    producer.init_transactions(20)
+    return producer
+
+
+def _commit(producer: Producer, topic: str, values: list[bytes], timestamp: int = 0) -> None:
+    producer.begin_transaction()
+    for value in values:
+        producer.produce(topic, value, partition=0, timestamp=timestamp)
+    producer.commit_transaction(20)
+
+
+def _collect(consumer: Consumer, count: int, timeout_s: float = 20.0) -> list[Message]:
+    messages: list[Message] = []
+    deadline = time.monotonic() + timeout_s
+    while len(messages) < count and time.monotonic() < deadline:
+        messages += poll_batch(consumer)
+    return messages
+
+
+def test_a_range_is_read_once_and_ends_also_on_control_records(kafka: str, topic: str) -> None:
+    """Kafka's commit records take offsets, but nobody waits for them."""
+    producer = _producer(kafka, topic)
+    for number in range(3):
+        _commit(producer, topic, [b"%d-%d" % (number, n) for n in range(3)])
+    end = end_offsets(kafka, topic, [0, 1])
+    assert end == {0: 12, 1: 0}
+    assert start_offsets(kafka, topic, [0, 1]) == {0: 0, 1: 0}
+    assert len(list(read_range(kafka, topic, 0, 0, 12))) == 9
+    assert [m.value() for m in read_range(kafka, topic, 0, 2, 6)] == [b"0-2", b"1-0", b"1-1"]
+    assert list(read_range(kafka, topic, 0, 3, 3)) == []
+
+
+def test_what_is_not_committed_is_not_read(kafka: str, topic: str) -> None:
+    """An unfinished transaction is invisible, and a reader that needs its end says so instead of waiting for ever."""
+    producer = _producer(kafka, topic)
+    _commit(producer, topic, [b"seen"])
+    producer.begin_transaction()
+    producer.produce(topic, b"unfinished", partition=0)
+    producer.flush()
+    assert end_offsets(kafka, topic, [0]) == {0: 2}
+    assert end_offsets(kafka, topic, [0], committed=False) == {0: 3}
+    with pytest.raises(ReadError) as stuck:
+        list(read_range(kafka, topic, 0, 0, 3, timeout_s=0.5))
+    assert stuck.value.code == "read_timeout"
+    _producer(kafka, topic)
+    assert [message.value() for message in read_range(kafka, topic, 0, 0, 4)] == [b"seen"]
+
+
+@pytest.mark.parametrize("start", [500, 10_000])
+def test_an_offset_that_is_not_there_is_an_error(kafka: str, topic: str, start: int) -> None:
+    """A store whose next offset is gone must be rebuilt; it must never be moved somewhere else in silence."""
+    with pytest.raises(ReadError) as gone:
+        list(read_range(kafka, topic, 0, start, start + 10, timeout_s=10))
+    assert gone.value.code == "offset_out_of_range"
+
+
+def test_a_batch_is_what_is_there_now(kafka: str, topic: str) -> None:
+    """One message is handed over at once, although many more were asked for."""
+    producer = _producer(kafka, topic)
+    consumer = open_consumer(kafka)
+    consumer.assign([TopicPartition(topic, 0, 0), TopicPartition(topic, 1, 0)])
+    try:
+        _commit(producer, topic, [b"first"])
+        assert [message.value() for message in _collect(consumer, 1)] == [b"first"]
+        waits = []
+        for _ in range(10):
+            _commit(producer, topic, [b"next"])
+            began = time.monotonic()
+            assert len(_collect(consumer, 1)) == 1
+            waits.append(time.monotonic() - began)
+        assert sorted(waits)[5] < 0.1
+        _commit(producer, topic, [b"x"] * 5000)
+        assert len(_collect(consumer, 5000)) == 5000
+        assert poll_batch(consumer, timeout_s=0) == []
+    finally:
+        consumer.close()
+
+
+def test_end_of_partition_notices_are_not_messages(kafka: str, topic: str) -> None:
+    """They come in the same list from the client, and must not reach a fold."""
+    producer = _producer(kafka, topic)
+    _commit(producer, topic, [b"only"])
+    consumer = open_consumer(kafka, more={"enable.partition.eof": True})
+    consumer.assign([TopicPartition(topic, 0, 0), TopicPartition(topic, 1, 0)])
+    try:
+        assert [message.value() for message in _collect(consumer, 2, timeout_s=1.0)] == [b"only"]
+    finally:
+        consumer.close()
+
+
+def test_a_timestamp_never_finds_a_place_too_late(kafka: str, topic: str) -> None:
+    """Whoever starts at a source time sees every event from then on; a partition with nothing that late is at its end.
+
+    Kafka's commit records carry the broker's time, so for old source times the place may be earlier than needed.
+    """
+    producer = _producer(kafka, topic)
+    now = int(time.time())
+    times = {}
+    for age in (300, 200, 100, 0):
+        _commit(producer, topic, [b"%d" % age], (now - age) * 1000)
+        times[end_offsets(kafka, topic, [0])[0] - 2] = now - age
+    for wanted in (now - 400, now - 200, now - 150, now):
+        found = offsets_for_timestamp(kafka, topic, [0, 1], wanted)
+        assert found[0] <= min(offset for offset, seconds in times.items() if seconds >= wanted)
+        assert found[1] == 0
+    assert offsets_for_timestamp(kafka, topic, [0], now + 60) == {0: 8}
+
+
+def test_a_twenty_megabyte_message_comes_in(kafka: str, topic: str) -> None:
+    """A message above every bound must be read, to become a dead letter, and never block the partition."""
+    from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+
+    admin = AdminClient({"bootstrap.servers": kafka})
+    larger = ConfigEntry("max.message.bytes", str(32 << 20), incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[larger])
+    for future in admin.incremental_alter_configs([resource]).values():
+        future.result()
+    producer = Producer({"bootstrap.servers": kafka, "message.max.bytes": 30 << 20})
+    for value in (b"before", b"x" * (20 << 20), b"after"):
+        producer.produce(topic, value, partition=0)
+    assert producer.flush(30) == 0
+    sizes = [len(message.value()) for message in read_range(kafka, topic, 0, 0, 3)]
+    assert sizes == [6, 20 << 20, 5]
+
+
+def test_an_absent_broker_is_one_clear_error() -> None:
+    """Asking for offsets without a broker ends within seconds."""
+    with pytest.raises(KafkaUnreachable):
+        end_offsets("127.0.0.1:1", "t", [0], timeout_s=1.0)

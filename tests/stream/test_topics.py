@@ -1,0 +1,86 @@
+"""Topics: made right, and refused with the fix where they are wrong."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from stream.topics import (
+    LOCATIONS_TOPIC,
+    TopicError,
+    check_topics,
+    dead_letter_topic,
+    describe_topic,
+    ensure_topics,
+    events_topic,
+)
+
+
+@pytest.fixture
+def admin(kafka: str) -> AdminClient:
+    """An administrator who gets things wrong."""
+    return AdminClient({"bootstrap.servers": kafka})
+
+
+def _make(admin: AdminClient, keyspace: str, **config: str) -> None:
+    settings = {name.replace("__", "."): value for name, value in config.items()}
+    topic = NewTopic(events_topic(keyspace), num_partitions=2, replication_factor=1, config=settings)
+    for future in admin.create_topics([topic]).values():
+        future.result()
+
+
+def test_topics_are_made_once_and_then_found(kafka: str, keyspace_name: str) -> None:
+    """Starting again finds the same topic, by Kafka's own id."""
+    made = ensure_topics(kafka, keyspace_name, 2)
+    assert (made.name, made.partitions) == (f"freshet.{keyspace_name}.events", 2)
+    assert len(made.topic_id) >= 16
+    assert ensure_topics(kafka, keyspace_name, 2) == made == check_topics(kafka, keyspace_name, 2)
+    assert describe_topic(kafka, dead_letter_topic(keyspace_name)).partitions == 1
+    assert describe_topic(kafka, LOCATIONS_TOPIC).partitions == 1
+
+
+def test_a_topic_made_anew_has_another_id(kafka: str, keyspace_name: str, admin: AdminClient) -> None:
+    """A store must notice that the topic under its name is another history."""
+    before = ensure_topics(kafka, keyspace_name, 2)
+    for future in admin.delete_topics([before.name]).values():
+        future.result()
+    assert ensure_topics(kafka, keyspace_name, 2).topic_id != before.topic_id
+
+
+def test_a_wrong_partition_count_is_refused(kafka: str, keyspace_name: str) -> None:
+    """With another count every key would be looked for in the wrong place."""
+    ensure_topics(kafka, keyspace_name, 2)
+    with pytest.raises(TopicError) as refused:
+        ensure_topics(kafka, keyspace_name, 3)
+    assert (refused.value.code, "2" in refused.value.hint) == ("wrong_partition_count", True)
+
+
+@pytest.mark.parametrize(
+    ("config", "code", "fix"),
+    [
+        ({"cleanup__policy": "compact"}, "compacted_topic", "cleanup.policy=delete"),
+        ({"cleanup__policy": "compact,delete"}, "compacted_topic", "cleanup.policy=delete"),
+        ({"retention__ms": "3600000"}, "retention_too_short", "retention.ms="),
+        ({"retention__bytes": "1000000"}, "retention_too_short", "retention.bytes=-1"),
+        ({"message__timestamp__type": "LogAppendTime"}, "timestamp_limits", "message.timestamp.type=CreateTime"),
+        ({"message__timestamp__before__max__ms": "60000"}, "timestamp_limits", "message.timestamp.before.max.ms="),
+        ({"max__message__bytes": "1000000"}, "message_size_too_small", "max.message.bytes="),
+    ],
+)
+def test_settings_that_lose_data_or_freshness_are_refused_with_the_fix(
+    kafka: str, keyspace_name: str, admin: AdminClient, config: dict[str, str], code: str, fix: str
+) -> None:
+    """A topic that somebody made by hand is checked before anything is written to it."""
+    _make(admin, keyspace_name, **config)
+    with pytest.raises(TopicError) as refused:
+        ensure_topics(kafka, keyspace_name, 2)
+    assert refused.value.code == code
+    assert fix in refused.value.hint
+    assert events_topic(keyspace_name) in refused.value.hint
+
+
+def test_a_missing_topic_is_named(kafka: str, keyspace_name: str) -> None:
+    """A consumer that starts before its source says what is missing."""
+    with pytest.raises(TopicError) as missing:
+        check_topics(kafka, keyspace_name)
+    assert (missing.value.code, events_topic(keyspace_name) in str(missing.value)) == ("topic_missing", True)
