@@ -54,7 +54,7 @@ def mariadb(
     from stream.sources.mariadb.source import MariaDBSource as Source
 
     if password_file is not None:
-        password = _password(password_file)
+        password = read_password(password_file)
     source_flags = {
         "kind": "mariadb",
         "host": host,
@@ -68,13 +68,14 @@ def mariadb(
     }
     keyspace_flags: dict[str, Any] = {"partitions": partitions, "source": source_flags}
     settings = load_settings(flags={"kafka": {"bootstrap": bootstrap}, "keyspaces": {keyspace: keyspace_flags}})
-    source = Source(_options(settings, keyspace, new_epoch), _publishers(settings, keyspace), _ready(keyspace))
-    with _stopping_on_signals(source.stop):
+    source = Source(_options(settings, keyspace, new_epoch), publishers(settings, keyspace), _ready(keyspace))
+    with stopping_on_signals(source.stop):
         source.run()
     log.info("stopped", keyspace=keyspace, transactions=source.transactions)
 
 
-def _password(file: Path) -> str:
+def read_password(file: Path) -> str:
+    """The password in a file, without its line end. Raises `SettingsError`."""
     try:
         return file.read_text(encoding="utf-8").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -100,7 +101,7 @@ def _options(settings: Settings, keyspace: str, new_epoch: bool) -> Any:
     )
 
 
-def _publishers(settings: Settings, keyspace: str) -> Any:
+def publishers(settings: Settings, keyspace: str) -> Any:
     """A function that makes this shard's publisher, and the topic if it isn't there yet."""
     from stream.batch import Limits
     from stream.keys import Layout
@@ -141,7 +142,9 @@ def _ready(keyspace: str) -> Any:
 
 
 @contextlib.contextmanager
-def _stopping_on_signals(stop: Any) -> Any:
+def stopping_on_signals(stop: Any) -> Any:
+    """Calls ``stop`` on SIGTERM and SIGINT."""
+
     def handle(_number: int, _frame: object) -> None:
         stop()
 

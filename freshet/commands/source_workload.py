@@ -1,0 +1,73 @@
+"""``freshet source workload``: publish a catalog whose truth is MariaDB tables."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+import structlog
+import typer
+
+from freshet.commands import source as source_command
+from freshet.settings import WorkloadSource, load_settings
+from freshet.settings_errors import SettingsError
+
+log = structlog.get_logger(__name__)
+
+TRAFFIC_WORKERS = 4
+
+
+def workload(
+    keyspace: Annotated[str, typer.Option(help="Catalog keyspace to publish into, as in the settings file.")],
+    host: Annotated[str | None, typer.Option(help="MariaDB's host.")] = None,
+    port: Annotated[int | None, typer.Option(help="MariaDB's port.", min=1, max=65535)] = None,
+    user: Annotated[str | None, typer.Option(help="MariaDB user.")] = None,
+    password_file: Annotated[
+        Path | None, typer.Option(help=f"File that holds the password (or set {source_command.PASSWORD_VARIABLE}).")
+    ] = None,
+    password: Annotated[str | None, typer.Option(envvar=source_command.PASSWORD_VARIABLE, hidden=True)] = None,
+    database: Annotated[str | None, typer.Option(help="Database that holds the catalog's tables.")] = None,
+    partitions: Annotated[int | None, typer.Option(help="Partitions of a new topic.", min=1, max=1024)] = None,
+    bootstrap: Annotated[str | None, typer.Option(help="Kafka's address, host:port.")] = None,
+    traffic: Annotated[
+        bool, typer.Option("--traffic", help="Also run random transactions on the catalog, at the settings' rate.")
+    ] = False,
+) -> None:
+    """Publish the log of a catalog kept in MariaDB: one shard, exactly once, from where it was stopped.
+
+    The database must exist; its tables are created. The user needs SELECT, INSERT, UPDATE, DELETE and CREATE on it.
+    """
+    from stream.sources.mariadb.connection import ConnectionSettings
+    from stream.sources.workload.run import WorkloadSource as Source
+    from stream.sources.workload.run import run
+    from stream.sources.workload.traffic import Traffic
+
+    if password_file is not None:
+        password = source_command.read_password(password_file)
+    flags: dict[str, Any] = {
+        "kind": "workload",
+        "host": host,
+        "port": port,
+        "user": user,
+        "password": password,
+        "database": database,
+    }
+    keyspaces = {keyspace: {"kind": "catalog", "partitions": partitions, "source": flags}}
+    settings = load_settings(flags={"kafka": {"bootstrap": bootstrap}, "keyspaces": keyspaces})
+    found = settings.keyspace(keyspace).source
+    if not isinstance(found, WorkloadSource):
+        raise SettingsError(f"keyspace {keyspace} has no workload source", hint="give it kind = workload")
+    server = ConnectionSettings(found.host, found.port, found.user, found.password.get_secret_value())
+    stop = threading.Event()
+    with source_command.stopping_on_signals(stop.set), ExitStack() as stack:
+        if traffic:
+            rate = found.transactions_per_s
+            stack.enter_context(
+                Traffic(
+                    server, found.database, seed=found.seed, tables=found.tables, rate=rate, workers=TRAFFIC_WORKERS
+                )
+            )
+        run(Source(server, found.database), source_command.publishers(settings, keyspace), stop)
+    log.info("stopped", keyspace=keyspace)
