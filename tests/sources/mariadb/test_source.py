@@ -1,0 +1,281 @@
+"""The running source: from a live MariaDB into a live Kafka, through crashes, outages and lost history."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from freshet.local.kafka import KafkaServer
+from freshet.local.mariadb import MariaDBAddress
+from stream.events import VALUE
+from stream.keys import Layout
+from stream.publisher import Publisher
+from stream.sources.mariadb.schema import TableFilter
+from stream.sources.mariadb.source import MariaDBSource, SourceOptions
+from stream.topics import ensure_topics
+from tests.sources.mariadb.conftest import Source, settings_of
+from tests.stream.committed import markers, records, rows
+
+PARTITIONS = 3
+ROOT = Path(__file__).resolve().parents[3]
+
+
+class Running:
+    """A source in a thread."""
+
+    def __init__(self, bootstrap: str, keyspace: str, source: Source, **options: Any) -> None:
+        self.ready = threading.Event()
+        tables = options.pop("tables", TableFilter((source.database,)))
+        server_id = 50_000 + int(time.monotonic() * 1000) % 10_000_000
+        chosen = SourceOptions(source.settings, f"{keyspace}/0", tables, server_id=server_id, **options)
+
+        def publisher() -> Publisher:
+            ensure_topics(bootstrap, keyspace, PARTITIONS)
+            return Publisher(
+                bootstrap, keyspace, f"{keyspace}/0", Layout(PARTITIONS), batch_interval_s=0.01, batch_bytes=20_000
+            )
+
+        self.source = MariaDBSource(chosen, publisher, lambda _: self.ready.set())
+        self.pool = ThreadPoolExecutor(1)
+        self.future = self.pool.submit(self.source.run)
+
+    def __enter__(self) -> Running:
+        until(lambda: self.ready.is_set() or self.future.done(), "ready")
+        if self.future.done():
+            self.future.result()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.source.stop()
+        self.future.result(timeout=60)
+        self.pool.shutdown()
+
+
+def until(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
+    """Polls until it is so."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not in time: {what}"
+        time.sleep(0.02)
+
+
+def command(kafka: str, keyspace: str, source: Source) -> list[str]:
+    """The source as a process of its own."""
+    at = source.settings
+    words = "-m freshet.cli source mariadb --keyspace {} --host {} --port {} --user {} --database {} --bootstrap {}"
+    named = words.format(keyspace, at.host, at.port, at.user, source.database, kafka)
+    return [sys.executable, *named.split(), "--partitions", str(PARTITIONS), "--server-id", "77123"]
+
+
+def published(kafka: str, keyspace: str) -> str:
+    """The last marker's position."""
+    found = markers(records(kafka, keyspace, PARTITIONS))
+    return str(found[-1]["position"]) if found else ""
+
+
+def images(kafka: str, keyspace: str) -> dict[bytes, bytes]:
+    """The last image of each key in the topic; deleted ones are left out."""
+    last = {key: image for _, key, image, _ in sorted(rows(records(kafka, keyspace, PARTITIONS)))}
+    return {key: image for key, image in last.items() if image}
+
+
+def of_kind(kafka: str, keyspace: str, kind: str) -> list[dict[str, Any]]:
+    """The events of a kind in the first partition."""
+    return [record for name, record in records(kafka, keyspace, PARTITIONS)[0] if name == kind]
+
+
+def test_what_is_committed_is_published_and_described(kafka: str, keyspace_name: str, source: Source) -> None:
+    """Tables are described once, rows follow, a restart repeats nothing."""
+    source.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
+    with Running(kafka, keyspace_name, source):
+        source.run("INSERT INTO t VALUES (1, 1), (2, 2)", "DELETE FROM t WHERE id = 2")
+        until(lambda: published(kafka, keyspace_name) == source.position(), "first rows")
+    with Running(kafka, keyspace_name, source):
+        source.run("UPDATE t SET v = 5")
+        until(lambda: published(kafka, keyspace_name) == source.position(), "second rows")
+    assert images(kafka, keyspace_name) == source.selected("t")
+    assert len(rows(records(kafka, keyspace_name, PARTITIONS))) == 4
+    assert [found["table"] for found in of_kind(kafka, keyspace_name, "TableSchema")] == [f"{source.database}.t"]
+    assert of_kind(kafka, keyspace_name, "TableVoid") == []
+
+
+def test_another_choice_of_tables_voids_everything_and_describes_again(
+    kafka: str, keyspace_name: str, source: Source
+) -> None:
+    """Tables that were left out for a while have changed unseen."""
+    source.run("CREATE TABLE t (id INT PRIMARY KEY)", "CREATE TABLE u (id INT PRIMARY KEY)")
+    with Running(kafka, keyspace_name, source, tables=TableFilter((source.database,), ("*.t",))):
+        source.run("INSERT INTO t VALUES (1)", "INSERT INTO u VALUES (1)")
+        until(lambda: published(kafka, keyspace_name) == source.position(), "rows")
+    assert images(kafka, keyspace_name) == source.selected("t")
+    with Running(kafka, keyspace_name, source):
+        until(lambda: len(of_kind(kafka, keyspace_name, "TableSchema")) == 3, "descriptions")
+    assert [found["table"] for found in of_kind(kafka, keyspace_name, "TableVoid")] == ["*"]
+
+
+def test_killed_at_any_instant_it_publishes_every_change_once(
+    kafka: str, keyspace_name: str, source: Source, mariadb: MariaDBAddress
+) -> None:
+    """Kill -9 of the process under load, inside giant transactions too: the topic equals the binlog, event by event."""
+    source.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
+    source.begin()
+    environment = os.environ | {
+        "FRESHET_MARIADB_PASSWORD": mariadb.password,
+        "FRESHET_PUBLISHER__BATCH_BYTES": "16384",
+        "FRESHET_LOG__FORMAT": "json",
+        "FRESHET_PUBLISHER__BATCH_INTERVAL_MS": "5",
+    }
+
+    def write(number: int) -> None:
+        size = 3000 if number % 4 == 0 else 3
+        source.run(f"REPLACE INTO t SELECT seq, {number} FROM seq_1_to_{size}", f"DELETE FROM t WHERE id = {number}")
+
+    for number in range(6):
+        process = subprocess.Popen(
+            command(kafka, keyspace_name, source), env=environment, cwd=ROOT, stderr=subprocess.PIPE, text=True
+        )
+        assert process.stderr is not None
+        line = ""
+        while '"ready"' not in line:
+            line = process.stderr.readline()
+            assert line, f"exit code {process.wait()}"
+        for _ in range(3):
+            write(number * 3)
+            write(number * 3 + 1)
+        if number < 5:
+            time.sleep(0.02 * number)  # the instant of the kill is what is varied
+            process.kill()
+        else:
+            until(lambda: published(kafka, keyspace_name) == source.position(), "everything")
+            process.send_signal(signal.SIGTERM)
+        process.stderr.read()
+        code = process.wait(timeout=30)
+    assert code == 0
+    expected = [
+        (change.key, change.image, transaction.gtid)
+        for transaction in source.transactions()
+        for change in transaction.changes
+    ]
+    found = rows(records(kafka, keyspace_name, PARTITIONS))
+    assert [(key, image, gtid) for _, key, image, gtid in found] == expected
+    assert [ordinal for ordinal, *_ in found] == list(range(found[0][0], found[0][0] + len(found)))
+
+
+def test_it_waits_for_a_mariadb_that_is_away_and_goes_on(
+    kafka: str, keyspace_name: str, new_mariadb: Callable[..., Any], source_of: Callable[[Any, str], Source]
+) -> None:
+    """Kill and restart of the server: nothing lost, no new epoch."""
+    server = new_mariadb(durable=True)
+    source = source_of(server.address, "d")
+    source.run("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    with Running(kafka, keyspace_name, source) as running:
+        source.run("INSERT INTO t VALUES (2)")
+        running.ready.clear()
+        server.kill()
+        server.restart()
+        again = source_of(server.address, "d")
+        again.run("INSERT INTO t VALUES (3)")
+        until(lambda: published(kafka, keyspace_name) == again.position(), "rows after the restart")
+    assert set(images(kafka, keyspace_name)) == {b"d.t\0[2]", b"d.t\0[3]"}
+    assert {marker["epoch"] for marker in markers(records(kafka, keyspace_name, PARTITIONS))} == {1}
+
+
+def test_it_waits_for_a_kafka_that_is_away_and_goes_on(
+    keyspace_name: str, source: Source, new_kafka: Callable[..., KafkaServer]
+) -> None:
+    """Kafka killed in the middle and away at the start: every change is there once."""
+    broker = new_kafka()
+    source.run("CREATE TABLE t (id INT PRIMARY KEY)")
+    with Running(broker.bootstrap, keyspace_name, source):
+        source.run("INSERT INTO t VALUES (1)")
+        until(lambda: published(broker.bootstrap, keyspace_name) == source.position(), "first row")
+        broker.kill()
+        source.run("INSERT INTO t VALUES (2)")
+        broker.restart()
+        source.run("INSERT INTO t VALUES (3)")
+        until(lambda: published(broker.bootstrap, keyspace_name) == source.position(), "rows after the restart", 90)
+    found = rows(records(broker.bootstrap, keyspace_name, PARTITIONS))
+    assert [key.partition(b"\0")[2] for _, key, _, _ in found] == [b"[1]", b"[2]", b"[3]"]
+
+
+def test_a_replaced_history_starts_a_new_epoch(
+    kafka: str, keyspace_name: str, new_mariadb: Callable[..., Any], source_of: Callable[[Any, str], Source]
+) -> None:
+    """A server that lacks what was published (restored, failed over to) voids it; its own position is the start."""
+    first = source_of(new_mariadb(durable=False).address, "d")
+    first.run("CREATE TABLE t (id INT PRIMARY KEY)")
+    with Running(kafka, keyspace_name, first):
+        first.run(*[f"INSERT INTO t VALUES ({number})" for number in range(20)])
+        until(lambda: published(kafka, keyspace_name) == first.position(), "rows")
+    second = source_of(new_mariadb(durable=False, server_id=2).address, "d")
+    second.run("CREATE TABLE t (id INT PRIMARY KEY)")
+    with Running(kafka, keyspace_name, second):
+        second.run("INSERT INTO t VALUES (99)")
+        until(lambda: published(kafka, keyspace_name) == second.position(), "rows of the new history")
+    assert [found["reason"] for found in of_kind(kafka, keyspace_name, "EpochStart")] == ["first_start", "history_lost"]
+    assert markers(records(kafka, keyspace_name, PARTITIONS))[-1]["epoch"] == 2
+
+
+def test_statement_format_is_refused_with_the_fix(kafka: str, keyspace_name: str, source: Source) -> None:
+    """The command ends with two lines and exit code 1."""
+    source.run("SET GLOBAL binlog_format = MIXED")
+    try:
+        done = subprocess.run(
+            command(kafka, keyspace_name, source),
+            env=os.environ | {"FRESHET_MARIADB_PASSWORD": source.settings.password, "FRESHET_LOG__FORMAT": "json"},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        source.run("SET GLOBAL binlog_format = ROW")
+    assert done.returncode == 1
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("{")]
+    assert lines[0].startswith("error[bad_server_settings]: binlog_format is MIXED")
+    assert lines[1].startswith("hint: SET GLOBAL binlog_format = ROW")
+    assert "Traceback" not in done.stderr
+    assert all(json.loads(line) for line in done.stderr.splitlines() if line.startswith("{"))
+
+
+def test_a_transaction_that_is_partly_out_and_reads_otherwise_now_voids_everything() -> None:
+    """Skipping by number is only right for the same rows; if the server's schema has changed since, all is void."""
+    from stream.events import ResumePoint, RowChange, SourceTransaction, VoidTable
+    from stream.sources.mariadb.source import _Progress
+
+    point = ResumePoint("s", 1, 10, "MariaDB/0-1-1", 0, "", partial_gtid="MariaDB/0-1-2", partial_events=3)
+    plain = SourceTransaction(
+        "MariaDB/0-1-2", "MariaDB/0-1-2", 0, [RowChange(b"t\0[%d]" % n, VALUE, b"{}") for n in range(9)]
+    )
+    assert _Progress(point).fitted(plain) is plain
+    otherwise = SourceTransaction("MariaDB/0-1-2", "MariaDB/0-1-2", 0, [VoidTable("t", "schema")])
+    fitted = _Progress(point).fitted(otherwise)
+    left = list(fitted.changes)[3:]
+    assert [change.table for change in left if isinstance(change, VoidTable)] == ["*"]
+
+
+def test_wrong_login_is_an_error_and_no_outage(kafka: str, keyspace_name: str, source: Source) -> None:
+    """Waiting would not help: the source ends."""
+    settings = settings_of(source.settings)
+    wrong = SourceOptions(
+        type(settings)(settings.host, settings.port, "nobody", "wrong"), f"{keyspace_name}/0", TableFilter()
+    )
+
+    def publisher() -> Publisher:
+        ensure_topics(kafka, keyspace_name, PARTITIONS)
+        return Publisher(kafka, keyspace_name, f"{keyspace_name}/0", Layout(PARTITIONS))
+
+    with pytest.raises(Exception, match="refused the login"):
+        MariaDBSource(wrong, publisher).run()
