@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from consumers.manifest import MANIFEST_NAME, read_manifest, sync_directory, write_atomically
+from consumers.manifest import MANIFEST_NAME, Manifest, read_manifest, sync_directory, write_atomically
 from tokens.errors import FreshetError
 
 REPORT_NAME = "rebuild.json"
@@ -150,30 +150,34 @@ def exclusive(target: Path) -> Iterator[None]:
 
 
 def find_stores(root: Path, keyspace: str = "") -> dict[int, Path]:
-    """Partition → store directory, for all stores of one keyspace at ``root`` or up to two levels below.
+    """Partition → store directory, for all stores of one keyspace at ``root`` or up to three levels below.
 
-    So a data directory, a rebuild, a checkpoint and a single store can be given alike. Raises `RebuildError`
-    ``no_store`` if there is none, ``ambiguous_stores`` if there are several of a partition, or several keyspaces.
+    So a data directory, a rebuild, the owners' ``checkpoints`` (of each partition the newest) and a single store can
+    be given alike. Raises `RebuildError` ``no_store`` if there is none, ``ambiguous_stores`` if there are several of
+    a partition, or several keyspaces.
     """
-    found: dict[int, Path] = {}
-    names: set[str] = set()
-    for pattern in (MANIFEST_NAME, f"*/{MANIFEST_NAME}", f"*/*/{MANIFEST_NAME}"):
-        for path in sorted(root.glob(pattern)):
-            manifest = read_manifest(path.parent)
+    found: dict[int, tuple[Path, Manifest]] = {}
+    for pattern in (".", "*", "*/*", "*/*/*"):
+        for path in sorted(root.glob(f"{pattern}/{MANIFEST_NAME}")):
+            directory = path.parent
+            manifest = read_manifest(directory) if directory == root or directory.name.isdigit() else None
             if manifest is None or (keyspace and manifest.keyspace != keyspace):
                 continue
-            names.add(manifest.keyspace)
-            if manifest.partition in found or len(names) > 1:
+            other, of_other = found.get(manifest.partition) or next(iter(found.values()), (directory, manifest))
+            if manifest.keyspace != of_other.keyspace or (
+                manifest.partition in found
+                and not (directory.parent == other.parent and 0 <= of_other.offset < manifest.offset)
+            ):
                 raise RebuildError(
-                    f"{root} holds several stores of one partition, or of several keyspaces: {path.parent} and others",
-                    hint="name the directory of one data set, and --keyspace",
+                    f"{root} holds more than one data set: {other} and {directory}",
+                    hint="name the directory of one of them, or --keyspace",
                     code="ambiguous_stores",
                 )
-            found[manifest.partition] = path.parent
+            found[manifest.partition] = directory, manifest
     if not found:
         of = f" of {keyspace}" if keyspace else ""
         raise RebuildError(f"{root} holds no store{of}", hint="name a rebuild, checkpoint or store", code="no_store")
-    return found
+    return {partition: directory for partition, (directory, _) in sorted(found.items())}
 
 
 def write_report(directory: Path, report: RebuildReport) -> None:

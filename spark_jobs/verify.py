@@ -150,7 +150,7 @@ def checkpoint_owners(
         directory = found.get(partition)
         if directory is None:
             raise VerifyError(
-                f"none of the owners asked ({', '.join(asked)}) owns {keyspace}/{partition}",
+                f"nobody owns {keyspace}/{partition} (asked: {', '.join(asked) or 'none is announced'})",
                 hint="start `freshet consume`, or name its address with --owner",
                 code="checkpoint_missing",
             )

@@ -179,4 +179,4 @@ def test_spark_submit_runs_the_job_and_prints_its_outcome_as_json(topic: Topics,
     assert json.loads(done.stdout)["ends"] == {"0": filled.ends()[0]}
     again = run()
     assert again.returncode == 1
-    assert "error[target_exists]" in again.stderr
+    assert "error[target_exists]" in again.stdout, "spark-submit gives the job one stream for both"

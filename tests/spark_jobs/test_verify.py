@@ -104,8 +104,20 @@ def test_stores_are_found_at_any_level(tmp_path: Path) -> None:
     rebuilt(tmp_path / "b")
     with pytest.raises(RebuildError) as refused:
         find_stores(tmp_path)
-    assert refused.value.code == "no_store"
+    assert refused.value.code == "ambiguous_stores"
     rebuilt(root / "shop", partitions=1)
     with pytest.raises(RebuildError) as refused:
         find_stores(root / "shop")
     assert refused.value.code == "ambiguous_stores"
+
+
+def test_of_the_owners_checkpoints_the_newest_is_taken(tmp_path: Path) -> None:
+    """Owners keep a few checkpoints a partition, each named by its offset."""
+    for end in (20, 40):
+        store = partition_directory(rebuilt(tmp_path / f"at{end}", end=end, partitions=1), "shop", 0)
+        place = tmp_path / "checkpoints" / "shop" / "0" / f"{end:020d}"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        store.rename(place)
+    for level in ("checkpoints", "checkpoints/shop", "checkpoints/shop/0"):
+        found = find_stores(tmp_path / level, "shop")
+        assert found == {0: tmp_path / "checkpoints" / "shop" / "0" / f"{40:020d}"}

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
 from consumers.store import PartitionStore, StoreView
 from stream.events import ABSENT, VALUE, VOID
 from stream.reader import end_offsets, read_range
-from stream.topics import describe_topic, events_topic
+from stream.topics import describe_topic, ensure_topics, events_topic
 from tests.consumers.histories import event, frame, key, marker, start
 
 Items = list[tuple[bytes, bytes]]
@@ -26,9 +26,8 @@ class TestTopic:
     def __init__(self, bootstrap: str, keyspace: str, partitions: int) -> None:
         self.bootstrap, self.keyspace, self.partitions = bootstrap, keyspace, partitions
         self.name = events_topic(keyspace)
+        ensure_topics(bootstrap, keyspace, partitions)
         self._admin = AdminClient({"bootstrap.servers": bootstrap})
-        for created in self._admin.create_topics([NewTopic(self.name, partitions, 1)], operation_timeout=10).values():
-            created.result()
         self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
 
     def write(self, partition: int, messages: Iterable[bytes | None]) -> None:

@@ -1,0 +1,126 @@
+"""``freshet verify``: whether stores hold what the topic says, byte for byte."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from freshet.commands.rebuild import (
+    AsJson,
+    Bootstrap,
+    DriverMemory,
+    Master,
+    SparkLog,
+    interrupt_on_sigterm,
+    run_rebuild,
+    shown_progress,
+    spark_settings,
+)
+from freshet.settings import load_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from spark_jobs.verify import Verdict
+
+
+def command(
+    left: Annotated[Path | None, typer.Argument(help="A store, checkpoint, rebuild or data directory.")] = None,
+    right: Annotated[Path | None, typer.Argument(help="What to compare it with.")] = None,
+    keyspace: Annotated[str | None, typer.Option(help="The keyspace to compare.")] = None,
+    against: Annotated[
+        Path | None, typer.Option(help="Compare the live state with this rebuild instead of a new one.", metavar="DIR")
+    ] = None,
+    owner: Annotated[
+        list[str] | None, typer.Option(help="Address of an owner (default: as announced in freshet.locations).")
+    ] = None,
+    bootstrap: Bootstrap = None,
+    keep: Annotated[int, typer.Option(help="How many differing keys to show of each partition.", min=1, max=1000)] = 10,
+    master: Master = "local[*]",
+    driver_memory: DriverMemory = "1g",
+    spark_log: SparkLog = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare stores byte for byte: two directories, or a keyspace's live state with a rebuild. Unequal: exit 1."""
+    from spark_jobs.output import find_stores
+    from spark_jobs.verify import verify_stores
+
+    if left is not None and right is not None:
+        verdict = verify_stores(
+            find_stores(left, keyspace or ""),
+            find_stores(right, keyspace or ""),
+            names=(str(left), str(right)),
+            keep=keep,
+        )
+    elif left is not None or keyspace is None:
+        raise typer.BadParameter("give two directories, or --keyspace")
+    else:
+        kafka = load_settings(flags={"kafka": {"bootstrap": bootstrap}}).kafka.bootstrap
+        live = live_checkpoint(kafka, keyspace, owner or [])
+        if against is not None:
+            names = ("live", str(against))
+            verdict = verify_stores(live, find_stores(against, keyspace), names=names, keep=keep)
+        else:
+            spark = spark_settings(master, driver_memory, spark_log)
+            with interrupt_on_sigterm(), tempfile.TemporaryDirectory(prefix="freshet-verify-") as scratch:
+                target = Path(scratch) / "rebuild"
+                _rebuild_to(live, keyspace, kafka, target, spark, quiet=as_json)
+                verdict = verify_stores(live, find_stores(target, keyspace), names=("live", "rebuilt"), keep=keep)
+    typer.echo(json.dumps(verdict.as_json()) if as_json else verdict_text(verdict))
+    if not verdict.equal:
+        raise typer.Exit(1)
+
+
+def live_checkpoint(bootstrap: str, keyspace: str, owners: list[str]) -> Mapping[int, Path]:
+    """Checkpoints that the owners of all partitions make now: partition → directory."""
+    from spark_jobs.verify import checkpoint_owners
+    from stream.locations import LocationsReader
+    from stream.topics import describe_topic, events_topic
+
+    partitions = range(describe_topic(bootstrap, events_topic(keyspace)).partitions)
+    if not owners:
+        with LocationsReader(bootstrap) as locations:
+            owners = [each.address for each in locations.owners(keyspace).values()]
+    token = load_settings().consumer.owner_token
+    secret = "" if token is None else token.get_secret_value()
+    return checkpoint_owners(owners, keyspace, partitions, token=secret)
+
+
+def _rebuild_to(
+    live: Mapping[int, Path], keyspace: str, kafka: str, target: Path, spark: object, *, quiet: bool
+) -> None:
+    from spark_jobs.rebuild import RebuildRequest, checkpoint_offsets
+    from spark_jobs.session import SparkSettings
+
+    assert isinstance(spark, SparkSettings)
+    request = RebuildRequest(keyspace, kafka, target, checkpoint_offsets(live))
+    with shown_progress("rebuild", quiet=quiet) as progress:
+        run_rebuild(request, spark, progress)
+
+
+def verdict_text(verdict: Verdict) -> str:
+    """The outcome for a person: a line a partition, then the first differing keys."""
+    lines: list[str] = []
+    for each in verdict.partitions:
+        if each.equal:
+            lines.append(
+                f"partition {each.partition}: equal at offset {each.offset}, {each.items} items, {each.digest}"
+            )
+            continue
+        lines.append(
+            f"partition {each.partition}: UNEQUAL at offset {each.offset}: {each.changed} keys differ, "
+            f"{each.only_left} only in {verdict.left}, {each.only_right} only in {verdict.right}"
+        )
+        for difference in each.first:
+            lines.append(f"  {difference['key']}")
+            lines += [
+                f"    {name}: {json.dumps(difference[side], ensure_ascii=False)}"
+                for name, side in ((verdict.left, "left"), (verdict.right, "right"))
+            ]
+    unequal = sum(not each.equal for each in verdict.partitions)
+    outcome = "equal, byte for byte" if verdict.equal else f"{unequal} of {len(verdict.partitions)} partitions differ"
+    return "\n".join([*lines, f"{verdict.keyspace}: {verdict.left} and {verdict.right}: {outcome}"])

@@ -1,0 +1,69 @@
+"""The owner's live state against Spark's rebuild: the proof that the cache equals the log."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from freshet.commands.verify import live_checkpoint
+from spark_jobs.output import find_stores
+from spark_jobs.rebuild import RebuildRequest, checkpoint_offsets, rebuild
+from spark_jobs.verify import VerifyError, verify_stores
+from tests.spark_jobs.topics import TestTopic, history, rows
+
+Topics = Callable[[int], TestTopic]
+DEADLINE_S = 60
+FRESHET = [sys.executable, "-c", "from freshet.cli import main; main()"]
+
+
+@contextmanager
+def consuming(filled: TestTopic, data_dir: Path) -> Iterator[None]:
+    """``freshet consume`` in a process of its own, ready."""
+    arguments = ["--keyspace", filled.keyspace, "--bootstrap", filled.bootstrap, "--data-dir", str(data_dir)]
+    log = data_dir.with_suffix(".log")
+    with log.open("wb") as output:
+        command = [*FRESHET, "--log-format", "json", "consume", *arguments, "--group", filled.keyspace]
+        process = subprocess.Popen(command, stdout=output, stderr=output)
+    try:
+        deadline = time.monotonic() + DEADLINE_S
+        while '"event": "ready"' not in log.read_text():
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.05)
+        yield
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def test_the_live_state_equals_the_rebuild_to_its_checkpoint(spark: Any, topic: Topics, tmp_path: Path) -> None:
+    """At the offsets of the owners' checkpoint, which lie behind the topic's end by then, all bytes are the same."""
+    filled = topic(3)
+    filled.write(0, history())
+    filled.write(1, history(frames=33))
+    filled.transaction([(0, rows(2000, 9)), (2, rows(2000, 9))], commit=False)
+    with consuming(filled, tmp_path / "data"):
+        live = live_checkpoint(filled.bootstrap, filled.keyspace, [])
+        filled.write(0, history(first=5000))
+        request = RebuildRequest(filled.keyspace, filled.bootstrap, tmp_path / "out", checkpoint_offsets(live))
+        rebuild(spark, request)
+        verdict = verify_stores(live, find_stores(tmp_path / "out"), names=("live", "rebuilt"))
+    assert verdict.equal, verdict.as_json()
+    assert verdict.items > 40
+    beside = verify_stores(find_stores(tmp_path / "data" / "checkpoints"), find_stores(tmp_path / "out"))
+    assert beside.equal
+
+
+def test_a_keyspace_that_nobody_consumes_cannot_be_verified(topic: Topics) -> None:
+    """No owner: one clear error, before Spark is started."""
+    filled = topic(1)
+    with pytest.raises(VerifyError) as refused:
+        live_checkpoint(filled.bootstrap, filled.keyspace, [])
+    assert refused.value.code == "checkpoint_missing"
