@@ -162,7 +162,8 @@ class ResumePoint:
     """What the topic says about a shard when its publisher starts.
 
     The source must continue right after ``position``; of the transaction ``partial_gtid`` the first
-    ``partial_events`` events are already out and the publisher skips them.
+    ``partial_events`` events are already out and the publisher skips them: ask the source for the whole
+    transaction. ``ordinal`` is the last one given out.
     """
 
     shard: str

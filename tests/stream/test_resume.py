@@ -1,0 +1,60 @@
+"""Where a publisher goes on, as the states in the topic say it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stream.resume import ResumeError, resume_point
+
+
+def _state(
+    sequence: int, *, whole: bool, epoch: int = 1, opened: tuple[int, ...] = (), closed: tuple[int, ...] = ()
+) -> Any:
+    transactions = [{"txn": txn, "write_ids": [], "seen_open": True, "wrote": []} for txn in opened]
+    return {
+        "shard": "s/0",
+        "epoch": epoch,
+        "ordinal": sequence * 10,
+        "position": f"HiveEvent/{sequence}",
+        "timestamp": sequence,
+        "low_water": "HiveEvent/0",
+        "partial_gtid": "",
+        "partial_events": 0,
+        "sequence": sequence,
+        "whole": whole,
+        "opened": transactions,
+        "closed": list(closed),
+        "layout": "xxh3_64;partitions=1",
+    }
+
+
+def test_deltas_build_on_the_last_whole_map() -> None:
+    """The map of open transactions is the whole one and what changed since."""
+    states = [
+        _state(3, whole=True, opened=(1, 2)),
+        _state(4, whole=True, opened=(2, 3)),
+        _state(5, whole=False, opened=(4,), closed=(2,)),
+        _state(6, whole=False, closed=(9,)),
+    ]
+    point = resume_point(states)
+    assert (set(point.open_transactions), point.sequence, point.ordinal) == ({3, 4}, 6, 60)
+
+
+@pytest.mark.parametrize(
+    "states",
+    [
+        [],
+        [_state(2, whole=False)],
+        [_state(2, whole=True), _state(4, whole=False)],
+        [_state(2, whole=True), _state(2, whole=False)],
+        [_state(2, whole=True), _state(3, whole=False, epoch=2)],
+    ],
+    ids=["none", "no whole one", "gap", "twice", "another epoch"],
+)
+def test_a_map_that_cannot_be_put_together_is_an_error(states: list[Any]) -> None:
+    """A hole in the deltas must not pass for a transaction that is not open."""
+    with pytest.raises(ResumeError) as lost:
+        resume_point(states)
+    assert lost.value.code == "open_map_lost"
