@@ -240,7 +240,7 @@ class WorkloadCatalog:
             return read.write_ids(name, table_id, next_write_id, own_txn)
 
     def position(self) -> tuple[str, int]:
-        """Position and time (seconds) of the log's end."""
+        """Position of the log's end, and the time of its last event (seconds; 0: there is none)."""
         with self._snapshot() as read:
             return read.position()
 
@@ -338,9 +338,12 @@ class CatalogSnapshot:
         return int(table_id), kind, int(next_write_id)
 
     def position(self) -> tuple[str, int]:
-        """Position and time of the last event."""
-        [[event_id, now]] = self.rows("SELECT last_event, UNIX_TIMESTAMP() FROM catalog_sequence WHERE id=1")
-        return position_of(event_id), int(now)
+        """Position and time of the last event; time 0 where there is none."""
+        [[event_id, event_time]] = self.rows(
+            "SELECT s.last_event, COALESCE(l.event_time, 0) FROM catalog_sequence s"
+            " LEFT JOIN catalog_log l ON l.event_id=s.last_event WHERE s.id=1"
+        )
+        return position_of(event_id), int(event_time)
 
     def open_writers(self, table_id: int) -> list[tuple[int, int]]:
         """(write id, transaction) of the open transactions that have an id on the table."""

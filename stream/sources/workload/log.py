@@ -59,6 +59,13 @@ class WorkloadLog:
         self.event_id = rows[-1].event_id
         return rows
 
+    def check_time(self, event_time: int) -> None:
+        """Raises `LostLog` if the event that the reader stands at is not of that time: another history took its ids."""
+        with self.catalog.snapshot() as read:
+            found = read.rows("SELECT event_time FROM catalog_log WHERE event_id=%s", self.event_id)
+        if found and int(found[0][0]) != event_time:
+            raise LostLog(f"event {self.event_id} is of {found[0][0]} in the log, and was published as of {event_time}")
+
     def _check_end(self, read: CatalogSnapshot) -> None:
         end, _ = read.position()
         if event_id_of(end) != self.event_id:

@@ -63,6 +63,7 @@ def _publish(source: WorkloadSource, new_publisher: NewPublisher, stop: threadin
         while True:
             with WorkloadLog(source.settings, source.database, event_id_of(resume.position)) as tail:
                 try:
+                    tail.check_time(resume.timestamp)
                     _follow(source, publisher, tail, catalog, resume, stop)
                     return
                 except LostLog as lost:

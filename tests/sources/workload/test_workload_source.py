@@ -1,0 +1,204 @@
+"""The source's process on real servers: killed in the middle, it goes on where the topic ends, and nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from freshet.local.mariadb import MariaDBAddress
+from stream.codec import encode
+from stream.events import OpenTransaction, ResumePoint
+from stream.keys import Layout
+from stream.publisher import Publisher
+from stream.sources.mariadb.connection import ConnectionSettings
+from stream.sources.workload.catalog import WorkloadCatalog
+from stream.sources.workload.log import event_id_of
+from stream.sources.workload.run import WorkloadSource, run
+from stream.sources.workload.traffic import Traffic
+from stream.topics import ensure_topics
+from tests.sources.workload.folded import Folded
+from tests.sources.workload.test_workload_fold import _agrees
+from tests.stream.committed import ordinals as ordinals_of
+from tests.stream.committed import records
+
+PARTITIONS = 3
+DEADLINE_S = 60.0
+
+
+class Topic:
+    """A catalog keyspace on the session's Kafka."""
+
+    def __init__(self, kafka: str, keyspace: str) -> None:
+        self.kafka, self.keyspace, self.shard = kafka, keyspace, f"{keyspace}/0"
+        ensure_topics(kafka, keyspace, PARTITIONS)
+
+    def publisher(self) -> Publisher:
+        """A publisher of the keyspace's only shard, not open."""
+        return Publisher(self.kafka, self.keyspace, self.shard, Layout(PARTITIONS), batch_interval_s=0.01)
+
+    def folded(self) -> Folded:
+        """Everything that is in the topic, folded."""
+        folded = Folded(PARTITIONS, self.shard)
+        for partition, found in records(self.kafka, self.keyspace, PARTITIONS).items():
+            for name, fields in found:
+                folded.message(partition, encode(name, fields))
+        return folded
+
+    def position(self) -> int:
+        """The event id that the newest marker stands at; 0 where there is none."""
+        found = records(self.kafka, self.keyspace, PARTITIONS)[0]
+        markers = [fields["position"] for name, fields in found if name == "Marker"]
+        return event_id_of(markers[-1]) if markers else 0
+
+    def await_end(self, catalog: WorkloadCatalog) -> None:
+        """Returns when all of the catalog's log is in the topic."""
+        deadline = time.monotonic() + DEADLINE_S
+        while self.position() < event_id_of(catalog.position()[0]):
+            assert time.monotonic() < deadline, f"the topic is at {self.position()}, the log at {catalog.position()}"
+
+
+@pytest.fixture
+def topic(kafka: str, keyspace_name: str) -> Topic:
+    """An empty catalog keyspace."""
+    return Topic(kafka, keyspace_name)
+
+
+@contextmanager
+def running(source: WorkloadSource, topic: Topic) -> Iterator[None]:
+    """The source in a thread, stopped at the end."""
+    stop = threading.Event()
+    thread = threading.Thread(target=run, args=(source, topic.publisher, stop))
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_what_exists_at_the_first_start_and_what_follows_is_in_the_topic(
+    new_session: Callable[[], WorkloadCatalog], server: ConnectionSettings, database: str, topic: Topic
+) -> None:
+    """Tables of before are published at the start's position, with open transactions; a later start goes on."""
+    catalog = new_session()
+    catalog.create_schema()
+    catalog.create_table("d.t")
+    catalog.create_table("d.x", "external")
+    txn = catalog.open_txn()
+    catalog.alloc_write_id(txn, "d.t")
+    catalog.write_table("d.t", {"a": 1}, txn)
+    source = WorkloadSource(server, database)
+    with running(source, topic):
+        topic.await_end(catalog)
+    catalog.commit(txn)
+    with running(source, topic):
+        catalog.rename_table("d.t", "d.u")
+        topic.await_end(catalog)
+    folded = topic.folded()
+    assert not folded.dead
+    _agrees(folded, catalog)
+    started = [name for name, _ in records(topic.kafka, topic.keyspace, PARTITIONS)[0] if name == "EpochStart"]
+    assert len(started) == 1
+
+
+def _restore(catalog: WorkloadCatalog, lost: int) -> None:
+    """The truth as it was after its first event, as from a backup."""
+    with catalog._operation() as change:
+        for table in ("catalog_tables", "catalog_versions"):
+            change.run(f"DELETE FROM {table} WHERE table_id=%s", lost)
+        change.run("DELETE FROM catalog_log WHERE event_id>%s", 1)
+        change.run("UPDATE catalog_sequence SET last_event=%s, last_table=%s", 1, 10)
+
+
+@pytest.mark.parametrize("regrown", [False, True], ids=["shorter", "as long again"])
+def test_a_log_that_was_restored_to_an_earlier_state_starts_a_new_epoch(
+    new_session: Callable[[], WorkloadCatalog], server: ConnectionSettings, database: str, topic: Topic, regrown: bool
+) -> None:
+    """Positions that were lost are not continued, even if their ids were used again: everything is published anew."""
+    catalog = new_session()
+    catalog.create_schema()
+    catalog.create_table("d.t")
+    lost = catalog.create_table("d.lost")
+    source = WorkloadSource(server, database)
+    with running(source, topic):
+        topic.await_end(catalog)
+    _restore(catalog, lost)
+    if regrown:
+        catalog.create_table("d.regrown")
+        with catalog._operation() as change:
+            change.run("UPDATE catalog_log SET event_time=event_time+%s WHERE event_id>1", 60)
+    with running(source, topic):
+        deadline = time.monotonic() + DEADLINE_S
+        while all(head.epoch < 2 for state in topic.folded().states for head in state.head.lineages.values()):
+            assert time.monotonic() < deadline
+        catalog.create_table("d.after")
+        topic.await_end(catalog)
+    folded = topic.folded()
+    _agrees(folded, catalog)
+    state = folded.table(lost)
+    assert state is None or state.epoch == 1
+
+
+def test_a_source_killed_again_and_again_under_load_publishes_everything_once(
+    new_session: Callable[[], WorkloadCatalog],
+    mariadb: MariaDBAddress,
+    server: ConnectionSettings,
+    database: str,
+    topic: Topic,
+) -> None:
+    """kill -9 at random instants: ordinals have no gap and no repeat, and the fold is the truth."""
+    catalog = new_session()
+    catalog.create_schema()
+    rng = random.Random(4)
+    command = [sys.executable, "-m", "freshet.cli", "source", "workload", "--keyspace", topic.keyspace]
+    command += ["--host", mariadb.host, "--port", str(mariadb.port), "--user", mariadb.user, "--database", database]
+    command += ["--partitions", str(PARTITIONS), "--bootstrap", topic.kafka]
+    environment = os.environ | {"FRESHET_MARIADB_PASSWORD": mariadb.password}
+    with Traffic(server, database, seed=2, tables=6, rate=100, workers=2):
+        for _ in range(4):
+            before = topic.position()
+            with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as process:
+                deadline = time.monotonic() + DEADLINE_S
+                while topic.position() <= before + rng.randint(0, 40):
+                    assert process.poll() is None
+                    assert time.monotonic() < deadline
+                process.send_signal(signal.SIGKILL)
+    with running(WorkloadSource(server, database), topic):
+        topic.await_end(catalog)
+    folded = topic.folded()
+    assert not folded.dead
+    _agrees(folded, catalog)
+    found = records(topic.kafka, topic.keyspace, PARTITIONS)
+    seen = set()
+    for partition in found.values():
+        numbers = ordinals_of(partition)
+        assert numbers == sorted(set(numbers))
+        seen.update(numbers)
+    assert seen == set(range(1, max(seen) + 1))
+
+
+def test_the_topic_remembers_open_transactions_for_the_next_start(
+    new_session: Callable[[], WorkloadCatalog], server: ConnectionSettings, database: str, topic: Topic
+) -> None:
+    """A transaction opened under one run and ended under the next is ended with the ids that it was given."""
+    catalog = new_session()
+    catalog.create_schema()
+    table_id = catalog.create_table("d.t")
+    source = WorkloadSource(server, database)
+    with running(source, topic):
+        txn = catalog.open_txn()
+        catalog.alloc_write_id(txn, "d.t")
+        topic.await_end(catalog)
+    publisher = topic.publisher()
+    resume: ResumePoint = publisher.open(lambda: ("", 0))
+    publisher.close()
+    assert resume.open_transactions == {txn: OpenTransaction(txn, ((table_id, 1),))}
