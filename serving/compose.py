@@ -101,6 +101,7 @@ def make_server(front: Front, host: str, port: int) -> FrontServer:
         http="httptools",
         access_log=False,
         log_config=None,
+        log_level="warning",
         server_header=False,
         date_header=False,
         lifespan="on",

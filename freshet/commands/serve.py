@@ -70,11 +70,12 @@ def _front(settings: Settings, reader: LocationsReader) -> Front:
         found = reader.owner_of(keyspace, partition)
         return found.address if found is not None else None
 
-    secret = settings.serve.bearer_token
+    secret, owner_token = settings.serve.bearer_token, settings.consumer.owner_token
     return make_front(
         [space_of(settings, name, each) for name, each in settings.keyspaces.items()],
         locate,
         fixed=fixed_locations(settings),
+        owner_token=owner_token.get_secret_value() if owner_token else "",
         bearer_token=secret.get_secret_value() if secret else None,
         limits=Limits(body_bytes_max=BODY_BYTES_MAX),
         query_limits=QueryLimits(wait_ms_max=settings.serve.max_wait_ms_limit),

@@ -1,0 +1,153 @@
+"""Source, consumer and read API as processes of their own, over the session's Kafka and a MariaDB."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import httpx
+import tomli_w
+
+from freshet.local.mariadb import MariaDBAddress
+from freshet.local.process import ServerProcess, free_ports
+from serving.client import FreshetClient
+
+READY_TIMEOUT_S = 60.0
+Found = TypeVar("Found")
+
+
+def eventually(look: Callable[[], Found], *, timeout_s: float = 20.0, what: str = "it") -> Found:
+    """The first true value of ``look``; fails the test if there is none in time."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        found = look()
+        if found:
+            return found
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what} did not come true within {timeout_s:g} s")
+        time.sleep(0.02)
+
+
+class ServingStack:
+    """One keyspace of rows (or a catalog) from its source to HTTP. A context manager; stops what it started."""
+
+    def __init__(
+        self,
+        directory: Path,
+        bootstrap: str,
+        mariadb: MariaDBAddress,
+        keyspace: str,
+        database: str,
+        *,
+        kind: str = "mariadb",
+        partitions: int = 2,
+    ) -> None:
+        self.directory = directory
+        self.keyspace, self.database, self.mariadb = keyspace, database, mariadb
+        self.shard = f"{keyspace}/0"
+        self.port = free_ports(1)[0]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._processes: dict[str, ServerProcess] = {}
+        server = {"host": mariadb.host, "port": mariadb.port, "user": mariadb.user, "password": mariadb.password}
+        rows = {"kind": kind, **server, "databases": [database], "server_id": random.randrange(10**6, 10**9)}
+        catalog = {"kind": kind, **server, "database": database}
+        settings: dict[str, Any] = {
+            "data_dir": str(directory / "stores"),
+            "kafka": {"bootstrap": bootstrap},
+            "keyspaces": {
+                keyspace: {
+                    "kind": "rows" if kind == "mariadb" else "catalog",
+                    "partitions": partitions,
+                    "source": rows if kind == "mariadb" else catalog,
+                }
+            },
+            "consumer": {"group": f"group-{keyspace}"},
+            "serve": {"port": self.port},
+        }
+        self.config = directory / "freshet.toml"
+        self.config.write_text(tomli_w.dumps(settings))
+        self._commands = {
+            "source": ["source", kind, "--keyspace", keyspace],
+            "consume": ["consume"],
+            "serve": ["serve"],
+        }
+
+    def __enter__(self) -> Self:
+        try:
+            for role in self._commands:
+                self.start(role)
+            self.wait_ready()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(self, role: str) -> None:
+        """Starts a process."""
+        command = [sys.executable, "-m", "freshet", "--config", str(self.config), *self._commands[role]]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("FRESHET_")}
+        environment["PYTHONPATH"] = str(Path(__file__).parents[2])
+        self._processes[role] = ServerProcess(
+            role, command, log_file=self.directory / f"{role}.log", env=environment, cwd=self.directory
+        )
+
+    def kill(self, role: str) -> None:
+        """Kill -9."""
+        self._processes[role].kill()
+
+    def stop(self, role: str) -> int:
+        """SIGTERM; the exit code."""
+        process = self._processes[role]
+        process.stop()
+        return process._popen.returncode
+
+    def log_of(self, role: str) -> str:
+        """Everything that a process has logged."""
+        return (self.directory / f"{role}.log").read_text(errors="replace")
+
+    def wait_ready(self) -> None:
+        """Until /readyz says so; fails with the logs of what ended."""
+
+        def ready() -> bool:
+            for process in self._processes.values():
+                assert process.running(), f"{process.name} ended:\n{process.log_tail()}"
+            try:
+                return httpx.get(f"{self.url}/readyz", timeout=2).status_code == httpx.codes.OK
+            except httpx.HTTPError:
+                return False
+
+        eventually(ready, timeout_s=READY_TIMEOUT_S, what="readiness")
+
+    def close(self) -> None:
+        """Stops everything."""
+        for process in reversed(list(self._processes.values())):
+            process.stop()
+
+    def client(self) -> FreshetClient:
+        """A client of the read API."""
+        return FreshetClient(self.url)
+
+    def connect(self, **options: Any) -> Any:
+        """A connection to the database, autocommit unless said otherwise."""
+        return self.mariadb.connect(**{"database": self.database, "autocommit": True, **options})
+
+    def run(self, *statements: str) -> None:
+        """Statements, each in a transaction of its own."""
+        with self.connect() as connection, connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+
+    def get(self, path: str, **params: str) -> httpx.Response:
+        """GET below the API's root."""
+        return httpx.get(f"{self.url}{path}", params=params, timeout=40)

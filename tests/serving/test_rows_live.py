@@ -1,0 +1,392 @@
+"""Rows from a committed transaction to a proven answer, over real servers and processes."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from freshet.local.mariadb import MariaDBAddress, MariaDBServer
+from serving.client import HistoryLost, Row, Session
+from serving.wire import BadRequest, Unavailable, UnknownThing
+from tests.serving.stack import ServingStack, eventually
+from tokens import EventToken, Position, Vector
+
+TABLES = (
+    "CREATE TABLE accounts (id INT PRIMARY KEY, balance DECIMAL(10,2), name VARCHAR(50) CHARACTER SET utf8mb4)",
+    "CREATE TABLE `lines` (a INT, b VARBINARY(20), note TEXT, PRIMARY KEY (a, b))",
+    "CREATE TABLE words (word VARCHAR(30) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci PRIMARY KEY, n INT)",
+    "CREATE TABLE plain (id INT PRIMARY KEY, v INT) ENGINE=MyISAM",
+    "CREATE TABLE keyless (v INT)",
+    "CREATE TABLE prices (price DECIMAL(10,2) PRIMARY KEY, n INT)",
+    "INSERT INTO accounts VALUES (1000, 7.50, 'older than the topic')",
+    "INSERT INTO words VALUES ('Früh', 1)",
+)
+
+
+@pytest.fixture(scope="module")
+def stack(kafka: str, mariadb: MariaDBAddress, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServingStack]:
+    """A running stack; its tables were filled before the topic began."""
+    suffix = uuid.uuid4().hex[:10]
+    database = f"db_{suffix}"
+    with mariadb.connect(autocommit=True) as connection, connection.cursor() as cursor:
+        cursor.execute(f"CREATE DATABASE {database}")
+        cursor.execute(f"USE {database}")
+        for statement in TABLES:
+            cursor.execute(statement)
+    running = ServingStack(tmp_path_factory.mktemp("serving"), kafka, mariadb, f"ks{suffix}", database)
+    with running:
+        yield running
+    with mariadb.connect(autocommit=True) as connection, connection.cursor() as cursor:
+        cursor.execute(f"DROP DATABASE {database}")
+
+
+@pytest.fixture
+def session(stack: ServingStack) -> Iterator[Session]:
+    """A session that has seen nothing."""
+    with stack.client() as client:
+        yield client.session()
+
+
+def from_cache(row: Row) -> Row | None:
+    """``row`` if the cache answered it."""
+    return row if row.served_from == "cache" else None
+
+
+def settled(stack: ServingStack) -> str:
+    """A token that the cache has reached: everything committed so far is folded in every partition."""
+    with stack.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT @@gtid_binlog_pos")
+        position = Position.parse(f"MariaDB/{cursor.fetchone()[0]}")
+
+    def reached() -> str:
+        tokens = [stack.get(f"/v1/locations/{stack.keyspace}/{p}").json()["token"] for p in range(2)]
+        components = [Vector.parse(token).get(stack.shard) for token in tokens]
+        there = all(component is not None and component.position.at_or_past(position) for component in components)
+        return tokens[0] if there else ""
+
+    return eventually(reached, what="folding")
+
+
+def test_an_own_write_is_read_back_and_then_from_the_cache(stack: ServingStack, session: Session) -> None:
+    """Read your writes through the client: autocommit, explicit commit, update, delete."""
+    connection = session.wrap(stack.connect(autocommit=False), shard=stack.shard)
+    with connection, connection.cursor() as cursor:
+        cursor.execute("INSERT INTO accounts VALUES (1, 10.5, 'Jürgen')")
+        connection.commit()
+        row = session.get_row(stack.keyspace, "accounts", 1)
+        assert row.value == {"id": 1, "balance": "10.50", "name": "Jürgen"}
+        assert row.freshness == "fresh"
+        for amount in range(20):
+            cursor.execute("UPDATE accounts SET balance = %s WHERE id = 1", (amount,))
+            connection.commit()
+            found = session.get_row(stack.keyspace, f"{stack.database}.accounts", 1)
+            assert found.value is not None
+            assert found.value["balance"] == f"{amount}.00"
+            assert found.freshness == "fresh"
+        cursor.execute("DELETE FROM accounts WHERE id = 1")
+        connection.commit()
+        gone = session.get_row(stack.keyspace, "accounts", 1)
+        assert (gone.found, gone.freshness) == (False, "fresh")
+
+
+def test_autocommit_is_followed(stack: ServingStack, session: Session) -> None:
+    """With autocommit each statement is a commit, and its GTID is in the next demand."""
+    connection = session.wrap(stack.connect(autocommit=True), shard=stack.shard)
+    with connection, connection.cursor() as cursor:
+        for number in range(10):
+            assert cursor.execute("REPLACE INTO accounts VALUES (2, %s, 'auto')", (number,)) >= 1
+            found = session.get_row(stack.keyspace, "accounts", 2)
+            assert found.value is not None
+            assert found.value["balance"] == f"{number}.00"
+        cursor.execute("BEGIN")
+        cursor.execute("UPDATE accounts SET balance = 99 WHERE id = 2")
+        before = session.get_row(stack.keyspace, "accounts", 2)
+        assert before.value is not None
+        assert before.value["balance"] == "9.00"
+        cursor.execute("COMMIT")
+        after = session.get_row(stack.keyspace, "accounts", 2)
+        assert after.value is not None
+        assert after.value["balance"] == "99.00"
+
+
+def test_a_demand_waits_for_the_cache(stack: ServingStack, session: Session) -> None:
+    """With max_wait_ms the owner waits for the position: the answer comes from the cache, and is fresh."""
+    stack.run("REPLACE INTO accounts VALUES (3, 1, 'before')")
+    session.adopt(settled(stack))
+    with session.wrap(stack.connect(), shard=stack.shard) as connection, connection.cursor() as cursor:
+        cursor.execute("REPLACE INTO accounts VALUES (3, 1, 'waits')")
+        row = session.get_row(stack.keyspace, "accounts", 3, max_wait_ms=10_000)
+    assert (row.served_from, row.freshness) == ("cache", "fresh")
+    assert row.value is not None
+    assert row.value["name"] == "waits"
+
+
+def test_a_row_older_than_the_topic_is_read_once_then_cached(stack: ServingStack, session: Session) -> None:
+    """Read-through fills the overlay, which then answers, proved by its own position."""
+    session.adopt(settled(stack))
+    first = session.get_row(stack.keyspace, "accounts", 1000)
+    assert (first.served_from, first.freshness) == ("source", "fresh")
+    cached: Row | None = eventually(
+        lambda: from_cache(session.get_row(stack.keyspace, "accounts", 1000)),
+        what="the fill",
+    )
+    assert cached is not None
+    assert cached.value == first.value == {"id": 1000, "balance": "7.50", "name": "older than the topic"}
+    assert cached.freshness == "fresh"
+    stack.run("UPDATE accounts SET balance = 8 WHERE id = 1000")
+    session.adopt(settled(stack))
+    moved = session.get_row(stack.keyspace, "accounts", 1000)
+    assert moved.value is not None
+    assert (moved.value["balance"], moved.served_from) == ("8.00", "cache")
+
+
+def test_absence_is_404_with_proof_and_token(stack: ServingStack) -> None:
+    """A row that isn't there: first the source says so, then the cache, and the token moves on."""
+    token = settled(stack)
+    path = f"/v1/rows/{stack.keyspace}/accounts/424242"
+    answer = stack.get(path, token=token)
+    body = answer.json()
+    assert (answer.status_code, body["code"], body["found"], body["row"]) == (404, "not_found", False, None)
+    assert (body["served_from"], body["freshness"]) == ("source", "fresh")
+    assert Vector.parse(body["token"])
+    eventually(lambda: stack.get(path, token=token).json()["served_from"] == "cache", what="the fill")
+    stack.run("INSERT INTO accounts VALUES (424242, 0, 'now it is')")
+    assert stack.get(path, token=settled(stack)).json()["row"]["name"] == "now it is"
+
+
+def test_a_key_in_another_spelling_is_answered_and_never_cached(stack: ServingStack, session: Session) -> None:
+    """'früh' finds 'Früh' by collation: the cache's key is the row's own, the answer is not kept under another."""
+    session.adopt(settled(stack))
+    for _ in range(3):
+        row = session.get_row(stack.keyspace, "words", "fruh")
+        assert (row.served_from, row.freshness) == ("source", "fresh")
+        assert row.value == {"word": "Früh", "n": 1}
+    eventually(lambda: session.get_row(stack.keyspace, "words", "Früh").served_from == "cache", what="the fill")
+    stack.run("DELETE FROM words WHERE word = 'Früh'", "INSERT INTO words VALUES ('FRÜH', 2)")
+    session.adopt(settled(stack))
+    row = session.get_row(stack.keyspace, "words", "Früh")
+    assert (row.value, row.served_from) == ({"word": "FRÜH", "n": 2}, "source")
+
+
+def test_a_decimal_key_is_found_however_it_is_spelt(stack: ServingStack, session: Session) -> None:
+    """A scale that the reader leaves out must not make an absence."""
+    stack.run("INSERT INTO prices VALUES (1.5, 1)")
+    session.adopt(settled(stack))
+    assert session.get_row(stack.keyspace, "prices", "1.5").found
+    assert session.get_row(stack.keyspace, "prices", "1.50").found
+    assert not session.get_row(stack.keyspace, "prices", "2.5").found
+    stack.run("INSERT INTO prices VALUES (2.5, 1)")
+    session.adopt(settled(stack))
+    assert session.get_row(stack.keyspace, "prices", "2.5").found
+
+
+def test_composite_and_binary_keys(stack: ServingStack, session: Session) -> None:
+    """Key columns are comma-separated, each percent-encoded, bytes as they are."""
+    with session.wrap(stack.connect(), shard=stack.shard) as connection, connection.cursor() as cursor:
+        cursor.execute("INSERT INTO `lines` VALUES (1, %s, 'a,b')", (b"x,\x00\xff",))
+    row = session.get_row(stack.keyspace, "lines", 1, b"x,\x00\xff", max_wait_ms=5_000)
+    assert row.value is not None
+    assert row.value["note"] == "a,b"
+
+
+def test_a_table_that_cannot_be_cached_is_read_through(stack: ServingStack, session: Session) -> None:
+    """An engine without snapshots: always the source, with the reason in the answer."""
+    session.adopt(settled(stack))
+    stack.run("INSERT INTO plain VALUES (1, 1)")
+    for value in range(3):
+        stack.run(f"UPDATE plain SET v = {value}")
+        row = session.get_row(stack.keyspace, "plain", 1)
+        assert (row.served_from, row.value) == ("source", {"id": 1, "v": value})
+        assert "MyISAM" in row.why
+
+
+def test_no_token_is_eventual_from_either_side(stack: ServingStack) -> None:
+    """An answer to no demand is never called fresh."""
+    stack.run("REPLACE INTO accounts VALUES (4, 1, 'x')", "REPLACE INTO accounts VALUES (5, 1, 'x')")
+    settled(stack)
+    with stack.client() as client:
+        row = client.get_row(stack.keyspace, "accounts", 4)
+        assert (row.served_from, row.freshness) == ("cache", "eventual")
+        assert client.get_row(stack.keyspace, "accounts", 777).freshness == "eventual"
+        assert Vector.parse(row.token).get(stack.shard) is not None
+
+
+def test_a_batch_is_one_demand(stack: ServingStack, session: Session) -> None:
+    """Rows of several partitions and tables, in order, absences and spelling mistakes among them."""
+    stack.run(*(f"REPLACE INTO accounts VALUES ({n}, {n}, 'batch')" for n in range(20, 40)))
+    session.adopt(settled(stack))
+    keys = [("accounts", (n,)) for n in range(20, 45)]
+    rows = session.get_rows(stack.keyspace, keys)
+    assert [row.found for row in rows] == [True] * 20 + [False] * 5
+    assert [row.value["id"] for row in rows[:20] if row.value] == list(range(20, 40))
+    assert {row.freshness for row in rows} == {"fresh"}
+    body = httpx.post(
+        f"{stack.url}/v1/rows/{stack.keyspace}:batch",
+        json={"keys": [{"table": "accounts", "pk": [20]}, {"table": "accounts", "pk": "x"}, {"table": "no", "pk": 1}]},
+    ).json()
+    assert body["rows"][0]["row"]["id"] == 20
+    assert [element["code"] for element in body["rows"][1:]] == ["bad_key", "unknown_table"]
+
+
+def test_event_tokens_are_given_and_compared(stack: ServingStack) -> None:
+    """include_event_token says where the row stands in history; compare_event_token whether it is as new."""
+    path = f"/v1/rows/{stack.keyspace}/accounts/50"
+    tokens = []
+    for name in ("first", "second"):
+        stack.run(f"REPLACE INTO accounts VALUES (50, 1, '{name}')")
+        body = stack.get(path, token=settled(stack), include_event_token="true").json()
+        assert body["row"]["name"] == name
+        tokens.append(body["event_token"])
+    parsed = [EventToken.parse(token) for token in tokens]
+    assert parsed[1].shard == stack.shard
+    assert stack.get(path, compare_event_token=tokens[0]).json()["fresher"] is True
+    assert stack.get(path, compare_event_token=tokens[1]).json()["fresher"] is True
+    assert parsed[1].position is not None
+    later = EventToken(0, stack.shard, Position.parse("MariaDB/0-1-99999999"), epoch=parsed[1].epoch)
+    assert stack.get(path, compare_event_token=str(later)).json()["fresher"] is False
+    foreign = EventToken(0, "elsewhere/0", parsed[1].position)
+    assert "fresher" not in stack.get(path, compare_event_token=str(foreign)).json()
+
+
+def test_wrong_input_is_refused_with_the_reason(stack: ServingStack, session: Session) -> None:
+    """Every kind of wrong key or table, on a running stack."""
+    keyspace = stack.keyspace
+    for table, pk, kind, code in [
+        ("accounts", ("x",), BadRequest, "bad_key"),
+        ("accounts", (1, 2), BadRequest, "bad_key"),
+        ("lines", (1,), BadRequest, "bad_key"),
+        ("keyless", (1,), BadRequest, "bad_key"),
+        ("nowhere", (1,), UnknownThing, "unknown_table"),
+        ("mysql.user", ("root",), UnknownThing, "unknown_table"),
+        ("information_schema.TABLES", (1,), UnknownThing, "unknown_table"),
+    ]:
+        with pytest.raises(kind) as caught:
+            session.get_row(keyspace, table, *pk)
+        assert caught.value.code == code, (table, pk)
+
+
+def test_a_demand_beyond_the_source_is_refused_not_guessed(stack: ServingStack, session: Session) -> None:
+    """A position that the source doesn't have either: 503, never an older row."""
+    known = Vector.parse(settled(stack)).get(stack.shard)
+    assert known is not None
+    session.adopt(str(Vector({stack.shard: (known.epoch, Position.parse("MariaDB/0-1-99999999"))})))
+    with pytest.raises(Unavailable) as caught:
+        session.get_row(stack.keyspace, "accounts", 1000, max_wait_ms=200)
+    assert caught.value.code == "source_behind"
+
+
+def test_a_demand_of_a_lost_history_gets_a_new_token(stack: ServingStack, session: Session) -> None:
+    """A component of an older epoch: 409, and the session goes on with the token that came with it."""
+    known = Vector.parse(settled(stack)).get(stack.shard)
+    assert known is not None
+    assert known.epoch >= 1
+    session.adopt(str(Vector({stack.shard: (known.epoch - 1, known.position)})))
+    for table_id in (4, 1000, 987654):
+        session.adopt(str(Vector({stack.shard: (known.epoch - 1, known.position)})))
+        lost = Session(session._send, Vector({stack.shard: (known.epoch - 1, known.position)}))
+        with pytest.raises(HistoryLost):
+            lost.get_row(stack.keyspace, "accounts", table_id)
+        after = lost.vector.get(stack.shard)
+        assert after is not None
+        assert after.epoch == known.epoch
+        lost.get_row(stack.keyspace, "accounts", table_id)
+
+
+def test_a_changed_primary_key_is_noticed(stack: ServingStack, session: Session) -> None:
+    """DDL in the middle: keys are parsed by the table's key as it is, and rows follow it."""
+    stack.run(
+        "CREATE TABLE moving (a INT, b VARCHAR(10), PRIMARY KEY (a))", "INSERT INTO moving VALUES (1, '7'), (7, 'x')"
+    )
+    session.adopt(settled(stack))
+    assert session.get_row(stack.keyspace, "moving", 7).value == {"a": 7, "b": "x"}
+    stack.run("ALTER TABLE moving DROP PRIMARY KEY, MODIFY b VARBINARY(10) NOT NULL, ADD PRIMARY KEY (b)")
+    session.adopt(settled(stack))
+
+    def reread() -> bool:
+        row = session.get_row(stack.keyspace, "moving", "7")
+        return row.value is not None and row.value["a"] == 1
+
+    eventually(reread, what="the new key")
+
+
+def test_concurrent_followers_never_miss_their_writes(stack: ServingStack) -> None:
+    """Many sessions that write and read the same rows: each sees at least its own last write."""
+    problems: list[str] = []
+
+    def follow(number: int) -> None:
+        with stack.client() as client:
+            session = client.session()
+            with session.wrap(stack.connect(), shard=stack.shard) as connection, connection.cursor() as cursor:
+                for step in range(25):
+                    cursor.execute(
+                        "INSERT INTO accounts VALUES (60, 1, '') ON DUPLICATE KEY UPDATE balance = balance + 1"
+                    )
+                    cursor.execute("SELECT balance FROM accounts WHERE id = 60")
+                    least = float(cursor.fetchone()[0]) if step % 2 else 0.0
+                    row = session.get_row(stack.keyspace, "accounts", 60, max_wait_ms=(0, 50)[step % 2])
+                    if row.value is None or row.freshness != "fresh":
+                        problems.append(f"{number}/{step}: {row}")
+                    elif float(row.value["balance"]) < step + 1:
+                        problems.append(f"{number}/{step}: {row} after {step + 1} own writes, {least} seen")
+
+    threads = [threading.Thread(target=follow, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+
+
+def test_without_its_owner_the_source_answers(stack: ServingStack, session: Session) -> None:
+    """The owner is killed: proved answers go on, from the source; when it is back, from the cache again."""
+    stack.run("REPLACE INTO accounts VALUES (70, 1, 'before')")
+    session.adopt(settled(stack))
+    assert session.get_row(stack.keyspace, "accounts", 70).served_from == "cache"
+    stack.kill("consume")
+    try:
+        with session.wrap(stack.connect(), shard=stack.shard) as connection, connection.cursor() as cursor:
+            cursor.execute("REPLACE INTO accounts VALUES (70, 1, 'while it is away')")
+        row = session.get_row(stack.keyspace, "accounts", 70)
+        assert (row.served_from, row.freshness) == ("source", "fresh")
+        assert row.value is not None
+        assert row.value["name"] == "while it is away"
+    finally:
+        stack.start("consume")
+    back: Row | None = eventually(
+        lambda: from_cache(session.get_row(stack.keyspace, "accounts", 70)),
+        timeout_s=60,
+        what="the owner's return",
+    )
+    assert back is not None
+    assert back.value is not None
+    assert back.value["name"] == "while it is away"
+
+
+def test_without_its_source_the_cache_answers_what_it_can_prove(
+    kafka: str, new_mariadb: Callable[[], MariaDBServer], tmp_path: Path, keyspace_name: str
+) -> None:
+    """MariaDB is killed: proved answers go on, the rest is 503 with the reason."""
+    server = new_mariadb()
+    with server.connect(autocommit=True) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE DATABASE shop")
+        cursor.execute("CREATE TABLE shop.t (id INT PRIMARY KEY, v INT)")
+    with ServingStack(tmp_path, kafka, server.address, keyspace_name, "shop") as stack, stack.client() as client:
+        session = client.session()
+        with session.wrap(stack.connect(), shard=stack.shard) as connection, connection.cursor() as cursor:
+            cursor.execute("INSERT INTO t VALUES (1, 1)")
+        eventually(lambda: from_cache(session.get_row(keyspace_name, "t", 1)), what="folding")
+        server.kill()
+        row = session.get_row(keyspace_name, "t", 1)
+        assert (row.served_from, row.freshness, row.value) == ("cache", "fresh", {"id": 1, "v": 1})
+        with pytest.raises(Unavailable) as caught:
+            session.get_row(keyspace_name, "t", 2)
+        assert caught.value.code == "source_unreachable"
+        server.restart()
+        eventually(lambda: not session.get_row(keyspace_name, "t", 2).found, what="the source's return")
+        assert stack.stop("serve") == 0
+        assert "Traceback" not in stack.log_of("serve")
