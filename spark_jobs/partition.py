@@ -132,7 +132,12 @@ class PartitionFold:
                 self._begun[event["shard"]] = event["epoch"]
 
     def commit(self) -> None:
-        """Make what is folded so far, head and offset with it, durable in one step."""
+        """Make what is folded so far, head and offset with it, durable in one step.
+
+        As in the live store, nothing folded is nothing written: no head of offset 0.
+        """
+        if not self._messages:
+            return
         self._files += 1
         self._entries.update(head_entries(self.state.head))
         self._rocks.ingest(self._entries, self.directory / f".ingest-{os.getpid()}-{self._files}.sst")

@@ -15,7 +15,8 @@ import pytest
 from freshet.commands.verify import live_checkpoint
 from spark_jobs.output import find_stores
 from spark_jobs.rebuild import RebuildRequest, checkpoint_offsets, rebuild
-from spark_jobs.verify import VerifyError, verify_stores
+from spark_jobs.verify import verify_stores
+from stream.locations import LocationError
 from tests.spark_jobs.topics import TestTopic, history, rows
 
 Topics = Callable[[int], TestTopic]
@@ -64,6 +65,6 @@ def test_the_live_state_equals_the_rebuild_to_its_checkpoint(spark: Any, topic: 
 def test_a_keyspace_that_nobody_consumes_cannot_be_verified(topic: Topics) -> None:
     """No owner: one clear error, before Spark is started."""
     filled = topic(1)
-    with pytest.raises(VerifyError) as refused:
+    with pytest.raises(LocationError) as refused:
         live_checkpoint(filled.bootstrap, filled.keyspace, [])
-    assert refused.value.code == "checkpoint_missing"
+    assert refused.value.code == "owner_unknown"

@@ -24,9 +24,8 @@ def live_items(directory: Path, messages: list[bytes | None]) -> Items:
     """The state that the live consumer's store has after ``messages``."""
     store = PartitionStore.open(directory, keyspace="shop", partition=0, topic_id="t1")
     store.fold(enumerate(messages))
-    items = list(store.items())
     store.close()
-    return items
+    return items_of(store.directory)
 
 
 @pytest.mark.parametrize(("batch", "spill_rows"), [(1, 1_000_000), (7, 3), (1000, 1), (1000, 25)])

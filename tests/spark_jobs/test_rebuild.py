@@ -132,6 +132,7 @@ def test_an_open_transaction_at_the_tail_is_left_out(spark: Any, topic: Topics, 
     )
 
 
+@pytest.mark.slow
 def test_a_killed_rebuild_leaves_no_half_output(spark: Any, topic: Topics, tmp_path: Path) -> None:
     """SIGKILL in the middle: nothing under the target's name; the next run removes the leftovers and succeeds."""
     filled = topic(2)
@@ -160,6 +161,7 @@ def test_a_killed_rebuild_leaves_no_half_output(spark: Any, topic: Topics, tmp_p
     shutil.rmtree(target)
 
 
+@pytest.mark.slow
 def test_spark_submit_runs_the_job_and_prints_its_outcome_as_json(topic: Topics, tmp_path: Path) -> None:
     """The documented command: JSON on success, code and hint on an error."""
     filled = topic(1)

@@ -71,9 +71,8 @@ class TestTopic:
             (message.offset(), message.value()) for message in read_range(self.bootstrap, self.name, partition, 0, stop)
         ]
         dead = store.fold(records)
-        items = list(store.items())
         store.close()
-        return items, len(dead)
+        return items_of(store.directory), len(dead)
 
 
 def items_of(directory: Path) -> Items:
