@@ -1,0 +1,177 @@
+"""Catalog tables from a transaction to a proven answer, over real servers and processes."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from freshet.local.mariadb import MariaDBAddress
+from serving.client import Session, Table
+from serving.wire import BadRequest, Conflict, Unavailable
+from stream.sources.mariadb.connection import ConnectionSettings
+from stream.sources.workload.catalog import WorkloadCatalog
+from tests.serving.stack import ServingStack, eventually
+from tokens import Vector
+
+
+@pytest.fixture(scope="module")
+def stack(kafka: str, mariadb: MariaDBAddress, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServingStack]:
+    """A running stack over an empty catalog."""
+    suffix = uuid.uuid4().hex[:10]
+    database = f"catalog_{suffix}"
+    with mariadb.connect(autocommit=True) as connection, connection.cursor() as cursor:
+        cursor.execute(f"CREATE DATABASE {database}")
+    directory = tmp_path_factory.mktemp("tables")
+    with ServingStack(directory, kafka, mariadb, f"hive{suffix}", database, kind="workload") as running:
+        yield running
+    with mariadb.connect(autocommit=True) as connection, connection.cursor() as cursor:
+        cursor.execute(f"DROP DATABASE {database}")
+
+
+@pytest.fixture
+def catalog(stack: ServingStack) -> Iterator[WorkloadCatalog]:
+    """A session of the catalog itself."""
+    address = stack.mariadb
+    settings = ConnectionSettings(address.host, address.port, address.user, address.password)
+    with WorkloadCatalog(settings, stack.database) as session:
+        yield session
+
+
+@pytest.fixture
+def session(stack: ServingStack) -> Iterator[Session]:
+    """A session that has seen nothing."""
+    with stack.client() as client:
+        yield client.session()
+
+
+def write(catalog: WorkloadCatalog, name: str, **fields: object) -> int:
+    """A committed transaction that writes the table; its version."""
+    txn = catalog.open_txn()
+    catalog.alloc_write_id(txn, name)
+    version = catalog.write_table(name, fields, txn)
+    catalog.commit(txn)
+    return version
+
+
+def read(stack: ServingStack, session: Session, catalog: WorkloadCatalog, name: str, max_wait_ms: int = 0) -> Table:
+    """The table, demanded with the list that the metastore gives to a new reader."""
+    db, _, table = name.partition(".")
+    return session.get_table(
+        db,
+        table,
+        catalog.valid_write_ids(name),
+        catalog.table_id(name),
+        catalog=stack.keyspace,
+        max_wait_ms=max_wait_ms,
+    )
+
+
+def test_each_commit_is_seen_through_its_list(stack: ServingStack, catalog: WorkloadCatalog, session: Session) -> None:
+    """A list that has a write is never answered by an image without it, and the cache catches up by itself."""
+    catalog.create_table("d.t")
+    for _ in range(10):
+        version = write(catalog, "d.t")
+        found = read(stack, session, catalog, "d.t")
+        assert found.value is not None
+        assert (found.value["version"], found.freshness) == (version, "fresh")
+    cached = eventually(lambda: read(stack, session, catalog, "d.t", 200).served_from == "cache", what="the cache")
+    assert cached
+
+
+def test_an_open_writer_does_not_disturb_readers(
+    stack: ServingStack, catalog: WorkloadCatalog, session: Session
+) -> None:
+    """A staged write is seen by its own reader alone, and by nobody after an abort."""
+    catalog.create_table("d.open")
+    version = write(catalog, "d.open")
+    txn = catalog.open_txn()
+    catalog.alloc_write_id(txn, "d.open")
+    staged = catalog.write_table("d.open", {"by": "writer"}, txn)
+    own_list, table_id = catalog.valid_write_ids("d.open", txn), catalog.table_id("d.open")
+    for _ in range(3):
+        others = read(stack, session, catalog, "d.open", 100)
+        assert others.value is not None
+        assert others.value["version"] == version
+        own = session.get_table("d", "open", own_list, table_id, catalog=stack.keyspace)
+        assert own.value is not None
+        assert (own.value["version"], own.served_from) == (staged, "source")
+    catalog.abort(txn)
+    after = read(stack, session, catalog, "d.open", 1_000)
+    assert after.value is not None
+    assert after.value["version"] == version
+
+
+def test_a_managed_table_needs_list_and_id(stack: ServingStack, catalog: WorkloadCatalog, session: Session) -> None:
+    """Without them nobody can prove anything: 400, whoever is asked."""
+    table_id = catalog.create_table("d.managed")
+    for write_ids, given in [(None, 0), (None, table_id), (catalog.valid_write_ids("d.managed"), 0)]:
+        with pytest.raises(BadRequest) as caught:
+            session.get_table("d", "managed", write_ids, given, catalog=stack.keyspace)
+        assert caught.value.code == "missing_write_ids"
+
+
+def test_an_external_table_has_no_list(stack: ServingStack, catalog: WorkloadCatalog, session: Session) -> None:
+    """The session's component alone decides."""
+    catalog.create_table("d.ext", "external")
+    version = catalog.write_table("d.ext")
+    session.observe(stack.shard, catalog.position()[0])
+    found = session.get_table("d", "ext", catalog=stack.keyspace, max_wait_ms=5_000)
+    assert found.value is not None
+    assert (found.value["version"], found.freshness, found.write_ids) == (version, "fresh", None)
+
+
+def test_a_dropped_and_recreated_table_is_told_by_its_id(
+    stack: ServingStack, catalog: WorkloadCatalog, session: Session
+) -> None:
+    """The same name and the same list, another id: 409, and with the new id the new table."""
+    catalog.create_table("d.again")
+    write(catalog, "d.again", generation=1)
+    old_list, old_id = catalog.valid_write_ids("d.again"), catalog.table_id("d.again")
+    assert session.get_table("d", "again", old_list, old_id, catalog=stack.keyspace).found
+    catalog.drop_table("d.again")
+    catalog.create_table("d.again")
+    write(catalog, "d.again", generation=2)
+    session.observe(stack.shard, catalog.position()[0])
+    found = read(stack, session, catalog, "d.again", 1_000)
+    assert found.value is not None
+    assert found.value["generation"] == 2
+    with pytest.raises(Conflict) as caught:
+        session.get_table("d", "again", old_list, old_id, catalog=stack.keyspace)
+    assert caught.value.code == "table_id_changed"
+
+
+def test_a_renamed_table_follows_its_name(stack: ServingStack, catalog: WorkloadCatalog, session: Session) -> None:
+    """After a rename the new name answers, the old one is known not to be there."""
+    catalog.create_table("d.before")
+    version = write(catalog, "d.before")
+    catalog.rename_table("d.before", "d.after")
+    session.observe(stack.shard, catalog.position()[0])
+    found = read(stack, session, catalog, "d.after", 1_000)
+    assert found.value is not None
+    assert found.value["version"] == version
+    gone = session.get_table("d", "before", f"d.before:1:{2**63 - 1}::", 1, catalog=stack.keyspace)
+    assert (gone.found, gone.freshness) == (False, "fresh")
+
+
+def test_a_list_ahead_of_the_source_is_refused(stack: ServingStack, catalog: WorkloadCatalog, session: Session) -> None:
+    """A write id that the source doesn't have either: 503, never an image without it."""
+    table_id = catalog.create_table("d.ahead")
+    write(catalog, "d.ahead")
+    with pytest.raises(Unavailable) as caught:
+        session.get_table("d", "ahead", f"d.ahead:99:{2**63 - 1}::", table_id, catalog=stack.keyspace, max_wait_ms=200)
+    assert caught.value.code == "source_behind"
+
+
+def test_tables_are_read_in_batches(stack: ServingStack, catalog: WorkloadCatalog) -> None:
+    """One demand, each table judged and failing for itself."""
+    table_id = catalog.create_table("d.batch")
+    write(catalog, "d.batch")
+    wanted = {"catalog": stack.keyspace, "db": "d", "table": "batch"}
+    listed = {**wanted, "valid_write_ids": catalog.valid_write_ids("d.batch"), "table_id": table_id}
+    body = httpx.post(f"{stack.url}/v1/tables:batch", json={"tables": [listed, wanted]}).json()
+    assert body["tables"][0]["table"]["version"] == 2
+    assert body["tables"][1]["code"] == "missing_write_ids"
+    assert Vector.parse(body["token"]).get(stack.shard) is not None
