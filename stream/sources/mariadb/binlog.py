@@ -20,6 +20,7 @@ from stream.sources.mariadb.events import HEADER_SIZE, Gtid
 from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.image import UndecodableValue
 from stream.sources.mariadb.rows import SchemaDiffers, TableDecoder
+from stream.sources.mariadb.schema import missing_table
 from stream.sources.mariadb.statements import Statement, classify
 from stream.sources.mariadb.table_map import BinlogFormatError, parse_table_map, table_name_of
 
@@ -73,6 +74,7 @@ class BinlogReader:
         self._reread: set[bytes] = set()
         self._transaction: _Transaction | None = None
         self._mapped: dict[str, int] = {}
+        self._announced: dict[str, tuple[str, DescribeTable]] = {}
         self._prepared: dict[tuple[int, bytes, bytes], frozenset[str]] = {}
 
     @property
@@ -168,11 +170,9 @@ class BinlogReader:
         return _Undecodable(name, reason)
 
     def _announce(self, name: str, reason: str) -> None:
+        """Goes out with the next transaction that does: the one being read may never be committed."""
         info = self._catalog.get(name)
-        transaction = self._current()
-        transaction.voids[name] = reason
-        if info is not None:
-            transaction.described[name] = info.describe()
+        self._announced[name] = (reason, missing_table(name) if info is None else info.describe())
 
     def _decoder(self, name: str, body: bytes) -> TableDecoder | None:
         info = self._catalog.get(name)
@@ -269,14 +269,19 @@ class BinlogReader:
             self._transaction = transaction
             self._end_statement(transaction)
             self._transaction = None
+        if not published:
+            transaction = _Transaction(transaction.gtid, self._spill_bytes)
+        for name, (reason, described) in self._announced.items():
+            transaction.voids.setdefault(name, reason)
+            transaction.described[name] = described
+        self._announced.clear()
         domain, server, sequence, _ = transaction.gtid
         self._position.add(domain, server, sequence)
-        changes: Sequence[Change] = self._changes(transaction) if published else []
         return SourceTransaction(
             f"MariaDB/{domain}-{server}-{sequence}",
             str(self._position),
             int.from_bytes(event[:4], "little"),
-            cast("list[Change]", changes),
+            cast("list[Change]", self._changes(transaction)),
         )
 
     def _changes(self, transaction: _Transaction) -> Sequence[Change]:
@@ -317,6 +322,9 @@ class BinlogReader:
             self._xa_end(transaction, statement)
         elif effect == "tables":
             self._ddl(transaction, statement)
+        elif effect == "database":
+            if self._catalog.include.may_include(statement.tables[0][0]):
+                transaction.voids.setdefault(EVERYTHING, statement.reason)
         elif effect == "all":
             log.warning("everything is void", reason=statement.reason, gtid=_gtid_text(transaction.gtid))
             transaction.voids.setdefault(EVERYTHING, statement.reason)

@@ -122,9 +122,7 @@ def translate(error: pymysql.err.Error, settings: ConnectionSettings) -> MariaDB
     return MariaDBError(f"MariaDB at {settings.name}: {text} ({code})")
 
 
-GRANTS_HINT = (
-    "GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT, SLAVE MONITOR ON *.* TO the user (the source's grants)"
-)
+GRANTS_HINT = "GRANT SELECT, REPLICATION SLAVE, BINLOG MONITOR ON *.* TO the user (what a source needs)"
 
 
 def fetch_all(connection: Connection, sql: str, arguments: Sequence[object] = ()) -> list[tuple[Any, ...]]:

@@ -120,8 +120,12 @@ class TableFilter:
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
 
+    def may_include(self, database: str) -> bool:
+        """Whether tables of a database can be among them."""
+        return database.lower() not in SYSTEM_DATABASES and (not self.databases or database in self.databases)
+
     def __call__(self, database: str, table: str) -> bool:
-        if database.lower() in SYSTEM_DATABASES or (self.databases and database not in self.databases):
+        if not self.may_include(database):
             return False
         name = f"{database}.{table}"
         if self.include and not any(fnmatch.fnmatchcase(name, pattern) for pattern in self.include):

@@ -35,6 +35,7 @@ log = structlog.get_logger(__name__)
 
 BACKOFF_FIRST_S = 0.1
 BACKOFF_MAX_S = 5.0
+_OUTAGES = {"fenced": "another source has this shard", "kafka_unreachable": "Kafka is away"}
 IMAGE_FORMAT = 1
 """Grows when the canonical image of any value changes: then everything published before is void."""
 
@@ -103,7 +104,7 @@ class MariaDBSource:
             try:
                 self._publish()
             except (PublisherLost, KafkaUnreachable) as error:
-                self._wait("Kafka is away" if error.code != "fenced" else "another source has this shard", error)
+                self._wait(_OUTAGES.get(error.code, "publisher lost"), error)
 
     def _publish(self) -> None:
         """One publisher's life. Raises `PublisherLost`, `KafkaUnreachable`."""
@@ -167,6 +168,7 @@ class MariaDBSource:
             self._ready(progress.position)
             for transaction in reader.transactions():
                 if transaction is None:
+                    self._backoff_s = BACKOFF_FIRST_S
                     continue
                 partly_out = bool(progress.partial_gtid)
                 publisher.publish(progress.fitted(transaction) if partly_out else transaction)
@@ -230,7 +232,6 @@ class MariaDBSource:
         if self._away:
             log.info("back", shard=self._options.shard, position=position)
         self._away = ""
-        self._backoff_s = BACKOFF_FIRST_S
         self._on_ready(position)
 
     def _wait(self, what: str, error: FreshetError) -> None:

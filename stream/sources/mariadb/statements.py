@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-Effect = Literal["none", "tables", "all", "commit", "rollback", "rollback_to", "xa_commit", "xa_rollback"]
+Effect = Literal["none", "tables", "database", "all", "commit", "rollback", "rollback_to", "xa_commit", "xa_rollback"]
 
 Name = tuple[str, str]
 """Database and table."""
@@ -17,7 +17,7 @@ Name = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """The effect of one statement. ``tables`` for "tables"; ``xid`` (format, gtrid, bqual) for the XA ones."""
+    """The effect of one statement. ``tables`` where it names some; ``xid`` (format, gtrid, bqual) for the XA ones."""
 
     effect: Effect
     tables: tuple[Name, ...] = ()
@@ -235,7 +235,8 @@ def _drop(tokens: _Tokens, sql: str) -> Statement:
     if word == "INDEX":
         return _index(tokens, sql)
     if word in ("DATABASE", "SCHEMA"):
-        return Statement("all", reason=_short(sql))
+        tokens.skip("IF", "EXISTS")
+        return Statement("database", ((tokens.name()[1], ""),), _short(sql))
     if word in _HARMLESS_OBJECTS or (word == "PREPARE"):
         return _NOTHING
     raise _NotUnderstood

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from stream.sources.mariadb.source import MariaDBSource, SourceOptions
 from stream.topics import ensure_topics
 from tests.sources.mariadb.conftest import Source, settings_of
 from tests.stream.committed import markers, records, rows
+from tokens.errors import FreshetError
 
 PARTITIONS = 3
 ROOT = Path(__file__).resolve().parents[3]
@@ -264,6 +266,20 @@ def test_a_transaction_that_is_partly_out_and_reads_otherwise_now_voids_everythi
     fitted = _Progress(point).fitted(otherwise)
     left = list(fitted.changes)[3:]
     assert [change.table for change in left if isinstance(change, VoidTable)] == ["*"]
+
+
+def test_the_named_grants_suffice(kafka: str, keyspace_name: str, source: Source) -> None:
+    """SELECT, REPLICATION SLAVE and BINLOG MONITOR are all that a source needs; the hint says so without them."""
+    source.run("CREATE TABLE t (id INT PRIMARY KEY)", "CREATE OR REPLACE USER few@'%' IDENTIFIED BY 'few'")
+    source.settings = replace(source.settings, user="few", password="few")
+    with pytest.raises(FreshetError) as caught, Running(kafka, keyspace_name, source):
+        pass
+    assert "BINLOG MONITOR" in caught.value.hint
+    source.run("GRANT SELECT, REPLICATION SLAVE, BINLOG MONITOR ON *.* TO few@'%'")
+    with Running(kafka, keyspace_name, source):
+        source.run("INSERT INTO t VALUES (1)")
+        until(lambda: images(kafka, keyspace_name) == source.selected("t"), "the row")
+    source.run("DROP USER few@'%'")
 
 
 def test_wrong_login_is_an_error_and_no_outage(kafka: str, keyspace_name: str, source: Source) -> None:
