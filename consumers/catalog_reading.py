@@ -147,7 +147,7 @@ def _may_fill_over(state: TableState, fill: TableFill, lo: Position, unservable:
     if state.created and not state.exists:
         return False, "the table was dropped"
     if state.pending:
-        return False, state.awaited()
+        return False, state.waits_for()
     if state.exists and state.name != fill.name:
         return False, f"the answer is of {fill.name}, the table is {state.name} here"
     if not unservable and (state.ids.known or state.kind == EXTERNAL):
@@ -170,7 +170,7 @@ def require_write_ids(name: str, kind: str, demand: Demand) -> None:
 
 def why_unservable(state: TableState, voids: Voids = ()) -> str:
     """Why the folded image may not be given to anybody, else empty."""
-    why = state.awaited()
+    why = state.waits_for()
     for (scope, shard), void in voids:
         if shard != state.shard or scope not in (EVERY_TABLE, state.name):
             continue

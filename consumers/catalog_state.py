@@ -36,8 +36,8 @@ class StagedImage(msgspec.Struct, array_like=True):
 class TableState(msgspec.Struct, array_like=True):
     """Everything folded about one table.
 
-    ``image`` answers a demand iff `awaited` is empty (design, *Catalog*: "its image follows the last write event and no
-    transaction that wrote it is pending").
+    ``image`` answers a demand iff `waits_for` is empty (design, *Catalog*: "its image follows the last write event and
+    no transaction that wrote it is pending").
     """
 
     table_id: int
@@ -69,7 +69,7 @@ class TableState(msgspec.Struct, array_like=True):
     void: str = ""
     """Why the image may not be served until a new one comes, else empty."""
 
-    def awaited(self) -> str:
+    def waits_for(self) -> str:
         """Why the image may not be served yet, else empty."""
         if not self.exists:
             return "the table does not exist" if self.created else "its CREATE has not come"

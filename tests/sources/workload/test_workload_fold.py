@@ -30,7 +30,7 @@ def _agrees(folded: Folded, catalog: WorkloadCatalog) -> None:
         assert state.image == truth.image
         if kind == "transactional":
             assert state.ids.text(name) == truth.write_ids
-        assert state.awaited() == ""
+        assert state.waits_for() == ""
 
 
 def _drain(folded: Folded, tail: WorkloadLog, translator: WorkloadTranslator) -> None:

@@ -148,6 +148,7 @@ def test_a_log_that_was_restored_to_an_earlier_state_starts_a_new_epoch(
     assert state is None or state.epoch == 1
 
 
+@pytest.mark.slow
 def test_a_source_killed_again_and_again_under_load_publishes_everything_once(
     new_session: Callable[[], WorkloadCatalog],
     mariadb: MariaDBAddress,

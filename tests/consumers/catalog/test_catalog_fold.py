@@ -1,0 +1,239 @@
+"""The catalog fold keeps an entry unservable exactly as long as nobody can vouch for its image."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from consumers.catalog_state import CatalogStateError, decode_binding, decode_table, encode_table
+from tests.consumers.catalog.events import Log
+
+
+def test_a_write_makes_the_entry_wait_for_its_image_and_its_writer() -> None:
+    """Unusable from the first write message; usable after both the fetched image and the writer's COMMIT."""
+    log = Log()
+    log.created()
+    log.alloc(1, 1)
+    assert log.table.waits_for() == ""
+    log.image("written", txn=1, write_id=1)
+    assert "pending" in log.table.waits_for()
+    log.image("image", b"v2", lo="HiveEvent/4", hi="HiveEvent/4")
+    assert "pending" in log.table.waits_for()
+    log.end(1, 1)
+    assert log.table.waits_for() == ""
+    assert log.table.image == b"v2"
+
+
+def test_a_commit_never_revives_an_image_older_than_the_last_write() -> None:
+    """With its image still out, the entry is not servable when its writer has committed."""
+    log = Log()
+    log.created()
+    log.alloc(1, 1)
+    log.image("written", txn=1, write_id=1)
+    log.end(1, 1)
+    assert "the image that follows is awaited" in log.table.waits_for()
+
+
+def test_an_image_that_was_read_before_the_last_write_is_none() -> None:
+    """An image whose lo lies before the last write event leaves the entry waiting."""
+    log = Log()
+    log.created()
+    log.image("written")
+    log.image("image", b"late", lo="HiveEvent/2", hi="HiveEvent/4")
+    assert log.table.waits_for()
+    assert log.table.image == b"v1"
+
+
+def test_an_abort_ends_the_writer_too() -> None:
+    """An entry made unusable by a write comes back after an ABORT: the seed forgets it."""
+    log = Log()
+    log.created()
+    log.alloc(1, 1)
+    log.image("written", txn=1, write_id=1)
+    log.image("image", b"v2", lo="HiveEvent/4", hi="HiveEvent/4")
+    log.end(1, 1, commit=False)
+    assert log.table.waits_for() == ""
+    assert log.table.ids.text("d.t") == f"d.t:1:{2**63 - 1}::1"
+
+
+def test_a_write_that_names_nobody_may_be_anybodys_who_holds_an_open_id() -> None:
+    """Every transaction with an open id on the table is pending then, and none if none is open."""
+    log = Log()
+    log.created()
+    log.alloc(1, 1)
+    log.alloc(2, 2)
+    log.end(1, 1)
+    log.alloc(3, 3)
+    log.image("written", b"v2")
+    assert log.table.pending == [(2, 2), (3, 3)]
+    log.end(3, 3)
+    log.end(2, 2, commit=False)
+    assert log.table.waits_for() == ""
+
+
+def test_a_staged_write_leaves_the_committed_image_servable() -> None:
+    """Where ABORT undoes writes, demands that don't see the writer are answered all the while."""
+    log = Log()
+    log.created()
+    for txn in (1, 2):
+        log.alloc(txn, txn)
+    log.image("written", b"mine", txn=1, write_id=1, staged=True)
+    log.image("written", b"mine again", txn=1, write_id=1, staged=True)
+    log.image("written", b"other", txn=2, write_id=2, staged=True)
+    assert (log.table.waits_for(), log.table.image) == ("", b"v1")
+    log.end(2, 2, commit=False)
+    assert log.table.image == b"v1"
+    log.end(1, 1)
+    assert (log.table.waits_for(), log.table.image, log.table.lo) == ("", b"mine again", f"HiveEvent/{log.ordinal}")
+    assert log.table.staged == []
+
+
+def test_a_void_holds_until_a_new_image_and_forgets_what_was_staged() -> None:
+    """What was staged before a void may have been overwritten unseen: its COMMIT does not make the entry servable."""
+    log = Log()
+    log.created()
+    log.alloc(1, 1)
+    log.image("written", b"maybe old", txn=1, write_id=1, staged=True)
+    log.void("d.t")
+    assert "voided" in log.table.waits_for()
+    log.end(1, 1)
+    assert "voided" in log.table.waits_for()
+    log.image("image", b"v3", lo=f"HiveEvent/{log.ordinal}", hi=f"HiveEvent/{log.ordinal}")
+    assert (log.table.waits_for(), log.table.image) == ("", b"v3")
+
+
+def test_a_commit_of_an_aborted_id_is_a_dead_letter_and_voids_the_list() -> None:
+    """A contradiction is reported, stops nobody, and nothing is proved by that list until the source sends its own."""
+    log = Log()
+    log.created()
+    log.alloc(1, 1)
+    log.end(1, 1, commit=False)
+    log.end(1, 1)
+    assert [letter.code for letter in log.dead] == ["commit_of_aborted"]
+    assert not log.table.ids.known
+    assert log.table.waits_for()
+    log.image("image", b"v2", write_ids="d.t:1:1::", lo=f"HiveEvent/{log.ordinal}")
+    assert log.table.ids.known
+    assert log.table.waits_for() == ""
+
+
+def test_a_jump_over_too_many_ids_waits_for_the_servers_own_list() -> None:
+    """Ten million unknown ids are not held as open one by one; a reset with the server's list mends it."""
+    log = Log()
+    log.created()
+    log.alloc(1, 10_000_001)
+    assert not log.table.ids.known
+    log.fold("WriteIdsReset", table_id=7, write_ids=f"d.t:10000000:{2**63 - 1}::", committed=False)
+    log.alloc(1, 10_000_001)
+    assert log.table.ids.text("d.t") == "d.t:10000001:10000001:10000001:"
+
+
+def test_a_commit_above_the_high_water_mark_holds_the_ids_between_as_open() -> None:
+    """A missed ALLOC must not make ids valid that nobody has seen commit."""
+    log = Log()
+    log.created()
+    log.end(9, 3)
+    assert log.table.ids.text("d.t") == "d.t:3:1:1,2:"
+
+
+def test_a_rename_stays_put_and_the_old_name_stands_for_nothing() -> None:
+    """The entry keeps its key; its list is printed under the new name; another table may take the old one."""
+    log = Log()
+    log.created()
+    log.alloc(1, 1)
+    log.bind("e.u", 7, previous="d.t")
+    assert (log.bound("d.t"), log.bound("e.u"), log.table.name) == (0, 7, "e.u")
+    log.bind("d.t", 8)
+    assert log.bound("d.t") == 8
+    assert log.table.name == "e.u"
+
+
+def test_a_dropped_table_never_comes_back_under_its_id() -> None:
+    """What is left of it is that it is gone; later events of its id change nothing."""
+    log = Log()
+    log.created()
+    log.alloc(1, 1)
+    log.image("dropped")
+    gone = log.value
+    log.alloc(2, 2)
+    log.end(1, 1)
+    log.image("written", b"ghost")
+    assert log.value == gone
+    assert log.table.waits_for() == "the table does not exist"
+
+
+def test_an_end_in_another_partition_makes_no_entry_here() -> None:
+    """Transaction events go to several partitions; tables that this one doesn't hold are not its business."""
+    log = Log()
+    log.end(1, 1)
+    log.bind("d.t", 7)
+    assert log.entries.keys() == {b"\x00name/d.t"}
+
+
+def test_a_later_epoch_starts_a_table_anew() -> None:
+    """After lost history nothing of the table's earlier epoch counts, and its events are ignored."""
+    log = Log()
+    log.created()
+    log.alloc(1, 1)
+    log.epoch, log.ordinal = 2, 0
+    log.bind("d.t", 7)
+    log.image("image", b"again", lo="HiveEvent/1")
+    assert (log.table.epoch, log.table.ids.hwm, log.table.waits_for()) == (2, 0, "")
+    log.epoch, log.ordinal = 1, 100
+    before = dict(log.entries)
+    log.alloc(5, 5)
+    log.bind("d.t", 9)
+    assert log.entries == before
+
+
+def test_bytes_that_are_no_state_are_refused() -> None:
+    """A damaged entry is an error that says so, never a table."""
+    with pytest.raises(CatalogStateError):
+        decode_table(b"\xc1")
+    with pytest.raises(CatalogStateError):
+        decode_binding(b"\x90")
+
+
+def _random_event(rng: random.Random, log: Log) -> tuple[str, dict[str, Any]]:
+    txn, write_id = rng.randint(1, 4), rng.randint(1, 6)
+    pairs = [{"table_id": 7, "write_id": write_id}]
+    image = {"table_id": 7, "name": "d.t", "kind": "transactional", "txn": rng.choice([0, txn]), "write_id": write_id}
+    image |= {"staged": rng.random() < 0.5, "image": rng.choice([None, b"x%d" % log.ordinal]), "write_ids": None}
+    image |= {"change": rng.choice(["created", "written", "written", "image"]), "lo": "", "hi": ""}
+    events: list[tuple[str, dict[str, Any]]] = [
+        ("AllocWriteId", {"table_id": 7, "txn": txn, "write_id": write_id, "reallocated": rng.random() < 0.2}),
+        ("TableImage", image),
+        ("CommitTxn", {"txn": txn, "write_ids": pairs}),
+        ("AbortTxn", {"txn": txn, "write_ids": pairs, "reconciled": False}),
+        ("WriteIdsReset", {"table_id": 7, "write_ids": f"d.t:{write_id}:{write_id}:{write_id}:", "committed": None}),
+        ("NameBinding", {"name": rng.choice(["d.t", "d.u"]), "table_id": 7, "previous_name": rng.choice(["", "d.t"])}),
+    ]
+    return rng.choice(events)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 2**32))
+def test_duplicates_change_nothing_and_every_state_is_canonical(seed: int) -> None:
+    """A repeated event is ignored, lists stay sorted and disjoint, and decode∘encode is the identity."""
+    rng = random.Random(seed)
+    log = Log()
+    done: list[tuple[int, str, dict[str, Any]]] = []
+    for _ in range(40):
+        name, fields = _random_event(rng, log)
+        log.fold(name, **fields)
+        done.append((log.ordinal, name, fields))
+        before = dict(log.entries)
+        again = rng.choice(done)
+        log.fold(again[1], again[0], **again[2])
+        assert log.entries == before
+        if b"\x017" in log.entries:
+            state = log.table
+            opened = [write_id for write_id, _ in state.ids.open]
+            assert opened == sorted(set(opened))
+            assert state.ids.aborted == sorted(set(state.ids.aborted) - set(opened))
+            assert max([*opened, *state.ids.aborted], default=0) <= state.ids.hwm
+            assert encode_table(state) == log.value

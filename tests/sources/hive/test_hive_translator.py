@@ -1,0 +1,156 @@
+"""Notification events become transactions, and one that can't be read voids no more than it may have touched."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from typing import Any
+
+import pytest
+
+from stream.events import (
+    AllocateWriteId,
+    BindName,
+    CommitTransaction,
+    OpenTransaction,
+    SourceTransaction,
+    TableImage,
+    VoidTable,
+)
+from stream.sources.hive.events import PASSED_OVER, WRITES
+from stream.sources.hive.messages import HiveMessageError, decode_message
+from stream.sources.hive.translator import HiveTranslator
+from tests.conformance.samples import rows
+from tests.consumers.catalog.metastore import Metastore
+
+
+def _translated(server: Metastore, **options: Any) -> list[SourceTransaction]:
+    translator = HiveTranslator(**options)
+    found = [translator.translate(row) for row in server.log]
+    return [transaction for transaction in found if transaction is not None]
+
+
+def _event(event_id: int, event_type: str, table: str | None = None, **message: Any) -> dict[str, Any]:
+    row = {"eventId": event_id, "eventTime": 1, "eventType": event_type, "db": "S" if table else None, "table": table}
+    return row | {"message": message}
+
+
+@pytest.fixture
+def server() -> Metastore:
+    """A full-ACID table ``s.a`` with one open writer."""
+    server = Metastore()
+    server.create("s.a", "full")
+    server.open_txns(2)
+    server.allocate("s.a", [1, 2])
+    return server
+
+
+def test_a_commit_carries_the_table_and_write_ids_that_it_ends(server: Metastore) -> None:
+    """COMMIT_TXN names no table: the pairs come from the allocations of a transaction whose OPEN was seen."""
+    server.end(2, commit=True)
+    *_, allocated, committed = _translated(server)
+    assert allocated.changes == [AllocateWriteId(1, 1, 1), AllocateWriteId(1, 2, 2)]
+    assert committed.changes == [CommitTransaction(2, ((1, 2),))]
+    assert committed.closed == (2,)
+    assert committed.gtid == committed.position == "HiveEvent/4"
+
+
+def test_a_transaction_whose_open_was_not_seen_is_left_to_be_looked_up(server: Metastore) -> None:
+    """A log that starts in the middle: the mapping may lack allocations, so it is not trusted."""
+    server.end(1, commit=True)
+    translator = HiveTranslator(names={"s.a": 1})
+    for row in server.log[2:]:
+        translator.translate(row)
+    assert translator.unresolved == [1]
+
+
+def test_a_restart_goes_on_with_the_open_transactions_of_the_topic(server: Metastore) -> None:
+    """What the topic remembers of open transactions is enough to end them under the next run."""
+    before = _translated(server)
+    known = {opened.txn: opened for transaction in before for opened in transaction.opened}
+    assert known[1] == OpenTransaction(1, ((1, 1),))
+    server.end(1, commit=False)
+    translator = HiveTranslator(open_transactions=known.values(), names={"s.a": 1})
+    ended = translator.translate(server.log[-1])
+    assert ended is not None
+    assert ended.closed == (1,)
+    assert [getattr(change, "write_ids", None) for change in ended.changes] == [((1, 1),)]
+
+
+def test_the_same_event_is_translated_once_and_a_gap_voids_everything(server: Metastore) -> None:
+    """Duplicates are passed over; events that the log should hold and doesn't may have touched any table."""
+    translator = HiveTranslator()
+    for row in server.log:
+        assert translator.translate(row) is not None
+        assert translator.translate(row) is None
+    later = translator.translate(_event(9, "CREATE_DATABASE"))
+    assert later is not None
+    assert later.changes == [VoidTable("*", "events 4 to 8 are missing from the log")]
+
+
+def test_every_event_type_of_the_sample_is_known() -> None:
+    """No event of a real log is passed over by accident."""
+    translator = HiveTranslator()
+    for row in rows("hive_log"):
+        transaction = translator.translate(row)
+        assert transaction is not None
+        assert not any(isinstance(change, VoidTable) for change in transaction.changes)
+
+
+@pytest.mark.parametrize("event_type", sorted(WRITES))
+def test_a_write_to_a_known_table_makes_its_image_awaited(server: Metastore, event_type: str) -> None:
+    """Partitions, statistics, constraints and the like are parts of a table: its entry waits for a new image."""
+    translator = HiveTranslator()
+    for row in server.log:
+        translator.translate(row)
+    written = translator.translate(_event(4, event_type, "A", writeId=2))
+    assert written is not None
+    assert written.changes == [TableImage(1, "s.a", "transactional", "written", txn=2, write_id=2)]
+
+
+@pytest.mark.parametrize("event_type", sorted(PASSED_OVER))
+def test_what_touches_no_table_only_moves_the_position(event_type: str) -> None:
+    """Databases, functions and catalogs have no entry yet."""
+    transaction = HiveTranslator().translate(_event(1, event_type))
+    assert transaction is not None
+    assert (transaction.changes, transaction.position) == ([], "HiveEvent/1")
+
+
+@pytest.mark.parametrize(
+    ("row", "scope"),
+    [
+        (_event(1, "ALTER_TABLE", "a", tableObjBeforeJson="{"), "s.a"),
+        (_event(1, "ALLOC_WRITE_ID_EVENT", "a", dbName="s", tableName="a", txnIdList=[1], writeIdList=[]), "s.a"),
+        (_event(1, "COMMIT_TXN", txnid="x"), "*"),
+        (_event(1, "OPEN_TXN", fromTxnId=5, toTxnId=1), "*"),
+        (_event(1, "SOMETHING_NEW", "a"), "s.a"),
+        (_event(1, "SOMETHING_NEW"), "*"),
+        (_event(1, "CREATE_TABLE", "a") | {"message": "H4sI-not base64"}, "s.a"),
+        (_event(1, "DROP_TABLE", "a") | {"message": None}, "s.a"),
+    ],
+)
+def test_an_event_that_cannot_be_read_voids_what_it_may_have_touched(row: dict[str, Any], scope: str) -> None:
+    """Its table if it names one, else everything; the stream goes on."""
+    transaction = HiveTranslator().translate(row)
+    assert transaction is not None
+    assert [change.table for change in transaction.changes if isinstance(change, VoidTable)] == [scope]
+
+
+def test_a_message_is_read_in_every_form_a_server_gives() -> None:
+    """Decoded, as JSON text, or as gzip in base64 (the default of Hive 4)."""
+    message = {"txnid": 7}
+    packed = base64.b64encode(gzip.compress(json.dumps(message).encode())).decode()
+    for form in (message, json.dumps(message), packed):
+        assert decode_message(form, "gzip(json-2.0)") == message
+    with pytest.raises(HiveMessageError):
+        decode_message(packed[:-8])
+
+
+def test_a_rename_binds_the_new_name_and_frees_the_old(server: Metastore) -> None:
+    """The columns hold the new name, the message the old; the id stays."""
+    server.rename("s.a", "w.b")
+    changes = _translated(server)[-1].changes
+    assert changes[0] == BindName("w.b", 1, "s.a")
+    assert isinstance(changes[-1], TableImage)
+    assert changes[-1].name == "w.b"
