@@ -39,6 +39,9 @@ ROW_OVERHEAD: Final = 24
 EVENT_OVERHEAD: Final = 256
 """Bytes that any other event is counted with, for each partition it goes to."""
 
+FRAME_OVERHEAD: Final = 64 * 1024
+"""Bytes that a message may have beside the rows' or the image."""
+
 
 class BatchError(FreshetError, ValueError):
     """A transaction that cannot be framed, or not now; code ``bad_transaction``."""
@@ -66,6 +69,17 @@ class Limits:
     """The open-transaction map is written whole in every so many-th state record,"""
     open_map_small: int = 32
     """and whenever it is not larger than this."""
+
+    def check(self, message_bytes_max: int) -> None:
+        """Raises `BatchError` ``bad_limits`` if a frame within these limits could be larger than a message may be."""
+        largest = max(self.bytes_max + self.image_bytes_max + self.key_bytes_max, self.table_image_bytes_max)
+        largest += FRAME_OVERHEAD
+        if largest > message_bytes_max or min(self.rows_max, self.bytes_max, self.batch_bytes) < 1:
+            raise BatchError(
+                f"a frame could reach {largest} bytes, a message holds {message_bytes_max}",
+                hint="lower the bound of a frame",
+                code="bad_limits",
+            )
 
 
 @dataclass(slots=True)

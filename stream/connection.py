@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from time import monotonic, sleep
 from typing import Any, Final, Self, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
@@ -15,6 +16,7 @@ T = TypeVar("T")
 
 REQUEST_TIMEOUT_S: Final = 5.0
 """How long a request that a person waits for may take before Kafka counts as away."""
+REPEAT_S: Final = 0.05
 
 _SILENT: Final = logging.getLogger("freshet.librdkafka")
 _SILENT.addHandler(logging.NullHandler())
@@ -29,6 +31,19 @@ _AWAY: Final = frozenset(
         KafkaError._TIMED_OUT_QUEUE,
         KafkaError.REQUEST_TIMED_OUT,
         KafkaError.BROKER_NOT_AVAILABLE,
+    }
+)
+
+_TRANSIENT: Final = frozenset(
+    {
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.OFFSET_NOT_AVAILABLE,
     }
 )
 
@@ -87,12 +102,22 @@ def kafka_error(error: KafkaException | KafkaError, bootstrap: str, doing: str) 
             f"no Kafka broker answers at {bootstrap} ({doing})", hint="is it running, and is this its address?"
         )
     text = cause.str() if isinstance(cause, KafkaError) else str(cause)
-    return KafkaRequestError(f"Kafka at {bootstrap} refused ({doing}): {text}")
+    missing = isinstance(cause, KafkaError) and cause.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+    hint = "is the keyspace's name right? its source makes the topics" if missing else ""
+    return KafkaRequestError(f"Kafka at {bootstrap} refused ({doing}): {text}", hint=hint)
 
 
-def asking(bootstrap: str, doing: str, request: Callable[[], T]) -> T:
-    """``request()``, with Kafka's exceptions as ours: `KafkaUnreachable` or `KafkaRequestError`."""
-    try:
-        return request()
-    except KafkaException as error:
-        raise kafka_error(error, bootstrap, doing) from error
+def asking(bootstrap: str, doing: str, request: Callable[[], T], *, patience_s: float = 0.0) -> T:
+    """``request()``, with Kafka's exceptions as ours: `KafkaUnreachable` or `KafkaRequestError`.
+
+    For ``patience_s`` it is repeated while the broker answers that it is about to know (a topic just made, a leader
+    just elected).
+    """
+    deadline = monotonic() + patience_s
+    while True:
+        try:
+            return request()
+        except KafkaException as error:
+            if error.args[0].code() not in _TRANSIENT or monotonic() >= deadline:
+                raise kafka_error(error, bootstrap, doing) from error
+        sleep(REPEAT_S)

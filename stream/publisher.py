@@ -26,12 +26,11 @@ from stream.connection import KafkaUnreachable, client_settings, kafka_error
 from stream.events import ResumePoint, SourceTransaction
 from stream.keys import Layout
 from stream.resume import Tail, read_tail
-from stream.topics import RETENTION_MS_MIN, check_topics, events_topic
+from stream.topics import MESSAGE_BYTES_MIN, RETENTION_MS_MIN, check_topics, events_topic
 from tokens.errors import FreshetError
 
 log = structlog.get_logger(__name__)
 
-MESSAGE_BYTES_MAX: Final = 8 * 1024 * 1024
 TRANSACTION_TIMEOUT_MS: Final = 10_000
 """A dead publisher's unfinished transaction holds readers up no longer than this, even if nobody takes its place."""
 REQUEST_TIMEOUT_S: Final = 30.0
@@ -120,6 +119,7 @@ class Publisher:
         self._interval_s = batch_interval_s
         self._idle_s = idle_marker_s
         self._limits = replace(limits or Limits(), batch_bytes=batch_bytes)
+        self._limits.check(MESSAGE_BYTES_MIN)
         self._clock = clock or SystemClock()
         self._changed = threading.Condition()
         self._framer: Framer | None = None
@@ -172,7 +172,7 @@ class Publisher:
                 "acks": "all",
                 "compression.type": "lz4",
                 "linger.ms": 2,
-                "message.max.bytes": MESSAGE_BYTES_MAX,
+                "message.max.bytes": MESSAGE_BYTES_MIN,
                 "batch.size": 1024 * 1024,
                 "queue.buffering.max.messages": 1_000_000,
                 "queue.buffering.max.kbytes": 256 * 1024,

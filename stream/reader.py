@@ -160,9 +160,14 @@ def _list_offsets(
 ) -> dict[int, int]:
     admin = AdminClient(client_settings(bootstrap))
     request = {TopicPartition(topic, partition): spec for partition in partitions}
-    futures = admin.list_offsets(request, isolation_level=level, request_timeout=timeout_s) if request else {}
-    doing = f"list offsets of {topic}"
-    return {place.partition: asking(bootstrap, doing, future.result).offset for place, future in futures.items()}
+    if not request:
+        return {}
+
+    def ask() -> dict[int, int]:
+        futures = admin.list_offsets(request, isolation_level=level, request_timeout=timeout_s)
+        return {place.partition: future.result().offset for place, future in futures.items()}
+
+    return asking(bootstrap, f"list offsets of {topic}", ask, patience_s=timeout_s)
 
 
 def read_range(

@@ -27,7 +27,8 @@ TIMESTAMP_LIMIT_MS: Final = 3650 * DAY_MS
 TIMESTAMP_BEFORE_MS_MIN: Final = 30 * DAY_MS
 MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024
 VISIBLE_POLL_S: Final = 0.02
-MESSAGE_BYTES_MIN: Final = 8 * 1024 * 1024
+MESSAGE_BYTES_MIN: Final = 12 * 1024 * 1024
+"""What a publisher may write in one message; a topic that takes less would stop it."""
 
 _TIMESTAMP_LIMITS: Final = {
     "message.timestamp.type": "CreateTime",
@@ -176,8 +177,13 @@ def _check(admin: Any, bootstrap: str, keyspace: str, partitions: int | None, ti
             code="wrong_partition_count",
         )
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic.name)
-    [future] = admin.describe_configs([resource], request_timeout=timeout_s).values()
-    found = asking(bootstrap, f"read the settings of {topic.name}", future.result)
+
+    def ask() -> Mapping[str, Any]:
+        [future] = admin.describe_configs([resource], request_timeout=timeout_s).values()
+        settings: Mapping[str, Any] = future.result()
+        return settings
+
+    found = asking(bootstrap, f"read the settings of {topic.name}", ask, patience_s=timeout_s)
     _check_settings(topic.name, {name: str(entry.value) for name, entry in found.items()})
     return topic
 

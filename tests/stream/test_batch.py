@@ -328,3 +328,14 @@ def test_ordinals_far_apart_start_a_new_frame() -> None:
     framer.add(_txn(2, [RowChange(key, VALUE, b"{}"), VoidTable("t", "x")]), 0, 2)
     frames = [decode(v)[1] for p, v in framer.take().records if decode(v)[0] == "RowFrame"]
     assert [frame["ordinals"] for frame in frames] == [[1], [1]]
+
+
+@pytest.mark.parametrize(
+    "limits", [Limits(bytes_max=16 << 20), Limits(table_image_bytes_max=16 << 20), Limits(rows_max=0)]
+)
+def test_limits_that_allow_a_frame_no_topic_takes_are_refused(limits: Limits) -> None:
+    """A message too large for the topic would stop the publisher for ever."""
+    Limits(bytes_max=8 << 20).check(12 << 20)
+    with pytest.raises(BatchError) as refused:
+        limits.check(12 << 20)
+    assert refused.value.code == "bad_limits"
