@@ -79,7 +79,8 @@ def view_row(head: Head, key: bytes, value: bytes | None) -> View:
     for void in voids:
         if (entry.epoch, entry.ordinal) <= (void.epoch, void.ordinal):
             kind, image, why = VOID, b"", f"voided at ordinal {void.ordinal} of epoch {void.epoch}"
-    current = found.epoch if found else entry.epoch
+    # The head is read before the entry: it may be of the epoch before.
+    current = max(found.epoch, entry.epoch) if found else entry.epoch
     return View(
         kind,
         image,

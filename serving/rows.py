@@ -168,7 +168,7 @@ class RowReads:
             question.space.epochs.learn(row.shard, row.epoch)
             if row.code == "history_lost":
                 raise history_lost(question.demand.vector, row.shard, row.epoch, row.watermark, row.why)
-            if row.served and (row.image is not None or question.key.exact):
+            if may_answer(row, question.key):
                 return self._from_cache(question, row)
             why = row.why if not row.served else "another spelling of the key may name a row"
         if question.space.source is None:
@@ -195,7 +195,7 @@ class RowReads:
         found = await prove(
             proof,
             lambda: self._flights.read(
-                (space.name, key.key),
+                (space.name, key.key, proof.epoch),  # of another epoch: of another history, whatever its numbers say
                 lambda landed: judge(proof, landed.position).proved,
                 lambda: self._fetch(question, row),
             ),
@@ -243,8 +243,7 @@ class RowReads:
         assert space.source is not None
         self._metrics.source_reads.inc()
         found = await space.source.read(table, key.values)
-        own_key = found.key == key.key if found.image is not None else key.exact
-        if row is not None and (row.filled or row.kind != VALUE) and own_key and table.cacheable:
+        if row is not None and table.cacheable and may_offer(row, space.source.shard, key, found):
             self._offer(question, row, found)
         return found
 
@@ -258,6 +257,21 @@ class RowReads:
             return await client.fill(fill)
 
         self._fills.offer(space.name, partition, send)
+
+
+def may_answer(row: Row, key: RowKey) -> bool:
+    """Whether the owner's answer may be given to the reader of ``key``: another spelling may name a row that exists."""
+    return row.served and (row.image is not None or key.exact)
+
+
+def may_offer(row: Row, shard: str, key: RowKey, found: SourceRow) -> bool:
+    """Whether what the source of ``shard`` said of ``key`` may be offered to the owner, who answered ``row``.
+
+    Not over a value of the stream; not for a row that is spelt otherwise, or may be; not where the owner takes the key
+    for another shard's: it would judge the fill by positions that have nothing to do with it.
+    """
+    own_key = found.key == key.key if found.image is not None else key.exact
+    return own_key and row.shard == shard and (row.filled or row.kind != VALUE)
 
 
 @lru_cache(maxsize=8192)
