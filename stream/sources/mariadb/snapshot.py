@@ -6,13 +6,14 @@ nothing in the rows is later, and everything up to it is in the rows. `@@gtid_bi
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import pymysql
 
@@ -37,6 +38,7 @@ T = TypeVar("T")
 SCHEMA_AGE_MAX_S = 5.0
 """A table's columns are read again after this; an unknown column makes them be read at once."""
 KEYS_MAX = 1000
+_COUNTER = re.compile(r" AUTO_INCREMENT=[0-9]+")
 _SCHEMA_CHANGED = frozenset({1054, 1146, 1412})
 
 
@@ -75,6 +77,14 @@ class SnapshotRead:
     table: TableInfo
 
 
+class _Known(NamedTuple):
+    """A table's columns, when they were read (monotonic seconds), and the definition that they are of."""
+
+    read_at: float
+    info: TableInfo
+    definition: str
+
+
 class SnapshotReader:
     """A bounded pool of sessions that read rows in consistent snapshots. Thread-safe.
 
@@ -88,7 +98,7 @@ class SnapshotReader:
         self._free = threading.BoundedSemaphore(sessions_max)
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
-        self._tables: dict[str, tuple[float, TableInfo]] = {}
+        self._tables: dict[str, _Known] = {}
         self._charsets: Charsets | None = None
         self._closed = False
 
@@ -104,7 +114,7 @@ class SnapshotReader:
 
     def table(self, name: str) -> TableInfo:
         """A table's columns as the source has them (up to `SCHEMA_AGE_MAX_S` ago). Raises as `read` does."""
-        return self._with_session(lambda session: self._table(session, name))
+        return self._with_session(lambda session: self._table(session, name)).info
 
     def position(self) -> ServerPosition:
         """The position of a snapshot taken now."""
@@ -191,19 +201,24 @@ class SnapshotReader:
     # -- reads -------------------------------------------------------------------------------------------------------
 
     def _read(self, session: Connection, name: str, keys: Sequence[Sequence[object]]) -> SnapshotRead:
-        info = self._table(session, name)
+        known = self._table(session, name)
         for attempt in (1, 2):
             try:
-                return self._read_snapshot(session, info, keys)
+                return self._read_snapshot(session, known, keys)
             except pymysql.err.MySQLError as error:
                 code = error.args[0] if error.args else 0
                 session.rollback()
                 if attempt == 2 or code not in _SCHEMA_CHANGED:
                     raise translate(error, self._settings) from error
-                info = self._table(session, name, fresh=True)
+            except _SchemaMoved as moved:
+                session.rollback()
+                if attempt == 2:
+                    raise MariaDBError(f"{name} is altered again and again while it is read") from moved
+            known = self._table(session, name, fresh=True)
         raise AssertionError("unreachable: the second attempt returns or raises")
 
-    def _read_snapshot(self, session: Connection, info: TableInfo, keys: Sequence[Sequence[object]]) -> SnapshotRead:
+    def _read_snapshot(self, session: Connection, known: _Known, keys: Sequence[Sequence[object]]) -> SnapshotRead:
+        info = known.info
         if not info.primary_key:
             raise MariaDBError(f"{info.name} has no primary key to read by", code="no_primary_key")
         at = begin_snapshot(session)
@@ -215,23 +230,43 @@ class SnapshotReader:
                 cursor.execute(sql, tuple(_sql_value(value) for value in key))
                 found = cursor.fetchone()
                 rows.append(SourceRow(canonical_key(info, found), canonical_row(info, found)) if found else None)
+        # The SELECT holds the table's definition until the rollback: what is shown now is what was read.
+        if _definition(session, info.database, info.table) != known.definition:
+            raise _SchemaMoved(info.name)
         session.rollback()
         hi = at.position if info.engine.lower() == "innodb" else _position(session).position
         return SnapshotRead(tuple(rows), at.position, hi, at.timestamp, info)
 
-    def _table(self, session: Connection, name: str, fresh: bool = False) -> TableInfo:
+    def _table(self, session: Connection, name: str, fresh: bool = False) -> _Known:
         known = self._tables.get(name)
-        if known is not None and not fresh and time.monotonic() - known[0] < SCHEMA_AGE_MAX_S:
-            return known[1]
+        if known is not None and not fresh and time.monotonic() - known.read_at < SCHEMA_AGE_MAX_S:
+            return known
         if self._charsets is None:
             self._charsets = read_charsets(session)
         database, _, table = name.partition(".")
+        # Before the columns: if the table is altered in between, the next read finds another definition, and rereads.
+        definition = _definition(session, database, table)
         info = read_table(session, self._charsets, database, table)
         if info is None:
             self._tables.pop(name, None)
             raise NoSuchTable(f"{self._settings.name} has no table {name}", hint="check database and table name")
-        self._tables[name] = (time.monotonic(), info)
-        return info
+        known = self._tables[name] = _Known(time.monotonic(), info, definition)
+        return known
+
+
+class _SchemaMoved(Exception):
+    """The table's definition is not the one that its columns were read by: a key may stand for another row."""
+
+
+def _definition(session: Connection, database: str, table: str) -> str:
+    """The table's own words for what it is, without the counter in them; "" if there is no such table."""
+    try:
+        [[_, text, *_]] = fetch_all(session, f"SHOW CREATE TABLE {quoted(database)}.{quoted(table)}")
+    except pymysql.err.ProgrammingError as error:
+        if error.args and error.args[0] in _SCHEMA_CHANGED:
+            return ""
+        raise
+    return _COUNTER.sub("", str(text))
 
 
 def _position(session: Connection) -> ServerPosition:
