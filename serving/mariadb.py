@@ -105,10 +105,10 @@ def row_table(info: TableInfo) -> RowTable:
 def _source_row(table: RowTable, found: SnapshotRead) -> SourceRow:
     if row_table(found.table).key != table.key:
         raise SchemaChanged(table.name)
-    row, position = found.rows[0], Position.parse(found.position)
+    row, lo, hi = found.rows[0], Position.parse(found.position), Position.parse(found.hi)
     if row is None:
-        return SourceRow(None, b"", position, found.timestamp)
-    return SourceRow(row.image, row.key, position, found.timestamp)
+        return SourceRow(None, b"", lo, hi, found.timestamp)
+    return SourceRow(row.image, row.key, lo, hi, found.timestamp)
 
 
 def translated(work: Callable[[], Found]) -> Found:

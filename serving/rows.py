@@ -72,9 +72,9 @@ class RowReads:
             try:
                 return await self._settle(question, *await self._ask(question))
             except SchemaChanged as changed:
-                self._tables.forget(space, name)
                 if last:
                     raise ReadError("source_failed", f"the key of {name} changes while it is read") from changed
+                await self._tables.renew(space, name)
         raise AssertionError("unreachable")
 
     async def read_many(
@@ -207,9 +207,9 @@ class RowReads:
         token = str(demand.vector) if demand.given else ""
         own = None
         if proof.epoch is not None:
-            token = advanced(token, proof.shard, proof.epoch, str(found.position))
+            token = advanced(token, proof.shard, proof.epoch, str(found.hi))
             if options is not NO_OPTIONS:
-                own = EventToken(found.timestamp, proof.shard, found.position, epoch=proof.epoch)
+                own = EventToken(found.timestamp, proof.shard, found.hi, epoch=proof.epoch)
         reason = f"read from the source at {found.position}: {verdict.why}; the cache: {why}"
         envelope = envelope_bytes("source", verdict.freshness, reason, token)
         return self._answer(question, "source", verdict.freshness, envelope, token, found.image, own)
@@ -250,8 +250,8 @@ class RowReads:
     def _offer(self, question: Question, row: Row, found: SourceRow) -> None:
         space, key = question.space, question.key.key
         partition = space.layout.partition_of(key)
-        position = str(found.position)
-        fill = Fill(0, space.name, partition, key, found.image, position, position, found.timestamp, row.stamp)
+        lo, hi = str(found.position), str(found.hi)
+        fill = Fill(0, space.name, partition, key, found.image, lo, hi, found.timestamp, row.stamp)
 
         async def send(client: OwnerClient) -> Filled:
             return await client.fill(fill)

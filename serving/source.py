@@ -17,12 +17,14 @@ Found = TypeVar("Found")
 class SourceRow(NamedTuple):
     """What the source said of a key. ``key``: the row's own, as in the store; ``image`` None: there is no such row.
 
-    ``position``: of the snapshot that it was read in. ``timestamp``: the source's seconds, for display.
+    ``position``: of the snapshot that it was read in; ``hi``: nothing in the row is later (the same, but for engines
+    without snapshots). ``timestamp``: the source's seconds, for display.
     """
 
     image: bytes | None
     key: bytes
     position: Position
+    hi: Position
     timestamp: int = 0
 
 

@@ -81,17 +81,22 @@ class Tables:
                 raise
             # Nobody can be asked: a key in a form that was right is looked up under that key, or not found there.
             return known[1]
+        return self._keep(space, name, found)
+
+    async def renew(self, space: RowSpace, name: str) -> None:
+        """Has the source describe the table: an owner may not have folded yet that it was altered. Raises as `get`."""
+        self._known.pop((space.name, name), None)
+        if space.source is not None:
+            self._keep(space, name, await space.source.describe(name))
+
+    def _keep(self, space: RowSpace, name: str, found: RowTable | None) -> RowTable:
         if found is None:
-            self.forget(space, name)
+            self._known.pop((space.name, name), None)
             raise ReadError("unknown_table", f"keyspace {space.name} has no table {name}")
         if len(self._known) >= TABLES_MAX:
             self._known.clear()
         self._known[space.name, name] = (self._clock() + self._keep_s, found)
         return found
-
-    def forget(self, space: RowSpace, name: str) -> None:
-        """Has the table described again at its next read."""
-        self._known.pop((space.name, name), None)
 
     async def _describe(self, space: RowSpace, name: str) -> RowTable | None:
         away: OwnerAway | None = None

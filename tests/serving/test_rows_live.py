@@ -314,6 +314,19 @@ def test_a_changed_primary_key_is_noticed(stack: ServingStack, session: Session)
     eventually(reread, what="the new key")
 
 
+def test_a_key_that_now_means_another_row_is_never_answered_by_the_old_one(
+    stack: ServingStack, session: Session
+) -> None:
+    """The primary key moves to another column of the same type: from the DDL on, pk 7 is the row with b = 7."""
+    stack.run("CREATE TABLE swap (a INT, b INT, PRIMARY KEY (a))", "INSERT INTO swap VALUES (7, 1), (1, 7)")
+    session.adopt(settled(stack))
+    assert session.get_row(stack.keyspace, "swap", 7).value == {"a": 7, "b": 1}
+    with session.wrap(stack.connect(), shard=stack.shard) as connection, connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE swap DROP PRIMARY KEY, ADD PRIMARY KEY (b)")
+    for _ in range(50):
+        assert session.get_row(stack.keyspace, "swap", 7).value == {"a": 1, "b": 7}
+
+
 def test_concurrent_followers_never_miss_their_writes(stack: ServingStack) -> None:
     """Many sessions that write and read the same rows: each sees at least its own last write."""
     problems: list[str] = []
