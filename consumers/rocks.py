@@ -30,6 +30,7 @@ from rocksdict import (
 )
 
 from consumers.errors import StoreCorruptError, translate
+from consumers.rocks_check import check_directory
 
 BLOCK_CACHE_BYTES: Final = 64 << 20
 """One cache for all stores of a process."""
@@ -71,6 +72,7 @@ def store_options() -> Options:
     options.set_write_buffer_size(1 << 20)
     options.set_max_open_files(512)
     options.set_keep_log_file_num(3)
+    options.set_max_manifest_file_size(256 << 10)
     options.set_max_log_file_size(1 << 20)
     options.set_stats_dump_period_sec(0)
     return options
@@ -83,11 +85,17 @@ class Rocks:
         self.path = path
         self._read_only = read_only
         self._swap = Lock()
+        self._stuck = False
+        """An ingest failed: RocksDB may refuse all writes until it is opened again."""
         self._db = self._open()
 
     def _open(self) -> Rdict:
         if self._read_only and not (self.path / "CURRENT").exists():
             raise StoreCorruptError(f"{self.path} holds no RocksDB", hint="name a store directory")
+        try:
+            check_directory(self.path)
+        except OSError as error:
+            raise translate(error, str(self.path)) from error
         access = AccessType.read_only(False) if self._read_only else AccessType.read_write()
         try:
             return Rdict(str(self.path), store_options(), access_type=access)
@@ -123,16 +131,15 @@ class Rocks:
         ``scratch`` is where the file is built: same file system, removed on failure.
         """
         try:
-            writer = SstFileWriter(store_options())
-            writer.open(str(scratch))
-            for key in _sorted_in_runs(entries):
-                writer[key] = entries[key]
-            writer.finish()
-            size = int(writer.file_size())
+            size = _build(entries, scratch)
             options = IngestExternalFileOptions()
             options.set_move_files(True)
             options.set_allow_blocking_flush(False)
+            if self._stuck:
+                self.reopen()
+            self._stuck = True
             self._db.ingest_external_file([str(scratch)], options)
+            self._stuck = False
         except Exception as error:
             scratch.unlink(missing_ok=True)
             raise translate(error, str(self.path)) from error
@@ -146,9 +153,12 @@ class Rocks:
             raise translate(error, str(path)) from error
 
     def reopen(self) -> None:
-        """Closes and opens again: the way out of RocksDB's background-error state after a full disk."""
+        """Closes and opens again: the way out of RocksDB's background-error state after a full disk.
+
+        Only done when a whole file could be written again; reads wait meanwhile.
+        """
         with self._swap:
-            self._db.close()
+            self.close()
             self._db = self._open()
 
     def property(self, name: str) -> int:
@@ -166,6 +176,15 @@ class Rocks:
             return
         except Exception as error:
             raise translate(error, str(self.path)) from error
+
+
+def _build(entries: Mapping[bytes, bytes], path: Path) -> int:
+    writer = SstFileWriter(store_options())
+    writer.open(str(path))
+    for key in _sorted_in_runs(entries):
+        writer[key] = entries[key]
+    writer.finish()
+    return int(writer.file_size())
 
 
 def _scan(snapshot: Any, start: bytes, end: bytes | None, place: str) -> Iterator[tuple[bytes, bytes]]:

@@ -24,7 +24,6 @@ from typing import Any, Final
 from consumers.digest import digest_items
 from consumers.errors import (
     HINT_LOCKED,
-    DiskFullError,
     RebuildNeededError,
     StoreCorruptError,
     StoreError,
@@ -52,7 +51,6 @@ ROCKS_NAME: Final = "db"
 _LOCK_NAME: Final = "lock"
 _SCRATCH_NAME: Final = "commit.sst"
 _META_END: Final = b"\x01"
-_SPARE_BYTES: Final = 8 << 20
 _EMPTY: Final[dict[bytes, bytes]] = {}
 
 
@@ -227,13 +225,7 @@ class PartitionStore:
         frozen = self._frozen
         scratch = self.directory / _SCRATCH_NAME
         try:
-            try:
-                size = self._rocks.ingest(frozen, scratch)
-            except DiskFullError:
-                if not self._has_space(frozen):
-                    raise
-                self._rocks.reopen()
-                size = self._rocks.ingest(frozen, scratch)
+            size = self._rocks.ingest(frozen, scratch)
         except StoreError as error:
             self._note(error)
             raise
@@ -241,12 +233,6 @@ class PartitionStore:
         self.committed_offset = self._frozen_offset
         self._keep_layout(self.visible.layout)
         return Commit(self._frozen_offset, len(frozen), size, time.perf_counter() - started)
-
-    def _has_space(self, frozen: dict[bytes, bytes]) -> bool:
-        """Whether a failed write may be RocksDB's memory of a full disk rather than a full disk."""
-        space = os.statvfs(self.directory)
-        wanted = sum(map(len, frozen.values())) + sum(map(len, frozen)) + _SPARE_BYTES
-        return space.f_bavail * space.f_frsize > wanted
 
     def _keep_layout(self, layout: str) -> None:
         if layout and self.manifest.layout != layout:

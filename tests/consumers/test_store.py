@@ -1,0 +1,370 @@
+"""The store of a partition: commits, crashes, what it refuses."""
+
+from __future__ import annotations
+
+import json
+import resource
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from consumers.errors import DiskFullError, RebuildNeededError, StoreCorruptError, StoreLockedError, StoreNewerError
+from consumers.manifest import MANIFEST_NAME, read_manifest, write_manifest
+from consumers.partitions import check_range, open_store
+from consumers.state import FOLD_VERSION, Changes, Head, Lineage, Void, head_entries
+from consumers.store import PartitionStore, StoreView
+from tests.consumers.histories import key, marker, start, value
+
+LINEAGE = Lineage(1, 0, 0, "", 0, "MariaDB/0-1-0")
+
+
+def open_at(directory: Path, topic_id: str = "topic-1", layout: str = "") -> PartitionStore:
+    """The store that all tests here use."""
+    return PartitionStore.open(directory, keyspace="shop", partition=3, topic_id=topic_id, layout=layout)
+
+
+def crash(store: PartitionStore) -> None:
+    """What a kill leaves: nothing that was not committed."""
+    store.close(commit=False)
+
+
+def change(offset: int, entries: dict[bytes, bytes], **more: object) -> Changes:
+    """Changes of the message before ``offset``."""
+    return Changes(offset, entries, {"shop/0": LINEAGE._replace(ordinal=offset)})._replace(**more)
+
+
+keys = st.integers(0, 20).map(key)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("apply"), st.dictionaries(keys, st.binary(max_size=40), max_size=5)),
+        st.tuples(st.just("commit"), st.none()),
+        st.tuples(st.just("freeze"), st.none()),
+        st.tuples(st.just("write"), st.none()),
+        st.tuples(st.just("crash"), st.none()),
+        st.tuples(st.just("close"), st.none()),
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps)
+def test_after_any_schedule_of_commits_and_crashes_the_store_equals_a_dict(plan: list[tuple[str, dict]]) -> None:
+    """Whatever is committed is there after a crash, with exactly its offset, and nothing else is."""
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        store = open_at(directory)
+        model: dict[bytes, bytes] = {}
+        kept, kept_offset = dict(model), 0
+        frozen: tuple[dict[bytes, bytes], int] | None = None
+        for step, entries in plan:
+            if step == "apply":
+                store.apply(change(store.state.head.offset + 1, entries))
+                model |= entries
+            elif step in ("commit", "close"):
+                store.commit() if step == "commit" else store.close()
+                kept, kept_offset, frozen = dict(model), store.state.head.offset, None
+            elif step == "freeze":
+                frozen = (dict(model), store.state.head.offset) if store.freeze() else frozen
+            elif step == "write":
+                store.write()
+                kept, kept_offset, frozen = (*frozen, None) if frozen else (kept, kept_offset, None)
+            if step in ("crash", "close"):
+                crash(store)
+                store = open_at(directory)
+                model, frozen = dict(kept), None
+            assert store.committed_offset == kept_offset
+            assert {k: store.get(k) for k in model} == model
+            everything = dict(store.items())
+            assert everything == model | head_entries(store.state.head)
+            assert list(everything) == sorted(everything)
+        crash(store)
+
+
+def test_equal_states_have_equal_digests_whatever_the_commits(tmp_path: Path) -> None:
+    """A digest depends on the folded state alone, not on when it was committed or compacted."""
+    digests = set()
+    for name, every in (("a", 1), ("b", 7), ("c", 1000)):
+        store = open_at(tmp_path / name)
+        for offset in range(1, 101):
+            store.apply(change(offset, {key(offset % 13): b"%d" % offset}))
+            if offset % every == 0:
+                store.commit()
+        digests.add(store.digest())
+        store.close()
+        with StoreView(tmp_path / name / "shop" / "3") as view:
+            digests.add(view.digest())
+    assert len(digests) == 1
+
+
+def test_folding_while_a_commit_is_written_loses_nothing(tmp_path: Path) -> None:
+    """Readers see every entry at any moment of a commit that runs beside the fold."""
+    store = open_at(tmp_path)
+    store.fold([(0, start()), (1, marker(1))])
+    stop = threading.Event()
+    wrong: list[str] = []
+
+    def read() -> None:
+        while not stop.is_set():
+            head = store.visible
+            for number in range(2, head.lineages["shop/0"].ordinal + 1, 97):
+                found = store.get(key(number))
+                if found is None or b"image-%d" % number not in found:
+                    wrong.append(f"{number}: {found!r}")
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for base in range(2, 20_000, 500):
+        store.fold([(n, value(n, b"image-%d" % n, n)) for n in range(base, base + 500)])
+        store.freeze()
+        writing = threading.Thread(target=store.write)
+        writing.start()
+        writing.join(0.002)
+    stop.set()
+    reader.join()
+    store.close()
+    assert wrong == []
+
+
+def test_the_watermark_is_published_after_the_entries_it_covers(tmp_path: Path) -> None:
+    """A reader that takes the head first never finds an entry older than the watermark it judges by."""
+    store = open_at(tmp_path)
+    store.fold([(0, start()), (1, marker(1))])
+    stop = threading.Event()
+    wrong: list[tuple[int, int]] = []
+
+    def read() -> None:
+        while not stop.is_set():
+            mark = store.visible.lineages["shop/0"].watermark_ordinal
+            found = store.get(key(1))
+            ordinal = int.from_bytes(found[1:9], "big") if found else 1
+            if ordinal < mark:
+                wrong.append((ordinal, mark))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for number in range(2, 4000):
+        store.fold([(2 * number, value(1, b"%d" % number, number)), (2 * number + 1, marker(number))])
+    stop.set()
+    reader.join()
+    crash(store)
+    assert wrong == []
+
+
+def test_a_message_below_the_offset_is_passed_over(tmp_path: Path) -> None:
+    """Redelivery after a rebalance folds nothing twice."""
+    store = open_at(tmp_path)
+    messages = [(0, start()), (1, marker(1)), (2, value(1, b"a", 2))]
+    store.fold(messages)
+    before = store.digest()
+    store.fold(messages)
+    assert store.digest() == before
+    crash(store)
+
+
+def test_a_checkpoint_is_the_state_at_its_offset(tmp_path: Path) -> None:
+    """A checkpoint opens by itself, with the digest that the live store had, whatever happens to that afterwards."""
+    store = open_at(tmp_path / "live")
+    store.apply(change(1, {key(1): b"one"}))
+    digest = store.digest()
+    manifest = store.checkpoint(tmp_path / "copies" / "at1")
+    store.apply(change(2, {key(1): b"two"}))
+    store.commit()
+    assert manifest.offset == 1
+    with StoreView(tmp_path / "copies" / "at1") as view:
+        assert view.digest() == digest
+        assert view.manifest == manifest
+        assert view.head.offset == 1
+    store.close()
+
+
+def test_a_checkpoint_can_be_put_in_the_place_of_a_store(tmp_path: Path) -> None:
+    """A snapshot copied to a new data directory goes on from its offset."""
+    store = open_at(tmp_path / "live")
+    store.apply(change(5, {key(1): b"one"}))
+    store.checkpoint(tmp_path / "copy")
+    store.close()
+    shutil.copytree(tmp_path / "copy", tmp_path / "other" / "shop" / "3")
+    moved = open_at(tmp_path / "other")
+    assert moved.state.head.offset == 5
+    assert moved.get(key(1)) == b"one"
+    moved.close()
+
+
+def test_a_live_store_can_be_viewed_beside_its_owner(tmp_path: Path) -> None:
+    """`freshet inspect` reads what is committed while the owner goes on."""
+    store = open_at(tmp_path)
+    store.apply(change(1, {key(1): b"one"}))
+    store.commit()
+    store.apply(change(2, {key(2): b"two"}))
+    with StoreView(tmp_path / "shop" / "3") as view:
+        assert (view.get(key(1)), view.get(key(2)), view.head.offset) == (b"one", None, 1)
+    store.close()
+
+
+def test_a_second_owner_is_refused(tmp_path: Path) -> None:
+    """Two processes never write one store."""
+    store = open_at(tmp_path)
+    with pytest.raises(StoreLockedError, match="another process"):
+        open_at(tmp_path)
+    store.close()
+    open_at(tmp_path).close()
+
+
+def test_a_store_of_a_newer_format_is_refused_and_left_alone(tmp_path: Path) -> None:
+    """An older Freshet does not touch what it can't read."""
+    open_at(tmp_path).close()
+    directory = tmp_path / "shop" / "3"
+    manifest = read_manifest(directory)
+    assert manifest is not None
+    write_manifest(directory, replace(manifest, format_version=99))
+    with pytest.raises(StoreNewerError, match="format 99"):
+        open_at(tmp_path)
+    with pytest.raises(StoreNewerError):
+        open_store(tmp_path, "shop", 3, "topic-1")
+    assert directory.exists()
+
+
+@pytest.mark.parametrize(
+    ("field", "code"), [("topic_id", "topic_changed"), ("partition", "topic_changed"), ("layout", "layout_changed")]
+)
+def test_a_store_of_another_history_is_not_continued(tmp_path: Path, field: str, code: str) -> None:
+    """Another topic id, partition or layout means a rebuild, said with its code, never a silent reset."""
+    open_at(tmp_path, layout="xxh3_64;partitions=4").close()
+    directory = tmp_path / "shop" / "3"
+    manifest = read_manifest(directory)
+    assert manifest is not None
+    write_manifest(directory, replace(manifest, **{field: 7 if field == "partition" else "xxh3_64;partitions=9"}))
+    with pytest.raises(RebuildNeededError) as caught:
+        open_at(tmp_path, layout="xxh3_64;partitions=4")
+    assert caught.value.code == code
+
+
+@pytest.mark.parametrize("where", ["manifest", "head"])
+def test_a_store_of_another_fold_version_is_rebuilt(
+    tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes that another fold made are not mixed with this one's."""
+    store = open_at(tmp_path)
+    store.apply(change(1, {key(1): b"one"}))
+    store.close()
+    if where == "manifest":
+        directory = tmp_path / "shop" / "3"
+        manifest = read_manifest(directory)
+        assert manifest is not None
+        write_manifest(directory, replace(manifest, fold_version=FOLD_VERSION - 1))
+    else:
+        monkeypatch.setattr("consumers.store.FOLD_VERSION", FOLD_VERSION + 1)
+    with pytest.raises(RebuildNeededError) as caught:
+        open_at(tmp_path)
+    assert caught.value.code == "fold_changed"
+
+
+def test_a_replaced_store_is_moved_aside_and_kept(tmp_path: Path) -> None:
+    """A rebuild deletes nothing: the old directory is beside the new one."""
+    store = open_at(tmp_path)
+    store.apply(change(9, {key(1): b"one"}))
+    store.close()
+    fresh, why = open_store(tmp_path, "shop", 3, "topic-2")
+    assert why is not None
+    assert why.code == "topic_changed"
+    assert fresh.state.head.offset == 0
+    assert (tmp_path / "shop" / "3.replaced-1" / MANIFEST_NAME).exists()
+    fresh.close()
+
+
+def test_an_offset_outside_the_topic_is_a_rebuild_and_a_cut_topic_a_refusal(tmp_path: Path) -> None:
+    """An offset that the topic doesn't have is never reset in silence; nor is a store begun in the middle."""
+    store = open_at(tmp_path)
+    check_range(store, "t", 0, 0)
+    with pytest.raises(Exception, match="begins at offset 5") as cut:
+        check_range(store, "t", 5, 9)
+    assert cut.value.code == "topic_cut"  # type: ignore[attr-defined]
+    store.apply(change(7, {}))
+    check_range(store, "t", 5, 7)
+    for low, high in ((0, 6), (8, 9)):
+        with pytest.raises(RebuildNeededError, match="the store is at 7"):
+            check_range(store, "t", low, high)
+    crash(store)
+
+
+def test_the_head_survives_with_voids_and_layout(tmp_path: Path) -> None:
+    """Watermarks, voids, layout and offset are committed with the entries."""
+    store = open_at(tmp_path)
+    lineage = Lineage(2, 10, 9, "MariaDB/0-1-9", 1_700_000_000, "MariaDB/0-1-1")
+    voids = {("*", "shop/0"): Void(2, 3, ""), ("shop.items", "shop/0"): Void(2, 5, "MariaDB/0-1-5")}
+    store.apply(Changes(4, {}, {"shop/0": lineage}, voids, "xxh3_64;partitions=4"))
+    store.close()
+    again = open_at(tmp_path)
+    assert again.state.head == Head(4, "xxh3_64;partitions=4", {"shop/0": lineage}, voids)
+    assert again.manifest.layout == "xxh3_64;partitions=4"
+    again.close()
+
+
+@pytest.fixture
+def file_size_limit() -> Iterator[object]:
+    """Sets how large a file may become, as a full disk would, and takes the limit away afterwards."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def limit(size: int | None) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (before[0] if size is None else size, before[1]))
+
+    yield limit
+    limit(None)
+
+
+def test_a_full_disk_loses_nothing_and_the_next_commit_goes_on(tmp_path: Path, file_size_limit) -> None:  # type: ignore[no-untyped-def]
+    """A commit that finds no space says so; reads and folding go on, and the same rows are committed later."""
+    store = open_at(tmp_path)
+    store.apply(change(1, {key(1): b"one"}))
+    store.commit()
+    rows = {key(number): b"%d" % number * 500 for number in range(200)}
+    store.apply(change(2, rows))
+    file_size_limit(4096)
+    try:
+        with pytest.raises(DiskFullError) as caught:
+            store.commit()
+        assert caught.value.code == "disk_full"
+        assert store.get(key(7)) == rows[key(7)]
+        store.apply(change(3, {key(7): b"newer"}))
+        with pytest.raises(DiskFullError):
+            store.commit()
+    finally:
+        file_size_limit(None)
+    assert store.committed_offset == 1
+    store.commit()
+    assert store.committed_offset == 3
+    crash(store)
+    again = open_at(tmp_path)
+    assert again.get(key(7)) == b"newer"
+    assert again.get(key(8)) == rows[key(8)]
+    again.close()
+
+
+def test_a_damaged_manifest_is_corruption(tmp_path: Path) -> None:
+    """Any other byte in manifest.json is noticed."""
+    open_at(tmp_path).close()
+    path = tmp_path / "shop" / "3" / MANIFEST_NAME
+    whole = path.read_bytes()
+    fields = json.loads(whole)
+    path.write_text(json.dumps(fields | {"topic_id": "topic-2"}))
+    with pytest.raises(StoreCorruptError):
+        open_at(tmp_path, topic_id="topic-2")
+    for at in range(len(whole)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x04]) + whole[at + 1 :])
+        try:
+            found = read_manifest(path.parent)
+        except StoreCorruptError:
+            continue
+        assert found is not None
+        assert found.topic_id == "topic-1"  # a blank that became another blank changes nothing
+    path.unlink()
+    with pytest.raises(StoreCorruptError, match="no manifest"):
+        open_at(tmp_path)
