@@ -25,7 +25,7 @@ _REF = "#/components/schemas/{name}"
 
 _ERRORS = {
     "400": "The request is wrong: `bad_token`, `bad_key`, `bad_parameter`, `bad_body`, `missing_write_ids`, "
-    "`missing_table_id`, `bad_write_ids`.",
+    "`bad_write_ids`.",
     "401": "`unauthorized`: no valid bearer token.",
     "409": "`history_lost`: the source lost what the token had seen; go on with the `token` of this answer. "
     "`table_id_changed`: the table was dropped and created again.",
