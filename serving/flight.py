@@ -12,10 +12,10 @@ Result = TypeVar("Result")
 class Flights(Generic[Result]):
     """Reads under way, by key. One event loop; holds nothing once the reads are done."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_shared: Callable[[], None] = lambda: None) -> None:
+        """``on_shared`` is called for each read that somebody else's flight answered."""
         self._under_way: dict[Hashable, asyncio.Task[Result]] = {}
-        self.shared = 0
-        """Reads that were answered by somebody else's flight."""
+        self._on_shared = on_shared
 
     def __len__(self) -> int:
         return len(self._under_way)
@@ -33,14 +33,14 @@ class Flights(Generic[Result]):
         if earlier is not None:
             result = await asyncio.shield(earlier)
             if proves(result):
-                self.shared += 1
+                self._on_shared()
                 return result
         later = self._under_way.get(key)
         if later is None or later is earlier:
             return await asyncio.shield(self._take_off(key, start))
         result = await asyncio.shield(later)
         if proves(result):
-            self.shared += 1
+            self._on_shared()
             return result
         return await start()
 

@@ -56,7 +56,7 @@ class FrontMetrics:
         )
         self.ready = Gauge(
             "freshet_serve_ready",
-            "1 once every partition had an owner that was caught up at start.",
+            "1 once every partition had an owner that was caught up at start, as of the last /readyz.",
             registry=self.registry,
         )
         self._answer_children: dict[tuple[str, str, str], Counter] = {}

@@ -58,7 +58,7 @@ class RowReads:
         self._tables = tables
         self._fills = fills
         self._metrics = metrics
-        self._flights: Flights[SourceRow] = Flights()
+        self._flights: Flights[SourceRow] = Flights(metrics.source_shared.inc)
 
     async def read(
         self, space: RowSpace, table: str, pk: bytes, demand: ReadDemand, options: RowOptions = NO_OPTIONS
@@ -242,7 +242,11 @@ class RowReads:
         space, table, key = question[:3]
         assert space.source is not None
         self._metrics.source_reads.inc()
-        found = await space.source.read(table, key.values)
+        try:
+            found = await space.source.read(table, key.values)
+        except ReadError:
+            self._metrics.source_failures.inc()
+            raise
         if row is not None and table.cacheable and may_offer(row, space.source.shard, key, found):
             self._offer(question, row, found)
         return found

@@ -44,7 +44,7 @@ class TableReads:
         self._owners = owners
         self._fills = fills
         self._metrics = metrics
-        self._flights: Flights[SourceTable] = Flights()
+        self._flights: Flights[SourceTable] = Flights(metrics.source_shared.inc)
         self._partitions: dict[tuple[str, str], int] = {}
 
     async def read(self, space: TableSpace, wanted: TableWanted, demand: ReadDemand) -> Answered:
@@ -161,7 +161,11 @@ class TableReads:
         space, name = question.space, question.wanted.name
         assert space.source is not None
         self._metrics.source_reads.inc()
-        landed = await space.source.read(name)
+        try:
+            landed = await space.source.read(name)
+        except ReadError:
+            self._metrics.source_failures.inc()
+            raise
         if landed.image is None or found is None or found.table_id != landed.table_id or found.elsewhere:
             return landed
         position = str(landed.position)

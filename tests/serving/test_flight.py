@@ -33,14 +33,15 @@ def test_concurrent_reads_of_a_key_ask_the_source_once() -> None:
     """A herd of readers is one read of the source."""
 
     async def story() -> None:
-        flights, source = Flights[int](), Source()
+        shared: list[int] = []
+        flights, source = Flights[int](lambda: shared.append(1)), Source()
         readers = [asyncio.create_task(flights.read("k", lambda found: found >= 5, source.read)) for _ in range(50)]
         await settle()
         assert len(source.reads) == 1
         source.reads[0].set_result(5)
         assert await asyncio.gather(*readers) == [5] * 50
         await settle()
-        assert (len(flights), flights.shared) == (0, 49)
+        assert (len(flights), len(shared)) == (0, 49)
 
     asyncio.run(story())
 
