@@ -192,6 +192,7 @@ def _scan(snapshot: Any, start: bytes, end: bytes | None, place: str) -> Iterato
     its status must agree that nothing follows.
     """
     last: bytes | None = None
+    probe = None
     try:
         for pair in snapshot.items(from_key=start) if start else snapshot.items():
             last = pair[0]
@@ -211,6 +212,7 @@ def _scan(snapshot: Any, start: bytes, end: bytes | None, place: str) -> Iterato
         probe.status()
         more = probe.valid()
     except Exception as error:
+        snapshot = probe = None  # the traceback keeps this frame, and they would keep the database open and locked
         raise translate(error, place) from error
     if more:
         raise StoreCorruptError(f"{place}: a scan ended after {last!r}, before the end", hint="the store is rebuilt")
