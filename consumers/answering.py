@@ -124,7 +124,7 @@ def fill_row(partition: Partition, request: FillRequest) -> tuple[bool, str]:
     if refusal:
         return False, refusal
     before = partition.overlay.get(request.key, view.stamp)
-    if before is not None and Position.parse(before.lo).order(Position.parse(request.lo)) is Order.OLDER:
+    if before is not None and Position.parse(before.lo).order(Position.parse(request.lo)) is Order.NEWER:
         return False, f"a fill of {before.lo} is there, which is newer"
     fill = Fill(request.image, request.lo, request.hi, request.timestamp, view.stamp)
     if not partition.overlay.put(request.key, fill):

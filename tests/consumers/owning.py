@@ -1,0 +1,84 @@
+"""An owner in the test's own process: stores folded by hand, the real server on a real port."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from consumers.overlay import Overlay
+from consumers.owner import OwnerServer
+from consumers.owner_client import OwnerClient
+from consumers.partitions import Ownership, Partition
+from consumers.process import make_checkpoint
+from consumers.protocol import CheckpointPlace
+from consumers.store import PartitionStore
+from stream.topics import Topic
+from tests.consumers.histories import SHARD, event
+from tokens import Position, Vector
+
+KEYSPACE = "shop"
+COLUMNS = [
+    {"name": "id", "kind": "int", "exact": True},
+    {"name": "name", "kind": "text", "exact": False},
+]
+
+
+def schema(ordinal: int, table: str = "shop.items", **fields: Any) -> bytes:
+    """The description of a table with an exact integer key."""
+    return event(
+        "TableSchema",
+        ordinal,
+        **{
+            "table": table,
+            "columns": COLUMNS,
+            "primary_key": ["id"],
+            "cacheable": True,
+            "reason": "",
+        }
+        | fields,
+    )
+
+
+def vector(sequence: int, *, shard: str = SHARD, epoch: int = 1) -> str:
+    """The token of a session that has seen ``0-1-sequence``."""
+    return str(Vector({shard: (epoch, Position.parse(f"MariaDB/0-1-{sequence}"))}))
+
+
+class Owner:
+    """One partition and its server. `fold` does what the fold thread does."""
+
+    def __init__(self, data_dir: Path, *, overlay_bytes: int = 1 << 20, token: str = "") -> None:
+        self.data_dir = data_dir
+        self.ownership = Ownership(data_dir)
+        store = PartitionStore.open(data_dir, keyspace=KEYSPACE, partition=0, topic_id="t")
+        topic = Topic(f"freshet.{KEYSPACE}.events", "t", 1)
+        self.partition = Partition(KEYSPACE, 0, topic, store, Overlay(overlay_bytes), ready=True)
+        self.ownership.add(self.partition)
+        self.server = OwnerServer(self.ownership, self._checkpoints, token=token)
+        self.token = token
+
+    async def _checkpoints(self, partitions: list[Partition]) -> list[CheckpointPlace]:
+        return [make_checkpoint(self.data_dir / "checkpoints", each) for each in partitions]
+
+    def fold(self, *messages: bytes) -> None:
+        """Folds messages at the next offsets, and wakes who waits."""
+        offset = self.partition.store.state.head.offset
+        self.partition.store.fold(list(enumerate(messages, offset)))
+        self.partition.wake()
+
+    def run(self, use: Callable[[OwnerClient], Awaitable[None]], **options: Any) -> None:
+        """Serves while ``use`` asks."""
+
+        async def main() -> None:
+            host, port = await self.server.start()
+            client = OwnerClient(f"{host}:{port}", **{"token": self.token} | options)
+            try:
+                await asyncio.wait_for(use(client), 20)
+            finally:
+                await client.close()
+                await self.server.stop()
+                self.partition.store.close(commit=False)
+
+        asyncio.run(main())

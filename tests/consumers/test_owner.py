@@ -1,0 +1,378 @@
+"""The owner protocol over a real socket: decisions, waiting, fills, limits."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from consumers.entry import ABSENT, VALUE, VOID
+from consumers.owner import OwnerServer
+from consumers.owner_client import OwnerClient
+from consumers.protocol import (
+    FRAME_BYTES_MAX,
+    KEYS_MAX,
+    Failure,
+    Fill,
+    Get,
+    Hello,
+    OwnerError,
+    Status,
+    Welcome,
+    decode_answer,
+    encode_frame,
+)
+from consumers.reading import UNKNOWN_KEY
+from consumers.store import StoreView
+from tests.consumers.histories import LAYOUT, SHARD, event, frame, gtid, key, marker, start, value
+from tests.consumers.owning import KEYSPACE, Owner, schema, vector
+
+
+@pytest.fixture
+def owner(tmp_path: Path) -> Owner:
+    """A partition with one row (ordinal 3) and a watermark at 3."""
+    owner = Owner(tmp_path)
+    owner.fold(start(), marker(1), schema(2), value(1, b'{"id":1}', 3), marker(3))
+    return owner
+
+
+def fill_of(row, number: int, image: bytes | None, sequence: int) -> Fill:  # type: ignore[no-untyped-def]
+    """What a front offers after it has read ``image`` at ``sequence``."""
+    return Fill(0, KEYSPACE, 0, key(number), image, gtid(sequence), gtid(sequence), 1_700_000_000, row.stamp)
+
+
+def test_a_value_at_or_past_the_demand_is_fresh_and_says_why(owner: Owner) -> None:
+    """A demand that the watermark covers is answered from the cache, with the positions a session needs."""
+
+    async def use(client: OwnerClient) -> None:
+        [row] = await client.get(KEYSPACE, 0, [key(1)], vector(3))
+        assert (row.kind, row.image, row.freshness, row.served) == (VALUE, b'{"id":1}', "fresh", True)
+        assert (row.lo, row.hi, row.watermark, row.shard, row.epoch) == (gtid(3), gtid(3), gtid(3), SHARD, 1)
+        assert "ordinal 3" in row.why
+
+    owner.run(use)
+
+
+def test_without_a_token_an_answer_is_eventual_never_fresh(owner: Owner) -> None:
+    """Nobody is told "fresh" who didn't say what they know."""
+
+    async def use(client: OwnerClient) -> None:
+        [row] = await client.get(KEYSPACE, 0, [key(1)])
+        assert (row.freshness, row.served) == ("eventual", True)
+
+    owner.run(use)
+
+
+def test_a_demand_ahead_of_the_watermark_is_not_served_and_its_image_not_sent(owner: Owner) -> None:
+    """What isn't proved fresh doesn't leave the owner."""
+
+    async def use(client: OwnerClient) -> None:
+        [row] = await client.get(KEYSPACE, 0, [key(1)], vector(9))
+        assert (row.freshness, row.served, row.image, row.needs_source) == ("stale", False, None, False)
+
+    owner.run(use)
+
+
+def test_a_read_waits_until_the_watermark_moves(owner: Owner) -> None:
+    """A reader that follows a write waits for the stream instead of going to the source."""
+
+    async def use(client: OwnerClient) -> None:
+        waiting = asyncio.create_task(client.get(KEYSPACE, 0, [key(1)], vector(5), 5000))
+        while not owner.partition.waiters:  # noqa: ASYNC110 - what is waited for is in this thread
+            await asyncio.sleep(0)
+        owner.fold(value(1, b'{"id":2}', 5), marker(5))
+        [row] = await waiting
+        assert (row.image, row.freshness) == (b'{"id":2}', "fresh")
+
+    owner.run(use)
+
+
+def test_a_wait_ends_in_time_with_the_decision_as_it_is(owner: Owner) -> None:
+    """``max_wait_ms`` bounds the wait; the source is asked then."""
+
+    async def use(client: OwnerClient) -> None:
+        began = asyncio.get_running_loop().time()
+        [row] = await client.get(KEYSPACE, 0, [key(1)], vector(9), 50)
+        assert row.freshness == "stale"
+        assert 0.04 < asyncio.get_running_loop().time() - began < 5
+        waited = await client.wait(KEYSPACE, 0, vector(9), 20)
+        assert not waited.reached
+        assert waited.watermarks == vector(3)
+        assert (await client.wait(KEYSPACE, 0, vector(3), 0)).reached
+
+    owner.run(use)
+    assert owner.server.waiting == 0
+
+
+def test_what_only_the_source_knows_is_said_at_once(owner: Owner) -> None:
+    """Unknown and voided keys don't wait: no marker brings their value."""
+    owner.fold(frame([(key(2), VOID, b"", 4)]), marker(4))
+
+    async def use(client: OwnerClient) -> None:
+        rows = await client.get(KEYSPACE, 0, [key(7), key(2)], vector(4), 60_000)
+        assert [row.kind for row in rows] == [UNKNOWN_KEY, VOID]
+        assert all(row.needs_source and not row.served for row in rows)
+
+    owner.run(use)
+
+
+def test_a_lost_history_is_named(owner: Owner) -> None:
+    """A vector of an epoch that is over can't be satisfied by waiting; the front answers 409."""
+    owner.fold(start(epoch=2), value(1, b"{}", 2, epoch=2), marker(2, epoch=2))
+
+    async def use(client: OwnerClient) -> None:
+        [row] = await client.get(KEYSPACE, 0, [key(1)], vector(3, epoch=1), 60_000)
+        assert (row.code, row.served, row.needs_source) == ("history_lost", False, True)
+
+    owner.run(use)
+
+
+def test_a_fill_answers_until_its_key_changes(owner: Owner) -> None:
+    """A fill over an unknown key is fresh at its lo and while the watermark covers; an event silences it at once."""
+
+    async def use(client: OwnerClient) -> None:
+        [row] = await client.get(KEYSPACE, 0, [key(7)], vector(3))
+        assert (await client.fill(fill_of(row, 7, b'{"id":7}', 5))).accepted
+        [row] = await client.get(KEYSPACE, 0, [key(7)], vector(5))
+        assert (row.image, row.freshness, row.filled, row.hi) == (b'{"id":7}', "fresh", True, gtid(5))
+        [row] = await client.get(KEYSPACE, 0, [key(7)], vector(6))
+        assert (row.served, row.needs_source) == (False, False)
+        owner.fold(marker(6))
+        [row] = await client.get(KEYSPACE, 0, [key(7)], vector(6))
+        assert row.freshness == "fresh"
+        owner.fold(frame([(key(7), VOID, b"", 7)]), marker(7))
+        [row] = await client.get(KEYSPACE, 0, [key(7)])
+        assert (row.served, row.needs_source) == (False, True)
+
+    owner.run(use)
+
+
+def test_a_fill_of_another_moment_is_refused(owner: Owner) -> None:
+    """CAS: between the reader's miss and its fill an event came."""
+
+    async def use(client: OwnerClient) -> None:
+        [row] = await client.get(KEYSPACE, 0, [key(7)])
+        owner.fold(frame([(key(7), ABSENT, b"", 4)]), marker(4))
+        filled = await client.fill(fill_of(row, 7, b'{"id":7}', 9))
+        assert not filled.accepted
+        assert "changed meanwhile" in filled.why
+
+    owner.run(use)
+
+
+def test_fills_keep_to_the_low_water_and_the_watermark(owner: Owner) -> None:
+    """A value read before what is folded already may be older than an event that nobody remembers."""
+
+    async def use(client: OwnerClient) -> None:
+        [row] = await client.get(KEYSPACE, 0, [key(7)])
+        assert not (await client.fill(fill_of(row, 7, b"{}", 2))).accepted
+        [row] = await client.get(KEYSPACE, 0, [key(1)])
+        refused = await client.fill(fill_of(row, 1, b"{}", 9))
+        assert not refused.accepted
+        assert "stream already has a value" in refused.why
+
+    owner.run(use)
+
+
+def test_a_newer_fill_is_not_replaced_by_an_older_one(owner: Owner) -> None:
+    """Two readers race; who read later wins."""
+
+    async def use(client: OwnerClient) -> None:
+        [row] = await client.get(KEYSPACE, 0, [key(7)])
+        assert (await client.fill(fill_of(row, 7, b'{"v":9}', 9))).accepted
+        assert not (await client.fill(fill_of(row, 7, b'{"v":8}', 8))).accepted
+        [row] = await client.get(KEYSPACE, 0, [key(7)])
+        assert row.image == b'{"v":9}'
+
+    owner.run(use)
+
+
+@pytest.mark.parametrize(
+    ("fields", "image", "why"),
+    [
+        ({"primary_key": ["name"]}, None, "collation"),
+        ({"cacheable": False, "reason": "engine MEMORY"}, b"{}", "read through"),
+    ],
+)
+def test_what_a_schema_forbids_is_not_kept(owner: Owner, fields: dict, image: bytes | None, why: str) -> None:  # type: ignore[type-arg]
+    """Absence under a collation, and tables that are always read through, stay out of the overlay."""
+    owner.fold(schema(4, **fields), marker(4))
+
+    async def use(client: OwnerClient) -> None:
+        [row] = await client.get(KEYSPACE, 0, [key(7)])
+        refused = await client.fill(fill_of(row, 7, image, 9))
+        assert not refused.accepted
+        assert why in refused.why
+
+    owner.run(use)
+
+
+def test_absence_is_kept_for_exact_keys(owner: Owner) -> None:
+    """A row that the source doesn't have is answered as absent, without asking again."""
+
+    async def use(client: OwnerClient) -> None:
+        [row] = await client.get(KEYSPACE, 0, [key(7)])
+        assert (await client.fill(fill_of(row, 7, None, 9))).accepted
+        [row] = await client.get(KEYSPACE, 0, [key(7)], vector(9))
+        assert (row.kind, row.image, row.freshness) == (ABSENT, None, "fresh")
+
+    owner.run(use)
+
+
+def test_a_table_void_silences_fills_and_values(owner: Owner) -> None:
+    """After a range tombstone nothing of the table is served, and a fill needs to have reached its floor."""
+
+    async def use(client: OwnerClient) -> None:
+        [row] = await client.get(KEYSPACE, 0, [key(7)])
+        assert (await client.fill(fill_of(row, 7, b"{}", 3))).accepted
+        owner.fold(event("TableVoid", 4, table="shop.items", reason="DDL"), marker(4))
+        rows = await client.get(KEYSPACE, 0, [key(1), key(7)])
+        assert [(row.served, row.needs_source) for row in rows] == [(False, True), (False, True)]
+        assert (await client.fill(fill_of(rows[0], 1, b"{}", 4))).accepted
+
+    owner.run(use)
+
+
+def test_describe_and_status_say_what_a_front_needs(owner: Owner) -> None:
+    """Columns, key, layout; offsets, watermarks, readiness."""
+
+    async def use(client: OwnerClient) -> None:
+        described = await client.describe(KEYSPACE, "shop.items")
+        assert (described.found, described.layout, described.primary_key) == (True, LAYOUT, ["id"])
+        assert [column.exact for column in described.columns] == [True, False]
+        assert not (await client.describe(KEYSPACE, "shop.none")).found
+        status = await client.status()
+        assert status.ready
+        [partition] = status.partitions
+        assert (partition.offset, partition.shards[0].watermark) == (5, gtid(3))
+
+    owner.run(use)
+
+
+def test_a_checkpoint_holds_the_state_at_its_offset(owner: Owner) -> None:
+    """Spark rebuilds to this offset and compares."""
+    digest = owner.partition.store.digest()
+
+    async def use(client: OwnerClient) -> None:
+        [place] = await client.checkpoint(KEYSPACE)
+        assert (place.partition, place.offset) == (0, 5)
+        with StoreView(Path(place.directory)) as view:
+            assert view.digest() == digest
+        assert await client.checkpoint(KEYSPACE, 0) == [place]
+
+    owner.run(use)
+
+
+def test_requests_pipeline_and_answers_find_their_asker(owner: Owner) -> None:
+    """A waiting request holds up nobody behind it on the same connection."""
+
+    async def use(client: OwnerClient) -> None:
+        slow = asyncio.create_task(client.get(KEYSPACE, 0, [key(1)], vector(8), 10_000))
+        rows = await asyncio.gather(*(client.get(KEYSPACE, 0, [key(1)] * n) for n in range(1, 200)))
+        assert [len(each) for each in rows] == list(range(1, 200))
+        assert not slow.done()
+        owner.fold(marker(8))
+        assert (await slow)[0].served
+
+    owner.run(use)
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        (Get(1, "other", 0, [b"a\0[1]"]), "not_owner"),
+        (Get(1, KEYSPACE, 5, [b"a\0[1]"]), "not_owner"),
+        (Get(1, KEYSPACE, 0, [b"a\0[1]"] * (KEYS_MAX + 1)), "bad_request"),
+        (Get(1, KEYSPACE, 0, [b"\xff\0[1]"]), "bad_request"),
+        (Get(1, KEYSPACE, 0, [b"a\0[1]"], "nonsense"), "bad_token"),
+    ],
+)
+def test_a_request_that_cannot_be_is_answered_with_a_code(owner: Owner, request_: Get, code: str) -> None:
+    """Bad requests get one clear line and leave the connection usable."""
+
+    async def use(client: OwnerClient) -> None:
+        answer = await client.request(request_)
+        assert isinstance(answer, Failure)
+        assert answer.code == code
+        assert (await client.status()).partitions
+
+    owner.run(use)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        encode_frame(Status(1)),
+        encode_frame(Hello(1, version=99)),
+        encode_frame(Hello(1, token="wrong")),
+        b"\0\0\0\3abc",
+        (FRAME_BYTES_MAX + 1).to_bytes(4, "big"),
+        b"GET / HTTP/1.1\r\n\r\n",
+    ],
+)
+def test_a_stranger_is_told_and_disconnected(tmp_path: Path, first: bytes) -> None:
+    """Without a proper hello a connection gets one failure, and ends."""
+    owner = Owner(tmp_path, token="secret")
+
+    async def use(client: OwnerClient) -> None:
+        reader, writer = await asyncio.open_connection(*client.address.rsplit(":", 1))
+        writer.write(first)
+        length = int.from_bytes(await reader.readexactly(4), "big")
+        answer = decode_answer(await reader.readexactly(length))
+        assert isinstance(answer, Failure)
+        assert await reader.read() == b""
+        writer.close()
+        assert isinstance(await client.request(Hello(0, token="secret")), Welcome)
+
+    owner.run(use)
+
+
+def test_the_client_connects_again_after_its_owner_came_back(tmp_path: Path) -> None:
+    """A front survives the restart of an owner on the same address."""
+
+    async def main() -> None:
+        owner = Owner(tmp_path)
+        owner.fold(start(), marker(1))
+        host, port = await owner.server.start()
+        client = OwnerClient(f"{host}:{port}")
+        assert (await client.status()).partitions
+        await owner.server.stop()
+        with pytest.raises(OwnerError) as caught:
+            await client.status()
+        assert caught.value.code == "owner_unreachable"
+        again = OwnerServer(owner.ownership, owner._checkpoints)
+        await again.start(host, port)
+        assert (await client.status()).partitions
+        await client.close()
+        await again.stop()
+        owner.partition.store.close(commit=False)
+
+    asyncio.run(main())
+
+
+def test_it_listens_beyond_this_machine_only_with_a_token(tmp_path: Path) -> None:
+    """An open port without a token is refused."""
+    owner = Owner(tmp_path)
+    with pytest.raises(OwnerError, match="without a token"):
+        asyncio.run(owner.server.start("0.0.0.0", 0))
+    owner.partition.store.close(commit=False)
+
+
+def test_the_overlay_is_bounded_and_forgets_the_least_recently_used(tmp_path: Path) -> None:
+    """Fills take at most the bytes that are set."""
+    owner = Owner(tmp_path, overlay_bytes=5_000)
+    owner.fold(start(), marker(1), schema(2), marker(2))
+
+    async def use(client: OwnerClient) -> None:
+        for number in range(30):
+            [row] = await client.get(KEYSPACE, 0, [key(number)])
+            assert (await client.fill(fill_of(row, number, b"x" * 100, 3))).accepted
+            assert owner.partition.overlay.bytes <= 5_000
+        rows = await client.get(KEYSPACE, 0, [key(0), key(29)])
+        assert [row.served for row in rows] == [False, True]
+        assert owner.partition.overlay.evictions > 0
+        [row] = await client.get(KEYSPACE, 0, [key(99)])
+        assert not (await client.fill(fill_of(row, 99, b"x" * 6_000, 3))).accepted
+
+    owner.run(use)
