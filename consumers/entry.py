@@ -17,10 +17,22 @@ from stream.events import ABSENT, VALUE, VOID
 
 HEAD = struct.Struct(">BQ")
 TRANSACTION = struct.Struct(">qI")
+PREFIX = struct.Struct(">BQqI")
+"""`HEAD` and `TRANSACTION` in one."""
 _HEAD_SIZE = HEAD.size
 _FIXED = HEAD.size + TRANSACTION.size
 
-__all__ = ["ABSENT", "HEAD", "TRANSACTION", "VALUE", "VOID", "Entry", "decode_entry", "encode_transaction_tag"]
+__all__ = [
+    "ABSENT",
+    "HEAD",
+    "PREFIX",
+    "TRANSACTION",
+    "VALUE",
+    "VOID",
+    "Entry",
+    "decode_entry",
+    "encode_transaction_tag",
+]
 
 
 class Entry(NamedTuple):

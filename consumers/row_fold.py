@@ -3,18 +3,24 @@
 Within a lineage ordinals only rise, so a row whose ordinal is above all that this partition has folded of its
 shard is newer than whatever its key has, and needs no look-up — as long as the partition holds one shard. That
 is the fast path; everything else (several shards, duplicates, rows out of order, rows that can't be read) is
-compared key by key and gives the same answer.
+compared key by key and gives the same answer. Frames of one row that follow each other are taken together.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
-from consumers.entry import ABSENT, HEAD, VALUE, VOID, Entry, decode_entry, encode_transaction_tag
+from consumers.entry import ABSENT, HEAD, PREFIX, VALUE, VOID, Entry, decode_entry, encode_transaction_tag
 from consumers.state import EVERY_TABLE, Changes, DeadLetter, Head, Lineage, PartitionState, Void
+from stream.single import read_long, read_single, single_prefix
 from tokens import Order, Position
 
+Record: TypeAlias = tuple[int, bytes | None]
+"""Offset and value of a message."""
+
 _pack_head = HEAD.pack
+_pack_prefix = PREFIX.pack
 _ROW_KINDS = (VALUE, ABSENT, VOID)
 _NOTHING: dict[Any, Any] = {}
 _FIRST_TABLE_BYTE = 2
@@ -43,37 +49,53 @@ def older_epoch(event: dict[str, Any]) -> DeadLetter:
     return DeadLetter("older_epoch", f"epoch {epoch} of shard {shard} is over; a newer one has begun", f"shard {shard}")
 
 
-def fold_rows(state: PartitionState, after: int, frame: dict[str, Any]) -> Changes:
-    """What a `RowFrame` changes. Raises ``ValueError`` where the frame contradicts itself."""
-    shard, epoch, base = frame["shard"], frame["epoch"], frame["ordinal"]
-    keys, images, operations, ordinals = frame["keys"], frame["images"], frame["operations"], frame["ordinals"]
-    gtids, stamps, origins = frame["gtids"], frame["timestamps"], frame["origins"]
-    positions = frame["positions"] or gtids
-    head = state.head
-    lineages = head.lineages
-    rows = len(keys)
-    if rows == 1 == len(images) == len(gtids) == len(lineages) == len(positions) and not origins:
-        lineage = lineages.get(shard)
-        ordinal, key, operation = base + ordinals[0], keys[0], operations[0]
+def fold_singles(head: Head, records: Sequence[Record], at: int) -> tuple[Changes, int] | None:
+    """What the frames of one row from ``records[at]`` on change, taken together, and where they end; None if none is.
+
+    Only what the fast path may take: one shard, its ordinals rising. The first record that is anything else ends it.
+    """
+    if len(head.lineages) != 1:
+        return None
+    [(shard, lineage)] = head.lineages.items()
+    prefix, tag = single_prefix(shard, lineage.epoch), f"{shard}\0{lineage.epoch}\0".encode()
+    begin, tag_size = len(prefix), len(tag)
+    after, last = head.offset, lineage.ordinal
+    entries: dict[bytes, bytes] = {}
+    stamp, seconds = b"", 0
+    first = at
+    for at in range(first, len(records)):
+        offset, value = records[at]
+        row = read_single(value, begin) if value is not None and value.startswith(prefix) else None
+        if row is None:
+            break
+        ordinal, key, operation, image, gtid, timestamp = row
+        if timestamp != stamp:
+            read = read_long(timestamp)
+            if read is None:
+                break
+            stamp, seconds = timestamp, read
         if (
-            lineage is not None
-            and lineage[0] == epoch
-            and ordinal > lineage[1]
-            and (0 < operation <= VOID)
-            and (operation != VALUE or images[0])
-            and key.find(b"\0") > 0
-            and key[0] >= _FIRST_TABLE_BYTE
-            and frame["transactions"] == [1]
+            offset < after
+            or ordinal <= last
+            or not 0 < operation <= VOID
+            or (operation == VALUE and not image)
+            or key.find(b"\0") < 1
+            or key[0] < _FIRST_TABLE_BYTE
+            or not gtid.isascii()
         ):
-            tag = encode_transaction_tag(shard, epoch, positions[0], stamps[0])
-            value = _pack_head(operation, ordinal) + tag + (images[0] if operation == VALUE else b"")
-            moved = Lineage(epoch, ordinal, lineage[2], lineage[3], lineage[4], lineage[5])
-            return Changes(after, {key: value}, {shard: moved})
-    return _fold_many(state, after, frame, positions)
+            break
+        last, after = ordinal, offset + 1
+        start = _pack_prefix(operation, ordinal, seconds, tag_size + len(gtid))
+        entries[key] = start + tag + gtid + image if operation == VALUE else start + tag + gtid
+    else:
+        at = len(records)
+    if at == first:
+        return None
+    return Changes(after, entries, {shard: lineage._replace(ordinal=last)}), at
 
 
 def check_columns(frame: dict[str, Any], positions: list[str]) -> None:
-    """Raises ``ValueError`` unless the frame's columns agree in length."""
+    """Raises ``ValueError`` unless the frame's columns agree in length, and its ordinals are some."""
     rows, sizes = len(frame["keys"]), frame["transactions"]
     transactions = len(sizes)
     agree = (
@@ -85,9 +107,13 @@ def check_columns(frame: dict[str, Any], positions: list[str]) -> None:
     )
     if not agree:
         raise ValueError("the frame's columns differ in length")
+    if frame["ordinal"] + min(frame["ordinals"]) < 1:
+        raise ValueError("an ordinal of the frame is below 1")
 
 
-def _fold_many(state: PartitionState, after: int, frame: dict[str, Any], positions: list[str]) -> Changes:
+def fold_rows(state: PartitionState, after: int, frame: dict[str, Any]) -> Changes:
+    """What a `RowFrame` changes. Raises ``ValueError`` where the frame contradicts itself."""
+    positions = frame["positions"] or frame["gtids"]
     check_columns(frame, positions)
     shard, epoch, base = frame["shard"], frame["epoch"], frame["ordinal"]
     head = state.head

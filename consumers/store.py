@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
@@ -30,7 +30,7 @@ from consumers.errors import (
     StoreLockedError,
     translate,
 )
-from consumers.fold import fold_message
+from consumers.fold import fold_messages
 from consumers.manifest import Manifest, check_manifest, read_manifest, sync_directory, write_manifest
 from consumers.rocks import Rocks, disk_bytes
 from consumers.state import (
@@ -138,22 +138,18 @@ class PartitionStore:
                     raise
         return value
 
-    def fold(self, records: Iterable[tuple[int, bytes | None]]) -> list[tuple[int, DeadLetter]]:
+    def fold(self, records: Sequence[tuple[int, bytes | None]]) -> list[tuple[int, DeadLetter]]:
         """Folds (offset, value) records and publishes the result; returns dead letters with their offsets.
 
         Records below the head's offset were folded before and are passed over.
         """
         dead: list[tuple[int, DeadLetter]] = []
         state = self.state
-        size = 0
         with self._folding:
             head, put = state.head, self._active.update
             lineages, voids = head.lineages, head.voids
             try:
-                for offset, value in records:
-                    if offset < head.offset:
-                        continue
-                    after, entries, moved, voided, layout, letters = fold_message(state, offset, value)
+                for after, entries, moved, voided, layout, letters in fold_messages(state, records):
                     put(entries)
                     if voided:
                         voids.update(voided)
@@ -162,11 +158,9 @@ class PartitionStore:
                     lineages.update(moved)
                     head.offset = after
                     if letters:
-                        dead += [(offset, letter) for letter in letters]
-                    if value is not None:
-                        size += len(value)
+                        dead += [(after - 1, letter) for letter in letters]
             finally:
-                self._folded_bytes += size
+                self._folded_bytes += sum(len(value) for _, value in records if value is not None)
                 self.visible = _copy(head)
         return dead
 

@@ -1,0 +1,134 @@
+"""Folding many messages together gives what folding them one by one gives, for good bytes and for bad ones."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from consumers.fold import fold_message, fold_messages
+from consumers.state import Head, PartitionState, head_entries
+from stream.codec import CodecError, decode
+from stream.events import ABSENT, VALUE, VOID
+from stream.single import read_long, read_single, single_prefix, write_long
+from tests.consumers.histories import SHARD, frame, gtid, key, marker, start, value
+
+Records = list[tuple[int, bytes | None]]
+Outcome = tuple[dict[bytes, bytes], dict[bytes, bytes], list[tuple[int, str]]]
+
+small = st.integers(0, 12)
+operations = st.sampled_from([VALUE, VALUE, VALUE, ABSENT, VOID])
+rows = st.builds(
+    lambda number, operation, ordinal, image: (key(number), operation, image if operation == VALUE else b"", ordinal),
+    st.integers(0, 4),
+    operations,
+    small,
+    st.binary(max_size=3),
+)
+frames = st.one_of(
+    st.builds(value, st.integers(0, 4), st.binary(max_size=3), small),
+    st.builds(lambda row: frame([row]), rows),
+    st.builds(lambda row, shard: frame([row], shard=shard), rows, st.sampled_from([SHARD, "shop/1"])),
+    st.builds(lambda row, epoch: frame([row], epoch=epoch), rows, st.integers(1, 2)),
+    st.builds(lambda row, position: frame([row], positions=[position]), rows, st.sampled_from([gtid(3), "x"])),
+    st.builds(lambda row, stamp: frame([row], timestamps=[stamp]), rows, st.integers(-(2**63), 2**63 - 1)),
+    st.builds(lambda row, text: frame([row], gtids=[text]), rows, st.text(max_size=3)),
+    st.builds(lambda row, base: frame([row], ordinal=base), rows, st.integers(-(2**63), 2**63 - 1)),
+    st.builds(frame, st.lists(rows, max_size=3)),
+    st.builds(marker, small),
+    st.just(start()),
+    st.just(start(epoch=2)),
+)
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> bytes:
+    """A message with one byte changed, put in or taken out."""
+    whole = draw(frames)
+    at = draw(st.integers(0, len(whole) - 1))
+    return whole[:at] + draw(st.binary(max_size=2)) + whole[at + draw(st.integers(0, 1)) :]
+
+
+messages = st.lists(st.one_of(frames, frames, frames, damaged(), st.none(), st.binary(max_size=4)), max_size=25)
+
+
+def _one_by_one(records: Records) -> Outcome:
+    entries: dict[bytes, bytes] = {}
+    state = PartitionState(Head(), entries.get)
+    dead = []
+    for offset, message in records:
+        if offset < state.head.offset:
+            continue
+        changes = fold_message(state, offset, message)
+        entries.update(changes.entries)
+        state.apply(changes)
+        dead += [(offset, letter.code) for letter in changes.dead]
+    return entries, head_entries(state.head), dead
+
+
+def _together(records: Records, cuts: set[int]) -> Outcome:
+    entries: dict[bytes, bytes] = {}
+    state = PartitionState(Head(), entries.get)
+    dead = []
+    edges = sorted({0, len(records), *(cut for cut in cuts if cut < len(records))})
+    for first, last in pairwise(edges):
+        for changes in fold_messages(state, records[first:last]):
+            entries.update(changes.entries)
+            state.apply(changes)
+            dead += [(changes.offset - 1, letter.code) for letter in changes.dead]
+    return entries, head_entries(state.head), dead
+
+
+@settings(max_examples=600, deadline=None)
+@given(messages, st.sets(st.integers(1, 25), max_size=4), st.integers(1, 3))
+@example([start(), frame([(key(1), VALUE, b"x", 3)], ordinal=-5)], set(), 1)
+def test_batches_of_any_size_fold_to_the_same_bytes_as_single_messages(
+    history: list[bytes | None], cuts: set[int], step: int
+) -> None:
+    """The folded state is a function of the log's prefix, however it was cut into batches, and nothing raises."""
+    records = [(number * step, message) for number, message in enumerate([start(), *history])]
+    assert _together(records, cuts) == _one_by_one(records)
+
+
+def test_records_that_were_folded_before_are_passed_over() -> None:
+    """After a restart the consumer may be given records again that the store's offset has passed."""
+    records: Records = [(offset, value(offset, b"x", offset + 2)) for offset in range(6)]
+    again: Records = [(0, start()), *records[1:4], *records[2:]]
+    assert _together(again, set()) == _one_by_one([(0, start()), *records[1:]])
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.one_of(frames, damaged()), st.sampled_from([SHARD, "shop/1", ""]), st.integers(1, 2))
+def test_the_short_reader_says_what_the_decoder_says_or_nothing(message: bytes, shard: str, epoch: int) -> None:
+    """Whatever bytes come, a row that is read the short way is the row that Avro says is there."""
+    prefix = single_prefix(shard, epoch)
+    row = read_single(message, len(prefix)) if message.startswith(prefix) else None
+    if row is None:
+        return
+    ordinal, found, operation, image, position, stamp = row
+    seconds = read_long(stamp)
+    if seconds is None or not position.isascii():
+        return
+    try:
+        name, fields = decode(message)
+    except CodecError as error:
+        raise AssertionError(f"{message!r} was read as {row}") from error
+    assert name == "RowFrame"
+    assert (fields["shard"], fields["epoch"], fields["keys"], fields["images"]) == (shard, epoch, [found], [image])
+    assert (fields["operations"], fields["timestamps"]) == (bytes([operation]), [seconds])
+    assert (fields["ordinal"] + fields["ordinals"][0], fields["gtids"]) == (ordinal, [position.decode()])
+    assert (fields["transactions"], fields["positions"], fields["origins"]) == ([1], [], [])
+
+
+def test_every_frame_of_one_row_as_published_is_read_the_short_way() -> None:
+    """The short way is for speed: it must not silently stop to fit what the publisher writes."""
+    for size in (1, 31, 32, 63, 64, 5_000):
+        message = value(7, b"x" * size, 2**40 + size)
+        assert read_single(message, len(single_prefix(SHARD, 1))) is not None
+
+
+@given(st.integers(-(2**62), 2**62 - 1))
+def test_longs_are_read_as_they_are_written(number: int) -> None:
+    """The two directions of Avro's zigzag agree."""
+    assert read_long(write_long(number)) == number
