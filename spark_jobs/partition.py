@@ -217,10 +217,8 @@ def _fold_all(task: FoldTask, batches: Iterator[Any]) -> PartitionSummary | None
                 progress = Path(task.root) / f"{PROGRESS_PREFIX}{partition}"
             if fold is None or partitions != [partition]:
                 raise RebuildError(f"one Spark task was given the partitions {partitions}", code="offsets_not_rising")
-            offsets = batch.column(1).to_numpy().tolist()
-            # the array of objects is made in C++; to_pylist() makes a scalar of each value first
-            values = batch.column(2).to_numpy(zero_copy_only=False).tolist()
-            fold.fold(offsets, values)
+            offsets = batch.column(1).to_pylist()
+            fold.fold(offsets, batch.column(2).to_pylist())
             progress.write_text(str(offsets[-1] + 1))
         return None if fold is None else fold.finish(complete=task.complete)
     finally:

@@ -24,6 +24,7 @@ from typing import Any, Final
 from consumers.manifest import read_manifest
 from consumers.state import FOLD_VERSION
 from consumers.store import partition_directory
+from spark_jobs.kafka_options import kafka_options
 from spark_jobs.offsets import Range, choose_range, topic_bounds
 from spark_jobs.output import (
     PartitionSummary,
@@ -111,7 +112,7 @@ def _run(session: Any, task: FoldTask, bootstrap: str, chosen: Range) -> tuple[P
         messages = (
             session.read.format("kafka")
             .options(**READER_OPTIONS)
-            .option("kafka.bootstrap.servers", bootstrap)
+            .options(**kafka_options(bootstrap))
             .option("assign", json.dumps({chosen.topic: sorted(chosen.end)}))
             .option("startingOffsets", offsets_json(chosen.topic, chosen.start))
             .option("endingOffsets", offsets_json(chosen.topic, chosen.end))

@@ -6,6 +6,7 @@ runs on Java 17 or 21 with the module ``jdk.incubator.vector``, which trimmed ru
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
@@ -122,6 +123,7 @@ def spark_session(app: str, settings: SparkSettings | None = None) -> Iterator[A
     Raises `SparkUnavailable` if there is no fitting Java, or if Spark does not start.
     """
     settings = settings or SparkSettings()
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs a traceback of each interrupt and error as well
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 

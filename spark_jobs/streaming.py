@@ -19,6 +19,7 @@ from consumers.errors import StoreError
 from consumers.manifest import write_atomically
 from consumers.state import FOLD_VERSION
 from consumers.store import StoreView, partition_directory
+from spark_jobs.kafka_options import kafka_options
 from spark_jobs.offsets import Range, TopicBounds, topic_bounds
 from spark_jobs.output import REPORT_NAME, PartitionSummary, RebuildError, RebuildReport, exclusive, write_report
 from spark_jobs.partition import SPILL_ROWS, FoldTask, clear_progress
@@ -90,7 +91,7 @@ def _follow(session: Any, request: StreamingRequest, task: FoldTask) -> dict[int
     query = (
         session.readStream.format("kafka")
         .options(**READER_OPTIONS)
-        .option("kafka.bootstrap.servers", request.bootstrap)
+        .options(**kafka_options(request.bootstrap))
         .option("assign", json.dumps({topic: sorted(task.low)}))
         .option("startingOffsets", offsets_json(topic, task.low))
         .option("maxOffsetsPerTrigger", request.offsets_per_batch)

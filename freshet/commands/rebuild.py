@@ -62,7 +62,7 @@ def command(
         raise typer.BadParameter("give --to-checkpoint or --offsets, not both")
     if streaming and (to_checkpoint or offsets or base):
         raise typer.BadParameter("--streaming always goes on to what is committed now: no --offsets, no --base")
-    kafka = load_settings(flags={"kafka": {"bootstrap": bootstrap}}).kafka.bootstrap
+    kafka = load_settings(flags={"kafka": {"bootstrap": bootstrap}}).kafka.cluster
     ends = ends_from(keyspace, to_checkpoint, offsets, find_stores, checkpoint_offsets)
     spark = spark_settings(master, driver_memory, spark_log)
     with interrupt_on_sigterm(), shown_progress("rebuild", quiet=as_json) as progress:

@@ -63,7 +63,7 @@ def command(
     elif left is not None or keyspace is None:
         raise typer.BadParameter("give two directories, or --keyspace")
     else:
-        kafka = load_settings(flags={"kafka": {"bootstrap": bootstrap}}).kafka.bootstrap
+        kafka = load_settings(flags={"kafka": {"bootstrap": bootstrap}}).kafka.cluster
         live = live_checkpoint(kafka, keyspace, owner or [])
         if against is not None:
             names = ("live", str(against))

@@ -23,7 +23,7 @@ def task(root: Path, spill_rows: int = 1_000_000, low: int = 0, **more: bool) ->
 def live_items(directory: Path, messages: list[bytes | None]) -> Items:
     """The state that the live consumer's store has after ``messages``."""
     store = PartitionStore.open(directory, keyspace="shop", partition=0, topic_id="t1")
-    store.fold(enumerate(messages))
+    store.fold(list(enumerate(messages)))
     store.close()
     return items_of(store.directory)
 

@@ -1,0 +1,54 @@
+"""How Spark's Kafka source reaches the cluster: librdkafka's client settings in the words of the Java client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from stream.connection import Cluster
+
+_LOGIN_MODULES: Final = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
+_RENAMED: Final = {"sasl.mechanisms": "sasl.mechanism"}
+_CREDENTIALS: Final = {"sasl.username", "sasl.password"}
+
+
+def kafka_options(bootstrap: str) -> dict[str, str]:
+    """Options of Spark's Kafka source for ``bootstrap``, and the extra settings if it is a `Cluster`.
+
+    Both clients share most names. What differs and is needed to get in is translated: SASL user and password, the CA's
+    file (PEM), ``enable.ssl.certificate.verification``. The rest is passed on; the Java client ignores what it
+    doesn't know. Spark redacts passwords in its logs.
+    """
+    extra = bootstrap.extra if isinstance(bootstrap, Cluster) else {}
+    settings = {"bootstrap.servers": str(bootstrap)} | java_settings(extra)
+    return {f"kafka.{name}": value for name, value in settings.items()}
+
+
+def java_settings(extra: Mapping[str, str]) -> dict[str, str]:
+    """librdkafka settings as the Java client takes them."""
+    found: dict[str, str] = {}
+    for name, value in extra.items():
+        if name == "ssl.ca.location":
+            found |= {"ssl.truststore.location": value, "ssl.truststore.type": "PEM"}
+        elif name == "enable.ssl.certificate.verification":
+            if value.lower() == "false":
+                found["ssl.endpoint.identification.algorithm"] = ""
+        elif name == "security.protocol":
+            found[name] = value.upper()
+        elif name not in _CREDENTIALS:
+            found[_RENAMED.get(name, name)] = value
+    if _CREDENTIALS <= extra.keys():
+        mechanism = found.setdefault("sasl.mechanism", "PLAIN").upper()
+        module = _LOGIN_MODULES.get(mechanism, _LOGIN_MODULES["PLAIN"])
+        user, password = _quoted(extra["sasl.username"]), _quoted(extra["sasl.password"])
+        found["sasl.jaas.config"] = f"{module} required username={user} password={password};"
+    return found
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
