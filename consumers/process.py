@@ -33,12 +33,16 @@ CHECKPOINTS_KEPT: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class OwnerSettings:
-    """Where the owner protocol and ``/metrics`` listen. Port 0: any free one; ``metrics_port`` None: no metrics."""
+    """Where the owner protocol and ``/metrics`` listen. Port 0: any free one; ``metrics_port`` None: no metrics.
+
+    ``announced``: the ``host:port`` to announce, where others don't reach this process at where it listens.
+    """
 
     host: str = "127.0.0.1"
     port: int = 0
     token: str = ""
     metrics_port: int | None = None
+    announced: str = ""
 
 
 def run_consumer(consume: ConsumptionSettings, owner: OwnerSettings) -> None:
@@ -111,7 +115,7 @@ class ConsumerProcess:
         ownership = Ownership(self.settings.data_dir)
         self.server = OwnerServer(ownership, self._make_checkpoints, token=self.owner.token)
         host, port = await self.server.start(self.owner.host, self.owner.port)
-        address = f"{_reachable(host)}:{port}"
+        address = self.owner.announced or f"{_reachable(host)}:{port}"
         outlet = KafkaOutlet(self.settings.bootstrap, address, ownership.instance)
         self.consumption = Consumption(self.settings, ownership, outlet, on_progress)
         if self.owner.metrics_port is not None:

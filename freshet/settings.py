@@ -25,6 +25,7 @@ from freshet.settings_errors import (
     split_list,
     unknown_variables,
 )
+from stream.connection import Cluster
 
 DEFAULT_CONFIG = Path("freshet.toml")
 LOCAL_CONFIG = Path(".freshet/local/freshet.toml")
@@ -58,6 +59,11 @@ class KafkaSettings(Section):
     bootstrap: str = Field(default="127.0.0.1:9092", min_length=1, max_length=4_096)
     replication_factor: int = Field(default=1, ge=1, le=16)
     extra: Annotated[dict[str, str], Json] = Field(default_factory=dict, repr=False)
+
+    @property
+    def cluster(self) -> Cluster:
+        """The address with the settings that every client of it needs; raises `KafkaSettingsError`."""
+        return Cluster(self.bootstrap, self.extra).check()
 
 
 class MariaDBSource(Section):
@@ -129,6 +135,7 @@ class ConsumerSettings(Section):
     """How a consumer folds, commits and answers. Port 0: any free one, announced in ``freshet.locations``.
 
     ``owner_token``: what owners ask of fronts, and fronts bring; needed to listen beyond this machine.
+    ``owner_announced``: the ``host:port`` to announce where others reach it elsewhere (port mapping, a proxy).
     """
 
     group: str = Field(default="freshet", pattern=r"^[A-Za-z0-9._-]{1,200}$")
@@ -138,6 +145,7 @@ class ConsumerSettings(Section):
     owner_host: Host = "127.0.0.1"
     owner_port: Port = 0
     owner_token: SecretStr | None = None
+    owner_announced: Annotated[str, Field(pattern=r"^(.+:\d{1,5})?$", max_length=300)] = ""
     metrics_port: Port | None = None
 
 

@@ -52,14 +52,13 @@ def consumption_settings(settings: Settings, keyspaces: list[str] | None = None)
         raise SettingsError("no keyspace to consume", hint="--keyspace NAME, or [keyspaces.NAME] in the settings file")
     consumer = settings.consumer
     return ConsumptionSettings(
-        bootstrap=settings.kafka.bootstrap,
+        bootstrap=settings.kafka.cluster,
         keyspaces=names,
         data_dir=settings.data_dir,
         group=consumer.group,
         commit_rows=consumer.commit_rows,
         commit_interval_s=consumer.commit_interval_ms / 1000,
         overlay_bytes=consumer.overlay_bytes,
-        kafka=dict(settings.kafka.extra),
     )
 
 
@@ -67,4 +66,6 @@ def owner_settings(settings: Settings) -> OwnerSettings:
     """Where to answer."""
     consumer = settings.consumer
     token = consumer.owner_token.get_secret_value() if consumer.owner_token is not None else ""
-    return OwnerSettings(consumer.owner_host, consumer.owner_port, token, consumer.metrics_port)
+    return OwnerSettings(
+        consumer.owner_host, consumer.owner_port, token, consumer.metrics_port, consumer.owner_announced
+    )

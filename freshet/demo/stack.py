@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import httpx
 import pymysql
@@ -101,7 +101,6 @@ class Stack:
         """Starts sources, consumer and read API, and waits until the API says that it is ready."""
         self._api_port = free_ports(1)[0]
         self._write_config()
-        freshet = [sys.executable, "-m", "freshet", "--config", str(self.config), "--log-format", "json"]
         commands = {
             "source-rows": ["source", "mariadb", "--keyspace", ROWS],
             "source-catalog": ["source", "workload", "--keyspace", CATALOG],
@@ -109,6 +108,8 @@ class Stack:
             "serve": ["serve"],
         }
         for name in ROLES:
+            config = str(self.config_of(name))
+            freshet = [sys.executable, "-m", "freshet", "--config", config, "--log-format", "json"]
             self.roles[name] = Role([*freshet, *commands[name]])
             self._stop.callback(self.stop_role, name)
             self.start_role(name)
@@ -159,7 +160,16 @@ class Stack:
             time.sleep(0.1)
         raise LocalServerError(f"not ready after {timeout_s:.0f} s: {said}", hint=f"logs are in {self.directory}")
 
+    def config_of(self, role: str) -> Path:  # noqa: ARG002 - for stacks whose roles see the world differently
+        """The settings file that one of our processes is started with."""
+        return self.config
+
     def _write_config(self) -> None:
+        self.config.touch(mode=0o600)
+        self.config.write_text(tomli_w.dumps(self.settings()))
+
+    def settings(self) -> dict[str, Any]:
+        """What is in the settings file."""
         address = self.mariadb.address
         server = {
             "host": address.host,
@@ -169,7 +179,7 @@ class Stack:
         }
         rows = {"kind": "mariadb", **server, "databases": [ROWS], "server_id": 4380}
         catalog = {"kind": "workload", **server, "database": CATALOG_DATABASE}
-        settings = {
+        return {
             "data_dir": str(self.directory / "stores"),
             "kafka": {"bootstrap": self.kafka.bootstrap},
             "keyspaces": {
@@ -178,5 +188,3 @@ class Stack:
             },
             "serve": {"port": self._api_port},
         } | self._overrides
-        self.config.touch(mode=0o600)
-        self.config.write_text(tomli_w.dumps(settings))

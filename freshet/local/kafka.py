@@ -24,7 +24,6 @@ SETTINGS = {
     "process.roles": "broker,controller",
     "node.id": "1",
     "controller.listener.names": "CONTROLLER",
-    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "4",
     "transaction.state.log.replication.factor": "1",
@@ -57,7 +56,9 @@ class KafkaServer:
     """A single-node Kafka on 127.0.0.1. ``start`` returns when it answers a metadata request.
 
     The data directory remembers ports and format, so a second start on it (also after a kill) goes on
-    where the first ended. ``settings`` are broker properties on top of `SETTINGS`. A context manager.
+    where the first ended. ``settings`` are broker properties on top of `SETTINGS`. ``listeners`` are more
+    listeners by name: the port that each binds, and the one that it advertises (of a proxy in front of it).
+    A context manager.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class KafkaServer:
         *,
         port: int | None = None,
         settings: Mapping[str, str] | None = None,
+        listeners: Mapping[str, tuple[int, int]] | None = None,
         heap: str = "512m",
         detached: bool = False,
     ) -> None:
@@ -73,6 +75,7 @@ class KafkaServer:
         self.heap = heap
         self.detached = detached
         self.settings = dict(settings or {})
+        self.listeners = dict(listeners or {})
         self._wanted_port = port
         self._ports: tuple[int, int] | None = None
         self._process: ServerProcess | None = None
@@ -191,11 +194,18 @@ class KafkaServer:
 
     def _write_config(self, ports: tuple[int, int]) -> Path:
         broker, controller = ports
+        more = self.listeners.items()
+        bound = [f"{name}://127.0.0.1:{port}" for name, (port, _) in more]
+        advertised = [f"{name}://127.0.0.1:{port}" for name, (_, port) in more]
         properties = {
             **SETTINGS,
             "controller.quorum.voters": f"1@127.0.0.1:{controller}",
-            "listeners": f"PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}",
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{broker}",
+            "listeners": ",".join([f"PLAINTEXT://127.0.0.1:{broker}", f"CONTROLLER://127.0.0.1:{controller}", *bound]),
+            "advertised.listeners": ",".join([f"PLAINTEXT://127.0.0.1:{broker}", *advertised]),
+            "listener.security.protocol.map": ",".join(
+                f"{name}:PLAINTEXT" for name in ("PLAINTEXT", "CONTROLLER", *self.listeners)
+            ),
+            "inter.broker.listener.name": "PLAINTEXT",
             "log.dirs": str(self.data_dir / "logs"),
             **self.settings,
         }

@@ -1,0 +1,1 @@
+"""Fault injection on real servers: a network of proxies, a seeded schedule of faults, and the verdict after quiet."""

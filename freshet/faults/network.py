@@ -1,0 +1,238 @@
+"""A network that can be made bad: TCP proxies in one thread, each with a weather of its own per direction.
+
+A proxy carries bytes and never changes one. What it can do to them: hold them for a while (latency), let few through
+(bandwidth), hold them until the weather clears (a black hole, also in one direction only), or reset the connections
+and every new one (a cut).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Literal, Self
+
+Direction = Literal["up", "down"]
+"""Of bytes: to the server, or back to the client."""
+BOTH: Final[tuple[Direction, ...]] = ("up", "down")
+
+CHUNK_BYTES: Final = 1 << 16
+IN_FLIGHT_CHUNKS: Final = 64
+"""Bytes on the wire of one direction are bounded: a slow one makes its sender wait, as TCP does."""
+_CALL_TIMEOUT_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Weather:
+    """Of one direction. ``latency_s`` holds each byte; ``bytes_per_s`` 0: no limit; ``blocked``: nothing passes."""
+
+    latency_s: float = 0.0
+    bytes_per_s: float = 0.0
+    blocked: bool = False
+
+
+CLEAR: Final = Weather()
+
+
+class Network:
+    """The thread that all links live in. A context manager; leaving it closes them."""
+
+    def __init__(self) -> None:
+        self.links: dict[str, Link] = {}
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="network", daemon=True)
+
+    def link(self, name: str, upstream: tuple[str, int], port: int = 0) -> Link:
+        """Listens on 127.0.0.1 (``port`` 0: any free one) and carries what comes to ``upstream``. Raises `OSError`."""
+        link = Link(self, name, upstream)
+        self.run(link.open(port))
+        self.links[name] = link
+        return link
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Has ``work`` done by the network's thread."""
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(_CALL_TIMEOUT_S)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for link in self.links.values():
+            self.run(link.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class Link:
+    """One proxy: clients connect to ``address``. Weather methods may be called from any thread."""
+
+    def __init__(self, network: Network, name: str, upstream: tuple[str, int]) -> None:
+        self.name = name
+        self.upstream = upstream
+        self.carried: dict[Direction, int] = {"up": 0, "down": 0}
+        """Bytes that got through."""
+        self._network = network
+        self._weather: dict[Direction, Weather] = {"up": CLEAR, "down": CLEAR}
+        self._changed: dict[Direction, asyncio.Event] = {}
+        self._is_cut = False
+        self._port = 0
+        self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    @property
+    def port(self) -> int:
+        """Where it listens, on 127.0.0.1."""
+        return self._port
+
+    @property
+    def address(self) -> str:
+        """``127.0.0.1:port``"""
+        return f"127.0.0.1:{self._port}"
+
+    @property
+    def connections(self) -> int:
+        """How many clients are connected."""
+        return len(self._connections)
+
+    def weather(self, weather: Weather, directions: tuple[Direction, ...] = BOTH) -> None:
+        """Sets the weather of ``directions``, for connections that there are and that come."""
+
+        async def change() -> None:
+            for direction in directions:
+                self._weather[direction] = weather
+                self._changed[direction].set()
+                self._changed[direction] = asyncio.Event()
+
+        self._network.run(change())
+
+    def cut(self) -> None:
+        """Resets all connections, and every new one until `clear`."""
+
+        async def change() -> None:
+            self._is_cut = True
+            self._reset_all()
+
+        self._network.run(change())
+
+    def reset(self) -> None:
+        """Resets all connections; new ones get through."""
+
+        async def change() -> None:
+            self._reset_all()
+
+        self._network.run(change())
+
+    def clear(self) -> None:
+        """Ends every fault of this link; what was held goes on its way."""
+        self._is_cut = False
+        self.weather(CLEAR)
+
+    # --- in the network's thread ---
+
+    async def open(self, port: int) -> None:
+        """Listens."""
+        self._changed = {"up": asyncio.Event(), "down": asyncio.Event()}
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", port)
+        self._port = int(self._server.sockets[0].getsockname()[1])
+
+    async def close(self) -> None:
+        """Stops listening and resets what is connected."""
+        if self._server is not None:
+            self._server.close()
+        self._reset_all()
+        tasks = list(self._connections)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _reset_all(self) -> None:
+        for writer in list(self._writers):
+            _reset(writer)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._is_cut:
+            _reset(writer)
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        self._writers.add(writer)
+        server: asyncio.StreamWriter | None = None
+        try:
+            back, server = await asyncio.open_connection(*self.upstream)
+            self._writers.add(server)
+            pumps = [self._pump("up", reader, server), self._pump("down", back, writer)]
+            await asyncio.gather(*pumps)
+        except (OSError, asyncio.CancelledError):
+            pass  # one end is gone: the finally clause tells the other
+        finally:
+            self._connections.discard(task)
+            for end in (writer, server):
+                if end is not None:
+                    self._writers.discard(end)
+                    _reset(end)
+
+    async def _pump(self, direction: Direction, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Carries one direction to its end; raises `OSError` where an end is gone."""
+        on_the_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(IN_FLIGHT_CHUNKS)
+        delivering = asyncio.ensure_future(self._deliver(direction, on_the_way, writer))
+        loop = asyncio.get_running_loop()
+        try:
+            while not delivering.done():
+                chunk = await reader.read(CHUNK_BYTES)
+                await on_the_way.put((loop.time() + self._weather[direction].latency_s, chunk))
+                if not chunk:
+                    break
+            await delivering
+        finally:
+            delivering.cancel()
+
+    async def _deliver(
+        self, direction: Direction, on_the_way: asyncio.Queue[tuple[float, bytes]], writer: asyncio.StreamWriter
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            due, chunk = await on_the_way.get()
+            await asyncio.sleep(max(due - loop.time(), 0))
+            await self._until_open(direction)
+            if not chunk:
+                with contextlib.suppress(OSError):
+                    writer.write_eof()
+                return
+            await self._send(direction, chunk, writer)
+
+    async def _send(self, direction: Direction, chunk: bytes, writer: asyncio.StreamWriter) -> None:
+        """In pieces of a tenth of a second where the bandwidth is limited."""
+        at = 0
+        while at < len(chunk):
+            await self._until_open(direction)
+            rate = self._weather[direction].bytes_per_s
+            piece = chunk[at : at + max(int(rate / 10), 1)] if rate else chunk[at:]
+            writer.write(piece)
+            await writer.drain()
+            at += len(piece)
+            self.carried[direction] += len(piece)
+            if rate:
+                await asyncio.sleep(len(piece) / rate)
+
+    async def _until_open(self, direction: Direction) -> None:
+        while self._weather[direction].blocked:
+            await self._changed[direction].wait()
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    """Ends a connection by RST: what is on the way is lost."""
+    with contextlib.suppress(OSError, AttributeError):
+        connected = writer.get_extra_info("socket")
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
