@@ -7,10 +7,7 @@ import msgspec
 from serving.answers import LocationAnswer
 from serving.errors import ReadError
 from serving.owners import OwnerAway, Owners
-from serving.spaces import RowSpace, TableSpace
-from tokens import Vector
-
-_NOTHING_DEMANDED = str(Vector())
+from serving.spaces import RowSpace, TableSpace, learn_watermarks
 
 
 class Locations:
@@ -30,12 +27,7 @@ class Locations:
             raise ReadError("unknown_path", f"{keyspace} has the partitions 0 to {space.layout.partitions - 1}")
         why = "the owner, as it announced itself; the token is the partition's watermark"
         try:
-            waited = await self._owners.ask(
-                keyspace, partition, lambda client: client.wait(keyspace, partition, _NOTHING_DEMANDED, 0)
-            )
-            token = self._last[keyspace, partition] = waited.watermarks
-            for shard, component in Vector.parse(token).items() if token else ():
-                space.epochs.learn(shard, component.epoch)
+            token = self._last[keyspace, partition] = await learn_watermarks(self._owners, space, partition)
         except OwnerAway as away:
             known = self._last.get((keyspace, partition))
             if known is None:

@@ -21,7 +21,7 @@ from serving.proof import Proof, history_lost, judge, prove
 from serving.query import ReadDemand, RowOptions, RowWanted
 from serving.rowkey import RowKey, RowTable, parse_row_key
 from serving.source import SchemaChanged, SourceRow
-from serving.spaces import RowSpace, Tables
+from serving.spaces import RowSpace, Tables, learn_epochs
 from tokens import EventToken, Order, Position, TokenError, Vector, order
 
 NO_OPTIONS = RowOptions()
@@ -191,7 +191,7 @@ class RowReads:
         space, _, key, demand, options, deadline = question
         source = space.source
         assert source is not None
-        proof = Proof(demand, source.shard, space.epochs.known.get(source.shard))
+        proof = Proof(demand, source.shard, await learn_epochs(self._owners, space, source.shard))
         found = await prove(
             proof,
             lambda: self._flights.read(

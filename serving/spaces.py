@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
 
@@ -14,8 +15,10 @@ from serving.rowkey import RowTable
 from serving.source import RowSource, TableSource
 from stream.events import Column
 from stream.keys import Layout
+from tokens import Vector
 
 TABLES_MAX = 10_000
+_NOTHING_DEMANDED = str(Vector())
 
 
 @dataclass(slots=True)
@@ -57,6 +60,33 @@ class TableSpace:
     layout: Layout
     source: TableSource | None = None
     epochs: Epochs = field(default_factory=Epochs)
+
+
+async def learn_epochs(owners: Owners, space: RowSpace | TableSpace, shard: str) -> int | None:
+    """The epoch of ``shard``: as known, else as any owner of the keyspace says; None if nobody does."""
+    if shard in space.epochs.known:
+        return space.epochs.known[shard]
+    asked: set[str | None] = set()
+    for partition in range(space.layout.partitions):
+        address = owners.address_of(space.name, partition)
+        if address in asked:
+            continue
+        asked.add(address)
+        with suppress(OwnerAway):
+            await learn_watermarks(owners, space, partition)
+            if shard in space.epochs.known:
+                return space.epochs.known[shard]
+    return None
+
+
+async def learn_watermarks(owners: Owners, space: RowSpace | TableSpace, partition: int) -> str:
+    """A partition's watermarks as a vector's text; takes note of their epochs. Raises `OwnerAway`."""
+    waited = await owners.ask(
+        space.name, partition, lambda client: client.wait(space.name, partition, _NOTHING_DEMANDED, 0)
+    )
+    for shard, component in Vector.parse(waited.watermarks).items():
+        space.epochs.learn(shard, component.epoch)
+    return waited.watermarks
 
 
 class Tables:

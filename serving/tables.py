@@ -19,7 +19,7 @@ from serving.proof import Proof, Verdict, history_lost, judge
 from serving.query import ReadDemand, TableWanted
 from serving.rows import Answered, advanced
 from serving.source import SourceTable
-from serving.spaces import TableSpace
+from serving.spaces import TableSpace, learn_epochs
 from tokens import Demand
 from tokens.decision import HISTORY_LOST
 
@@ -125,10 +125,10 @@ class TableReads:
         if source is None:
             why = f"the cache cannot prove its answer ({cache_why}), and catalog {space.name} has no source here"
             raise ReadError("source_unreachable", why)
-        proof = Proof(demand, source.shard, space.epochs.known.get(source.shard))
+        proof = Proof(demand, source.shard, await learn_epochs(self._owners, space, source.shard))
         while True:
             landed = await self._flights.read(
-                (space.name, wanted.name),
+                (space.name, wanted.name, proof.epoch),
                 lambda seen: judge_table(proof, wanted, seen).proved,
                 lambda: self._fetch(question, found),
             )

@@ -17,6 +17,7 @@ import tomli_w
 from freshet.local.mariadb import MariaDBAddress
 from freshet.local.process import ServerProcess, free_ports
 from serving.client import FreshetClient
+from tokens import Vector
 
 READY_TIMEOUT_S = 60.0
 Found = TypeVar("Found")
@@ -128,6 +129,9 @@ class ServingStack:
                 return False
 
         eventually(ready, timeout_s=READY_TIMEOUT_S, what="readiness")
+        # An empty topic is caught up with at once: the shard's first marker is what says that its source is there.
+        location = f"/v1/locations/{self.keyspace}/0"
+        eventually(lambda: Vector.parse(self.get(location).json()["token"]), what="the source's first marker")
 
     def close(self) -> None:
         """Stops everything."""
