@@ -6,7 +6,7 @@ It resumes right after what the topic says is published; nothing of that is kept
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol, cast
 
@@ -14,7 +14,7 @@ import structlog
 import xxhash
 
 from stream.connection import KafkaUnreachable
-from stream.events import Change, OpenTransaction, ResumePoint, RowChange, SourceTransaction, VoidTable
+from stream.events import Change, DescribeTable, OpenTransaction, ResumePoint, RowChange, SourceTransaction, VoidTable
 from stream.publisher import PublisherLost
 from stream.sources.mariadb.binlog import EVERYTHING, BinlogReader
 from stream.sources.mariadb.catalog import LiveCatalog
@@ -157,7 +157,7 @@ class MariaDBSource:
         options = self._options
         self._check(publisher, progress)
         catalog.load()
-        if not progress.partial_gtid:
+        if progress.may_describe:
             self._describe(publisher, catalog, progress)
         bare = progress.position.removeprefix("MariaDB/")
         dump = BinlogDump(options.settings, bare, options.server_id, options.heartbeat_s)
@@ -212,21 +212,10 @@ class MariaDBSource:
         mark = _fingerprint(self._options.tables)
         if mark in progress.marks:
             return
-        changes: list[Change] = list(catalog.describe_all())
-        if not progress.is_new:
-            changes.insert(0, VoidTable(EVERYTHING, "the choice of tables or the format of images has changed"))
-        publisher.publish(
-            SourceTransaction(
-                progress.position,
-                progress.position,
-                progress.timestamp,
-                changes,
-                opened=(OpenTransaction(mark),),
-                closed=tuple(sorted(progress.marks)),
-            )
-        )
-        progress.marks = {mark}
-        log.info("tables described", shard=self._options.shard, tables=len(changes))
+        transaction = progress.describing(catalog.describe_all(), mark)
+        publisher.publish(transaction)
+        progress.described(mark)
+        log.info("tables described", shard=self._options.shard, tables=len(transaction.changes))
 
     def _ready(self, position: str) -> None:
         if self._away:
@@ -262,6 +251,35 @@ class _Progress:
         self.partial_events = resume.partial_events
         self.is_new = resume.ordinal <= 1
         self.marks = set(resume.open_transactions)
+
+    @property
+    def may_describe(self) -> bool:
+        """Not within a transaction of the binlog; but a description of the tables that is partly out goes on."""
+        return not self.partial_gtid or self.partial_gtid == self.position
+
+    def describing(self, tables: Iterable[DescribeTable], mark: int) -> SourceTransaction:
+        """The transaction that describes all tables. Its GTID is the position, which no later transaction has.
+
+        If it is partly out already it is said once more, whole, after the events that will be skipped.
+        """
+        changes: list[Change] = list(tables)
+        if not self.is_new:
+            changes.insert(0, VoidTable(EVERYTHING, "the choice of tables or the format of images has changed"))
+        if self.partial_gtid:
+            changes[:0] = [changes[0]] * self.partial_events
+        return SourceTransaction(
+            self.position,
+            self.position,
+            self.timestamp,
+            changes,
+            opened=(OpenTransaction(mark),),
+            closed=tuple(sorted(self.marks)),
+        )
+
+    def described(self, mark: int) -> None:
+        """What `describing` said is published."""
+        self.marks = {mark}
+        self.partial_gtid = ""
 
     def fitted(self, transaction: SourceTransaction) -> SourceTransaction:
         """A transaction whose first events are out already, such that skipping them by number loses nothing.

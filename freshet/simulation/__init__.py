@@ -1,0 +1,1 @@
+"""The deterministic simulator: the real pure code run through seeded histories, judged by a plain list of the truth."""

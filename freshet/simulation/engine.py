@@ -1,0 +1,140 @@
+"""Histories, worlds and what comes of running one in the other. Nothing here touches a clock, a disk or a network.
+
+A history is a list of *ops*: a name and small integers, which every world can interpret in any state (an op that does
+not apply does nothing). So a history shrinks by leaving ops out, and a regression test is a short list of ops.
+"""
+
+from __future__ import annotations
+
+import gc
+import traceback
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from random import Random
+from time import perf_counter
+from typing import Protocol
+
+Op = tuple[str | int, ...]
+"""Name, then integers."""
+History = list[Op]
+Cell = tuple[str, str]
+"""(fault, state that it met)."""
+
+FROZEN_AFTER = 64
+"""Histories after which what lives on is taken out of the garbage collector's way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A rule of design.md that did not hold, and how."""
+
+    rule: str
+    what: str
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of one history. ``trace``: one line an op, in words, if it was asked for."""
+
+    violations: list[Violation] = field(default_factory=list)
+    met: Counter[Cell] = field(default_factory=Counter)
+    answers: Counter[str] = field(default_factory=Counter)
+    """Answers and their kind, to see that a world does something."""
+    trace: list[str] = field(default_factory=list)
+
+
+class World(Protocol):
+    """A part of the system with the faults that it must bear."""
+
+    name: str
+    rules: tuple[str, ...]
+    """Checkers, one a rule."""
+    faults: tuple[str, ...]
+    states: tuple[str, ...]
+
+    def history(self, rng: Random) -> History:
+        """A random history."""
+
+    def run(self, ops: Sequence[Op], *, trace: bool = False) -> Outcome:
+        """Runs a history; equal histories give equal outcomes. May raise what the code under test raises."""
+
+
+@dataclass(slots=True)
+class Failure:
+    """A history that broke a rule. ``number`` counts from 0 within the seed."""
+
+    world: str
+    seed: int
+    number: int
+    ops: History
+    violation: Violation
+
+
+@dataclass(slots=True)
+class Report:
+    """What running many histories of one world showed."""
+
+    world: str
+    seed: int
+    histories: int = 0
+    seconds: float = 0.0
+    failure: Failure | None = None
+    met: Counter[Cell] = field(default_factory=Counter)
+    answers: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: Report) -> None:
+        """Takes in what another process found."""
+        self.histories += other.histories
+        self.seconds = max(self.seconds, other.seconds)
+        if self.failure is None or (other.failure is not None and other.failure.number < self.failure.number):
+            self.failure = other.failure or self.failure
+        self.met.update(other.met)
+        self.answers.update(other.answers)
+
+    def empty(self, world: World) -> list[Cell]:
+        """Pairs of fault and state that no history met."""
+        return [(fault, state) for fault in world.faults for state in world.states if not self.met[fault, state]]
+
+
+def history_of(world: World, seed: int, number: int) -> History:
+    """History ``number`` of ``seed``."""
+    return world.history(Random(seed * 1_000_003 + number))
+
+
+def run_one(world: World, ops: Sequence[Op], *, trace: bool = False) -> Outcome:
+    """Runs a history; what the code under test raises is a violation of ``never raises``."""
+    try:
+        return world.run(ops, trace=trace)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{place.filename.rsplit('/', 2)[-2]}/{place.filename.rsplit('/', 1)[-1]}:{place.name}"
+        return Outcome([Violation("never raises", f"{type(error).__name__} in {where}: {error}")])
+
+
+def run_many(
+    world: World,
+    seed: int,
+    numbers: Iterable[int],
+    *,
+    during: AbstractContextManager[object] | None = None,
+) -> Report:
+    """Runs histories until one fails. ``during`` is entered around all of them (a mutation)."""
+    report = Report(world.name, seed)
+    started = perf_counter()
+    with during or nullcontext():
+        for number in numbers:
+            ops = history_of(world, seed, number)
+            outcome = run_one(world, ops)
+            report.histories += 1
+            report.met.update(outcome.met)
+            report.answers.update(outcome.answers)
+            if outcome.violations:
+                report.failure = Failure(world.name, seed, number, ops, outcome.violations[0])
+                break
+            if report.histories == FROZEN_AFTER:
+                gc.collect()
+                gc.freeze()
+    report.seconds = perf_counter() - started
+    return report

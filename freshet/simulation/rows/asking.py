@@ -1,0 +1,196 @@
+"""Fronts and sessions: a read in steps, by the real rules of `serving`, and what it takes away."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
+
+from consumers import answering
+from consumers.partitions import Partition
+from consumers.protocol import Fill, Row
+from freshet.simulation.rows.owning import OwnedPartition
+from freshet.simulation.rows.source import SLOTS, Snapshot
+from freshet.simulation.rows.truth import Image
+from serving.client import Session as ClientSession
+from serving.errors import ReadError
+from serving.proof import Proof, history_lost, judge
+from serving.query import ReadDemand
+from serving.rowkey import RowKey
+from serving.rows import advanced, may_answer, may_offer
+from serving.source import SourceRow
+from serving.spaces import Epochs
+from serving.wire import HistoryLost, Request
+from tokens import Position, Vector
+
+
+class Seen(NamedTuple):
+    """What a session has truly seen of a shard: everything up to a commit of a history."""
+
+    history: int
+    index: int
+
+
+class Session:
+    """A reader: the real client session, and beside it what it really saw."""
+
+    def __init__(self, number: int, located: Callable[[], str]) -> None:
+        self.number = number
+        self._located = located
+        self.client = ClientSession(self._send, Vector())
+        self.seen: dict[str, Seen] = {}
+        self.blurred: set[str] = set()
+        """Shards of which it saw something while nobody could know that the history had changed."""
+
+    def _send(self, request: Request) -> tuple[int, bytes]:
+        del request
+        return 200, json.dumps({"token": self._located()}).encode()
+
+    def saw(self, shard: str, history: int, index: int) -> None:
+        """It saw, or wrote, commit ``index``."""
+        before = self.seen.get(shard)
+        if before is None or (history, index) > before:
+            self.seen[shard] = Seen(history, index)
+
+
+class Question(NamedTuple):
+    """A read that has got its owner's answer, and not its own yet."""
+
+    session: Session
+    slot: int
+    key: RowKey
+    demand: ReadDemand
+    owned: OwnedPartition
+    row: Row
+    proof: Proof
+    seen: Seen | None
+    """At the look-up."""
+    blurred: bool
+
+
+class Reading:
+    """A read on its way to the source. ``snapshot`` once it is taken."""
+
+    __slots__ = ("question", "snapshot")
+
+    def __init__(self, question: Question) -> None:
+        self.question = question
+        self.snapshot: Snapshot | None = None
+
+
+class Given(NamedTuple):
+    """An answer as the session got it."""
+
+    question: Question
+    image: Image
+    served_from: str
+    freshness: str
+    why: str
+    shard: str
+    epoch: int | None
+    hi: str
+    history: int
+    """Of the source's snapshot; -1 if it is the cache's."""
+
+
+class Offer(NamedTuple):
+    """A fill on its way to the owner, and the history that it was read in."""
+
+    owned: OwnedPartition
+    request: Fill
+    history: int
+
+
+def ask(
+    session: Session,
+    slot: int,
+    *,
+    alias: bool,
+    owned: OwnedPartition,
+    epochs: Epochs,
+    shard: str,
+    given: bool,
+    store: Any = None,
+) -> Given | Question | HistoryLost:
+    """The owner's answer if it may be given, or what to go to the source with, or lost history."""
+    found = SLOTS[slot]
+    exact = not found.alias
+    key = RowKey(found.alias if alias and found.alias else found.key, found.values, exact)
+    token = session.client.token if given else ""
+    demand = ReadDemand(Vector.parse(token) if given else Vector(), given, 0)
+    partition = owned.partition
+    if store is not None:
+        partition = cast("Partition", SimpleNamespace(store=store, overlay=owned.overlay, number=owned.number))
+    row = answering.answer_row(partition, key.key, answering.demand_of(token if given else ""))
+    epochs.learn(row.shard, row.epoch)
+    proof = Proof(demand, shard, epochs.known.get(shard))
+    question = Question(
+        session, slot, key, demand, owned, row, proof, session.seen.get(shard), shard in session.blurred
+    )
+    if row.code == "history_lost":
+        return _lost(history_lost(demand.vector, row.shard, row.epoch, row.watermark, row.why))
+    if may_answer(row, key):
+        if given:
+            session.client.adopt(advanced(token, row.shard, row.epoch, row.hi))
+        return Given(question, row.image, "cache", row.freshness, row.why, row.shard, row.epoch, row.hi, -1)
+    return question
+
+
+def _lost(error: ReadError) -> HistoryLost:
+    lost = HistoryLost(str(error), code=error.code)
+    lost.token = error.token or ""
+    return lost
+
+
+def source_row(question: Question, snapshot: Snapshot) -> SourceRow:
+    """What the source's snapshot says, as the front sees it."""
+    key = SLOTS[question.slot].key if snapshot.image is not None else b""
+    return SourceRow(snapshot.image, key, position_of(snapshot), snapshot.timestamp)
+
+
+def position_of(snapshot: Snapshot) -> Position:
+    """The position that a read of the source says it was made at."""
+    return Position.parse(snapshot.position)
+
+
+def answer(reading: Reading) -> Given | HistoryLost | None:
+    """The source's answer if it proves the demand; None: it does not."""
+    question, snapshot = reading.question, reading.snapshot
+    assert snapshot is not None
+    session, proof = question.session, question.proof
+    position = position_of(snapshot)
+    verdict = judge(proof, position)
+    if verdict.lost:
+        return _lost(history_lost(question.demand.vector, proof.shard, proof.epoch or 0, str(position), verdict.why))
+    if not verdict.proved:
+        return None
+    token = str(question.demand.vector) if question.demand.given else ""
+    if proof.epoch is not None:
+        token = advanced(token, proof.shard, proof.epoch, str(position))
+        if question.demand.given:
+            session.client.adopt(token)
+    return Given(
+        question,
+        snapshot.image,
+        "source",
+        verdict.freshness,
+        verdict.why,
+        proof.shard,
+        proof.epoch,
+        str(position),
+        snapshot.history,
+    )
+
+
+def offer(reading: Reading) -> Offer | None:
+    """The fill that the front offers to the owner, if it may."""
+    question, snapshot = reading.question, reading.snapshot
+    assert snapshot is not None
+    found = source_row(question, snapshot)
+    if not may_offer(question.row, question.proof.shard, question.key, found):
+        return None
+    at = str(found.position)
+    number = question.owned.number
+    fill = Fill(0, "s", number, question.key.key, found.image, at, at, found.timestamp, question.row.stamp)
+    return Offer(question.owned, fill, snapshot.history)

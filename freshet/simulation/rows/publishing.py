@@ -1,0 +1,258 @@
+"""The topic, and a shard's publisher as its process runs it: resume, read on, collect, commit; it may die anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import IntEnum
+from types import SimpleNamespace
+from typing import Any, Final, cast
+
+from freshet.simulation.rows.source import CATALOG, DESCRIBED, Reader, Source
+from stream.batch import Batch, Framer, Limits
+from stream.codec import decode
+from stream.events import ResumePoint, SourceTransaction
+from stream.keys import Layout
+from stream.publisher import Publisher as RealPublisher
+from stream.resume import resume_point
+from stream.sources.mariadb.gtid import GtidPosition
+from stream.sources.mariadb.position import HistoryLost, _check_not_lost
+from stream.sources.mariadb.source import _Progress
+
+MARK: Final = 7
+"""Stands for the fingerprint of the choice of tables."""
+SMALL: Final = Limits(rows_max=2, batch_bytes=260)
+"""Frames of two rows, and batches that hold about three: transactions are split often."""
+
+
+class Ending(IntEnum):
+    """How a commit ends."""
+
+    WELL = 0
+    LOST_ACK = 1
+    """Committed, but the publisher dies before it knows."""
+    NOT_DONE = 2
+    """The publisher dies before the commit: it did not happen."""
+    LATER = 3
+    """What was read stays collected."""
+
+
+class PublisherDied(Exception):
+    """The publisher's process is gone."""
+
+
+class Topic:
+    """Committed messages, partition by partition. A commit is atomic."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.partitions: list[list[bytes | None]] = [[] for _ in range(layout.partitions)]
+        self.batches: dict[str, list[list[tuple[int, bytes]]]] = {}
+        self.states: dict[str, list[bytes]] = {}
+        self.damage = -1
+        """What happens to a row frame of the next batch; -1: nothing."""
+
+    def commit(self, shard: str, batch: Batch) -> None:
+        """Appends a batch."""
+        self.batches.setdefault(shard, []).append(batch.records)
+        self.states.setdefault(shard, []).append(batch.records[-1][1])
+        damage, self.damage = self.damage, -1
+        for partition, value in batch.records:
+            found: bytes | None = value
+            if damage >= 0 and (name_of(value) == "RowFrame"):
+                found, damage = damaged(value, damage), -1
+            self.partitions[partition].append(found)
+
+    def repeat(self, shard: str, number: int) -> bool:
+        """Appends an earlier batch once more, as a broken producer would; False if there is none."""
+        batches = self.batches.get(shard)
+        if not batches:
+            return False
+        for partition, value in batches[number % len(batches)]:
+            self.partitions[partition].append(value)
+        return True
+
+
+def name_of(value: bytes) -> str:
+    """The record's name."""
+    return decode(value)[0]
+
+
+def damaged(value: bytes, kind: int) -> bytes | None:
+    """A message that was damaged on its way, one of six kinds."""
+    from stream.codec import encode
+
+    match kind % 6:
+        case 0:
+            return b"\xc3\x01garbage"
+        case 1:
+            return value[:-3]
+        case 2:
+            return None
+        case 3:
+            return value + b"\0"
+    _, frame = decode(value)
+    if kind % 6 == 4:
+        frame["operations"] = b"\x09" * len(frame["keys"])
+    else:
+        frame["keys"] = [b"no-table" for _ in frame["keys"]]
+    return encode("RowFrame", frame)
+
+
+class Publishing:
+    """A shard's publisher process, and the one after it."""
+
+    def __init__(self, topic: Topic, source: Source) -> None:
+        self.topic = topic
+        self.source = source
+        self.framer: Framer | None = None
+        self.published = 0
+        """Commits that are whole in the topic."""
+        self.history_of_epoch: dict[int, int] = {}
+        self.epoch_start: dict[int, int] = {}
+        self._progress: _Progress | None = None
+        self._transactions: Iterator[SourceTransaction | None] | None = None
+        self._endings: list[Ending] = []
+        self._read = 0
+
+    @property
+    def position(self) -> str:
+        """Up to where the publisher has read."""
+        self.ensure()
+        assert self._progress is not None
+        return self._progress.position
+
+    @property
+    def collected(self) -> bool:
+        """Whether something was read that is not in the topic."""
+        return self.framer is not None and not self.framer.empty
+
+    @property
+    def split(self) -> bool:
+        """Whether a transaction is partly in the topic."""
+        states = self.topic.states.get(self.source.name)
+        return bool(states) and bool(decode(states[-1])[1]["partial_gtid"])
+
+    def die(self) -> None:
+        """The process is killed."""
+        self.framer = self._progress = self._transactions = None
+
+    def cut(self) -> None:
+        """The connection to the server breaks."""
+        self._transactions = None
+
+    def ensure(self) -> None:
+        """Starts the process if it is dead and connects it; checks the server's history as the real one does."""
+        if self.framer is None:
+            self._start()
+        if self._transactions is None:
+            self._connect()
+
+    def _start(self) -> None:
+        source, topic = self.source, self.topic
+        states = topic.states.get(source.name)
+        point = resume_point([decode(value)[1] for value in states]) if states else None
+        self.framer = framer = Framer(source.name, topic.layout, point, SMALL)
+        if point is None:
+            at = source.history.positions[source.engine]
+            framer.start_epoch(at, source.timestamps[source.engine], "first_start", 1)
+            self._note_epoch(framer.resume)
+            self._commit()
+        self._progress = _Progress(framer.resume)
+
+    def _connect(self) -> None:
+        source, progress, framer = self.source, self._progress, self.framer
+        assert progress is not None
+        assert framer is not None
+        try:
+            mine = GtidPosition.parse(progress.position).domains
+            _check_not_lost(mine, source.state, progress.position, source.history.positions[-1])
+        except HistoryLost:
+            if not framer.empty:
+                self._commit()
+            framer.start_epoch(
+                source.history.positions[source.engine], source.timestamps[source.engine], "history_lost"
+            )
+            self._note_epoch(framer.resume)
+            progress.begin(framer.resume)
+            self._commit()
+        if progress.may_describe:
+            self._describe()
+        feed = source.events_after(progress.position)
+        dump = cast("Any", SimpleNamespace(read=lambda: next(feed)))
+        self._transactions = Reader(dump, CATALOG, progress.position).transactions()
+
+    def _note_epoch(self, resume: ResumePoint) -> None:
+        self.history_of_epoch[resume.epoch] = self.source.history.number
+        self.epoch_start[resume.epoch] = self.source.engine
+
+    def _describe(self) -> None:
+        """As `MariaDBSource._describe`: once for each choice of tables."""
+        progress = self._progress
+        assert progress is not None
+        if MARK in progress.marks:
+            return
+        self._publish(progress.describing(DESCRIBED.values(), MARK))
+        progress.described(MARK)
+
+    def run(self, transactions: int, ending: Ending, at: int) -> tuple[int, bool]:
+        """Reads up to ``transactions`` and commits; the ``at``-th commit of these ends as ``ending`` says.
+
+        Returns how many transactions were read, and whether it lived. Markers are published even if nothing was read.
+        """
+        self._endings = [Ending.WELL] * at + [ending] if ending in (Ending.LOST_ACK, Ending.NOT_DONE) else []
+        read = 0
+        try:
+            self.ensure()
+            while read < transactions and self._next():
+                read += 1
+            if ending is not Ending.LATER:
+                self._commit()
+                while self._endings and self._endings[0] is not Ending.WELL:
+                    self._commit()
+        except PublisherDied:
+            self.die()
+            return read, False
+        return read, True
+
+    def _next(self) -> bool:
+        progress = self._progress
+        assert progress is not None
+        assert self._transactions is not None
+        if self.source.history.index_of[progress.position] >= len(self.source.binlog) - 1:
+            return False
+        transaction = next(self._transactions)
+        assert transaction is not None
+        partly_out = bool(progress.partial_gtid)
+        self._publish(progress.fitted(transaction) if partly_out else transaction)
+        progress.position, progress.timestamp = transaction.position, transaction.timestamp
+        if partly_out:
+            progress.partial_gtid = ""
+            self._describe()
+        return True
+
+    def _publish(self, transaction: SourceTransaction) -> None:
+        """As `stream.publisher.Publisher.publish`; where that waits for the batch to leave, it leaves here."""
+        framer = self.framer
+        assert framer is not None
+        start = RealPublisher._already_out(cast("Any", None), framer, transaction)
+        while True:
+            end = framer.room(transaction, start)
+            if end < 0:
+                self._commit()
+                continue
+            framer.add(transaction, start, end)
+            if end == len(transaction.changes):
+                return
+            start = end
+
+    def _commit(self) -> None:
+        framer = self.framer
+        assert framer is not None
+        ending = self._endings.pop(0) if self._endings else Ending.WELL
+        batch = framer.take()
+        if ending is not Ending.NOT_DONE:
+            self.topic.commit(self.source.name, batch)
+            reached = self.source.history.index_of.get(batch.resume.position)
+            self.published = reached if reached is not None else self.published
+        if ending is not Ending.WELL:
+            raise PublisherDied

@@ -1,0 +1,65 @@
+"""What the rows really were: a plain list of committed versions for each key, with positions."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+Image = bytes | None
+
+
+class History:
+    """One history of a shard: commits 1, 2, 3…; index 0 is what was there at the start. ``number`` counts histories."""
+
+    def __init__(self, number: int, start: str) -> None:
+        self.number = number
+        self.positions = [start]
+        """Position text after each commit."""
+        self.index_of = {start: 0}
+        self.versions: dict[int, list[tuple[int, Image]]] = {}
+        """Row slot → (commit, image from then on)."""
+        self.written: dict[bytes, int] = {}
+        """Image → the commit that wrote it; images are all different."""
+
+    @property
+    def end(self) -> int:
+        """Index of the last commit."""
+        return len(self.positions) - 1
+
+    def put(self, slot: int, index: int, image: Image) -> None:
+        """The row has ``image`` from commit ``index`` on."""
+        self.versions.setdefault(slot, []).append((index, image))
+        if image is not None:
+            self.written[image] = index
+
+    def state(self, slot: int, index: int) -> Image:
+        """The row as of commit ``index``."""
+        versions = self.versions.get(slot, [])
+        at = bisect_right(versions, index, key=lambda version: version[0])
+        return versions[at - 1][1] if at else None
+
+    def changed_since(self, slot: int, index: int) -> bool:
+        """Whether a commit after ``index`` wrote the row."""
+        versions = self.versions.get(slot)
+        return bool(versions) and versions[-1][0] > index
+
+    def first_at(self, slot: int, image: Image, demanded: int) -> int | None:
+        """The earliest commit at or after whose state the row had ``image``, at ``demanded`` or later; None: never."""
+        versions = self.versions.get(slot, [])
+        for at, (start, found) in enumerate([(0, None), *versions] if not versions or versions[0][0] else versions):
+            rest = versions[at:] if not versions or versions[0][0] else versions[at + 1 :]
+            ends = rest[0][0] if rest else self.end + 1
+            if found == image and ends > demanded and ends > start:
+                return start
+        return None
+
+    def fork(self, index: int) -> History:
+        """A new history that shares the commits up to ``index``."""
+        new = History(self.number + 1, self.positions[0])
+        new.positions = self.positions[: index + 1]
+        new.index_of = {text: at for at, text in enumerate(new.positions)}
+        for slot, versions in self.versions.items():
+            kept = [version for version in versions if version[0] <= index]
+            if kept:
+                new.versions[slot] = kept
+        new.written = {image: at for image, at in self.written.items() if at <= index}
+        return new
