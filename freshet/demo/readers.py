@@ -15,10 +15,10 @@ from typing import Any
 import pymysql
 import structlog
 
-from freshet.demo.row_traffic import ACCOUNTS, LINES, ORDERS, RowTraffic
+from freshet.demo.row_traffic import ACCOUNTS, LINES, ORDERS, RECONNECT_S, RowTraffic
 from freshet.demo.stack import ROWS, Stack
 from freshet.demo.truth import Answer, RowKey
-from serving.client import ClientError, FreshetClient, Row
+from serving.client import ClientError, FreshetClient, Row, Session
 from tokens import Position, Vector
 
 log = structlog.get_logger(__name__)
@@ -29,13 +29,15 @@ SHARD = f"{ROWS}/0"
 class Readers:
     """Reader threads on rows, and what they were answered."""
 
-    def __init__(self, stack: Stack, traffic: RowTraffic, keys: int, seed: int) -> None:
+    def __init__(self, stack: Stack, traffic: RowTraffic, keys: int, seed: int, patient: bool = False) -> None:
+        """``patient``: who writes and reads connects again after an outage of the database."""
         self.answers: list[Answer] = []
         self.counts: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         self.errors: list[str] = []
         self.unexplained = 0
         self._stack, self._traffic, self._keys, self._seed = stack, traffic, keys, seed
+        self._patient = patient
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
@@ -85,27 +87,41 @@ class Readers:
 
     def _follow(self, rng: random.Random, pause_s: float) -> None:
         """Writes a row, then reads it and others in one session: own writes, and never back in time."""
-        with FreshetClient(self._stack.url) as client, self._stack.connect(ROWS, autocommit=False) as plain:
+        newest = 0
+        with FreshetClient(self._stack.url) as client:
             session = client.session()
-            connection: Any = session.wrap(plain, shard=SHARD)
-            newest = 0
-            while not self._stopping.wait(rng.uniform(0, 2 * pause_s)):
-                number = rng.randrange(self._keys)
-                wrote = self._traffic.transact(
-                    connection,
-                    rng,
-                    lambda cursor, r, changed, n=number: self._traffic.put_account(cursor, r, changed, n),
-                )
-                newest = max(newest, wrote)
-                for key in [(self._traffic.table(ACCOUNTS), number), self._key(rng)]:
-                    try:
-                        row = session.get_row(ROWS, key[0], key[1], max_wait_ms=rng.choice((0, 20, 500)))
-                    except ClientError as error:
-                        self._refuse(error)
-                        continue
-                    demanded = newest
-                    newest = max(newest, _sequence(session.vector))
-                    self._note(key, demanded, row)
+            while True:
+                try:
+                    with self._stack.connect(ROWS, autocommit=False) as plain:
+                        connection: Any = session.wrap(plain, shard=SHARD)
+                        while not self._stopping.wait(rng.uniform(0, 2 * pause_s)):
+                            newest = self._write_and_read(session, connection, rng, newest)
+                except (pymysql.Error, OSError):
+                    if not self._patient:
+                        raise
+                if self._stopping.wait(RECONNECT_S):
+                    return
+                session = client.session(str(session.vector))  # a commit in doubt is nobody's demand
+
+    def _write_and_read(self, session: Session, connection: Any, rng: random.Random, newest: int) -> int:
+        """One write and two reads; the newest sequence that the session has seen."""
+        number = rng.randrange(self._keys)
+        wrote = self._traffic.transact(
+            connection,
+            rng,
+            lambda cursor, r, changed: self._traffic.put_account(cursor, r, changed, number),
+        )
+        newest = max(newest, wrote)
+        for key in [(self._traffic.table(ACCOUNTS), number), self._key(rng)]:
+            try:
+                row = session.get_row(ROWS, key[0], key[1], max_wait_ms=rng.choice((0, 20, 500)))
+            except ClientError as error:
+                self._refuse(error)
+                continue
+            demanded = newest
+            newest = max(newest, _sequence(session.vector))
+            self._note(key, demanded, row)
+        return newest
 
     def _demand(self, rng: random.Random, pause_s: float) -> None:
         """Demands what another transaction has committed, in a session of its own each time."""

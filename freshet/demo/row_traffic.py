@@ -2,15 +2,20 @@
 
 Multi-row commits, several updates of one row in a transaction, updates that move a primary key, rollbacks,
 deletes, foreign-key cascades, DDL in the middle. Each row carries a version; `truth.History` keeps them all.
+
+Patient traffic goes on after the server was away. Whether a commit that lost its answer took place is looked up in the
+binary log when everything is over: each transaction also writes its number to a journal, a table of another database.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
+import re
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pymysql
@@ -31,29 +36,64 @@ SCHEMA = (
     f"quantity INT NOT NULL, CONSTRAINT lines_of_order FOREIGN KEY (order_id) REFERENCES {ORDERS}(id) "
     "ON DELETE CASCADE) ENGINE=InnoDB",
 )
+JOURNAL_DATABASE = "journal"
+JOURNAL = f"{JOURNAL_DATABASE}.transactions"
+RECONNECT_S = 0.3
+_GTID = re.compile(r"GTID \d+-\d+-(\d+)")
+_JOURNALLED = re.compile(rf"INSERT INTO {re.escape(JOURNAL)} \(id\) VALUES \((\d+)\)")
 _RETRY = {1205, 1213, 1020}
 """Lock wait timeout, deadlock, record changed since last read: the transaction was rolled back; take the next."""
 
 
 def create_tables(connection: pymysql.connections.Connection[Any]) -> None:
-    """Makes the demo's tables in the connection's database."""
+    """Makes the demo's tables in the connection's database, and the journal beside it."""
     with connection.cursor() as cursor:
         for statement in SCHEMA:
             cursor.execute(statement)
+        cursor.execute(f"CREATE DATABASE IF NOT EXISTS {JOURNAL_DATABASE}")
+        cursor.execute(f"CREATE TABLE IF NOT EXISTS {JOURNAL} (id BIGINT PRIMARY KEY) ENGINE=InnoDB")
+
+
+def journalled(connection: pymysql.connections.Connection[Any]) -> Iterator[tuple[int, int]]:
+    """(journal number, sequence) of all transactions in the server's binary log."""
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW BINARY LOGS")
+        for name, *_ in cursor.fetchall():
+            cursor.execute("SHOW BINLOG EVENTS IN %s", (name,))
+            sequence = 0
+            for row in cursor.fetchall():
+                kind, told = row[2], row[5]
+                if kind == "Gtid":
+                    numbered = _GTID.search(told)
+                    sequence = int(numbered[1]) if numbered else 0
+                elif kind == "Annotate_rows" and (wrote := _JOURNALLED.search(told)) and sequence:
+                    yield int(wrote[1]), sequence
 
 
 class RowTraffic:
     """Writers in threads; ``recent`` holds sequences of late commits, for readers to demand."""
 
     def __init__(
-        self, connect: Callable[[], pymysql.connections.Connection[Any]], database: str, keys: int, seed: int
+        self,
+        connect: Callable[[], pymysql.connections.Connection[Any]],
+        database: str,
+        keys: int,
+        seed: int,
+        patient: bool = False,
     ) -> None:
+        """``patient``: writers connect again after an outage, and commits in doubt are looked up in the end."""
         self.history = History()
+        self.in_doubt: dict[int, dict[RowKey, int | None]] = {}
+        """Journal number → what the transaction changed, if it was committed."""
+        self.clock_shift_s = 0.0
+        """How far writers' transactions are stamped from now, in the source's clock."""
         self.recent: deque[int] = deque(maxlen=256)
         self.committed = self.rolled_back = self.rows = 0
         self.stopping = threading.Event()
         self._connect, self._database, self._keys, self._seed = connect, database, keys, seed
+        self._patient = patient
         self._versions = itertools.count(1)
+        self._journal = itertools.count(1)
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
         self.errors: list[str] = []
@@ -78,46 +118,80 @@ class RowTraffic:
 
     def _write(self, number: int, pause_s: float) -> None:
         rng = random.Random(f"{self._seed}/{number}")
-        connection = self._connect()
         actions = (
             [self._transfer] * 8 + [self._repeat] * 3 + [self._place_order] * 5 + [self._move_key] * 2
             + [self._cancel_order] * 2 + [self._close_account] * 2 + [self._change_mind] * 2
         )  # fmt: skip
-        try:
-            while not self.stopping.wait(rng.uniform(0, 2 * pause_s)):
-                self.transact(connection, rng, rng.choice(actions))
-        except pymysql.Error as error:
-            self.errors.append(f"writer {number}: {error}")
-        finally:
-            connection.close()
+        while True:
+            try:
+                connection = self._connect()
+                with contextlib.closing(connection):
+                    while not self.stopping.wait(rng.uniform(0, 2 * pause_s)):
+                        self.transact(connection, rng, rng.choice(actions))
+            except (pymysql.Error, OSError) as error:
+                if not self._patient:
+                    self.errors.append(f"writer {number}: {error}")
+                    return
+            if self.stopping.wait(RECONNECT_S):
+                return
 
     def transact(self, connection: Any, rng: random.Random, action: Any) -> int:
         """Runs one transaction and records what it did; its sequence, or 0 if it was rolled back."""
         changed: dict[RowKey, int | None] = {}
+        number = 0
         try:
             with connection.cursor() as cursor:
+                if self._patient:
+                    cursor.execute(f"SET timestamp = {self._clock()}")
                 cursor.execute("START TRANSACTION")
                 keep = action(cursor, rng, changed)
                 if keep is False or not changed:
                     connection.rollback()
                     self.rolled_back += 1
                     return 0
+                if self._patient:
+                    number = next(self._journal)
+                    cursor.execute(f"INSERT INTO {JOURNAL} (id) VALUES (%s)", (number,))
+                    self.in_doubt[number] = changed
                 connection.commit()
                 cursor.execute("SELECT @@last_gtid")
                 sequence = int(cursor.fetchone()[0].rsplit("-", 1)[1])
         except pymysql.Error as error:
             if error.args[0] not in _RETRY:
                 raise
+            self.in_doubt.pop(number, None)
             connection.rollback()
             self.rolled_back += 1
             return 0
+        self._record(sequence, changed)
+        self.in_doubt.pop(number, None)
+        return sequence
+
+    def _clock(self) -> str:
+        return f"UNIX_TIMESTAMP(SYSDATE(6)) + {self.clock_shift_s}" if self.clock_shift_s else "DEFAULT"
+
+    def _record(self, sequence: int, changed: dict[RowKey, int | None]) -> None:
         with self._lock:
             self.committed += 1
             self.rows += len(changed)
             for row, version in changed.items():
                 self.history.record(sequence, row, version)
             self.recent.append(sequence)
-        return sequence
+
+    def resolve(self, connection: pymysql.connections.Connection[Any]) -> int:
+        """Records the commits in doubt that took place, by the binary log; how many. Call it when writers have ended.
+
+        Raises `pymysql.Error`.
+        """
+        doubtful, self.in_doubt = self.in_doubt, {}
+        found = 0
+        if doubtful:
+            for number, sequence in journalled(connection):
+                if number in doubtful:
+                    self._record(sequence, doubtful[number])
+                    found += 1
+        self.history.settle()
+        return found
 
     def put_account(self, cursor: Any, rng: random.Random, changed: dict[RowKey, int | None], number: int) -> None:
         """Inserts or updates one account with a new version."""
