@@ -1,0 +1,221 @@
+"""A real `freshet consume` process, a topic to feed it, and what its stores must hold."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Producer
+
+from consumers.owner_client import OwnerConnection
+from consumers.protocol import OwnerError
+from consumers.store import PartitionStore, StoreView
+from stream.codec import encode
+from stream.events import ABSENT, VALUE, VOID
+from stream.reader import end_offsets, read_range
+from stream.topics import Topic, ensure_topics, events_topic
+
+DEADLINE_S = 60.0
+
+
+def until(condition: Callable[[], Any], what: str, timeout_s: float = DEADLINE_S) -> Any:
+    """The first true answer of ``condition``; fails after ``timeout_s``."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"not within {timeout_s:g} s: {what}")
+
+
+class Feed:
+    """Writes a shard's events into a keyspace's topic, as frames of random size, with markers."""
+
+    def __init__(self, bootstrap: str, keyspace: str, partitions: int = 2, seed: int = 1) -> None:
+        self.topic: Topic = ensure_topics(bootstrap, keyspace, partitions)
+        self.keyspace = keyspace
+        self.shard = f"{keyspace}/0"
+        self.layout = f"xxh3_64;partitions={partitions}"
+        self.ordinal = 0
+        self.partitions = partitions
+        self._random = random.Random(seed)
+        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "enable.idempotence": True})
+        self.ordinal = 1
+        for partition in range(partitions):
+            self.send(partition, "EpochStart", gtid=gtid(1), timestamp=1, position=gtid(0), reason="first_start")
+        self.mark()
+
+    def put(self, partition: int, message: bytes | None) -> None:
+        """Any message at all."""
+        while True:
+            try:
+                self._producer.produce(self.topic.name, message, partition=partition)
+            except BufferError:
+                self._producer.poll(0.1)
+            else:
+                return
+
+    def send(self, partition: int, name: str, **fields: Any) -> None:
+        """One event with the feed's shard, epoch and ordinal."""
+        place = {"shard": self.shard, "epoch": 1, "ordinal": self.ordinal}
+        self.put(partition, encode(name, place | fields))
+
+    def frame(self, partition: int, rows: int) -> None:
+        """A frame of single-row transactions over a few thousand keys."""
+        first = self.ordinal + 1
+        self.ordinal += rows
+        operations = bytes(self._random.choice((VALUE, VALUE, VALUE, ABSENT, VOID)) for _ in range(rows))
+        numbers = [self._random.randrange(3000) for _ in range(rows)]
+        record = {
+            "shard": self.shard,
+            "epoch": 1,
+            "ordinal": first,
+            "keys": [b"shop.items\0[%d]" % (number * self.partitions + partition) for number in numbers],
+            "images": [
+                b'{"n":%d}' % number if operation == VALUE else b""
+                for number, operation in zip(numbers, operations, strict=True)
+            ],
+            "operations": operations,
+            "ordinals": list(range(rows)),
+            "transactions": [1] * rows,
+            "gtids": [gtid(first + row) for row in range(rows)],
+            "positions": [],
+            "timestamps": [1_700_000_000] * rows,
+            "origins": [],
+        }
+        self.put(partition, encode("RowFrame", record))
+
+    def mark(self) -> None:
+        """A marker in every partition for all that was sent."""
+        for partition in range(self.partitions):
+            self.send(
+                partition,
+                "Marker",
+                position=gtid(self.ordinal),
+                timestamp=1_700_000_000,
+                low_water=gtid(0),
+                layout=self.layout,
+                whole=True,
+            )
+
+    def load(self, frames: int) -> None:
+        """Random frames, a marker now and then and at the end; returns when they are in the topic."""
+        for number in range(frames):
+            self.frame(self._random.randrange(self.partitions), self._random.randrange(1, 30))
+            if number % 20 == 19:
+                self.mark()
+        self.mark()
+        self.flush()
+
+    def flush(self) -> None:
+        """Returns when everything is in the topic."""
+        assert self._producer.flush(30) == 0
+
+
+def gtid(sequence: int) -> str:
+    """A MariaDB GTID."""
+    return f"MariaDB/0-1-{sequence}"
+
+
+class ConsumeProcess:
+    """``freshet consume`` as a process of its own; its log lines are parsed."""
+
+    def __init__(self, bootstrap: str, keyspace: str, data_dir: Path, **environment: str) -> None:
+        self.data_dir = data_dir
+        data_dir.mkdir(parents=True, exist_ok=True)
+        self._log = data_dir / f"log-{time.monotonic_ns()}"
+        command = [sys.executable, "-m", "freshet", "--log-format", "json", "consume"]
+        command += ["--keyspace", keyspace, "--bootstrap", bootstrap, "--data-dir", str(data_dir), "--group", keyspace]
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=log,
+                env=os.environ | {"FRESHET_CONSUMER__COMMIT_INTERVAL_MS": "200"} | environment,
+            )
+
+    def lines(self, event: str = "") -> list[dict[str, Any]]:
+        """The log so far; only ``event`` if given."""
+        found = []
+        for line in self._log.read_text().splitlines():
+            try:
+                record = json.loads(line)
+            except ValueError:
+                record = {"event": line}
+            if not event or record.get("event") == event:
+                found.append(record)
+        return found
+
+    def ready(self) -> str:
+        """Waits for the ready line; the owner's address."""
+
+        def found() -> str | None:
+            assert self.process.poll() is None, self._log.read_text()
+            lines = self.lines("ready")
+            return lines[0]["address"] if lines else None
+
+        address: str = until(found, f"ready: {self._log.read_text()}")
+        return address
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.process.kill()
+        self.process.wait()
+
+    def terminate(self) -> int:
+        """SIGTERM; the exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(30)
+
+    def __enter__(self) -> ConsumeProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.kill()
+
+
+def caught_up(bootstrap: str, keyspace: str, address: str) -> bool:
+    """Whether the owner has read everything that is in the topic now."""
+    topic = events_topic(keyspace)
+    try:
+        with OwnerConnection(address) as owner:
+            statuses = owner.status(keyspace).partitions
+    except OwnerError:
+        return False
+    ends = end_offsets(bootstrap, topic, [each.partition for each in statuses])
+    return bool(statuses) and all(each.position >= ends[each.partition] for each in statuses)
+
+
+def expected(bootstrap: str, topic: Topic, partition: int, scratch: Path) -> tuple[str, int]:
+    """The digest that an uninterrupted fold of the topic has."""
+    [end] = end_offsets(bootstrap, topic.name, [partition]).values()
+    keyspace = topic.name.split(".")[1]
+    store = PartitionStore.open(scratch, keyspace=keyspace, partition=partition, topic_id=topic.topic_id)
+    messages = read_range(bootstrap, topic.name, partition, 0, end)
+    store.fold([(message.offset(), message.value()) for message in messages])
+    digest = store.digest()
+    store.close(commit=False)
+    return digest
+
+
+def digest_of(data_dir: Path, keyspace: str, partition: int) -> tuple[str, int]:
+    """The digest of a store that nobody has open."""
+    with StoreView(data_dir / keyspace / str(partition)) as view:
+        return view.digest()
+
+
+def assert_equal_to_uninterrupted(bootstrap: str, feed: Feed, data_dir: Path, scratch: Path) -> None:
+    """Each partition's store is what folding the topic once gives."""
+    for partition in range(feed.partitions):
+        assert digest_of(data_dir, feed.keyspace, partition) == expected(bootstrap, feed.topic, partition, scratch)

@@ -1,0 +1,353 @@
+"""`freshet consume` on a real Kafka: crashes, bad input, damage, full disks, brokers that are away."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from consumers.manifest import read_manifest
+from consumers.owner_client import OwnerConnection
+from consumers.protocol import OwnerError
+from stream.dead_letters import read_letters
+from stream.locations import LocationsReader
+from tests.consumers.consuming import (
+    ConsumeProcess,
+    Feed,
+    assert_equal_to_uninterrupted,
+    caught_up,
+    gtid,
+    until,
+)
+from tokens import Position, Vector
+
+
+def folded_to_the_end(kafka: str, feed: Feed, process: ConsumeProcess) -> str:
+    """Waits until all is folded; the owner's address."""
+    address = process.ready()
+    until(lambda: caught_up(kafka, feed.keyspace, address), "caught up")
+    return address
+
+
+@pytest.mark.slow
+def test_ten_kills_under_load_leave_the_state_of_an_uninterrupted_run(
+    kafka: str, keyspace_name: str, tmp_path: Path
+) -> None:
+    """A kill -9 at any instant changes no answer: nothing is lost, nothing is folded twice."""
+    feed = Feed(kafka, keyspace_name)
+    rng = random.Random(7)
+    done = threading.Event()
+
+    def load() -> None:
+        while not done.is_set():
+            feed.load(200)
+
+    loader = threading.Thread(target=load)
+    loader.start()
+    try:
+        for _ in range(10):
+            with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as process:
+                until(lambda p=process: p.lines("partition taken"), "partitions")  # type: ignore[misc]
+                time.sleep(rng.random())  # the instant of the kill is what is random here
+                process.kill()
+    finally:
+        done.set()
+        loader.join()
+    with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as process:
+        folded_to_the_end(kafka, feed, process)
+        assert process.terminate() == 0
+    assert_equal_to_uninterrupted(kafka, feed, tmp_path / "data", tmp_path / "scratch")
+
+
+def test_it_answers_announces_and_stops_cleanly(kafka: str, keyspace_name: str, tmp_path: Path) -> None:
+    """Ready means answering; SIGTERM commits everything and takes the announcements back."""
+    feed = Feed(kafka, keyspace_name)
+    feed.load(300)
+    with (
+        ConsumeProcess(kafka, keyspace_name, tmp_path / "data", FRESHET_CONSUMER__METRICS_PORT="0") as process,
+        LocationsReader(kafka) as locations,
+    ):
+        address = folded_to_the_end(kafka, feed, process)
+        for partition in range(feed.partitions):
+            owner = until(lambda n=partition: locations.owner_of(keyspace_name, n), "announced")  # type: ignore[misc]
+            assert owner.address == address
+        with OwnerConnection(address) as connection:
+            token = Vector({feed.shard: (1, Position.parse(gtid(feed.ordinal)))})
+            rows = connection.get(keyspace_name, 0, [b"shop.items\0[%d]" % (2 * n) for n in range(500)], str(token))
+            assert {row.freshness for row in rows if row.kind in (1, 2)} == {"fresh"}
+            status = connection.status()
+            assert status.ready
+            assert {each.partition for each in status.partitions} == {0, 1}
+        assert process.terminate() == 0
+        until(lambda: locations.owner_of(keyspace_name, 0) is None, "withdrawn")
+    assert_equal_to_uninterrupted(kafka, feed, tmp_path / "data", tmp_path / "scratch")
+
+
+def test_poison_goes_to_the_dead_letter_topic_and_the_stream_goes_on(
+    kafka: str, keyspace_name: str, tmp_path: Path
+) -> None:
+    """Garbage is kept with reason and place, once, also when a crash has it folded again."""
+    feed = Feed(kafka, keyspace_name)
+    feed.load(20)
+    garbage = [b"", b"garbage", b"\xc3\x01" + b"12345678" + b"x", None]
+    for message in garbage:
+        feed.put(1, message)
+    feed.load(20)
+    with ConsumeProcess(
+        kafka, keyspace_name, tmp_path / "data", FRESHET_CONSUMER__COMMIT_INTERVAL_MS="600000"
+    ) as process:
+        folded_to_the_end(kafka, feed, process)
+        process.kill()
+    with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as process:
+        folded_to_the_end(kafka, feed, process)
+        assert process.terminate() == 0
+    letters = read_letters(kafka, keyspace_name)
+    assert len(letters) == len(garbage)
+    assert {letter.partition for letter in letters} == {1}
+    assert all(letter.reason and letter.code for letter in letters)
+    assert_equal_to_uninterrupted(kafka, feed, tmp_path / "data", tmp_path / "scratch")
+
+
+def test_a_damaged_store_is_set_aside_and_rebuilt(kafka: str, keyspace_name: str, tmp_path: Path) -> None:
+    """Damage found at start costs a rebuild from the topic, not a wrong answer; the damaged files are kept."""
+    feed = Feed(kafka, keyspace_name)
+    feed.load(300)
+    with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as process:
+        folded_to_the_end(kafka, feed, process)
+        assert process.terminate() == 0
+    damage(tmp_path / "data" / keyspace_name / "0")
+    with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as process:
+        folded_to_the_end(kafka, feed, process)
+        [line] = process.lines("store moved aside, it is folded again from the topic")
+        assert line["code"] == "store_corrupt"
+        assert process.terminate() == 0
+    assert (tmp_path / "data" / keyspace_name / "0.corrupt-1").is_dir()
+    assert_equal_to_uninterrupted(kafka, feed, tmp_path / "data", tmp_path / "scratch")
+
+
+def test_damage_met_while_serving_is_never_served(kafka: str, keyspace_name: str, tmp_path: Path) -> None:
+    """A block that goes bad under a running owner ends in a rebuild; meanwhile reads get errors, not old bytes."""
+    feed = Feed(kafka, keyspace_name)
+    feed.load(300)
+    with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as process:
+        folded_to_the_end(kafka, feed, process)
+        assert process.terminate() == 0
+    keys = [b"shop.items\0[%d]" % (2 * number) for number in range(900)]
+    with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as process:
+        address = folded_to_the_end(kafka, feed, process)
+        for file in (tmp_path / "data" / keyspace_name / "0" / "db").glob("*.sst"):
+            content = bytearray(file.read_bytes())
+            content[200 : len(content) * 2 // 3] = b"\xff" * (len(content) * 2 // 3 - 200)
+            with file.open("r+b") as damaged:
+                damaged.write(content)
+
+        def met() -> bool:
+            try:
+                with OwnerConnection(address) as owner:
+                    owner.get(keyspace_name, 0, keys)
+            except OwnerError as error:
+                return error.code in ("store_corrupt", "not_owner")
+            return False
+
+        until(met, "damage met")
+        until(lambda: process.lines("store moved aside, it is folded again from the topic"), "set aside")
+        until(lambda: caught_up(kafka, keyspace_name, address), "rebuilt")
+        assert process.terminate() == 0
+    assert_equal_to_uninterrupted(kafka, feed, tmp_path / "data", tmp_path / "scratch")
+
+
+def damage(directory: Path) -> None:
+    """Overwrites the middle of the store's largest table."""
+    largest = max(directory.rglob("*.sst"), key=lambda file: file.stat().st_size)
+    content = bytearray(largest.read_bytes())
+    content[10 : len(content) - 10] = bytes(len(content) - 20)
+    largest.write_bytes(content)
+
+
+def test_a_topic_made_anew_is_a_rebuild(kafka: str, keyspace_name: str, tmp_path: Path) -> None:
+    """Another topic id under the same name: the old store is set aside, loudly."""
+    feed = Feed(kafka, keyspace_name)
+    feed.load(50)
+    with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as process:
+        folded_to_the_end(kafka, feed, process)
+        assert process.terminate() == 0
+    delete_topic(kafka, feed.topic.name)
+    again = until(lambda: try_feed(kafka, keyspace_name), "topic made anew")
+    assert again.topic.topic_id != feed.topic.topic_id
+    again.load(30)
+    with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as process:
+        folded_to_the_end(kafka, again, process)
+        codes = {line["code"] for line in process.lines("store moved aside, it is folded again from the topic")}
+        assert codes == {"topic_changed"}
+        assert process.terminate() == 0
+    assert_equal_to_uninterrupted(kafka, again, tmp_path / "data", tmp_path / "scratch")
+
+
+def delete_topic(kafka: str, name: str) -> None:
+    """Deletes a topic."""
+    from confluent_kafka.admin import AdminClient
+
+    admin = AdminClient({"bootstrap.servers": kafka})
+    for future in admin.delete_topics([name]).values():
+        future.result(timeout=10)
+
+
+def try_feed(kafka: str, keyspace: str) -> Feed | None:
+    """A feed of a new topic; None while the old one is still being deleted."""
+    from tokens.errors import FreshetError
+
+    try:
+        return Feed(kafka, keyspace, seed=2)
+    except FreshetError:
+        return None
+
+
+def test_a_store_beyond_the_topics_end_is_a_rebuild(kafka: str, keyspace_name: str, tmp_path: Path) -> None:
+    """A topic that lost events that were folded is no continuation of the store."""
+    feed = Feed(kafka, keyspace_name, partitions=1)
+    feed.load(50)
+    with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as process:
+        folded_to_the_end(kafka, feed, process)
+        assert process.terminate() == 0
+    from consumers.state import Changes
+    from consumers.store import PartitionStore
+
+    store = PartitionStore.open(tmp_path / "data", keyspace=keyspace_name, partition=0, topic_id=feed.topic.topic_id)
+    store.apply(Changes(1_000_000, {}))
+    store.close()
+    with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as process:
+        folded_to_the_end(kafka, feed, process)
+        [line] = process.lines("store moved aside, it is folded again from the topic")
+        assert line["code"] == "offset_out_of_range"
+        assert process.terminate() == 0
+    assert_equal_to_uninterrupted(kafka, feed, tmp_path / "data", tmp_path / "scratch")
+
+
+def test_a_newer_store_ends_the_process_with_one_clear_line(kafka: str, keyspace_name: str, tmp_path: Path) -> None:
+    """What retrying can't mend ends the process: code and hint, no traceback."""
+    from dataclasses import replace
+
+    from consumers.manifest import write_manifest
+
+    feed = Feed(kafka, keyspace_name, partitions=1)
+    feed.load(5)
+    with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as process:
+        folded_to_the_end(kafka, feed, process)
+        assert process.terminate() == 0
+    directory = tmp_path / "data" / keyspace_name / "0"
+    manifest = read_manifest(directory)
+    assert manifest is not None
+    write_manifest(directory, replace(manifest, format_version=9))
+    with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as process:
+        assert process.process.wait(30) == 1
+        text = [line["event"] for line in process.lines()]
+        assert any("error[store_newer]" in line for line in text)
+        assert not any("Traceback" in line for line in text)
+
+
+def test_kafka_away_at_start_and_in_the_middle(
+    new_kafka: Callable[..., Any], keyspace_name: str, tmp_path: Path
+) -> None:
+    """One clear line, retries, and reads answered all the while; then the stream goes on by itself."""
+    server = new_kafka()
+    kafka = server.bootstrap
+    feed = Feed(kafka, keyspace_name)
+    feed.load(50)
+    server.kill()
+    with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as process:
+        [line] = until(lambda: process.lines("consuming is interrupted, retrying"), "said")
+        assert line["code"] == "kafka_unreachable"
+        server.restart()
+        address = folded_to_the_end(kafka, feed, process)
+        server.kill()
+        until(lambda: len(process.lines("consuming is interrupted, retrying")) == 2, "said again")
+        with OwnerConnection(address) as owner:
+            rows = owner.get(keyspace_name, 0, [b"shop.items\0[%d]" % (2 * number) for number in range(900)])
+            assert any(row.image for row in rows)
+        server.restart()
+        feed.load(50)
+        until(lambda: caught_up(kafka, keyspace_name, address), "goes on")
+        assert process.terminate() == 0
+        assert len(process.lines("consuming is interrupted, retrying")) == 2
+    assert_equal_to_uninterrupted(kafka, feed, tmp_path / "data", tmp_path / "scratch")
+
+
+def test_a_full_disk_stops_folding_until_there_is_space(kafka: str, keyspace_name: str, tmp_path: Path) -> None:
+    """Under a full disk reads go on and nothing is lost; folding goes on by itself when there is space again."""
+    feed = Feed(kafka, keyspace_name, partitions=1)
+    with ExitStack() as stack:
+        data, fill, free = small_disk(stack, tmp_path)
+        with ConsumeProcess(kafka, keyspace_name, data) as process:
+            address = folded_to_the_end(kafka, feed, process)
+            fill(process)
+            feed.load(300)
+            [line] = until(lambda: process.lines("disk full, folding stops; reads go on"), "said")
+            assert line["code"] == "disk_full"
+            with OwnerConnection(address) as owner:
+                assert owner.get(keyspace_name, 0, [b"shop.items\0[1]"])
+            free(process)
+            until(lambda: caught_up(kafka, keyspace_name, address), "goes on")
+            assert process.terminate() == 0
+        assert_equal_to_uninterrupted(kafka, feed, data, tmp_path / "scratch")
+
+
+def small_disk(
+    stack: ExitStack, tmp_path: Path
+) -> tuple[Path, Callable[[ConsumeProcess], None], Callable[[ConsumeProcess], None]]:
+    """A data directory whose space can be taken and given back: a small tmpfs where we may mount one, else a limit on
+    the size of the process's files.
+    """
+    data = tmp_path / "small"
+    data.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=16m", "none", str(data)], check=False, capture_output=True
+    )
+    if mounted.returncode:
+        return data, lambda process: limit_files(process, 4096), lambda process: limit_files(process, -1)
+    stack.callback(subprocess.run, ["umount", "-l", str(data)], check=True)
+    ballast = data / "ballast"
+
+    def fill(_: ConsumeProcess) -> None:
+        with ballast.open("wb") as file:
+            left = shutil.disk_usage(data).free
+            file.write(bytes(left - 8192))
+
+    return data, fill, lambda _: ballast.unlink()
+
+
+def limit_files(process: ConsumeProcess, size: int) -> None:
+    """Bounds the size of files that the process may write; -1: no bound."""
+    import resource
+
+    resource.prlimit(process.process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+def test_two_processes_never_share_a_data_directory(kafka: str, keyspace_name: str, tmp_path: Path) -> None:
+    """The second owner of a directory ends with store_locked; the first goes on."""
+    feed = Feed(kafka, keyspace_name, partitions=1)
+    feed.load(5)
+    with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as first:
+        address = folded_to_the_end(kafka, feed, first)
+        with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as second:
+            assert second.process.wait(30) == 1
+            assert any("error[store_locked]" in line["event"] for line in second.lines())
+        with OwnerConnection(address) as owner:
+            assert owner.status().partitions
+        assert first.terminate() == 0
+
+
+def test_a_stopped_process_can_be_interrupted_at_once(kafka: str, keyspace_name: str, tmp_path: Path) -> None:
+    """Ctrl-C before anything was assigned ends cleanly too."""
+    with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as process:
+        until(lambda: process.lines("consuming is interrupted, retrying"), "topic missing said")
+        process.process.send_signal(signal.SIGINT)
+        assert process.process.wait(20) == 0
