@@ -1,0 +1,198 @@
+"""``freshet inspect``: what a store holds, or what an owner would answer for a key, and why."""
+
+from __future__ import annotations
+
+import json
+import struct
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from consumers.catalog_state import CatalogStateError, decode_binding, decode_table
+from consumers.entry import ABSENT, VALUE, VOID, decode_entry
+from consumers.protocol import Description, OwnerError, Row
+from consumers.reading import UNKNOWN_KEY, view_row
+from consumers.state import CATALOG, META, NAME_PREFIX, SCHEMA_PREFIX
+from consumers.store import StoreView
+from freshet.owners import asking, owner_addresses
+from freshet.settings import Settings, load_settings
+from serving.rowkey import RowKey, RowTable, parse_row_key
+from stream.codec import CodecError, decode
+from stream.events import Column
+from stream.keys import Layout
+from tokens.errors import FreshetError
+
+KINDS = {VALUE: "value", ABSENT: "absent", VOID: "void", UNKNOWN_KEY: "unknown"}
+SHOWN_MAX = 100_000
+
+
+class InspectError(FreshetError):
+    """What was asked for can't be shown; code ``cannot_inspect``."""
+
+    code = "cannot_inspect"
+
+
+def command(
+    where: Annotated[
+        str, typer.Argument(help="A store directory (also a checkpoint), or a keyspace.", metavar="STORE|KEYSPACE")
+    ],
+    table: Annotated[str, typer.Argument(help="Table, as db.table.", metavar="[TABLE]")] = "",
+    key: Annotated[
+        str, typer.Argument(help="Primary key: columns comma-separated, percent-encoded.", metavar="[KEY]")
+    ] = "",
+    token: Annotated[str, typer.Option(help="Judge by what this session has seen.")] = "",
+    limit: Annotated[int, typer.Option(help="Of a store directory: show this many entries.", min=0, max=SHOWN_MAX)] = 0,
+    digest: Annotated[
+        bool, typer.Option("--digest", help="Of a store directory: compute the digest of its state.")
+    ] = False,
+    owner: Annotated[
+        list[str] | None, typer.Option(help="Address of an owner. Default: as announced.", metavar="HOST:PORT")
+    ] = None,
+    bootstrap: Annotated[str | None, typer.Option(help="Kafka's address, host:port.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show a store directory (read-only, also beside its owner), or what the owner of a key knows of it, and why."""
+    directory = Path(where)
+    if (directory / "manifest.json").exists():
+        shown = inspect_store(directory, table, key, limit, digest)
+    elif "/" in where or not table or not key:
+        hint = "name a directory that holds manifest.json, or: freshet inspect KEYSPACE TABLE KEY"
+        raise InspectError(f"{where!r} is no store directory, and a key needs TABLE and KEY", hint=hint)
+    else:
+        settings = load_settings(flags={"kafka": {"bootstrap": bootstrap}})
+        shown = inspect_key(settings, where, table, key, token, owner or [])
+    if as_json:
+        typer.echo(json.dumps(shown, ensure_ascii=False))
+    else:
+        _show(shown)
+
+
+def inspect_store(directory: Path, table: str, key: str, limit: int, digest: bool) -> dict[str, Any]:
+    """What a store directory is and holds: all of it, or one row of it."""
+    with StoreView(directory) as view:
+        if table:
+            return _row_in(view, table, key)
+        head = view.head
+        shown: dict[str, Any] = {
+            "store": str(directory),
+            "manifest": {name: getattr(view.manifest, name) for name in view.manifest.__slots__},
+            "offset": head.offset,
+            "layout": head.layout,
+            "shards": {name: each._asdict() for name, each in sorted(head.lineages.items())},
+            "voids": [
+                {"table": scope, "shard": shard} | void._asdict() for (scope, shard), void in sorted(head.voids.items())
+            ],
+        }
+        if digest:
+            shown["digest"], shown["entries"] = view.digest()
+        if limit:
+            rows = islice(view.items(b"\1"), limit)
+            shown["first"] = [{"key": _text(each)} | describe(each, value) for each, value in rows]
+        return shown
+
+
+def _row_in(view: StoreView, table: str, key: str) -> dict[str, Any]:
+    described = view.get(SCHEMA_PREFIX + table.encode())
+    if described is None:
+        raise InspectError(f"{view.directory} knows no table {table}", hint="tables are named db.table")
+    schema = decode(described)[1]
+    columns = {each["name"]: Column(each["name"], each["kind"], each["exact"]) for each in schema["columns"]}
+    found = _parse(table, [columns[name] for name in schema["primary_key"]], key)
+    value = view.get(found.key)
+    seen = view_row(view.head, found.key, value)
+    return {
+        "key": _text(found.key),
+        "partition": view.manifest.partition,
+        "reads_as": KINDS[seen.kind],
+        "why": seen.why,
+        "watermark": seen.watermark,
+        "entry": describe(found.key, value) if value is not None else None,
+    }
+
+
+def _parse(table: str, columns: list[Column], key: str) -> RowKey:
+    return parse_row_key(RowTable(table, tuple(columns), True), key.encode())
+
+
+def inspect_key(
+    settings: Settings, keyspace: str, table: str, key: str, token: str, given: list[str]
+) -> dict[str, Any]:
+    """What the owner of a row's partition answers."""
+    addresses = owner_addresses(settings, keyspace, given)
+    with asking(settings, next(iter(addresses.values()))) as connection:
+        described = connection.describe(keyspace, table)
+    if not described.found:
+        raise InspectError(f"no table {table} is known in {keyspace}", hint="tables are named db.table")
+    found = _parse(table, _key_columns(described), key)
+    partition = Layout.parse(described.layout).partition_of(found.key)
+    if partition in addresses:
+        return _ask(settings, addresses[partition], keyspace, partition, found.key, token)
+    for address in addresses.values():
+        try:
+            return _ask(settings, address, keyspace, partition, found.key, token)
+        except OwnerError as error:
+            if error.code != "not_owner":
+                raise
+    raise InspectError(f"nobody answers for {keyspace}/{partition}", hint="see `freshet lag`")
+
+
+def _key_columns(described: Description) -> list[Column]:
+    columns = {each.name: Column(each.name, each.kind, each.exact) for each in described.columns}
+    return [columns[name] for name in described.primary_key]
+
+
+def _ask(settings: Settings, address: str, keyspace: str, partition: int, key: bytes, token: str) -> dict[str, Any]:
+    with asking(settings, address) as connection:
+        [row] = connection.get(keyspace, partition, [key], token)
+    return {"key": _text(key), "partition": partition, "owner": address} | _plain(row)
+
+
+def _plain(row: Row) -> dict[str, Any]:
+    plain = msgspec.structs.asdict(row)
+    plain["kind"] = KINDS.get(row.kind, str(row.kind))
+    plain["image"] = _image(row.image) if row.image is not None else None
+    plain["stamp"] = row.stamp._asdict()
+    return plain
+
+
+def describe(key: bytes, value: bytes) -> dict[str, Any]:
+    """An item of a store, decoded as far as it can be."""
+    try:
+        if key.startswith(SCHEMA_PREFIX):
+            return {"schema": decode(value)[1]}
+        if key.startswith(NAME_PREFIX):
+            return {"binding": msgspec.to_builtins(decode_binding(value))}
+        if key.startswith(CATALOG):
+            return {"table": json.loads(msgspec.json.encode(decode_table(value)))}
+        if key.startswith(META):
+            return {"text": value.decode()}
+        entry = decode_entry(value)
+    except (ValueError, struct.error, CodecError, CatalogStateError) as error:
+        return {"unreadable": f"{type(error).__name__}: {error}", "bytes": value.hex()}
+    return entry._asdict() | {"kind": KINDS.get(entry.kind, str(entry.kind)), "image": _image(entry.image)}
+
+
+def _image(image: bytes) -> Any:
+    try:
+        return json.loads(image) if image else None
+    except ValueError:
+        return image.decode(errors="backslashreplace")
+
+
+def _text(key: bytes) -> str:
+    return key.replace(b"\0", b" ").replace(b"\1", b"table ").decode(errors="backslashreplace").strip()
+
+
+def _show(shown: dict[str, Any]) -> None:
+    width = max(map(len, shown))
+    for name, value in shown.items():
+        if isinstance(value, list) and value:
+            typer.echo(f"{name}")
+            for each in value:
+                typer.echo(f"  {json.dumps(each, ensure_ascii=False)}")
+        else:
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            typer.echo(f"{name:<{width}}  {text}")

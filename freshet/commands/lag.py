@@ -1,0 +1,74 @@
+"""``freshet lag``: how far readers are behind, partition by partition."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from consumers.protocol import OwnerError, PartitionStatus
+from freshet.owners import asking, owner_addresses
+from freshet.settings import load_settings
+
+
+def command(
+    keyspace: Annotated[str, typer.Argument(help="The keyspace.")],
+    owner: Annotated[
+        list[str] | None,
+        typer.Option(help="Address of an owner; repeatable. Default: as announced.", metavar="HOST:PORT"),
+    ] = None,
+    bootstrap: Annotated[str | None, typer.Option(help="Kafka's address, host:port.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show for each partition its offsets, its watermarks, and the source time by which readers are behind.
+
+    Exit code 1 if a partition has no owner that answers.
+    """
+    settings = load_settings(flags={"kafka": {"bootstrap": bootstrap}})
+    found: dict[int, PartitionStatus] = {}
+    silent: dict[str, str] = {}
+    addresses = owner_addresses(settings, keyspace, owner or ())
+    for address in sorted(set(addresses.values())):
+        try:
+            with asking(settings, address) as connection:
+                found |= {each.partition: each for each in connection.status(keyspace).partitions}
+        except OwnerError as error:
+            silent[address] = str(error)
+    missing = sorted(number for number in addresses if number >= 0 and number not in found)
+    if as_json:
+        typer.echo(json.dumps(_plain(keyspace, found, missing, silent), ensure_ascii=False))
+    else:
+        _show(found, missing, silent)
+    if missing or silent:
+        raise typer.Exit(1)
+
+
+def _plain(
+    keyspace: str, found: dict[int, PartitionStatus], missing: list[int], silent: dict[str, str]
+) -> dict[str, Any]:
+    partitions = [
+        msgspec.structs.asdict(each) | {"shards": [msgspec.structs.asdict(shard) for shard in each.shards]}
+        for _, each in sorted(found.items())
+    ]
+    return {"keyspace": keyspace, "partitions": partitions, "without_owner": missing, "silent": silent}
+
+
+def _show(found: dict[int, PartitionStatus], missing: list[int], silent: dict[str, str]) -> None:
+    if found:
+        typer.echo(
+            f"{'partition':>9}  {'state':<12} {'offset':>12} {'end':>12} {'durable':>12}  {'behind':>9}  watermark"
+        )
+    for number, each in sorted(found.items()):
+        line = f"{number:>9}  {each.state:<12} {each.offset:>12} {each.end:>12} {each.committed:>12}"
+        for shard in each.shards:
+            behind = f"{shard.lag_seconds:.1f} s" if shard.lag_seconds >= 0 else "unknown"
+            typer.echo(f"{line}  {behind:>9}  {shard.shard} {shard.watermark or '(none yet)'}")
+            line = " " * len(line)
+        if not each.shards:
+            typer.echo(f"{line}  {'unknown':>9}  (nothing folded)")
+    for number in missing:
+        typer.echo(f"{number:>9}  no owner answers for it")
+    for why in silent.values():
+        typer.echo(why, err=True)
