@@ -169,7 +169,7 @@ class KafkaServer:
         if not (self.data_dir / "logs" / "meta.properties").exists():
             cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
             tool = [java, *TOOL_FLAGS, log4j, "-cp", classpath, "kafka.tools.StorageTool"]
-            run_tool("kafka.tools.StorageTool", [*tool, "format", "-t", cluster, "-c", str(config)])
+            run_tool("kafka.tools.StorageTool", [*tool, "format", f"--cluster-id={cluster}", "-c", str(config)])
         self._process = ServerProcess(
             "Kafka",
             [
