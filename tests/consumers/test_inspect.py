@@ -1,0 +1,91 @@
+"""`freshet inspect` and `freshet lag`: what a person asks when an answer looks odd."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from consumers.store import PartitionStore
+from freshet.cli import run
+from stream.keys import Layout
+from tests.consumers.consuming import ConsumeProcess, Feed, caught_up, gtid, until
+from tests.consumers.histories import event, marker, start, value
+from tests.consumers.owning import COLUMNS, schema
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A closed store with one row, and a table void after it."""
+    opened = PartitionStore.open(tmp_path, keyspace="shop", partition=0, topic_id="t")
+    rows = [
+        start(),
+        schema(2),
+        value(1, b'{"id":1}', 3),
+        marker(3),
+        event("TableVoid", 4, table="shop.items", reason="DDL"),
+    ]
+    opened.fold(list(enumerate(rows)))
+    opened.close()
+    return opened.directory
+
+
+def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    """What `freshet` prints as JSON."""
+    assert run([*arguments, "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_a_store_directory_says_what_it_is(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Manifest, offset, watermarks, voids, entries and digest, without its owner."""
+    found = shown(capsys, "inspect", str(store), "--limit", "5", "--digest")
+    assert (found["offset"], found["manifest"]["topic_id"]) == (5, "t")
+    assert found["shards"]["shop/0"]["watermark"] == gtid(3)
+    assert found["voids"][0]["table"] == "shop.items"
+    assert found["first"][0]["image"] == {"id": 1}
+    assert len(found["digest"]) == 32
+
+
+def test_a_row_in_a_store_is_shown_as_it_reads_and_why(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The entry is a value, but a later void of its table makes it read as void: both are said."""
+    found = shown(capsys, "inspect", str(store), "shop.items", "1")
+    assert (found["reads_as"], found["entry"]["kind"]) == ("void", "value")
+    assert "voided at ordinal 4" in found["why"]
+
+
+@pytest.mark.parametrize("arguments", [["inspect", "nowhere"], ["inspect", "{store}", "shop.none", "1"]])
+def test_what_is_not_there_is_one_line_and_a_hint(
+    store: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    """No traceback for a wrong name."""
+    assert run([each.format(store=store) for each in arguments]) == 1
+    assert "error[cannot_inspect]" in capsys.readouterr().err
+
+
+def test_lag_and_inspect_ask_the_owners(
+    kafka: str, keyspace_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Partitions, watermarks and a key's answer come from whoever announced them."""
+    feed = Feed(kafka, keyspace_name)
+    feed.ordinal += 1
+    for partition in range(feed.partitions):
+        described = {"table": "shop.items", "columns": COLUMNS, "primary_key": ["id"], "cacheable": True, "reason": ""}
+        feed.send(partition, "TableSchema", gtid=gtid(feed.ordinal), timestamp=1, **described)
+    feed.load(100)
+    with ConsumeProcess(kafka, keyspace_name, tmp_path) as process:
+        address = process.ready()
+        until(lambda: caught_up(kafka, keyspace_name, address), "caught up")
+        found = shown(capsys, "lag", keyspace_name, "--owner", address)
+        assert [each["partition"] for each in found["partitions"]] == [0, 1]
+        assert {shard["watermark"] for each in found["partitions"] for shard in each["shards"]} == {gtid(feed.ordinal)}
+        number = next(n for n in range(2, 100) if Layout(2).partition_of(b"shop.items\0[%d]" % n) == n % 2)
+        row = shown(capsys, "inspect", keyspace_name, "shop.items", str(number), "--owner", address)
+        assert row["partition"] == number % 2
+        assert row["why"]
+        assert run(["lag", keyspace_name, "--owner", address]) == 0
+        assert "ready" in capsys.readouterr().out
+        assert process.terminate() == 0
+    assert run(["lag", keyspace_name, "--owner", address]) == 1
