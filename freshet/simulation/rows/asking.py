@@ -29,7 +29,7 @@ class Seen(NamedTuple):
     """What a session has truly seen of a shard: everything up to a commit of a history."""
 
     history: int
-    index: int
+    commit: int
 
 
 class Session:
@@ -124,6 +124,9 @@ def ask(
         partition = cast("Partition", SimpleNamespace(store=store, overlay=owned.overlay, number=owned.number))
     row = answering.answer_row(partition, key.key, answering.demand_of(token if given else ""))
     epochs.learn(row.shard, row.epoch)
+    if shard not in epochs.known:  # as `serving.spaces.learn_epochs`
+        for name, component in answering.watermarks(owned.partition).items():
+            epochs.learn(name, component.epoch)
     proof = Proof(demand, shard, epochs.known.get(shard))
     question = Question(
         session, slot, key, demand, owned, row, proof, session.seen.get(shard), shard in session.blurred
@@ -146,7 +149,8 @@ def _lost(error: ReadError) -> HistoryLost:
 def source_row(question: Question, snapshot: Snapshot) -> SourceRow:
     """What the source's snapshot says, as the front sees it."""
     key = SLOTS[question.slot].key if snapshot.image is not None else b""
-    return SourceRow(snapshot.image, key, position_of(snapshot), snapshot.timestamp)
+    at = position_of(snapshot)
+    return SourceRow(snapshot.image, key, at, at, snapshot.timestamp)
 
 
 def position_of(snapshot: Snapshot) -> Position:
@@ -190,7 +194,6 @@ def offer(reading: Reading) -> Offer | None:
     found = source_row(question, snapshot)
     if not may_offer(question.row, question.proof.shard, question.key, found):
         return None
-    at = str(found.position)
     number = question.owned.number
-    fill = Fill(0, "s", number, question.key.key, found.image, at, at, found.timestamp, question.row.stamp)
+    fill = Fill(0, "s", number, question.key.key, found.image, str(found.position), str(found.hi), found.timestamp, question.row.stamp)
     return Offer(question.owned, fill, snapshot.history)

@@ -125,7 +125,7 @@ class Judge:
         if seen is not None and seen.history == history.number:
             own = self.own.get((question.session.number, name))
             mine = own is not None and own == tuple(seen)
-            demanded[OWN_WRITES if mine else MONOTONIC] = seen.index
+            demanded[OWN_WRITES if mine else MONOTONIC] = seen.commit
         elif seen is not None and seen.history > history.number and given.served_from == "cache":
             demanded[MONOTONIC] = history.end + 1
         return demanded

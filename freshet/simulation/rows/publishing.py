@@ -20,8 +20,8 @@ from stream.sources.mariadb.source import _Progress
 
 MARK: Final = 7
 """Stands for the fingerprint of the choice of tables."""
-SMALL: Final = Limits(rows_max=2, batch_bytes=260)
-"""Frames of two rows, and batches that hold about three: transactions are split often."""
+LIMITS: Final = (Limits(rows_max=2, batch_bytes=2_000), Limits(rows_max=2, batch_bytes=120))
+"""Frames of two rows. Batches that hold some transactions, or about two rows: then transactions are split."""
 
 
 class Ending(IntEnum):
@@ -101,8 +101,9 @@ def damaged(value: bytes, kind: int) -> bytes | None:
 class Publishing:
     """A shard's publisher process, and the one after it."""
 
-    def __init__(self, topic: Topic, source: Source) -> None:
+    def __init__(self, topic: Topic, source: Source, limits: Limits) -> None:
         self.topic = topic
+        self._limits = limits
         self.source = source
         self.framer: Framer | None = None
         self.published = 0
@@ -130,7 +131,7 @@ class Publishing:
     def split(self) -> bool:
         """Whether a transaction is partly in the topic."""
         states = self.topic.states.get(self.source.name)
-        return bool(states) and bool(decode(states[-1])[1]["partial_gtid"])
+        return states is not None and bool(decode(states[-1])[1]["partial_gtid"])
 
     def die(self) -> None:
         """The process is killed."""
@@ -151,7 +152,7 @@ class Publishing:
         source, topic = self.source, self.topic
         states = topic.states.get(source.name)
         point = resume_point([decode(value)[1] for value in states]) if states else None
-        self.framer = framer = Framer(source.name, topic.layout, point, SMALL)
+        self.framer = framer = Framer(source.name, topic.layout, point, self._limits)
         if point is None:
             at = source.history.positions[source.engine]
             framer.start_epoch(at, source.timestamps[source.engine], "first_start", 1)
@@ -212,6 +213,8 @@ class Publishing:
         except PublisherDied:
             self.die()
             return read, False
+        finally:
+            self._endings = []
         return read, True
 
     def _next(self) -> bool:

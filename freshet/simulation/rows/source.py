@@ -108,7 +108,7 @@ class Snapshot(NamedTuple):
     """What a consistent snapshot of a server shows of one row."""
 
     history: int
-    index: int
+    commit: int
     position: str
     image: Image
     timestamp: int

@@ -40,17 +40,18 @@ class History:
     def changed_since(self, slot: int, index: int) -> bool:
         """Whether a commit after ``index`` wrote the row."""
         versions = self.versions.get(slot)
-        return bool(versions) and versions[-1][0] > index
+        return versions is not None and versions[-1][0] > index
 
     def first_at(self, slot: int, image: Image, demanded: int) -> int | None:
-        """The earliest commit at or after whose state the row had ``image``, at ``demanded`` or later; None: never."""
+        """The commit since which the row had ``image`` in some state at or after ``demanded``; None: it never had."""
         versions = self.versions.get(slot, [])
-        for at, (start, found) in enumerate([(0, None), *versions] if not versions or versions[0][0] else versions):
-            rest = versions[at:] if not versions or versions[0][0] else versions[at + 1 :]
-            ends = rest[0][0] if rest else self.end + 1
-            if found == image and ends > demanded and ends > start:
-                return start
-        return None
+        since: int = 0
+        now: Image = None
+        for at, found in versions:
+            if now == image and demanded < at and since < at:
+                return since
+            since, now = at, found
+        return since if now == image else None
 
     def fork(self, index: int) -> History:
         """A new history that shares the commits up to ``index``."""

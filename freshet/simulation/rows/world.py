@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, Final
 
@@ -13,11 +13,10 @@ from freshet.simulation.rows import asking
 from freshet.simulation.rows.asking import Given, Offer, Question, Reading, Session
 from freshet.simulation.rows.judging import EXPLAINS, NOTHING_LOST, RECOVERS, RULES, SAME_STATE, Judge, refolded
 from freshet.simulation.rows.owning import OwnedPartition, Racing
-from freshet.simulation.rows.publishing import Ending, Publishing, Topic, damaged
+from freshet.simulation.rows.publishing import LIMITS, Ending, Publishing, Topic, damaged
 from freshet.simulation.rows.source import CHILD, PARENT, SLOTS, SLOTS_A_SHARD, TEXT, Source
-from serving.client import ServerError
 from serving.spaces import Epochs
-from serving.wire import HistoryLost
+from serving.wire import HistoryLost, ServerError
 from stream.keys import Layout
 from tokens import Position, Vector
 
@@ -66,12 +65,12 @@ class RowWorld:
     """One run of a history."""
 
     def __init__(self, config: Op, outcome: Outcome, trace: bool) -> None:
-        partitions, shards, domains = (int(value) for value in config[1:4])
+        partitions, shards, domains, limits = (int(value) for value in config[1:5])
         self.outcome = outcome
         self.tracing = trace
         self.topic = Topic(Layout(1 + partitions % 2))
         self.sources = [Source(shard, 1 + domains % 2) for shard in range(1 + shards % 2)]
-        self.publishers = [Publishing(self.topic, source) for source in self.sources]
+        self.publishers = [Publishing(self.topic, source, LIMITS[limits % 2]) for source in self.sources]
         count = self.topic.layout.partitions
         self.owners = [[OwnedPartition(self.topic, number) for number in range(count)] for _ in range(OWNERS)]
         self.fronts = [Epochs() for _ in range(FRONTS)]
@@ -258,7 +257,11 @@ class RowWorld:
             return
         self.met("read within a fold")
         self.say(f"owner {owner} folds {count + 2} messages of partition {owned.number}; before the last of them:")
-        owned.fold(count + 2, lambda: self._ask(session, slot, owner, 0, 0))
+
+        def read() -> None:
+            self._ask(session, slot, owner, 0, 0)
+
+        owned.fold(count + 2, read)
 
     def op_race(self, owner: int, session: int, slot: int, count: int) -> None:
         slot = self._slot(slot)
@@ -484,9 +487,10 @@ class RowWorld:
         for owned in (each for owner in self.owners for each in owner):
             owned.fold(owned.behind)
         self._same_state()
+        reader = self._reader_of_everything()
         for slot in range(len(self.sources) * SLOTS_A_SHARD):
             for owner in range(OWNERS):
-                self._settled(owner, slot)
+                self._settled(reader, owner, slot)
 
     def _same_state(self) -> None:
         for number in range(self.topic.layout.partitions):
@@ -500,12 +504,11 @@ class RowWorld:
                     )
                     self.complain(SAME_STATE, f"partition {number}, {keys[0]!r}: {what}")
 
-    def _settled(self, owner: int, slot: int) -> None:
+    def _settled(self, reader: Session, owner: int, slot: int) -> None:
         owned, shard = self._owned(owner, slot, False), slot // SLOTS_A_SHARD
         voidable = (shard, SLOTS[slot].table) in self.voidable
         value = owned.store.get(SLOTS[slot].key)
         self.judge.folded(f"owner {owner}", owned.number, slot, owned.store.visible, value, voidable=voidable)
-        reader = self._reader_of_everything()
         reading = self._ask_as(reader, slot, owner)
         if reading is None:
             return
@@ -556,7 +559,7 @@ def _shown(vector: Vector) -> str:
     return ", ".join(f"{shard} epoch {epoch} {position}" for shard, (epoch, position) in vector.items()) or "nothing"
 
 
-STATES: Final = {
+STATES: Final[dict[str, Callable[[RowWorld], bool]]] = {
     "quiet": lambda w: not any(o.behind for owner in w.owners for o in owner) and not w.readings,
     "a batch collected": lambda w: any(p.collected for p in w.publishers),
     "a transaction partly out": lambda w: any(p.split for p in w.publishers),
@@ -614,8 +617,10 @@ class Rows:
         kinds.update({name: kind for name, kind in SPICE.items() if pick() < share})
         names = list(kinds)
         weights = [kinds[name][0] for name in names]
-        ops: History = [("world", int(pick() < 0.4), int(pick() < 0.25), int(pick() < 0.25))]
-        for name in rng.choices(names, weights, k=10 + int(pick() * 17)):
+        ops: History = [("world", *(int(pick() < share) for share in (0.4, 0.2, 0.25, 0.3)))]
+        if pick() < 0.85:
+            ops += [("publish", 0, 0, 0, 0), ("publish", 1, 0, 0, 0), ("sync", 0), ("sync", 1)][int(pick() * 3) // 2 :]
+        for name in rng.choices(names, weights, k=8 + int(pick() * 17)):
             values = [int(pick() * bound) for bound in kinds[name][1]]
             ops.append(("publish" if name == "publish ending badly" else name, *values))
         return ops
@@ -623,12 +628,12 @@ class Rows:
     def run(self, ops: Sequence[Op], *, trace: bool = False) -> Outcome:
         """Runs the ops, and then until it is quiet. Stops at the first violation."""
         outcome = Outcome()
-        config: Op = ops[0] if ops and ops[0][0] == "world" else ("world", 0, 0, 0)
+        config: Op = ops[0] if ops and ops[0][0] == "world" else ("world", 0, 0, 0, 0)
         world = RowWorld(config, outcome, trace)
         for op in ops:
             if op[0] == "world":
                 continue
-            OPS[op[0]](world, *op[1:])
+            OPS[str(op[0])](world, *op[1:])
             if outcome.violations:
                 return outcome
         world.finish()
