@@ -143,10 +143,10 @@ def _judge(
         findings.errors.append(f"{readers.unexplained} answers did not say why")
     findings.wrong += [traffic.history.expected(answer) for answer in readers.wrong()]
     findings.wrong += catalog.wrong()
-    findings.recovered = _recover(stack, traffic, findings, seed)
+    findings.recovered = recover(stack, traffic, findings, seed)
 
 
-def _recover(stack: Stack, traffic: RowTraffic, findings: Findings, seed: int) -> tuple[int, int]:
+def recover(stack: Stack, traffic: RowTraffic, findings: Findings, seed: int) -> tuple[int, int]:
     """After quiet: how many of a sample of keys the cache serves, right, after at most one read of each."""
     newest = max((changes[-1][0] for changes in traffic.history.changes.values()), default=0)
     rng = random.Random(f"{seed}/recovery")

@@ -1,0 +1,69 @@
+"""``make soak``: real servers under a seeded schedule of faults, for a long time; then the verdict.
+
+    python -m benchmarks.soak [--minutes 30] [--seed N] [--target NAME …] [--json] [--keep DIR]
+
+SOAK_MINUTES and SOAK_SEED set the defaults. The same seed makes the same schedule; `--target` leaves only some of its
+timelines, to make a failing run smaller. Exit code 1 if anything that has to hold did not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from freshet.faults.run import FaultFindings, run_faults
+from freshet.faults.schedule import FAULTS, GAP_S
+
+MINUTES = 30.0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs it; the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=float(os.environ.get("SOAK_MINUTES", MINUTES)))
+    parser.add_argument("--seed", type=int, default=int(os.environ.get("SOAK_SEED", time.time())))
+    parser.add_argument("--target", action="append", choices=sorted(FAULTS), help="only these (default: all)")
+    parser.add_argument("--gap", type=float, default=GAP_S, help="mean seconds between a target's faults")
+    parser.add_argument("--json", action="store_true", help="the findings as one JSON object on stdout")
+    parser.add_argument("--keep", type=Path, help="work in this directory and leave its logs there")
+    chosen = parser.parse_args(arguments)
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr if chosen.json else sys.stdout, flush=True)
+
+    findings = run_faults(
+        chosen.minutes * 60,
+        chosen.seed,
+        say,
+        targets=chosen.target or tuple(FAULTS),
+        gap_s=chosen.gap,
+        directory=chosen.keep,
+    )
+    print(json.dumps(findings.as_json()) if chosen.json else summary(findings))
+    return 0 if findings.passed else 1
+
+
+def summary(findings: FaultFindings) -> str:
+    """The demo's summary, with what was done to it."""
+    kinds = ", ".join(f"{count} {name}" for name, count in sorted(findings.faults.items()))
+    recovered, tables = findings.catalog_recovered
+    return "\n".join(
+        [
+            "",
+            f"seed                {findings.seed}",
+            f"faults              {sum(findings.faults.values())}: {kinds}",
+            f"disk under stores   {findings.disk}",
+            f"commits in doubt    {findings.in_doubt} whose answer was lost had taken place",
+            f"caught up           {findings.caught_up_s:.1f} s after the last fault",
+            f"catalog recovered   {recovered} of {tables} tables, after quiet and one read",
+            findings.summary().lstrip("\n"),
+        ]
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

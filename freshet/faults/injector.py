@@ -1,0 +1,230 @@
+"""Makes a schedule of faults happen, and everything whole again; keeps our processes running meanwhile.
+
+One thread a target. Whatever begins a fault ends it too, also when the run is over before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
+from typing import Final
+
+import structlog
+
+from freshet.demo.row_traffic import RowTraffic
+from freshet.demo.stack import ROLES
+from freshet.faults.disk import FileSizeLimit, SmallDisk, open_files, set_limit
+from freshet.faults.network import BOTH, Link, Weather
+from freshet.faults.rig import FaultyStack
+from freshet.faults.schedule import Fault
+from freshet.local.errors import LocalServerError
+
+log = structlog.get_logger(__name__)
+
+WATCH_S: Final = 0.25
+STOP_S_MAX: Final = 15.0
+"""A process that was asked to stop has to have ended by then."""
+LATENCY_S_MAX: Final = 0.4
+BYTES_PER_S: Final = (4_000, 200_000)
+CLOCK_SHIFTS_S: Final = {"forward": 3_600.0, "back": -30.0, "far_back": -86_400.0}
+START_AGAIN_ATTEMPTS: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """One of our processes ended though nobody had stopped it. ``during``: the faults of that moment."""
+
+    role: str
+    during: tuple[str, ...]
+    tail: str
+
+
+class Injector:
+    """Runs one schedule against one stack."""
+
+    def __init__(
+        self,
+        stack: FaultyStack,
+        disk: SmallDisk | FileSizeLimit,
+        traffic: RowTraffic,
+        seed: int,
+        say: Callable[[str], None],
+    ) -> None:
+        self.met: Counter[str] = Counter()
+        """``target kind`` → how often it was done."""
+        self.ended: list[Ended] = []
+        self.errors: list[str] = []
+        self._stack, self._disk, self._traffic, self._seed, self._say = stack, disk, traffic, seed, say
+        self._over = threading.Event()
+        self._watching = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._watcher = threading.Thread(target=self._watch, name="faults-watch", daemon=True)
+        self._down: set[str] = set()
+        self._now: dict[str, str] = {}
+        self._lock = threading.Lock()
+        self._began = 0.0
+
+    def start(self, faults: Sequence[Fault]) -> None:
+        """Begins now: times of the schedule count from here."""
+        self._began = time.monotonic()
+        self._watcher.start()
+        for target, timeline in groupby(sorted(faults, key=attrgetter("target", "at_s")), attrgetter("target")):
+            thread = threading.Thread(target=self._follow, args=(list(timeline),), name=f"faults-{target}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def finish(self) -> None:
+        """Ends what is under way; afterwards everything is whole and running."""
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def close(self) -> None:
+        """Stops watching the processes; `finish` first."""
+        self._watching.set()
+        if self._watcher.ident is not None:
+            self._watcher.join()
+
+    def _follow(self, timeline: Sequence[Fault]) -> None:
+        for fault in timeline:
+            if self._over.wait(max(self._began + fault.at_s - time.monotonic(), 0)):
+                return
+            self._say(fault.line(self._seed))
+            self.met[f"{fault.target} {fault.kind}"] += 1
+            self._now[fault.target] = fault.kind
+            try:
+                with self._fault(fault):
+                    self._over.wait(fault.for_s)
+            except (LocalServerError, OSError) as error:
+                self.errors.append(f"{fault.line(self._seed)}: {error}")
+            finally:
+                self._now.pop(fault.target, None)
+
+    @contextlib.contextmanager
+    def _fault(self, fault: Fault) -> Iterator[None]:
+        """The fault is on inside."""
+        with ExitStack() as undo:
+            if fault.target in ROLES:
+                self._at_role(fault, undo)
+            elif fault.target in ("kafka", "mariadb"):
+                self._at_server(fault, undo)
+            elif fault.target == "disk":
+                pid = self._pid("consume")
+                self._disk.fill(pid)
+                undo.callback(self._disk.free, pid)
+            elif fault.target == "clock":
+                self._traffic.clock_shift_s = CLOCK_SHIFTS_S[fault.kind] * (0.5 + fault.amount)
+                undo.callback(setattr, self._traffic, "clock_shift_s", 0.0)
+            else:
+                link = self._stack.network.links[fault.target]
+                undo.callback(link.clear)
+                set_weather(link, fault)
+            yield
+
+    def _at_server(self, fault: Fault, undo: ExitStack) -> None:
+        server = self._stack.kafka if fault.target == "kafka" else self._stack.mariadb
+        if fault.kind == "pause":
+            os.kill(server.pid, signal.SIGSTOP)
+            undo.callback(os.kill, server.pid, signal.SIGCONT)
+            return
+        server.kill()
+        undo.callback(_started_again, server.start)
+
+    def _at_role(self, fault: Fault, undo: ExitStack) -> None:
+        role = fault.target
+        if fault.kind in ("pause", "no_files"):
+            with self._lock:
+                pid = self._pid(role)
+                if fault.kind == "pause":
+                    os.kill(pid, signal.SIGSTOP)
+                else:
+                    set_limit(pid, resource.RLIMIT_NOFILE, open_files(pid) + int(fault.amount * 4))
+            undo.callback(_undo_at_process, pid, fault.kind)
+            return
+        with self._lock:
+            self._down.add(role)
+        undo.callback(self._up_again, role)
+        if fault.kind == "kill":
+            self._stack.kill_role(role)
+            return
+        began = time.monotonic()
+        self._stack.stop_role(role)
+        took_s = time.monotonic() - began
+        if took_s > STOP_S_MAX:
+            others = sorted(f"{target} {kind}" for target, kind in self._now.items() if target != role)
+            self.errors.append(f"{role} took {took_s:.1f} s to stop, during {others}")
+
+    def _up_again(self, role: str) -> None:
+        with self._lock:
+            self._stack.start_role(role)
+            self._down.discard(role)
+
+    def _pid(self, role: str) -> int:
+        process = self._stack.roles[role].process
+        if process is None:
+            raise LocalServerError(f"{role} does not run")
+        return process.pid
+
+    def _watch(self) -> None:
+        """As a supervisor would: starts again what ended, and remembers that it did."""
+        while not self._watching.wait(WATCH_S):
+            for role, started in self._stack.roles.items():
+                with self._lock:
+                    process = started.process
+                    if role in self._down or process is None or process.running():
+                        continue
+                    during = tuple(sorted(f"{target} {kind}" for target, kind in self._now.items()))
+                    self.ended.append(Ended(role, during, process.log_tail()))
+                    self._say(f"{time.monotonic() - self._began:8.2f} s  {role} ended by itself")
+                    self._stack.start_role(role)
+
+
+def set_weather(link: Link, fault: Fault) -> None:
+    """What a fault of the network does to a link."""
+    slowest, fastest = BYTES_PER_S
+    match fault.kind:
+        case "cut":
+            link.cut()
+        case "reset":
+            link.reset()
+        case "latency":
+            link.weather(Weather(latency_s=fault.amount * LATENCY_S_MAX))
+        case "slow":
+            link.weather(Weather(bytes_per_s=slowest + (fastest - slowest) * fault.amount**2))
+        case "hole_up":
+            link.weather(Weather(blocked=True), ("up",))
+        case "hole_down":
+            link.weather(Weather(blocked=True), ("down",))
+        case "hole":
+            link.weather(Weather(blocked=True), BOTH)
+        case _:
+            raise ValueError(f"a network knows no {fault.kind}")
+
+
+def _undo_at_process(pid: int, kind: str) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        if kind == "pause":
+            os.kill(pid, signal.SIGCONT)
+        else:
+            set_limit(pid, resource.RLIMIT_NOFILE, None)
+
+
+def _started_again(start: Callable[[], object]) -> None:
+    for attempt in range(START_AGAIN_ATTEMPTS):
+        try:
+            start()
+        except LocalServerError:
+            if attempt == START_AGAIN_ATTEMPTS - 1:
+                raise
+        else:
+            return

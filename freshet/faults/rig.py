@@ -1,0 +1,71 @@
+"""The deployment that faults are injected into: the demo's, with a proxy between any two of its processes.
+
+Each of our processes reaches Kafka through a listener of its own, which advertises the process's proxy: else a client
+would learn the broker's real address and go around it. The owner announces its proxy. Stores lie on a small disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import tomli_w
+
+from freshet.demo.stack import CATALOG, ROLES, ROWS, Stack
+from freshet.faults.network import Network
+from freshet.local.kafka import KafkaServer
+from freshet.local.mariadb import MariaDBServer
+from freshet.local.process import free_ports
+
+COMMIT_INTERVAL_MS: Final = 150
+"""Shorter than by default: kills are to hit commits."""
+BINLOG_BYTES: Final = 4 << 20
+"""Small files: the source is to meet their ends."""
+USERS_OF_MARIADB: Final = ("source-rows", "source-catalog", "serve")
+TO_OWNER: Final = "serve>owner"
+
+
+def link_name(role: str, server: str) -> str:
+    """The name of the link from one of our processes to ``server``: kafka or mariadb."""
+    return f"{role}>{server}"
+
+
+class FaultyStack(Stack):
+    """A `Stack` whose network is ``network``'s links; ``stores`` is where the stores are."""
+
+    def __init__(
+        self, directory: Path, network: Network, stores: Path, overrides: Mapping[str, object] | None = None
+    ) -> None:
+        *inner, self._owner_port = free_ports(len(ROLES) + 1)
+        super().__init__(directory, overrides={"data_dir": str(stores)} | dict(overrides or {}))
+        listeners: dict[str, tuple[int, int]] = {}
+        for role, port in zip(ROLES, inner, strict=True):
+            link = network.link(link_name(role, "kafka"), ("127.0.0.1", port))
+            listeners[role.upper().replace("-", "_")] = (port, link.port)
+        for role in USERS_OF_MARIADB:
+            network.link(link_name(role, "mariadb"), ("127.0.0.1", 0))  # its port is known when it runs
+        network.link(TO_OWNER, ("127.0.0.1", self._owner_port))
+        self.network = network
+        self.kafka = KafkaServer(directory / "kafka", listeners=listeners)
+        self.mariadb = MariaDBServer(directory / "mariadb", options={"max-binlog-size": str(BINLOG_BYTES)})
+
+    def config_of(self, role: str) -> Path:
+        """Settings as ``role`` has them: every server is one of its links."""
+        links = self.network.links
+        settings: dict[str, Any] = self.settings()
+        settings["kafka"] = {"bootstrap": links[link_name(role, "kafka")].address}
+        settings["consumer"] = {
+            "owner_port": self._owner_port,
+            "owner_announced": links[TO_OWNER].address,
+            "commit_interval_ms": COMMIT_INTERVAL_MS,
+        }
+        if role in USERS_OF_MARIADB:
+            link = links[link_name(role, "mariadb")]
+            link.upstream = (self.mariadb.host, self.mariadb.port)
+            for keyspace in (ROWS, CATALOG):
+                settings["keyspaces"][keyspace]["source"]["port"] = link.port
+        path = self.directory / f"{role}.toml"
+        path.touch(mode=0o600)
+        path.write_text(tomli_w.dumps(settings))
+        return path

@@ -1,0 +1,89 @@
+"""Which fault happens when: a pure function of a seed, so that a run can be made again.
+
+Each target has a timeline of its own: its faults follow each other, those of different targets overlap. A target goes
+through all its kinds, in a random order, before one comes again.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+GAP_S: Final = 25.0
+"""Mean time between the end of a target's fault and its next one."""
+
+FAULTS: Final[Mapping[str, Sequence[str]]] = {
+    "kafka": ("kill", "pause"),
+    "mariadb": ("kill", "pause"),
+    "source-rows": ("kill", "kill", "pause", "stop", "no_files"),
+    "source-catalog": ("kill", "kill", "pause", "stop", "no_files"),
+    "consume": ("kill", "kill", "pause", "stop", "no_files"),
+    "serve": ("kill", "pause", "stop", "no_files"),
+    "source-rows>kafka": ("latency", "slow", "cut", "reset", "hole", "hole_up", "hole_down"),
+    "source-catalog>kafka": ("latency", "slow", "cut", "reset", "hole", "hole_up", "hole_down"),
+    "consume>kafka": ("latency", "slow", "cut", "reset", "hole", "hole_up", "hole_down"),
+    "serve>kafka": ("latency", "slow", "cut", "reset", "hole", "hole_up", "hole_down"),
+    "source-rows>mariadb": ("latency", "slow", "cut", "reset", "hole", "hole_up", "hole_down"),
+    "source-catalog>mariadb": ("latency", "slow", "cut", "reset", "hole", "hole_up", "hole_down"),
+    "serve>mariadb": ("latency", "slow", "cut", "reset", "hole", "hole_up", "hole_down"),
+    "serve>owner": ("latency", "slow", "cut", "reset", "hole", "hole_up", "hole_down"),
+    "disk": ("full",),
+    "clock": ("forward", "back", "far_back"),
+}
+"""Target → what can happen to it. ``a>b`` is the network between a and b."""
+
+LASTS_S: Final[Mapping[str, tuple[float, float]]] = {
+    "kill": (0.0, 5.0),
+    "stop": (0.0, 2.0),
+    "pause": (0.2, 14.0),
+    "no_files": (1.0, 4.0),
+    "latency": (2.0, 8.0),
+    "slow": (2.0, 8.0),
+    "cut": (0.5, 8.0),
+    "reset": (0.0, 0.0),
+    "hole": (0.5, 14.0),
+    "hole_up": (0.5, 8.0),
+    "hole_down": (0.5, 8.0),
+    "full": (2.0, 8.0),
+    "forward": (3.0, 10.0),
+    "back": (3.0, 10.0),
+    "far_back": (3.0, 10.0),
+}
+"""Kind → shortest and longest, in seconds. 14 s is longer than a consumer group waits for a silent member."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Fault:
+    """One fault: it begins at ``at_s`` and lasts ``for_s``, both seconds; ``amount`` (0 to 1) is how much, by kind."""
+
+    at_s: float
+    target: str
+    kind: str
+    for_s: float
+    amount: float
+
+    def line(self, seed: int) -> str:
+        """As it is logged."""
+        lasts = f" for {self.for_s:.2f} s" if self.for_s else ""
+        return f"{self.at_s:8.2f} s  seed {seed}  {self.target} {self.kind}{lasts} ({self.amount:.2f})"
+
+
+def schedule(seed: int, seconds: float, targets: Sequence[str] = tuple(FAULTS), gap_s: float = GAP_S) -> list[Fault]:
+    """All faults that begin in ``seconds``, in order; every one ends in them too."""
+    faults: list[Fault] = []
+    for target in targets:
+        rng = random.Random(f"{seed}/faults/{target}")
+        at_s, kinds = rng.uniform(0, gap_s), list[str]()
+        while True:
+            if not kinds:
+                kinds = rng.sample(FAULTS[target], len(FAULTS[target]))
+            kind = kinds.pop()
+            shortest, longest = LASTS_S[kind]
+            for_s = shortest + (longest - shortest) * rng.random() ** 2
+            if at_s + for_s > seconds:
+                break
+            faults.append(Fault(round(at_s, 3), target, kind, round(for_s, 3), round(rng.random(), 3)))
+            at_s += for_s + rng.expovariate(1 / gap_s)
+    return sorted(faults)
