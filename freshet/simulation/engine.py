@@ -109,7 +109,7 @@ def run_one(world: World, ops: Sequence[Op], *, trace: bool = False) -> Outcome:
         return world.run(ops, trace=trace)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
         place = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{place.filename.rsplit('/', 2)[-2]}/{place.filename.rsplit('/', 1)[-1]}:{place.name}"
+        where = f"{'/'.join(place.filename.split('/')[-2:])}:{place.name}"
         return Outcome([Violation("never raises", f"{type(error).__name__} in {where}: {error}")])
 
 

@@ -195,5 +195,15 @@ def offer(reading: Reading) -> Offer | None:
     if not may_offer(question.row, question.proof.shard, question.key, found):
         return None
     number = question.owned.number
-    fill = Fill(0, "s", number, question.key.key, found.image, str(found.position), str(found.hi), found.timestamp, question.row.stamp)
+    fill = Fill(
+        0,
+        "s",
+        number,
+        question.key.key,
+        found.image,
+        str(found.position),
+        str(found.hi),
+        found.timestamp,
+        question.row.stamp,
+    )
     return Offer(question.owned, fill, snapshot.history)

@@ -7,7 +7,7 @@ of version in place of columns).
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
@@ -112,6 +112,8 @@ class Snapshot(NamedTuple):
     position: str
     image: Image
     timestamp: int
+    now: Callable[[], str]
+    """Where the server is when asked, later."""
 
 
 class Source:
@@ -246,7 +248,12 @@ class Source:
         index = self.replica if from_replica else self.engine
         history = self.history
         return Snapshot(
-            history.number, index, history.positions[index], history.state(slot, index), self.timestamps[index]
+            history.number,
+            index,
+            history.positions[index],
+            history.state(slot, index),
+            self.timestamps[index],
+            lambda: self.history.positions[self.engine],
         )
 
     def restore(self, index: int, *, another: bool) -> None:
