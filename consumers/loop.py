@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
 
-BATCH_MESSAGES: Final = 4_000
+BATCH_MESSAGES: Final = 2_000
 POLL_S: Final = 0.05
 RETRY_S: Final = 2.0
 POSITIONS_EVERY_S: Final = 0.5
@@ -76,7 +76,7 @@ class Outlet(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ConsumptionSettings:
-    """What to consume and when to commit. ``keyspaces``: names. ``kafka``: further librdkafka settings."""
+    """What to consume and when to commit. ``bootstrap``: an address, or a `stream.connection.Cluster`."""
 
     bootstrap: str
     keyspaces: tuple[str, ...]
@@ -85,7 +85,6 @@ class ConsumptionSettings:
     commit_rows: int = 50_000
     commit_interval_s: float = 1.0
     overlay_bytes: int = 64 << 20
-    kafka: dict[str, Any] = field(default_factory=dict)
 
 
 class SessionEnd(Exception):
@@ -164,7 +163,6 @@ class Consumption:
             "group.instance.id": self.ownership.instance,
             "session.timeout.ms": SESSION_TIMEOUT_MS,
             "error_cb": self._on_error,
-            **settings.kafka,
         }
         consumer = self._consumer = open_consumer(settings.bootstrap, settings.group, more)
         try:

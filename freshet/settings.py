@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
@@ -25,7 +25,9 @@ from freshet.settings_errors import (
     split_list,
     unknown_variables,
 )
-from stream.connection import Cluster
+
+if TYPE_CHECKING:
+    from stream.connection import Cluster
 
 DEFAULT_CONFIG = Path("freshet.toml")
 LOCAL_CONFIG = Path(".freshet/local/freshet.toml")
@@ -63,6 +65,8 @@ class KafkaSettings(Section):
     @property
     def cluster(self) -> Cluster:
         """The address with the settings that every client of it needs; raises `KafkaSettingsError`."""
+        from stream.connection import Cluster  # not above: what needs no Kafka should start without its client
+
         return Cluster(self.bootstrap, self.extra).check()
 
 

@@ -41,7 +41,7 @@ def java_settings(extra: Mapping[str, str]) -> dict[str, str]:
             found[name] = value.upper()
         elif name not in _CREDENTIALS:
             found[_RENAMED.get(name, name)] = value
-    if _CREDENTIALS <= extra.keys():
+    if extra.keys() >= _CREDENTIALS:
         mechanism = found.setdefault("sasl.mechanism", "PLAIN").upper()
         module = _LOGIN_MODULES.get(mechanism, _LOGIN_MODULES["PLAIN"])
         user, password = _quoted(extra["sasl.username"]), _quoted(extra["sasl.password"])

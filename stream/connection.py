@@ -8,6 +8,7 @@ from time import monotonic, sleep
 from typing import Any, Final, Self, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
 
 from tokens.errors import FreshetError
 
@@ -48,6 +49,30 @@ _TRANSIENT: Final = frozenset(
 )
 
 
+RESERVED: Final = frozenset(
+    {
+        "acks",
+        "auto.offset.reset",
+        "bootstrap.servers",
+        "check.crcs",
+        "enable.auto.commit",
+        "enable.auto.offset.store",
+        "enable.idempotence",
+        "enable.partition.eof",
+        "group.id",
+        "group.instance.id",
+        "isolation.level",
+        "message.max.bytes",
+        "metadata.broker.list",
+        "partition.assignment.strategy",
+        "request.required.acks",
+        "transaction.timeout.ms",
+        "transactional.id",
+    }
+)
+"""Client settings that exactness and freshness rest on, or that have settings of their own."""
+
+
 class Cluster(str):
     """A bootstrap address (``host:port,…``) that brings client settings along: security, time-outs.
 
@@ -63,6 +88,30 @@ class Cluster(str):
 
     def __reduce__(self) -> tuple[type[Cluster], tuple[str, Mapping[str, str]]]:
         return Cluster, (str(self), self.extra)
+
+    def check(self) -> Self:
+        """Itself, if librdkafka takes the extra settings; raises `KafkaSettingsError`, which shows no value."""
+        if not self.extra:
+            return self
+        taken = sorted(RESERVED & self.extra.keys())
+        if taken:
+            raise KafkaSettingsError(
+                f"kafka.extra may not set {taken[0]}: what Freshet promises rests on it", hint="take it out"
+            )
+        try:
+            AdminClient(client_settings(self))
+        except KafkaException as error:
+            raise KafkaSettingsError(
+                f"kafka.extra: {_without_values(error.args[0].str(), self.extra)}",
+                hint="names and values are librdkafka's: its CONFIGURATION.md lists them",
+            ) from None
+        return self
+
+
+class KafkaSettingsError(FreshetError):
+    """Client settings that can't be used; code ``bad_kafka_settings``."""
+
+    code = "bad_kafka_settings"
 
 
 class KafkaUnreachable(FreshetError):
@@ -94,12 +143,21 @@ def client_settings(bootstrap: str, **more: Any) -> Settings:
     }
 
 
+def _without_values(text: str, extra: Mapping[str, str]) -> str:
+    """``text`` with every value of ``extra`` masked: one of them may be a password."""
+    for value in sorted(extra.values(), key=len, reverse=True):
+        text = text.replace(value, "***") if value else text
+    return text
+
+
 def kafka_error(error: KafkaException | KafkaError, bootstrap: str, doing: str) -> FreshetError:
     """The error to raise for ``error``, met while ``doing`` something at ``bootstrap``."""
     cause = error.args[0] if isinstance(error, KafkaException) else error
     if isinstance(cause, KafkaError) and cause.code() in _AWAY:
         return KafkaUnreachable(
-            f"no Kafka broker answers at {bootstrap} ({doing})", hint="is it running, and is this its address?"
+            f"no Kafka broker answers at {bootstrap} ({doing})",
+            hint="is it running, is this its address"
+            + (", and do the security settings fit?" if isinstance(bootstrap, Cluster) and bootstrap.extra else "?"),
         )
     text = cause.str() if isinstance(cause, KafkaError) else str(cause)
     missing = isinstance(cause, KafkaError) and cause.code() == KafkaError.UNKNOWN_TOPIC_OR_PART

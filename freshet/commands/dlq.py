@@ -22,8 +22,7 @@ HEX_BYTES = 256
 
 
 def _cluster() -> Cluster:
-    kafka = load_settings().kafka
-    return Cluster(kafka.bootstrap, kafka.extra)
+    return load_settings().kafka.cluster
 
 
 @app.command("list")

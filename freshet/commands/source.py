@@ -112,17 +112,18 @@ def publishers(settings: Settings, keyspace: str) -> Any:
     prefixes = chosen.source.key_prefix_columns if isinstance(chosen.source, MariaDBSource) else {}
     layout = Layout(chosen.partitions, prefixes)
     batching = settings.publisher
+    cluster = settings.kafka.cluster
 
     def make() -> Publisher:
         ensure_topics(
-            settings.kafka.bootstrap,
+            cluster,
             keyspace,
             chosen.partitions,
             replication=settings.kafka.replication_factor,
             retention_ms=chosen.retention_ms,
         )
         return Publisher(
-            settings.kafka.bootstrap,
+            cluster,
             keyspace,
             settings.shard_of(keyspace),
             layout,
