@@ -9,12 +9,16 @@ from __future__ import annotations
 import gc
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import lru_cache
 from random import Random
 from time import perf_counter
 from typing import Protocol
+
+from consumers import fold
+from stream import codec
 
 Op = tuple[str | int, ...]
 """Name, then integers."""
@@ -113,6 +117,17 @@ def run_one(world: World, ops: Sequence[Op], *, trace: bool = False) -> Outcome:
         return Outcome([Violation("never raises", f"{type(error).__name__} in {where}: {error}")])
 
 
+@contextmanager
+def remembered_decoding() -> Iterator[None]:
+    """The fold decodes equal messages once, however many owners fold them. It never changes what was decoded."""
+    real = codec.decode
+    fold.__dict__["decode"] = lru_cache(maxsize=2048)(real)
+    try:
+        yield
+    finally:
+        fold.__dict__["decode"] = real
+
+
 def run_many(
     world: World,
     seed: int,
@@ -123,7 +138,7 @@ def run_many(
     """Runs histories until one fails. ``during`` is entered around all of them (a mutation)."""
     report = Report(world.name, seed)
     started = perf_counter()
-    with during or nullcontext():
+    with during or nullcontext(), remembered_decoding():
         for number in numbers:
             ops = history_of(world, seed, number)
             outcome = run_one(world, ops)

@@ -78,7 +78,7 @@ def _mutated(function: FunctionType, edits: list[Edit], name: str) -> CodeType:
     definition = source[source.index("def ") :]
     scope: dict[str, Any] = {}
     code = compile("from __future__ import annotations\n" + definition, f"<mutation {name}>", "exec")
-    exec(code, function.__globals__, scope)  # noqa: S102
+    exec(code, function.__globals__, scope)
     made: FunctionType = scope[function.__name__]
     return made.__code__
 

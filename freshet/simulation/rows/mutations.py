@@ -16,7 +16,6 @@ from stream.publisher import Publisher
 from stream.sources.mariadb import position as mariadb_position
 from stream.sources.mariadb.binlog import BinlogReader
 from stream.sources.mariadb.coalesce import TransactionRows
-from stream.sources.mariadb.source import _Progress
 from tokens import decision
 from tokens.mariadb import MariadbPosition
 from tokens.vector import Vector
@@ -63,6 +62,11 @@ MUTATIONS: Final = (
             row_fold.fold_rows,
             "lineage._replace(ordinal=last)",
             "lineage._replace(ordinal=last, watermark=positions[-1])",
+        ),
+        Edit(
+            row_fold.fold_singles,
+            "lineage._replace(ordinal=last)",
+            "lineage._replace(ordinal=last, watermark=gtid.decode())",
         ),
     ),
     _rows(
@@ -175,6 +179,7 @@ MUTATIONS: Final = (
             "if void.epoch == lineage.epoch and not position",
             "if void.floor and void.epoch == lineage.epoch and not position",
         ),
+        Edit(reading._all_voids, "tuple(void for", 'tuple(void._replace(floor="") for'),
     ),
     _rows(
         "fill_of_another_shard",
@@ -299,11 +304,6 @@ MUTATIONS: Final = (
         "resume_counts_anew",
         "a restarted publisher numbers its events from where the batch before ended",
         Edit(resume.resume_point, 'ordinal=last["ordinal"]', 'ordinal=max(1, last["ordinal"] - 1)'),
-    ),
-    _rows(
-        "void_while_skipping_lost",
-        "a partly published transaction that comes out otherwise is continued by number",
-        Edit(_Progress.fitted, "isinstance(last, RowChange)", "True"),
     ),
     _rows(
         "tombstone_forgotten",

@@ -97,10 +97,10 @@ class OwnedPartition:
         return len(records)
 
     def commit(self, how: int) -> bool:
-        """A commit, one of six ways; False: the process died (and is back)."""
+        """A commit, one of eight ways; False: the process died (and is back)."""
         store, rocks = self.store, self.rocks
         try:
-            match how % 6:
+            match how % 8:
                 case 0:
                     store.commit()
                 case 1:
@@ -116,6 +116,12 @@ class OwnedPartition:
                 case 5:
                     rocks.dies = "after"
                     store.commit()
+                case 6 | 7:
+                    store.freeze()
+                    self.fold(2)
+                    store.write()
+                    if how % 8 == 7:
+                        raise OwnerCrash
         except OwnerCrash:
             rocks.dies = ""
             self.start()

@@ -162,6 +162,13 @@ class Source:
             bits >>= 4
         return self._end(domain, rows, log, visible), said
 
+    def stray(self, slot: int) -> int:
+        """A row of another shard's is written here, as after a resharding that nobody announced."""
+        rows: dict[int, Image] = {slot: self._new_image()}
+        log: list[bytes] = []
+        self._log_rows(SLOTS[slot].table, events.WRITE_ROWS_V1, _ROW.pack(slot, self.versions), log, False)
+        return self._end(0, rows, log, True)
+
     def alter(self, table: str, *, visible: bool) -> int:
         """DDL that changes every row of a table without a row event."""
         rows: dict[int, Image] = {

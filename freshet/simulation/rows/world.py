@@ -14,51 +14,13 @@ from freshet.simulation.rows.asking import Given, Offer, Question, Reading, Sess
 from freshet.simulation.rows.judging import EXPLAINS, NOTHING_LOST, RECOVERS, RULES, SAME_STATE, Judge, refolded
 from freshet.simulation.rows.owning import OwnedPartition, Racing
 from freshet.simulation.rows.publishing import LIMITS, Ending, Publishing, Topic, damaged
-from freshet.simulation.rows.source import CHILD, PARENT, SLOTS, SLOTS_A_SHARD, TEXT, Source
+from freshet.simulation.rows.shaping import FRONTS, OWNERS, SESSIONS, TABLES, random_history
+from freshet.simulation.rows.source import CHILD, SLOTS, SLOTS_A_SHARD, TEXT, Source
 from serving.spaces import Epochs
 from serving.wire import HistoryLost, ServerError
+from stream.codec import decode
 from stream.keys import Layout
 from tokens import Position, Vector
-
-OWNERS: Final = 2
-SESSIONS: Final = 2
-FRONTS: Final = 2
-TABLES: Final = (PARENT, CHILD, TEXT)
-
-BASE: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
-    "txn": (6, (2, 1 << 16, 4)),
-    "write": (3, (SESSIONS, 2, 1 << 16)),
-    "publish": (6, (2, 4, 1, 1)),
-    "fold": (5, (OWNERS, 2, 6)),
-    "sync": (4, (OWNERS,)),
-    "read": (9, (SESSIONS, 2 * SLOTS_A_SHARD, OWNERS, FRONTS, 12)),
-}
-"""Ops of every history: weight, and how many values each of its integers has."""
-SPICE: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
-    "publish ending badly": (3, (2, 4, 4, 3)),
-    "alter": (1, (2, 3)),
-    "clock": (1, (2, 8)),
-    "engine": (2, (2,)),
-    "replica": (2, (2, 4)),
-    "die": (1, (2,)),
-    "cut": (1, (2,)),
-    "restore": (1, (2, 3, 2)),
-    "fold and read": (2, (OWNERS, 2, 6, SESSIONS, 2 * SLOTS_A_SHARD)),
-    "race": (2, (OWNERS, SESSIONS, 2 * SLOTS_A_SHARD, 6)),
-    "commit": (3, (OWNERS, 2, 6)),
-    "rebuild": (1, (OWNERS, 2)),
-    "snap": (4, (4, 2)),
-    "give": (4, (4,)),
-    "fill": (4, (4,)),
-    "share": (1, (4, 4)),
-    "evict": (1, (OWNERS,)),
-    "adopt": (1, (SESSIONS, SESSIONS)),
-    "repeat": (1, (2, 8)),
-    "garbage": (1, (2, 6)),
-    "damage": (1, (6,)),
-    "wait": (1, (SESSIONS, OWNERS, 2)),
-}
-"""Ops that each history has or has not: a history of few kinds goes deeper than one of all."""
 
 
 class RowWorld:
@@ -80,6 +42,8 @@ class RowWorld:
         self.judge = Judge(self.publishers, self.complain)
         self.voidable: set[tuple[int, str]] = set()
         """(shard, table) whose rows may rightly be unknown to the cache."""
+        self.strays: set[int] = set()
+        self.repeated = False
 
     # --- bookkeeping ---
 
@@ -147,6 +111,24 @@ class RowWorld:
         index = source.alter(name, visible=True)
         self._void(source.shard, name)
         self.say(f"{source.gtids[index]} on {source.name}: ALTER TABLE {name} changes all of its rows")
+
+    def op_stray(self, slot: int) -> None:
+        """Only of a row whose own shard's change is in the topic before: then nobody can order the two."""
+        slot = self._slot(slot)
+        shard = slot // SLOTS_A_SHARD
+        if len(self.sources) < 2 or slot in self.strays:
+            return
+        publisher, other = self.publishers[shard], self.sources[1 - shard]
+        versions = publisher.source.history.versions.get(slot, [])
+        if not publisher.epoch_start or not any(
+            max(publisher.epoch_start.values()) < at <= publisher.published for at, _ in versions
+        ):
+            return
+        self.met("a row in two shards")
+        self.strays.add(slot)
+        self._void(shard, SLOTS[slot].table)
+        index = other.stray(slot)
+        self.say(f"{other.gtids[index]} on {other.name} writes {SLOTS[slot].key!r}, which is of s/{shard}")
 
     def op_clock(self, shard: int, back: int) -> None:
         source = self.sources[shard % len(self.sources)]
@@ -223,6 +205,7 @@ class RowWorld:
     def op_repeat(self, shard: int, number: int) -> None:
         if self.topic.repeat(f"s/{shard % len(self.sources)}", number):
             self.met("duplicates")
+            self.repeated = True
             self.say(f"an earlier batch (number {number}) of s/{shard % len(self.sources)} comes once more")
 
     def op_garbage(self, partition: int, kind: int) -> None:
@@ -276,7 +259,7 @@ class RowWorld:
 
     def op_commit(self, owner: int, partition: int, how: int) -> None:
         owned = self._partition(owner, partition)
-        fault = ("", "", "", "owner crash", "torn write", "owner crash")[how % 6]
+        fault = ("", "", "", "owner crash", "torn write", "owner crash", "", "owner crash")[how % 8]
         if fault:
             self.met(fault)
         owned.commit(how)
@@ -287,7 +270,9 @@ class RowWorld:
             "dies between freeze and write",
             "dies in the write, which does not happen",
             "dies right after the write",
-        )[how % 6]
+            "freezes what is to be committed, folds on, and writes",
+            "freezes what is to be committed, folds on, writes, and dies",
+        )[how % 8]
         self.say(f"owner {owner} {what} (partition {owned.number}, offset {owned.offset})")
 
     def op_rebuild(self, owner: int, partition: int) -> None:
@@ -320,7 +305,6 @@ class RowWorld:
         owned = self._owned(owner, slot, alias)
         shard = f"s/{slot // SLOTS_A_SHARD}"
         self._blur(reader)
-        before = reader.client.vector
         try:
             found = asking.ask(
                 reader,
@@ -344,7 +328,7 @@ class RowWorld:
             reading = Reading(found)
             self.readings.append(reading)
             return reading
-        self._answered(found, reader, before, shard, f"owner {owner}")
+        self._answered(found, reader, reader.client.vector, shard, f"owner {owner}")
         return None
 
     def _blur(self, reader: Session) -> None:
@@ -487,6 +471,8 @@ class RowWorld:
         for owned in (each for owner in self.owners for each in owner):
             owned.fold(owned.behind)
         self._same_state()
+        if not self.repeated and not self.voidable:
+            self._published_once()
         reader = self._reader_of_everything()
         for slot in range(len(self.sources) * SLOTS_A_SHARD):
             for owner in range(OWNERS):
@@ -504,11 +490,28 @@ class RowWorld:
                     )
                     self.complain(SAME_STATE, f"partition {number}, {keys[0]!r}: {what}")
 
+    def _published_once(self) -> None:
+        """No change of a row is in the topic twice."""
+        seen: set[tuple[str, int, bytes, str]] = set()
+        for value in (value for partition in self.topic.partitions for value in partition):
+            name, record = decode(value) if value is not None else ("", {})
+            if name != "RowFrame":
+                continue
+            gtids = [
+                gtid for gtid, size in zip(record["gtids"], record["transactions"], strict=True) for _ in range(size)
+            ]
+            for key, gtid in zip(record["keys"], gtids, strict=True):
+                change = (record["shard"], record["epoch"], key, gtid)
+                if change in seen:
+                    self.complain(NOTHING_LOST, f"{gtid}'s change of {key!r} is in the topic twice")
+                seen.add(change)
+
     def _settled(self, reader: Session, owner: int, slot: int) -> None:
         owned, shard = self._owned(owner, slot, False), slot // SLOTS_A_SHARD
         voidable = (shard, SLOTS[slot].table) in self.voidable
         value = owned.store.get(SLOTS[slot].key)
-        self.judge.folded(f"owner {owner}", owned.number, slot, owned.store.visible, value, voidable=voidable)
+        if owner == 0:  # the other's is the same, byte for byte
+            self.judge.folded(f"owner {owner}", owned.number, slot, owned.store.visible, value, voidable=voidable)
         reading = self._ask_as(reader, slot, owner)
         if reading is None:
             return
@@ -517,7 +520,7 @@ class RowWorld:
         fill = asking.offer(reading)
         if fill is None:
             absent_text = reading.snapshot.image is None and SLOTS[slot].table == TEXT
-            if row.shard and not absent_text:
+            if row.shard and not absent_text and slot not in self.strays:
                 self.complain(RECOVERS, f"{SLOTS[slot].key!r} is not servable at owner {owner}, and is not filled")
             return
         accepted, why = self._deliver(fill)
@@ -597,6 +600,7 @@ FAULTS: Final = (
     "late fill",
     "shared flight",
     "session moves",
+    "a row in two shards",
 )
 OPS: Final = {name[3:].replace("_", " "): getattr(RowWorld, name) for name in vars(RowWorld) if name.startswith("op_")}
 
@@ -610,20 +614,8 @@ class Rows:
     states = tuple(STATES)
 
     def history(self, rng: Random) -> History:
-        """10 to 26 ops of a random choice of kinds."""
-        pick = rng.random
-        kinds = dict(BASE)
-        share = 0.15 + 0.5 * pick()
-        kinds.update({name: kind for name, kind in SPICE.items() if pick() < share})
-        names = list(kinds)
-        weights = [kinds[name][0] for name in names]
-        ops: History = [("world", *(int(pick() < share) for share in (0.4, 0.2, 0.25, 0.3)))]
-        if pick() < 0.85:
-            ops += [("publish", 0, 0, 0, 0), ("publish", 1, 0, 0, 0), ("sync", 0), ("sync", 1)][int(pick() * 3) // 2 :]
-        for name in rng.choices(names, weights, k=8 + int(pick() * 17)):
-            values = [int(pick() * bound) for bound in kinds[name][1]]
-            ops.append(("publish" if name == "publish ending badly" else name, *values))
-        return ops
+        """About 10 to 30 ops."""
+        return random_history(rng)
 
     def run(self, ops: Sequence[Op], *, trace: bool = False) -> Outcome:
         """Runs the ops, and then until it is quiet. Stops at the first violation."""

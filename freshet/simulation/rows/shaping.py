@@ -1,0 +1,193 @@
+"""What random histories of rows look like.
+
+Each has some kinds of ops and not others (a history of few kinds goes deeper than one of all), favours one session, one
+row, one owner, and may hold a *motif*: a few ops that lead to a place that chance finds too seldom. A motif says only
+where to go, never what should come of it.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Final
+
+from freshet.simulation.engine import History
+from freshet.simulation.rows.source import CHILD, PARENT, SLOTS_A_SHARD, TEXT
+
+OWNERS: Final = 2
+SESSIONS: Final = 2
+FRONTS: Final = 2
+TABLES: Final = (PARENT, CHILD, TEXT)
+
+SEED: Final = 1 << 16
+Fields = tuple[str | int, ...]
+"""Of each integer: how many values it has, or the name of something that a history has a favourite of."""
+
+BASE: Final[dict[str, tuple[int, Fields]]] = {
+    "txn": (6, ("shard", SEED, 4)),
+    "write": (3, ("session", "shard", SEED)),
+    "publish": (6, ("shard", 4, 1, 1)),
+    "fold": (5, ("owner", "partition", 6)),
+    "sync": (4, ("owner",)),
+    "read": (9, ("session", "slot", "owner", "front", 12)),
+}
+"""Ops of every history, with their weights."""
+SPICE: Final[dict[str, tuple[int, Fields]]] = {
+    "publish ending badly": (3, ("shard", 4, 4, 3)),
+    "alter": (1, ("shard", 3)),
+    "clock": (1, ("shard", 8)),
+    "engine": (2, ("shard",)),
+    "replica": (2, ("shard", 4)),
+    "die": (1, ("shard",)),
+    "cut": (1, ("shard",)),
+    "restore": (1, ("shard", 3, 2)),
+    "fold and read": (2, ("owner", "partition", 6, "session", "slot")),
+    "race": (2, ("owner", "session", "slot", 6)),
+    "commit": (4, ("owner", "partition", 8)),
+    "rebuild": (1, ("owner", "partition")),
+    "snap": (4, (4, 2)),
+    "give": (4, (4,)),
+    "fill": (4, (4,)),
+    "share": (1, (4, 4)),
+    "evict": (1, ("owner",)),
+    "adopt": (1, ("session", "session")),
+    "repeat": (1, ("shard", 8)),
+    "garbage": (1, ("partition", 6)),
+    "damage": (1, (6,)),
+    "wait": (1, ("session", "owner", "partition")),
+    "stray": (1, ("slot",)),
+}
+"""Ops that a history has or has not."""
+_NAMED: Final = {
+    "shard": 2,
+    "session": SESSIONS,
+    "slot": 2 * SLOTS_A_SHARD,
+    "owner": OWNERS,
+    "partition": 2,
+    "front": FRONTS,
+}
+DELETES_PARENT: Final = 8 << 4 | 1
+"""A transaction that deletes the first parent row, and by a foreign key its child."""
+
+_UPDATE: Final = ("txn", "shard", "seed", 0)
+_WRITE: Final = ("write", "session", "shard", "seed")
+_OUT: Final = ("publish", "shard", 4, 0, 0)
+_OTHER: Final = ("read", "other session", "slot", "owner", "front", 2)
+_READ: Final = ("read", "session", "slot", "owner", "front", 2)
+_SYNC: Final = ("sync", "owner")
+
+MOTIFS: Final[tuple[tuple[tuple[str | int, ...], ...], ...]] = (
+    (_WRITE, ("publish", "shard", 4, 2, 1), _SYNC, _READ),
+    (_WRITE, ("publish", "shard", 4, 3, 0), ("publish", "shard", 0, 2, 1), _SYNC, _READ, _OTHER),
+    (_UPDATE, _OUT, ("clock", "shard", 5), _UPDATE, _OUT, ("repeat", "shard", 8), _SYNC, _READ),
+    (_UPDATE, _OUT, _UPDATE, _OUT, ("repeat", "shard", "seed"), _SYNC, _READ),
+    (
+        ("txn", "shard", DELETES_PARENT, 0),
+        _OUT,
+        _SYNC,
+        ("read", "session", 2, "owner", "front", 5),
+        ("write", "other session", "shard", "seed"),
+        _OUT,
+        _SYNC,
+        ("read", "other session", 2, "owner", "front", 2),
+    ),
+    (
+        ("damage", 4),
+        _UPDATE,
+        _OUT,
+        ("fold", "owner", "partition", "some"),
+        ("read", "session", "slot", "owner", "front", 5),
+        _SYNC,
+        ("read", "session", "slot", "owner", "front", 5),
+        _WRITE,
+        _OUT,
+        _SYNC,
+        _READ,
+    ),
+    (
+        ("read", "session", "slot", "owner", "front", 7),
+        ("snap", 0, 0),
+        ("write", "other session", "shard", "seed"),
+        ("read", "other session", "slot", "owner", "front", 0),
+        ("give", 0),
+        ("fill", 0),
+        _OTHER,
+    ),
+    (
+        ("read", "session", "slot", "owner", "front", 7),
+        ("snap", 0, 0),
+        ("give", 0),
+        ("restore", "shard", 1, 0),
+        _UPDATE,
+        ("publish", "shard", 0, 0, 0),
+        _SYNC,
+        ("fill", 0),
+        _READ,
+    ),
+    (_WRITE, _OUT, _SYNC, _READ, ("restore", "shard", 0, "bit"), _UPDATE, _UPDATE, _OUT, _SYNC, _READ),
+    (
+        _WRITE,
+        _OUT,
+        _SYNC,
+        _READ,
+        ("restore", "shard", 0, 0),
+        _UPDATE,
+        _UPDATE,
+        _OUT,
+        ("fold and read", "owner", "partition", "some", "session", "slot"),
+    ),
+    (_WRITE, _OUT, _SYNC, _READ, ("read", "session", "any slot", "owner", "front", 0), _READ),
+    (
+        _WRITE,
+        _OUT,
+        _SYNC,
+        ("read", "session", "any slot", "owner", "front", 2),
+        ("read", "session", "slot", "other owner", "front", 2),
+    ),
+    (("commit", "owner", "partition", 1), _UPDATE, _OUT, ("commit", "owner", "partition", 7), _SYNC),
+    (_UPDATE, _OUT, _SYNC, ("stray", "slot"), ("publish", "other shard", 4, 0, 0), _SYNC, _READ),
+)
+
+
+def random_history(rng: Random) -> History:
+    """A random history; the first op is the world's shape."""
+    pick = rng.random
+    favourites = {name: int(pick() * bound) for name, bound in _NAMED.items()}
+    favourites["seed"] = int(pick() * SEED)
+    kinds = dict(BASE)
+    share = 0.1 + 0.5 * pick()
+    kinds.update({name: kind for name, kind in SPICE.items() if pick() < share})
+    names = list(kinds)
+    ops: History = [("world", *(int(pick() < share) for share in (0.3, 0.2, 0.25, 0.3)))]
+    if pick() < 0.85:
+        ops += [("publish", 0, 0, 0, 0), ("publish", 1, 0, 0, 0), ("sync", 0), ("sync", 1)]
+    motif = rng.choice(MOTIFS) if pick() < 0.5 else ()
+    count = 5 + int(pick() * 15)
+    at = int(pick() * count) if motif else -1
+    for number, name in enumerate(rng.choices(names, [kinds[name][0] for name in names], k=count)):
+        if number == at:
+            ops += [(str(op[0]), *(_aimed(rng, field, favourites) for field in op[1:])) for op in motif]
+        fields = [_drawn(rng, field, favourites) for field in kinds[name][1]]
+        ops.append(("publish" if name == "publish ending badly" else name, *fields))
+    return ops
+
+
+def _drawn(rng: Random, field: str | int, favourites: dict[str, int]) -> int:
+    if isinstance(field, int):
+        return int(rng.random() * field)
+    return favourites[field] if rng.random() < 0.6 else int(rng.random() * _NAMED[field])
+
+
+def _aimed(rng: Random, field: str | int, favourites: dict[str, int]) -> int:
+    if isinstance(field, int):
+        return field
+    match field:
+        case "seed":
+            return int(rng.random() * SEED)
+        case "some":
+            return int(rng.random() * 6)
+        case "bit":
+            return int(rng.random() * 2)
+    kind, _, name = field.rpartition(" ")
+    if kind == "other":
+        return 1 - favourites[name]
+    return favourites[name] if not kind else int(rng.random() * _NAMED[name])
