@@ -1,0 +1,61 @@
+"""``python -m benchmarks``: measures this machine, prints a table, keeps `latest.json` (benchmarks/README.md)."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from benchmarks.child import MeasurementFailed, quiet
+from benchmarks.report import document, table
+from benchmarks.sections import FULL, ORDER, QUICK, SECTIONS, Bench
+from freshet.local.kafka import KafkaServer
+from tokens.errors import FreshetError
+
+LATEST: Final = Path(__file__).resolve().parent / "latest.json"
+
+
+def main() -> int:
+    """Exit code 0 if everything was measured, met or not; 1 if a measurement failed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--only", default=",".join(sorted(SECTIONS)), help="sections, e.g. a,b (default: all)")
+    parser.add_argument("--rounds", type=int, help=f"rounds of each section (default: {FULL.rounds})")
+    parser.add_argument("--quick", action="store_true", help="a small run that shows that everything works")
+    parser.add_argument("--out", type=Path, help=f"where the results go (default: {LATEST.name}, of whole runs only)")
+    given = parser.parse_args()
+    wanted = [section for section in ORDER if section in given.only.split(",")]
+    if not wanted or (unknown := set(given.only.split(",")) - SECTIONS.keys()):
+        parser.error(f"no such section: {', '.join(sorted(unknown)) if wanted else given.only}")
+    sizes = QUICK if given.quick else FULL
+    if given.rounds:
+        sizes = replace(sizes, rounds=max(1, given.rounds))
+    quiet()
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="freshet-bench-") as directory, KafkaServer(Path(directory)) as kafka:
+        bench = Bench(kafka.bootstrap, sizes)
+        for section in wanted:
+            bench.results[section] = SECTIONS[section](bench)
+    seconds = time.monotonic() - began
+    kept = document(bench.results, bench.spins, rounds=sizes.rounds, seconds=seconds, quick=given.quick)
+    print(table(bench.results, kept["machine"]))
+    whole = len(wanted) == len(SECTIONS) and not given.quick
+    out = given.out or (LATEST if whole else None)
+    if out is not None:
+        out.write_text(json.dumps(kept, indent=1) + "\n")
+        print(f"\nwritten to {out}")
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except (MeasurementFailed, FreshetError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,56 @@
+"""Runs one measurement in a process of its own: ``python -m benchmarks.child module:function '{"argument": …}'``.
+
+A fresh process has its own heap, caches and librdkafka threads, so measurements don't age each other. The result is
+the last line of stdout, as JSON.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+TIMEOUT_S: Final = 600.0
+
+
+class MeasurementFailed(Exception):
+    """A measurement's process ended with an error; the text is the end of what it wrote."""
+
+
+def measure(function: str, **arguments: Any) -> dict[str, Any]:
+    """``function`` (``module:name`` of this package) called with ``arguments`` in a new process; what it returns."""
+    line = command(function, **arguments)
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    if done.returncode != 0:
+        raise MeasurementFailed(f"{function} failed:\n" + "\n".join(done.stderr.splitlines()[-15:]))
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def command(function: str, **arguments: Any) -> list[str]:
+    """The command line that runs ``function``."""
+    return [sys.executable, "-m", "benchmarks.child", function, json.dumps(arguments)]
+
+
+def quiet() -> None:
+    """Warnings only: a log line per batch would be measured too."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+
+
+def main(function: str, arguments: str) -> None:
+    """Entry of the child process."""
+    quiet()
+    module, _, name = function.partition(":")
+    result = getattr(importlib.import_module(f"benchmarks.{module}"), name)(**json.loads(arguments))
+    print(json.dumps(result), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

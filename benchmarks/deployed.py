@@ -1,0 +1,131 @@
+"""A real ``freshet consume`` and ``freshet serve``, as processes, for the measurements that go through them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import psutil
+
+from consumers.owner_client import OwnerConnection
+from freshet.local.process import ServerProcess, free_ports
+
+POLL_S: Final = 0.005
+TIMEOUT_S: Final = 120.0
+
+
+@dataclass(slots=True)
+class Deployed:
+    """One consumer and, if wanted, one front over ``keyspaces``, with their data in ``directory``."""
+
+    directory: Path
+    bootstrap: str
+    keyspaces: tuple[str, ...]
+    consumer: ServerProcess | None = None
+    front: ServerProcess | None = None
+    owner: str = ""
+    log: Path = field(init=False)
+    _log_at: int = 0
+    _front_port: int = 0
+
+    def __post_init__(self) -> None:
+        self.log = self.directory / "consume.log"
+        self._front_port = free_ports(1)[0]
+        sections = [f"[kafka]\nbootstrap = {json.dumps(self.bootstrap)}\n[serve]\nport = {self._front_port}\n"]
+        sections += [f'[keyspaces.{name}]\nkind = "rows"\npartitions = 4\n' for name in self.keyspaces]
+        head = f"data_dir = {json.dumps(str(self.directory / 'stores'))}\n"
+        (self.directory / "freshet.toml").write_text(head + "".join(sections))
+
+    @property
+    def url(self) -> str:
+        """Base URL of the front."""
+        return f"http://127.0.0.1:{self._front_port}"
+
+    def start_consumer(self) -> float:
+        """Starts the consumer; seconds from there until it says that it is ready."""
+        self._log_at = self.log.stat().st_size if self.log.exists() else 0
+        began = time.perf_counter()
+        self.consumer = self._start("consume", self.log)
+        while not (ready := self.logged("ready")):
+            self._check(self.consumer, began)
+        seconds = time.perf_counter() - began
+        self.owner = ready[0]["address"]
+        return seconds
+
+    def start_front(self) -> None:
+        """Starts the front and waits until it is ready."""
+        began = time.perf_counter()
+        self.front = self._start("serve", self.directory / "serve.log")
+        while not self._front_ready():
+            self._check(self.front, began)
+
+    def _front_ready(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/readyz", timeout=2).status_code == httpx.codes.OK
+        except httpx.HTTPError:
+            return False
+
+    def _start(self, command: str, log: Path) -> ServerProcess:
+        config = str(self.directory / "freshet.toml")
+        line = [sys.executable, "-m", "freshet", "--config", config, "--log-format", "json", command]
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        return ServerProcess(command, line, log_file=log, env=environment, cwd=self.directory)
+
+    def _check(self, process: ServerProcess, began: float) -> None:
+        if not process.running() or time.perf_counter() - began > TIMEOUT_S:
+            raise AssertionError(f"{process.name} is not ready: {process.log_tail()}")
+        time.sleep(POLL_S)
+
+    def logged(self, event: str) -> list[dict[str, Any]]:
+        """The consumer's log records of one kind since it was started last."""
+        if not self.log.exists():
+            return []
+        with self.log.open("rb") as file:
+            file.seek(self._log_at)
+            lines = file.read().splitlines()
+        return [record for record in _records(lines) if record.get("event") == event]
+
+    def stop_consumer(self, *, kill: bool = False) -> None:
+        """SIGTERM, or kill -9; waits for its end."""
+        assert self.consumer is not None
+        if kill:
+            self.consumer.kill()
+        else:
+            self.consumer.stop()
+
+    def rss_mb(self) -> float:
+        """Resident memory of the consumer."""
+        assert self.consumer is not None
+        return float(psutil.Process(self.consumer.pid).memory_info().rss / 1e6)
+
+    def await_offsets(self, done: Callable[[int, int, int], bool]) -> dict[int, int]:
+        """Folded offsets by partition, once ``done(offset, committed, entries)`` holds for each."""
+        deadline = time.monotonic() + TIMEOUT_S
+        with OwnerConnection(self.owner) as owner:
+            while time.monotonic() < deadline:
+                statuses = owner.status().partitions
+                if statuses and all(done(each.offset, each.committed, each.entries) for each in statuses):
+                    return {each.partition: each.offset for each in statuses}
+                time.sleep(0.05)
+        raise AssertionError("the consumer did not commit in time")
+
+    def stop(self) -> None:
+        """Stops what runs."""
+        for process in (self.front, self.consumer):
+            if process is not None:
+                process.stop()
+
+
+def _records(lines: list[bytes]) -> Iterator[dict[str, Any]]:
+    for line in lines:
+        try:
+            yield json.loads(line)
+        except ValueError:
+            continue  # half a line, or a library's

@@ -1,0 +1,147 @@
+"""(d) From the publisher's input to visible at the owner, at a fixed rate, from the intended moment of each event.
+
+Three processes as in production: this publisher, the broker, a consumer with its owner's server. An event counts as
+visible when a reader that waits at the owner for its position is woken: its partition's watermark is at or past it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import tempfile
+import time
+from bisect import bisect_left
+from pathlib import Path
+from typing import Any, Final
+
+import uvloop
+
+from benchmarks.child import ROOT, TIMEOUT_S, MeasurementFailed, command, measure
+from benchmarks.materialize import as_in_production, settings_for
+from benchmarks.percentiles import percentiles_ms
+from benchmarks.topics import make_publisher, publish
+from benchmarks.workload import KEYS, START_POSITION, START_SECONDS, number_of, transactions
+from consumers.partitions import Partition
+from consumers.process import ConsumerProcess, OwnerSettings
+from freshet.settings import PublisherSettings
+
+WARM_UP_S: Final = 2.0
+KEYSPACE: Final = "latency"
+Moves = list[tuple[float, int]]
+"""(monotonic seconds, number of the transaction that the watermark stands at), rising."""
+
+
+def latency(bootstrap: str, rate: int, seconds: float, batch_interval_ms: int | None = None) -> dict[str, Any]:
+    """Percentiles of input → visible at ``rate`` single-row transactions a second."""
+    interval = batch_interval_ms or PublisherSettings().batch_interval_ms
+    keyspace = f"{KEYSPACE}{time.time_ns()}"
+    publish(bootstrap, keyspace, transactions(1_000))
+    first = 1_002
+    count = int(rate * (seconds + WARM_UP_S))
+    last = first + count - 1
+    observer = subprocess.Popen(
+        command("latency:observe", bootstrap=bootstrap, keyspace=keyspace, last=last),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert observer.stdout is not None
+        observer.stdout.readline()  # ready
+        sent = measure(
+            "latency:publish_at_rate",
+            bootstrap=bootstrap,
+            keyspace=keyspace,
+            rate=rate,
+            count=count,
+            batch_interval_ms=interval,
+        )
+        out, error = observer.communicate(timeout=TIMEOUT_S)
+    finally:
+        if observer.poll() is None:
+            observer.kill()
+    if observer.returncode != 0:
+        raise MeasurementFailed(error[-2000:])
+    moves = {int(number): each for number, each in json.loads(out.splitlines()[-1])["moves"].items()}
+    waits = _waits(moves, first, last, sent["began"], rate)
+    kept = waits[int(rate * WARM_UP_S) :]
+    return {
+        "rate": rate,
+        "batch_interval_ms": interval,
+        "events": len(kept),
+        "kafka_transactions": sent["batches"],
+        "input_late_ms_p99": sent["late_ms_p99"],
+        **percentiles_ms(kept),
+    }
+
+
+def _waits(moves: dict[int, Moves], first: int, last: int, began: float, rate: int) -> list[float]:
+    """Seconds from each event's intended moment to its partition's watermark passing it."""
+    from stream.keys import Layout
+
+    layout = Layout(len(moves))
+    numbers = {partition: [number for _, number in each] for partition, each in moves.items()}
+    waits = []
+    for index, transaction in enumerate(transactions(last - first + 1, KEYS, seed=2, first=first)):
+        partition = layout.partition_of(transaction.changes[0].key)  # type: ignore[union-attr]
+        at = bisect_left(numbers[partition], first + index)
+        waits.append(moves[partition][at][0] - (began + index / rate))
+    return waits
+
+
+def publish_at_rate(bootstrap: str, keyspace: str, rate: int, count: int, batch_interval_ms: int) -> dict[str, Any]:
+    """Calls `Publisher.publish` for each event at its moment, or as soon after as it can. Runs in a child process."""
+    with make_publisher(bootstrap, keyspace, batch_interval_ms=batch_interval_ms) as publisher:
+        resume = publisher.open(lambda: (START_POSITION, START_SECONDS))
+        history = list(transactions(count, KEYS, seed=2, first=number_of(resume.position) + 1))
+        as_in_production()
+        late = []
+        began = time.monotonic() + 0.1
+        for index, transaction in enumerate(history):
+            due = began + index / rate
+            wait = due - time.monotonic()
+            if wait > 0:
+                time.sleep(wait)
+            publisher.publish(transaction)
+            late.append(time.monotonic() - due)
+        publisher.flush()
+        return {"began": began, "batches": publisher.stats.batches, "late_ms_p99": percentiles_ms(late)["p99_ms"]}
+
+
+def observe(bootstrap: str, keyspace: str, last: int) -> dict[str, Any]:
+    """Consumes as in production, and notes when each partition's watermark moves. Runs in a child process."""
+    with tempfile.TemporaryDirectory(prefix="freshet-bench-") as directory:
+        as_in_production()
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_observe(bootstrap, keyspace, last, Path(directory)))
+
+
+async def _observe(bootstrap: str, keyspace: str, last: int, directory: Path) -> dict[str, Any]:
+    process = ConsumerProcess(settings_for(bootstrap, keyspace, directory), OwnerSettings())
+    await process.start()
+    try:
+        await asyncio.wrap_future(process.consumption.ready)
+        print("ready", flush=True)
+        owned = process.consumption.ownership.of(keyspace)
+        seen = await asyncio.gather(*(_follow(partition, f"{keyspace}/0", last) for partition in owned))
+        return {"moves": {partition.number: moves for partition, moves in zip(owned, seen, strict=True)}}
+    finally:
+        await process.stop()
+
+
+async def _follow(partition: Partition, shard: str, last: int) -> Moves:
+    """Waits at the partition as the owner's `wait` does, again and again."""
+    loop = asyncio.get_running_loop()
+    moves: Moves = []
+    while not moves or moves[-1][1] < last:
+        moved = loop.create_future()
+        partition.waiters.add(moved)
+        number = number_of(partition.store.visible.lineages[shard].watermark)
+        if not moves or number > moves[-1][1]:
+            moves.append((time.monotonic(), number))
+            if number >= last:
+                break
+        await moved
+    return moves

@@ -1,0 +1,188 @@
+"""Load on a server at a fixed rate, without coordinated omission: each request has a moment at which it is due.
+
+A request's time runs from the moment at which it was *due*, not from when a connection was free to send it: a server
+(or this generator) that stalls for a second makes all requests of that second late, and they are counted so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from consumers.protocol import Answer, FrameBuffer, Get, Hello, Rows, decode_answer, encode_frame
+
+TICK_S: Final = 0.0005
+DRAIN_S: Final = 10.0
+WARM_UP_S: Final = 1.0
+Done = Callable[[float, bool], None]
+"""(due, served fresh from the cache)"""
+
+
+class Line(Protocol):
+    """A connection that takes some requests at a time."""
+
+    def free(self) -> int:
+        """How many more requests it takes now."""
+
+    def send(self, key: int, due: float) -> None:
+        """Sends one."""
+
+    def flush(self) -> None:
+        """Hands what was sent to the socket."""
+
+
+class OwnerLine(asyncio.Protocol):
+    """The owner protocol, requests pipelined."""
+
+    def __init__(self, request: Callable[[int], Get], done: Done, depth: int) -> None:
+        self._request, self._done, self._depth = request, done, depth
+        self._pending: dict[int, float] = {}
+        self._frames = FrameBuffer()
+        self._out: list[bytes] = []
+        self._last = 0
+        self._transport: asyncio.Transport
+        self.greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Greets."""
+        self._transport = transport  # type: ignore[assignment]
+        self._transport.write(encode_frame(Hello(0)))
+
+    def data_received(self, data: bytes) -> None:
+        """Answers."""
+        for body in self._frames.feed(data):
+            answer: Answer = decode_answer(body)
+            if not self.greeted.done():
+                self.greeted.set_result(None)
+                continue
+            fresh = isinstance(answer, Rows) and answer.rows[0].served and answer.rows[0].freshness == "fresh"
+            self._done(self._pending.pop(answer.id), fresh)
+
+    def free(self) -> int:
+        """As in `Line`."""
+        return self._depth - len(self._pending)
+
+    def send(self, key: int, due: float) -> None:
+        """As in `Line`."""
+        self._last += 1
+        request = self._request(key)
+        request.id = self._last
+        self._pending[self._last] = due
+        self._out.append(encode_frame(request))
+
+    def flush(self) -> None:
+        """As in `Line`."""
+        if self._out:
+            self._transport.write(b"".join(self._out))
+            self._out.clear()
+
+
+class HttpLine(asyncio.Protocol):
+    """HTTP/1.1, kept alive, one request at a time."""
+
+    def __init__(self, request: Callable[[int], bytes], done: Done) -> None:
+        self._request, self._done = request, done
+        self._due: float | None = None
+        self._buffer = bytearray()
+        self._transport: asyncio.Transport
+        self.lost = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Ready."""
+        self._transport = transport  # type: ignore[assignment]
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        """The server hung up: it gets no more."""
+        self.lost = True
+
+    def data_received(self, data: bytes) -> None:
+        """One answer, perhaps in pieces."""
+        self._buffer += data
+        head = self._buffer.find(b"\r\n\r\n")
+        if head < 0:
+            return
+        lowered = self._buffer[:head].lower()
+        length = int(lowered.partition(b"content-length:")[2].split(b"\r\n", 1)[0])
+        if len(self._buffer) < head + 4 + length or self._due is None:
+            return
+        fresh = self._buffer.startswith(b"HTTP/1.1 200") and b'"freshness":"fresh"' in self._buffer
+        due, self._due = self._due, None
+        served = fresh and b'"served_from":"cache"' in self._buffer
+        self._buffer.clear()
+        self._done(due, served)
+
+    def free(self) -> int:
+        """As in `Line`."""
+        return int(self._due is None and not self.lost)
+
+    def send(self, key: int, due: float) -> None:
+        """As in `Line`."""
+        self._due = due
+        self._transport.write(self._request(key))
+
+    def flush(self) -> None:
+        """As in `Line`."""
+
+
+class Tally:
+    """What came back."""
+
+    def __init__(self) -> None:
+        self.waits: list[float] = []
+        self.not_fresh = 0
+        self.answered = 0
+
+    def done(self, due: float, fresh: bool) -> None:
+        """Takes one answer."""
+        self.answered += 1
+        self.waits.append(time.monotonic() - due)
+        if not fresh:
+            self.not_fresh += 1
+
+
+async def at_rate(lines: list[Line], tally: Tally, keys: list[int], rate: float) -> None:
+    """Sends one request a key at ``rate`` a second; returns when all are answered or given up."""
+    began = time.monotonic() + 0.05
+    waiting: deque[tuple[int, float]] = deque()
+    sent = 0
+    while sent < len(keys) or waiting:
+        now = time.monotonic()
+        while sent < len(keys) and began + sent / rate <= now:
+            waiting.append((keys[sent], began + sent / rate))
+            sent += 1
+        for line in lines:
+            while waiting and line.free():
+                line.send(*waiting.popleft())
+            line.flush()
+            if not waiting:
+                break
+        await asyncio.sleep(TICK_S)
+    await _drained(tally, len(keys))
+
+
+async def as_fast_as_possible(lines: list[Line], tally: Tally, keys: list[int], seconds: float) -> float:
+    """Keeps every line full for ``seconds``; answers a second."""
+    began = time.monotonic()
+    sent = 0
+    while (now := time.monotonic()) < began + seconds:
+        for line in lines:
+            for _ in range(line.free()):
+                line.send(keys[sent % len(keys)], now)
+                sent += 1
+            line.flush()
+        await asyncio.sleep(0)
+    done = tally.answered
+    rate = done / (time.monotonic() - began)
+    await _drained(tally, sent)
+    return rate
+
+
+async def _drained(tally: Tally, wanted: int) -> None:
+    deadline = time.monotonic() + DRAIN_S
+    while (missing := wanted - tally.answered) > 0:
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{missing} of {wanted} requests were never answered")
+        await asyncio.sleep(0.01)

@@ -1,0 +1,145 @@
+"""(a) Materialize: the consumer's own loop, from a topic's first record to everything durable; beside raw consume.
+
+Both run alone in a process, on the same topic, with the consumer's own settings of librdkafka. Both are timed from
+the assignment of the partitions on: connecting and joining the group is not part of it, the first fetch is.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+from confluent_kafka import TopicPartition
+
+from consumers.loop import BATCH_MESSAGES, POLL_S, Consumption, ConsumptionSettings
+from consumers.partitions import Ownership
+from consumers.process import SWITCH_INTERVAL_S
+from freshet.settings import ConsumerSettings
+from stream.reader import end_offsets, open_consumer, poll_batch
+from stream.topics import describe_topic, events_topic
+
+WATCH_S = 0.002
+
+
+class CountingOutlet:
+    """An outlet without Kafka: a measurement must have no dead letters, and nobody to announce itself to."""
+
+    def __init__(self) -> None:
+        self.ready = 0
+        self.dead = 0
+
+    def dead_letter(self, *_: Any, **__: Any) -> None:
+        """Counts it."""
+        self.dead += 1
+
+    def flush(self) -> None:
+        """Nothing to do."""
+
+    def announce(self, *_: Any, **__: Any) -> None:
+        """Counts a partition that has caught up."""
+        self.ready += 1
+
+    def withdraw(self, *_: Any, **__: Any) -> None:
+        """Nothing to do."""
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+def as_in_production() -> None:
+    """The interpreter's settings of a consuming process (`consumers.process.run_consumer`)."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+
+
+def settings_for(bootstrap: str, keyspace: str, data_dir: Path) -> ConsumptionSettings:
+    """What `freshet consume` would take, with a group of its own."""
+    defaults = ConsumerSettings()
+    return ConsumptionSettings(
+        bootstrap=bootstrap,
+        keyspaces=(keyspace,),
+        data_dir=data_dir,
+        group=f"bench-{keyspace}-{time.time_ns()}",
+        commit_rows=defaults.commit_rows,
+        commit_interval_s=defaults.commit_interval_ms / 1000,
+        overlay_bytes=defaults.overlay_bytes,
+    )
+
+
+def materialize(bootstrap: str, keyspace: str, events: int) -> dict[str, Any]:
+    """Rows a second from assignment to everything folded and durable. Runs in a child process."""
+    with tempfile.TemporaryDirectory(prefix="freshet-bench-") as directory:
+        settings = settings_for(bootstrap, keyspace, Path(directory))
+        ownership, outlet = Ownership(settings.data_dir), CountingOutlet()
+        consumption = Consumption(settings, ownership, outlet, lambda _: None)
+        commits: list[float] = []
+        consumption.commit_seconds.append(commits.append)
+        as_in_production()
+        folding = threading.Thread(target=consumption.run, name="fold")
+        folding.start()
+        partitions = describe_topic(bootstrap, events_topic(keyspace)).partitions
+        _until(folding, lambda: len(ownership) == partitions)
+        began, cpu = time.perf_counter(), time.process_time()
+        owned = list(ownership)
+        _until(folding, lambda: outlet.ready == partitions)
+        folded = time.perf_counter()
+        consumption.stop()
+        _until(folding, lambda: not any(each.store.is_dirty for each in owned))
+        durable, cpu = time.perf_counter(), time.process_time() - cpu
+        folding.join()
+        if outlet.dead or min(each.position for each in owned) <= 0:
+            raise AssertionError(f"{outlet.dead} dead letters")
+        return {
+            "rows_s": events / (durable - began),
+            "seconds": durable - began,
+            "folded_s": folded - began,
+            "cpu_s": cpu,
+            "commits": len(commits),
+            "commit_ms_max": 1000 * max(commits, default=0),
+            "messages": sum(each.events for each in owned),
+            "rss_mb": psutil.Process().memory_info().rss / 1e6,
+        }
+
+
+def _until(folding: threading.Thread, condition: Any) -> None:
+    while not condition():
+        if not folding.is_alive():
+            if condition():
+                return
+            raise AssertionError("the fold ended early")
+        time.sleep(WATCH_S)
+
+
+def raw_consume(bootstrap: str, keyspace: str, events: int) -> dict[str, Any]:
+    """Rows a second of consuming the same records and touching each value. Runs in a child process."""
+    topic = events_topic(keyspace)
+    partitions = range(describe_topic(bootstrap, topic).partitions)
+    ends = end_offsets(bootstrap, topic, list(partitions))
+    consumer = open_consumer(bootstrap, f"bench-raw-{time.time_ns()}", {"enable.partition.eof": True})
+    as_in_production()
+    began = time.perf_counter()
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
+    messages = size = 0
+    while True:
+        batch = poll_batch(consumer, BATCH_MESSAGES, POLL_S)
+        for message in batch:
+            size += len(message.value())
+        messages += len(batch)
+        if len(batch) < BATCH_MESSAGES and _reached(consumer, topic, ends):
+            break
+    seconds = time.perf_counter() - began
+    consumer.close()
+    return {"rows_s": events / seconds, "messages_s": messages / seconds, "messages": messages, "bytes": size}
+
+
+def _reached(consumer: Any, topic: str, ends: dict[int, int]) -> bool:
+    places = consumer.position([TopicPartition(topic, partition) for partition in ends])
+    return all(place.offset >= ends[place.partition] for place in places)

@@ -1,0 +1,157 @@
+"""(c) Reads with a demand, over HTTP and at the owner: time at a fixed rate, and how many a second at most.
+
+Front, owner and this generator are three processes on the same cores, so the maximum is the machine's, not the
+server's. Every answer must be fresh and from the cache, or the measurement fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import tempfile
+from pathlib import Path
+from random import Random
+from typing import Any, Final, cast
+
+import httpx
+import uvloop
+
+from benchmarks.child import ROOT, TIMEOUT_S, command, measure
+from benchmarks.deployed import Deployed
+from benchmarks.load import HttpLine, Line, OwnerLine, Tally, as_fast_as_possible, at_rate
+from benchmarks.materialize import as_in_production
+from benchmarks.percentiles import percentiles_ms
+from benchmarks.workload import PARTITIONS, TABLE
+from consumers.owner_client import OwnerConnection, parse_address
+from consumers.protocol import Get
+from stream.keys import Layout, row_key
+from tokens import Position, Vector
+
+OWNER_LINES, OWNER_DEPTH = 4, 32
+HTTP_LINES: Final = 32
+MAX_S: Final = 4.0
+
+
+def reads(
+    bootstrap: str, keyspace: str, keys: int, seconds: float, rates: dict[str, int], writes: int
+) -> dict[str, Any]:
+    """Both ways, quiet and while ``writes`` events a second are published and folded."""
+    with tempfile.TemporaryDirectory(prefix="freshet-bench-") as directory:
+        deployed = Deployed(Path(directory), bootstrap, (keyspace,))
+        try:
+            deployed.start_consumer()
+            deployed.start_front()
+            demand = session_token(deployed.owner, keyspace)
+            more = {"keyspace": keyspace, "keys": keys, "seconds": seconds, "token": demand}
+            owner = {"address": deployed.owner, **more}
+            http = {"url": deployed.url, **more}
+            found = {
+                "owner": measure("reads:at_owner", rate=rates["owner"], **owner),
+                "http": measure("reads:over_http", rate=rates["http"], **http),
+            }
+            with Writing(bootstrap, keyspace, writes, seconds):
+                found["owner_while_folding"] = measure("reads:at_owner", rate=rates["owner"], maximum=False, **owner)
+            with Writing(bootstrap, keyspace, writes, seconds):
+                found["http_while_folding"] = measure("reads:over_http", rate=rates["http"], maximum=False, **http)
+            return found
+        finally:
+            deployed.stop()
+
+
+class Writing:
+    """Publishes at a fixed rate, in a process of its own, while the block runs."""
+
+    def __init__(self, bootstrap: str, keyspace: str, rate: int, seconds: float) -> None:
+        count = int(rate * (seconds + 30))
+        self._command = command(
+            "latency:publish_at_rate",
+            bootstrap=bootstrap,
+            keyspace=keyspace,
+            rate=rate,
+            count=count,
+            batch_interval_ms=25,
+        )
+
+    def __enter__(self) -> None:
+        self._process = subprocess.Popen(self._command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is not None:
+            raise AssertionError("the writer ended before the reads did")
+        self._process.kill()
+        self._process.wait(TIMEOUT_S)
+
+
+def session_token(owner: str, keyspace: str) -> str:
+    """The token of a session that has seen everything there is now."""
+    with OwnerConnection(owner) as connection:
+        shards = [shard for each in connection.status(keyspace).partitions for shard in each.shards]
+    watermarks = [Position.parse(shard.watermark) for shard in shards]
+    return str(Vector({shards[0].shard: (shards[0].epoch, watermarks[0])}))
+
+
+def at_owner(
+    address: str, keyspace: str, keys: int, seconds: float, token: str, rate: int, maximum: bool = True
+) -> dict[str, Any]:
+    """Runs in a child process."""
+    layout = Layout(PARTITIONS)
+
+    def request(key: int) -> Get:
+        name = row_key(TABLE, [key])
+        return Get(0, keyspace, layout.partition_of(name), [name], token, 1_000)
+
+    async def lines(tally: Tally) -> list[Line]:
+        loop = asyncio.get_running_loop()
+        host, port = parse_address(address)
+        made: list[OwnerLine] = []
+        for _ in range(OWNER_LINES):
+            _, line = await loop.create_connection(lambda: OwnerLine(request, tally.done, OWNER_DEPTH), host, port)
+            await line.greeted
+            made.append(line)
+        return cast("list[Line]", made)
+
+    return _run(lines, keys, seconds, rate, maximum)
+
+
+def over_http(
+    url: str, keyspace: str, keys: int, seconds: float, token: str, rate: int, maximum: bool = True
+) -> dict[str, Any]:
+    """Runs in a child process."""
+    address = httpx.URL(url)
+    tail = f"?token={token}&max_wait_ms=1000 HTTP/1.1\r\nHost: {address.host}\r\n\r\n"
+
+    def request(key: int) -> bytes:
+        return f"GET /v1/rows/{keyspace}/{TABLE}/{key}{tail}".encode()
+
+    async def lines(tally: Tally) -> list[Line]:
+        loop = asyncio.get_running_loop()
+        made = []
+        for _ in range(HTTP_LINES):
+            _, line = await loop.create_connection(
+                lambda: HttpLine(request, tally.done), address.host, address.port or 80
+            )
+            made.append(line)
+        return cast("list[Line]", made)
+
+    return _run(lines, keys, seconds, rate, maximum)
+
+
+def _run(lines: Any, keys: int, seconds: float, rate: int, maximum: bool) -> dict[str, Any]:
+    async def run() -> dict[str, Any]:
+        draw = Random(3)
+        found: dict[str, Any] = {"rate": rate}
+        warm = Tally()
+        await at_rate(await lines(warm), warm, [draw.randrange(keys) for _ in range(rate)], rate)
+        tally = Tally()
+        wanted = [draw.randrange(keys) for _ in range(int(rate * seconds))]
+        await at_rate(await lines(tally), tally, wanted, rate)
+        found |= {"reads": tally.answered, "not_fresh": tally.not_fresh, **percentiles_ms(tally.waits)}
+        if maximum:
+            most = Tally()
+            found["max_reads_s"] = await as_fast_as_possible(await lines(most), most, wanted, MAX_S)
+            found["not_fresh"] += most.not_fresh
+        return found
+
+    as_in_production()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(run())

@@ -1,0 +1,197 @@
+"""The outcome: a table for a terminal, and what `latest.json` holds."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any, Final, NamedTuple
+
+import psutil
+
+Result = dict[str, Any]
+NAMES: Final = {
+    "frames1": "1 row a frame",
+    "frames5": "5 rows a frame",
+    "frames20": "20 rows a frame",
+    "frames100": "100 rows a frame",
+    "framesown": "the publisher's own frames",
+}
+
+
+class Line(NamedTuple):
+    """One line of the table. ``met``: None where there is no target."""
+
+    what: str
+    value: str
+    ratio: str = ""
+    target: str = ""
+    met: bool | None = None
+
+
+def machine(spins: list[float]) -> Result:
+    """Where this was measured."""
+    return {
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "memory_gb": round(psutil.virtual_memory().total / 1e9),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()}",
+        "load_average": os.getloadavg()[0],
+        "spin_msteps_s": round(median(spins), 2) if spins else None,
+        "spin_range": [round(min(spins), 2), round(max(spins), 2)] if spins else None,
+    }
+
+
+def document(results: dict[str, Result], spins: list[float], *, rounds: int, seconds: float, quick: bool) -> Result:
+    """What is kept of a run."""
+    return {
+        "taken_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "seconds": round(seconds),
+        "rounds": rounds,
+        "quick": quick,
+        "machine": machine(spins),
+        "results": results,
+        "targets": [
+            {"what": line.what, "value": line.value, "target": line.target, "met": line.met}
+            for line in lines(results)
+            if line.met is not None
+        ],
+    }
+
+
+def lines(results: dict[str, Result]) -> Iterator[Line]:
+    """The table's lines, section by section."""
+    for section, found in sorted(results.items()):
+        yield from _WRITERS[section](found)
+
+
+def table(results: dict[str, Result], about: Result) -> str:
+    """The table as text."""
+    shown = list(lines(results))
+    widths = [max(len(line[column]) for line in shown) for column in range(4)]  # type: ignore[arg-type]
+    marks = {None: "", True: "met", False: "MISSED"}
+    rows = [
+        f"{line.what:<{widths[0]}}  {line.value:>{widths[1]}}  {line.ratio:<{widths[2]}}  "
+        f"{line.target:<{widths[3]}}  {marks[line.met]}".rstrip()
+        for line in shown
+    ]
+    spin = f"spin {about['spin_msteps_s']} M steps/s (from {about['spin_range']})"
+    head = f"{about['cpu']}, {about['cores']} cores, Python {about['python']}; {spin}"
+    return "\n".join([head, "", *rows])
+
+
+def _cpu() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name")), "?")
+
+
+def _k(rate: float) -> str:
+    return f"{rate / 1000:,.0f}k/s" if rate >= 10_000 else f"{rate:,.0f}/s"
+
+
+def _ms(found: Result) -> str:
+    return f"{found['p50_ms']:.2f} / {found['p99_ms']:.1f} / {found['p999_ms']:.1f} ms"
+
+
+def _materialize(found: Result) -> Iterator[Line]:
+    floors = {"frames1": 110_000, "frames20": 200_000, "framesown": 200_000}
+    for keyspace, each in found.items():
+        rate, floor = each["materialize"]["rows_s"], floors.get(keyspace)
+        yield Line(
+            f"(a) materialize, {NAMES[keyspace]}",
+            _k(rate),
+            f"{each['of_raw']:.2f} of raw consume ({_k(each['raw_consume']['rows_s'])})",
+            f">= {floor // 1000}k/s" if floor else "",
+            rate >= floor if floor else None,
+        )
+    if "frames1" in found:
+        share = found["frames1"]["of_raw"]
+        yield Line("(a) one row a frame, share of raw consume", f"{share:.2f}", "", ">= 0.1", share >= 0.1)
+
+
+def _parts(found: Result) -> Iterator[Line]:
+    for keyspace, each in found.items():
+        if keyspace == "framing":
+            yield Line("(b) frame and encode, publisher's limits", _k(each["framing_rows_s"]))
+            continue
+        name = NAMES[keyspace]
+        for key, what in (
+            ("decode_rows_s", "decode (general)"),
+            ("fold_rows_s", "fold of decoded frames"),
+            ("decode_and_fold_rows_s", "decode and fold, as it is done"),
+            ("store_write_rows_s", "store write"),
+        ):
+            yield Line(f"(b) {what}, {name}", _k(each[key]))
+
+
+def _reads(found: Result) -> Iterator[Line]:
+    names = {
+        "owner": "at the owner",
+        "http": "over HTTP",
+        "owner_while_folding": "at the owner, 5k writes/s beside",
+        "http_while_folding": "over HTTP, 5k writes/s beside",
+    }
+    for key, each in found.items():
+        most = f"at most {_k(each['max_reads_s'])}" if "max_reads_s" in each else ""
+        yield Line(f"(c) reads {names[key]}, {each['rate']:,.0f}/s: p50/p99/p99.9", _ms(each), most)
+
+
+def _latency(found: Result) -> Iterator[Line]:
+    for key, each in found.items():
+        if key == "source":
+            continue
+        what = f"(d) input to visible, {each['rate']:,.0f}/s, batches of {each['batch_interval_ms']:.0f} ms"
+        target = key == "default"
+        yield Line(
+            f"{what}: p50/p99/p99.9",
+            _ms(each),
+            "",
+            "p99 < 50 ms" if target else "",
+            each["p99_ms"] < 50 if target else None,
+        )
+    if "source" in found:
+        each = found["source"]
+        yield Line(
+            "(d) MariaDB source, single-row transactions",
+            _k(each["single_row_transactions_s"]),
+            f"{_k(each['single_row_transactions_s_to_kafka'])} into Kafka",
+        )
+        yield Line(
+            "(d) MariaDB source, rows of large transactions",
+            _k(each["rows_in_big_transactions_s"]),
+            f"{_k(each['rows_in_big_transactions_s_to_kafka'])} into Kafka",
+        )
+
+
+def _rebuild(found: Result) -> Iterator[Line]:
+    for keyspace, each in found.items():
+        share = f"{each['of_materialize']:.2f} of (a)" if "of_materialize" in each else ""
+        yield Line(f"(e) Spark rebuild, {NAMES[keyspace]}", _k(each["events_s"]), share)
+
+
+def _restart(found: Result) -> Iterator[Line]:
+    entries = f"{found['entries']:,.0f} entries"
+    clean, killed, redone = found["clean_s"], found["killed_s"], found["messages_redone"]
+    yield Line(f"(f) restart to ready, {entries}", f"{clean:.2f} s", "", "< 3 s", clean < 3)
+    yield Line(
+        f"(f) the same after kill -9, {redone:.0f} messages redone",
+        f"{killed:.2f} s",
+        "",
+        "< 3 s, 0 redone",
+        killed < 3 and not redone,
+    )
+    yield Line(
+        f"(f) consumer's memory, {entries}",
+        f"{found['rss_mb_after_building']:.0f} MB",
+        f"{found['rss_mb_after_restart']:.0f} MB after a restart",
+    )
+
+
+_WRITERS: Final = {"a": _materialize, "b": _parts, "c": _reads, "d": _latency, "e": _rebuild, "f": _restart}

@@ -1,0 +1,232 @@
+"""What is measured, section by section: which children run, in which order, how often. Rounds are interleaved.
+
+Each round runs every case once, between two spin calibrations; what is told is the median over the rounds.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, Final
+
+from benchmarks import restart
+from benchmarks.child import measure
+from benchmarks.spin import spin
+from benchmarks.topics import FRAMES, OWN, keyspace_of
+
+Result = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is measured."""
+
+    rounds: int
+    keys: int
+    events: int
+    entries: int
+    seconds: float
+    rate: int = 5_000
+    reads: tuple[tuple[str, int], ...] = (("owner", 5_000), ("http", 1_000))
+    source_transactions: int = 20_000
+    source_rows: int = 300_000
+
+
+FULL: Final = Sizes(rounds=5, keys=200_000, events=600_000, entries=1_000_000, seconds=8.0)
+QUICK: Final = Sizes(
+    rounds=1,
+    keys=5_000,
+    events=20_000,
+    entries=20_000,
+    seconds=2.0,
+    reads=(("owner", 1_000), ("http", 200)),
+    source_transactions=2_000,
+    source_rows=20_000,
+)
+
+
+@dataclass(slots=True)
+class Bench:
+    """One run: the broker, the sizes, the topics made so far, the spins seen so far."""
+
+    bootstrap: str
+    sizes: Sizes
+    results: dict[str, Result] = field(default_factory=dict)
+    spins: list[float] = field(default_factory=list)
+    _made: set[str] = field(default_factory=set)
+    _published: dict[str, Result] = field(default_factory=dict)
+
+    def say(self, text: str) -> None:
+        """Progress, on stderr."""
+        print(text, file=sys.stderr, flush=True)
+
+    def child(self, function: str, **arguments: Any) -> Result:
+        """One measurement against this run's broker, in a process of its own."""
+        return measure(function, bootstrap=self.bootstrap, **arguments)
+
+    def topic(self, rows_a_frame: int) -> str:
+        """The keyspace with frames of that size, filled on first use."""
+        keyspace = keyspace_of(rows_a_frame)
+        if keyspace not in self._made:
+            self.say(f"filling {keyspace}: {self.sizes.events} events")
+            found = self.child("topics:fill", rows_a_frame=rows_a_frame, events=self.sizes.events, keys=self.sizes.keys)
+            self._published[keyspace] = found
+            self._made.add(keyspace)
+        return keyspace
+
+    def published(self, keyspace: str) -> Result:
+        """How long the publisher took for a topic made by `topic`."""
+        return self._published[keyspace]
+
+    def each_key_once(self) -> str:
+        """The keyspace with `Sizes.entries` entries, filled on first use."""
+        if restart.KEYSPACE not in self._made:
+            self.say(f"filling {restart.KEYSPACE}: {self.sizes.entries} entries")
+            self.child("topics:fill_once_each", keyspace=restart.KEYSPACE, keys=self.sizes.entries)
+            self._made.add(restart.KEYSPACE)
+        return restart.KEYSPACE
+
+    def rounds(self, name: str, cases: dict[str, Callable[[], Result]], count: int | None = None) -> Result:
+        """Runs all cases ``count`` times, interleaved; the median of each number, and all values of the rates."""
+        seen: dict[str, list[Result]] = defaultdict(list)
+        total = count or self.sizes.rounds
+        for number in range(1, total + 1):
+            before = spin()
+            for case, run in cases.items():
+                seen[case].append(run())
+            after = spin()
+            self.spins += [before, after]
+            self.say(f"({name}) round {number} of {total}: spin {before:.1f} before, {after:.1f} after")
+        return {case: medians(found) for case, found in seen.items()}
+
+
+def medians(found: list[Result]) -> Result:
+    """The median of each number over the rounds; ``all`` keeps every round."""
+    told: Result = {}
+    for key, value in found[0].items():
+        if isinstance(value, dict):
+            told[key] = medians([each[key] for each in found])
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            told[key] = median(each[key] for each in found)
+            if key.endswith(("_s", "_ms")):
+                told.setdefault("all", {})[key] = [each[key] for each in found]
+        else:
+            told[key] = value
+    return told
+
+
+def materialize(bench: Bench) -> Result:
+    """(a) Materialize and raw consume of the same topics."""
+    frames = (*FRAMES, OWN)
+    cases: dict[str, Callable[[], Result]] = {}
+    for rows in frames:
+        keyspace = bench.topic(rows)
+        for case in ("raw_consume", "materialize"):
+            cases[f"{keyspace}/{case}"] = _materialize_case(bench, case, keyspace)
+    found = bench.rounds("a", cases)
+    result: Result = {}
+    for rows in frames:
+        keyspace = keyspace_of(rows)
+        folded, raw = found[f"{keyspace}/materialize"], found[f"{keyspace}/raw_consume"]
+        published = bench.published(keyspace)
+        result[keyspace] = {
+            "rows_a_frame": rows or bench.sizes.events / max(1, folded["messages"]),
+            "materialize": folded,
+            "raw_consume": raw,
+            "of_raw": folded["rows_s"] / raw["rows_s"],
+            "published_rows_s": published["rows_s"],
+        }
+    return result
+
+
+def _materialize_case(bench: Bench, case: str, keyspace: str) -> Callable[[], Result]:
+    return lambda: bench.child(f"materialize:{case}", keyspace=keyspace, events=bench.sizes.events)
+
+
+def parts(bench: Bench) -> Result:
+    """(b) Decode, fold and store write alone, and framing."""
+    cases: dict[str, Callable[[], Result]] = {}
+    for rows in (1, 20, OWN):
+        keyspace = bench.topic(rows)
+        cases[keyspace] = _parts_case(bench, keyspace)
+    cases["framing"] = lambda: measure("parts:framing", rows=bench.sizes.events // 4)
+    return bench.rounds("b", cases, min(3, bench.sizes.rounds))
+
+
+def _parts_case(bench: Bench, keyspace: str) -> Callable[[], Result]:
+    return lambda: bench.child("parts:parts", keyspace=keyspace)
+
+
+def reads(bench: Bench) -> Result:
+    """(c) Reads at the owner and over HTTP."""
+    keyspace, sizes = bench.each_key_once(), bench.sizes
+
+    def run() -> Result:
+        return bench.child(
+            "reads:reads",
+            keyspace=keyspace,
+            keys=sizes.entries,
+            seconds=sizes.seconds,
+            rates=dict(sizes.reads),
+            writes=sizes.rate,
+        )
+
+    found: Result = bench.rounds("c", {"reads": run}, min(3, sizes.rounds))["reads"]
+    return found
+
+
+def latency(bench: Bench) -> Result:
+    """(d) From the publisher's input to visible, and the source's own rate."""
+    sizes = bench.sizes
+
+    def run(interval: int | None) -> Callable[[], Result]:
+        return lambda: bench.child(
+            "latency:latency", rate=sizes.rate, seconds=sizes.seconds, batch_interval_ms=interval
+        )
+
+    found = bench.rounds("d", {"default": run(None), "interval_10_ms": run(10)}, min(3, sizes.rounds))
+    bench.say("(d) the MariaDB source alone")
+    found["source"] = bench.child("source:source", transactions=sizes.source_transactions, rows=sizes.source_rows)
+    return found
+
+
+def rebuild(bench: Bench) -> Result:
+    """(e) The Spark rebuild, beside (a)."""
+    keyspaces = [bench.topic(1), bench.topic(OWN)]
+    count = min(3, bench.sizes.rounds)
+    before = spin()
+    found = bench.child("spark:rebuilds", keyspaces=keyspaces, events=bench.sizes.events, rounds=count)
+    after = spin()
+    bench.spins += [before, after]
+    bench.say(f"(e) {count} rebuilds of each: spin {before:.1f} before, {after:.1f} after")
+    told: Result = {}
+    for keyspace, rates in found["events_s"].items():
+        told[keyspace] = {"events_s": median(rates), "all": {"events_s": rates}}
+        measured = bench.results.get("a", {}).get(keyspace)
+        if measured is not None:
+            told[keyspace]["of_materialize"] = median(rates) / measured["materialize"]["rows_s"]
+    return told
+
+
+def restarting(bench: Bench) -> Result:
+    """(f) Restart to ready, and memory."""
+    bench.each_key_once()
+    found = bench.child("restart:restart", rounds=bench.sizes.rounds)
+    bench.spins += found["spins"]
+    bench.say(f"(f) {bench.sizes.rounds} restarts of each kind: spin {median(found['spins']):.1f}")
+    return found
+
+
+SECTIONS: Final[dict[str, Callable[[Bench], Result]]] = {
+    "a": materialize,
+    "b": parts,
+    "c": reads,
+    "d": latency,
+    "e": rebuild,
+    "f": restarting,
+}
+"""(f) comes before (c) where both run: reads while folding add to the topic that (f) restarts on."""
+ORDER: Final = ("a", "b", "f", "c", "d", "e")

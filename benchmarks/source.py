@@ -1,0 +1,151 @@
+"""(d) The MariaDB source's own rate: a binlog that is there already, read to its end; without and with Kafka behind."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.materialize import as_in_production
+from benchmarks.topics import make_publisher
+from benchmarks.workload import PARTITIONS
+from freshet.local.mariadb import MariaDBServer
+from stream.events import ResumePoint, SourceTransaction
+from stream.sources.mariadb.connection import ConnectionSettings
+from stream.sources.mariadb.schema import TableFilter
+from stream.sources.mariadb.source import MariaDBSource, PublisherLike, SourceOptions
+from stream.topics import ensure_topics
+
+DATABASE: Final = "bench"
+TABLE_DDL: Final = """CREATE TABLE accounts (id INT PRIMARY KEY, version BIGINT NOT NULL, owner VARCHAR(40) NOT NULL,
+    balance DECIMAL(12,2) NOT NULL, note VARCHAR(200) NOT NULL) ENGINE=InnoDB"""
+NOTE: Final = "RPAD('The quick brown fox jumps over the lazy dog ', 90, 'and on ')"
+SINGLE_ROWS: Final = f"""CREATE PROCEDURE single_rows(IN wanted INT) BEGIN
+    DECLARE n INT DEFAULT 0;
+    WHILE n < wanted DO
+        INSERT INTO accounts VALUES (n, n, CONCAT('owner no. ', n), n / 7, {NOTE});
+        SET n = n + 1;
+    END WHILE; END"""
+BIG_ROWS: Final = f"""INSERT INTO accounts SELECT 1000000 + %s + seq, seq, CONCAT('owner no. ', seq), seq / 7, {NOTE}
+    FROM seq_1_to_{{rows}}"""
+BIG_TRANSACTION: Final = 10_000
+TIMEOUT_S: Final = 180.0
+
+
+class Sink:
+    """Takes transactions and throws them away: the source alone, without framing and without Kafka."""
+
+    def __init__(self, start: str) -> None:
+        self._start = start
+
+    def open(self, start_if_new: Callable[[], tuple[str, int]]) -> ResumePoint:
+        """Continues from the given position."""
+        start_if_new()
+        return ResumePoint("bench/0", 1, 1, self._start, 0, self._start)
+
+    def publish(self, txn: SourceTransaction) -> None:
+        """Looks at each change, as framing would."""
+        for _ in txn.changes:
+            pass
+
+    def start_new_epoch(self, position: str, timestamp: int, reason: str) -> ResumePoint:  # noqa: ARG002
+        """A benchmark's server loses no history."""
+        raise AssertionError(reason)
+
+    def flush(self) -> None:
+        """Nothing to do."""
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+    def abandon(self) -> None:
+        """Nothing to do."""
+
+
+def source(bootstrap: str, transactions: int, rows: int) -> dict[str, Any]:
+    """Transactions of one row, and rows in transactions of 10,000, a second. Runs in a child process."""
+    with (
+        tempfile.TemporaryDirectory(prefix="freshet-bench-") as directory,
+        # without a sync at each commit the procedure is done sooner; the binlog is the same
+        MariaDBServer(Path(directory), durable=False) as server,
+    ):
+        with server.connect(autocommit=True) as connection, connection.cursor() as cursor:
+            cursor.execute(f"CREATE DATABASE {DATABASE}")
+            cursor.execute(f"USE {DATABASE}")
+            cursor.execute(TABLE_DDL)
+            cursor.execute(SINGLE_ROWS)
+            start = _position(cursor)
+            cursor.execute("CALL single_rows(%s)", (transactions,))
+            middle = _position(cursor)
+            for at in range(0, rows, BIG_TRANSACTION):
+                cursor.execute(BIG_ROWS.format(rows=BIG_TRANSACTION), (at,))
+            end = _position(cursor)
+        as_in_production()
+        alone = _follow(server, lambda: Sink(start), [middle, end])
+        keyspace = f"mariadb{time.time_ns()}"
+        ensure_topics(bootstrap, keyspace, PARTITIONS)
+        with make_publisher(bootstrap, keyspace) as publisher:  # the topic says where the source goes on
+            publisher.open(lambda: (start, int(time.time())))
+        kafka = _follow(server, lambda: make_publisher(bootstrap, keyspace), [middle, end])
+    return {
+        "single_row_transactions_s": transactions / alone[0],
+        "rows_in_big_transactions_s": rows / alone[1],
+        "single_row_transactions_s_to_kafka": transactions / kafka[0],
+        "rows_in_big_transactions_s_to_kafka": rows / kafka[1],
+        "transactions": transactions,
+        "rows": rows,
+        "big_transaction_rows": BIG_TRANSACTION,
+    }
+
+
+def _position(cursor: Any) -> str:
+    cursor.execute("SELECT @@gtid_binlog_pos")
+    return f"MariaDB/{cursor.fetchone()[0]}"
+
+
+def _follow(server: MariaDBServer, make: Callable[[], PublisherLike], stops: list[str]) -> list[float]:
+    """Seconds that the source takes from each stop to the next, the first from its first transaction on."""
+    address = server.address
+    options = SourceOptions(
+        ConnectionSettings(address.host, address.port, address.user, address.password),
+        "bench/0",
+        TableFilter((DATABASE,)),
+    )
+    times: list[float] = []
+    done = threading.Event()
+
+    def noting() -> PublisherLike:
+        inner = make()
+        publish = inner.publish
+        wanted = iter(stops)
+        upcoming = next(wanted)
+
+        def note(txn: SourceTransaction) -> None:
+            nonlocal upcoming
+            if not times:
+                times.append(time.perf_counter())
+            publish(txn)
+            if txn.position == upcoming:
+                inner.flush()
+                times.append(time.perf_counter())
+                upcoming = next(wanted, "")
+                if not upcoming:
+                    done.set()
+
+        inner.publish = note  # type: ignore[method-assign]
+        return inner
+
+    following = MariaDBSource(options, noting)
+    thread = threading.Thread(target=following.run)
+    thread.start()
+    try:
+        if not done.wait(TIMEOUT_S):
+            raise AssertionError("the source did not reach the end of the binlog")
+    finally:
+        following.stop()
+        thread.join()
+    return [later - earlier for earlier, later in pairwise(times)]

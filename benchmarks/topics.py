@@ -1,0 +1,94 @@
+"""The topics that are measured: written by the real publisher, so with Kafka transactions, markers and state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import chain
+from time import perf_counter
+from typing import Any, Final
+
+from benchmarks import workload
+from benchmarks.workload import PARTITIONS, START_POSITION, START_SECONDS
+from freshet.settings import PublisherSettings
+from stream.batch import Limits
+from stream.codec import ROW_FRAME_HEADER
+from stream.events import SourceTransaction
+from stream.keys import Layout
+from stream.publisher import Publisher
+from stream.reader import end_offsets, read_range
+from stream.topics import ensure_topics, events_topic
+
+FRAMES: Final = (1, 5, 20, 100)
+"""Rows a frame; 0 stands for the publisher's own limits at full rate."""
+OWN: Final = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A topic to be measured: its keyspace, and how many row events are in it."""
+
+    keyspace: str
+    events: int
+
+
+def keyspace_of(rows_a_frame: int) -> str:
+    """Name of the keyspace whose frames hold that many rows."""
+    return f"frames{rows_a_frame}" if rows_a_frame else "framesown"
+
+
+def make_publisher(
+    bootstrap: str, keyspace: str, rows_a_frame: int = OWN, batch_interval_ms: int | None = None
+) -> Publisher:
+    """A publisher with the settings' defaults, but for the bound on rows in a frame if one is given."""
+    defaults = PublisherSettings()
+    return Publisher(
+        bootstrap,
+        keyspace,
+        f"{keyspace}/0",
+        Layout(PARTITIONS),
+        batch_interval_s=(batch_interval_ms or defaults.batch_interval_ms) / 1000,
+        batch_bytes=defaults.batch_bytes,
+        limits=Limits(rows_max=rows_a_frame or defaults.frame_rows_max, bytes_max=defaults.frame_bytes_max),
+    )
+
+
+def publish(
+    bootstrap: str, keyspace: str, transactions: Iterable[SourceTransaction], rows_a_frame: int = OWN
+) -> dict[str, Any]:
+    """Publishes as fast as it goes; seconds and batches that it took."""
+    ensure_topics(bootstrap, keyspace, PARTITIONS)
+    with make_publisher(bootstrap, keyspace, rows_a_frame) as publisher:
+        publisher.open(lambda: (START_POSITION, START_SECONDS))
+        began = perf_counter()
+        for transaction in chain([workload.describe_table()], transactions):
+            publisher.publish(transaction)
+        publisher.flush()
+        seconds = perf_counter() - began
+        stats = publisher.stats
+        return {"rows": stats.rows, "seconds": seconds, "batches": stats.batches, "bytes": stats.bytes}
+
+
+def fill(bootstrap: str, rows_a_frame: int, events: int, keys: int) -> dict[str, Any]:
+    """The topic for one frame size, and how long the publisher took. Runs in a child process."""
+    transactions = list(workload.transactions(events, keys))
+    done = publish(bootstrap, keyspace_of(rows_a_frame), transactions, rows_a_frame)
+    return done | {"rows_s": done["rows"] / done["seconds"]}
+
+
+def fill_once_each(bootstrap: str, keyspace: str, keys: int) -> dict[str, Any]:
+    """A topic that holds each of ``keys`` keys once. Runs in a child process."""
+    return publish(bootstrap, keyspace, workload.each_key_once(keys))
+
+
+def records_of(bootstrap: str, keyspace: str, partition: int) -> list[tuple[int, bytes]]:
+    """Offset and value of all committed records of one partition."""
+    topic = events_topic(keyspace)
+    [end] = end_offsets(bootstrap, topic, [partition]).values()
+    messages = read_range(bootstrap, topic, partition, 0, end)
+    return [(message.offset(), message.value() or b"") for message in messages]
+
+
+def is_frame(value: bytes) -> bool:
+    """Whether a record holds rows."""
+    return value.startswith(ROW_FRAME_HEADER)
