@@ -164,6 +164,7 @@ def _replace_list(state: TableState, text: str | None, committed: bool | None = 
 
 
 def _set_image(state: TableState, image: bytes, lo: str, hi: str, ordinal: int) -> None:
+    Position.parse(lo), Position.parse(hi)
     state.image, state.lo, state.hi, state.image_ordinal = image, lo, hi, ordinal
     state.void = ""
 

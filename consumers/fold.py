@@ -92,6 +92,7 @@ def _fold_one(state: PartitionState, after: int, name: str, event: dict[str, Any
         entries = {} if ordinal <= lineage.ordinal else {key: encode("TableSchema", event)}
         return Changes(after, entries, moved, voids)
     if name in _CATALOG_EVENTS:
+        Position.parse(event["gtid"])
         changed = fold_catalog(name, event, state.lookup)
         return Changes(after, changed, moved, voids, dead=changed.dead)
     return _poison(state, after, "unknown_event", f"no fold for {name}", "message")
@@ -100,6 +101,7 @@ def _fold_one(state: PartitionState, after: int, name: str, event: dict[str, Any
 def _fold_marker(head: Head, after: int, marker: dict[str, Any]) -> Changes:
     shard, epoch, ordinal, position = marker["shard"], marker["epoch"], marker["ordinal"], marker["position"]
     Position.parse(position)
+    Position.parse(marker["low_water"])
     if head.layout and marker["layout"] != head.layout:
         reason = f"layout {marker['layout']} differs from the topic's {head.layout}"
         return Changes(after, {}, dead=(DeadLetter("layout_changed", reason, f"shard {shard}"),))
@@ -119,6 +121,7 @@ def _fold_marker(head: Head, after: int, marker: dict[str, Any]) -> Changes:
 
 def _fold_epoch_start(head: Head, after: int, event: dict[str, Any], lineage: Lineage) -> Changes:
     shard, epoch = event["shard"], event["epoch"]
+    Position.parse(event["position"])
     if head.lineages.get(shard) is not None and head.lineages[shard].epoch == epoch and lineage.ordinal:
         return Changes(after, {})
     moved = lineage._replace(ordinal=max(lineage.ordinal, event["ordinal"]), low_water=event["position"])

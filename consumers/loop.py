@@ -6,9 +6,10 @@ awaited. Anything unexpected closes the stores and starts over from what is comm
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -20,6 +21,7 @@ from typing import Any, Final, Protocol, TypeVar
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from consumers.committing import Committer
 from consumers.errors import DiskFullError, RebuildNeededError, StoreCorruptError, StoreError
 from consumers.overlay import Overlay
 from consumers.partitions import (
@@ -29,6 +31,7 @@ from consumers.partitions import (
     REBUILDING,
     Ownership,
     Partition,
+    check_layout,
     check_range,
     open_store,
     set_aside,
@@ -48,10 +51,6 @@ BATCH_MESSAGES: Final = 2_000
 POLL_S: Final = 0.05
 RETRY_S: Final = 2.0
 POSITIONS_EVERY_S: Final = 0.5
-PENDING_BYTES_MAX: Final = 64 << 20
-"""Of messages folded into one memtable; then a commit is due."""
-IDLE_FACTOR: Final = 10
-"""Watermarks alone are committed that much more rarely than rows."""
 SESSION_TIMEOUT_MS: Final = 10_000
 
 
@@ -111,12 +110,11 @@ class Consumption:
         self._outlet = outlet
         self._on_progress = on_progress
         self._stopping = Event()
-        self._committer = ThreadPoolExecutor(1, thread_name_prefix="commit")
+        self._committer = Committer(settings.commit_rows, settings.commit_interval_s)
         self._topics: dict[str, tuple[str, Topic]] = {}
         self._consumer: Any = None
         self._work: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
         self._positions_at = 0.0
-        self._retry_at = 0.0
         self._complained: str = ""
 
     def stop(self) -> None:
@@ -140,7 +138,7 @@ class Consumption:
                     self._complain(error)
                     self._stopping.wait(RETRY_S)
         finally:
-            self._committer.shutdown()
+            self._committer.close()
             self._outlet.close()
 
     def _complain(self, error: Exception) -> None:
@@ -209,7 +207,7 @@ class Consumption:
         for partition in self.ownership:
             if partition.store.broken is not None:
                 self._rebuild(partition, partition.store.broken)
-            self._commit_if_due(partition, now)
+            self._commit(partition, now)
         if now >= self._positions_at or not messages:
             self._look_at_positions(consumer, now)
 
@@ -234,6 +232,7 @@ class Consumption:
         if store.broken is not None or partition.state == PAUSED:
             return
         before = store.visible.lineages
+        partition.unburied = True
         try:
             dead = store.fold(records)
         except StoreError as error:
@@ -241,7 +240,9 @@ class Consumption:
             return
         partition.events += len(records)
         partition.position = max(partition.position, records[-1][0] + 1)
-        if dead:
+        if not dead:
+            partition.unburied = False
+        else:
             self._bury(partition, dict(records), dead)
         if partition.waiters and store.visible.lineages != before:
             self._on_progress(partition)
@@ -254,7 +255,6 @@ class Consumption:
         for offset, letter in dead:
             log.warning("dead letter", partition=partition.name, offset=offset, **letter._asdict())
             self._outlet.dead_letter(partition, offset, values[offset], letter)
-        partition.unburied = True
         while not self._stopping.is_set():
             try:
                 self._outlet.flush()
@@ -265,45 +265,14 @@ class Consumption:
                 partition.unburied = False
                 return
 
-    def _commit_if_due(self, partition: Partition, now: float) -> None:
-        if partition.committing is not None:
-            if not partition.committing.done() and self._may_grow(partition):
-                return
-            self._finish_commit(partition, now)
-            return
-        store = partition.store
-        if partition.state == PAUSED:
-            if now < self._retry_at:
-                return
-        elif not store.is_dirty:
-            return
-        elif store.pending_rows < self.settings.commit_rows and store.pending_bytes < PENDING_BYTES_MAX:
-            patience = self.settings.commit_interval_s * (1 if store.pending_rows else IDLE_FACTOR)
-            if now - partition.committed_at < patience:
-                return
-        store.freeze()
-        partition.committing = self._committer.submit(store.write)
-
-    def _may_grow(self, partition: Partition) -> bool:
-        """Back-pressure: while one memtable is being written, the next one may grow to the same size, no further."""
-        store = partition.store
-        return store.pending_rows < 2 * self.settings.commit_rows and store.pending_bytes < PENDING_BYTES_MAX
-
-    def _finish_commit(self, partition: Partition, now: float) -> None:
-        """Takes the result of a commit, waiting for it if need be."""
-        future, partition.committing = partition.committing, None
-        if future is None:
-            return
+    def _commit(self, partition: Partition, now: float) -> None:
         try:
-            done = future.result()
+            done = self._committer.advance(partition, now)
         except DiskFullError as error:
             self._pause(partition, error)
         except StoreError as error:
             self._rebuild(partition, error)
         else:
-            partition.committed_at = now
-            if partition.state == PAUSED:
-                self._resume(partition)
             if done is not None:
                 self._count(partition, done)
 
@@ -313,12 +282,13 @@ class Consumption:
         partition.bytes_committed += done.bytes
         for observe in self.commit_seconds:
             observe(done.seconds)
-        if self._consumer is not None:  # for tools that watch the group; the store's offset is what counts
-            place = TopicPartition(partition.topic.name, partition.number, done.offset)
+        if partition.state == PAUSED:
+            self._resume(partition)
+        place = TopicPartition(partition.topic.name, partition.number, done.offset)
+        with contextlib.suppress(KafkaException):  # for tools that watch the group; the store's offset is what counts
             self._consumer.commit(offsets=[place], asynchronous=True)
 
     def _pause(self, partition: Partition, error: DiskFullError) -> None:
-        self._retry_at = time.monotonic() + RETRY_S
         if partition.state != PAUSED:
             log.error(
                 "disk full, folding stops; reads go on", partition=partition.name, code=error.code, reason=str(error)
@@ -345,6 +315,7 @@ class Consumption:
             if end >= 0:
                 partition.end = max(end, partition.position)
             if not partition.ready and partition.position >= partition.end_at_start >= 0:
+                check_layout(partition.store.visible.layout, partition.topic)
                 partition.ready = True
                 partition.state = READY
                 self._outlet.announce(partition)

@@ -35,6 +35,7 @@ class KafkaOutlet:
         self._publishers: dict[str, DeadLetterPublisher] = {}
         self._unsent: dict[str, list[dead_letters.DeadLetter]] = {}
         self._closing = Event()
+        self._given_up = False
         self._waiting: SimpleQueue[Announcement] = SimpleQueue()
         self._announcer = ThreadPoolExecutor(1, thread_name_prefix="announce")
 
@@ -88,7 +89,9 @@ class KafkaOutlet:
         self._announcer.submit(self._send_waiting)
 
     def _send_waiting(self) -> None:
-        """Sends all that wait, in one go."""
+        """Sends all that wait, in one go; while closing, one failure is enough."""
+        if self._given_up:
+            return
         batch: list[Announcement] = []
         while not self._waiting.empty():
             batch.append(self._waiting.get())
@@ -100,6 +103,7 @@ class KafkaOutlet:
                     "not announced", partitions=[each.key for each in batch], code=error.code, reason=str(error)
                 )
                 if self._closing.wait(RETRY_S):
+                    self._given_up = True
                     return
             else:
                 return

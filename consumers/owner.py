@@ -237,6 +237,8 @@ class OwnerServer:
             wanted = self.ownership.of(request.keyspace)
         else:
             wanted = [self.partition(request.keyspace, request.partition)]
+        if not wanted:
+            raise OwnerError(f"this process owns nothing of {request.keyspace}", code="not_owner")
         return Checkpoints(request.id, await self._make_checkpoints(wanted))
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:

@@ -20,6 +20,7 @@ from consumers.errors import RebuildNeededError, StoreCorruptError, StoreError, 
 from consumers.manifest import write_atomically
 from consumers.overlay import Overlay
 from consumers.store import Commit, PartitionStore, move_aside, partition_directory
+from stream.keys import Layout
 from stream.topics import Topic
 
 log = structlog.get_logger(__name__)
@@ -49,6 +50,7 @@ class Partition:
     state: str = CATCHING_UP
     committing: Future[Commit | None] | None = None
     committed_at: float = field(default_factory=time.monotonic)
+    commit_not_before: float = 0.0
     events: int = 0
     rows_committed: int = 0
     bytes_committed: int = 0
@@ -160,6 +162,19 @@ def set_aside(data_dir: Path, keyspace: str, number: int, error: StoreError) -> 
         moved_to=str(moved),
     )
     return moved
+
+
+def check_layout(layout: str, topic: Topic) -> None:
+    """Raises `StoreError` ``wrong_partition_count`` if the topic was made for another number of partitions.
+
+    Keys would be looked for in partitions where they are not.
+    """
+    if layout and Layout.parse(layout).partitions != topic.partitions:
+        raise StoreError(
+            f"topic {topic.name} has {topic.partitions} partitions, its events were spread by {layout}",
+            hint="the partition count of a topic with events can't be changed: make a new topic",
+            code="wrong_partition_count",
+        )
 
 
 def check_range(store: PartitionStore, topic: str, start: int, end: int) -> None:

@@ -65,6 +65,7 @@ async def _serve(consume: ConsumptionSettings, owner: OwnerSettings) -> None:
     process = ConsumerProcess(consume, owner)
     address = await process.start()
     folding = asyncio.wrap_future(process.folding)
+    folding.add_done_callback(lambda done: done.cancelled() or done.exception())  # `stop` raises it
     stopping = loop.create_task(stop.wait())
     announcing = loop.create_task(_say_ready(process, address))
     try:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from consumers.entry import VALUE, VOID, decode_entry
 from consumers.state import EVERY_TABLE, Head, Lineage, Void
-from tokens import Freshness, Position, Tag
+from tokens import Freshness, Position, Tag, TokenError
 
 UNKNOWN_KEY = 0
 """View kind: nothing was folded for the key since the shard's low-water."""
@@ -76,6 +76,9 @@ def view_row(head: Head, key: bytes, value: bytes | None) -> View:
     voids = voids_of(head, table, entry.shard)
     stamp = Stamp(entry.shard, entry.epoch, entry.ordinal, _all_voids(head, table))
     kind, image, why = entry.kind, entry.image, f"folded from {entry.position} at ordinal {entry.ordinal}"
+    position = entry.position
+    if not _is_position(position):
+        kind, image, position, why = VOID, b"", "", f"the position of its event, {entry.position!r}, cannot be read"
     for void in voids:
         if (entry.epoch, entry.ordinal) <= (void.epoch, void.ordinal):
             kind, image, why = VOID, b"", f"voided at ordinal {void.ordinal} of epoch {void.epoch}"
@@ -88,12 +91,19 @@ def view_row(head: Head, key: bytes, value: bytes | None) -> View:
         current,
         entry.ordinal,
         entry.timestamp,
-        entry.position,
-        entry.position,
+        position,
+        position,
         watermark,
         stamp,
         why,
     )
+
+
+def _is_position(text: str) -> bool:
+    try:
+        return bool(Position.parse(text).flavor)
+    except TokenError:
+        return False
 
 
 def _all_voids(head: Head, table: str) -> tuple[Void, ...]:
@@ -139,7 +149,10 @@ def may_fill(head: Head, key: bytes, value: bytes | None, lo: str) -> tuple[bool
         if void.epoch == lineage.epoch and not position.at_or_past(Position.parse(void.floor)):
             return False, f"{lo} is below {void.floor}, where the key's table was voided"
     same_epoch = value is not None and decode_entry(value).epoch == lineage.epoch
-    if same_epoch and not position.at_or_past(Position.parse(view.lo)):
+    if same_epoch and not view.lo:
+        if lineage.watermark_ordinal < view.ordinal:
+            return False, "the position of the key's last event cannot be read, and the marker that follows has not come"
+    elif same_epoch and not position.at_or_past(Position.parse(view.lo)):
         return False, f"{lo} is not known to be as new as the tombstone's {view.lo}"
     if lineage.watermark and not position.at_or_past(Position.parse(lineage.watermark)):
         return False, f"{lo} is behind the watermark {lineage.watermark}"

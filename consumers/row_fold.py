@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from consumers.entry import ABSENT, HEAD, PREFIX, VALUE, VOID, Entry, decode_entry, encode_transaction_tag
 from consumers.state import EVERY_TABLE, Changes, DeadLetter, Head, Lineage, PartitionState, Void
 from stream.single import read_long, read_single, single_prefix
-from tokens import Order, Position
+from tokens import Order, Position, TokenError
 
 Record: TypeAlias = tuple[int, bytes | None]
 """Offset and value of a message."""
@@ -95,7 +95,7 @@ def fold_singles(head: Head, records: Sequence[Record], at: int) -> tuple[Change
 
 
 def check_columns(frame: dict[str, Any], positions: list[str]) -> None:
-    """Raises ``ValueError`` unless the frame's columns agree in length, and its ordinals are some."""
+    """Raises ``ValueError`` unless the frame's columns agree in length, and shard, epoch and ordinals are some."""
     rows, sizes = len(frame["keys"]), frame["transactions"]
     transactions = len(sizes)
     agree = (
@@ -109,6 +109,8 @@ def check_columns(frame: dict[str, Any], positions: list[str]) -> None:
         raise ValueError("the frame's columns differ in length")
     if frame["ordinal"] + min(frame["ordinals"]) < 1:
         raise ValueError("an ordinal of the frame is below 1")
+    if not frame["shard"] or "\0" in frame["shard"] or frame["epoch"] < 1:
+        raise ValueError(f"shard {frame['shard']!r} epoch {frame['epoch']} is none")
 
 
 def fold_rows(state: PartitionState, after: int, frame: dict[str, Any]) -> Changes:
@@ -229,7 +231,10 @@ def _order_by_origin(new: Entry, old: Entry) -> Order:
     for_new = _coordinates(new)
     for shard, position in _coordinates(old).items():
         if shard in for_new:
-            return Position.parse(for_new[shard]).order(Position.parse(position))
+            try:
+                return Position.parse(for_new[shard]).order(Position.parse(position))
+            except TokenError:
+                return Order.UNKNOWN
     return Order.UNKNOWN
 
 

@@ -261,7 +261,7 @@ def test_a_store_of_another_fold_version_is_rebuilt(
         assert manifest is not None
         write_manifest(directory, replace(manifest, fold_version=FOLD_VERSION - 1))
     else:
-        monkeypatch.setattr("consumers.store.FOLD_VERSION", FOLD_VERSION + 1)
+        monkeypatch.setattr("consumers.store_view.FOLD_VERSION", FOLD_VERSION + 1)
     with pytest.raises(RebuildNeededError) as caught:
         open_at(tmp_path)
     assert caught.value.code == "fold_changed"
