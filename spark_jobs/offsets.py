@@ -102,7 +102,7 @@ def parse_offsets(text: str) -> dict[int, int]:
     try:
         given = json.loads(text)
         offsets = {int(partition): offset for partition, offset in given.items()}
-    except (ValueError, AttributeError) as error:
+    except (ValueError, AttributeError, RecursionError) as error:
         raise OffsetsError(
             f"offsets {text[:80]!r} are no JSON object of partition → offset", hint='for example {"0": 17, "1": 4}'
         ) from error

@@ -200,7 +200,7 @@ def _check_ordinals(frame: Record) -> None:
         raise _refuse("RowFrame", "ordinals do not rise")
     if base < 0 or ordinals[-1] > INT_MAX or base + ordinals[-1] > LONG_MAX:
         raise _refuse("RowFrame", f"ordinal {base} + {ordinals[-1]} is out of range")
-    if frame["epoch"] < 1 or not frame["shard"]:
+    if frame["epoch"] < 1 or not frame["shard"] or "\0" in frame["shard"]:
         raise _refuse("RowFrame", f"shard {frame['shard']!r} epoch {frame['epoch']} is none")
 
 
@@ -209,8 +209,10 @@ def check(name: str, record: Record) -> None:
     if name == "RowFrame":
         check_frame(record)
         return
-    if not record["shard"] or record["epoch"] < 1:
+    if not record["shard"] or "\0" in record["shard"] or record["epoch"] < 1:
         raise _refuse(name, f"shard {record['shard']!r} epoch {record['epoch']} is none")
+    if any("\0" in record.get(field, "") for field in ("table", "name", "previous_name")):
+        raise _refuse(name, "a name in it holds a NUL, which ends names in the store's keys")
     if record["ordinal"] < (0 if name in ("Marker", "SourceState") else 1):
         raise _refuse(name, f"ordinal {record['ordinal']} is out of range")
     rule = _RULES.get(name)

@@ -25,6 +25,8 @@ PARTITIONER = "xxh3_64"
 SEPARATOR = b"\0"
 """Ends the table name in a row key."""
 
+_DIGITS_MAX = 9
+
 RESERVED = 1
 """A table name starts with a byte above this: store keys that start with 0x00 or 0x01 are not rows."""
 
@@ -106,7 +108,11 @@ class Layout:
         for table, columns in self.prefixes.items():
             if not table or columns < 1:
                 raise LayoutError(f"key prefix of {table!r} is {columns} columns", hint="name a table and 1 or more")
-        object.__setattr__(self, "_by_table", {table.encode(): n for table, n in self.prefixes.items()})
+        try:
+            by_table = {table.encode(): n for table, n in self.prefixes.items()}
+        except UnicodeEncodeError as error:
+            raise LayoutError(f"a table of the layout has no UTF-8: {error}") from error
+        object.__setattr__(self, "_by_table", by_table)
 
     def __hash__(self) -> int:
         return hash((self.partitions, self.partitioner, tuple(sorted(self.prefixes.items()))))
@@ -148,7 +154,7 @@ class Layout:
             return _hash(key) % self.partitions
         try:
             values = _columns.decode(columns)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             return _hash(key) % self.partitions
         return _hash(b"[" + b",".join(map(bytes, values[:prefix])) + b"]") % self.partitions
 
@@ -162,8 +168,8 @@ class Layout:
 
 
 def _number(text: str, digits: str) -> int:
-    if not (digits.isascii() and digits.isdigit()):
-        raise LayoutError(f"{text!r} is no layout: {digits!r} is no number")
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS_MAX):
+        raise LayoutError(f"{text!r} is no layout: {digits!r} is no number, or too large a one")
     return int(digits)
 
 

@@ -6,6 +6,21 @@ wrong and where, and a ``hint`` that says what to do about it.
 
 from __future__ import annotations
 
+from typing import Final
+
+LINE_CHARS_MAX: Final = 1_000
+"""Longer messages keep their beginning and their end: what is quoted in them may be a reader's 64 KiB."""
+
+
+def one_line(text: str) -> str:
+    """``text`` as a line that a terminal, a log and a JSON answer can show: no control characters, not endless."""
+    if len(text) > LINE_CHARS_MAX:
+        half = LINE_CHARS_MAX // 2
+        text = f"{text[:half]}…{text[-half:]}"
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
 
 class FreshetError(Exception):
     """Base of all errors that Freshet raises on purpose.
@@ -16,8 +31,8 @@ class FreshetError(Exception):
     code: str = "freshet_error"
 
     def __init__(self, message: str, *, hint: str = "", code: str | None = None) -> None:
-        super().__init__(message)
-        self.hint = hint
+        super().__init__(one_line(message))
+        self.hint = one_line(hint)
         if code is not None:
             self.code = code
 

@@ -1,0 +1,1 @@
+"""Structure-aware fuzzing of every parser: see docs/fuzzing.md."""

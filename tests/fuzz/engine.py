@@ -1,0 +1,151 @@
+"""Runs inputs against a target: seeded, one deadline each, bounded memory; the first that misbehaves is told with its seed.
+
+Input number ``n`` of a target depends on (target, seed, n) only, so that any of them can be run again by itself.
+"""
+
+from __future__ import annotations
+
+import re
+import resource
+import signal
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from tests.fuzz.mutate import Rng
+from tokens.errors import LINE_CHARS_MAX, FreshetError
+
+DEADLINE_S = 5.0
+"""For one input, whatever it is; most take microseconds. Generous, as the machine may be busy."""
+MESSAGE_CHARS_MAX = LINE_CHARS_MAX * 10
+"""A message of that many characters that are shown escaped."""
+T = TypeVar("T")
+
+_CODE = re.compile(r"[a-z][a-z0-9_]*")
+
+
+class Misbehaved(AssertionError):
+    """An input did what no input may."""
+
+
+class Overdue(BaseException):
+    """An input took longer than its deadline; no parser may catch it."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """``draw`` makes an input; ``run`` gives it to the parser and raises if that misbehaves; ``close`` ends the case."""
+
+    draw: Callable[[Rng], Any]
+    run: Callable[[Any], None]
+    close: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True)
+class Target:
+    """A parser. ``build`` prepares it. ``weight``: how many of the inputs asked for are run (slow ones: fewer)."""
+
+    name: str
+    what: str
+    build: Callable[[], Case]
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An input that misbehaved, and how to run it again."""
+
+    target: str
+    seed: int
+    number: int
+    input: str
+    trace: str
+
+    def __str__(self) -> str:
+        again = f"python -m tests.fuzz --target {self.target} --seed {self.seed} --skip {self.number} --count 1"
+        return f"{self.trace}\ninput: {self.input}\nagain: {again}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run found. ``seconds`` of wall time; ``memory_mb`` is the process's high-water mark."""
+
+    target: str
+    executions: int
+    seconds: float
+    memory_mb: int
+    failure: Failure | None
+
+    @property
+    def rate(self) -> float:
+        """Executions a second."""
+        return self.executions / self.seconds if self.seconds else 0.0
+
+
+def refused(allowed: type[BaseException] | tuple[type[BaseException], ...], act: Callable[[], T]) -> T | None:
+    """What ``act`` returns, or None where it refuses as documented: an ``allowed`` error, well formed if it is ours."""
+    try:
+        return act()
+    except allowed as error:
+        if isinstance(error, FreshetError):
+            well_formed(error)
+        return None
+
+
+def well_formed(error: FreshetError) -> None:
+    """A stable code, one line that is not endless, a hint of one line."""
+    text = str(error)
+    if not _CODE.fullmatch(error.code):
+        raise Misbehaved(f"{error!r} has the code {error.code!r}")
+    if len(text.splitlines()) > 1 or not text.isprintable() or len(text) > MESSAGE_CHARS_MAX:
+        raise Misbehaved(f"{type(error).__name__} is not one line: {text[:500]!r} ({len(text)} characters)")
+    if len(error.hint.splitlines()) > 1:
+        raise Misbehaved(f"the hint of {error!r} is not one line: {error.hint!r}")
+
+
+def run(
+    target: Target, *, seed: int, count: int, skip: int = 0, seconds: float | None = None, deadline_s: float = DEADLINE_S
+) -> Outcome:
+    """Runs ``count`` inputs (fewer when ``seconds`` are over), and stops at the first that misbehaves."""
+    case = target.build()
+    before = signal.signal(signal.SIGALRM, _overdue)
+    started = time.monotonic()
+    done, failure = 0, None
+    try:
+        for number in range(skip, skip + count):
+            rng = Rng(f"{target.name}/{seed}/{number}")
+            drawn = case.draw(rng)
+            done += 1
+            try:
+                signal.setitimer(signal.ITIMER_REAL, deadline_s)
+                case.run(drawn)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except (Exception, Overdue):
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                failure = Failure(target.name, seed, number, shown(drawn), _trace())
+                break
+            if seconds is not None and not done & 63 and time.monotonic() - started > seconds:
+                break
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        case.close()
+    memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    return Outcome(target.name, done, time.monotonic() - started, memory_mb, failure)
+
+
+def _overdue(*_: Any) -> None:
+    raise Overdue("the input took longer than its deadline")
+
+
+def _trace() -> str:
+    lines = [line if len(line) < 400 else f"{line[:400]}…" for line in traceback.format_exc().splitlines()]
+    return "\n".join(lines if len(lines) < 60 else [*lines[:20], "…", *lines[-30:]])
+
+
+def shown(value: Any) -> str:
+    """An input for a person: at most a few hundred characters."""
+    text = repr(value)
+    return text if len(text) <= 700 else f"{text[:500]}… ({len(text)} characters) …{text[-150:]}"

@@ -1,0 +1,8 @@
+"""All targets, by name."""
+
+from __future__ import annotations
+
+from tests.fuzz.engine import Target
+from tests.fuzz.targets import tokens, wire
+
+TARGETS: tuple[Target, ...] = tuple(target for module in (tokens, wire) for target in module.TARGETS)
