@@ -91,7 +91,7 @@ def fold_singles(head: Head, records: Sequence[Record], at: int) -> tuple[Change
         at = len(records)
     if at == first:
         return None
-    return Changes(after, entries, {shard: lineage._replace(ordinal=last)}), at
+    return Changes(after, entries, {shard: lineage._replace(ordinal=last)}, messages=at - first), at
 
 
 def check_columns(frame: dict[str, Any], positions: list[str]) -> None:

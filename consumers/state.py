@@ -71,7 +71,10 @@ class Head:
 
 
 class Changes(NamedTuple):
-    """What one message changes. ``lineages`` and ``voids`` hold only what is new; ``dead`` what was refused."""
+    """What one message changes, or ``messages`` that were taken together, the last of them before ``offset``.
+
+    ``lineages`` and ``voids`` hold only what is new; ``dead`` what was refused.
+    """
 
     offset: int
     entries: dict[bytes, bytes]
@@ -79,6 +82,7 @@ class Changes(NamedTuple):
     voids: dict[tuple[str, str], Void] = {}  # noqa: RUF012
     layout: str = ""
     dead: tuple[DeadLetter, ...] = ()
+    messages: int = 1
 
 
 @dataclass(slots=True)

@@ -152,7 +152,7 @@ class PartitionStore:
             head, put = state.head, self._active.update
             lineages, voids = head.lineages, head.voids
             try:
-                for after, entries, moved, voided, layout, letters in fold_messages(state, records):
+                for after, entries, moved, voided, layout, letters, _ in fold_messages(state, records):
                     put(entries)
                     if voided:
                         voids.update(voided)

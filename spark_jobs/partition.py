@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from consumers.digest import digest_items
-from consumers.fold import fold_message
+from consumers.fold import fold_messages
 from consumers.manifest import Manifest, check_manifest, read_manifest, write_manifest
 from consumers.rocks import Rocks
 from consumers.state import PartitionState, head_entries
@@ -102,25 +102,21 @@ class PartitionFold:
         skip = state.head.offset
         if not self._has_beginning:
             self._note_epochs(values)
-        for offset, value in zip(offsets, values, strict=True):
-            if offset < skip:
-                if self._messages:
-                    raise RebuildError(
-                        f"partition {self._partition}: offset {offset} came after {skip - 1}", code="offsets_not_rising"
-                    )
-                continue
-            changes = fold_message(state, offset, value)
-            changed = changes.entries
+        if self._messages and offsets and offsets[0] < skip:
+            raise RebuildError(
+                f"partition {self._partition}: offset {offsets[0]} came after {skip - 1}", code="offsets_not_rising"
+            )
+        for changes in fold_messages(state, list(zip(offsets, values, strict=True))):
+            changed, messages = changes.entries, changes.messages
+            state.apply(changes)
             if changed:
                 entries.update(changed)
-                self._rows += len(changed)
+                self._rows += messages if messages > 1 else len(changed)  # several messages: of one row each
                 if len(entries) >= self._task.spill_rows:
-                    state.apply(changes)
                     self.commit()
-            state.apply(changes)
             if changes.dead:
                 self._dead += len(changes.dead)
-            self._messages += 1
+            self._messages += messages
 
     def _note_epochs(self, values: Iterable[bytes | None]) -> None:
         for value in values:
