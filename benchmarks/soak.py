@@ -17,6 +17,7 @@ from pathlib import Path
 
 from freshet.faults.run import FaultFindings, run_faults
 from freshet.faults.schedule import FAULTS, GAP_S
+from freshet.logs import configure_logs
 
 MINUTES = 30.0
 
@@ -31,6 +32,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="the findings as one JSON object on stdout")
     parser.add_argument("--keep", type=Path, help="work in this directory and leave its logs there")
     chosen = parser.parse_args(arguments)
+
+    configure_logs(level="error")  # of this process: what it sees of outages is no news
 
     def say(text: str) -> None:
         print(text, file=sys.stderr if chosen.json else sys.stdout, flush=True)

@@ -30,6 +30,8 @@ _AWAY: Final = frozenset(
         KafkaError._TIMED_OUT,
         KafkaError._RESOLVE,
         KafkaError._TIMED_OUT_QUEUE,
+        KafkaError._DESTROY,  # the connection was lost while a request was under way
+        KafkaError.NETWORK_EXCEPTION,
         KafkaError.REQUEST_TIMED_OUT,
         KafkaError.BROKER_NOT_AVAILABLE,
     }

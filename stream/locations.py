@@ -91,16 +91,18 @@ class LocationsReader:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def start(self, timeout_s: float = START_TIMEOUT_S) -> Self:
-        """Returns when everything announced before now is known. Raises `KafkaUnreachable`."""
-        ensure_locations_topic(self.bootstrap)
-        [end] = end_offsets(self.bootstrap, LOCATIONS_TOPIC, [0]).values()
-        consumer = self._open()
+    def start(self, timeout_s: float = START_TIMEOUT_S, *, patient: bool = False) -> Self:
+        """Returns when everything announced before now is known. Raises `KafkaUnreachable`.
+
+        ``patient``: where Kafka is away nobody is known yet, and it is read as soon as it answers.
+        """
+        consumer: Consumer | None = None
         try:
-            self._read_to(consumer, end, monotonic() + timeout_s)
-        except BaseException:
-            consumer.close()
-            raise
+            consumer = self._at_its_end(timeout_s)
+        except KafkaUnreachable as error:
+            if not patient:
+                raise
+            log.warning("Kafka is away, no owner is known yet", code=error.code, reason=str(error), hint=error.hint)
         self._thread = threading.Thread(target=self._follow, args=(consumer,), name="locations", daemon=True)
         self._thread.start()
         return self
@@ -144,6 +146,18 @@ class LocationsReader:
                         f"nobody has announced {keyspace}/{partition}", hint=f"is `freshet consume {keyspace}` running?"
                     )
 
+    def _at_its_end(self, timeout_s: float) -> Consumer:
+        """A consumer that has read everything announced before now."""
+        ensure_locations_topic(self.bootstrap)
+        [end] = end_offsets(self.bootstrap, LOCATIONS_TOPIC, [0]).values()
+        consumer = self._open()
+        try:
+            self._read_to(consumer, end, monotonic() + timeout_s)
+        except BaseException:
+            consumer.close()
+            raise
+        return consumer
+
     def _open(self) -> Consumer:
         [start] = start_offsets(self.bootstrap, LOCATIONS_TOPIC, [0]).values()
         consumer = open_consumer(self.bootstrap, more={"queued.max.messages.kbytes": 4096, "fetch.wait.max.ms": 500})
@@ -158,15 +172,19 @@ class LocationsReader:
             if monotonic() > deadline:
                 raise KafkaUnreachable(f"{LOCATIONS_TOPIC} could not be read to its end at {self.bootstrap}")
 
-    def _follow(self, consumer: Consumer) -> None:
+    def _follow(self, reading: Consumer | None) -> None:
         """Never ends by itself: what is known stays usable while the broker is away."""
-        reading: Consumer | None = consumer
+        complained = False
         while not self._stopping.is_set():
             try:
-                reading = reading or self._open()
+                if reading is None:
+                    ensure_locations_topic(self.bootstrap)
+                    reading, complained = self._open(), False
                 self._learn(poll_batch(reading, 1000, 0.2))
             except (FreshetError, KafkaException) as error:
-                log.warning("locations unreadable, reading anew", error=str(error))
+                if not complained:
+                    log.warning("locations unreadable, reading anew", error=str(error))
+                    complained = True
                 if reading is not None:
                     reading.close()
                     reading = None
@@ -187,7 +205,7 @@ class LocationsReader:
             return
         try:
             told = msgspec.json.decode(value, type=Announcement)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             log.warning("announcement unreadable", key=key, offset=message.offset(), error=str(error))
             return
         before = self._known.get(told.key)

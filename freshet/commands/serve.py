@@ -41,7 +41,7 @@ def command(
         raise SettingsError("no keyspace is configured", hint="add [keyspaces.<name>] to the settings file")
     secret = settings.serve.bearer_token
     refuse_open_listen(settings.serve.host, secret.get_secret_value() if secret else None)
-    with LocationsReader(settings.kafka.cluster) as reader:
+    with LocationsReader(settings.kafka.cluster).start(patient=True) as reader:
         server = make_server(_front(settings, reader), settings.serve.host, settings.serve.port)
         _run(server)
     log.info("stopped", role="serve")

@@ -276,6 +276,7 @@ def _look_at_processes(stack: Stack, injector: Injector, findings: FaultFindings
     findings.errors += [
         f"{each.role} ended by itself during {', '.join(each.during) or 'nothing'}:\n{each.tail}"
         for each in injector.ended
+        if not each.is_clean
     ]
     for role in ROLES:
         findings.errors += [f"{role}: {line}" for line in tracebacks(stack.directory / f"{role}.log")]

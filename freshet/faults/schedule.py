@@ -17,8 +17,8 @@ GAP_S: Final = 25.0
 FAULTS: Final[Mapping[str, Sequence[str]]] = {
     "kafka": ("kill", "pause"),
     "mariadb": ("kill", "pause"),
-    "source-rows": ("kill", "kill", "pause", "stop", "no_files"),
-    "source-catalog": ("kill", "kill", "pause", "stop", "no_files"),
+    "source-rows": ("kill", "kill", "pause", "stop"),
+    "source-catalog": ("kill", "kill", "pause", "stop"),
     "consume": ("kill", "kill", "pause", "stop", "no_files"),
     "serve": ("kill", "pause", "stop", "no_files"),
     "source-rows>kafka": ("latency", "slow", "cut", "reset", "hole", "hole_up", "hole_down"),
