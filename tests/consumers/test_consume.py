@@ -351,3 +351,17 @@ def test_a_stopped_process_can_be_interrupted_at_once(kafka: str, keyspace_name:
         until(lambda: process.lines("consuming is interrupted, retrying"), "topic missing said")
         process.process.send_signal(signal.SIGINT)
         assert process.process.wait(20) == 0
+
+
+def test_a_topic_whose_partition_count_changed_is_refused(kafka: str, keyspace_name: str, tmp_path: Path) -> None:
+    """Keys would be looked for where they are not: the process says so and ends."""
+    from confluent_kafka.admin import AdminClient, NewPartitions
+
+    feed = Feed(kafka, keyspace_name, partitions=1)
+    feed.load(5)
+    admin = AdminClient({"bootstrap.servers": kafka})
+    for future in admin.create_partitions([NewPartitions(feed.topic.name, 3)]).values():
+        future.result(timeout=10)
+    with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as process:
+        assert process.process.wait(30) == 1
+        assert any("error[wrong_partition_count]" in line["event"] for line in process.lines())

@@ -1,0 +1,193 @@
+"""How changes get into RocksDB: files ingested against write batches, and which compaction suits many small files.
+
+``python -m benchmarks.store_commit`` prints a table and, with ``--json``, one object. Times are CPU seconds of the
+writing thread (a busy machine does not change them much), pauses are wall clock as another thread sees them, written
+bytes are all that the process wrote, compactions included. Threats: one value size, random keys, one store.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from rocksdict import DBCompactionStyle, Options, Rdict, WriteBatch, WriteOptions
+
+from consumers import rocks
+from consumers.rocks import Rocks, store_options
+
+KEYS = 200_000
+VALUE_BYTES = 190
+BATCH_ROWS = 2_000
+SEED = 5
+
+
+def changes(rows: int, seed: int = SEED) -> Iterator[tuple[bytes, bytes]]:
+    """Random keys with values of entry size, half of it compressible, as JSON images are."""
+    source = random.Random(seed)
+    filler = b'{"id":1,"name":"somebody","city":"somewhere","price":"12.50"}'[: VALUE_BYTES // 2]
+    for _ in range(rows):
+        yield b"shop.orders\0[%d]" % source.randrange(KEYS), source.randbytes(VALUE_BYTES - len(filler)) + filler
+
+
+class Pauses:
+    """The longest time for which a second thread could not run, while used as a context."""
+
+    def __init__(self) -> None:
+        self.longest = 0.0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def _watch(self) -> None:
+        last = time.perf_counter()
+        while not self._stop.is_set():
+            time.sleep(0.0005)
+            now = time.perf_counter()
+            self.longest = max(self.longest, now - last)
+            last = now
+
+    def __enter__(self) -> Pauses:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+def ingest(directory: Path, rows: int, every: int) -> None:
+    """What the store does: a dict, then one sorted file."""
+    database = Rocks(directory / "db")
+    table: dict[bytes, bytes] = {}
+    for count, (key, value) in enumerate(changes(rows), 1):
+        table[key] = value
+        if count % every == 0:
+            table[b"\0offset"] = b"%d" % count
+            database.ingest(table, directory / "commit.sst")
+            table = {}
+    database.close()
+
+
+def batches(directory: Path, rows: int, every: int, *, wal: bool) -> None:
+    """A write batch per 2,000 rows, offset in it; without a log the skip list is flushed every ``every`` rows."""
+    options: Options = store_options()
+    options.set_write_buffer_size(64 << 20)
+    database = Rdict(str(directory / "db"), options)
+    write = WriteOptions()
+    write.disable_wal = not wal
+    batch = WriteBatch(raw_mode=True)
+    for count, (key, value) in enumerate(changes(rows), 1):
+        batch.put(key, value)
+        if count % BATCH_ROWS == 0:
+            batch.put(b"\0offset", b"%d" % count)
+            database.write(batch, write)
+            batch = WriteBatch(raw_mode=True)
+        if count % every == 0:
+            database.flush_wal(sync=True) if wal else database.flush(wait=True)
+    database.close()
+
+
+def measure(name: str, work: Callable[[Path], None], rows: int, empty_s: float) -> dict[str, Any]:
+    """One way, in a directory of its own; ``empty_s`` is what making the rows alone costs."""
+    with tempfile.TemporaryDirectory() as directory, Pauses() as pauses:
+        written, cpu, process = _written(), time.thread_time(), time.process_time()
+        work(Path(directory))
+        cpu, process = time.thread_time() - cpu - empty_s, time.process_time() - process - empty_s
+        return {
+            "way": name,
+            "rows_per_cpu_s": round(rows / cpu),
+            "rows_per_cpu_s_all_threads": round(rows / process),
+            "longest_pause_ms": round(pauses.longest * 1000, 1),
+            "written_per_row": round((_written() - written) / rows),
+        }
+
+
+def _written() -> int:
+    fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return int(fields["wchar"])
+
+
+def small_commits(style: str, commits: int, rows: int) -> dict[str, Any]:
+    """Write amplification of ``commits`` small files over a store of all keys, and what a look-up costs then."""
+
+    def options() -> Options:
+        made = store_options()
+        if style == "level":
+            made.set_compaction_style(DBCompactionStyle.level())
+        return made
+
+    original, rocks.store_options = rocks.store_options, options
+    try:
+        with tempfile.TemporaryDirectory() as name:
+            directory = Path(name)
+            database = Rocks(directory / "db")
+            database.ingest({b"shop.orders\0[%d]" % n: b"x" * VALUE_BYTES for n in range(KEYS)}, directory / "c.sst")
+            written, process = _written(), time.process_time()
+            for number in range(commits):
+                database.ingest(dict(changes(rows, number)), directory / "c.sst")
+                time.sleep(0.02)  # as time passes between commits: compactions are not stalled
+            cpu = time.process_time() - process
+            written = _written() - written
+            wanted = [b"shop.orders\0[%d]" % random.Random(n).randrange(KEYS) for n in range(20_000)]
+            began = time.thread_time()
+            for key in wanted:
+                database.get(key)
+            lookups = len(wanted) / (time.thread_time() - began)
+            database.close()
+    finally:
+        rocks.store_options = original
+    useful = commits * rows * (VALUE_BYTES + 20)
+    return {
+        "compaction": style,
+        "commits": commits,
+        "rows_each": rows,
+        "write_amplification": round(written / useful, 1),
+        "cpu_ms_a_commit": round(cpu / commits * 1000, 1),
+        "gets_per_cpu_s": round(lookups),
+    }
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=400_000)
+    parser.add_argument("--json", action="store_true")
+    wanted = parser.parse_args()
+    sys.setswitchinterval(0.0005)
+    began = time.thread_time()
+    for _ in changes(wanted.rows):
+        pass
+    empty = time.thread_time() - began
+    ways: list[tuple[str, Callable[[Path], None]]] = [
+        (f"dict, file of {every // 1000}k rows ingested", lambda path, n=every: ingest(path, wanted.rows, n))  # type: ignore[misc]
+        for every in (10_000, 50_000, 100_000)
+    ]
+    ways.append(("write batches, no WAL, flush every 50k", lambda path: batches(path, wanted.rows, 50_000, wal=False)))
+    ways.append(("write batches, WAL synced every 50k", lambda path: batches(path, wanted.rows, 50_000, wal=True)))
+    found: dict[str, Any] = {
+        "cpus": os.cpu_count(),
+        "ways": [measure(name, work, wanted.rows, empty) for name, work in ways],
+        "small_commits": [
+            small_commits(style, commits, rows)
+            for style in ("level", "universal")
+            for commits, rows in ((100, 200), (60, 5_000))
+        ],
+    }
+    if wanted.json:
+        print(json.dumps(found))
+        return
+    for table in ("ways", "small_commits"):
+        for row in found[table]:
+            print("  ".join(f"{name}={value}" for name, value in row.items()))
+
+
+if __name__ == "__main__":
+    main()
