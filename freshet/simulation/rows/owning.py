@@ -9,8 +9,8 @@ from typing import Any, Final, cast
 from consumers.manifest import Manifest
 from consumers.overlay import Overlay
 from consumers.partitions import Partition
-from consumers.state import Head
-from consumers.store import PartitionStore, committed_head
+from consumers.state import META, OFFSET_KEY, Head, read_head
+from consumers.store import PartitionStore
 from freshet.simulation.rows.publishing import Topic
 
 OVERLAY_BYTES: Final = 1_600
@@ -70,7 +70,11 @@ class OwnedPartition:
     def start(self) -> None:
         """The process starts: what is durable is there, memtable and overlay are gone."""
         rocks = cast("Any", self.rocks)
-        head = committed_head(rocks) if self.rocks.data else Head()
+        head = Head()
+        if self.rocks.data:
+            if OFFSET_KEY not in self.rocks.data:
+                raise ValueError("the store holds entries but no offset")
+            head = read_head((key, value) for key, value in self.rocks.data.items() if key.startswith(META))
         self.store: Any = PartitionStore(_DIRECTORY, self.manifest, rocks, head, cast("Any", None))
         self.overlay = Overlay(OVERLAY_BYTES)
 

@@ -43,7 +43,8 @@ class RowWorld:
         self.voidable: set[tuple[int, str]] = set()
         """(shard, table) whose rows may rightly be unknown to the cache."""
         self.strays: set[int] = set()
-        self.repeated = False
+        self.blemished = False
+        """The topic holds what no publisher of ours wrote."""
 
     # --- bookkeeping ---
 
@@ -116,7 +117,7 @@ class RowWorld:
         """Only of a row whose own shard's change is in the topic before: then nobody can order the two."""
         slot = self._slot(slot)
         shard = slot // SLOTS_A_SHARD
-        if len(self.sources) < 2 or slot in self.strays:
+        if len(self.sources) < 2 or (shard, SLOTS[slot].table) in self.voidable:
             return
         publisher, other = self.publishers[shard], self.sources[1 - shard]
         versions = publisher.source.history.versions.get(slot, [])
@@ -205,7 +206,7 @@ class RowWorld:
     def op_repeat(self, shard: int, number: int) -> None:
         if self.topic.repeat(f"s/{shard % len(self.sources)}", number):
             self.met("duplicates")
-            self.repeated = True
+            self.blemished = True
             self.say(f"an earlier batch (number {number}) of s/{shard % len(self.sources)} comes once more")
 
     def op_garbage(self, partition: int, kind: int) -> None:
@@ -214,12 +215,14 @@ class RowWorld:
         value = damaged(b"\xc3\x01garbage" if kind > 3 else b"\xc3\x01notours", kind % 4)
         self.topic.partitions[number].append(value)
         self._void()
+        self.blemished = True
         self.say(f"somebody writes {value!r} into partition {number}")
 
     def op_damage(self, kind: int) -> None:
         self.met("damaged frame")
         self.topic.damage = kind
         self._void()
+        self.blemished = True
         self.say(f"the next row frame will be damaged (kind {kind})")
 
     # --- owners ---
@@ -238,13 +241,16 @@ class RowWorld:
         owned, slot = self._partition(owner, partition), self._slot(slot)
         if self._owned(owner, slot, False) is not owned:
             return
+        count = owned.behind - count
+        if count < 2:
+            return
         self.met("read within a fold")
-        self.say(f"owner {owner} folds {count + 2} messages of partition {owned.number}; before the last of them:")
+        self.say(f"owner {owner} folds {count} messages of partition {owned.number}; before the last of them:")
 
         def read() -> None:
             self._ask(session, slot, owner, 0, 0)
 
-        owned.fold(count + 2, read)
+        owned.fold(count, read)
 
     def op_race(self, owner: int, session: int, slot: int, count: int) -> None:
         slot = self._slot(slot)
@@ -468,10 +474,11 @@ class RowWorld:
             publisher.run(len(publisher.source.binlog), Ending.WELL, 0)
             publisher.run(0, Ending.WELL, 0)
         self.say("it is quiet: everything is published and folded")
+        self.tracing = False
         for owned in (each for owner in self.owners for each in owner):
             owned.fold(owned.behind)
         self._same_state()
-        if not self.repeated and not self.voidable:
+        if not self.blemished:
             self._published_once()
         reader = self._reader_of_everything()
         for slot in range(len(self.sources) * SLOTS_A_SHARD):
@@ -609,9 +616,9 @@ class Rows:
     """Rows, from a MariaDB-like source to sessions."""
 
     name = "rows"
-    rules = RULES
-    faults = FAULTS
-    states = tuple(STATES)
+    rules: tuple[str, ...] = RULES
+    faults: tuple[str, ...] = FAULTS
+    states: tuple[str, ...] = tuple(STATES)
 
     def history(self, rng: Random) -> History:
         """About 10 to 30 ops."""

@@ -1,0 +1,119 @@
+"""The simulator itself: determinism, what a failure looks like, shrinking, and the command."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from freshet.cli import app
+from freshet.simulation.campaign import hunt, named, shrunk, simulate
+from freshet.simulation.engine import Op, World, history_of, run_many, run_one
+from freshet.simulation.mutations import Edit, Mutation, MutationError, all_mutations
+from freshet.simulation.shrink import shrink
+from freshet.simulation.worlds import all_worlds
+from tokens import decision
+
+WORLDS = all_worlds()
+HISTORIES = 20_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS)
+def test_no_rule_breaks_in_20k_histories(world: World) -> None:
+    """The claim itself: in none of many histories is an answer stale, or anything lost, or a miss permanent."""
+    found = run_many(world, 20, range(HISTORIES // len(WORLDS)))
+    assert found.failure is None, shrunk(found.failure).text
+    assert len(found.empty(world)) < len(world.faults) * len(world.states) // 4
+
+
+@pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS)
+def test_no_rule_breaks_in_a_few_histories(world: World) -> None:
+    """The fast check's share of the claim."""
+    found = run_many(world, 7, range(300))
+    assert found.failure is None, shrunk(found.failure).text
+
+
+@pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS)
+def test_a_seed_gives_the_same_histories_and_the_same_outcomes(world: World) -> None:
+    """A seed replays a bug: same ops, same words, same counts, each time."""
+    for number in range(25):
+        ops = history_of(world, 3, number)
+        assert ops == history_of(world, 3, number)
+        assert repr(run_one(world, ops, trace=True)) == repr(run_one(world, ops, trace=True))
+
+
+@pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS)
+def test_any_part_of_a_history_is_a_history(world: World) -> None:
+    """Ops that do not apply do nothing: else a history could not be shrunk by leaving ops out."""
+    for number in range(40):
+        ops = history_of(world, 5, number)
+        for part in (ops[::2], ops[1::2], ops[len(ops) // 2 :]):
+            assert run_one(world, part).violations == []
+
+
+def test_a_history_is_shrunk_to_the_ops_that_matter() -> None:
+    """What a person reads is short: no op of it can be left out, no number be made smaller."""
+    noise: list[Op] = [("a", 3), ("b", 9), ("c", 4), ("b", 1), ("d", 7), ("a", 8), ("e", 2)]
+
+    def fails(ops: list[Op]) -> bool:
+        big = next((at for at, op in enumerate(ops) if op[0] == "b" and int(op[1]) >= 5), None)
+        return big is not None and any(op[0] == "d" for op in ops[big:])
+
+    assert shrink(noise, fails) == [("b", 9), ("d", 0)]
+
+
+def test_a_failure_tells_its_seed_and_a_short_story() -> None:
+    """Somebody who sees a violation can understand it, and run it again."""
+    [mutation] = named("fill_survives_a_change")
+    caught = hunt(mutation, 1, 2_000)
+    assert caught.failure is not None
+    story = shrunk(caught.failure, mutation)
+    assert len(story.ops) <= 8
+    assert "--seed 1" in story.text
+    assert "comes to its owner: filled" in story.text
+
+
+def test_a_mutation_that_no_longer_fits_the_code_is_an_error() -> None:
+    """A planted bug that plants nothing must not count as caught, nor as survived."""
+    outdated = Mutation("old", "…", "rows", (Edit(decision.decide, "no such text", ""),))
+    with pytest.raises(MutationError, match="holds 0 times"), outdated.planted():
+        pass
+
+
+def test_a_mutation_leaves_no_trace() -> None:
+    """After a planted bug the code is as before."""
+    before = decision._judge_vector.__code__
+    with named("stale_is_fresh")[0].planted():
+        assert decision._judge_vector.__code__ is not before
+    assert decision._judge_vector.__code__ is before
+
+
+def test_the_command_reports_for_programs() -> None:
+    """``--json``: histories, answers, what was met and what never was."""
+    found = CliRunner().invoke(app, ["simulate", "--histories", "40", "--json"])
+    assert found.exit_code == 0
+    reports = json.loads(found.stdout)["reports"]
+    assert {report["world"] for report in reports} == set(WORLDS)
+    assert all(report["histories"] == 40 and report["met"] for report in reports)
+
+
+def test_the_command_fails_where_a_planted_bug_survives() -> None:
+    """Too few histories to catch it: exit code 1, and the survivor is named."""
+    found = CliRunner().invoke(app, ["simulate", "--mutate", "cache_after_commit_is_empty", "--histories", "1"])
+    assert found.exit_code == 1
+    assert "SURVIVED" in found.stdout
+
+
+def test_several_processes_find_what_one_finds() -> None:
+    """``--jobs`` changes the speed and nothing else."""
+    one, two = simulate("rows", 4, 1_000), simulate("rows", 4, 1_000, jobs=2)
+    assert (one.met, one.answers, one.histories) == (two.met, two.answers, two.histories)
+
+
+def test_there_are_planted_bugs_enough() -> None:
+    """Each has a name of its own and a world that must catch it."""
+    mutations = all_mutations()
+    assert len({mutation.name for mutation in mutations}) == len(mutations) >= 25
+    assert {mutation.world for mutation in mutations} <= set(WORLDS)
