@@ -122,7 +122,7 @@ def decode_table(value: bytes) -> TableState:
     """The state in ``value``; raises `CatalogStateError`."""
     try:
         return _table(value)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CatalogStateError(f"no table state: {error}", hint="rebuild the partition") from error
 
 
@@ -135,5 +135,5 @@ def decode_binding(value: bytes) -> Binding:
     """The binding in ``value``; raises `CatalogStateError`."""
     try:
         return _binding(value)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CatalogStateError(f"no name binding: {error}", hint="rebuild the partition") from error

@@ -60,5 +60,7 @@ def decode_entry(value: bytes) -> Entry:
     kind, ordinal = HEAD.unpack_from(value)
     timestamp, size = TRANSACTION.unpack_from(value, _HEAD_SIZE)
     end = _FIXED + size
+    if end > len(value):
+        raise ValueError(f"an entry of {len(value)} bytes has its tag end at {end}")
     shard, epoch, position, *origin = value[_FIXED:end].decode().split("\0")
     return Entry(kind, ordinal, timestamp, shard, int(epoch), position, origin[0] if origin else "", value[end:])

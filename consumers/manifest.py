@@ -84,9 +84,10 @@ def read_manifest(directory: Path) -> Manifest | None:
         fields = json.loads(raw)
         found = fields.pop(_CHECKSUM)
         version = int(fields["format_version"])
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        computed = _checksum(fields)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise damaged from error
-    if found != _checksum(fields):
+    if found != computed:
         raise damaged
     if version > FORMAT_VERSION:
         raise StoreNewerError(

@@ -138,17 +138,34 @@ def is_head_key(key: bytes) -> bool:
     return key in (OFFSET_KEY, LAYOUT_KEY, FOLD_KEY) or key.startswith((LINEAGE_PREFIX, VOID_PREFIX))
 
 
+_LINEAGE = (int, int, int, str, int, str)
+
+
+def _loads(value: bytes) -> Any:
+    try:
+        return json.loads(value)
+    except RecursionError as error:
+        raise ValueError("a value of the head is nested too deep") from error
+
+
+def _typed(values: Any, types: tuple[type, ...]) -> Any:
+    if not isinstance(values, list) or tuple(map(type, values)) != types:
+        raise ValueError(f"a value of the head is not of the types {types}")
+    "".join(value for value in values if isinstance(value, str)).encode()
+    return values
+
+
 def read_head(items: Iterable[tuple[bytes, bytes]]) -> Head:
     """The head in a store's META entries; raises ``ValueError`` or ``TypeError`` if they are damaged."""
     head = Head()
     for key, value in items:
         if key == OFFSET_KEY:
-            head.offset = int(json.loads(value))
+            [head.offset] = _typed([_loads(value)], (int,))
         elif key == LAYOUT_KEY:
             head.layout = value.decode()
         elif key.startswith(LINEAGE_PREFIX):
-            head.lineages[key[len(LINEAGE_PREFIX) :].decode()] = Lineage(*json.loads(value))
+            head.lineages[key[len(LINEAGE_PREFIX) :].decode()] = Lineage(*_typed(_loads(value), _LINEAGE))
         elif key.startswith(VOID_PREFIX):
             table, _, shard = key[len(VOID_PREFIX) :].partition(b"\0")
-            head.voids[table.decode(), shard.decode()] = Void(*json.loads(value))
+            head.voids[table.decode(), shard.decode()] = Void(*_typed(_loads(value), (int, int, str)))
     return head

@@ -199,7 +199,7 @@ def read_report(directory: Path) -> RebuildReport:
             partitions=tuple(PartitionSummary(**summary) for summary in fields["partitions"]),
             seconds=fields["seconds"],
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise RebuildError(
             f"{directory} holds no readable {REPORT_NAME}",
             hint="give what `freshet rebuild --to` wrote",

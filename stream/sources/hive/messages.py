@@ -8,9 +8,8 @@ structs in ``TJSONProtocol`` text: ``{"<field id>": {"<type>": value}}`` (``Tabl
 from __future__ import annotations
 
 import base64
-import binascii
-import gzip
 import json
+import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ FLAVOR: Final = "HiveEvent"
 MESSAGE_BYTES_MAX: Final = 256 * 1024 * 1024
 """A decompressed message above it is refused."""
 
+_INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
 _NAME, _DB, _OWNER, _STORAGE, _PARTITION_KEYS, _PARAMETERS, _TYPE, _ID = "1", "2", "3", "7", "8", "9", "12", "25"
 
 
@@ -78,9 +78,9 @@ def parse_notification(row: Mapping[str, Any]) -> Notification:
         event_id=integer(row, "eventId"),
         event_time=integer(row, "eventTime"),
         event_type=str(row.get("eventType") or ""),
-        catalog=_lower(row.get("cat") or row.get("catName")),
-        db=_lower(row.get("db") or row.get("dbName")),
-        table=_lower(row.get("table") or row.get("tableName")),
+        catalog=lower_name(row.get("cat") or row.get("catName")),
+        db=lower_name(row.get("db") or row.get("dbName")),
+        table=lower_name(row.get("table") or row.get("tableName")),
         message=message,
     )
 
@@ -118,13 +118,29 @@ def _unzip(text: str, message_format: str) -> str:
         if not unzip.eof:
             raise HiveMessageError("gzip of the message is cut off")
         return raw.decode()
-    except (binascii.Error, zlib.error, gzip.BadGzipFile, UnicodeDecodeError) as error:
+    except HiveMessageError:
+        raise
+    except (ValueError, zlib.error) as error:
         named = f" ({message_format})" if message_format else ""
         raise HiveMessageError(f"message is neither JSON nor gzip of it{named}: {error}") from error
 
 
-def _lower(value: Any) -> str:
-    return str(value).lower() if value else ""
+def lower_name(value: Any) -> str:
+    """A name of the metastore, lower case; "" for none. Raises `HiveMessageError` for what is no text."""
+    if not value:
+        return ""
+    if not isinstance(value, str) or "\0" in value or not _is_utf8(value):
+        raise HiveMessageError(f"{value!r} is no name")
+    return value.lower()
+
+
+def _is_utf8(text: str) -> bool:
+    """JSON may hold half a surrogate pair, which nothing else can."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def integer(fields: Mapping[str, Any], name: str, default: int | None = None) -> int:
@@ -132,7 +148,7 @@ def integer(fields: Mapping[str, Any], name: str, default: int | None = None) ->
     value = fields.get(name)
     if value is None and default is not None:
         return default
-    if isinstance(value, str) and value.lstrip("-").isdecimal():
+    if isinstance(value, str) and _INTEGER.fullmatch(value):
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or not -(2**63) <= value < 2**63:
         raise HiveMessageError(f"{name} is {value!r}, not an integer")
@@ -163,15 +179,19 @@ def parse_table(message: Mapping[str, Any], field: str) -> TableObject:
     except (TypeError, ValueError, KeyError, IndexError, AttributeError, RecursionError) as error:
         raise HiveMessageError(f"{field} is no Thrift struct: {error}") from error
     parameters = plain.get(_PARAMETERS) or {}
-    name = f"{_lower(plain.get(_DB))}.{_lower(plain.get(_NAME))}"
-    table_id = plain.get(_ID, 0)
-    if not isinstance(parameters, dict) or not isinstance(table_id, int) or name.startswith(".") or name.endswith("."):
+    name = f"{lower_name(plain.get(_DB))}.{lower_name(plain.get(_NAME))}"
+    table_id = integer(plain, _ID, 0)
+    if not isinstance(parameters, dict) or name.startswith(".") or name.endswith("."):
         raise HiveMessageError(f"{field} names no table")
     if table_id < 1:
         raise HiveMessageError(f"{field} of {name} has no table id", hint="metastores before 4.0 do not log it")
     transactional = str(parameters.get("transactional", "")).lower() == "true"
     insert_only = str(parameters.get("transactional_properties", "")).lower() == "insert_only"
-    return TableObject(name, table_id, transactional, transactional and not insert_only, _image(plain, parameters))
+    try:
+        image = _image(plain, parameters)
+    except (TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise HiveMessageError(f"{field} of {name} is no table: {error}") from error
+    return TableObject(name, table_id, transactional, transactional and not insert_only, image)
 
 
 def _plain(value: Mapping[str, Any]) -> Any:

@@ -32,12 +32,14 @@ from stream.sources.hive.messages import (
     TableObject,
     integer,
     integers,
+    lower_name,
     parse_envelope,
     parse_notification,
     parse_table,
 )
 from stream.sources.hive.server_ids import ServerIds
 from stream.write_ids import WriteIds
+from tokens.errors import one_line
 
 EVERY_TABLE: Final = "*"
 DEFAULT_CATALOG: Final = "hive"
@@ -147,7 +149,7 @@ class HiveTranslator:
 
     def _unreadable(self, event: Notification, problem: str) -> list[Change]:
         """Void what the event may have touched: its table, else everything."""
-        return [VoidTable(event.table_name or EVERY_TABLE, f"event {event.event_id}: {problem}")]
+        return [VoidTable(event.table_name or EVERY_TABLE, one_line(f"event {event.event_id}: {problem}"))]
 
     def _missed(self, first: int, last: int) -> list[Change]:
         """Events that the log should hold are absent: nothing that is open is known well any more."""
@@ -338,8 +340,8 @@ class HiveTranslator:
 def _allocations(event: Notification) -> tuple[str, list[tuple[int, int]]]:
     """``db.table`` and (transaction, write id) pairs by write id, in either form of the message."""
     message = event.message
-    db = str(message.get("dbName") or event.db).lower()
-    table = str(message.get("tableName") or event.table).lower()
+    db = lower_name(message.get("dbName") or event.db)
+    table = lower_name(message.get("tableName") or event.table)
     txns, write_ids = integers(message, "txnIdList"), integers(message, "writeIdList")
     listed = message.get("txnToWriteIdList")
     if not txns and isinstance(listed, list):
