@@ -1,0 +1,48 @@
+"""The benchmarks run: a small one of each kind but Spark's, on a real broker and a real MariaDB."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.percentiles import percentiles_ms
+from benchmarks.report import table
+from benchmarks.workload import transactions
+
+ROOT = Path(__file__).resolve().parent.parent
+TIMEOUT_S = 600
+
+
+@pytest.mark.slow
+@pytest.mark.integration
+@pytest.mark.timeout(TIMEOUT_S)
+def test_a_quick_run_measures_every_section_and_keeps_its_figures(tmp_path: Path) -> None:
+    """`make bench` must not have rotted when somebody needs a figure; what it told can be printed again."""
+    out = tmp_path / "figures.json"
+    command = [sys.executable, "-m", "benchmarks", "--quick", "--only", "a,b,c,d,f", "--out", str(out)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    kept = json.loads(out.read_text())
+    assert sorted(kept["results"]) == ["a", "b", "c", "d", "f"]
+    assert kept["machine"]["spin_msteps_s"] > 0
+    assert kept["results"]["f"]["messages_redone"] == 0
+    assert {key: each["not_fresh"] for key, each in kept["results"]["c"].items()}.popitem()[1] == 0
+    assert table(kept["results"], kept["machine"]) in done.stdout
+
+
+def test_percentiles_leave_the_slowest_request_in() -> None:
+    """A tail that is cut off or smoothed away is what these figures are there to show."""
+    found = percentiles_ms([0.001] * 998 + [0.5, 1.0])
+    assert (found["p50_ms"], found["p999_ms"], found["max_ms"]) == (1.0, 1000.0, 1000.0)
+
+
+def test_the_measured_images_are_as_large_as_stated_and_all_different() -> None:
+    """The page says 150 to 200 bytes; and one payload over and over would flatter every codec."""
+    images = [transaction.changes[0].image for transaction in transactions(3_000)]  # type: ignore[union-attr]
+    assert 145 <= min(map(len, images)) <= 155
+    assert 195 <= max(map(len, images)) <= 205
+    assert len(set(images)) == len(images)
