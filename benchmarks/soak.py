@@ -1,6 +1,6 @@
 """``make soak``: real servers under a seeded schedule of faults, for a long time; then the verdict.
 
-    python -m benchmarks.soak [--minutes 30] [--seed N] [--target NAME …] [--json] [--keep DIR]
+    python -m benchmarks.soak [--minutes 30] [--seed N] [--target NAME …] [--consumers 1|2] [--json] [--keep DIR]
 
 SOAK_MINUTES and SOAK_SEED set the defaults. The same seed makes the same schedule; `--target` leaves only some of its
 timelines, to make a failing run smaller. Exit code 1 if anything that has to hold did not.
@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from freshet.faults.run import FaultFindings, run_faults
-from freshet.faults.schedule import FAULTS, GAP_S
+from freshet.faults.schedule import FAULTS, GAP_S, SECOND_CONSUMER, schedule
 from freshet.logs import configure_logs
 
 MINUTES = 30.0
@@ -27,12 +27,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--minutes", type=float, default=float(os.environ.get("SOAK_MINUTES", MINUTES)))
     parser.add_argument("--seed", type=int, default=int(os.environ.get("SOAK_SEED", time.time())))
-    parser.add_argument("--target", action="append", choices=sorted(FAULTS), help="only these (default: all)")
+    parser.add_argument("--target", action="append", choices=sorted(FAULTS | SECOND_CONSUMER), help="only these")
     parser.add_argument("--gap", type=float, default=GAP_S, help="mean seconds between a target's faults")
+    parser.add_argument("--consumers", type=int, choices=(1, 2), default=2, help="who share the partitions")
     parser.add_argument("--json", action="store_true", help="the findings as one JSON object on stdout")
     parser.add_argument("--keep", type=Path, help="work in this directory and leave its logs there")
     chosen = parser.parse_args(arguments)
 
+    targets = chosen.target or tuple(FAULTS | SECOND_CONSUMER if chosen.consumers == 2 else FAULTS)
     configure_logs(level="error")  # of this process: what it sees of outages is no news
 
     def say(text: str) -> None:
@@ -42,8 +44,8 @@ def main(arguments: list[str] | None = None) -> int:
         chosen.minutes * 60,
         chosen.seed,
         say,
-        targets=chosen.target or tuple(FAULTS),
-        gap_s=chosen.gap,
+        faults=schedule(chosen.seed, chosen.minutes * 60, targets, chosen.gap),
+        consumers=chosen.consumers,
         directory=chosen.keep,
     )
     print(json.dumps(findings.as_json()) if chosen.json else summary(findings))

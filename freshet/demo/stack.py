@@ -33,7 +33,6 @@ ROWS, CATALOG = "shop", "hive"
 """Keyspaces; also the names of the databases that they come from (the catalog's tables are in `CATALOG_DATABASE`)."""
 CATALOG_DATABASE = "catalog_truth"
 READY_TIMEOUT_S = 60.0
-ROLES = ("source-rows", "source-catalog", "consume", "serve")
 
 
 @dataclass(slots=True)
@@ -97,23 +96,27 @@ class Stack:
         """A connection to MariaDB."""
         return self.mariadb.connect(database=database, autocommit=autocommit, charset="utf8mb4")
 
-    def start_roles(self) -> None:
-        """Starts sources, consumer and read API, and waits until the API says that it is ready."""
-        self._api_port = free_ports(1)[0]
-        self._write_config()
-        commands = {
+    def commands(self) -> dict[str, list[str]]:
+        """Our processes by name, and what each is started with."""
+        return {
             "source-rows": ["source", "mariadb", "--keyspace", ROWS],
             "source-catalog": ["source", "workload", "--keyspace", CATALOG],
             "consume": ["consume"],
             "serve": ["serve"],
         }
-        for name in ROLES:
+
+    def start_roles(self, wait: bool = True) -> None:
+        """Starts sources, consumer and read API, and waits (or not) until the API says that it is ready."""
+        self._api_port = free_ports(1)[0]
+        self._write_config()
+        for name, command in self.commands().items():
             config = str(self.config_of(name))
             freshet = [sys.executable, "-m", "freshet", "--config", config, "--log-format", "json"]
-            self.roles[name] = Role([*freshet, *commands[name]])
+            self.roles[name] = Role([*freshet, *command])
             self._stop.callback(self.stop_role, name)
             self.start_role(name)
-        self.wait_ready()
+        if wait:
+            self.wait_ready()
 
     def start_role(self, name: str) -> None:
         """Starts one of our processes."""

@@ -22,7 +22,6 @@ from typing import Final
 import structlog
 
 from freshet.demo.row_traffic import RowTraffic
-from freshet.demo.stack import ROLES
 from freshet.faults.disk import FileSizeLimit, SmallDisk, open_files, set_limit
 from freshet.faults.network import BOTH, Link, Weather
 from freshet.faults.rig import FaultyStack
@@ -121,7 +120,7 @@ class Injector:
     def _fault(self, fault: Fault) -> Iterator[None]:
         """The fault is on inside."""
         with ExitStack() as undo:
-            if fault.target in ROLES:
+            if fault.target in self._stack.roles:
                 self._at_role(fault, undo)
             elif fault.target in ("kafka", "mariadb"):
                 self._at_server(fault, undo)

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import tomli_w
 
-from freshet.demo.stack import CATALOG, ROLES, ROWS, Stack
+from freshet.demo.stack import CATALOG, ROWS, Stack
 from freshet.faults.network import Network
 from freshet.local.kafka import KafkaServer
 from freshet.local.mariadb import MariaDBServer
@@ -23,7 +23,8 @@ COMMIT_INTERVAL_MS: Final = 150
 BINLOG_BYTES: Final = 4 << 20
 """Small files: the source is to meet their ends."""
 USERS_OF_MARIADB: Final = ("source-rows", "source-catalog", "serve")
-TO_OWNER: Final = "serve>owner"
+CONSUMERS: Final = {"consume": "serve>owner", "consume-2": "serve>owner-2"}
+"""Each consuming process, and the link by which others reach it."""
 
 
 def link_name(role: str, server: str) -> str:
@@ -35,31 +36,46 @@ class FaultyStack(Stack):
     """A `Stack` whose network is ``network``'s links; ``stores`` is where the stores are."""
 
     def __init__(
-        self, directory: Path, network: Network, stores: Path, overrides: Mapping[str, object] | None = None
+        self,
+        directory: Path,
+        network: Network,
+        stores: Path,
+        *,
+        consumers: int = 1,
+        overrides: Mapping[str, object] | None = None,
     ) -> None:
-        *inner, self._owner_port = free_ports(len(ROLES) + 1)
-        super().__init__(directory, overrides={"data_dir": str(stores)} | dict(overrides or {}))
+        """``consumers``: 1 or 2, which share the partitions as one group."""
+        super().__init__(directory, overrides=overrides)
+        self.stores = stores
+        self.network = network
+        self._owner_ports = dict(zip(list(CONSUMERS)[:consumers], free_ports(consumers), strict=True))
         listeners: dict[str, tuple[int, int]] = {}
-        for role, port in zip(ROLES, inner, strict=True):
+        for role, port in zip(self.commands(), free_ports(len(self.commands())), strict=True):
             link = network.link(link_name(role, "kafka"), ("127.0.0.1", port))
             listeners[role.upper().replace("-", "_")] = (port, link.port)
         for role in USERS_OF_MARIADB:
             network.link(link_name(role, "mariadb"), ("127.0.0.1", 0))  # its port is known when it runs
-        network.link(TO_OWNER, ("127.0.0.1", self._owner_port))
-        self.network = network
+        for role, owner_port in self._owner_ports.items():
+            network.link(CONSUMERS[role], ("127.0.0.1", owner_port))
         self.kafka = KafkaServer(directory / "kafka", listeners=listeners)
         self.mariadb = MariaDBServer(directory / "mariadb", options={"max-binlog-size": str(BINLOG_BYTES)})
+
+    def commands(self) -> dict[str, list[str]]:
+        """As `Stack.commands`, with the second consumer where there is one."""
+        return super().commands() | {role: ["consume"] for role in self._owner_ports}
 
     def config_of(self, role: str) -> Path:
         """Settings as ``role`` has them: every server is one of its links."""
         links = self.network.links
         settings: dict[str, Any] = self.settings()
         settings["kafka"] = {"bootstrap": links[link_name(role, "kafka")].address}
-        settings["consumer"] = {
-            "owner_port": self._owner_port,
-            "owner_announced": links[TO_OWNER].address,
-            "commit_interval_ms": COMMIT_INTERVAL_MS,
-        }
+        if role in self._owner_ports:
+            settings["data_dir"] = str(self.stores / role)
+            settings["consumer"] = {
+                "owner_port": self._owner_ports[role],
+                "owner_announced": links[CONSUMERS[role]].address,
+                "commit_interval_ms": COMMIT_INTERVAL_MS,
+            }
         if role in USERS_OF_MARIADB:
             link = links[link_name(role, "mariadb")]
             link.upstream = (self.mariadb.host, self.mariadb.port)

@@ -25,14 +25,14 @@ from freshet.demo.catalog_traffic import CatalogSide, connection_settings
 from freshet.demo.readers import SHARD, Readers
 from freshet.demo.row_traffic import RowTraffic, create_tables
 from freshet.demo.run import recover
-from freshet.demo.stack import CATALOG, CATALOG_DATABASE, ROLES, ROWS, Stack
+from freshet.demo.stack import CATALOG, CATALOG_DATABASE, ROWS, Stack
 from freshet.demo.summary import Findings
 from freshet.demo.verdict import rebuild_and_verify
 from freshet.faults.disk import disk_for
 from freshet.faults.injector import Ended, Injector
 from freshet.faults.network import Network
 from freshet.faults.rig import FaultyStack
-from freshet.faults.schedule import FAULTS, GAP_S, Fault, schedule
+from freshet.faults.schedule import Fault, schedule
 from serving.client import FreshetClient
 from stream.locations import LocationsReader
 from stream.sources.workload.catalog import WorkloadCatalog
@@ -103,11 +103,16 @@ def run_faults(
     seed: int,
     say: Callable[[str], None] = print,
     *,
-    targets: Sequence[str] = tuple(FAULTS),
-    gap_s: float = GAP_S,
+    faults: Sequence[Fault] | None = None,
+    consumers: int = 1,
     directory: Path | None = None,
 ) -> FaultFindings:
-    """The whole run. ``directory``: kept, with all logs; else a temporary one. Everything started is stopped."""
+    """The whole run; ``seconds`` of traffic and faults. Everything started is stopped.
+
+    ``faults``: other ones than ``seed`` schedules. ``consumers``: 1 or 2. ``directory``: kept, with all logs; else a
+    temporary one.
+    """
+    chosen = schedule(seed, seconds) if faults is None else faults
     findings = FaultFindings(started_s=time.monotonic(), seed=seed)
     with contextlib.ExitStack() as stack:
         if directory is None:
@@ -117,7 +122,7 @@ def run_faults(
         stack.enter_context(disk)
         findings.disk = disk.kind
         network = stack.enter_context(Network())
-        rig = FaultyStack(directory, network, disk.directory)
+        rig = FaultyStack(directory, network, disk.directory, consumers=consumers)
         say(f"seed {seed}: starting Kafka, MariaDB and our processes in {directory}; the stores' disk is {disk.kind}")
         stack.enter_context(rig)
         _start(rig, findings)
@@ -125,7 +130,7 @@ def run_faults(
         injector = Injector(rig, disk, traffic, seed, say)
         stack.callback(injector.close)
         try:
-            _drive(rig, traffic, injector, findings, seconds, schedule(seed, seconds, targets, gap_s))
+            _drive(rig, traffic, injector, findings, seconds, chosen)
             _judge(rig, traffic, findings, seed)
             say("quiet, caught up and judged; Spark rebuilds both keyspaces from their topics …")
             findings.rebuilds = rebuild_and_verify(rig)
@@ -278,7 +283,7 @@ def _look_at_processes(stack: Stack, injector: Injector, findings: FaultFindings
         for each in injector.ended
         if not each.is_clean
     ]
-    for role in ROLES:
+    for role in stack.roles:
         findings.errors += [f"{role}: {line}" for line in tracebacks(stack.directory / f"{role}.log")]
 
 

@@ -14,25 +14,32 @@ from typing import Final
 GAP_S: Final = 25.0
 """Mean time between the end of a target's fault and its next one."""
 
-FAULTS: Final[Mapping[str, Sequence[str]]] = {
+NETWORK: Final = ("latency", "slow", "cut", "reset", "hole", "hole_up", "hole_down")
+FAULTS: Final[dict[str, Sequence[str]]] = {
     "kafka": ("kill", "pause"),
     "mariadb": ("kill", "pause"),
     "source-rows": ("kill", "kill", "pause", "stop"),
     "source-catalog": ("kill", "kill", "pause", "stop"),
     "consume": ("kill", "kill", "pause", "stop", "no_files"),
     "serve": ("kill", "pause", "stop", "no_files"),
-    "source-rows>kafka": ("latency", "slow", "cut", "reset", "hole", "hole_up", "hole_down"),
-    "source-catalog>kafka": ("latency", "slow", "cut", "reset", "hole", "hole_up", "hole_down"),
-    "consume>kafka": ("latency", "slow", "cut", "reset", "hole", "hole_up", "hole_down"),
-    "serve>kafka": ("latency", "slow", "cut", "reset", "hole", "hole_up", "hole_down"),
-    "source-rows>mariadb": ("latency", "slow", "cut", "reset", "hole", "hole_up", "hole_down"),
-    "source-catalog>mariadb": ("latency", "slow", "cut", "reset", "hole", "hole_up", "hole_down"),
-    "serve>mariadb": ("latency", "slow", "cut", "reset", "hole", "hole_up", "hole_down"),
-    "serve>owner": ("latency", "slow", "cut", "reset", "hole", "hole_up", "hole_down"),
+    "source-rows>kafka": NETWORK,
+    "source-catalog>kafka": NETWORK,
+    "consume>kafka": NETWORK,
+    "serve>kafka": NETWORK,
+    "source-rows>mariadb": NETWORK,
+    "source-catalog>mariadb": NETWORK,
+    "serve>mariadb": NETWORK,
+    "serve>owner": NETWORK,
     "disk": ("full",),
     "clock": ("forward", "back", "far_back"),
 }
 """Target → what can happen to it. ``a>b`` is the network between a and b."""
+SECOND_CONSUMER: Final[dict[str, Sequence[str]]] = {
+    "consume-2": FAULTS["consume"],
+    "consume-2>kafka": NETWORK,
+    "serve>owner-2": NETWORK,
+}
+"""More targets where two consumers share the partitions."""
 
 LASTS_S: Final[Mapping[str, tuple[float, float]]] = {
     "kill": (0.0, 5.0),
@@ -73,12 +80,13 @@ class Fault:
 def schedule(seed: int, seconds: float, targets: Sequence[str] = tuple(FAULTS), gap_s: float = GAP_S) -> list[Fault]:
     """All faults that begin in ``seconds``, in order; every one ends in them too."""
     faults: list[Fault] = []
+    known = FAULTS | SECOND_CONSUMER
     for target in targets:
         rng = random.Random(f"{seed}/faults/{target}")
         at_s, kinds = rng.uniform(0, gap_s), list[str]()
         while True:
             if not kinds:
-                kinds = rng.sample(FAULTS[target], len(FAULTS[target]))
+                kinds = rng.sample(known[target], len(known[target]))
             kind = kinds.pop()
             shortest, longest = LASTS_S[kind]
             for_s = shortest + (longest - shortest) * rng.random() ** 2
