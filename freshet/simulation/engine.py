@@ -91,7 +91,7 @@ class Report:
     def add(self, other: Report) -> None:
         """Takes in what another process found."""
         self.histories += other.histories
-        self.seconds = max(self.seconds, other.seconds)
+        self.seconds += other.seconds
         if self.failure is None or (other.failure is not None and other.failure.number < self.failure.number):
             self.failure = other.failure or self.failure
         self.met.update(other.met)

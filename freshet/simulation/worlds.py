@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from freshet.simulation.catalog.world import Catalog
 from freshet.simulation.engine import World
 from freshet.simulation.rows.world import Rows
 from tokens.errors import FreshetError
@@ -15,7 +16,7 @@ class UnknownWorld(FreshetError):
 
 def all_worlds() -> dict[str, World]:
     """Every world, by name."""
-    worlds: tuple[World, ...] = (Rows(),)
+    worlds: tuple[World, ...] = (Rows(), Catalog())
     return {world.name: world for world in worlds}
 
 

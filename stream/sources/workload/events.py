@@ -29,6 +29,7 @@ from tokens.errors import FreshetError
 
 Pairs = Iterable[tuple[int, int]]
 EVERY_TABLE: Final = "*"
+_STATES: Final = ("open", "committed", "aborted")
 
 
 class WorkloadLogError(FreshetError, ValueError):
@@ -152,10 +153,11 @@ def bootstrap(read: CatalogSnapshot) -> Bootstrap:
     """Everything there is in the snapshot: names, lists, images, what is staged, and the open transactions."""
     position, timestamp = read.position()
     changes: list[Change] = []
-    for table_id, name, kind, image in read.rows("SELECT table_id, name, kind, image FROM catalog_tables"):
+    tables = read.rows("SELECT table_id, name, kind, image, next_write_id FROM catalog_tables")
+    for table_id, name, kind, image, next_write_id in tables:
         changes.append(BindName(name, int(table_id)))
         if kind == "transactional":
-            changes += _list_changes(read, int(table_id), name)
+            changes += _list_changes(read, int(table_id), name, int(next_write_id) - 1)
         changes.append(TableImage(int(table_id), name, kind, "image", image=bytes(image), lo=position, hi=position))
         changes += _staged_changes(read, int(table_id), name, position)
     opened = tuple(_open_transactions(read))
@@ -168,20 +170,19 @@ def names(read: CatalogSnapshot) -> list[Change]:
     return [BindName(name, int(table_id)) for name, table_id in found]
 
 
-def _list_changes(read: CatalogSnapshot, table_id: int, name: str) -> list[Change]:
+def _list_changes(read: CatalogSnapshot, table_id: int, name: str, hwm: int) -> list[Change]:
+    """The list up to ``hwm``, the last id given out: what a cleaner has forgotten counts as valid there too."""
     ids = WriteIds()
-    for write_id, txn, state in read.rows(
+    found = read.rows(
         "SELECT w.write_id, w.txn, t.state FROM catalog_write_ids w JOIN catalog_txns t ON t.txn=w.txn"
         " WHERE w.table_id=%s ORDER BY w.write_id",
         table_id,
-    ):
-        ids.allocate(int(txn), int(write_id))
-        if state == "committed":
-            ids.commit(int(write_id))
-        elif state == "aborted":
-            ids.abort(int(write_id))
+    )
+    by_state = {known: [int(write_id) for write_id, _, state in found if state == known] for known in _STATES}
+    ids.replace(hwm, by_state["open"], by_state["aborted"], committed=bool(by_state["committed"]))
+    holders = {int(write_id): int(txn) for write_id, txn, _ in found}
     changes: list[Change] = [ResetWriteIds(table_id, ids.whole_text(name), ids.committed)]
-    return changes + [AllocateWriteId(table_id, txn, write_id) for write_id, txn in ids.open]
+    return changes + [AllocateWriteId(table_id, holders[write_id], write_id) for write_id, _ in ids.open]
 
 
 def _staged_changes(read: CatalogSnapshot, table_id: int, name: str, position: str) -> list[Change]:

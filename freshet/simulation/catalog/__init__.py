@@ -1,0 +1,1 @@
+"""The world of catalog tables: transactions, write ids, names, and readers that bring their lists."""

@@ -1,0 +1,146 @@
+"""The catalog's publisher: the real translator and framer over the model's log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+from freshet.simulation.catalog.source import Metastore, Snapshot
+from freshet.simulation.rows.publishing import Ending, PublisherDied, Topic
+from stream.batch import Framer, Limits
+from stream.codec import decode
+from stream.events import Change, SourceTransaction, TableImage
+from stream.publisher import Publisher as RealPublisher
+from stream.resume import resume_point
+from stream.sources.workload.events import WorkloadTranslator, bootstrap, names
+from stream.sources.workload.log import event_id_of
+
+SHARD: Final = "d/0"
+LIMITS: Final = (Limits(batch_bytes=4_000), Limits(batch_bytes=300))
+"""Batches of some events, or of one: then a CREATE is split."""
+
+
+class CatalogPublishing:
+    """The publisher's process."""
+
+    def __init__(self, topic: Topic, store: Metastore, limits: Limits) -> None:
+        self.topic = topic
+        self.store = store
+        self._limits = limits
+        self.framer: Framer | None = None
+        self._translator: WorkloadTranslator | None = None
+        self._next = 0
+        self.began = 0
+        """The event at which everything there was was published."""
+        self._endings: list[Ending] = []
+
+    def die(self) -> None:
+        """The process is killed."""
+        self.framer = self._translator = None
+
+    @property
+    def split(self) -> bool:
+        """Whether a transaction is partly in the topic."""
+        states = self.topic.states.get(SHARD)
+        return states is not None and bool(decode(states[-1])[1]["partial_gtid"])
+
+    def run(self, events: int, ending: Ending, at: int) -> int:
+        """Reads up to ``events`` events and commits; the ``at``-th commit of these ends as ``ending`` says."""
+        try:
+            self._ensure()
+            self._endings = [Ending.WELL] * at + [ending] if ending in (Ending.LOST_ACK, Ending.NOT_DONE) else []
+            read = 0
+            while read < events and self._next < self.store.end:
+                assert self._translator is not None
+                row = self.store.log[self._next]
+                self._publish(self._as_published(self._translator.translate(row), row.event_type))
+                self._next += 1
+                read += 1
+            if ending is not Ending.LATER:
+                self._commit()
+                while self._endings and self._endings[0] is not Ending.WELL:
+                    self._commit()
+        except PublisherDied:
+            self.die()
+            return -1
+        finally:
+            self._endings = []
+        return read
+
+    def _ensure(self) -> None:
+        if self.framer is not None:
+            return
+        states = self.topic.states.get(SHARD)
+        point = resume_point([decode(value)[1] for value in states]) if states else None
+        self.framer = framer = Framer(SHARD, self.topic.layout, point, self._limits if point else LIMITS[0])
+        if point is None:
+            found = bootstrap(cast("Any", Snapshot(self.store)))
+            framer.start_epoch(found.position, found.timestamp, "first_start", 1)
+            self.began = self.store.end
+            self._publish(found.transaction)
+            self._commit()
+        resume = framer.resume
+        self._translator = WorkloadTranslator(self.store.pairs_of, resume.open_transactions.values())
+        self._next = event_id_of(resume.position)
+        if point is not None and self._next == self.store.end and not resume.partial_gtid:
+            bindings = names(cast("Any", Snapshot(self.store)))
+            self._publish(SourceTransaction(resume.position, resume.position, resume.timestamp, bindings))
+
+    def _as_published(self, transaction: SourceTransaction, kind: str) -> SourceTransaction:
+        """Where an ABORT undoes nothing, writes are not staged, and a fresh image follows an ABORT."""
+        if self.store.undoes:
+            return transaction
+        wrote: set[int] = set()
+        changes: list[Change] = []
+        for change in transaction.changes:
+            if isinstance(change, TableImage):
+                change.staged = False
+            changes.append(change)
+        if kind == "ABORT":
+            txn = self.store.log[self._next].txn
+            wrote = {
+                row.table_id for row in self.store.log[: self._next] if row.event_type == "WRITE" and row.txn == txn
+            }
+        for table_id in sorted(wrote):
+            image, name, kind_of = self._image_at(table_id, transaction.position)
+            if image is not None:
+                at = transaction.position
+                changes.append(TableImage(table_id, name, kind_of, "image", image=image, lo=at, hi=at))
+        transaction.changes = changes
+        return transaction
+
+    def _image_at(self, table_id: int, position: str) -> tuple[bytes | None, str, str]:
+        table, event = self.store.by_id[table_id], event_id_of(position)
+        image = self.store.history.state(table_id, event)
+        name = table.name
+        for row in self.store.log[:event]:
+            if row.table_id == table_id and row.event_type in ("CREATE", "RENAME"):
+                name = row.fields["name"]
+        return image, name, table.kind
+
+    def _publish(self, transaction: SourceTransaction) -> None:
+        framer = self.framer
+        assert framer is not None
+        start = RealPublisher._already_out(cast("Any", None), framer, transaction)
+        while True:
+            end = framer.room(transaction, start)
+            if end < 0:
+                self._commit()
+                continue
+            framer.add(transaction, start, end)
+            if end == len(transaction.changes):
+                return
+            start = end
+
+    def _commit(self) -> None:
+        framer = self.framer
+        assert framer is not None
+        ending = self._endings.pop(0) if self._endings else Ending.WELL
+        batch = framer.take()
+        if ending is not Ending.NOT_DONE:
+            self.topic.commit(SHARD, batch)
+        if ending is not Ending.WELL:
+            raise PublisherDied
+
+
+Complain = Callable[[str, str], None]
