@@ -149,10 +149,20 @@ def open_store(data_dir: Path, keyspace: str, number: int, topic_id: str) -> tup
         return PartitionStore.open(data_dir, keyspace=keyspace, partition=number, topic_id=topic_id), error
 
 
-def set_aside(data_dir: Path, keyspace: str, number: int, error: StoreError) -> Path:
-    """Moves a (closed) store aside and says so; nothing of it is deleted."""
+def set_aside(data_dir: Path, keyspace: str, number: int, error: StoreError) -> Path | None:
+    """Moves a (closed) store aside and says so; nothing is deleted. Returns where it is; None: it had vanished."""
     why = "corrupt" if isinstance(error, StoreCorruptError) else "replaced"
-    moved = move_aside(partition_directory(data_dir, keyspace, number), why)
+    directory = partition_directory(data_dir, keyspace, number)
+    if not directory.exists():
+        log.error(
+            "store has vanished, it is folded again from the topic",
+            keyspace=keyspace,
+            partition=number,
+            directory=str(directory),
+            reason=str(error),
+        )
+        return None
+    moved = move_aside(directory, why)
     log.warning(
         "store moved aside, it is folded again from the topic",
         keyspace=keyspace,
