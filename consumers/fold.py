@@ -49,7 +49,8 @@ def fold_message(state: PartitionState, offset: int, value: bytes | None) -> Cha
     except CodecError as error:
         return _poison(state, after, error.code, str(error), "message")
     except (TokenError, ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
-        return _poison(state, after, "bad_event", f"{type(error).__name__}: {error}", "message")
+        reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        return _poison(state, after, "bad_event", reason, "message")
 
 
 def fold_messages(state: PartitionState, records: Sequence[Record]) -> Iterator[Changes]:

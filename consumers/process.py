@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import shutil
 import signal
 import socket
@@ -16,12 +17,14 @@ from typing import Any, Final
 
 import structlog
 
+from consumers.errors import translate
 from consumers.loop import Consumption, ConsumptionSettings
 from consumers.metrics import serve_metrics
 from consumers.outlet import KafkaOutlet
 from consumers.owner import OwnerServer, is_loopback
 from consumers.partitions import Ownership, Partition
 from consumers.protocol import CheckpointPlace, OwnerError
+from consumers.store import lock_directory
 
 log = structlog.get_logger(__name__)
 
@@ -105,6 +108,7 @@ class ConsumerProcess:
         self.server: OwnerServer
         self._thread: threading.Thread | None = None
         self._metrics: Any = None
+        self._lock: int | None = None
 
     async def start(self) -> str:
         """Listens, then begins to fold; returns the owner's ``host:port`` as others reach it."""
@@ -113,6 +117,7 @@ class ConsumerProcess:
         def on_progress(partition: Partition) -> None:
             loop.call_soon_threadsafe(partition.wake)
 
+        self._lock = _lock_data(self.settings.data_dir)
         ownership = Ownership(self.settings.data_dir)
         self.server = OwnerServer(ownership, self._make_checkpoints, token=self.owner.token)
         host, port = await self.server.start(self.owner.host, self.owner.port)
@@ -160,6 +165,9 @@ class ConsumerProcess:
             if self._metrics is not None:
                 self._metrics.shutdown()
                 self._metrics.server_close()
+            if self._lock is not None:
+                os.close(self._lock)
+                self._lock = None
 
 
 def make_checkpoint(root: Path, partition: Partition) -> CheckpointPlace:
@@ -174,6 +182,15 @@ def make_checkpoint(root: Path, partition: Partition) -> CheckpointPlace:
     for old in done[:-CHECKPOINTS_KEPT]:
         shutil.rmtree(old, ignore_errors=True)
     return CheckpointPlace(partition.number, str(path), offset)
+
+
+def _lock_data(data_dir: Path) -> int:
+    """Before the group is joined: a second process of the same name there would throw the first one out."""
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        return lock_directory(data_dir, "data directory")
+    except OSError as error:
+        raise translate(error, str(data_dir)) from error
 
 
 def _reachable(host: str) -> str:

@@ -107,7 +107,7 @@ class PartitionStore:
         wanted = Manifest(keyspace, partition, topic_id, layout)
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            lock = _lock_directory(directory)
+            lock = lock_directory(directory)
         except OSError as error:
             raise translate(error, str(directory)) from error
         try:
@@ -324,13 +324,14 @@ def _prepare(directory: Path, wanted: Manifest) -> Manifest:
     return found
 
 
-def _lock_directory(directory: Path) -> int:
+def lock_directory(directory: Path, what: str = "store") -> int:
+    """Takes a directory for this process until the handle is closed; raises `StoreLockedError`, ``OSError``."""
     handle = os.open(directory / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         flock(handle, LOCK_EX | LOCK_NB)
     except OSError as error:
         os.close(handle)
-        raise StoreLockedError(f"{directory}: another process has this store open", hint=HINT_LOCKED) from error
+        raise StoreLockedError(f"{directory}: another process has this {what} open", hint=HINT_LOCKED) from error
     return handle
 
 

@@ -10,8 +10,10 @@ import logging
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -124,6 +126,7 @@ def spark_session(app: str, settings: SparkSettings | None = None) -> Iterator[A
     """
     settings = settings or SparkSettings()
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs a traceback of each interrupt and error as well
+    logging.getLogger().addFilter(_not_py4j)
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
@@ -133,14 +136,22 @@ def spark_session(app: str, settings: SparkSettings | None = None) -> Iterator[A
     if not submitted:
         _start_jvm(conf, settings)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    interrupt = signal.getsignal(signal.SIGINT)
     try:
         session = SparkSession(SparkContext(conf=conf))
     except Exception as error:
         raise _failed(error, settings) from error
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, interrupt)  # Spark's own asks the JVM in mid-call, and fails instead of ending
     try:
         yield session
     finally:
         session.stop()
+
+
+def _not_py4j(record: logging.LogRecord) -> bool:
+    """Whether a record of the root logger is somebody else's: py4j logs interrupts there too, with a traceback."""
+    return "py4j" not in record.pathname
 
 
 def _start_jvm(conf: Any, settings: SparkSettings) -> None:

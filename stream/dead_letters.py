@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from stream.codec import CodecError, check, decode
 from stream.connection import KafkaUnreachable, asking, client_settings, kafka_error
 from stream.reader import end_offsets, read_range, start_offsets
-from stream.topics import MESSAGE_BYTES_MAX, dead_letter_topic
+from stream.topics import MESSAGE_BYTES_MAX, dead_letter_topic, describe_topic
 from tokens.errors import FreshetError
 
 VALUE_BYTES_MAX: Final = MESSAGE_BYTES_MAX - 1024 * 1024
@@ -137,7 +137,8 @@ class DeadLetterPublisher:
 def read_letters(bootstrap: str, keyspace: str, *, values: bool = True, letter_id: str = "") -> list[DeadLetter]:
     """All unresolved letters of a keyspace, oldest first; only ``letter_id`` if given.
 
-    ``values`` False leaves the bytes out (``size`` still says how many). Raises `KafkaUnreachable`, `ReadError`.
+    ``values`` False leaves the bytes out (``size`` still says how many). Raises `TopicError` ``topic_missing``,
+    `KafkaUnreachable`, `ReadError`.
     """
     letters: dict[str, DeadLetter] = {}
     for message in _messages(bootstrap, dead_letter_topic(keyspace)):
@@ -164,6 +165,7 @@ def find_letter(bootstrap: str, keyspace: str, letter_id: str) -> DeadLetter:
 
 
 def _messages(bootstrap: str, topic: str) -> Iterator[Message]:
+    describe_topic(bootstrap, topic)
     [start] = start_offsets(bootstrap, topic, [0]).values()
     [end] = end_offsets(bootstrap, topic, [0]).values()
     return read_range(bootstrap, topic, 0, start, end)

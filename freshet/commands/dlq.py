@@ -13,7 +13,12 @@ from stream.codec import CodecError, decode
 from stream.connection import Cluster
 from stream.dead_letters import DeadLetter, find_letter, read_letters, retry
 
-app = typer.Typer(no_args_is_help=True, help="Show and retry messages that could not be folded.")
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+    help="Show and retry messages that could not be folded.",
+)
 
 Keyspace = Annotated[str, typer.Argument(help="Keyspace whose dead letters are meant.")]
 Letter = Annotated[str, typer.Argument(help="Id of one letter: TOPIC/PARTITION/OFFSET.", metavar="LETTER")]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from freshet.local.state import Running
 
 KAFKA_PORT, MARIADB_PORT = 9092, 3306
-DATABASE = "shop"
+DATABASE, CATALOG_DATABASE = "shop", "catalog_truth"
 
 SETTINGS_FILE = """\
 # Written by `freshet local up`; used in this directory while there is no freshet.toml and these servers are up.
@@ -35,13 +35,23 @@ databases = ["{database}"]
 
 [keyspaces.hive]
 kind = "catalog"
-source = {{ kind = "workload" }}
+
+[keyspaces.hive.source]
+kind = "workload"
+host = "{host}"
+port = {port}
+user = "{user}"
+password = "{password}"
+database = "{catalog}"
 """
 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 
 app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Start, stop and show real servers on this machine."
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+    help="Start, stop and show real servers on this machine.",
 )
 
 
@@ -144,7 +154,8 @@ def _start_mariadb(home: Path, port: int | None) -> Running:
     chosen = _port(home / "mariadb", port, MARIADB_PORT)
     server: MariaDBServer = MariaDBServer(home / "mariadb", port=chosen, detached=True).start()
     with server.connect(autocommit=True) as connection, connection.cursor() as cursor:
-        cursor.execute(f"CREATE DATABASE IF NOT EXISTS {DATABASE}")
+        for database in (DATABASE, CATALOG_DATABASE):
+            cursor.execute(f"CREATE DATABASE IF NOT EXISTS {database} CHARACTER SET utf8mb4")
     return running("mariadb", server.pid, f"{server.host}:{server.port}", server.data_dir, server.log_file)
 
 
@@ -162,7 +173,13 @@ def _write_settings(home: Path, servers: dict[str, Running]) -> None:
 
     host, _, port = servers["mariadb"].address.rpartition(":")
     text = SETTINGS_FILE.format(
-        bootstrap=servers["kafka"].address, host=host, port=port, user=USER, password=PASSWORD, database=DATABASE
+        bootstrap=servers["kafka"].address,
+        host=host,
+        port=port,
+        user=USER,
+        password=PASSWORD,
+        database=DATABASE,
+        catalog=CATALOG_DATABASE,
     )
     path = home / "freshet.toml"
     path.touch(mode=0o600)

@@ -15,7 +15,12 @@ import typer
 from freshet.settings import MariaDBSource, Settings, load_settings
 from freshet.settings_errors import SettingsError
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Publish the changes of a source into Kafka.")
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+    help="Publish the changes of a source into Kafka.",
+)
 log = structlog.get_logger(__name__)
 
 PASSWORD_VARIABLE = "FRESHET_MARIADB_PASSWORD"
@@ -53,6 +58,7 @@ def mariadb(
     """
     from stream.sources.mariadb.source import MariaDBSource as Source
 
+    refuse_another_kind(keyspace, "mariadb")
     if password_file is not None:
         password = read_password(password_file)
     source_flags = {
@@ -72,6 +78,19 @@ def mariadb(
     with stopping_on_signals(source.stop):
         source.run()
     log.info("stopped", keyspace=keyspace, transactions=source.transactions)
+
+
+def refuse_another_kind(keyspace: str, kind: str) -> None:
+    """Raises `SettingsError` if the settings give the keyspace a source of another kind."""
+    try:
+        found = load_settings().keyspaces.get(keyspace)
+    except SettingsError:
+        return  # flags may mend it; who reads them will say
+    if found is not None and found.source is not None and found.source.kind != kind:
+        raise SettingsError(
+            f"keyspace {keyspace} has a {found.source.kind} source, not a {kind} one",
+            hint=f"freshet source {found.source.kind} --keyspace {keyspace}",
+        )
 
 
 def read_password(file: Path) -> str:

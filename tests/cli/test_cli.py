@@ -75,7 +75,7 @@ def test_an_error_is_a_code_a_line_and_a_hint(command: typer.Typer, capsys: pyte
 
     assert cli.run(["doctor"]) == 1
     captured = capsys.readouterr()
-    assert captured.err == "error[tap_closed]: the tap is closed\nhint: open it\n"
+    assert captured.err == "error[tap_closed]: the tap\\nis closed\nhint: open it\n"
     assert captured.out == ""
 
 

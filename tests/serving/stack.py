@@ -94,9 +94,9 @@ class ServingStack:
     ) -> None:
         self.close()
 
-    def start(self, role: str) -> None:
-        """Starts a process."""
-        command = [sys.executable, "-m", "freshet", "--config", str(self.config), *self._commands[role]]
+    def start(self, role: str, *flags: str) -> None:
+        """Starts a process, with ``flags`` added to its command."""
+        command = [sys.executable, "-m", "freshet", "--config", str(self.config), *self._commands[role], *flags]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("FRESHET_")}
         environment["PYTHONPATH"] = str(Path(__file__).parents[2])
         self._processes[role] = ServerProcess(

@@ -1,0 +1,37 @@
+"""`freshet` as a user runs it: a process, its exit code and what it says."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+
+from freshet.local.mariadb import MariaDBAddress
+
+TIMEOUT_S = 60
+
+
+def freshet_fails(*arguments: str) -> str:
+    """Runs `freshet`, which must end by itself with exit code 1 and without a traceback; its stderr."""
+    done = subprocess.run(
+        [sys.executable, "-m", "freshet", "--log-format", "json", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_S,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count("error[") == 1
+    return done.stderr
+
+
+def source_arguments(bootstrap: str, mariadb: MariaDBAddress, database: str, keyspace: str) -> list[str]:
+    """`freshet source mariadb` for one database; the password goes by the environment."""
+    os.environ["FRESHET_MARIADB_PASSWORD"] = mariadb.password
+    return [
+        *("source", "mariadb", "--keyspace", keyspace, "--bootstrap", bootstrap, "--database", database),
+        *("--host", mariadb.host, "--port", str(mariadb.port), "--user", mariadb.user),
+        *("--server-id", str(random.randrange(10**6, 10**9))),
+    ]

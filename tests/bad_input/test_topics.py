@@ -1,0 +1,54 @@
+"""Topics that are not what they were: other partitions, another id, other settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from freshet.local.mariadb import MariaDBAddress
+from stream.topics import ensure_topics, events_topic
+from tests.bad_input.running import freshet_fails, source_arguments
+from tests.consumers.consuming import ConsumeProcess, assert_equal_to_uninterrupted, caught_up, until
+from tests.consumers.test_consume import delete_topic, try_feed
+
+
+def test_a_source_refuses_a_topic_with_another_partition_count(
+    kafka: str, mariadb: MariaDBAddress, database: str, keyspace_name: str
+) -> None:
+    """Keys would be looked for in other partitions than they were published to: one line, with the count to set."""
+    ensure_topics(kafka, keyspace_name, 3)
+    said = freshet_fails(*source_arguments(kafka, mariadb, database, keyspace_name), "--partitions", "5")
+    assert f"error[wrong_partition_count]: topic {events_topic(keyspace_name)} has 3 partitions, not 5" in said
+    assert "hint: set partitions to 3" in said
+
+
+def test_a_source_refuses_a_compacted_topic(
+    kafka: str, mariadb: MariaDBAddress, database: str, keyspace_name: str
+) -> None:
+    """Compaction would eat markers and voids: one line, with the command that mends it."""
+    topic = NewTopic(events_topic(keyspace_name), 4, 1, config={"cleanup.policy": "compact"})
+    admin = AdminClient({"bootstrap.servers": kafka})
+    for made in admin.create_topics([topic]).values():
+        made.result(timeout=10)
+    said = freshet_fails(*source_arguments(kafka, mariadb, database, keyspace_name))
+    assert "error[compacted_topic]" in said
+    assert "cleanup.policy=delete" in said
+
+
+def test_a_topic_replaced_under_a_running_consumer_is_a_rebuild(kafka: str, keyspace_name: str, tmp_path: Path) -> None:
+    """Its offsets mean nothing in the new topic, also where that is longer: the store is set aside, loudly."""
+    with_old = until(lambda: try_feed(kafka, keyspace_name), "topic")
+    with_old.load(20)
+    with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as process:
+        address = process.ready()
+        until(lambda: caught_up(kafka, keyspace_name, address), "caught up")
+        delete_topic(kafka, with_old.topic.name)
+        feed = until(lambda: try_feed(kafka, keyspace_name), "topic made anew")
+        feed.load(200)
+        moved = "store moved aside, it is folded again from the topic"
+        until(lambda: len(process.lines(moved)) == feed.partitions, "noticed")
+        assert {line["code"] for line in process.lines(moved)} == {"topic_changed"}
+        until(lambda: caught_up(kafka, keyspace_name, address), "folded anew")
+        assert process.terminate() == 0
+    assert_equal_to_uninterrupted(kafka, feed, tmp_path / "data", tmp_path / "scratch")
