@@ -11,6 +11,9 @@ import pytest
 from freshet.faults.network import Network
 from freshet.faults.rig import FaultyStack
 from tests.servers import choice
+from tests.sources.mariadb.conftest import source
+
+__all__ = ["rig", "server_files", "source"]
 
 
 @pytest.fixture(scope="session")
