@@ -14,6 +14,7 @@ from stream.publisher import Publisher as RealPublisher
 from stream.resume import resume_point
 from stream.sources.workload.events import WorkloadTranslator, bootstrap, names
 from stream.sources.workload.log import event_id_of
+from stream.sources.workload.run import names_again
 
 SHARD: Final = "d/0"
 LIMITS: Final = (Limits(batch_bytes=4_000), Limits(batch_bytes=300))
@@ -72,7 +73,7 @@ class CatalogPublishing:
             return
         states = self.topic.states.get(SHARD)
         point = resume_point([decode(value)[1] for value in states]) if states else None
-        self.framer = framer = Framer(SHARD, self.topic.layout, point, self._limits if point else LIMITS[0])
+        self.framer = framer = Framer(SHARD, self.topic.layout, point, self._limits)
         if point is None:
             found = bootstrap(cast("Any", Snapshot(self.store)))
             framer.start_epoch(found.position, found.timestamp, "first_start", 1)
@@ -82,8 +83,9 @@ class CatalogPublishing:
         resume = framer.resume
         self._translator = WorkloadTranslator(self.store.pairs_of, resume.open_transactions.values())
         self._next = event_id_of(resume.position)
-        if point is not None and self._next == self.store.end and not resume.partial_gtid:
-            bindings = names(cast("Any", Snapshot(self.store)))
+        cut = resume.partial_gtid == resume.position
+        if point is not None and (cut or (self._next == self.store.end and not resume.partial_gtid)):
+            bindings = names_again(names(cast("Any", Snapshot(self.store))), resume.partial_events if cut else 0)
             self._publish(SourceTransaction(resume.position, resume.position, resume.timestamp, bindings))
 
     def _as_published(self, transaction: SourceTransaction, kind: str) -> SourceTransaction:

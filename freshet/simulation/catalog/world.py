@@ -67,7 +67,7 @@ class CatalogWorld:
         self.outcome = outcome
         self.tracing = trace
         self.store = Metastore(undoes=not undoes)
-        self.topic = Topic(Layout(1 + partitions % 2))
+        self.topic = Topic(Layout(1 + 2 * (partitions % 2)))
         self.publisher = CatalogPublishing(self.topic, self.store, LIMITS[limits % 2])
         count = self.topic.layout.partitions
         self.owners = [[OwnedPartition(self.topic, number) for number in range(count)] for _ in range(OWNERS)]
@@ -266,7 +266,7 @@ class CatalogWorld:
         landed = self._landed(lists.name, None)
         write_ids = ValidWriteIdList.parse(lists.write_ids) if lists.write_ids else None
         wanted = TableWanted("hive", "d", lists.name[2:], write_ids, lists.table_id)
-        proof = Proof(demand, SHARD, 1 if found is not None and found.epoch else None)
+        proof = Proof(demand, SHARD, 1 if self.topic.states else None)
         why = found.why if found is not None else "no owner knows the name"
         self.say(f"reader {session.number} asks owner for {lists.name}: not servable, {why}")
         try:
@@ -461,6 +461,44 @@ SPICE: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
 }
 
 
+MOTIFS: Final[tuple[tuple[Op, ...], ...]] = (
+    (
+        ("write", 0, "name"),
+        ("publish", 4, 0, 0),
+        ("sync", "owner"),
+        ("list", "reader", "name", 0),
+        ("read", "reader", "owner", 0),
+    ),
+    (
+        ("open",),
+        ("open",),
+        ("allocate", 0, "name"),
+        ("write", 1, "name"),
+        ("publish", 4, 0, 0),
+        ("publish", 4, 0, 0),
+        ("sync", "owner"),
+        ("finish", 1, 1),
+        ("list", "reader", "name", 0),
+        ("read", "reader", "owner", 0),
+    ),
+    (
+        ("garbage", 0),
+        ("sync", "owner"),
+        ("publish", 4, 0, 0),
+        ("sync", "owner"),
+        ("list", "reader", "name", 0),
+        ("read", "reader", "owner", 0),
+        ("write", 0, "name"),
+        ("finish", 0, 1),
+        ("list", "reader", "name", 0),
+        ("read", "reader", "owner", 0),
+    ),
+    (("drop", "name", 1), ("publish", 4, 0, 0), ("list", "reader", "name", 0), ("read", "reader", "owner", 0)),
+    (("finish", 0, 0), ("clean",), ("list", "reader", "name", 0), ("read", "reader", "owner", 0)),
+)
+"""Ops that lead to places that chance finds too seldom (see `freshet.simulation.rows.shaping`)."""
+
+
 class Catalog:
     """Catalog tables, from a metastore's log to readers with lists."""
 
@@ -479,11 +517,17 @@ class Catalog:
         kinds.update({name: kind for name, kind in SPICE.items() if pick() < share})
         names = list(kinds)
         ops: History = [("world", int(pick() < 0.3), int(pick() < 0.4), int(pick() < 0.3))]
-        ops += [("create", 0, 0), ("open",)] if pick() < 0.9 else []
         favourite = int(pick() * 2)
+        ops += [("create", favourite, 0), ("open",)] if pick() < 0.9 else []
+        ops += [("publish", 0, 0, 0), ("sync", 0), ("sync", 1)] if pick() < 0.6 else []
+        motif = rng.choice(MOTIFS) if pick() < 0.5 else ()
+        owner, reader = int(pick() * OWNERS), int(pick() * READERS)
+        aimed = {"name": favourite, "owner": owner, "reader": reader}
+        at = len(ops) + int(pick() * 6)
         for name in rng.choices(names, [kinds[name][0] for name in names], k=8 + int(pick() * 20)):
             fields = [favourite % bound if pick() < 0.3 else int(pick() * bound) for bound in kinds[name][1]]
             ops.append(("publish" if name == "publish ending badly" else name, *fields))
+        ops[at:at] = [tuple(aimed.get(str(field), field) for field in op) for op in motif]
         return ops
 
     def run(self, ops: Sequence[Op], *, trace: bool = False) -> Outcome:

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import structlog
 
 from stream.connection import KafkaUnreachable
-from stream.events import ResumePoint, SourceTransaction
+from stream.events import Change, ResumePoint, SourceTransaction, VoidTable
 from stream.publisher import Publisher, PublisherLost
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBUnreachable
 from stream.sources.workload.catalog import WorkloadCatalog
-from stream.sources.workload.events import Bootstrap, WorkloadTranslator, bootstrap, names
+from stream.sources.workload.events import EVERY_TABLE, Bootstrap, WorkloadTranslator, bootstrap, names
 from stream.sources.workload.log import LostLog, WorkloadLog, event_id_of
 
 log = structlog.get_logger(__name__)
@@ -107,6 +107,12 @@ def _bootstrap(publisher: Publisher, resume: ResumePoint, found: Bootstrap) -> R
     return resume
 
 
+def names_again(bindings: list[Change], events_out: int) -> list[Change]:
+    """All bindings, after as many events as are out already, which will be skipped. Never empty if any are out."""
+    nothing = VoidTable(EVERY_TABLE, "names were partly published, and there is none any more")
+    return [*(bindings[:1] or [nothing]) * events_out, *bindings]
+
+
 def _follow(
     source: WorkloadSource,
     publisher: Publisher,
@@ -121,7 +127,7 @@ def _follow(
     due = event_id_of(names_at)
     if resume.partial_gtid == resume.position:
         # A run before was cut off among its names: so many events of this very position are skipped.
-        bindings = [*bindings[:1] * resume.partial_events, *bindings]
+        bindings = names_again(bindings, resume.partial_events)
         due = tail.event_id
     log.info("ready", shard=publisher.shard, position=resume.position, log_end=names_at)
     while not stop.is_set():
