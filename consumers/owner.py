@@ -18,6 +18,8 @@ import structlog
 from consumers import answering
 from consumers.partitions import Ownership, Partition
 from consumers.protocol import (
+    FRAME_BYTES_MAX,
+    HELLO_BYTES_MAX,
     KEYS_MAX,
     VERSION,
     WAIT_MS_MAX,
@@ -54,6 +56,7 @@ log = structlog.get_logger(__name__)
 
 CONNECTION_WAITING_MAX: Final = 1_024
 WAITING_MAX: Final = 20_000
+HELLO_TIMEOUT_S: Final = 10.0
 WRITE_BUFFER_BYTES: Final = 8 << 20
 
 MakeCheckpoints = Callable[[list[Partition]], Awaitable[list[CheckpointPlace]]]
@@ -268,7 +271,7 @@ class _Connection(asyncio.Protocol):
 
     def __init__(self, server: OwnerServer) -> None:
         self._server = server
-        self._frames = FrameBuffer()
+        self._frames = FrameBuffer(HELLO_BYTES_MAX)
         self._transport: Any = None
         self._greeted = False
         self._waiting = 0
@@ -278,6 +281,11 @@ class _Connection(asyncio.Protocol):
         self._transport = transport
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self._server._connections.add(self)
+        asyncio.get_running_loop().call_later(HELLO_TIMEOUT_S, self._refuse_silence)
+
+    def _refuse_silence(self) -> None:
+        if not self._greeted:
+            self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         self._transport = None
@@ -324,7 +332,7 @@ class _Connection(asyncio.Protocol):
     def _handle(self, body: bytes) -> Answer | None:
         try:
             request = decode_request(body)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except msgspec.DecodeError as error:
             return Failure(_id_in(body), "bad_request", f"not a request: {error}", "see consumers/protocol.py")
         if not self._greeted:
             return self._greet(request)
@@ -353,6 +361,7 @@ class _Connection(asyncio.Protocol):
         if not hmac.compare_digest(request.token.encode(), self._server.token.encode()):
             return Failure(request.id, "unauthorized", "the token is not the owner's", "set consumer.owner_token")
         self._greeted = True
+        self._frames.frame_bytes_max = FRAME_BYTES_MAX
         return Welcome(request.id, VERSION, self._server.ownership.instance)
 
     async def _later(self, request_id: int, work: Coroutine[Any, Any, Answer]) -> None:
@@ -382,9 +391,9 @@ def _id_in(body: bytes) -> int:
     """The request id of a frame that is no request, 0 if it has none."""
     try:
         match msgspec.msgpack.decode(body):
-            case [_, int(number), *_]:
+            case [_, int(number), *_] if not isinstance(number, bool):
                 return number
-    except (msgspec.DecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return 0
     return 0
 

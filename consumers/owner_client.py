@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar, cast
 import msgspec
 
 from consumers.protocol import (
+    FRAME_BYTES_MAX,
     PREFIX_BYTES,
     Answer,
     Checkpoint,
@@ -237,6 +238,8 @@ class OwnerConnection:
             self._socket.settimeout(self._timeout_s + wait_ms / 1000)
             self._socket.sendall(encode_frame(request))
             length = int.from_bytes(self._receive(PREFIX_BYTES), "big")
+            if length > FRAME_BYTES_MAX:
+                raise ConnectionError(f"a frame of {length} bytes is announced: is this the owner's port?")
             return decode_answer(self._receive(length))
         except (OSError, msgspec.DecodeError) as error:
             raise _away(self.address, error) from error

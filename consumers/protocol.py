@@ -16,6 +16,8 @@ from tokens.errors import FreshetError
 
 VERSION: Final = 1
 FRAME_BYTES_MAX: Final = 64 << 20
+HELLO_BYTES_MAX: Final = 64 << 10
+"""What a side that has not been let in yet may send as one frame."""
 KEYS_MAX: Final = 1_000
 """Keys in one `Get`."""
 WAIT_MS_MAX: Final = 60_000
@@ -312,18 +314,25 @@ def encode_frame(message: Request | Answer) -> bytes:
 
 def decode_request(body: bytes | memoryview) -> Request:
     """The request in a frame's body. Raises ``msgspec.DecodeError`` (a ``ValueError``)."""
-    return _requests.decode(body)
+    try:
+        return _requests.decode(body)
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise msgspec.DecodeError(str(error)) from error
 
 
 def decode_answer(body: bytes | memoryview) -> Answer:
     """The answer in a frame's body. Raises ``msgspec.DecodeError``."""
-    return _answers.decode(body)
+    try:
+        return _answers.decode(body)
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise msgspec.DecodeError(str(error)) from error
 
 
 class FrameBuffer:
-    """Puts frames together from what a stream brings."""
+    """Puts frames together from what a stream brings; holds at most one of ``frame_bytes_max``, which may be raised."""
 
-    def __init__(self) -> None:
+    def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+        self.frame_bytes_max = frame_bytes_max
         self._data = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
@@ -334,7 +343,7 @@ class FrameBuffer:
         at, size = 0, len(buffer)
         while size - at >= PREFIX_BYTES:
             length = int.from_bytes(buffer[at : at + PREFIX_BYTES], "big")
-            if length > FRAME_BYTES_MAX:
+            if length > self.frame_bytes_max:
                 raise OwnerError(
                     f"the other side announces a frame of {length} bytes",
                     hint="is this the owner's port?",

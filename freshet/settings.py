@@ -242,7 +242,7 @@ def load_settings(config: Path | None = None, flags: Mapping[str, Any] | None = 
         return Settings(**_given(flags or {}))
     except ValidationError as error:
         raise from_validation(error, _file_in_use()) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise SettingsError(f"cannot read {_file_in_use()}: {error}", hint="it must be TOML, UTF-8") from None
 
 

@@ -41,6 +41,8 @@ def _json(text: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"cannot be read as JSON ({error.msg} at character {error.pos})") from None
+    except RecursionError:
+        raise ValueError("cannot be read as JSON (nested too deep)") from None
 
 
 def no_such_section(section: str, name: str, known: Iterable[str]) -> SettingsError:

@@ -34,6 +34,18 @@ STATUS_OF_CODE: dict[str, int] = {
 
 HINTS: dict[str, str] = {
     "bad_token": "send the token of an earlier answer unchanged, percent-encoded; leave it out for a first read",
+    "bad_parameter": "the parameters of each path are described at /openapi.json",
+    "bad_body": "the body is JSON in UTF-8, as described at /openapi.json",
+    "not_found": "it is known not to exist at the source",
+    "unknown_keyspace": "the keyspaces of the settings are served: is it spelt as in [keyspaces.…]?",
+    "unknown_table": "name it as db.table; tables that the source does not publish are not served",
+    "method_not_allowed": "the methods of each path are described at /openapi.json",
+    "body_too_large": "split the batch",
+    "too_many_keys": "split the batch",
+    "request_too_long": "send long demands in the body of a batch",
+    "internal": "look into the log of freshet serve",
+    "not_ready": "`freshet lag` shows how far the partitions are",
+    "source_failed": "the source refused the read: look into the log of freshet serve",
     "bad_key": "composite keys are comma-separated, each column percent-encoded",
     "missing_write_ids": "a managed table is read with valid_write_ids, as the metastore gives the list to the reader",
     "bad_write_ids": "write the list as Hive does: db.table:hwm:minOpen:open,…:aborted,…",

@@ -216,7 +216,7 @@ def _segment(pk: str | int | list[str | int]) -> bytes:
 def _decode(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
     try:
         return decoder.decode(body)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ReadError("bad_body", f"the body is not what /openapi.json describes: {error}") from error
 
 

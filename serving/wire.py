@@ -152,9 +152,14 @@ def location_request(keyspace: str, partition: int) -> Request:
     return Request("GET", f"/v1/locations/{quote(keyspace, safe='')}/{partition}", {})
 
 
+class _Location(msgspec.Struct):
+    token: str
+
+
 _row = msgspec.json.Decoder(RowAnswer)
 _table = msgspec.json.Decoder(TableAnswer)
 _rows = msgspec.json.Decoder(RowBatchAnswer)
+_location = msgspec.json.Decoder(_Location)
 _problem = msgspec.json.Decoder(Problem)
 _object = msgspec.json.Decoder(dict[str, Any])
 _nullable = msgspec.json.Decoder(dict[str, Any] | None)
@@ -178,7 +183,7 @@ def read_table(status: int, body: bytes) -> Table:
     if not _is_answer(status, body):
         _fail(status, body)
     found = _decode(_table, body)
-    value = _nullable.decode(found.table)
+    value = _decode(_nullable, bytes(found.table))
     return Table(
         found.found, value, found.table_id, found.write_ids, found.freshness, found.served_from, found.why, found.token
     )
@@ -188,7 +193,7 @@ def read_location(status: int, body: bytes) -> str:
     """The token of a location answer. Raises `ClientError`."""
     if status != 200:
         _fail(status, body)
-    return str(_decode(_object, body)["token"])
+    return str(_decode(_location, body).token)
 
 
 def _element(body: bytes) -> Row | ClientError:
@@ -200,7 +205,7 @@ def _element(body: bytes) -> Row | ClientError:
 def _as_row(found: RowAnswer) -> Row:
     return Row(
         found.found,
-        _nullable.decode(found.row),
+        _decode(_nullable, bytes(found.row)),
         found.freshness,
         found.served_from,
         found.why,
@@ -218,7 +223,7 @@ def _is_answer(status: int, body: bytes) -> bool:
 def _decode(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
     try:
         return decoder.decode(body)
-    except msgspec.DecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ServerError(
             f"the answer is none of Freshet's: {error}", hint="is the URL that of `freshet serve`?"
         ) from None
@@ -231,7 +236,7 @@ def _fail(status: int, body: bytes) -> Any:
 def _error_of(status: int, body: bytes) -> ClientError:
     try:
         problem = _problem.decode(body)
-    except msgspec.DecodeError:
+    except (ValueError, RecursionError):
         return ServerError(f"HTTP {status} with an answer that is none of Freshet's", code="bad_answer", status=status)
     if problem.code == "history_lost":
         lost = HistoryLost(problem.message, hint=problem.hint, code=problem.code, status=status)

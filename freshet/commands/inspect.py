@@ -178,7 +178,7 @@ def describe(key: bytes, value: bytes) -> dict[str, Any]:
 def _image(image: bytes) -> Any:
     try:
         return json.loads(image) if image else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return image.decode(errors="backslashreplace")
 
 

@@ -1,4 +1,4 @@
-"""``python -m tests.fuzz --target NAME --seed N --count N``: each target in a process of its own, with a memory limit."""
+"""``python -m tests.fuzz --target NAME --seed N --count N``: each target in a process with a memory limit."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import sys
 from dataclasses import asdict
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -77,7 +78,7 @@ def _in_child(target: Target, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _child(pipe: Connection, target: Target, options: argparse.Namespace, count: int) -> None:
-    mapped = int(open("/proc/self/statm").read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     limit = mapped + (options.memory_mb << 20)
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

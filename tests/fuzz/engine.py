@@ -1,4 +1,4 @@
-"""Runs inputs against a target: seeded, one deadline each, bounded memory; the first that misbehaves is told with its seed.
+"""Runs seeded inputs against a target, each with a deadline; the first that misbehaves is told with its seed.
 
 Input number ``n`` of a target depends on (target, seed, n) only, so that any of them can be run again by itself.
 """
@@ -36,7 +36,7 @@ class Overdue(BaseException):
 
 @dataclass(frozen=True)
 class Case:
-    """``draw`` makes an input; ``run`` gives it to the parser and raises if that misbehaves; ``close`` ends the case."""
+    """``draw`` makes an input; ``run`` gives it to the parser, raises if that misbehaves; ``close`` ends the case."""
 
     draw: Callable[[Rng], Any]
     run: Callable[[Any], None]
@@ -84,10 +84,12 @@ class Outcome:
         return self.executions / self.seconds if self.seconds else 0.0
 
 
-def refused(allowed: type[BaseException] | tuple[type[BaseException], ...], act: Callable[[], T]) -> T | None:
-    """What ``act`` returns, or None where it refuses as documented: an ``allowed`` error, well formed if it is ours."""
+def refused(
+    allowed: type[BaseException] | tuple[type[BaseException], ...], act: Callable[..., T], *arguments: Any
+) -> T | None:
+    """What ``act`` returns for ``arguments``; None where it refuses as documented: an ``allowed`` error, and a good one."""
     try:
-        return act()
+        return act(*arguments)
     except allowed as error:
         if isinstance(error, FreshetError):
             well_formed(error)
@@ -106,7 +108,13 @@ def well_formed(error: FreshetError) -> None:
 
 
 def run(
-    target: Target, *, seed: int, count: int, skip: int = 0, seconds: float | None = None, deadline_s: float = DEADLINE_S
+    target: Target,
+    *,
+    seed: int,
+    count: int,
+    skip: int = 0,
+    seconds: float | None = None,
+    deadline_s: float = DEADLINE_S,
 ) -> Outcome:
     """Runs ``count`` inputs (fewer when ``seconds`` are over), and stops at the first that misbehaves."""
     case = target.build()
@@ -122,7 +130,7 @@ def run(
                 signal.setitimer(signal.ITIMER_REAL, deadline_s)
                 case.run(drawn)
                 signal.setitimer(signal.ITIMER_REAL, 0)
-            except (Exception, Overdue):
+            except (Exception, Overdue):  # noqa: BLE001 - whatever it is, it is the finding
                 signal.setitimer(signal.ITIMER_REAL, 0)
                 failure = Failure(target.name, seed, number, shown(drawn), _trace())
                 break

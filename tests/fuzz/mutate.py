@@ -1,4 +1,4 @@
-"""Mutators: from something valid to something that a broken or hostile writer might have written. All by a seeded rng."""
+"""Mutators: from something valid to what a broken or hostile writer might have written. All by a seeded rng."""
 
 from __future__ import annotations
 
@@ -22,7 +22,18 @@ UNICODE = (
 )
 TEXTS = (
     *("", " ", "0", "-0", "--5", "+1", "1_0", "0x1f", "1e9", "NaN", "Infinity", "null", "true", "*", "%", "%00", "%FF"),
-    *("9" * 30, "9" * 5_000, "a" * 5_000, "(" * 2_000, "[" * 2_000, "{" * 2_000, "%s%n", "../../x", "a\0b", "\\'" * 500),
+    *(
+        "9" * 30,
+        "9" * 5_000,
+        "a" * 5_000,
+        "(" * 2_000,
+        "[" * 2_000,
+        "{" * 2_000,
+        "%s%n",
+        "../../x",
+        "a\0b",
+        "\\'" * 500,
+    ),
     *UNICODE,
 )
 

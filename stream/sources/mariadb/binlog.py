@@ -141,7 +141,13 @@ class BinlogReader:
         body = event[HEADER_SIZE + 6 :]
         mapped = self._by_body.get(body, self)
         if mapped is self:
-            mapped = self._by_body[body] = self._map(body)
+            try:
+                mapped = self._by_body[body] = self._map(body)
+            except BinlogFormatError as error:
+                log.warning("everything is void", reason=str(error))
+                self._by_id.pop(table_id, None)
+                self._current().voids[EVERYTHING] = str(error)
+                return
         mapped = cast("_Mapped", mapped)
         self._by_id[table_id] = mapped
         if mapped is not None:
@@ -184,8 +190,11 @@ class BinlogReader:
 
     def _rows(self, event: bytes, kind: int) -> None:
         table_id = int.from_bytes(event[HEADER_SIZE : HEADER_SIZE + 6], "little")
-        flags = event[HEADER_SIZE + 6]
         transaction = self._current()
+        if len(event) < HEADER_SIZE + 8:
+            transaction.voids[EVERYTHING] = "a rows event that ends in its header"
+            return
+        flags = event[HEADER_SIZE + 6]
         mapped = self._by_id.get(table_id, self)
         if mapped is self:
             transaction.voids[EVERYTHING] = "rows of a table that was not named before"
@@ -195,7 +204,7 @@ class BinlogReader:
             transaction.touched.add(name)
             try:
                 self._decode(mapped, event, kind, transaction.rows)
-            except (UndecodableValue, BinlogFormatError) as error:
+            except (UndecodableValue, BinlogFormatError, IndexError) as error:
                 log.warning("rows cannot be decoded", table=name, reason=str(error))
                 transaction.voids.setdefault(name, str(error))
         elif isinstance(mapped, _Undecodable):
@@ -307,9 +316,11 @@ class BinlogReader:
         return self._commit(event) if standalone or kind == events.INCIDENT else None
 
     def _query(self, event: bytes) -> SourceTransaction | None:
-        query = events.parse_query(event)
         transaction = self._current()
-        statement = self._classified(query)
+        try:
+            statement = self._classified(events.parse_query(event))
+        except BinlogFormatError as error:
+            statement = Statement("all", reason=str(error))
         effect = statement.effect
         if effect == "commit":
             return self._commit(event)

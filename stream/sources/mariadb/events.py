@@ -9,6 +9,8 @@ from typing import NamedTuple
 from stream.sources.mariadb.table_map import BinlogFormatError
 
 HEADER_SIZE = 19
+EVENT_BYTES_MAX = 1 << 30
+"""MariaDB's own bound of an event (``slave_max_allowed_packet``)."""
 
 QUERY = 2
 STOP = 3
@@ -139,8 +141,10 @@ def uncompress(data: bytes) -> bytes:
         raise BinlogFormatError("a compressed event with an unknown head")
     start = 1 + (data[0] & 7)
     size = int.from_bytes(data[1:start], "big")
+    if size > EVENT_BYTES_MAX:
+        raise BinlogFormatError(f"a compressed event that promises {size} bytes")
     try:
-        found = zlib.decompressobj().decompress(data[start:], size)
+        found = zlib.decompressobj().decompress(data[start:], max(size, 1))  # 0 would mean: without a bound
     except zlib.error as error:
         raise BinlogFormatError(f"a compressed event that cannot be uncompressed: {error}") from error
     if len(found) != size:

@@ -80,10 +80,15 @@ class TableDecoder:
         self.bitmap_bytes = (len(mapped) + 7) // 8
         self.all_present = (1 << len(mapped)) - 1
         self._null_bytes = self.bitmap_bytes
-        self._columns = tuple(
-            (1 << index, column.json_name, _reader(found, column, charsets))
-            for index, (found, column) in enumerate(zip(mapped, info.columns, strict=True))
-        )
+        try:
+            self._columns = tuple(
+                (1 << index, column.json_name, _reader(found, column, charsets))
+                for index, (found, column) in enumerate(zip(mapped, info.columns, strict=True))
+            )
+        except SchemaDiffers:
+            raise
+        except (ValueError, IndexError, OverflowError) as error:
+            raise SchemaDiffers(f"{info.name} has a column that no server has: {error}") from error
         self._key = info.key_indexes
 
     def row(self, data: bytes, position: int) -> tuple[bytes, bytes, int]:

@@ -35,10 +35,15 @@ _TOKEN = re.compile(
       | `(?P<back>(?:[^`]|``)*)`
       | "(?P<double>(?:[^"\\]|""|\\.)*)"
       | '(?P<single>(?:[^'\\]|''|\\.)*)'
+      | (?P<open>[`"'].*)
       | (?P<word>[\w$@\x80-\U0010ffff]+)
       | (?P<mark>.)""",
     re.VERBOSE | re.DOTALL,
 )
+
+READ_CHARS_MAX = 1 << 20
+"""A longer statement is not looked into: DDL that long voids everything, as a change logged as a statement does."""
+_BEGINNING_CHARS = 4_096
 
 _NOTHING = Statement("none")
 _HARMLESS_FIRST = frozenset(
@@ -83,11 +88,12 @@ _DML = frozenset({"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "CALL", "WITH
 
 def classify(sql: str, database: str) -> Statement:
     """The effect of ``sql`` run with ``database`` as the default one."""
-    tokens = _Tokens(sql, database)
+    whole = len(sql) <= READ_CHARS_MAX
+    tokens = _Tokens(sql if whole else sql[:_BEGINNING_CHARS], database)
     first = tokens.word()
     handler = _BY_FIRST_WORD.get(first)
     try:
-        if handler is not None:
+        if handler is not None and whole and not tokens.is_open:
             return handler(tokens, sql)
     except _NotUnderstood:
         return Statement("all", reason=f"a statement that was not understood: {_short(sql)}")
@@ -112,6 +118,8 @@ class _Tokens:
         self.database = database
         self.items = [token for token in map(_token, _TOKEN.finditer(sql)) if token is not None]
         self.at = 0
+        self.is_open = bool(self.items) and self.items[-1].kind == "open"
+        """A quote is never closed: what follows it may be anything."""
 
     def peek(self) -> _Token:
         return self.items[self.at] if self.at < len(self.items) else _Token("end", "")
@@ -285,7 +293,7 @@ def _set(tokens: _Tokens, sql: str) -> Statement:
     while tokens.peek().kind != "end":
         if tokens.skip("FOR"):
             handler = _BY_FIRST_WORD.get(tokens.word())
-            if handler is not None:
+            if handler is not None and handler is not _set:
                 return handler(tokens, sql)
             raise _NotUnderstood
         tokens.at += 1
@@ -301,7 +309,10 @@ def _xa(tokens: _Tokens, sql: str) -> Statement:
     match = re.search(r"X'([0-9A-Fa-f]*)'(?:\s*,\s*X'([0-9A-Fa-f]*)'(?:\s*,\s*(\d+))?)?", sql)
     if match is None:
         return Statement("xa_commit" if word == "COMMIT" else "xa_rollback", xid=(-1, b"", b""))
-    xid = (int(match[3] or 1), bytes.fromhex(match[1]), bytes.fromhex(match[2] or ""))
+    try:
+        xid = (int(match[3] or 1), bytes.fromhex(match[1]), bytes.fromhex(match[2] or ""))
+    except ValueError:
+        raise _NotUnderstood from None
     return Statement("xa_commit" if word == "COMMIT" else "xa_rollback", xid=xid)
 
 

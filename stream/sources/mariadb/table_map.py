@@ -137,16 +137,21 @@ def parse_table_map(body: bytes) -> TableMap:
     """The table map in an event's body without its first 6 bytes (the table id). Raises `BinlogFormatError`."""
     try:
         return _parse(_Bytes(body, 0, len(body)))
-    except (IndexError, UnicodeDecodeError) as error:
+    except BinlogFormatError:
+        raise
+    except (IndexError, ValueError) as error:
         raise BinlogFormatError(f"a table map that does not parse: {error}") from error
 
 
 def table_name_of(body: bytes) -> tuple[str, str]:
-    """Database and table of a table map's body (as `parse_table_map` takes it), and nothing else."""
+    """Database and table of a table map's body (as `parse_table_map` takes it). Raises `BinlogFormatError`."""
     names = _Bytes(body, 2, len(body))
-    database = names.take(names.byte()).decode()
-    names.take(1)
-    return database, names.take(names.byte()).decode()
+    try:
+        database = names.take(names.byte()).decode()
+        names.take(1)
+        return database, names.take(names.byte()).decode()
+    except UnicodeDecodeError as error:
+        raise BinlogFormatError(f"a table map with a name that is no UTF-8: {error}") from error
 
 
 def _parse(found: _Bytes) -> TableMap:

@@ -65,7 +65,7 @@ def parse_log_row(row: tuple[Any, ...]) -> LogRow:
     text, separator, image = bytes(message).partition(b"\0")
     try:
         fields = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise WorkloadLogError(f"event {event_id}: {error}") from error
     if not separator or not isinstance(fields, dict):
         raise WorkloadLogError(f"event {event_id} has no fields")

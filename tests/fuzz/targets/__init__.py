@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from tests.fuzz.engine import Target
-from tests.fuzz.targets import hive, store, tokens, wire
+from tests.fuzz.targets import binlog, hive, serving, settings, store, tokens, wire
 
-TARGETS: tuple[Target, ...] = tuple(target for module in (tokens, wire, store, hive) for target in module.TARGETS)
+TARGETS: tuple[Target, ...] = tuple(
+    target for module in (tokens, settings, wire, store, hive, binlog, serving) for target in module.TARGETS
+)

@@ -7,9 +7,9 @@ import gzip
 import json
 from typing import Any
 
+from stream.codec import CodecError, encode
 from stream.events import SourceTransaction
 from stream.records import describe
-from stream.codec import CodecError, encode
 from stream.sources.hive.messages import HiveMessageError, decode_message, parse_notification, parse_table
 from stream.sources.hive.translator import HiveTranslator
 from tests.consumers.catalog.metastore import Metastore
@@ -43,7 +43,9 @@ def _packed(message: Any, rng: Rng) -> Any:
         case 2:
             return base64.b64encode(gzip.compress(json.dumps(message).encode(), 1, mtime=0)).decode()
         case _:
-            return some_text(rng, [json.dumps(message), base64.b64encode(gzip.compress(b'{"txnid":1}', 1, mtime=0)).decode()])
+            return some_text(
+                rng, [json.dumps(message), base64.b64encode(gzip.compress(b'{"txnid":1}', 1, mtime=0)).decode()]
+            )
 
 
 def _messages() -> Case:
@@ -59,8 +61,8 @@ def _messages() -> Case:
         return changed if isinstance(changed, dict) else row
 
     def run(row: dict[str, Any]) -> None:
-        refused(HiveMessageError, lambda: decode_message(row.get("message")))
-        refused(HiveMessageError, lambda: parse_notification(row))
+        refused(HiveMessageError, decode_message, row.get("message"))
+        refused(HiveMessageError, parse_notification, row)
 
     return Case(draw, run)
 
@@ -82,7 +84,7 @@ def _tables() -> Case:
         return json.dumps(changed) if rng.random() < 0.5 else changed
 
     def run(drawn: Any) -> None:
-        found = refused(HiveMessageError, lambda: parse_table({"t": drawn}, "t"))
+        found = refused(HiveMessageError, parse_table, {"t": drawn}, "t")
         if found is not None and not isinstance(json.loads(found.image), dict):
             raise Misbehaved(f"the image of {found.name} is no object")
 
@@ -105,7 +107,7 @@ def _translator() -> Case:
     def run(rows: list[dict[str, Any]]) -> None:
         translator = HiveTranslator(with_images=True)
         for row in rows:
-            found = refused(HiveMessageError, lambda row=row: translator.translate(row))  # type: ignore[misc]
+            found = refused(HiveMessageError, translator.translate, row)
             if found is not None:
                 _publishable(found)
 
@@ -117,7 +119,7 @@ def _publishable(transaction: SourceTransaction) -> None:
     place = {"shard": "hive/0", "epoch": 1, "ordinal": 1, "gtid": transaction.gtid}
     place["timestamp"] = transaction.timestamp
     for change in transaction.changes:
-        name, fields = describe(change, transaction.position, 10**6)  # type: ignore[arg-type]
+        name, fields = describe(change, transaction.position, 10**6)
         try:
             encode(name, place | fields)
         except CodecError as error:

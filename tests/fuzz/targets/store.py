@@ -61,12 +61,13 @@ def _head() -> Case:
         for key, value in good.items():
             if rng.random() < 0.3 and key != b"\0layout":
                 text = json.dumps(some_tree(rng, json.loads(value)))
-                value = text.encode() if rng.random() < 0.5 else some_bytes(rng, [value, text.encode()])
-            found.append((some_bytes(rng, [key]) if rng.random() < 0.05 else key, value))
+                found.append((key, text.encode() if rng.random() < 0.5 else some_bytes(rng, [value, text.encode()])))
+            else:
+                found.append((some_bytes(rng, [key]) if rng.random() < 0.05 else key, value))
         return found
 
     def run(items: list[tuple[bytes, bytes]]) -> None:
-        head = refused((ValueError, TypeError), lambda: read_head(items))
+        head = refused((ValueError, TypeError), read_head, items)
         if head is not None and read_head(head_entries(head).items()) != head and "nan" not in repr(head):
             raise Misbehaved(f"{head} is stored as another head")
 
@@ -80,10 +81,10 @@ def _catalog_state() -> Case:
     seeds.append(b"\x91" * 20_000)
 
     def run(value: bytes) -> None:
-        found = refused(CatalogStateError, lambda: decode_table(value))
+        found = refused(CatalogStateError, decode_table, value)
         if found is not None:
             found.waits_for(), found.ids.text("d.t"), encode_table(found)
-        refused(CatalogStateError, lambda: decode_binding(value))
+        refused(CatalogStateError, decode_binding, value)
 
     return Case(lambda rng: some_bytes(rng, seeds), run)
 
@@ -112,11 +113,13 @@ def _manifest() -> Case:
         if rng.random() < 0.5:
             text = json.dumps(some_tree(rng, fields), ensure_ascii=rng.random() < 0.5)
             return text.encode("utf-8", "surrogatepass")
-        return some_bytes(rng, [good, b"[" * 20_000, b'{"checksum":' + b"[" * 900 + b"]" * 900 + b',"format_version":1}'])
+        return some_bytes(
+            rng, [good, b"[" * 20_000, b'{"checksum":' + b"[" * 900 + b"]" * 900 + b',"format_version":1}']
+        )
 
     def run(data: bytes) -> None:
         place.file.write_bytes(data)
-        found = refused((StoreCorruptError, StoreNewerError), lambda: read_manifest(place.path))
+        found = refused((StoreCorruptError, StoreNewerError), read_manifest, place.path)
         if found is not None and found != manifest:
             raise Misbehaved(f"damaged, it reads as {found}")
 
@@ -142,7 +145,7 @@ def _report() -> Case:
 
     def run(data: bytes) -> None:
         place.file.write_bytes(data)
-        refused(RebuildError, lambda: read_report(place.path))
+        refused(RebuildError, read_report, place.path)
 
     return Case(draw, run, place.directory.cleanup)
 
@@ -157,7 +160,7 @@ def _log() -> Case:
     good = record(1, b"a" * 40) + record(2, b"b" * 20) + record(4, b"c") + record(1, b"")
 
     def run(data: bytes) -> None:
-        refused(StoreCorruptError, lambda: check_log(Path("MANIFEST-000001"), data))
+        refused(StoreCorruptError, check_log, Path("MANIFEST-000001"), data)
 
     return Case(lambda rng: some_bytes(rng, [good, good * 3]), run)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-
 from typing import Any
 
 from consumers.catalog_reading import MissingWriteIds, read_table
@@ -40,7 +39,10 @@ EVENTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("EpochStart", {"position": gtid(0), "reason": "first_start"}),
     ("TableVoid", {"table": "shop.items", "reason": "DDL"}),
     ("TableVoid", {"table": "*", "reason": "DDL"}),
-    ("TableSchema", {"table": "shop.items", "columns": _COLUMNS, "primary_key": ["id"], "cacheable": True, "reason": ""}),
+    (
+        "TableSchema",
+        {"table": "shop.items", "columns": _COLUMNS, "primary_key": ["id"], "cacheable": True, "reason": ""},
+    ),
     ("NameBinding", {"name": "d.t", "table_id": 7, "previous_name": ""}),
     ("NameBinding", {"name": "d.u", "table_id": 7, "previous_name": "d.t"}),
     ("TableImage", _TABLE | _IMAGE | {"change": "created"}),
@@ -80,7 +82,9 @@ def valid(rng: Rng, ordinal: int) -> bytes:
 def hostile_field(rng: Rng) -> Any:
     """A value of some Avro type, extreme."""
     numbers, texts = rng.choice(INTEGERS), rng.choice(TEXTS).encode("utf-8", "replace").decode()
-    return rng.choice((numbers, texts, texts.encode(), numbers, gtid(numbers), True, None, [], [numbers], [texts], [b""]))
+    return rng.choice(
+        (numbers, texts, texts.encode(), numbers, gtid(numbers), True, None, [], [numbers], [texts], [b""])
+    )
 
 
 def mutated(rng: Rng, ordinal: int, corpus: list[bytes]) -> bytes:
@@ -107,7 +111,7 @@ def _codec() -> Case:
 
     def run(message: bytes) -> None:
         row = read_single(message, len(prefix)) if message.startswith(prefix) else None
-        found = refused(CodecError, lambda: decode(message))
+        found = refused(CodecError, decode, message)
         if row is not None and read_long(row[5]) is not None and row[4].isascii() and found is None:
             raise Misbehaved(f"the short reader took {row} from what is no record")
         if found is None:
@@ -115,7 +119,7 @@ def _codec() -> Case:
         name, record = found
         if name not in RECORDS:
             raise Misbehaved(f"{name} is no record")
-        refused(CodecError, lambda: check(name, record))
+        refused(CodecError, check, name, record)
         if decode(encode(name, record)) != found and "nan" not in repr(record):
             raise Misbehaved(f"{name} is not what it is encoded to")
 
@@ -187,7 +191,7 @@ def _readable(partition: _Partition) -> None:
         elif name.startswith(CATALOG):
             _table_readable(head, value, demand)
         elif not name.startswith(META):
-            view = refused(UnicodeDecodeError, lambda: view_row(head, name, value))  # noqa: B023
+            view = refused(UnicodeDecodeError, view_row, head, name, value)
             if view is not None:
                 decide(demand, tag_of(view))
                 may_fill(head, name, value, gtid(5))
@@ -198,9 +202,9 @@ def _table_readable(head: Head, value: bytes, demand: Demand) -> None:
     lineage = head.lineages.get(state.shard)
     mark = Position.parse(lineage.watermark) if lineage and lineage.watermark else None
     listed = Demand(demand.vector, ValidWriteIdList.parse("d.t:2:2:2:"), state.table_id, given=True)
+    voids = sorted(head.voids.items())
     for each in (demand, listed):
-        voids = sorted(head.voids.items())
-        refused(MissingWriteIds, lambda each=each: read_table(value, each, mark, state.shard, state.epoch, voids))  # type: ignore[misc]
+        refused(MissingWriteIds, read_table, value, each, mark, state.shard, state.epoch, voids)
 
 
 def _goes_on(partition: _Partition) -> None:
@@ -244,7 +248,7 @@ def _resume() -> Case:
                 encoded.append(encode("SourceState", each))
             except (CodecError, AttributeError, TypeError):
                 continue  # what cannot be written cannot be read
-        refused(ResumeError, lambda: resume_point([decode(each)[1] for each in encoded]))
+        refused(ResumeError, resume_point, [decode(each)[1] for each in encoded])
 
     return Case(draw, run)
 
@@ -314,7 +318,7 @@ def _announcements() -> Case:
     owner = _Message(b"bank/1", json.dumps(good | {"keyspace": "bank", "partition": 1}).encode(), [])
 
     def run(message: Any) -> None:
-        reader._learn([message, owner])  # type: ignore[list-item]
+        reader._learn([message, owner])
         if reader.owner_of("bank", 1) is None:
             raise Misbehaved("a good announcement after it is not known")
 
