@@ -86,6 +86,7 @@ def _mutated(function: FunctionType, edits: list[Edit], name: str) -> CodeType:
 def all_mutations() -> list[Mutation]:
     """Every planted bug there is, the worlds' together."""
     from freshet.simulation.catalog.mutations import MUTATIONS as CATALOG
+    from freshet.simulation.processes.mutations import MUTATIONS as PROCESSES
     from freshet.simulation.rows.mutations import MUTATIONS as ROWS
 
-    return [*ROWS, *CATALOG]
+    return [*ROWS, *CATALOG, *PROCESSES]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from freshet.simulation.catalog.world import Catalog
 from freshet.simulation.engine import World
+from freshet.simulation.processes.world import Processes
 from freshet.simulation.rows.world import Rows
 from tokens.errors import FreshetError
 
@@ -16,7 +17,7 @@ class UnknownWorld(FreshetError):
 
 def all_worlds() -> dict[str, World]:
     """Every world, by name."""
-    worlds: tuple[World, ...] = (Rows(), Catalog())
+    worlds: tuple[World, ...] = (Rows(), Catalog(), Processes())
     return {world.name: world for world in worlds}
 
 

@@ -20,8 +20,13 @@ from stream.sources.mariadb.source import _Progress
 
 MARK: Final = 7
 """Stands for the fingerprint of the choice of tables."""
-LIMITS: Final = (Limits(rows_max=2, batch_bytes=2_000), Limits(rows_max=1, batch_bytes=90))
-"""Frames of two rows. Batches that hold some transactions, or about two rows: then transactions are split."""
+LIMITS: Final = (
+    Limits(rows_max=2, batch_bytes=2_000),
+    Limits(rows_max=1, batch_bytes=90),
+    Limits(rows_max=1, batch_bytes=2_000),
+)
+"""Frames of two rows, batches of some transactions; batches of a row or two, so that transactions are split; frames of
+one row, many in a batch."""
 
 
 class Ending(IntEnum):

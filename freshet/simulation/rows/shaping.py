@@ -173,7 +173,7 @@ def random_history(rng: Random) -> History:
     share = 0.1 + 0.5 * pick()
     kinds.update({name: kind for name, kind in SPICE.items() if pick() < share})
     names = list(kinds)
-    ops: History = [("world", *(int(pick() < share) for share in (0.3, 0.2, 0.25, 0.3)))]
+    ops: History = [("world", *(int(pick() < share) for share in (0.3, 0.2, 0.25)), rng.choice((0, 0, 1, 2)))]
     if pick() < 0.85:
         ops += [("publish", 0, 0, 0, 0), ("publish", 1, 0, 0, 0), ("sync", 0), ("sync", 1)]
     motif = rng.choice(MOTIFS) if pick() < 0.5 else ()

@@ -32,7 +32,7 @@ class RowWorld:
         self.tracing = trace
         self.topic = Topic(Layout(1 + partitions % 2))
         self.sources = [Source(shard, 1 + domains % 2) for shard in range(1 + shards % 2)]
-        self.publishers = [Publishing(self.topic, source, LIMITS[limits % 2]) for source in self.sources]
+        self.publishers = [Publishing(self.topic, source, LIMITS[limits % 3]) for source in self.sources]
         count = self.topic.layout.partitions
         self.owners = [[OwnedPartition(self.topic, number) for number in range(count)] for _ in range(OWNERS)]
         self.fronts = [Epochs() for _ in range(FRONTS)]

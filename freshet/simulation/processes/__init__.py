@@ -1,0 +1,1 @@
+"""The world of processes: folds of one topic that crash, pause, restart, are rebuilt, or begin at a checkpoint."""
