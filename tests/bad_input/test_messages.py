@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +76,16 @@ def letters(bootstrap: str, keyspace: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in said.stdout.splitlines()]
 
 
+@contextmanager
+def consuming(bootstrap: str, feed: Feed, directory: Path) -> Iterator[tuple[ConsumeProcess, str]]:
+    """A consumer that has folded all that was fed, and its owner's address."""
+    feed.flush()
+    with ConsumeProcess(bootstrap, feed.keyspace, directory / "data") as process:
+        address = process.ready()
+        until(lambda: caught_up(bootstrap, feed.keyspace, address), "caught up")
+        yield process, address
+
+
 def value_of(address: str, feed: Feed, number: int, epoch: int = 1) -> tuple[str, bytes | None]:
     """Freshness and image of a key for a session that has seen everything."""
     with OwnerConnection(address) as owner:
@@ -93,10 +105,7 @@ def test_every_message_that_cannot_be_is_kept_with_its_code_and_stops_nobody(
         feed.put(0, message)
     feed.put(0, encode("RowFrame", row(feed, 5)))
     feed.mark()
-    feed.flush()
-    with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as process:
-        address = process.ready()
-        until(lambda: caught_up(kafka, keyspace_name, address), "caught up")
+    with consuming(kafka, feed, tmp_path) as (process, address):
         assert value_of(address, feed, 5) == ("fresh", b'{"n":5}')
         assert process.terminate() == 0
         assert not any("Traceback" in line["event"] for line in process.lines())
@@ -116,10 +125,7 @@ def test_a_message_that_cannot_be_read_voids_what_it_may_have_touched(
     feed.put(0, b"garbage")
     feed.put(0, encode("RowFrame", row(feed, 6)))
     feed.mark()
-    feed.flush()
-    with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as process:
-        address = process.ready()
-        until(lambda: caught_up(kafka, keyspace_name, address), "caught up")
+    with consuming(kafka, feed, tmp_path) as (_, address):
         assert value_of(address, feed, 5) == ("unknown", None)
         assert value_of(address, feed, 6) == ("fresh", b'{"n":6}')
 
@@ -134,10 +140,7 @@ def test_a_message_of_twenty_megabytes_is_a_dead_letter_too(kafka: str, keyspace
     assert compressing.flush(30) == 0
     feed.put(0, encode("RowFrame", row(feed, 5)))
     feed.mark()
-    feed.flush()
-    with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as process:
-        address = process.ready()
-        until(lambda: caught_up(kafka, keyspace_name, address), "caught up")
+    with consuming(kafka, feed, tmp_path) as (_, address):
         assert value_of(address, feed, 5) == ("fresh", b'{"n":5}')
     [letter] = letters(kafka, keyspace_name)
     assert (letter["code"], letter["size"]) == ("not_freshet", 20 * MIB)
@@ -154,10 +157,7 @@ def test_an_event_older_than_the_state_changes_nothing(kafka: str, keyspace_name
     feed.put(0, encode("RowFrame", old | {"epoch": 2}))
     feed.put(0, encode("RowFrame", old | {"epoch": 1, "ordinal": 10_000}))
     feed.put(0, encode("Marker", end | {"low_water": gtid(0), "layout": feed.layout, "whole": True}))
-    feed.flush()
-    with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as process:
-        address = process.ready()
-        until(lambda: caught_up(kafka, keyspace_name, address), "caught up")
+    with consuming(kafka, feed, tmp_path) as (_, address):
         assert value_of(address, feed, 5, epoch=2) == ("fresh", b'{"n":5}')
     assert [each["code"] for each in letters(kafka, keyspace_name)] == ["older_epoch"]
 
@@ -170,10 +170,7 @@ def test_a_commit_without_its_transaction_is_taken_at_its_word(kafka: str, keysp
         feed.send(0, "CommitTxn", gtid=gtid(feed.ordinal), timestamp=1, txn=77, write_ids=pairs)
     feed.put(0, encode("RowFrame", row(feed, 5)))
     feed.mark()
-    feed.flush()
-    with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as process:
-        address = process.ready()
-        until(lambda: caught_up(kafka, keyspace_name, address), "caught up")
+    with consuming(kafka, feed, tmp_path) as (process, address):
         assert value_of(address, feed, 5) == ("fresh", b'{"n":5}')
         assert process.terminate() == 0
     assert letters(kafka, keyspace_name) == []
