@@ -342,6 +342,7 @@ def test_two_processes_never_share_a_data_directory(kafka: str, keyspace_name: s
             assert any("error[store_locked]" in line["event"] for line in second.lines())
         with OwnerConnection(address) as owner:
             assert owner.status().partitions
+        assert not first.lines("partition released"), "the second one must not join the group in the first one's name"
         assert first.terminate() == 0
 
 
