@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,6 +32,7 @@ def test_no_answer_is_wrong_whatever_fails(capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.timeout(600)
 def test_a_consumer_frozen_for_longer_than_its_group_waits_never_answers_with_what_it_no_longer_knows(
     capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
     """Another one takes its partitions over; thawed, it still thinks that it owns them, and fronts may still ask it."""
     frozen = [
@@ -36,5 +40,32 @@ def test_a_consumer_frozen_for_longer_than_its_group_waits_never_answers_with_wh
         Fault(30.0, "consume-2", "pause", 15.0, 0.0),
         Fault(34.0, "serve>kafka", "hole", 20.0, 0.0),  # the front doesn't hear who took over
     ]
-    findings = run_faults(60.0, 11, faults=frozen, consumers=2)
+    findings = run_faults(60.0, 11, faults=frozen, consumers=2, directory=tmp_path)
     assert findings.passed, f"{capsys.readouterr().out}\n{summary(findings)}"
+    for role in ("consume", "consume-2"):
+        taken = {line["partition"] for line in logged(tmp_path / f"{role}.log") if line["event"] == "partition taken"}
+        assert len(taken) == 6, f"{role} never had all partitions: {taken}"
+
+
+def logged(log_file: Path) -> list[dict[str, Any]]:
+    """The lines of one of our logs."""
+    return [json.loads(line) for line in log_file.read_text().splitlines() if line.startswith("{")]
+
+
+LIAR = """
+import consumers.answering
+from tokens import Freshness
+consumers.answering.decide = lambda demand, tag: (Freshness.FRESH, "because I say so")
+"""
+
+
+@pytest.mark.timeout(600)
+def test_an_owner_that_calls_everything_fresh_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The judges are no decoration: without the comparator there are wrong answers, and the run fails."""
+    (tmp_path / "lie").mkdir()
+    (tmp_path / "lie" / "sitecustomize.py").write_text(LIAR)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "lie"))
+    slow = [Fault(2.0, "consume>kafka", "latency", 8.0, 1.0)]
+    findings = run_faults(12.0, 5, faults=slow, directory=tmp_path)
+    assert findings.wrong
+    assert not findings.passed
