@@ -51,5 +51,5 @@ test: setup ## All tests, on real servers
 bench: setup ## Measure on this machine
 	$(BIN)/python -m benchmarks
 
-soak: setup ## Run for a long time with faults (SOAK_SECONDS)
+soak: setup ## Real servers under random faults, every answer judged (SOAK_MINUTES=30 SOAK_SEED=…)
 	$(BIN)/python -m benchmarks.soak
