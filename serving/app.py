@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
-from fastapi.responses import Response
+from fastapi.responses import PlainTextResponse, Response
 from starlette.exceptions import HTTPException
 
 from serving.answers import LocationAnswer, problem_bytes
@@ -19,7 +19,7 @@ from serving.errors import ReadError
 from serving.guard import App, Guard, Limits, Receive, Scope, Send, read_body, send_json
 from serving.locations import Locations
 from serving.metrics import FrontMetrics
-from serving.openapi import add_reads
+from serving.openapi import PROBLEM, add_reads
 from serving.query import (
     ROW_PARAMETERS,
     TABLE_PARAMETERS,
@@ -151,7 +151,9 @@ class Reads:
 
 def _require(scope: Scope, method: str) -> None:
     if scope["method"] != method:
-        raise ReadError("method_not_allowed", f"{scope['method']} is not served at {scope['path']}, {method} is")
+        refusal = ReadError("method_not_allowed", f"{scope['method']} is not served at {scope['path']}, {method} is")
+        refusal.allow = method
+        raise refusal
 
 
 def _rest(front: Front) -> FastAPI:
@@ -188,8 +190,8 @@ def _rest(front: Front) -> FastAPI:
     return app
 
 
-def _json(body: bytes, status: int = 200) -> Response:
-    return Response(body, status, media_type="application/json")
+def _json(body: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(body, status, headers, media_type="application/json")
 
 
 def _add_routes(app: FastAPI, front: Front) -> None:
@@ -202,7 +204,7 @@ def _add_routes(app: FastAPI, front: Front) -> None:
         "/readyz",
         tags=["operations"],
         summary="Has every partition had an owner that was caught up?",
-        responses={503: {"description": "`not_ready`, and what is missing."}},
+        responses={503: {"description": "`not_ready`, and what is missing.", **PROBLEM}},
     )
     async def readyz() -> Response:
         """200 once each partition of each keyspace had an owner that reached the topic's end as of its own start."""
@@ -212,7 +214,12 @@ def _add_routes(app: FastAPI, front: Front) -> None:
             raise ReadError("not_ready", f"not caught up: {'; '.join(missing)}", hint="`freshet lag` shows how far")
         return _json(b'{"status":"ready"}')
 
-    @app.get("/metrics", tags=["operations"], summary="Prometheus metrics.")
+    @app.get(
+        "/metrics",
+        tags=["operations"],
+        summary="Prometheus metrics.",
+        response_class=PlainTextResponse,
+    )
     async def metrics() -> Response:
         """In Prometheus' text format."""
         return Response(front.metrics.exposition(), media_type="text/plain; version=0.0.4; charset=utf-8")
@@ -225,8 +232,9 @@ def _add_routes(app: FastAPI, front: Front) -> None:
             200: {
                 "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{LocationAnswer.__name__}"}}}
             },
-            404: {"description": "`unknown_keyspace`, or no such partition."},
-            503: {"description": "`no_owner`."},
+            400: {"description": "`bad_parameter`.", **PROBLEM},
+            404: {"description": "`unknown_keyspace`, or no such partition.", **PROBLEM},
+            503: {"description": "`no_owner`.", **PROBLEM},
         },
     )
     async def location(keyspace: str, partition: int) -> Response:
@@ -242,7 +250,8 @@ def _add_errors(app: FastAPI) -> None:
     async def http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         code = {404: "unknown_path", 405: "method_not_allowed"}.get(error.status_code, "bad_parameter")
-        return _json(problem_bytes(ReadError(code, f"{request.url.path}: {error.detail}")), error.status_code)
+        problem = ReadError(code, f"{request.url.path}: {error.detail}")
+        return _json(problem_bytes(problem), error.status_code, error.headers)
 
     async def invalid(_: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)

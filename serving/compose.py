@@ -11,6 +11,7 @@ import structlog
 import uvicorn
 
 from serving.app import Closer, Front, make_app
+from serving.connection import BoundedConnection
 from serving.fills import Fills
 from serving.guard import Limits, refuse_open_listen
 from serving.locations import Locations
@@ -98,7 +99,8 @@ def make_server(front: Front, host: str, port: int) -> FrontServer:
         host=host,
         port=port,
         loop="uvloop",
-        http="httptools",
+        http=BoundedConnection,
+        ws="none",
         access_log=False,
         log_config=None,
         log_level="warning",

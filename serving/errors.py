@@ -5,6 +5,7 @@ from __future__ import annotations
 from tokens.errors import FreshetError
 
 STATUS_OF_CODE: dict[str, int] = {
+    "bad_request": 400,
     "bad_token": 400,
     "bad_key": 400,
     "bad_parameter": 400,
@@ -17,12 +18,14 @@ STATUS_OF_CODE: dict[str, int] = {
     "unknown_keyspace": 404,
     "unknown_table": 404,
     "method_not_allowed": 405,
+    "request_timeout": 408,
     "history_lost": 409,
     "table_id_changed": 409,
     "body_too_large": 413,
     "too_many_keys": 413,
     "request_too_long": 414,
     "too_many_requests": 429,
+    "head_too_large": 431,
     "internal": 500,
     "not_ready": 503,
     "no_owner": 503,
@@ -34,6 +37,9 @@ STATUS_OF_CODE: dict[str, int] = {
 
 HINTS: dict[str, str] = {
     "bad_token": "send the token of an earlier answer unchanged, percent-encoded; leave it out for a first read",
+    "bad_request": "send HTTP/1.1, with names and values percent-encoded",
+    "request_timeout": "send a request's head in one go",
+    "head_too_large": "send long demands in the body of a batch",
     "bad_parameter": "the parameters of each path are described at /openapi.json",
     "bad_body": "the body is JSON in UTF-8, as described at /openapi.json",
     "not_found": "it is known not to exist at the source",
@@ -69,6 +75,8 @@ class ReadError(FreshetError):
     def __init__(self, code: str, message: str, *, hint: str = "", token: str | None = None) -> None:
         super().__init__(message, hint=hint or HINTS.get(code, ""), code=code)
         self.token = token
+        self.allow = ""
+        """The methods that are served, where another one was asked for."""
 
     @property
     def status(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import ipaddress
 import secrets
@@ -24,6 +25,9 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _log = structlog.get_logger(__name__)
+
+BODY_TIMEOUT_S = 30.0
+"""Between two pieces of a request's body: who waits for one holds a place among those in flight."""
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 """Answered without a bearer token and beyond the in-flight limit: they tell no data, and must answer under load."""
@@ -137,7 +141,6 @@ _JSON = (b"content-type", b"application/json")
 _EXTRA_HEADERS: dict[str, tuple[tuple[bytes, bytes], ...]] = {
     "unauthorized": ((b"www-authenticate", b"Bearer"),),
     "too_many_requests": ((b"retry-after", b"1"),),
-    "method_not_allowed": ((b"allow", b"GET, POST"),),
 }
 
 
@@ -150,7 +153,8 @@ async def send_json(send: Send, status: int, body: bytes, extra: tuple[tuple[byt
 
 async def send_problem(send: Send, error: ReadError) -> None:
     """The answer to a read that isn't answered."""
-    await send_json(send, error.status, problem_bytes(error), _EXTRA_HEADERS.get(error.code, ()))
+    extra = ((b"allow", error.allow.encode()),) if error.allow else _EXTRA_HEADERS.get(error.code, ())
+    await send_json(send, error.status, problem_bytes(error), extra)
 
 
 async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
@@ -161,7 +165,11 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
             raise refusal
     body = bytearray()
     while True:
-        message = await receive()
+        try:
+            async with asyncio.timeout(BODY_TIMEOUT_S):
+                message = await receive()
+        except TimeoutError:
+            raise ReadError("request_timeout", f"nothing of the body came for {BODY_TIMEOUT_S:g} s") from None
         if message["type"] == "http.disconnect":
             raise ReadError("bad_body", "the connection ended before the body did")
         body += message.get("body", b"")

@@ -23,12 +23,18 @@ _TYPES = (
 )
 _REF = "#/components/schemas/{name}"
 
+PROBLEM: JsonObject = {"content": {"application/json": {"schema": {"$ref": _REF.format(name="Problem")}}}}
+"""The content of a response that is no answer, for routes that FastAPI describes."""
+
 _ERRORS = {
-    "400": "The request is wrong: `bad_token`, `bad_key`, `bad_parameter`, `bad_body`, `missing_write_ids`, "
+    "400": "The request is wrong: `bad_token`, `bad_key`, `bad_parameter`, `bad_body`, `bad_request`, `missing_write_ids`, "
     "`bad_write_ids`.",
     "401": "`unauthorized`: no valid bearer token.",
     "409": "`history_lost`: the source lost what the token had seen; go on with the `token` of this answer. "
     "`table_id_changed`: the table was dropped and created again.",
+    "408": "`request_timeout`: the rest of the request did not come.",
+    "414": "`request_too_long`: the URL.",
+    "431": "`head_too_large`: the headers.",
     "413": "`body_too_large`, `too_many_keys`.",
     "429": "`too_many_requests`: try again shortly.",
     "500": "`internal`: an unexpected error, with an incident id that is in the server's log.",
@@ -45,7 +51,11 @@ def add_reads(described: JsonObject) -> JsonObject:
     known.setdefault("securitySchemes", {})["bearer"] = {"type": "http", "scheme": "bearer"}
     described["security"] = [{}, {"bearer": []}]
     reference = dict(zip((kind.__name__ for kind in _TYPES), schemas, strict=True))
-    described.setdefault("paths", {}).update(_paths(reference))
+    paths = described.setdefault("paths", {})
+    for methods in paths.values():
+        for operation in methods.values():
+            operation["responses"].pop("422", None)  # what FastAPI refuses is answered with 400 here
+    paths.update(_paths(reference))
     return described
 
 
@@ -124,15 +134,19 @@ def _path(name: str, text: str = "") -> JsonObject:
     return {"name": name, "in": "path", "required": True, "description": text, "schema": {"type": "string"}}
 
 
-def _query(name: str, text: str, kind: str = "string", default: object = None) -> JsonObject:
+def _query(
+    name: str, text: str, kind: str = "string", default: object = None, maximum: int | None = None
+) -> JsonObject:
     schema: JsonObject = {"type": kind}
+    if maximum is not None:
+        schema |= {"minimum": 0, "maximum": maximum}
     if default is not None:
         schema["default"] = default
     return {"name": name, "in": "query", "required": False, "description": text, "schema": schema}
 
 
 _TOKEN = _query("token", "The session's vector: the `token` of its last answer.")
-_WAIT = _query("max_wait_ms", "How long to wait for the token's position before asking the source.", "integer", 0)
+_WAIT = _query("max_wait_ms", "How long to wait for the token's position before asking the source.", "integer", 0, 10**10 - 1)
 
 
 def _row_parameters() -> list[JsonObject]:
@@ -153,7 +167,7 @@ def _table_parameters() -> list[JsonObject]:
         _path("table"),
         _query("catalog", "The catalog's name.", default="hive"),
         _query("valid_write_ids", "The reader's ValidWriteIdList, as Hive writes it."),
-        _query("table_id", "The table's id; 0 means not given.", "integer"),
+        _query("table_id", "The table's id; 0 means not given.", "integer", maximum=2**63 - 1),
         _TOKEN,
         _WAIT,
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
@@ -158,6 +158,9 @@ def table_wanted(catalog: str, db: str, table: str, write_ids: str | None, table
     return TableWanted(catalog, db, table, parsed, number)
 
 
+_Milliseconds = Annotated[int, msgspec.Meta(ge=0, le=10**10 - 1)]
+
+
 class _RowKeyBody(msgspec.Struct, forbid_unknown_fields=True):
     table: str
     pk: str | int | list[str | int]
@@ -166,9 +169,9 @@ class _RowKeyBody(msgspec.Struct, forbid_unknown_fields=True):
 class RowBatchBody(msgspec.Struct, forbid_unknown_fields=True):
     """Body of a row batch. ``pk``: text as in a path, or the key columns' values as a list."""
 
-    keys: list[_RowKeyBody]
+    keys: Annotated[list[_RowKeyBody], msgspec.Meta(min_length=1)]
     token: str | None = None
-    max_wait_ms: int | None = None
+    max_wait_ms: _Milliseconds | None = None
 
 
 class _TableBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -176,15 +179,15 @@ class _TableBody(msgspec.Struct, forbid_unknown_fields=True):
     table: str
     catalog: str = "hive"
     valid_write_ids: str | None = None
-    table_id: int = 0
+    table_id: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
 
 
 class TableBatchBody(msgspec.Struct, forbid_unknown_fields=True):
     """Body of a table batch."""
 
-    tables: list[_TableBody]
+    tables: Annotated[list[_TableBody], msgspec.Meta(min_length=1)]
     token: str | None = None
-    max_wait_ms: int | None = None
+    max_wait_ms: _Milliseconds | None = None
 
 
 _row_batch = msgspec.json.Decoder(RowBatchBody)

@@ -18,7 +18,9 @@ from tests.fuzz.mutate import Rng
 from tokens.errors import LINE_CHARS_MAX, FreshetError
 
 DEADLINE_S = 5.0
-"""For one input, whatever it is; most take microseconds. Generous, as the machine may be busy."""
+"""Of processor time, for one input, whatever it is; most take microseconds."""
+PATIENCE_S = 60.0
+"""Of wall time, for an input that waits for something; the machine may be busy."""
 MESSAGE_CHARS_MAX = LINE_CHARS_MAX * 10
 """A message of that many characters that are shown escaped."""
 T = TypeVar("T")
@@ -87,7 +89,7 @@ class Outcome:
 def refused(
     allowed: type[BaseException] | tuple[type[BaseException], ...], act: Callable[..., T], *arguments: Any
 ) -> T | None:
-    """What ``act`` returns for ``arguments``; None where it refuses as documented: an ``allowed`` error, and a good one."""
+    """What ``act`` returns for ``arguments``; None where it refuses with an ``allowed`` error, and a good one."""
     try:
         return act(*arguments)
     except allowed as error:
@@ -118,7 +120,7 @@ def run(
 ) -> Outcome:
     """Runs ``count`` inputs (fewer when ``seconds`` are over), and stops at the first that misbehaves."""
     case = target.build()
-    before = signal.signal(signal.SIGALRM, _overdue)
+    before = signal.signal(signal.SIGALRM, _overdue), signal.signal(signal.SIGPROF, _overdue)
     started = time.monotonic()
     done, failure = 0, None
     try:
@@ -127,21 +129,27 @@ def run(
             drawn = case.draw(rng)
             done += 1
             try:
-                signal.setitimer(signal.ITIMER_REAL, deadline_s)
+                _watch(deadline_s, PATIENCE_S)
                 case.run(drawn)
-                signal.setitimer(signal.ITIMER_REAL, 0)
+                _watch(0, 0)
             except (Exception, Overdue):  # noqa: BLE001 - whatever it is, it is the finding
-                signal.setitimer(signal.ITIMER_REAL, 0)
+                _watch(0, 0)
                 failure = Failure(target.name, seed, number, shown(drawn), _trace())
                 break
             if seconds is not None and not done & 63 and time.monotonic() - started > seconds:
                 break
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        _watch(0, 0)
+        signal.signal(signal.SIGALRM, before[0])
+        signal.signal(signal.SIGPROF, before[1])
         case.close()
     memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     return Outcome(target.name, done, time.monotonic() - started, memory_mb, failure)
+
+
+def _watch(cpu_s: float, wall_s: float) -> None:
+    signal.setitimer(signal.ITIMER_PROF, cpu_s)
+    signal.setitimer(signal.ITIMER_REAL, wall_s)
 
 
 def _overdue(*_: Any) -> None:

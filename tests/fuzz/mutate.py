@@ -15,6 +15,7 @@ INTEGERS = (
     *(-128, -32_768, -(2**31), -(2**63)),
 )
 WIDE_INTEGERS = (*INTEGERS, 2**63, 2**64 - 1, 2**64, -(2**63) - 1, 10**30, 10**400, 10**4_000)
+BYTES_MAX = 1 << 20
 FLOATS = (0.0, -0.0, 1.5, 1e308, -1e308, 5e-324, float("inf"), float("-inf"), float("nan"))
 UNICODE = (
     *("\0", "\n", "\r", "\u2028", "\x85", "\x1b[31m", "\x7f", "\ufeff", "\u202e", "\u0130", "ß", "ſ"),
@@ -129,7 +130,7 @@ def some_bytes(rng: Rng, corpus: Sequence[bytes]) -> bytes:
             data += rng.choice(corpus)
         if data:
             rng.choice(_BYTE_OPERATIONS)(rng, data, corpus)
-    return bytes(data)
+    return bytes(data[:BYTES_MAX])
 
 
 def some_text(rng: Rng, corpus: Sequence[str], pieces: Sequence[str] = ()) -> str:
@@ -222,7 +223,7 @@ def _change_one(rng: Rng, value: Any, odd: Callable[[Rng], Any]) -> Any:
             case 0:
                 return value[:at] + value[at + 1 :]
             case 1:
-                return value[:at] + [value[at]] * rng.choice((2, 100)) + value[at + 1 :]
+                return value[:at] + [value[at]] * rng.choice((2, 10)) + value[at + 1 :]
             case _:
                 return [*value[:at], _change_one(rng, value[at], odd), *value[at + 1 :]]
     if isinstance(value, str) and rng.random() < 0.5:

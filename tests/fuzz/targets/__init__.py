@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.fuzz.engine import Target
-from tests.fuzz.targets import binlog, hive, serving, settings, store, tokens, wire
+from tests.fuzz.targets import binlog, hive, http, owner, serving, settings, store, tokens, wire
 
 TARGETS: tuple[Target, ...] = tuple(
-    target for module in (tokens, settings, wire, store, hive, binlog, serving) for target in module.TARGETS
+    target for module in (tokens, settings, wire, store, hive, binlog, owner, serving, http) for target in module.TARGETS
 )
