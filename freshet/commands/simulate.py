@@ -68,7 +68,7 @@ def _print(report: Report) -> None:
     rate = report.histories / report.seconds if report.seconds else 0
     empty, cells = report.empty(world), len(world.faults) * len(world.states)
     outcome = "no rule broken" if report.failure is None else f"{report.failure.violation.rule!r} broken"
-    typer.echo(f"{report.world}: {report.histories} histories of seed {report.seed}, {rate:,.0f}/s, {outcome}")
+    typer.echo(f"{report.world}: {report.histories} histories of seed {report.seed}, {rate:,.0f}/s a core, {outcome}")
     typer.echo("  " + ", ".join(f"{count} × {name}" for name, count in report.answers.most_common()))
     typer.echo(f"  faults × states met: {cells - len(empty)} of {cells}")
     for fault, state in empty[:EMPTY_SHOWN]:

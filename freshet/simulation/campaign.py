@@ -6,7 +6,6 @@ import multiprocessing
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from time import perf_counter
 from typing import Any, Final
 
 from freshet.simulation.engine import Failure, History, Report, run_many, run_one
@@ -71,10 +70,8 @@ def simulate(
 ) -> Report:
     """Runs ``histories`` of a world from number ``first`` on; ``shown`` sees the sum after each slice."""
     total = Report(world, seed)
-    started = perf_counter()
     for part in _slices(world, seed, first, histories, jobs):
         total.add(part)
-        total.seconds = perf_counter() - started
         shown(total)
         if total.failure is not None:
             break

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
 from random import Random
-from time import perf_counter
+from time import process_time
 from typing import Protocol
 
 from consumers import fold
@@ -84,6 +84,7 @@ class Report:
     seed: int
     histories: int = 0
     seconds: float = 0.0
+    """Of processor time, over all processes: what else the machine does is not counted."""
     failure: Failure | None = None
     met: Counter[Cell] = field(default_factory=Counter)
     answers: Counter[str] = field(default_factory=Counter)
@@ -137,7 +138,7 @@ def run_many(
 ) -> Report:
     """Runs histories until one fails. ``during`` is entered around all of them (a mutation)."""
     report = Report(world.name, seed)
-    started = perf_counter()
+    started = process_time()
     with during or nullcontext(), remembered_decoding():
         for number in numbers:
             ops = history_of(world, seed, number)
@@ -151,5 +152,5 @@ def run_many(
             if report.histories == FROZEN_AFTER:
                 gc.collect()
                 gc.freeze()
-    report.seconds = perf_counter() - started
+    report.seconds = process_time() - started
     return report

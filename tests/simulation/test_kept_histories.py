@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from freshet.simulation.catalog.world import Catalog
 from freshet.simulation.engine import History, run_one
 from freshet.simulation.rows.world import Rows
 
@@ -12,6 +13,45 @@ ROWS: dict[str, History] = {
         ("publish", 0, 0, 1, 1),
         ("write", 0, 0, 0),
     ],
+    "an entry of a new epoch is read before the head that begins the epoch is visible": [
+        ("write", 0, 0, 0),
+        ("publish", 0, 0, 0, 0),
+        ("sync", 0),
+        ("restore", 0, 0, 0),
+        ("txn", 0, 0, 0),
+        ("publish", 0, 1, 0, 0),
+        ("fold and read", 0, 0, 0, 0, 0),
+    ],
+    "a key of a second shard is read where only the first shard is known": [
+        ("world", 0, 1, 0, 0),
+        ("publish", 0, 0, 0, 0),
+        ("sync", 0),
+        ("write", 0, 1, 0),
+        ("read", 0, 4, 0, 0, 0),
+        ("write", 1, 1, 0),
+        ("read", 1, 4, 0, 0, 2),
+    ],
+}
+CATALOG: dict[str, History] = {
+    "a catalog is first published after its cleaner has forgotten the last write id": [
+        ("create", 0, 0),
+        ("open",),
+        ("allocate", 0, 0),
+        ("finish", 0, 0),
+        ("clean",),
+    ],
+    "a publisher dies among the names that it publishes again, and then every table is dropped": [
+        ("world", 0, 0, 1),
+        ("create", 0, 0),
+        ("create", 1, 0),
+        ("publish", 4, 0, 0),
+        ("die",),
+        ("publish", 0, 2, 1),
+        ("drop", 0, 0),
+        ("drop", 1, 0),
+        ("publish", 4, 0, 0),
+        ("create", 0, 0),
+    ],
 }
 
 
@@ -19,3 +59,9 @@ ROWS: dict[str, History] = {
 def test_a_history_that_once_broke_a_rule_of_rows_breaks_none(ops: History) -> None:
     """What the simulator has found once is not lost again."""
     assert run_one(Rows(), ops).violations == []
+
+
+@pytest.mark.parametrize("ops", CATALOG.values(), ids=CATALOG)
+def test_a_history_that_once_broke_a_rule_of_tables_breaks_none(ops: History) -> None:
+    """The same for the world of catalog tables."""
+    assert run_one(Catalog(), ops).violations == []

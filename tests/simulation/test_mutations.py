@@ -9,6 +9,8 @@ from freshet.simulation.mutations import Mutation, all_mutations
 
 HISTORIES_MAX = 10_000
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("mutation", all_mutations(), ids=lambda mutation: mutation.name)
 def test_a_planted_bug_is_caught(mutation: Mutation) -> None:

@@ -106,9 +106,10 @@ def test_the_command_fails_where_a_planted_bug_survives() -> None:
     assert "SURVIVED" in found.stdout
 
 
+@pytest.mark.slow
 def test_several_processes_find_what_one_finds() -> None:
     """``--jobs`` changes the speed and nothing else."""
-    one, two = simulate("rows", 4, 1_000), simulate("rows", 4, 1_000, jobs=2)
+    one, two = simulate("processes", 4, 600), simulate("processes", 4, 600, jobs=2)
     assert (one.met, one.answers, one.histories) == (two.met, two.answers, two.histories)
 
 

@@ -248,7 +248,9 @@ class CatalogWorld:
             self.complain(EXPLAINS, f"a transactional table was answered without its id: {found.why}")
         if found is not None and found.served:
             session.vector = Vector.parse(advanced(token, found.shard, found.epoch, found.hi))
-            self._judge(session, lists, found.image, "cache", found.freshness, found.why, found.hi)
+            self._judge(
+                session, lists, found.image, "fill" if found.filled else "cache", found.freshness, found.why, found.hi
+            )
             return True
         self._through(session, lists, owned, found, demand, late=late)
         return False
@@ -340,6 +342,7 @@ class CatalogWorld:
                 self.complain(UNCOMMITTED, f"{what}: written by transaction {table.staged[0]}, which is open")
             return
         writer = store.writer_of.get(image or b"", 0)
+        # A fill is what the metastore itself answers, until the write that it may hold is folded; ABORT undoes nothing.
         known = store.history.written.get(image or b"", 0) > self.publisher.began
         if not store.undoes and served == "cache" and known and store.txns.get(writer) == OPEN:
             self.complain(UNCOMMITTED, f"{what}: its writer, transaction {writer}, is open")

@@ -175,7 +175,7 @@ def random_history(rng: Random) -> History:
     names = list(kinds)
     ops: History = [("world", *(int(pick() < share) for share in (0.3, 0.2, 0.25)), rng.choice((0, 0, 1, 2)))]
     if pick() < 0.85:
-        ops += [("publish", 0, 0, 0, 0), ("publish", 1, 0, 0, 0), ("sync", 0), ("sync", 1)]
+        ops += [("publish", shard, 0, 0, 0) for shard in range(1 + int(ops[0][2]))] + [("sync", 0), ("sync", 1)]
     motif = rng.choice(MOTIFS) if pick() < 0.5 else ()
     count = 5 + int(pick() * 15)
     at = int(pick() * count) if motif else -1

@@ -472,7 +472,8 @@ class RowWorld:
             if publisher.split and publisher.framer is None:
                 self._void(publisher.source.shard)
             publisher.run(len(publisher.source.binlog), Ending.WELL, 0)
-            publisher.run(0, Ending.WELL, 0)
+            if self.blemished:
+                publisher.run(0, Ending.WELL, 0)  # the marker that voids wait for
         self.say("it is quiet: everything is published and folded")
         self.tracing = False
         for owned in (each for owner in self.owners for each in owner):
