@@ -25,11 +25,12 @@ ROWS: dict[str, History] = {
     "a key of a second shard is read where only the first shard is known": [
         ("world", 0, 1, 0, 0),
         ("publish", 0, 0, 0, 0),
+        ("sync", 1),
+        ("publish", 1, 0, 0, 0),
         ("sync", 0),
-        ("write", 0, 1, 0),
-        ("read", 0, 4, 0, 0, 0),
+        ("read", 0, 4, 1, 0, 0),
         ("write", 1, 1, 0),
-        ("read", 1, 4, 0, 0, 2),
+        ("read", 1, 4, 1, 0, 2),
     ],
 }
 CATALOG: dict[str, History] = {
