@@ -18,7 +18,9 @@ def main() -> None:
     """Serves until it is told to end."""
     logging.disable(logging.CRITICAL)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    front = make_front([RowSpace("shop", Layout(4), "shop"), TableSpace("hive", Layout(2))], lambda _ks, _partition: None)
+    front = make_front(
+        [RowSpace("shop", Layout(4), "shop"), TableSpace("hive", Layout(2))], lambda _ks, _partition: None
+    )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(make_server(front, "127.0.0.1", int(sys.argv[1])).serve())
 

@@ -6,5 +6,7 @@ from tests.fuzz.engine import Target
 from tests.fuzz.targets import binlog, hive, http, owner, serving, settings, store, tokens, wire
 
 TARGETS: tuple[Target, ...] = tuple(
-    target for module in (tokens, settings, wire, store, hive, binlog, owner, serving, http) for target in module.TARGETS
+    target
+    for module in (tokens, settings, wire, store, hive, binlog, owner, serving, http)
+    for target in module.TARGETS
 )

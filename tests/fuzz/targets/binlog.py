@@ -169,7 +169,7 @@ def _statements() -> Case:
     return Case(lambda rng: some_text(rng, STATEMENTS, PIECES), run)
 
 
-class _Dump:
+class Recorded:
     """Recorded events in the place of a server's, then its end."""
 
     def __init__(self, given: Sequence[bytes]) -> None:
@@ -202,7 +202,7 @@ def _stream() -> Case:
         return [event for event in found if len(event) >= HEADER_SIZE]  # the connection refuses shorter ones
 
     def run(given: list[bytes]) -> None:
-        reader = BinlogReader(_Dump(given), known, "MariaDB/0-1-1")  # type: ignore[arg-type]
+        reader = BinlogReader(Recorded(given), known, "MariaDB/0-1-1")  # type: ignore[arg-type]
         refused(FreshetError, _read_all, reader)
 
     return Case(draw, run)

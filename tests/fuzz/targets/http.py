@@ -20,8 +20,25 @@ QUIET_S = 0.03
 START_S = 20.0
 ANSWER_TIMEOUT_S = 5.0
 PIECES = (
-    *(b"\r\n", b"\n", b"\r", b"\0", b"\r\n\r\n", b" HTTP/1.1", b"HTTP/9.9", b"GET ", b"CONNECT ", b"PRI * HTTP/2.0\r\n"),
-    *(b"Transfer-Encoding: chunked\r\n", b"Content-Length: 5\r\n", b"Content-Length: -1\r\n", b"\xff\xfe", b"Expect: 100-"),
+    *(
+        b"\r\n",
+        b"\n",
+        b"\r",
+        b"\0",
+        b"\r\n\r\n",
+        b" HTTP/1.1",
+        b"HTTP/9.9",
+        b"GET ",
+        b"CONNECT ",
+        b"PRI * HTTP/2.0\r\n",
+    ),
+    *(
+        b"Transfer-Encoding: chunked\r\n",
+        b"Content-Length: 5\r\n",
+        b"Content-Length: -1\r\n",
+        b"\xff\xfe",
+        b"Expect: 100-",
+    ),
     *(b"Content-Length: 99999999999999999999\r\n", b"Upgrade: websocket\r\nConnection: Upgrade\r\n", b"Host: \r\n"),
     *(b"ffffffffffffffff\r\n", b"-1\r\n", b"0\r\n\r\n", b"http://x/", b"//", b"?", b"#", b"%", b"*", b"x:" * 3_000),
     *(b"A: " + b"b" * 60_000 + b"\r\n", b"A: b\r\n" * 3_000, b"/" + b"a" * 70_000),
