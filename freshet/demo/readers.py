@@ -92,7 +92,7 @@ class Readers:
             session = client.session()
             while True:
                 try:
-                    with self._stack.connect(ROWS, autocommit=False) as plain:
+                    with self._stack.connect_as_writer(ROWS) as plain:
                         connection: Any = session.wrap(plain, shard=SHARD)
                         while not self._stopping.wait(rng.uniform(0, 2 * pause_s)):
                             newest = self._write_and_read(session, connection, rng, newest)

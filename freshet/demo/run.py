@@ -51,7 +51,7 @@ def run_demo(seconds: float | None, seed: int = 1, say: Any = print) -> Findings
         say(f"starting Kafka and MariaDB in {scratch} …")
         with stack:
             _start(stack, findings, say)
-            traffic = RowTraffic(lambda: stack.connect(ROWS, autocommit=False), ROWS, KEYS, seed)
+            traffic = RowTraffic(lambda: stack.connect_as_writer(ROWS), ROWS, KEYS, seed)
             readers = Readers(stack, traffic, KEYS, seed)
             catalog = CatalogSide(stack, seed)
             try:

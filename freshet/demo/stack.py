@@ -96,6 +96,10 @@ class Stack:
         """A connection to MariaDB."""
         return self.mariadb.connect(database=database, autocommit=autocommit, charset="utf8mb4")
 
+    def connect_as_writer(self, database: str) -> pymysql.connections.Connection[pymysql.cursors.Cursor]:
+        """A connection for transactions, as an application has it."""
+        return self.connect(database, autocommit=False)
+
     def commands(self) -> dict[str, list[str]]:
         """Our processes by name, and what each is started with."""
         return {

@@ -134,6 +134,8 @@ class Injector:
             else:
                 link = self._stack.network.links[fault.target]
                 undo.callback(link.clear)
+                if fault.kind == "lost_answers":
+                    undo.callback(link.reset)  # runs first: what was held back never arrives
                 set_weather(link, fault)
             yield
 
@@ -215,7 +217,7 @@ def set_weather(link: Link, fault: Fault) -> None:
             link.weather(Weather(bytes_per_s=slowest + (fastest - slowest) * fault.amount**2))
         case "hole_up":
             link.weather(Weather(blocked=True), ("up",))
-        case "hole_down":
+        case "hole_down" | "lost_answers":
             link.weather(Weather(blocked=True), ("down",))
         case "hole":
             link.weather(Weather(blocked=True), BOTH)

@@ -6,10 +6,12 @@ would learn the broker's real address and go around it. The owner announces its 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+import pymysql
 import tomli_w
 
 from freshet.demo.stack import CATALOG, ROWS, Stack
@@ -23,6 +25,7 @@ COMMIT_INTERVAL_MS: Final = 150
 BINLOG_BYTES: Final = 4 << 20
 """Small files: the source is to meet their ends."""
 USERS_OF_MARIADB: Final = ("source-rows", "source-catalog", "serve")
+FROM_WRITERS: Final = "writers>mariadb"
 CONSUMERS: Final = {"consume": "serve>owner", "consume-2": "serve>owner-2"}
 """Each consuming process, and the link by which others reach it."""
 
@@ -55,10 +58,25 @@ class FaultyStack(Stack):
             listeners[role.upper().replace("-", "_")] = (port, link.port)
         for role in USERS_OF_MARIADB:
             network.link(link_name(role, "mariadb"), ("127.0.0.1", 0))  # its port is known when it runs
+        network.link(FROM_WRITERS, ("127.0.0.1", 0))
         for role, owner_port in self._owner_ports.items():
             network.link(CONSUMERS[role], ("127.0.0.1", owner_port))
         self.kafka = KafkaServer(directory / "kafka", listeners=listeners)
         self.mariadb = MariaDBServer(directory / "mariadb", options={"max-binlog-size": str(BINLOG_BYTES)})
+
+    def start(self, prepare: Callable[[], None] | None = None) -> None:
+        """As `Stack.start`; then the links to MariaDB know its port."""
+        super().start(prepare)
+        for name, link in self.network.links.items():
+            if name.endswith(">mariadb"):
+                link.upstream = (self.mariadb.host, self.mariadb.port)
+
+    def connect_as_writer(self, database: str) -> pymysql.connections.Connection[pymysql.cursors.Cursor]:
+        """A connection to MariaDB over the writers' link: a commit's answer may be lost on it."""
+        through = replace(self.mariadb.address, port=self.network.links[FROM_WRITERS].port)
+        made: pymysql.connections.Connection[pymysql.cursors.Cursor]
+        made = through.connect(database=database, autocommit=False, charset="utf8mb4", connect_timeout=5)
+        return made
 
     def commands(self) -> dict[str, list[str]]:
         """As `Stack.commands`, with the second consumer where there is one."""
@@ -78,7 +96,6 @@ class FaultyStack(Stack):
             }
         if role in USERS_OF_MARIADB:
             link = links[link_name(role, "mariadb")]
-            link.upstream = (self.mariadb.host, self.mariadb.port)
             for keyspace in (ROWS, CATALOG):
                 settings["keyspaces"][keyspace]["source"]["port"] = link.port
         path = self.directory / f"{role}.toml"

@@ -126,7 +126,7 @@ def run_faults(
         say(f"seed {seed}: starting Kafka, MariaDB and our processes in {directory}; the stores' disk is {disk.kind}")
         stack.enter_context(rig)
         _start(rig, findings)
-        traffic = RowTraffic(lambda: rig.connect(ROWS, autocommit=False), ROWS, KEYS, seed, patient=True)
+        traffic = RowTraffic(lambda: rig.connect_as_writer(ROWS), ROWS, KEYS, seed, patient=True)
         injector = Injector(rig, disk, traffic, seed, say)
         stack.callback(injector.close)
         try:

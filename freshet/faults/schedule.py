@@ -14,7 +14,7 @@ from typing import Final
 GAP_S: Final = 25.0
 """Mean time between the end of a target's fault and its next one."""
 
-NETWORK: Final = ("latency", "slow", "cut", "reset", "hole", "hole_up", "hole_down")
+NETWORK: Final = ("latency", "slow", "cut", "reset", "hole", "hole_up", "hole_down", "lost_answers")
 FAULTS: Final[dict[str, Sequence[str]]] = {
     "kafka": ("kill", "pause"),
     "mariadb": ("kill", "pause"),
@@ -30,6 +30,7 @@ FAULTS: Final[dict[str, Sequence[str]]] = {
     "source-catalog>mariadb": NETWORK,
     "serve>mariadb": NETWORK,
     "serve>owner": NETWORK,
+    "writers>mariadb": ("lost_answers", "lost_answers", "cut", "reset", "hole"),
     "disk": ("full",),
     "clock": ("forward", "back", "far_back"),
 }
@@ -53,6 +54,7 @@ LASTS_S: Final[Mapping[str, tuple[float, float]]] = {
     "hole": (0.5, 14.0),
     "hole_up": (0.5, 8.0),
     "hole_down": (0.5, 8.0),
+    "lost_answers": (0.1, 6.0),
     "full": (2.0, 8.0),
     "forward": (3.0, 10.0),
     "back": (3.0, 10.0),

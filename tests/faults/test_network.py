@@ -108,6 +108,21 @@ def test_a_black_hole_in_one_direction_keeps_the_connection_and_the_bytes(link: 
         assert client.recv(10) == b"question"
 
 
+def test_answers_that_were_held_are_lost_with_a_reset(link: Link) -> None:
+    """What the server has done is done; who asked doesn't hear of it."""
+    with connect(link) as client:
+        assert echoed(client, b"before") == b"before"
+        link.weather(Weather(blocked=True), ("down",))
+        client.sendall(b"question")
+        while link.carried["up"] < len(b"beforequestion"):
+            time.sleep(0.01)
+        link.reset()
+        link.clear()
+        with pytest.raises(ConnectionResetError):
+            client.recv(1)
+    assert link.carried["down"] == len(b"before")
+
+
 def test_a_cut_resets_what_is_connected_and_what_tries(link: Link) -> None:
     """Until it is cleared; then new connections work."""
     with connect(link) as client:
