@@ -189,7 +189,8 @@ def latency(bench: Bench) -> Result:
 
     found = bench.rounds("d", {"default": run(None), "interval_10_ms": run(10)}, min(3, sizes.rounds))
     bench.say("(d) the MariaDB source alone")
-    found["source"] = bench.child("source:source", transactions=sizes.source_transactions, rows=sizes.source_rows)
+    size = {"transactions": sizes.source_transactions, "rows": sizes.source_rows}
+    found["source"] = bench.child("source:source", rounds=min(3, sizes.rounds), **size)
     return found
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 from benchmarks.materialize import as_in_production
@@ -66,7 +67,7 @@ class Sink:
         """Nothing to do."""
 
 
-def source(bootstrap: str, transactions: int, rows: int) -> dict[str, Any]:
+def source(bootstrap: str, transactions: int, rows: int, rounds: int) -> dict[str, Any]:
     """Transactions of one row, and rows in transactions of 10,000, a second. Runs in a child process."""
     with (
         tempfile.TemporaryDirectory(prefix="freshet-bench-") as directory,
@@ -85,21 +86,23 @@ def source(bootstrap: str, transactions: int, rows: int) -> dict[str, Any]:
                 cursor.execute(BIG_ROWS.format(rows=BIG_TRANSACTION), (at,))
             end = _position(cursor)
         as_in_production()
-        alone = _follow(server, lambda: Sink(start), [middle, end])
-        keyspace = f"mariadb{time.time_ns()}"
-        ensure_topics(bootstrap, keyspace, PARTITIONS)
-        with make_publisher(bootstrap, keyspace) as publisher:  # the topic says where the source goes on
-            publisher.open(lambda: (start, int(time.time())))
-        kafka = _follow(server, lambda: make_publisher(bootstrap, keyspace), [middle, end])
-    return {
-        "single_row_transactions_s": transactions / alone[0],
-        "rows_in_big_transactions_s": rows / alone[1],
-        "single_row_transactions_s_to_kafka": transactions / kafka[0],
-        "rows_in_big_transactions_s_to_kafka": rows / kafka[1],
-        "transactions": transactions,
-        "rows": rows,
-        "big_transaction_rows": BIG_TRANSACTION,
-    }
+        alone, kafka = [], []
+        for _ in range(rounds):
+            alone.append(_follow(server, lambda: Sink(start), [middle, end]))
+            kafka.append(_into_kafka(server, bootstrap, start, [middle, end]))
+    found = {}
+    for suffix, times in (("", alone), ("_to_kafka", kafka)):
+        found[f"single_row_transactions_s{suffix}"] = median(transactions / single for single, _ in times)
+        found[f"rows_in_big_transactions_s{suffix}"] = median(rows / big for _, big in times)
+    return found | {"transactions": transactions, "rows": rows, "big_transaction_rows": BIG_TRANSACTION}
+
+
+def _into_kafka(server: MariaDBServer, bootstrap: str, start: str, stops: list[str]) -> list[float]:
+    keyspace = f"mariadb{time.time_ns()}"
+    ensure_topics(bootstrap, keyspace, PARTITIONS)
+    with make_publisher(bootstrap, keyspace) as publisher:  # so the topic says where the source goes on
+        publisher.open(lambda: (start, int(time.time())))
+    return _follow(server, lambda: make_publisher(bootstrap, keyspace), stops)
 
 
 def _position(cursor: Any) -> str:

@@ -11,6 +11,7 @@ once for all its rows. The image is opaque bytes until somebody reads it.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from stream.events import ABSENT, VALUE, VOID
@@ -53,6 +54,13 @@ def encode_transaction_tag(shard: str, epoch: int, position: str, timestamp: int
     text = f"{shard}\0{epoch}\0{position}\0{origin}" if origin else f"{shard}\0{epoch}\0{position}"
     tag = text.encode()
     return TRANSACTION.pack(timestamp, len(tag)) + tag
+
+
+def encode_transaction_tags(shard: str, epoch: int, positions: Sequence[str], timestamps: Sequence[int]) -> list[bytes]:
+    """`encode_transaction_tag` of each of one lineage's transactions that have no origin."""
+    place = f"{shard}\0{epoch}\0"
+    tags = [(place + position).encode() for position in positions]
+    return [TRANSACTION.pack(timestamp, len(tag)) + tag for timestamp, tag in zip(timestamps, tags, strict=True)]
 
 
 def decode_entry(value: bytes) -> Entry:

@@ -7,8 +7,9 @@ from itertools import pairwise
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from consumers.entry import decode_entry
 from consumers.fold import fold_message, fold_messages
-from consumers.state import Head, PartitionState, head_entries
+from consumers.state import Head, PartitionState, head_entries, lineage_key
 from stream.codec import CodecError, decode
 from stream.events import ABSENT, VALUE, VOID
 from stream.single import read_long, read_single, single_prefix, write_long
@@ -89,6 +90,25 @@ def test_batches_of_any_size_fold_to_the_same_bytes_as_single_messages(
     """The folded state is a function of the log's prefix, however it was cut into batches, and nothing raises."""
     records = [(number * step, message) for number, message in enumerate([start(), *history])]
     assert _together(records, cuts) == _one_by_one(records)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(rows.map(lambda row: (*row[:3], row[3] + 1)), min_size=1, max_size=6), small)
+def test_a_frame_folds_as_its_rows_would_one_by_one(columns: list[tuple[bytes, int, bytes, int]], before: int) -> None:
+    """What a publisher puts into one frame, by size or by chance, changes nothing in the state."""
+    begin = [(0, start()), (1, value(2, b"before", before + 1))]
+    whole = _together([*begin, (2, frame(columns))], set())
+    single = _one_by_one([*begin, *((2 + at, frame([row])) for at, row in enumerate(columns))])
+    assert whole[0] == single[0]
+    assert [code for _, code in whole[2]] == [code for _, code in single[2]]
+    assert whole[1][lineage_key(SHARD)] == single[1][lineage_key(SHARD)]
+
+
+def test_rows_carry_the_tag_of_the_transaction_they_are_counted_to() -> None:
+    """Also where a transaction of the frame has no rows, and the columns are of equal length by accident."""
+    columns = [(key(1), VALUE, b"a", 2), (key(2), VALUE, b"b", 3)]
+    entries, _, _ = _together([(0, start()), (1, frame(columns, transactions=[0, 2]))], set())
+    assert {decode_entry(entries[key(number)]).position for number in (1, 2)} == {gtid(3)}
 
 
 def test_records_that_were_folded_before_are_passed_over() -> None:
