@@ -27,8 +27,8 @@ PROBLEM: JsonObject = {"content": {"application/json": {"schema": {"$ref": _REF.
 """The content of a response that is no answer, for routes that FastAPI describes."""
 
 _ERRORS = {
-    "400": "The request is wrong: `bad_token`, `bad_key`, `bad_parameter`, `bad_body`, `bad_request`, `missing_write_ids`, "
-    "`bad_write_ids`.",
+    "400": "The request is wrong: `bad_token`, `bad_key`, `bad_parameter`, `bad_body`, `bad_request`, "
+    "`missing_write_ids`, `bad_write_ids`.",
     "401": "`unauthorized`: no valid bearer token.",
     "409": "`history_lost`: the source lost what the token had seen; go on with the `token` of this answer. "
     "`table_id_changed`: the table was dropped and created again.",
@@ -146,7 +146,8 @@ def _query(
 
 
 _TOKEN = _query("token", "The session's vector: the `token` of its last answer.")
-_WAIT = _query("max_wait_ms", "How long to wait for the token's position before asking the source.", "integer", 0, 10**10 - 1)
+_WAIT_TEXT = "How long to wait for the token's position before asking the source."
+_WAIT = _query("max_wait_ms", _WAIT_TEXT, "integer", 0, 10**10 - 1)
 
 
 def _row_parameters() -> list[JsonObject]:

@@ -1,4 +1,4 @@
-"""The read API as it runs, with real owners and a real source: malformed requests, and whatever its description allows."""
+"""The read API as it runs, with real owners and a real source: garbage, and whatever its description allows."""
 
 from __future__ import annotations
 
@@ -60,7 +60,12 @@ def test_the_running_api_is_as_it_is_described(stack: ServingStack, tmp_path: Pa
     command = [str(Path(sys.executable).parent / "schemathesis"), "--config-file", str(config), "run"]
     options = ["--checks", "all", "--max-examples", str(EXAMPLES), "--seed", str(SEED), "--no-color"]
     done = subprocess.run(
-        [*command, f"{stack.url}/openapi.json", *options], cwd=tmp_path, capture_output=True, text=True, timeout=200
+        [*command, f"{stack.url}/openapi.json", *options],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
     )
     assert done.returncode == 0, done.stdout[-8_000:] + done.stderr[-2_000:]
     assert httpx.get(f"{stack.url}/readyz").status_code == 200

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -29,7 +30,7 @@ Told = dict[str, dict[str, Any]]
 def told() -> Told:
     """What each target found, all run one after the other in processes with a memory limit."""
     command = [sys.executable, "-m", "tests.fuzz", "--seed", str(SEED), "--count", str(COUNT), "--json"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(found) == len(TARGETS), done.stderr[-2_000:]
     return {each["target"]: each for each in found}
@@ -91,9 +92,7 @@ def test_the_recorded_binlog_is_read_without_a_word() -> None:
     known = catalog()
     start = next(at for at, event in enumerate(known.events) if event[4] == GTID)
     reader = BinlogReader(Recorded(known.events[start:]), known, "MariaDB/0-1-1")  # type: ignore[arg-type]
-    transactions = []
-    with pytest.raises(FreshetError, match="the end"):
-        for each in reader.transactions():
-            transactions.append(each)  # noqa: PERF402 - what came before the end counts
-    assert len(transactions) > 20
+    transactions = list(itertools.islice(reader.transactions(), 25))
     assert sum(len(each.changes) for each in transactions if each is not None) > 30
+    with pytest.raises(FreshetError, match="the end"):
+        list(reader.transactions())

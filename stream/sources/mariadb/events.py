@@ -144,10 +144,11 @@ def uncompress(data: bytes) -> bytes:
     if size > EVENT_BYTES_MAX:
         raise BinlogFormatError(f"a compressed event that promises {size} bytes")
     try:
-        found = zlib.decompressobj().decompress(data[start:], max(size, 1))  # 0 would mean: without a bound
+        stream = zlib.decompressobj()
+        found = stream.decompress(data[start:], size + 1)  # one more than promised shows that there is more
     except zlib.error as error:
         raise BinlogFormatError(f"a compressed event that cannot be uncompressed: {error}") from error
-    if len(found) != size:
+    if len(found) != size or not stream.eof:
         raise BinlogFormatError(f"a compressed event of {len(found)} bytes that promised {size}")
     return found
 
