@@ -38,7 +38,7 @@ from consumers.partitions import (
 )
 from consumers.state import DeadLetter
 from consumers.store import Commit
-from stream.connection import REQUEST_TIMEOUT_S, KafkaUnreachable, kafka_error
+from stream.connection import REQUEST_TIMEOUT_S, KafkaRequestError, KafkaUnreachable, kafka_error
 from stream.reader import ReadError, open_consumer, poll_batch
 from stream.topics import Topic, TopicError, check_topics
 from tokens.errors import FreshetError
@@ -134,7 +134,14 @@ class Consumption:
                     self._session()
                 except SessionEnd:
                     continue
-                except (KafkaUnreachable, ReadError, TopicError, KafkaException) as error:
+                except (
+                    KafkaUnreachable,
+                    KafkaRequestError,
+                    ReadError,
+                    TopicError,
+                    KafkaException,
+                    DiskFullError,
+                ) as error:
                     self._complain(error)
                     self._stopping.wait(RETRY_S)
         finally:
@@ -165,7 +172,10 @@ class Consumption:
         consumer = self._consumer = open_consumer(settings.bootstrap, settings.group, more)
         try:
             consumer.subscribe(
-                list(self._topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+                list(self._topics),
+                on_assign=self._called_back(self._on_assign),
+                on_revoke=self._called_back(self._on_revoke),
+                on_lost=self._called_back(self._on_lost),
             )
             while not self._stopping.is_set():
                 self._step(consumer)
@@ -322,6 +332,21 @@ class Consumption:
                 log.info("partition is ready", partition=partition.name, offset=partition.store.state.head.offset)
                 if self.ownership.is_ready and not self.ready.done():
                     self.ready.set_result(None)
+
+    def _called_back(self, callback: Callable[[Consumer, list[TopicPartition]], None]) -> Callable[..., None]:
+        """``callback`` as librdkafka may call it.
+
+        A KafkaException that leaves a callback reaches poll()'s caller as the bare KafkaError, which is no exception:
+        not even ``except BaseException`` catches it.
+        """
+
+        def guarded(consumer: Consumer, places: list[TopicPartition]) -> None:
+            try:
+                callback(consumer, places)
+            except KafkaException as error:
+                raise kafka_error(error, self.settings.bootstrap, "take partitions over") from error
+
+        return guarded
 
     def _on_assign(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         starts = [self._take(place.topic, place.partition) for place in places]

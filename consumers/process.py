@@ -148,6 +148,9 @@ class ConsumerProcess:
             self.folding.set_exception(error)
         else:
             self.folding.set_result(None)
+        finally:
+            if not self.folding.done():  # librdkafka can raise what is no exception
+                self.folding.set_exception(RuntimeError("folding ended in a way that Python does not know"))
 
     async def _make_checkpoints(self, partitions: list[Partition]) -> list[CheckpointPlace]:
         root = self.settings.data_dir / "checkpoints"

@@ -36,7 +36,7 @@ STOP_S_MAX: Final = 15.0
 LATENCY_S_MAX: Final = 0.4
 BYTES_PER_S: Final = (4_000, 200_000)
 CLOCK_SHIFTS_S: Final = {"forward": 3_600.0, "back": -30.0, "far_back": -86_400.0}
-GROWN_UP_S: Final = 5.0
+GROWN_UP_S: Final = 12.0
 START_AGAIN_ATTEMPTS: Final = 5
 
 
