@@ -29,7 +29,7 @@ REPORT_VERSION = 1
 class RebuildError(FreshetError):
     """A rebuild that did not happen. Codes: ``target_exists``, ``target_busy``, ``history_incomplete``,
     ``state_missing``, ``offsets_not_rising``, ``no_store``, ``ambiguous_stores``, ``not_a_rebuild``,
-    ``not_a_checkpoint``, ``rebuild_failed``.
+    ``not_a_checkpoint``, ``rebuild_newer``, ``rebuild_failed``.
     """
 
     code = "rebuild_failed"
@@ -190,6 +190,13 @@ def read_report(directory: Path) -> RebuildReport:
     path = directory / REPORT_NAME
     try:
         fields = json.loads(path.read_bytes())
+        version = int(fields["report_version"])
+        if version > REPORT_VERSION:
+            raise RebuildError(
+                f"{path} has format {version}; this version reads up to {REPORT_VERSION}",
+                hint="run the newer Freshet, or rebuild again with this one",
+                code="rebuild_newer",
+            )
         return RebuildReport(
             keyspace=fields["keyspace"],
             topic=fields["topic"],
@@ -199,7 +206,7 @@ def read_report(directory: Path) -> RebuildReport:
             partitions=tuple(PartitionSummary(**summary) for summary in fields["partitions"]),
             seconds=fields["seconds"],
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise RebuildError(
             f"{directory} holds no readable {REPORT_NAME}",
             hint="give what `freshet rebuild --to` wrote",

@@ -156,6 +156,11 @@ class Vector:
 def _checked(shard: str, epoch: int, position: Position) -> Component:
     if not shard:
         raise TokenError("a vector's component has no shard name")
+    if not shard.isascii():
+        try:
+            shard.encode()
+        except UnicodeEncodeError:
+            raise TokenError(f"shard {shown(shard)} of a vector is no Unicode text") from None
     if not 0 <= epoch <= INT64_MAX:
         raise TokenError(f"epoch {epoch} of shard {shown(shard)} is out of range", hint="epochs count up from 0")
     if not position.flavor:

@@ -67,7 +67,8 @@ class Failure:
 
     def __str__(self) -> str:
         again = f"python -m tests.fuzz --target {self.target} --seed {self.seed} --skip {self.number} --count 1"
-        return f"{self.trace}\ninput: {self.input}\nagain: {again}"
+        told = f"{self.trace}\ninput: {self.input}\nagain: {again}"
+        return told.encode(errors="backslashreplace").decode()
 
 
 @dataclass(frozen=True)

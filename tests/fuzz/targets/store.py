@@ -130,6 +130,7 @@ def _report() -> Case:
     place = _Directory(REPORT_NAME)
     partition = {"partition": 0, "start": 0, "end": 9, "messages": 9, "dead": 0, "seconds": 0.1}
     good: dict[str, Any] = {
+        "report_version": 1,
         "keyspace": "shop",
         "topic": "freshet.shop.events",
         "topic_id": "t",
