@@ -16,14 +16,14 @@ from operator import itemgetter
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Event
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from consumers.committing import Committer
 from consumers.errors import DiskFullError, RebuildNeededError, StoreCorruptError, StoreError
-from consumers.overlay import Overlay
+from consumers.outlet import Outlet
 from consumers.partitions import (
     CATCHING_UP,
     PAUSED,
@@ -32,8 +32,7 @@ from consumers.partitions import (
     Ownership,
     Partition,
     check_layout,
-    check_range,
-    open_store,
+    open_partition,
     set_aside,
 )
 from consumers.state import DeadLetter
@@ -52,25 +51,6 @@ POLL_S: Final = 0.05
 RETRY_S: Final = 2.0
 POSITIONS_EVERY_S: Final = 0.5
 SESSION_TIMEOUT_MS: Final = 10_000
-
-
-class Outlet(Protocol):
-    """Where dead letters and announcements go: Kafka, or in tests a list."""
-
-    def dead_letter(self, partition: Partition, offset: int, value: bytes | None, letter: DeadLetter) -> None:
-        """Sends one dead letter; may return before it is there."""
-
-    def flush(self) -> None:
-        """Returns when all dead letters are there; raises `FreshetError` if they can't be."""
-
-    def announce(self, partition: Partition) -> None:
-        """Says that this process answers for the partition."""
-
-    def withdraw(self, partition: Partition) -> None:
-        """Takes that back."""
-
-    def close(self) -> None:
-        """Sends what is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,25 +364,10 @@ class Consumption:
         return TopicPartition(topic_name, number, offset)
 
     def _open(self, keyspace: str, number: int, topic: Topic) -> Partition:
-        data_dir = self.settings.data_dir
-        place = TopicPartition(topic.name, number)
-        start, end = self._consumer.get_watermark_offsets(place, timeout=REQUEST_TIMEOUT_S)
-        store, rebuilt = open_store(data_dir, keyspace, number, topic.topic_id)
-        try:
-            try:
-                check_range(store, topic.name, start, end)
-            except RebuildNeededError as error:
-                store.close(commit=False)
-                set_aside(data_dir, keyspace, number, error)
-                store, rebuilt = open_store(data_dir, keyspace, number, topic.topic_id)[0], error
-                check_range(store, topic.name, start, end)
-        except StoreError:
-            store.close(commit=False)
-            raise
-        overlay = Overlay(self.settings.overlay_bytes // sum(each.partitions for _, each in self._topics.values()))
-        partition = Partition(keyspace, number, topic, store, overlay, end, store.state.head.offset)
-        if rebuilt is not None:
-            partition.state = REBUILDING
+        bounds = self._consumer.get_watermark_offsets(TopicPartition(topic.name, number), timeout=REQUEST_TIMEOUT_S)
+        overlay_bytes = self.settings.overlay_bytes // sum(each.partitions for _, each in self._topics.values())
+        partition = open_partition(self.settings.data_dir, keyspace, number, topic, bounds, overlay_bytes)
+        if partition.state == REBUILDING:
             self.rebuilds += 1
         return partition
 

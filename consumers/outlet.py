@@ -6,7 +6,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from threading import Event
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 import structlog
@@ -21,6 +21,25 @@ from tokens.errors import FreshetError
 log = structlog.get_logger(__name__)
 
 RETRY_S: Final = 2.0
+
+
+class Outlet(Protocol):
+    """Where dead letters and announcements go: Kafka, or in tests a list."""
+
+    def dead_letter(self, partition: Partition, offset: int, value: bytes | None, letter: DeadLetter) -> None:
+        """Sends one dead letter; may return before it is there."""
+
+    def flush(self) -> None:
+        """Returns when all dead letters are there; raises `FreshetError` if they can't be."""
+
+    def announce(self, partition: Partition) -> None:
+        """Says that this process answers for the partition."""
+
+    def withdraw(self, partition: Partition) -> None:
+        """Takes that back."""
+
+    def close(self) -> None:
+        """Sends what is left."""
 
 
 class KafkaOutlet:

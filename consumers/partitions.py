@@ -206,3 +206,29 @@ def check_range(store: PartitionStore, topic: str, start: int, end: int) -> None
             hint="the topic lost events that were folded, or retention overtook the store; it is rebuilt",
             code="offset_out_of_range",
         )
+
+
+def open_partition(
+    data_dir: Path, keyspace: str, number: int, topic: Topic, bounds: tuple[int, int], overlay_bytes: int
+) -> Partition:
+    """The partition with a store that ``topic``, whose offsets are ``bounds`` (first, end), can continue.
+
+    A store that it can't continue is set aside for a new one; its state is then `REBUILDING`. Raises `StoreError`.
+    """
+    start, end = bounds
+    store, rebuilt = open_store(data_dir, keyspace, number, topic.topic_id)
+    try:
+        try:
+            check_range(store, topic.name, start, end)
+        except RebuildNeededError as error:
+            store.close(commit=False)
+            set_aside(data_dir, keyspace, number, error)
+            store, rebuilt = open_store(data_dir, keyspace, number, topic.topic_id)[0], error
+            check_range(store, topic.name, start, end)
+    except StoreError:
+        store.close(commit=False)
+        raise
+    partition = Partition(keyspace, number, topic, store, Overlay(overlay_bytes), end, store.state.head.offset)
+    if rebuilt is not None:
+        partition.state = REBUILDING
+    return partition
