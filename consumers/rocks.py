@@ -35,6 +35,9 @@ from consumers.rocks_check import check_directory
 BLOCK_CACHE_BYTES: Final = 64 << 20
 """One cache for all stores of a process."""
 
+VIEW_CACHE_BYTES: Final = 8 << 20
+"""For each store that is opened read-only: who looks wants to see what is on disk, not what was read before."""
+
 _SORT_ROWS: Final = 8_192
 """Sorting holds the interpreter; runs of this length are sorted apart, so that readers come in between."""
 
@@ -44,11 +47,11 @@ _TARGET_FILE_BYTES: Final = 32 << 20
 _shared_cache: list[Cache] = []
 
 
-def _table_options() -> BlockBasedOptions:
+def _table_options(read_only: bool) -> BlockBasedOptions:
     if not _shared_cache:
         _shared_cache.append(Cache(BLOCK_CACHE_BYTES))
     table = BlockBasedOptions()
-    table.set_block_cache(_shared_cache[0])
+    table.set_block_cache(Cache(VIEW_CACHE_BYTES) if read_only else _shared_cache[0])
     table.set_block_size(4096)
     table.set_bloom_filter(10, False)
     table.set_checksum_type(ChecksumType.xxh3())
@@ -58,12 +61,12 @@ def _table_options() -> BlockBasedOptions:
     return table
 
 
-def store_options() -> Options:
+def store_options(*, read_only: bool = False) -> Options:
     """Options of a store: many small files come in at level 0, universal compaction merges those of like size."""
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     options.set_paranoid_checks(True)
-    options.set_block_based_table_factory(_table_options())
+    options.set_block_based_table_factory(_table_options(read_only))
     options.set_compression_type(DBCompressionType.lz4())
     options.set_compaction_style(DBCompactionStyle.universal())
     options.set_level_zero_file_num_compaction_trigger(_LEVEL_ZERO_FILES)
@@ -97,8 +100,11 @@ class Rocks:
         except OSError as error:
             raise translate(error, str(self.path)) from error
         access = AccessType.read_only(False) if self._read_only else AccessType.read_write()
+        # Without column families rocksdict takes those of the OPTIONS file, which has no checksum: one flipped byte
+        # in it ended the process; and its options are without our cache.
+        options = store_options(read_only=self._read_only)
         try:
-            return Rdict(str(self.path), store_options(), access_type=access)
+            return Rdict(str(self.path), options, {"default": options}, access)
         except Exception as error:
             raise translate(error, str(self.path)) from error
 

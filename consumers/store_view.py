@@ -29,7 +29,16 @@ class StoreView:
         self.directory = directory
         self.manifest = manifest
         self._rocks = Rocks(directory / ROCKS_NAME, read_only=True)
-        self.head = committed_head(self._rocks)
+        try:
+            self.head = committed_head(self._rocks)
+            if self.head.offset < manifest.offset:
+                raise StoreCorruptError(
+                    f"{directory} ends at offset {self.head.offset}, its manifest says {manifest.offset}",
+                    hint="its last commits are lost: take another checkpoint, or rebuild",
+                )
+        except BaseException:
+            self._rocks.close()
+            raise
 
     def get(self, key: bytes) -> bytes | None:
         """The committed bytes of ``key``."""

@@ -1,0 +1,206 @@
+"""Stores, checkpoints and rebuilds of long ago are read the same for ever, or refused; damaged ones never."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from base64 import b64decode
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from consumers.digest import digest_items
+from consumers.errors import RebuildNeededError, StoreError, StoreNewerError
+from consumers.manifest import FORMAT_VERSION, MANIFEST_NAME, _checksum, read_manifest
+from consumers.state import FOLD_VERSION
+from consumers.store import PartitionStore
+from consumers.store_view import StoreView
+from spark_jobs.output import RebuildError, find_stores, read_report
+from tests.data_at_rest.flips import PARTS
+from tests.data_at_rest.history import FIXTURES, KEYSPACE, TOPIC_ID, Items, expected, messages, unpack, write_store
+
+KEPT = sorted(path.name.removesuffix(".tar.gz") for path in FIXTURES.glob("*.tar.gz"))
+READABLE = [name for name in KEPT if expected(name)["fold_version"] == FOLD_VERSION]
+EVERY = 5
+"""Of a table file one byte in so many is flipped, of small files each."""
+ROOT = Path(__file__).parents[2]
+
+
+def items_of(name: str) -> Items:
+    """What a fixture holds."""
+    return [(b64decode(key), b64decode(value)) for key, value in expected(name)["items"]]
+
+
+def open_live(root: Path) -> PartitionStore:
+    """The fixture's live store, as its owner opens it."""
+    return PartitionStore.open(root / "live", keyspace=KEYSPACE, partition=0, topic_id=TOPIC_ID)
+
+
+def rewrite(manifest: Path, **fields: Any) -> None:
+    """A manifest with other fields, as a writer would leave it."""
+    found = json.loads(manifest.read_text())
+    del found["checksum"]
+    found |= fields
+    manifest.write_text(json.dumps(found | {"checksum": _checksum(found)}))
+
+
+def test_the_current_format_is_kept() -> None:
+    """A new format version needs a new fixture: `python -m tests.data_at_rest.history`."""
+    assert f"v{FORMAT_VERSION}" in KEPT
+
+
+@pytest.mark.parametrize("name", READABLE)
+@pytest.mark.parametrize("part", PARTS)
+def test_what_was_written_once_reads_the_same(tmp_path: Path, name: str, part: str) -> None:
+    """Every entry of a kept store, checkpoint and rebuild is there, byte for byte, with the same digest."""
+    unpack(name, tmp_path)
+    with StoreView(tmp_path / PARTS[part]) as view:
+        found = list(view.items())
+        assert found == items_of(name)
+        assert view.digest() == (expected(name)["digest"], expected(name)["count"]) == digest_items(found)
+        assert view.head.offset == len(messages())
+
+
+@pytest.mark.parametrize("name", READABLE)
+def test_an_owner_goes_on_with_a_store_that_was_written_once(tmp_path: Path, name: str) -> None:
+    """It opens, folds the tail, commits, and is the same as one that was written today."""
+    unpack(name, tmp_path)
+    store = open_live(tmp_path)
+    tail = [messages()[-2], b"poison"]
+    store.fold(list(enumerate(tail, store.state.head.offset)))
+    store.close()
+    fresh = tmp_path / "fresh"
+    assert write_store(fresh) == items_of(name)
+    again = PartitionStore.open(fresh, keyspace=KEYSPACE, partition=0, topic_id=TOPIC_ID)
+    again.fold(list(enumerate(tail, again.state.head.offset)))
+    reopened = open_live(tmp_path)
+    assert reopened.digest() == again.digest()
+    reopened.close()
+    again.close()
+
+
+@pytest.mark.parametrize("name", sorted(set(KEPT) - set(READABLE)) or ["none"])
+def test_a_store_of_an_older_fold_is_rebuilt_and_not_read(tmp_path: Path, name: str) -> None:
+    """The same log folds to other bytes now: what is kept of an older fold is refused by its code."""
+    if name == "none":  # no older fold yet: the same with a store that says that it is one
+        name = READABLE[-1]
+        unpack(name, tmp_path)
+        rewrite(tmp_path / PARTS["live"] / MANIFEST_NAME, fold_version=FOLD_VERSION - 1)
+    else:
+        unpack(name, tmp_path)
+    with pytest.raises(RebuildNeededError) as refused:
+        open_live(tmp_path)
+    assert refused.value.code == "fold_changed"
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("field", ["format_version", "fold_version"])
+def test_what_a_newer_freshet_wrote_is_refused_in_one_line_and_left_alone(
+    tmp_path: Path, part: str, field: str
+) -> None:
+    """store_newer, with a hint; not a byte of it is changed."""
+    unpack(READABLE[-1], tmp_path)
+    directory = tmp_path / PARTS[part]
+    rewrite(directory / MANIFEST_NAME, **{field: json.loads((directory / MANIFEST_NAME).read_text())[field] + 1})
+    before = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+    def refuse() -> None:
+        if part == "live":
+            open_live(tmp_path)
+        else:
+            StoreView(directory).close()
+
+    if part != "live" and field == "fold_version":
+        return refuse()  # its manifest is not asked: the head inside says the fold version
+    with pytest.raises(StoreNewerError) as refused:
+        refuse()
+    assert refused.value.code == "store_newer"
+    assert refused.value.hint
+    assert str(refused.value).isprintable()
+    after = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file() and path.name != "lock"}
+    assert after == before
+    return None
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_flipped_byte_is_detected_or_harmless(part: str) -> None:
+    """In every file of a store: an error with code and hint, or exactly the items that were written."""
+    command = [sys.executable, "-m", "tests.data_at_rest.flips", "--fixture", READABLE[-1]]
+    done = subprocess.run(
+        [*command, "--part", part, "--every", str(EVERY)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    found = json.loads(done.stdout)
+    assert not found["wrong"], found["wrong"]
+    outcomes = found["outcomes"]
+    assert outcomes["detected"] > 500
+    assert outcomes.get("earlier", 0) < (40 if part == "live" else 1)
+
+
+def test_a_checkpoint_that_lost_its_last_commit_is_no_checkpoint(tmp_path: Path) -> None:
+    """RocksDB goes on without the last record of its manifest; a checkpoint must be of the offset that it says."""
+    unpack(READABLE[-1], tmp_path)
+    directory = tmp_path / PARTS["checkpoint"]
+    [log] = (directory / "db").glob("MANIFEST-*")
+    log.write_bytes(log.read_bytes()[:-3])
+    with pytest.raises(StoreError, match="manifest says") as refused:
+        StoreView(directory)
+    assert refused.value.code == "store_corrupt"
+
+
+def _view(directory: Path) -> Items:
+    with StoreView(directory) as view:
+        return list(view.items())
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("size", [0, 1, 0.5, 0.9])
+def test_a_file_cut_short_is_detected_or_harmless(tmp_path: Path, part: str, size: float) -> None:
+    """Torn writes and lost tails, for each file."""
+    unpack(READABLE[-1], tmp_path / "whole")
+    whole = tmp_path / "whole" / PARTS[part]
+    wanted = items_of(READABLE[-1])
+    for file in sorted(path for path in whole.rglob("*") if path.is_file()):
+        content = file.read_bytes()
+        file.write_bytes(content[: int(size if size in (0, 1) else len(content) * size)])
+        found: Items | None
+        try:
+            found = _view(whole)
+        except StoreError:
+            found = None
+        if found is None:
+            pass  # detected
+        elif part == "live" and file.name.startswith("MANIFEST"):
+            assert dict(found).keys() <= dict(wanted).keys(), file  # without its last commits, which are folded again
+        else:
+            assert found == wanted, file
+        file.write_bytes(content)
+
+
+def test_a_rebuild_that_was_written_once_is_found_and_read(tmp_path: Path) -> None:
+    """rebuild.json and its stores, as `freshet verify` and `--base` look for them."""
+    root = unpack(READABLE[-1], tmp_path) / "rebuild"
+    report = read_report(root)
+    assert (report.keyspace, report.ends) == (KEYSPACE, {0: len(messages())})
+    assert report.partitions[0].digest == expected(READABLE[-1])["digest"]
+    assert find_stores(root) == {0: root / KEYSPACE / "0"}
+    manifest = read_manifest(root / KEYSPACE / "0")
+    assert manifest is not None
+    assert manifest.offset == len(messages())
+
+
+def test_a_rebuild_of_a_newer_freshet_is_refused(tmp_path: Path) -> None:
+    """Its report says so in one line."""
+    root = unpack(READABLE[-1], tmp_path) / "rebuild"
+    file = root / "rebuild.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"report_version": 2}))
+    with pytest.raises(RebuildError) as refused:
+        read_report(root)
+    assert refused.value.code == "rebuild_newer"
+    assert refused.value.hint
