@@ -15,7 +15,7 @@ ifdef PIP_INDEX_URL
 export UV_DEFAULT_INDEX ?= $(PIP_INDEX_URL)
 endif
 
-.PHONY: help setup lock demo check test bench soak
+.PHONY: help setup lock demo check test fuzz bench soak
 
 help: ## Show what there is to make
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ check: setup ## Format, lint, types, fast tests: under a minute
 
 test: setup ## All tests, on real servers
 	$(BIN)/pytest
+
+fuzz: setup ## Hostile input for every parser (FUZZ_SECONDS=60 each, FUZZ_SEED=1, FUZZ_TARGET=all)
+	$(BIN)/python -m tests.fuzz --target $${FUZZ_TARGET:-all} --seed $${FUZZ_SEED:-1} --seconds $${FUZZ_SECONDS:-60} --count 1000000000
 
 bench: setup ## Measure on this machine
 	$(BIN)/python -m benchmarks

@@ -124,6 +124,7 @@ def test_what_a_newer_freshet_wrote_is_refused_in_one_line_and_left_alone(
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", PARTS)
 def test_a_flipped_byte_is_detected_or_harmless(part: str) -> None:
     """In every file of a store: an error with code and hint, or exactly the items that were written."""

@@ -61,7 +61,7 @@ def _in_child(target: Target, options: argparse.Namespace) -> dict[str, Any]:
     child = context.Process(target=_child, args=(theirs, target, options, count))
     child.start()
     theirs.close()
-    patience_s = PATIENCE_S + (options.seconds or count / 10)
+    patience_s = PATIENCE_S + min(count / 10, 2 * options.seconds if options.seconds else 10**6)
     told: dict[str, Any] | None = None
     try:
         if ours.poll(patience_s):

@@ -23,6 +23,8 @@ ROOT = Path(__file__).parents[2]
 SEED = 20_261_122
 COUNT = 3_000
 
+pytestmark = pytest.mark.slow
+
 Told = dict[str, dict[str, Any]]
 
 
