@@ -9,16 +9,14 @@ from __future__ import annotations
 import gc
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import lru_cache
 from random import Random
 from time import process_time
 from typing import Protocol
 
-from consumers import fold
-from stream import codec
+from freshet.simulation.remembering import remembering
 
 Op = tuple[str | int, ...]
 """Name, then integers."""
@@ -63,6 +61,15 @@ class World(Protocol):
 
     def run(self, ops: Sequence[Op], *, trace: bool = False) -> Outcome:
         """Runs a history; equal histories give equal outcomes. May raise what the code under test raises."""
+
+
+class Run(Protocol):
+    """A world while it runs one history."""
+
+    outcome: Outcome
+
+    def finish(self) -> None:
+        """Quiet: the rules of the whole are checked."""
 
 
 @dataclass(slots=True)
@@ -118,15 +125,27 @@ def run_one(world: World, ops: Sequence[Op], *, trace: bool = False) -> Outcome:
         return Outcome([Violation("never raises", f"{type(error).__name__} in {where}: {error}")])
 
 
-@contextmanager
-def remembered_decoding() -> Iterator[None]:
-    """The fold decodes equal messages once, however many owners fold them. It never changes what was decoded."""
-    real = codec.decode
-    fold.__dict__["decode"] = lru_cache(maxsize=2048)(real)
-    try:
-        yield
-    finally:
-        fold.__dict__["decode"] = real
+def ops_of(run: type) -> dict[str, Callable[..., None]]:
+    """The ops of a world's runs by name: its methods ``op_…``, with spaces."""
+    return {name[3:].replace("_", " "): getattr(run, name) for name in dir(run) if name.startswith("op_")}
+
+
+def shape(ops: Sequence[Op], fields: int) -> tuple[int, ...]:
+    """The integers of a history's first op ``world``, filled up with zeros."""
+    given = ops[0][1:] if ops and ops[0][0] == "world" else ()
+    return (*(int(value) for value in given), *(0,) * fields)[:fields]
+
+
+def play(run: Run, ops: Sequence[Op], known: Mapping[str, Callable[..., None]]) -> Outcome:
+    """Runs the ops, and then until it is quiet. Stops at the first violation."""
+    for op in ops:
+        if op[0] == "world":
+            continue
+        known[str(op[0])](run, *op[1:])
+        if run.outcome.violations:
+            return run.outcome
+    run.finish()
+    return run.outcome
 
 
 def run_many(
@@ -139,7 +158,7 @@ def run_many(
     """Runs histories until one fails. ``during`` is entered around all of them (a mutation)."""
     report = Report(world.name, seed)
     started = process_time()
-    with during or nullcontext(), remembered_decoding():
+    with during or nullcontext(), remembering():
         for number in numbers:
             ops = history_of(world, seed, number)
             outcome = run_one(world, ops)

@@ -41,6 +41,15 @@ CATALOG: dict[str, History] = {
         ("finish", 0, 0),
         ("clean",),
     ],
+    "a table is renamed, an external one gets its name, and a reader still has the first one's list": [
+        ("create", 0, 0),
+        ("list", 1, 0, 0),
+        ("rename", 0),
+        ("create", 0, 3),
+        ("publish", 0, 0, 0),
+        ("sync", 0),
+        ("read", 1, 0, 4),
+    ],
     "a publisher dies among the names that it publishes again, and then every table is dropped": [
         ("world", 0, 0, 1),
         ("create", 0, 0),

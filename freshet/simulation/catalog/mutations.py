@@ -6,7 +6,7 @@ from typing import Final
 
 from consumers import answering, catalog_fold, catalog_reading
 from consumers.catalog_state import TableState
-from freshet.simulation.catalog import world
+from freshet.simulation.catalog.reading import ReadingOps
 from freshet.simulation.mutations import Edit, Mutation
 from stream.batch import Framer
 from stream.sources.workload import events
@@ -165,7 +165,7 @@ MUTATIONS: Final = (
     _catalog(
         "own_write_for_everybody",
         "a reader gets what another open transaction has staged",
-        Edit(world.CatalogWorld._landed, "mine = table.staged is not None and table.staged[0] == own", "mine = True"),
+        Edit(ReadingOps._landed, "mine = table.staged is not None and table.staged[0] == own", "mine = True"),
     ),
     _catalog(
         "external_table_needs_no_position",

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 
 from freshet.simulation.catalog.source import Metastore, Snapshot
+from freshet.simulation.remembering import decoded
 from freshet.simulation.rows.publishing import Ending, PublisherDied, Topic
 from stream.batch import Framer, Limits
-from stream.codec import decode
 from stream.events import Change, SourceTransaction, TableImage
 from stream.publisher import Publisher as RealPublisher
 from stream.resume import resume_point
@@ -43,10 +43,13 @@ class CatalogPublishing:
     def split(self) -> bool:
         """Whether a transaction is partly in the topic."""
         states = self.topic.states.get(SHARD)
-        return states is not None and bool(decode(states[-1])[1]["partial_gtid"])
+        return states is not None and bool(decoded(states[-1])[1]["partial_gtid"])
 
     def run(self, events: int, ending: Ending, at: int) -> int:
-        """Reads up to ``events`` events and commits; the ``at``-th commit of these ends as ``ending`` says."""
+        """Reads up to ``events`` events and commits; the ``at``-th commit of these ends as ``ending`` says.
+
+        Of 0 events idle markers are published.
+        """
         try:
             self._ensure()
             self._endings = [Ending.WELL] * at + [ending] if ending in (Ending.LOST_ACK, Ending.NOT_DONE) else []
@@ -58,7 +61,8 @@ class CatalogPublishing:
                 self._next += 1
                 read += 1
             if ending is not Ending.LATER:
-                self._commit()
+                if read or not events or (self.framer is not None and not self.framer.empty):
+                    self._commit()
                 while self._endings and self._endings[0] is not Ending.WELL:
                     self._commit()
         except PublisherDied:
@@ -72,7 +76,7 @@ class CatalogPublishing:
         if self.framer is not None:
             return
         states = self.topic.states.get(SHARD)
-        point = resume_point([decode(value)[1] for value in states]) if states else None
+        point = resume_point([decoded(value)[1] for value in states]) if states else None
         self.framer = framer = Framer(SHARD, self.topic.layout, point, self._limits)
         if point is None:
             found = bootstrap(cast("Any", Snapshot(self.store)))

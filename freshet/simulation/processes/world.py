@@ -8,7 +8,7 @@ from typing import Final
 
 from consumers.fold import fold_message
 from consumers.state import Head, PartitionState, head_entries
-from freshet.simulation.engine import History, Op, Outcome, Violation
+from freshet.simulation.engine import History, Op, Outcome, Violation, ops_of, play, shape
 from freshet.simulation.rows.judging import SAME_STATE
 from freshet.simulation.rows.owning import MemoryRocks, OwnedPartition
 from freshet.simulation.rows.publishing import LIMITS, Ending, Publishing, Topic, damaged
@@ -16,7 +16,12 @@ from freshet.simulation.rows.source import Source
 from stream.keys import Layout
 
 PROCESSES: Final = 3
+SHAPE: Final = 2
+"""Integers in the first op."""
 DURABLE: Final = "what is durable is a prefix"
+
+SMALL: Final = 0.75
+"""Share of histories that are short."""
 
 
 class Reference:
@@ -26,23 +31,33 @@ class Reference:
         self._log = topic.partitions[0]
         self._entries: dict[bytes, bytes] = {}
         self._state = PartitionState(Head(), self._entries.get)
-        self._at: list[dict[bytes, bytes]] = [head_entries(self._state.head)]
+        self._before: list[tuple[dict[bytes, bytes], Head]] = [({}, Head())]
+        """By offset; written out in bytes only when asked for."""
+        self._at: dict[int, dict[bytes, bytes]] = {}
 
     def at(self, offset: int) -> dict[bytes, bytes]:
         """Every byte of the state before ``offset``."""
-        while len(self._at) <= offset:
-            changes = fold_message(self._state, len(self._at) - 1, self._log[len(self._at) - 1])
+        before, state = self._before, self._state
+        while len(before) <= offset:
+            changes = fold_message(state, len(before) - 1, self._log[len(before) - 1])
             self._entries.update(changes.entries)
-            self._state.apply(changes)
-            self._at.append(self._entries | head_entries(self._state.head))
-        return self._at[offset]
+            state.apply(changes)
+            head = state.head
+            copied = Head(head.offset, head.layout, dict(head.lineages), dict(head.voids))
+            before.append((dict(self._entries), copied))
+        found = self._at.get(offset)
+        if found is None:
+            entries, head = before[offset]
+            found = self._at[offset] = entries | head_entries(head)
+        return found
 
 
 class ProcessWorld:
     """One run of a history."""
 
-    def __init__(self, config: Op, outcome: Outcome, trace: bool) -> None:
-        shards, limits = (int(value) for value in config[1:3])
+    def __init__(self, shape: Sequence[int], outcome: Outcome, trace: bool) -> None:
+        """``shape``: two shards?, which limits."""
+        shards, limits = shape
         self.outcome = outcome
         self.tracing = trace
         self.topic = Topic(Layout(1))
@@ -181,9 +196,7 @@ STATES: Final[dict[str, Callable[[ProcessWorld], bool]]] = {
     "two shards": lambda w: len(w.sources) > 1,
     "a transaction partly out": lambda w: any(each.split for each in w.publishers),
 }
-OPS: Final = {
-    name[3:].replace("_", " "): getattr(ProcessWorld, name) for name in vars(ProcessWorld) if name.startswith("op_")
-}
+OPS: Final = ops_of(ProcessWorld)
 KINDS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "txn": (5, (2, 1 << 16)),
     "publish": (5, (2, 4, 4, 2)),
@@ -215,26 +228,17 @@ class Processes:
     states: tuple[str, ...] = tuple(STATES)
 
     def history(self, rng: Random) -> History:
-        """6 to 18 ops."""
+        """5 to 20 ops."""
         pick = rng.random
+        count = 4 + int(pick() * 6) if pick() < SMALL else 6 + int(pick() * 12)
         share = 0.2 + 0.5 * pick()
         kinds = KINDS | {name: kind for name, kind in SPICE.items() if pick() < share}
         names = list(kinds)
         ops: History = [("world", int(pick() < 0.2), int(pick() * 3)), ("publish", 0, 0, 0, 0)]
-        for name in rng.choices(names, [kinds[name][0] for name in names], k=6 + int(pick() * 12)):
+        for name in rng.choices(names, [kinds[name][0] for name in names], k=count):
             ops.append((name, *(int(pick() * bound) for bound in kinds[name][1])))
         return ops
 
     def run(self, ops: Sequence[Op], *, trace: bool = False) -> Outcome:
         """Runs the ops, and then to the end of the log. Stops at the first violation."""
-        outcome = Outcome()
-        config: Op = ops[0] if ops and ops[0][0] == "world" else ("world", 0, 0)
-        world = ProcessWorld(config, outcome, trace)
-        for op in ops:
-            if op[0] == "world":
-                continue
-            OPS[str(op[0])](world, *op[1:])
-            if outcome.violations:
-                return outcome
-        world.finish()
-        return outcome
+        return play(ProcessWorld(shape(ops, SHAPE), Outcome(), trace), ops, OPS)

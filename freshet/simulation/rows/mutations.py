@@ -152,6 +152,16 @@ MUTATIONS: Final = (
         Edit(Overlay.get, "if fill.stamp != stamp:", "if False:"),
     ),
     _rows(
+        "fill_survives_a_void",
+        "a fill answers on although its table was voided",
+        Edit(
+            reading.view_row,
+            "Stamp(entry.shard, entry.epoch, entry.ordinal, _all_voids(head, table))",
+            "Stamp(entry.shard, entry.epoch, entry.ordinal, ())",
+        ),
+        Edit(reading.view_row, "Stamp(shard, epoch, 0, _all_voids(head, table))", "Stamp(shard, epoch, 0, ())"),
+    ),
+    _rows(
         "fill_without_cas",
         "a fill is kept although its key changed since the look-up",
         Edit(answering.fill_row, "if view.stamp != request.stamp:", "if False:"),
@@ -309,7 +319,7 @@ MUTATIONS: Final = (
         "tombstone_forgotten",
         "a deleted row leaves no tombstone",
         Edit(
-            row_fold.fold_rows,
+            row_fold._checked_entries,
             'entries[key] = _pack_head(operation, ordinal) + tag + (image if operation == VALUE else b"")',
             "if operation == VALUE:\n            entries[key] = _pack_head(operation, ordinal) + tag + image",
         ),

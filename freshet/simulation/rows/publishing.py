@@ -7,9 +7,10 @@ from enum import IntEnum
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
+from freshet.simulation.remembering import decoded
 from freshet.simulation.rows.source import CATALOG, DESCRIBED, Reader, Source
 from stream.batch import Batch, Framer, Limits
-from stream.codec import decode
+from stream.codec import decode, encode
 from stream.events import ResumePoint, SourceTransaction
 from stream.keys import Layout
 from stream.publisher import Publisher as RealPublisher
@@ -79,13 +80,11 @@ class Topic:
 
 def name_of(value: bytes) -> str:
     """The record's name."""
-    return decode(value)[0]
+    return decoded(value)[0]
 
 
 def damaged(value: bytes, kind: int) -> bytes | None:
     """A message that was damaged on its way, one of six kinds."""
-    from stream.codec import encode
-
     match kind % 6:
         case 0:
             return b"\xc3\x01garbage"
@@ -136,7 +135,7 @@ class Publishing:
     def split(self) -> bool:
         """Whether a transaction is partly in the topic."""
         states = self.topic.states.get(self.source.name)
-        return states is not None and bool(decode(states[-1])[1]["partial_gtid"])
+        return states is not None and bool(decoded(states[-1])[1]["partial_gtid"])
 
     def die(self) -> None:
         """The process is killed."""
@@ -156,7 +155,7 @@ class Publishing:
     def _start(self) -> None:
         source, topic = self.source, self.topic
         states = topic.states.get(source.name)
-        point = resume_point([decode(value)[1] for value in states]) if states else None
+        point = resume_point([decoded(value)[1] for value in states]) if states else None
         self.framer = framer = Framer(source.name, topic.layout, point, self._limits)
         if point is None:
             at = source.history.positions[source.engine]
@@ -203,7 +202,7 @@ class Publishing:
     def run(self, transactions: int, ending: Ending, at: int) -> tuple[int, bool]:
         """Reads up to ``transactions`` and commits; the ``at``-th commit of these ends as ``ending`` says.
 
-        Returns how many transactions were read, and whether it lived. Markers are published even if nothing was read.
+        Returns how many transactions were read, and whether it lived. Of 0 transactions idle markers are published.
         """
         self._endings = [Ending.WELL] * at + [ending] if ending in (Ending.LOST_ACK, Ending.NOT_DONE) else []
         read = 0
@@ -212,7 +211,8 @@ class Publishing:
             while read < transactions and self._next():
                 read += 1
             if ending is not Ending.LATER:
-                self._commit()
+                if read or not transactions or self.collected:
+                    self._commit()
                 while self._endings and self._endings[0] is not Ending.WELL:
                     self._commit()
         except PublisherDied:

@@ -18,6 +18,8 @@ SESSIONS: Final = 2
 FRONTS: Final = 2
 TABLES: Final = (PARENT, CHILD, TEXT)
 
+SMALL: Final = 0.85
+"""Share of histories that are short, and are looked at quickly at their end: what breaks, breaks in few steps."""
 SEED: Final = 1 << 16
 Fields = tuple[str | int, ...]
 """Of each integer: how many values it has, or the name of something that a history has a favourite of."""
@@ -80,8 +82,22 @@ _OTHER: Final = ("read", "other session", "slot", "owner", "front", 2)
 _READ: Final = ("read", "session", "slot", "owner", "front", 2)
 _SYNC: Final = ("sync", "owner")
 
-MOTIFS: Final[tuple[tuple[tuple[str | int, ...], ...], ...]] = (
+Motif = tuple[tuple[str | int, ...], ...]
+SPLIT: Final[tuple[Motif, ...]] = (
     (_OUT, _WRITE, ("publish", "shard", 4, 2, 1), _SYNC, _READ, ("read", "session", "any slot", "owner", "front", 2)),
+    (
+        ("txn", 0, UPDATES_SECOND, 0),
+        ("publish", 0, 4, 0, 0),
+        _SYNC,
+        ("write", "session", 0, UPDATES_BOTH),
+        ("publish", 0, 4, 0, 0),
+        ("fold", "owner", "partition", 0),
+        ("read", "session", 1, "owner", "front", 2),
+    ),
+)
+"""Motifs of transactions that are split over batches."""
+MOTIFS: Final[tuple[Motif, ...]] = (
+    *SPLIT,
     (_UPDATE, _OUT, ("clock", "shard", 5), _UPDATE, _OUT, ("repeat", "shard", 8), _SYNC, _READ),
     (_UPDATE, _OUT, _UPDATE, _OUT, ("repeat", "shard", "seed"), _SYNC, _READ),
     (
@@ -151,15 +167,44 @@ MOTIFS: Final[tuple[tuple[tuple[str | int, ...], ...], ...]] = (
         ("read", "session", 0, "other owner", "front", 2),
     ),
     (
-        ("txn", 0, UPDATES_SECOND, 0),
+        ("txn", 0, UPDATES_FIRST, 0),
         ("publish", 0, 4, 0, 0),
         _SYNC,
-        ("write", "session", 0, UPDATES_BOTH),
+        ("write", "session", 0, UPDATES_FIRST),
+        ("publish", 0, 4, 0, 0),
+        ("race", "owner", "session", 0, 5),
+    ),
+    (
+        ("read", "session", 1, "owner", "front", 7),
+        ("snap", 0, 0),
+        ("give", 0),
+        ("damage", 4),
+        ("write", "other session", 0, UPDATES_SECOND),
         ("publish", 0, 4, 0, 0),
         ("fold", "owner", "partition", 0),
-        ("read", "session", 1, "owner", "front", 2),
+        ("fill", 0),
+        _SYNC,
+        ("read", "other session", 1, "owner", "front", 2),
+    ),
+    (
+        ("txn", 0, UPDATES_FIRST, 0),
+        ("publish", 0, 4, 0, 0),
+        _SYNC,
+        ("read", "session", 1, "owner", "front", 7),
+        ("snap", 0, 0),
+        ("write", "session", 0, UPDATES_FIRST),
+        ("give", 0),
+        ("read", "session", 0, "owner", "front", 2),
+    ),
+    (
+        ("read", "session", "slot", "owner", "front", 0),
+        ("alter", "shard", "some table"),
+        _OUT,
+        _SYNC,
+        _READ,
     ),
     (("commit", "owner", "partition", 1), _UPDATE, _OUT, ("commit", "owner", "partition", 7), _SYNC),
+    (_UPDATE, _OUT, ("commit", "owner", "partition", 6), _SYNC, _READ),
     (_UPDATE, _OUT, _SYNC, ("stray", "slot"), ("publish", "other shard", 4, 0, 0), _SYNC, _READ),
 )
 
@@ -167,20 +212,23 @@ MOTIFS: Final[tuple[tuple[tuple[str | int, ...], ...], ...]] = (
 def random_history(rng: Random) -> History:
     """A random history; the first op is the world's shape."""
     pick = rng.random
+    small = pick() < SMALL
     favourites = {name: int(pick() * bound) for name, bound in _NAMED.items()}
     favourites["seed"] = int(pick() * SEED)
     kinds = dict(BASE)
     share = 0.1 + 0.5 * pick()
     kinds.update({name: kind for name, kind in SPICE.items() if pick() < share})
     names = list(kinds)
-    ops: History = [("world", *(int(pick() < share) for share in (0.3, 0.2, 0.25)), rng.choice((0, 0, 1, 2)))]
+    ops: History = [
+        ("world", *(int(pick() < share) for share in (0.3, 0.2, 0.25)), rng.choice((0, 0, 1, 2)), int(small))
+    ]
     if pick() < 0.85:
         ops += [("publish", shard, 0, 0, 0) for shard in range(1 + int(ops[0][2]))] + [("sync", 0), ("sync", 1)]
     motif = rng.choice(MOTIFS) if pick() < 0.5 else ()
-    count = 5 + int(pick() * 15)
+    count = 2 + int(pick() * 7) if small else 5 + int(pick() * 15)
     at = int(pick() * count) if motif else -1
-    if motif in (MOTIFS[0], MOTIFS[-3]):
-        ops[0] = (*ops[0][:4], 1)  # batches so small that a transaction is split
+    if motif in SPLIT:
+        ops[0] = (*ops[0][:4], 1, ops[0][5])  # batches so small that a transaction is split
     for number, name in enumerate(rng.choices(names, [kinds[name][0] for name in names], k=count)):
         if number == at:
             ops += [(str(op[0]), *(_aimed(rng, field, favourites) for field in op[1:])) for op in motif]
@@ -205,6 +253,8 @@ def _aimed(rng: Random, field: str | int, favourites: dict[str, int]) -> int:
             return int(rng.random() * 6)
         case "bit":
             return int(rng.random() * 2)
+        case "some table":
+            return int(rng.random() * len(TABLES))
     kind, _, name = field.rpartition(" ")
     if kind == "other":
         return 1 - favourites[name]

@@ -1,0 +1,95 @@
+"""How a run of the world of catalog tables stands, and the states that faults may meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from consumers.protocol import FillTable
+from freshet.simulation.catalog.publishing import LIMITS, CatalogPublishing
+from freshet.simulation.catalog.shaping import OWNERS, READERS
+from freshet.simulation.catalog.source import OPEN, Metastore
+from freshet.simulation.engine import Outcome, Violation
+from freshet.simulation.rows.owning import OwnedPartition
+from freshet.simulation.rows.publishing import Topic
+from stream.keys import Layout
+from tokens import Vector
+
+SHAPE: Final = 4
+"""Integers in the first op."""
+
+
+class Lists(NamedTuple):
+    """What a reader fetched at the beginning of its transaction: of one table, at one event."""
+
+    name: str
+    table_id: int
+    write_ids: str
+    own: int
+
+
+class Reader:
+    """A session. ``seen``: table id → the event whose state of it was truly seen."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.vector = Vector()
+        self.lists: Lists | None = None
+        self.seen: dict[int, int] = {}
+
+
+class Standing:
+    """One run of a history: everything that there is."""
+
+    def __init__(self, shape: Sequence[int], outcome: Outcome, trace: bool) -> None:
+        """``shape``: three partitions?, does an ABORT leave what was written?, which limits, and `quick`?"""
+        partitions, undoes, limits, quick = shape
+        self.quick = bool(quick)
+        """At the end only one owner is looked at."""
+        self.outcome = outcome
+        self.tracing = trace
+        self.store = Metastore(undoes=not undoes)
+        self.last_owner = 0
+        """Which owner did something last."""
+        self.topic = Topic(Layout(1 + 2 * (partitions % 2)))
+        self.publisher = CatalogPublishing(self.topic, self.store, LIMITS[limits % 2])
+        count = self.topic.layout.partitions
+        self.owners = [[OwnedPartition(self.topic, number) for number in range(count)] for _ in range(OWNERS)]
+        self.readers = [Reader(number) for number in range(READERS)]
+        self.fills: list[tuple[OwnedPartition, FillTable]] = []
+        self.damaged = False
+
+    def complain(self, rule: str, what: str) -> None:
+        """Takes note of a violation."""
+        self.outcome.violations.append(Violation(rule, what))
+
+    def say(self, text: str) -> None:
+        """A line of the trace."""
+        if self.tracing:
+            self.outcome.trace.append(text)
+
+    def met(self, fault: str) -> None:
+        """A fault strikes: in which states?"""
+        for state, holds in STATES.items():
+            if holds(self):
+                self.outcome.met[fault, state] += 1
+
+    def _done(self, what: str) -> None:
+        self.say(f"event {self.store.end}: {what}")
+
+
+STATES: Final[dict[str, Callable[[Standing], bool]]] = {
+    "a transaction open": lambda w: bool(w.store.open_txns()),
+    "a write uncommitted": lambda w: any(
+        row.event_type == "WRITE" and w.store.txns.get(row.txn) == OPEN for row in w.store.log
+    ),
+    "writes are undone by ABORT": lambda w: w.store.undoes,
+    "writes are not undone": lambda w: not w.store.undoes,
+    "a transaction partly out": lambda w: w.publisher.split,
+    "events not published": lambda w: w.publisher._next < w.store.end,
+    "owners behind": lambda w: any(each.behind for owner in w.owners for each in owner),
+    "owners apart": lambda w: any(a.offset != b.offset for a, b in zip(*w.owners, strict=True)),
+    "a list fetched": lambda w: any(reader.lists is not None for reader in w.readers),
+    "a list of an own transaction": lambda w: any(r.lists is not None and r.lists.own for r in w.readers),
+    "a fill under way": lambda w: bool(w.fills),
+}

@@ -1,0 +1,104 @@
+"""How a run of the world of rows stands: its parts, what is noted of it, and the states that faults may meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from consumers import answering
+from freshet.simulation.engine import Outcome, Violation
+from freshet.simulation.rows.asking import Offer, Reading, Session
+from freshet.simulation.rows.judging import Judge
+from freshet.simulation.rows.owning import OwnedPartition
+from freshet.simulation.rows.publishing import LIMITS, Publishing, Topic
+from freshet.simulation.rows.shaping import FRONTS, OWNERS, SESSIONS, TABLES
+from freshet.simulation.rows.source import SLOTS, SLOTS_A_SHARD, Source
+from serving.spaces import Epochs
+from stream.keys import Layout
+
+SHAPE: Final = 5
+"""Integers in the first op."""
+
+
+class Standing:
+    """One run of a history: everything that there is."""
+
+    def __init__(self, shape: Sequence[int], outcome: Outcome, trace: bool) -> None:
+        """``shape``: two partitions?, two shards?, two domains?, which limits, and `quick`?"""
+        partitions, shards, domains, limits, quick = shape
+        self.quick = bool(quick)
+        """At the end only one owner is looked at, and only rows to which something happened."""
+        self.outcome = outcome
+        self.tracing = trace
+        self.last_owner = 0
+        """Which owner did something last."""
+        self.topic = Topic(Layout(1 + partitions % 2))
+        self.sources = [Source(shard, 1 + domains % 2) for shard in range(1 + shards % 2)]
+        self.publishers = [Publishing(self.topic, source, LIMITS[limits % 3]) for source in self.sources]
+        count = self.topic.layout.partitions
+        self.owners = [[OwnedPartition(self.topic, number) for number in range(count)] for _ in range(OWNERS)]
+        self.fronts = [Epochs() for _ in range(FRONTS)]
+        self.sessions = [Session(number, self._located) for number in range(SESSIONS)]
+        self.readings: list[Reading] = []
+        self.offers: list[Offer] = []
+        self.judge = Judge(self.publishers, self.complain)
+        self.voidable: set[tuple[int, str]] = set()
+        """(shard, table) whose rows may rightly be unknown to the cache."""
+        self.strays: set[int] = set()
+        self.asked: set[int] = set()
+        """Rows that some session has asked for."""
+        self.blemished = False
+        """The topic holds what no publisher of ours wrote."""
+
+    def complain(self, rule: str, what: str) -> None:
+        """Takes note of a violation."""
+        self.outcome.violations.append(Violation(rule, what))
+
+    def say(self, text: str) -> None:
+        """A line of the trace."""
+        if self.tracing:
+            self.outcome.trace.append(text)
+
+    def met(self, fault: str) -> None:
+        """A fault strikes: in which states?"""
+        met = self.outcome.met
+        for state, holds in STATES.items():
+            if holds(self):
+                met[fault, state] += 1
+
+    def _located(self) -> str:
+        return str(answering.watermarks(self.owners[0][0].partition))
+
+    def _void(self, shard: int | None = None, *tables: str) -> None:
+        for each in range(len(self.sources)) if shard is None else (shard,):
+            self.voidable.update((each, table) for table in tables or TABLES)
+
+    def _slot(self, number: int) -> int:
+        return number % (len(self.sources) * SLOTS_A_SHARD)
+
+    def _partition(self, owner: int, number: int) -> OwnedPartition:
+        owned = self.owners[owner]
+        return owned[number % len(owned)]
+
+    def _owned(self, owner: int, slot: int, alias: bool) -> OwnedPartition:
+        key = SLOTS[slot].alias if alias and SLOTS[slot].alias else SLOTS[slot].key
+        return self.owners[owner][self.topic.layout.partition_of(key)]
+
+
+STATES: Final[dict[str, Callable[[Standing], bool]]] = {
+    "quiet": lambda w: not any(o.behind for owner in w.owners for o in owner) and not w.readings,
+    "a batch collected": lambda w: any(p.collected for p in w.publishers),
+    "a transaction partly out": lambda w: any(p.split for p in w.publishers),
+    "owners behind": lambda w: any(o.behind for owner in w.owners for o in owner),
+    "owners apart": lambda w: any(a.offset != b.offset for a, b in zip(*w.owners, strict=True)),
+    "folded, not durable": lambda w: any(o.store.is_dirty for owner in w.owners for o in owner),
+    "a commit under way": lambda w: any(o.store._frozen for owner in w.owners for o in owner),
+    "a read under way": lambda w: bool(w.readings),
+    "a fill under way": lambda w: bool(w.offers),
+    "a fill in an overlay": lambda w: any(len(o.overlay) for owner in w.owners for o in owner),
+    "a void without its marker": lambda w: any(
+        not void.floor for owner in w.owners for o in owner for void in o.store.visible.voids.values()
+    ),
+    "a later epoch": lambda w: any(len(p.epoch_start) > 1 for p in w.publishers),
+    "two shards": lambda w: len(w.sources) > 1,
+}
