@@ -104,8 +104,11 @@ class PartitionState:
         head.offset = changes.offset
 
 
+_json_text = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
+
 def _json(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+    return _json_text(value).encode()
 
 
 def lineage_key(shard: str) -> bytes:

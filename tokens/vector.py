@@ -90,7 +90,7 @@ class Vector:
                 merged[shard] = theirs
             elif theirs.epoch == mine.epoch:
                 merged[shard] = Component(mine.epoch, mine.position.join(theirs.position))
-        return Vector(merged)
+        return self if merged == self._components else Vector(merged)
 
     def order(self, other: Vector) -> Order:
         """How this vector lies to ``other``, shard by shard; a missing component is behind any.
