@@ -151,7 +151,10 @@ def may_fill(head: Head, key: bytes, value: bytes | None, lo: str) -> tuple[bool
     same_epoch = value is not None and decode_entry(value).epoch == lineage.epoch
     if same_epoch and not view.lo:
         if lineage.watermark_ordinal < view.ordinal:
-            return False, "the position of the key's last event cannot be read, and the marker that follows has not come"
+            return (
+                False,
+                "the position of the key's last event cannot be read, and the marker that follows has not come",
+            )
     elif same_epoch and not position.at_or_past(Position.parse(view.lo)):
         return False, f"{lo} is not known to be as new as the tombstone's {view.lo}"
     if lineage.watermark and not position.at_or_past(Position.parse(lineage.watermark)):
