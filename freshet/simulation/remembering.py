@@ -5,15 +5,18 @@ What is remembered is a function of a message's bytes alone, so a history comes 
 
 from __future__ import annotations
 
+import marshal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Final
 
 from consumers import answering, fold
-from stream import codec
+from stream import batch, codec, records
 
-MESSAGES_MAX: Final = 4_096
+MESSAGES_MAX: Final = 32_768
+PLAIN: Final = 2
+"""The version of `marshal` in which equal records of one kind are equal bytes."""
 
 
 class _Remembered(dict[str, Any]):
@@ -42,9 +45,14 @@ def _check(name: str, record: _Remembered) -> None:
         raise record.refused.with_traceback(None)
 
 
+@lru_cache(maxsize=MESSAGES_MAX)
+def _encoded(name: str, written: bytes) -> bytes:
+    return codec.encode(name, marshal.loads(written))
+
+
 def _encode(name: str, record: Any) -> bytes:
     if not isinstance(record, _Remembered):
-        return codec.encode(name, record)
+        return _encoded(name, marshal.dumps(record, PLAIN))
     if not record.encoded:
         record.encoded = codec.encode(name, record)
     return record.encoded
@@ -52,7 +60,7 @@ def _encode(name: str, record: Any) -> bytes:
 
 @contextmanager
 def remembering() -> Iterator[None]:
-    """The fold and the owners' answers use what is remembered."""
+    """Publishers, the fold and the owners' answers use what is remembered."""
     ours: dict[str, Any] = {"decode": decoded, "check": _check, "encode": _encode}
     patched = [(module.__dict__, {name: ours[name] for name in ours if name in vars(module)}) for module in _MODULES]
     before = [(scope, {name: scope[name] for name in names}) for scope, names in patched]
@@ -65,4 +73,4 @@ def remembering() -> Iterator[None]:
             scope.update(names)
 
 
-_MODULES: Final = (fold, answering)
+_MODULES: Final = (fold, answering, batch, records)
