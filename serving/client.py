@@ -214,7 +214,10 @@ class Session:
                     hint="name the shard in wrap() as `freshet source` does; by default <keyspace>/0",
                     code="unknown_shard",
                 )
-            self._vector = self._vector.merge(Vector({shard: (known.epoch, position)}))
+            # The front may be behind what the session has seen by now: a write placed in an epoch that is over is lost.
+            seen = self._vector.get(shard)
+            epoch = max(known.epoch, seen.epoch) if seen is not None else known.epoch
+            self._vector = self._vector.merge(Vector({shard: (epoch, position)}))
             del self._unplaced[shard]
 
 

@@ -32,6 +32,21 @@ ROWS: dict[str, History] = {
         ("write", 1, 1, 0),
         ("read", 1, 4, 1, 0, 2),
     ],
+    "a session's first write is placed by a front that still names the epoch before the one that it has seen": [
+        ("publish", 0, 0, 0, 0),
+        ("sync", 0),
+        ("txn", 0, 0, 0),
+        ("publish", 0, 1, 0, 0),
+        ("restore", 0, 0, 0),
+        ("txn", 0, 0, 0),
+        ("publish", 0, 1, 0, 0),
+        ("sync", 1),
+        ("read", 1, 1, 1, 0, 7),
+        ("snap", 0, 0),
+        ("write", 1, 0, 0),
+        ("give", 0),
+        ("read", 1, 0, 1, 0, 0),
+    ],
 }
 CATALOG: dict[str, History] = {
     "a catalog is first published after its cleaner has forgotten the last write id": [
