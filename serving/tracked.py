@@ -125,7 +125,7 @@ class TrackedConnection:
         if self._pending:
             raise WriteNotTracked(
                 "a transaction may have been committed on this connection, and its GTID could not be asked for",
-                hint="read all results of the last statement; if the connection broke: client.session(str(session.vector))",
+                hint="read all results of the last statement; connection broken? client.session(str(session.vector))",
             )
 
     def _in_transaction(self) -> bool:
