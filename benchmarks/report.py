@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,6 +52,7 @@ def document(results: dict[str, Result], spins: list[float], *, rounds: int, sec
     return {
         "taken_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "seconds": round(seconds),
+        "commit": _commit(),
         "rounds": rounds,
         "quick": quick,
         "machine": machine(spins),
@@ -82,6 +84,16 @@ def table(results: dict[str, Result], about: Result) -> str:
     spin = f"spin {about['spin_msteps_s']} M steps/s (from {about['spin_range']})"
     head = f"{about['cpu']}, {about['cores']} cores, Python {about['python']}; {spin}"
     return "\n".join([head, "", *rows])
+
+
+def _commit() -> str:
+    """Which code this was; "" outside a clone."""
+    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    try:
+        done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    except OSError:
+        return ""
+    return done.stdout.strip()
 
 
 def _cpu() -> str:
