@@ -49,6 +49,8 @@ def reads(
                 "owner": measure("reads:at_owner", rate=rates["owner"], **owner),
                 "http": measure("reads:over_http", rate=rates["http"], **http),
             }
+            if wrong := sum(each["not_fresh"] for each in found.values()):
+                raise AssertionError(f"{wrong} answers were not fresh from the cache")
             with Writing(bootstrap, keyspace, writes, seconds):
                 found["owner_while_folding"] = measure("reads:at_owner", rate=rates["owner"], maximum=False, **owner)
             with Writing(bootstrap, keyspace, writes, seconds):
