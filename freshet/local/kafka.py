@@ -8,13 +8,13 @@ import os
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from freshet.local.artifacts import jars
 from freshet.local.errors import LocalServerError
 from freshet.local.java import find_java
 from freshet.local.process import ServerProcess, free_ports, port_is_free, run_tool
+from freshet.local.server import LocalServer
 
 START_TIMEOUT_S = 60.0
 START_ATTEMPTS = 3
@@ -52,7 +52,7 @@ rootLogger.appenderRef.console.ref = console
 """
 
 
-class KafkaServer:
+class KafkaServer(LocalServer):
     """A single-node Kafka on 127.0.0.1. ``start`` returns when it answers a metadata request.
 
     The data directory remembers ports and format, so a second start on it (also after a kill) goes on
@@ -60,6 +60,8 @@ class KafkaServer:
     listeners by name: the port that each binds, and the one that it advertises (of a proxy in front of it).
     A context manager.
     """
+
+    NAME = "Kafka"
 
     def __init__(
         self,
@@ -78,7 +80,6 @@ class KafkaServer:
         self.listeners = dict(listeners or {})
         self._wanted_port = port
         self._ports: tuple[int, int] | None = None
-        self._process: ServerProcess | None = None
 
     @property
     def port(self) -> int:
@@ -91,11 +92,6 @@ class KafkaServer:
     def bootstrap(self) -> str:
         """``127.0.0.1:port``."""
         return f"127.0.0.1:{self.port}"
-
-    @property
-    def pid(self) -> int:
-        """The broker's process id; LocalServerError if it is not running."""
-        return self._running().pid
 
     @property
     def log_file(self) -> Path:
@@ -124,35 +120,6 @@ class KafkaServer:
                 remembered.write_text(json.dumps(self._ports))
                 return self
         raise AssertionError("unreachable: the last attempt returns or raises")
-
-    def stop(self) -> None:
-        """Stop it cleanly; nothing if it is not running."""
-        if self._process is not None:
-            self._process.stop()
-            self._process = None
-
-    def kill(self) -> None:
-        """SIGKILL, as a power cut of the process."""
-        self._running().kill()
-        self._process = None
-
-    def restart(self) -> Self:
-        """Start again on the same data and port, stopping it first if it runs."""
-        self.stop()
-        return self.start()
-
-    def __enter__(self) -> Self:
-        return self if self._process is not None else self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
-    def _running(self) -> ServerProcess:
-        if self._process is None:
-            raise LocalServerError("Kafka is not running")
-        return self._process
 
     def _choose_ports(self) -> tuple[int, int]:
         if self._wanted_port is None:

@@ -7,13 +7,13 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from freshet.local.artifacts import unpacked
 from freshet.local.cache import exclusive
 from freshet.local.errors import LocalServerError
 from freshet.local.process import ServerProcess, free_ports, port_is_free, run_tool
+from freshet.local.server import LocalServer
 
 START_TIMEOUT_S = 60.0
 START_ATTEMPTS = 3
@@ -39,12 +39,14 @@ class MariaDBAddress:
         return pymysql.connect(host=self.host, port=self.port, user=self.user, password=self.password, **options)
 
 
-class MariaDBServer:
+class MariaDBServer(LocalServer):
     """One MariaDB on 127.0.0.1 with a row binlog and full row metadata. A context manager.
 
     ``durable`` keeps the production settings (sync at each commit); without it a commit survives the
     death of the process, not of the machine. ``options`` are server options without the leading dashes.
     """
+
+    NAME = "MariaDB"
 
     def __init__(
         self,
@@ -69,7 +71,6 @@ class MariaDBServer:
         self.detached = detached
         self._wanted_port = port
         self._port: int | None = None
-        self._process: ServerProcess | None = None
 
     @property
     def port(self) -> int:
@@ -82,11 +83,6 @@ class MariaDBServer:
     def address(self) -> MariaDBAddress:
         """Where and as whom to connect."""
         return MariaDBAddress(self.host, self.port, self.user, self.password)
-
-    @property
-    def pid(self) -> int:
-        """The server's process id; LocalServerError if it is not running."""
-        return self._running().pid
 
     @property
     def log_file(self) -> Path:
@@ -118,35 +114,6 @@ class MariaDBServer:
                 remembered.write_text(str(self._port))
                 return self
         raise AssertionError("unreachable: the last attempt returns or raises")
-
-    def stop(self) -> None:
-        """Stop it cleanly; nothing if it is not running."""
-        if self._process is not None:
-            self._process.stop()
-            self._process = None
-
-    def kill(self) -> None:
-        """SIGKILL, as a power cut of the process."""
-        self._running().kill()
-        self._process = None
-
-    def restart(self) -> Self:
-        """Start again on the same data and port, stopping it first if it runs."""
-        self.stop()
-        return self.start()
-
-    def __enter__(self) -> Self:
-        return self if self._process is not None else self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
-    def _running(self) -> ServerProcess:
-        if self._process is None:
-            raise LocalServerError("MariaDB is not running")
-        return self._process
 
     def _launch(self) -> None:
         base = server_home()
