@@ -70,6 +70,7 @@ class Injector:
         self.ended: list[Ended] = []
         self.errors: list[str] = []
         self._stack, self._disk, self._traffic, self._seed, self._say = stack, disk, traffic, seed, say
+        self._starved: set[int] = set()
         self._over = threading.Event()
         self._watching = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -158,6 +159,7 @@ class Injector:
                 if fault.kind == "pause":
                     os.kill(pid, signal.SIGSTOP)
                 else:
+                    self._starved.add(pid)
                     set_limit(pid, resource.RLIMIT_NOFILE, open_files(pid) + int(fault.amount * 4))
             undo.callback(_undo_at_process, pid, fault.kind)
             return
@@ -197,7 +199,10 @@ class Injector:
                     process = started.process
                     if role in self._down or process is None or process.running():
                         continue
-                    during = tuple(sorted(f"{target} {kind}" for target, kind in self._now.items()))
+                    active = {f"{target} {kind}" for target, kind in self._now.items()}
+                    if process.pid in self._starved:  # it ends a while after it met the limit
+                        active.add(f"{role} no_files")
+                    during = tuple(sorted(active))
                     self.ended.append(Ended(role, during, process.log_tail()))
                     self._say(f"{time.monotonic() - self._began:8.2f} s  {role} ended by itself")
                     self._start(role)

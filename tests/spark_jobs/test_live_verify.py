@@ -47,12 +47,12 @@ def consuming(filled: TestTopic, data_dir: Path) -> Iterator[None]:
 def test_the_live_state_equals_the_rebuild_to_its_checkpoint(spark: Any, topic: Topics, tmp_path: Path) -> None:
     """At the offsets of the owners' checkpoint, which lie behind the topic's end by then, all bytes are the same."""
     filled = topic(3)
-    filled.write(0, history())
-    filled.write(1, history(frames=33))
+    filled.write(0, history(partitions=3))
+    filled.write(1, history(frames=33, partitions=3))
     filled.transaction([(0, rows(2000, 9)), (2, rows(2000, 9))], commit=False)
     with consuming(filled, tmp_path / "data"):
         live = live_checkpoint(filled.bootstrap, filled.keyspace, [])
-        filled.write(0, history(first=5000))
+        filled.write(0, history(first=5000, partitions=3))
         request = RebuildRequest(filled.keyspace, filled.bootstrap, tmp_path / "out", checkpoint_offsets(live))
         rebuild(spark, request)
         verdict = verify_stores(live, find_stores(tmp_path / "out"), names=("live", "rebuilt"))

@@ -92,8 +92,12 @@ def rows(first: int, count: int, keys: int = 40) -> bytes:
     return frame(columns)
 
 
-def history(first: int = 1, frames: int = 20) -> list[bytes | None]:
-    """A partition's messages from ordinal ``first``: frames, markers, voids, duplicates, another shard, and rubbish."""
+def history(first: int = 1, frames: int = 20, partitions: int = 1) -> list[bytes | None]:
+    """A partition's messages from ordinal ``first``: frames, markers, voids, duplicates, another shard, and rubbish.
+
+    ``partitions``: of the topic, as its markers say.
+    """
+    layout = f"xxh3_64;partitions={partitions}"
     messages: list[bytes | None] = [start()] if first == 1 else []
     ordinal = first + 1 if first == 1 else first
     for number in range(frames):
@@ -101,7 +105,7 @@ def history(first: int = 1, frames: int = 20) -> list[bytes | None]:
         messages.append(message)
         ordinal += 5
         if number % 4 == 1:
-            messages.append(marker(ordinal - 1))
+            messages.append(marker(ordinal - 1, layout=layout))
         if number % 7 == 2:
             messages.append(message)  # the publisher's retry
         if number % 9 == 3:
@@ -110,5 +114,9 @@ def history(first: int = 1, frames: int = 20) -> list[bytes | None]:
             messages.append(event("TableVoid", ordinal, table="shop.items", reason="ddl"))
             ordinal += 1
     other = frame([(key(3), VALUE, b'{"n":"other"}', 2)], shard="shop/1")
-    messages += [start(shard="shop/1"), other, marker(ordinal - 1)] if first == 1 else [marker(ordinal - 1)]
+    messages += (
+        [start(shard="shop/1"), other, marker(ordinal - 1, layout=layout)]
+        if first == 1
+        else [marker(ordinal - 1, layout=layout)]
+    )
     return messages
