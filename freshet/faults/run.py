@@ -184,6 +184,7 @@ def _drive(
     with stack.connect(ROWS) as connection:
         findings.in_doubt = traffic.resolve(connection)
     findings.caught_up_s = wait_caught_up(stack)
+    stack.wait_ready()  # the last fault may have taken the API, which is started again but not up yet
     findings.transactions, findings.rolled_back, findings.row_changes = (
         traffic.committed,
         traffic.rolled_back,
