@@ -7,10 +7,9 @@ from typing import Any, Final, cast
 
 from freshet.simulation.catalog.source import Metastore, Snapshot
 from freshet.simulation.remembering import decoded
-from freshet.simulation.rows.publishing import Ending, PublisherDied, Topic
+from freshet.simulation.rows.publishing import Ending, PublisherDied, Topic, collect
 from stream.batch import Framer, Limits
 from stream.events import Change, SourceTransaction, TableImage
-from stream.publisher import Publisher as RealPublisher
 from stream.resume import resume_point
 from stream.sources.workload.events import WorkloadTranslator, bootstrap, names
 from stream.sources.workload.log import event_id_of
@@ -125,18 +124,8 @@ class CatalogPublishing:
         return image, name, table.kind
 
     def _publish(self, transaction: SourceTransaction) -> None:
-        framer = self.framer
-        assert framer is not None
-        start = RealPublisher._already_out(cast("Any", None), framer, transaction)
-        while True:
-            end = framer.room(transaction, start)
-            if end < 0:
-                self._commit()
-                continue
-            framer.add(transaction, start, end)
-            if end == len(transaction.changes):
-                return
-            start = end
+        assert self.framer is not None
+        collect(self.framer, transaction, self._commit)
 
     def _commit(self) -> None:
         framer = self.framer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 from types import SimpleNamespace
 from typing import Any, Final, cast
@@ -239,19 +239,8 @@ class Publishing:
         return True
 
     def _publish(self, transaction: SourceTransaction) -> None:
-        """As `stream.publisher.Publisher.publish`; where that waits for the batch to leave, it leaves here."""
-        framer = self.framer
-        assert framer is not None
-        start = RealPublisher._already_out(cast("Any", None), framer, transaction)
-        while True:
-            end = framer.room(transaction, start)
-            if end < 0:
-                self._commit()
-                continue
-            framer.add(transaction, start, end)
-            if end == len(transaction.changes):
-                return
-            start = end
+        assert self.framer is not None
+        collect(self.framer, transaction, self._commit)
 
     def _commit(self) -> None:
         framer = self.framer
@@ -264,3 +253,17 @@ class Publishing:
             self.published = reached if reached is not None else self.published
         if ending is not Ending.WELL:
             raise PublisherDied
+
+
+def collect(framer: Framer, transaction: SourceTransaction, commit: Callable[[], None]) -> None:
+    """As `stream.publisher.Publisher.publish`; where that waits for the batch to leave, ``commit`` has it leave."""
+    start = RealPublisher._already_out(cast("Any", None), framer, transaction)
+    while True:
+        end = framer.room(transaction, start)
+        if end < 0:
+            commit()
+            continue
+        framer.add(transaction, start, end)
+        if end == len(transaction.changes):
+            return
+        start = end
