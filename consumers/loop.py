@@ -1,7 +1,7 @@
 """The consuming process's fold thread: Kafka → fold → stores, commits, dead letters, announcements.
 
-Stores are opened where the group assigns partitions, and continue at *their own* offsets. Batches are drained, never
-awaited. Anything unexpected closes the stores and starts over from what is committed (crash-only): Kafka is the log.
+Batches are drained, never awaited. Anything unexpected closes the stores and starts over from what is committed
+(crash-only): Kafka is the log. Which stores are open is in `consumers.assignment`.
 """
 
 from __future__ import annotations
@@ -21,25 +21,24 @@ from typing import Any, Final, TypeVar
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from consumers.assignment import Assignment, SessionEnd
 from consumers.committing import Committer
-from consumers.errors import DiskFullError, RebuildNeededError, StoreCorruptError, StoreError
+from consumers.errors import DiskFullError, StoreError
 from consumers.outlet import Outlet
 from consumers.partitions import (
     CATCHING_UP,
     PAUSED,
     READY,
-    REBUILDING,
     Ownership,
     Partition,
     check_layout,
-    open_partition,
-    set_aside,
 )
 from consumers.state import DeadLetter
 from consumers.store import Commit
-from stream.connection import REQUEST_TIMEOUT_S, KafkaRequestError, KafkaUnreachable, kafka_error
+from consumers.topic_search import TopicSearch
+from stream.connection import KafkaRequestError, KafkaUnreachable, kafka_error
 from stream.reader import ReadError, open_consumer, poll_batch
-from stream.topics import Topic, TopicError, check_topics
+from stream.topics import TopicError
 from tokens.errors import FreshetError
 
 T = TypeVar("T")
@@ -66,10 +65,6 @@ class ConsumptionSettings:
     overlay_bytes: int = 64 << 20
 
 
-class SessionEnd(Exception):
-    """Ends a session so that the next one opens the stores anew."""
-
-
 class Consumption:
     """Consumes until stopped. `run` blocks; everything else may be called from other threads."""
 
@@ -83,15 +78,17 @@ class Consumption:
         """``on_progress`` is called in the fold thread when waiters of a partition should look again."""
         self.settings = settings
         self.ownership = ownership
-        self.rebuilds = 0
         self.ready: Future[None] = Future()
-        """Done when all partitions that were assigned first have caught up."""
+        """Done when each keyspace has its topic, and all partitions that were assigned first have caught up."""
         self.commit_seconds: list[Callable[[float], None]] = []
         self._outlet = outlet
         self._on_progress = on_progress
         self._stopping = Event()
         self._committer = Committer(settings.commit_rows, settings.commit_interval_s)
-        self._topics: dict[str, tuple[str, Topic]] = {}
+        self._search = TopicSearch(settings.bootstrap, settings.keyspaces)
+        self._assignment = Assignment(settings.bootstrap, settings.data_dir, ownership, outlet, on_progress)
+        self._assignment.overlay_bytes = settings.overlay_bytes // len(settings.keyspaces)
+        ownership.awaited = frozenset(settings.keyspaces)
         self._consumer: Any = None
         self._work: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
         self._positions_at = 0.0
@@ -100,6 +97,11 @@ class Consumption:
     def stop(self) -> None:
         """Lets `run` end: commit, withdraw, leave."""
         self._stopping.set()
+
+    @property
+    def rebuilds(self) -> int:
+        """Stores set aside and folded again since the start."""
+        return self._assignment.rebuilds
 
     @property
     def stopping(self) -> bool:
@@ -140,9 +142,11 @@ class Consumption:
 
     def _session(self) -> None:
         """From finding the topics to leaving the group."""
-        settings = self.settings
-        found = [(name, check_topics(settings.bootstrap, name)) for name in settings.keyspaces]
-        self._topics = {topic.name: (name, topic) for name, topic in found}
+        settings, search = self.settings, self._search
+        search.begin(time.monotonic())
+        if not search.found:
+            self._stopping.wait(RETRY_S)
+            return
         more = {
             "enable.partition.eof": True,
             "group.instance.id": self.ownership.instance,
@@ -151,17 +155,14 @@ class Consumption:
         }
         consumer = self._consumer = open_consumer(settings.bootstrap, settings.group, more)
         try:
-            consumer.subscribe(
-                list(self._topics),
-                on_assign=self._called_back(self._on_assign),
-                on_revoke=self._called_back(self._on_revoke),
-                on_lost=self._called_back(self._on_lost),
-            )
+            self._assignment.subscribe(consumer, search.found, search.missing)
             while not self._stopping.is_set():
                 self._step(consumer)
+                if search.find_more(time.monotonic()):
+                    self._assignment.subscribe(consumer, search.found, search.missing)
         finally:
             try:
-                self._release(list(self.ownership))
+                self._assignment.release(list(self.ownership))
             finally:
                 consumer.close()
                 self._consumer = None
@@ -196,7 +197,7 @@ class Consumption:
         now = time.monotonic()
         for partition in self.ownership:
             if partition.store.broken is not None:
-                self._rebuild(partition, partition.store.broken)
+                self._assignment.rebuild(partition, partition.store.broken)
             self._commit(partition, now)
         if now >= self._positions_at or not messages:
             self._look_at_positions(consumer, now)
@@ -211,7 +212,7 @@ class Consumption:
             strict=True,
         )
         for (topic, number), run in groupby(columns, key=itemgetter(0, 1)):
-            keyspace, _ = self._topics[topic]
+            keyspace, _ = self._search.found[topic]
             partition = self.ownership.get(keyspace, number)
             if partition is None:
                 continue
@@ -226,7 +227,7 @@ class Consumption:
         try:
             dead = store.fold(records)
         except StoreError as error:
-            self._rebuild(partition, error)
+            self._assignment.rebuild(partition, error)
             return
         partition.events += len(records)
         partition.position = max(partition.position, records[-1][0] + 1)
@@ -261,7 +262,7 @@ class Consumption:
         except DiskFullError as error:
             self._pause(partition, error)
         except StoreError as error:
-            self._rebuild(partition, error)
+            self._assignment.rebuild(partition, error)
         else:
             if done is not None:
                 self._count(partition, done)
@@ -310,95 +311,5 @@ class Consumption:
                 partition.state = READY
                 self._outlet.announce(partition)
                 log.info("partition is ready", partition=partition.name, offset=partition.store.state.head.offset)
-                if self.ownership.is_ready and not self.ready.done():
-                    self.ready.set_result(None)
-
-    def _called_back(self, callback: Callable[[Consumer, list[TopicPartition]], None]) -> Callable[..., None]:
-        """``callback`` as librdkafka may call it.
-
-        A KafkaException that leaves a callback reaches poll()'s caller as the bare KafkaError, which is no exception:
-        not even ``except BaseException`` catches it.
-        """
-
-        def guarded(consumer: Consumer, places: list[TopicPartition]) -> None:
-            try:
-                callback(consumer, places)
-            except KafkaException as error:
-                raise kafka_error(error, self.settings.bootstrap, "take partitions over") from error
-
-        return guarded
-
-    def _on_assign(self, consumer: Consumer, places: list[TopicPartition]) -> None:
-        starts = [self._take(place.topic, place.partition) for place in places]
-        consumer.incremental_assign(starts)
-        self._release([each for each in self.ownership if each.lost])
-
-    def _on_revoke(self, consumer: Consumer, places: list[TopicPartition]) -> None:
-        self._release(self._owned(places))
-        consumer.incremental_unassign(places)
-
-    def _on_lost(self, consumer: Consumer, places: list[TopicPartition]) -> None:
-        """The group has forgotten us, most often because no broker answers. Reads go on: each proves its freshness."""
-        for partition in self._owned(places):
-            partition.lost = True
-        consumer.incremental_unassign(places)
-
-    def _owned(self, places: list[TopicPartition]) -> list[Partition]:
-        names = {(place.topic, place.partition) for place in places}
-        return [each for each in self.ownership if (each.topic.name, each.number) in names]
-
-    def _take(self, topic_name: str, number: int) -> TopicPartition:
-        """Opens the store of a partition; where to read on."""
-        keyspace, topic = self._topics[topic_name]
-        kept = self.ownership.get(keyspace, number)
-        if kept is not None and kept.lost and kept.topic == topic and kept.state != PAUSED:
-            kept.lost = False
-            kept.position = kept.store.state.head.offset
-            return TopicPartition(topic_name, number, kept.position)
-        if kept is not None:
-            self._release([kept])
-        partition = self._open(keyspace, number, topic)
-        self.ownership.add(partition)
-        offset = partition.position
-        log.info("partition taken", partition=partition.name, offset=offset, end=partition.end_at_start)
-        return TopicPartition(topic_name, number, offset)
-
-    def _open(self, keyspace: str, number: int, topic: Topic) -> Partition:
-        bounds = self._consumer.get_watermark_offsets(TopicPartition(topic.name, number), timeout=REQUEST_TIMEOUT_S)
-        overlay_bytes = self.settings.overlay_bytes // sum(each.partitions for _, each in self._topics.values())
-        partition = open_partition(self.settings.data_dir, keyspace, number, topic, bounds, overlay_bytes)
-        if partition.state == REBUILDING:
-            self.rebuilds += 1
-        return partition
-
-    def _release(self, partitions: list[Partition]) -> None:
-        """Withdraws, commits and closes; a store that can't commit loses nothing: its tail is folded again."""
-        for partition in partitions:
-            self.ownership.remove(partition)
-            if partition.ready:
-                self._outlet.withdraw(partition)
-            self._on_progress(partition)
-            if partition.committing is not None:
-                partition.committing.exception()
-            try:
-                partition.store.close(commit=not partition.unburied)
-            except StoreError as error:
-                log.warning(
-                    "store closed without its tail", partition=partition.name, code=error.code, reason=str(error)
-                )
-            else:
-                log.info("partition released", partition=partition.name, offset=partition.store.committed_offset)
-
-    def _rebuild(self, partition: Partition, error: StoreError) -> None:
-        """After damage: sets the store aside and begins a new session, which builds a new one from the topic."""
-        if not isinstance(error, StoreCorruptError | RebuildNeededError):
-            raise error
-        self.ownership.remove(partition)
-        if partition.ready:
-            self._outlet.withdraw(partition)
-        self._on_progress(partition)
-        if partition.committing is not None:
-            partition.committing.exception()
-        partition.store.close(commit=False)
-        set_aside(self.settings.data_dir, partition.keyspace, partition.number, error)
-        raise SessionEnd
+        if not self.ready.done() and self.ownership.is_ready:
+            self.ready.set_result(None)

@@ -87,6 +87,8 @@ class Ownership:
     def __init__(self, data_dir: Path) -> None:
         """Raises `StoreError` if ``data_dir`` can't be written to."""
         self.instance = instance_id(data_dir)
+        self.awaited: frozenset[str] = frozenset()
+        """Keyspaces that this process is to consume and of which the group has assigned nothing so far."""
         self._partitions: dict[tuple[str, int], Partition] = {}
 
     def add(self, partition: Partition) -> None:
@@ -114,9 +116,9 @@ class Ownership:
 
     @property
     def is_ready(self) -> bool:
-        """Whether there are partitions, and each has caught up since it was taken over."""
+        """Whether there are partitions, each has caught up since it was taken over, and no keyspace is waited for."""
         owned = self._partitions
-        return bool(owned) and all(each.ready for each in owned.values())
+        return bool(owned) and not self.awaited and all(each.ready for each in owned.values())
 
 
 def instance_id(data_dir: Path) -> str:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -129,12 +129,15 @@ def gtid(sequence: int) -> str:
 class ConsumeProcess:
     """``freshet consume`` as a process of its own; its log lines are parsed."""
 
-    def __init__(self, bootstrap: str, keyspace: str, data_dir: Path, **environment: str) -> None:
+    def __init__(
+        self, bootstrap: str, keyspace: str, data_dir: Path, more_keyspaces: Sequence[str] = (), **environment: str
+    ) -> None:
         self.data_dir = data_dir
         data_dir.mkdir(parents=True, exist_ok=True)
         self._log = data_dir / f"log-{time.monotonic_ns()}"
         command = [sys.executable, "-m", "freshet", "--log-format", "json", "consume"]
         command += ["--keyspace", keyspace, "--bootstrap", bootstrap, "--data-dir", str(data_dir), "--group", keyspace]
+        command += [part for name in more_keyspaces for part in ("--keyspace", name)]
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
                 command,
@@ -200,7 +203,7 @@ def caught_up(bootstrap: str, keyspace: str, address: str) -> bool:
 def expected(bootstrap: str, topic: Topic, partition: int, scratch: Path) -> tuple[str, int]:
     """The digest that an uninterrupted fold of the topic has."""
     [end] = end_offsets(bootstrap, topic.name, [partition]).values()
-    keyspace = topic.name.split(".")[1]
+    keyspace = topic.name.removeprefix("freshet.").removesuffix(".events")
     store = PartitionStore.open(scratch, keyspace=keyspace, partition=partition, topic_id=topic.topic_id)
     messages = read_range(bootstrap, topic.name, partition, 0, end)
     store.fold([(message.offset(), message.value()) for message in messages])

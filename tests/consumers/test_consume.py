@@ -349,7 +349,8 @@ def test_two_processes_never_share_a_data_directory(kafka: str, keyspace_name: s
 def test_a_stopped_process_can_be_interrupted_at_once(kafka: str, keyspace_name: str, tmp_path: Path) -> None:
     """Ctrl-C before anything was assigned ends cleanly too."""
     with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as process:
-        until(lambda: process.lines("consuming is interrupted, retrying"), "topic missing said")
+        [line] = until(lambda: process.lines("waiting for the keyspace's topic"), "topic missing said")
+        assert line["code"] == "topic_missing"
         process.process.send_signal(signal.SIGINT)
         assert process.process.wait(20) == 0
 
