@@ -8,7 +8,7 @@ source order. `Framer.take` ends the batch: one marker a partition, then the sha
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from stream.codec import INT_MAX, Record, encode
@@ -114,7 +114,7 @@ class Framer:
         self.layout = layout
         self.limits = limits or Limits()
         at = resume or ResumePoint(shard, 0, 0, "", 0, "")
-        self._at = replace(at, open_transactions=dict(at.open_transactions))
+        self._at = at.copy()
         self._home = layout.home_partition(shard)
         self._timestamp_max = at.timestamp
         self._serial = 0
@@ -147,7 +147,7 @@ class Framer:
     @property
     def resume(self) -> ResumePoint:
         """Where the publisher is once everything collected is out."""
-        return replace(self._at, open_transactions=dict(self._at.open_transactions))
+        return self._at.copy()
 
     # --- collecting ---
 

@@ -176,3 +176,18 @@ class ResumePoint:
     partial_events: int = 0
     sequence: int = 0
     open_transactions: dict[int, OpenTransaction] = field(default_factory=dict)
+
+    def copy(self) -> ResumePoint:
+        """The same point, with a map of its own."""
+        return ResumePoint(
+            self.shard,
+            self.epoch,
+            self.ordinal,
+            self.position,
+            self.timestamp,
+            self.low_water,
+            self.partial_gtid,
+            self.partial_events,
+            self.sequence,
+            dict(self.open_transactions),
+        )

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
 
+from freshet.simulation.remembering import forget
 from tokens.errors import FreshetError
 
 
@@ -52,10 +53,20 @@ class Mutation:
         try:
             for function, code in made.items():
                 function.__code__ = code
+            self._forget()
             yield
         finally:
             for function, code in before.items():
                 function.__code__ = code
+            self._forget()
+
+    def _forget(self) -> None:
+        """What was computed with the other code: in the simulator, and in caches of the functions themselves."""
+        forget()
+        for edit in self.edits:
+            clear = getattr(edit.function, "cache_clear", None)
+            if clear is not None:
+                clear()
 
 
 def _plain(function: Callable[..., Any]) -> FunctionType:

@@ -1,20 +1,23 @@
-"""Work that histories share: equal messages are decoded, checked and described once, however many owners fold them.
+"""Work that histories share: equal messages are decoded, checked and described once, and folded once into equal states.
 
-What is remembered is a function of a message's bytes alone, so a history comes out the same with and without it.
+What is remembered is a function of what it is asked with alone, so a history comes out the same with and without it.
+Whoever changes the code under test (a planted bug) calls `forget`, before and after.
 """
 
 from __future__ import annotations
 
 import marshal
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Final
 
-from consumers import answering, fold
+from consumers import answering, fold, store
+from consumers.state import Changes, PartitionState
 from stream import batch, codec, records
 
 MESSAGES_MAX: Final = 32_768
+FOLDS_MAX: Final = 4_096
 PLAIN: Final = 2
 """The version of `marshal` in which equal records of one kind are equal bytes."""
 
@@ -58,19 +61,96 @@ def _encode(name: str, record: Any) -> bytes:
     return record.encoded
 
 
+Looked = tuple[tuple[bytes, bytes | None], ...]
+"""Keys that a fold looked up in the state before it, and what it found."""
+_folds: dict[tuple[Any, ...], tuple[Looked, list[Changes]]] = {}
+_real_fold_messages = fold.fold_messages
+
+
+def _fold_messages(state: PartitionState, messages: Sequence[tuple[int, bytes | None]]) -> Iterable[Changes]:
+    """`fold.fold_messages`: a function of the head, of the messages, and of what the fold looks up."""
+    if type(messages) is not list:
+        return _real_fold_messages(state, messages)
+    head = state.head
+    key = (head.offset, head.layout, *head.lineages.items(), None, *head.voids.items(), *messages)
+    known = _folds.get(key)
+    if known is not None:
+        looked, changes = known
+        for name, value in looked:
+            if state.lookup(name) != value:
+                break
+        else:
+            return changes
+    return _folding(state, messages, key)
+
+
+def _folding(
+    state: PartitionState, messages: Sequence[tuple[int, bytes | None]], key: tuple[Any, ...]
+) -> Iterator[Changes]:
+    looked: dict[bytes, bytes | None] = {}
+    written: set[bytes] = set()
+
+    def lookup(name: bytes) -> bytes | None:
+        value = state.lookup(name)
+        if name not in written:
+            looked[name] = value
+        return value
+
+    done = []
+    for changes in _real_fold_messages(PartitionState(state.head, lookup), messages):
+        written.update(changes.entries)
+        done.append(changes)
+        yield changes
+    if len(_folds) >= FOLDS_MAX:
+        _folds.clear()
+    _folds[key] = tuple(looked.items()), done
+
+
+class Kept:
+    """What a model makes again and again of equal parts. ``on`` while there is remembering; empty otherwise."""
+
+    def __init__(self) -> None:
+        self.on = False
+        self._made: dict[Hashable, Any] = {}
+
+    def get(self, key: Hashable) -> Any:
+        """What was made of ``key``, or None; nobody may change it."""
+        return self._made.get(key) if self.on else None
+
+    def put(self, key: Hashable, made: object) -> None:
+        """Keeps it."""
+        if self.on:
+            self._made[key] = made
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self._made.clear()
+
+
+kept: Final = Kept()
+
+
+def forget() -> None:
+    """The code under test is another one from now on."""
+    _folds.clear()
+    kept.clear()
+
+
 @contextmanager
 def remembering() -> Iterator[None]:
     """Publishers, the fold and the owners' answers use what is remembered."""
-    ours: dict[str, Any] = {"decode": decoded, "check": _check, "encode": _encode}
+    ours: dict[str, Any] = {"decode": decoded, "check": _check, "encode": _encode, "fold_messages": _fold_messages}
     patched = [(module.__dict__, {name: ours[name] for name in ours if name in vars(module)}) for module in _MODULES]
     before = [(scope, {name: scope[name] for name in names}) for scope, names in patched]
     for scope, names in patched:
         scope.update(names)
+    kept.on = True
     try:
         yield
     finally:
+        kept.on = False
         for scope, names in before:
             scope.update(names)
 
 
-_MODULES: Final = (fold, answering, batch, records)
+_MODULES: Final = (fold, answering, batch, records, store)

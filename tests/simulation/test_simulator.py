@@ -11,6 +11,7 @@ from freshet.cli import app
 from freshet.simulation.campaign import hunt, named, shrunk, simulate
 from freshet.simulation.engine import Op, World, history_of, run_many, run_one
 from freshet.simulation.mutations import Edit, Mutation, MutationError, all_mutations
+from freshet.simulation.remembering import remembering
 from freshet.simulation.shrink import shrink
 from freshet.simulation.worlds import all_worlds
 from tokens import decision
@@ -42,6 +43,17 @@ def test_a_seed_gives_the_same_histories_and_the_same_outcomes(world: World) -> 
         ops = history_of(world, 3, number)
         assert ops == history_of(world, 3, number)
         assert repr(run_one(world, ops, trace=True)) == repr(run_one(world, ops, trace=True))
+
+
+@pytest.mark.parametrize("seed", [pytest.param(11, id="few"), pytest.param(12, id="many", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS)
+def test_a_history_comes_out_the_same_whatever_is_remembered(world: World, seed: int) -> None:
+    """What histories share makes them faster and nothing else: every word of the story is the same without it."""
+    histories = [history_of(world, seed, number) for number in range(100 if seed == 11 else 2_000)]
+    with remembering():
+        shared = [repr(run_one(world, ops, trace=True)) for ops in histories]
+    for ops, outcome in zip(histories, shared, strict=True):
+        assert repr(run_one(world, ops, trace=True)) == outcome
 
 
 @pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS)

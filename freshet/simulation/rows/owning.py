@@ -96,6 +96,8 @@ class OwnedPartition:
     def fold(self, count: int, between: Callable[[], None] | None = None) -> int:
         """Folds up to ``count`` messages; ``between`` runs before the last one: its predecessors are half visible."""
         start = self.offset
+        if start == len(self.topic.partitions[self.number]):
+            return 0
         records = list(enumerate(self.topic.partitions[self.number][start : start + count], start))
         self.store.fold(_Interrupted(records, between) if between is not None else records)
         return len(records)

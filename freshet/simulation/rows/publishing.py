@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
+from copy import copy
 from enum import IntEnum
 from types import SimpleNamespace
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
-from freshet.simulation.remembering import decoded
+from freshet.simulation.remembering import decoded, kept
 from freshet.simulation.rows.source import CATALOG, DESCRIBED, Reader, Source
 from stream.batch import Batch, Framer, Limits
 from stream.codec import decode, encode
@@ -102,6 +103,16 @@ def damaged(value: bytes, kind: int) -> bytes | None:
     return encode("RowFrame", frame)
 
 
+class Run(NamedTuple):
+    """What a run of a publisher came to that ended well: what it wrote, and where it is then."""
+
+    read: int
+    batches: list[Batch]
+    resume: ResumePoint
+    timestamp_max: int
+    progress: _Progress
+
+
 class Publishing:
     """A shard's publisher process, and the one after it."""
 
@@ -115,7 +126,11 @@ class Publishing:
         self.history_of_epoch: dict[int, int] = {}
         self.epoch_start: dict[int, int] = {}
         self._progress: _Progress | None = None
+        self._connected = False
         self._transactions: Iterator[SourceTransaction | None] | None = None
+        """Of the connection that there is, once something was read."""
+        self._written: list[Batch] | None = None
+        """Batches of a run that is to be kept."""
         self._endings: list[Ending] = []
         self._read = 0
 
@@ -139,17 +154,19 @@ class Publishing:
 
     def die(self) -> None:
         """The process is killed."""
-        self.framer = self._progress = self._transactions = None
+        self.framer = self._progress = None
+        self.cut()
 
     def cut(self) -> None:
         """The connection to the server breaks."""
+        self._connected = False
         self._transactions = None
 
     def ensure(self) -> None:
         """Starts the process if it is dead and connects it; checks the server's history as the real one does."""
         if self.framer is None:
             self._start()
-        if self._transactions is None:
+        if not self._connected:
             self._connect()
 
     def _start(self) -> None:
@@ -182,9 +199,7 @@ class Publishing:
             self._commit()
         if progress.may_describe:
             self._describe()
-        feed = source.events_after(progress.position)
-        dump = cast("Any", SimpleNamespace(read=lambda: next(feed)))
-        self._transactions = Reader(dump, CATALOG, progress.position).transactions()
+        self._connected = True
 
     def _note_epoch(self, resume: ResumePoint) -> None:
         self.history_of_epoch[resume.epoch] = self.source.history.number
@@ -204,6 +219,75 @@ class Publishing:
 
         Returns how many transactions were read, and whether it lived. Of 0 transactions idle markers are published.
         """
+        if ending is Ending.WELL and kept.on:
+            return self._run_as_ever(transactions), True
+        return self._run(transactions, ending, at)
+
+    def _run_as_ever(self, transactions: int) -> int:
+        """A run that ends well is a function of where publisher and server are, and of what is read."""
+        first = self.framer is None and self.source.name not in self.topic.states
+        if not first:
+            self.ensure()
+        place = self._place(transactions, first=first)
+        known: Run | None = kept.get(place) if place is not None else None
+        if known is None:
+            written: list[Batch] = []
+            self._written = written
+            read, _ = self._run(transactions, Ending.WELL, 0)
+            self._written = None
+            if place is not None:
+                assert self.framer is not None
+                assert self._progress is not None
+                made = Run(read, written, self.framer.resume, self.framer._timestamp_max, copy(self._progress))
+                kept.put(place, made)
+            return read
+        if first:
+            self.framer = Framer(self.source.name, self.topic.layout, None, self._limits)
+            self._note_epoch(known.resume)
+        assert self.framer is not None
+        self.framer._at, self.framer._timestamp_max = known.resume.copy(), known.timestamp_max
+        self.framer._map_due = False
+        self._progress, self._connected, self._transactions = copy(known.progress), True, None
+        for batch in known.batches:
+            self._out(batch)
+        return known.read
+
+    def _place(self, transactions: int, *, first: bool) -> Hashable | None:
+        """All that a run depends on; None where that is more than can be said in short."""
+        source, framer, progress = self.source, self.framer, self._progress
+        same = (source.name, self.topic.layout.partitions, id(self._limits))  # of the three there are
+        if first:
+            at = source.engine
+            where: tuple[Any, ...] = (source.history.positions[at], source.timestamps[at])
+        else:
+            assert framer is not None
+            assert progress is not None
+            at = source.history.index_of[progress.position]
+            if not framer.empty or (transactions and at == len(source.binlog) - 1):
+                return None
+            point = framer._at
+            where = (
+                point.epoch,
+                point.ordinal,
+                point.position,
+                point.timestamp,
+                point.low_water,
+                point.partial_gtid,
+                point.partial_events,
+                point.sequence,
+                tuple(point.open_transactions),
+                framer._timestamp_max,
+                framer._map_due,
+                progress.position,
+                progress.timestamp,
+                progress.partial_gtid,
+                progress.partial_events,
+                progress.is_new,
+                frozenset(progress.marks),
+            )
+        return same, where, tuple(source.binlog[at + 1 : at + 1 + transactions])
+
+    def _run(self, transactions: int, ending: Ending, at: int) -> tuple[int, bool]:
         self._endings = [Ending.WELL] * at + [ending] if ending in (Ending.LOST_ACK, Ending.NOT_DONE) else []
         read = 0
         try:
@@ -225,9 +309,11 @@ class Publishing:
     def _next(self) -> bool:
         progress = self._progress
         assert progress is not None
-        assert self._transactions is not None
         if self.source.history.index_of[progress.position] >= len(self.source.binlog) - 1:
             return False
+        if self._transactions is None:
+            dump = cast("Any", SimpleNamespace(read=self.source.events_after(progress.position).__next__))
+            self._transactions = Reader(dump, CATALOG, progress.position).transactions()
         transaction = next(self._transactions)
         assert transaction is not None
         partly_out = bool(progress.partial_gtid)
@@ -248,11 +334,16 @@ class Publishing:
         ending = self._endings.pop(0) if self._endings else Ending.WELL
         batch = framer.take()
         if ending is not Ending.NOT_DONE:
-            self.topic.commit(self.source.name, batch)
-            reached = self.source.history.index_of.get(batch.resume.position)
-            self.published = reached if reached is not None else self.published
+            if self._written is not None:
+                self._written.append(batch)
+            self._out(batch)
         if ending is not Ending.WELL:
             raise PublisherDied
+
+    def _out(self, batch: Batch) -> None:
+        self.topic.commit(self.source.name, batch)
+        reached = self.source.history.index_of.get(batch.resume.position)
+        self.published = reached if reached is not None else self.published
 
 
 def collect(framer: Framer, transaction: SourceTransaction, commit: Callable[[], None]) -> None:

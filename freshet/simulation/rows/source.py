@@ -128,7 +128,7 @@ class Source:
         self.sequences = dict.fromkeys(range(domains), 1)
         start = "MariaDB/" + ",".join(f"{domain}-1-1" for domain in range(domains))
         self.histories = [History(0, start)]
-        self.binlog: list[list[bytes]] = [[]]
+        self.binlog: list[tuple[bytes, ...]] = [()]
         """Events of each commit, by index."""
         self.gtids = [""]
         self.state = {(domain, 1): 1 for domain in range(domains)}
@@ -194,7 +194,7 @@ class Source:
             history.put(slot, index, image)
         begin = _event(self.clock, events.GTID, self.server, _GTID.pack(sequence, domain, int(ddl)))
         end = [] if ddl else [_event(self.clock, events.XID, self.server, b"")]
-        self.binlog.append([begin, *log, *end])
+        self.binlog.append((begin, *log, *end))
         self.gtids.append(f"MariaDB/{domain}-{self.server}-{sequence}")
         self.state[domain, self.server] = sequence
         self.timestamps.append(self.clock)
