@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from consumers.errors import RebuildNeededError, StoreCorruptError, StoreError
 from consumers.outlet import Outlet
-from consumers.partitions import PAUSED, REBUILDING, Ownership, Partition, open_partition, set_aside
+from consumers.partitions import REBUILDING, Ownership, Partition, open_partition, set_aside
 from stream.connection import REQUEST_TIMEOUT_S, kafka_error
 from stream.topics import Topic
 
@@ -103,7 +103,7 @@ class Assignment:
         """Opens the store of a partition; where to read on."""
         keyspace, topic = self._topics[topic_name]
         kept = self._ownership.get(keyspace, number)
-        if kept is not None and kept.lost and kept.topic == topic and kept.state != PAUSED:
+        if kept is not None and kept.lost and kept.topic == topic and not kept.is_paused:
             kept.lost = False
             kept.position = kept.store.state.head.offset
             return TopicPartition(topic_name, number, kept.position)

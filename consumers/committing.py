@@ -5,8 +5,8 @@ from __future__ import annotations
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
-from consumers.errors import DiskFullError
-from consumers.partitions import PAUSED, Partition
+from consumers.errors import DiskFailsError, DiskFullError
+from consumers.partitions import Partition
 from consumers.store import Commit
 
 PENDING_BYTES_MAX: Final = 64 << 20
@@ -14,7 +14,7 @@ PENDING_BYTES_MAX: Final = 64 << 20
 IDLE_FACTOR: Final = 10
 """Watermarks alone are committed that much more rarely than rows."""
 RETRY_S: Final = 2.0
-"""After a full disk."""
+"""After a full disk, or one that fails."""
 
 
 class Committer:
@@ -29,7 +29,8 @@ class Committer:
     def advance(self, partition: Partition, now: float) -> Commit | None:
         """Begins a commit that is due; returns one that is done. Waits only where the memtable may not grow on.
 
-        Raises `StoreError`: after `DiskFullError` the same commit is tried again later, nothing of it is lost.
+        Raises `StoreError`: after `DiskFullError` or `DiskFailsError` the same commit is tried again later, nothing of
+        it is lost.
         """
         if partition.committing is None:
             if self._is_due(partition, now):
@@ -44,7 +45,7 @@ class Committer:
     def _result(self, partition: Partition, writing: Future[Commit | None], now: float) -> Commit | None:
         try:
             done = writing.result()
-        except DiskFullError:
+        except (DiskFullError, DiskFailsError):
             partition.commit_not_before = now + RETRY_S
             raise
         partition.committed_at = now
@@ -52,7 +53,7 @@ class Committer:
 
     def _is_due(self, partition: Partition, now: float) -> bool:
         store = partition.store
-        if partition.state == PAUSED:
+        if partition.is_paused:
             return now >= partition.commit_not_before
         if not store.is_dirty:
             return False

@@ -37,6 +37,12 @@ class DiskFullError(StoreError):
     code = "disk_full"
 
 
+class DiskFailsError(StoreError):
+    """The disk answers with errors. What was read is right, what was not written is tried again."""
+
+    code = "store_io"
+
+
 class RebuildNeededError(StoreError):
     """The store is whole but stands for another history or fold: it must be folded again from the topic.
 
@@ -54,8 +60,17 @@ class TopicCutError(StoreError):
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FULL_TEXTS = ("No space left on device", "Disk quota exceeded", "File too large", "No Space")
+_FAILS = (errno.EIO, errno.EROFS)
+_FAILS_TEXTS = (
+    "Input/output error",
+    "Read-only file system",
+    "Unexpected error(5)",
+    "Direct I/O is not supported",
+)
+"""The last two are RocksDB's: of EIO when it looks whether a file is there, or tries what its directory can do."""
 _LOCK_TEXTS = ("lock hold by current process", "While lock file")
 HINT_LOCKED = "one process owns a store; stop the other, or give this one another data directory"
+_HINT_FAILS = "the disk fails: look at the kernel's log; the consumer resumes by itself if it gets well"
 _HINT_FULL = "free space under the data directory; the consumer resumes by itself"
 
 
@@ -78,6 +93,6 @@ def translate(error: BaseException, place: str) -> StoreError:
         return StoreError(
             f"{place}: the store is closed", hint="the partition moved or the process stops", code="store_closed"
         )
-    if "Input/output error" in text or "Read-only file system" in text:
-        return StoreError(f"{place}: {text}", hint="the disk fails; look at the kernel's log", code="store_io")
+    if (isinstance(error, OSError) and error.errno in _FAILS) or any(part in text for part in _FAILS_TEXTS):
+        return DiskFailsError(f"{place}: {text}", hint=_HINT_FAILS)
     return StoreCorruptError(f"{place}: {text}", hint="the store is moved aside and folded again from the topic")

@@ -23,11 +23,12 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from consumers.assignment import Assignment, SessionEnd
 from consumers.committing import Committer
-from consumers.errors import DiskFullError, StoreError
+from consumers.errors import DiskFailsError, DiskFullError, StoreError
 from consumers.outlet import Outlet
 from consumers.partitions import (
     CATCHING_UP,
-    PAUSED,
+    DISK_FAILS,
+    DISK_FULL,
     READY,
     Ownership,
     Partition,
@@ -123,6 +124,7 @@ class Consumption:
                     TopicError,
                     KafkaException,
                     DiskFullError,
+                    DiskFailsError,
                 ) as error:
                     self._complain(error)
                     self._stopping.wait(RETRY_S)
@@ -220,7 +222,7 @@ class Consumption:
 
     def _fold_run(self, partition: Partition, records: list[tuple[int, bytes | None]]) -> None:
         store = partition.store
-        if store.broken is not None or partition.state == PAUSED:
+        if store.broken is not None or partition.is_paused:
             return
         before = store.visible.lineages
         partition.unburied = True
@@ -259,7 +261,7 @@ class Consumption:
     def _commit(self, partition: Partition, now: float) -> None:
         try:
             done = self._committer.advance(partition, now)
-        except DiskFullError as error:
+        except (DiskFullError, DiskFailsError) as error:
             self._pause(partition, error)
         except StoreError as error:
             self._assignment.rebuild(partition, error)
@@ -273,22 +275,26 @@ class Consumption:
         partition.bytes_committed += done.bytes
         for observe in self.commit_seconds:
             observe(done.seconds)
-        if partition.state == PAUSED:
+        if partition.is_paused:
             self._resume(partition)
         place = TopicPartition(partition.topic.name, partition.number, done.offset)
         with contextlib.suppress(KafkaException):  # for tools that watch the group; the store's offset is what counts
             self._consumer.commit(offsets=[place], asynchronous=True)
 
-    def _pause(self, partition: Partition, error: DiskFullError) -> None:
-        if partition.state != PAUSED:
+    def _pause(self, partition: Partition, error: DiskFullError | DiskFailsError) -> None:
+        full = isinstance(error, DiskFullError)
+        if not partition.is_paused:
             log.error(
-                "disk full, folding stops; reads go on", partition=partition.name, code=error.code, reason=str(error)
+                f"disk {'full' if full else 'fails'}, folding stops; reads go on",
+                partition=partition.name,
+                code=error.code,
+                reason=str(error),
             )
-            partition.state = PAUSED
             self._consumer.pause([TopicPartition(partition.topic.name, partition.number)])
+        partition.state = DISK_FULL if full else DISK_FAILS
 
     def _resume(self, partition: Partition) -> None:
-        log.info("disk has space again, folding goes on", partition=partition.name)
+        log.info("disk takes commits again, folding goes on", partition=partition.name)
         partition.state = READY if partition.ready else CATCHING_UP
         place = TopicPartition(partition.topic.name, partition.number, partition.store.state.head.offset)
         self._consumer.resume([place])
@@ -300,7 +306,7 @@ class Consumption:
         for partition in self.ownership:
             place = TopicPartition(partition.topic.name, partition.number)
             [position] = consumer.position([place])
-            if position.offset > partition.position and partition.state != PAUSED:
+            if position.offset > partition.position and not partition.is_paused:
                 partition.position = position.offset
             _, end = consumer.get_watermark_offsets(place, cached=True)
             if end >= 0:
@@ -308,7 +314,8 @@ class Consumption:
             if not partition.ready and partition.position >= partition.end_at_start >= 0:
                 check_layout(partition.store.visible.layout, partition.topic)
                 partition.ready = True
-                partition.state = READY
+                if not partition.is_paused:  # else `_resume` says so
+                    partition.state = READY
                 self._outlet.announce(partition)
                 log.info("partition is ready", partition=partition.name, offset=partition.store.state.head.offset)
         if not self.ready.done() and self.ownership.is_ready:

@@ -28,7 +28,8 @@ log = structlog.get_logger(__name__)
 CATCHING_UP: Final = "catching_up"
 REBUILDING: Final = "rebuilding"
 READY: Final = "ready"
-PAUSED: Final = "disk_full"
+DISK_FULL: Final = "disk_full"
+DISK_FAILS: Final = "disk_fails"
 UNKNOWN_OFFSET: Final = -1
 
 
@@ -66,6 +67,11 @@ class Partition:
     def name(self) -> str:
         """``keyspace/partition``."""
         return f"{self.keyspace}/{self.number}"
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether nothing is folded until a commit has succeeded."""
+        return self.state in (DISK_FULL, DISK_FAILS)
 
     def wake(self) -> None:
         """Lets everybody who waits look again. Answering thread only."""
@@ -142,7 +148,7 @@ def open_store(data_dir: Path, keyspace: str, number: int, topic_id: str) -> tup
     """The store of a partition; one that is damaged or of another history is moved aside, loudly, for a new one.
 
     Returns the store and why it had to be started anew (None if not). Raises `StoreLockedError`, `StoreNewerError`,
-    `DiskFullError`: those stores are left as they are.
+    `DiskFullError`, `DiskFailsError`: those stores are left as they are.
     """
     try:
         return PartitionStore.open(data_dir, keyspace=keyspace, partition=number, topic_id=topic_id), None
@@ -152,10 +158,17 @@ def open_store(data_dir: Path, keyspace: str, number: int, topic_id: str) -> tup
 
 
 def set_aside(data_dir: Path, keyspace: str, number: int, error: StoreError) -> Path | None:
-    """Moves a (closed) store aside and says so; nothing is deleted. Returns where it is; None: it had vanished."""
+    """Moves a (closed) store aside and says so; nothing is deleted. Returns where it is; None: it had vanished.
+
+    Raises `StoreError`.
+    """
     why = "corrupt" if isinstance(error, StoreCorruptError) else "replaced"
     directory = partition_directory(data_dir, keyspace, number)
-    if not directory.exists():
+    try:
+        is_there = directory.exists()
+    except OSError as failed:
+        raise translate(failed, str(directory)) from failed
+    if not is_there:
         log.error(
             "store has vanished, it is folded again from the topic",
             keyspace=keyspace,

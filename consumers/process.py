@@ -174,14 +174,20 @@ class ConsumerProcess:
 
 
 def make_checkpoint(root: Path, partition: Partition) -> CheckpointPlace:
-    """A checkpoint under ``root/<keyspace>/<partition>/<offset>``; one of the same offset is used again."""
+    """A checkpoint under ``root/<keyspace>/<partition>/<offset>``; one of the same offset is used again.
+
+    Raises `StoreError`.
+    """
     store = partition.store
     parent = root / partition.keyspace / str(partition.number)
     path = parent / f"{store.state.head.offset:020d}"
-    if not path.exists():
-        store.checkpoint(path)
+    try:
+        if not path.exists():
+            store.checkpoint(path)
+        done = sorted(each for each in parent.iterdir() if each.name.isdigit())
+    except OSError as error:
+        raise translate(error, str(parent)) from error
     offset = int(path.name)
-    done = sorted(each for each in parent.iterdir() if each.name.isdigit())
     for old in done[:-CHECKPOINTS_KEPT]:
         shutil.rmtree(old, ignore_errors=True)
     return CheckpointPlace(partition.number, str(path), offset)

@@ -6,13 +6,16 @@ write-ahead log and no RocksDB memtable worth tuning.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final
 
+import structlog
 from rocksdict import (
     AccessType,
     BlockBasedOptions,
@@ -29,8 +32,10 @@ from rocksdict import (
     SstFileWriter,
 )
 
-from consumers.errors import StoreCorruptError, translate
+from consumers.errors import DiskFailsError, StoreCorruptError, StoreError, translate
 from consumers.rocks_check import check_directory
+
+log = structlog.get_logger(__name__)
 
 BLOCK_CACHE_BYTES: Final = 64 << 20
 """One cache for all stores of a process."""
@@ -40,6 +45,10 @@ VIEW_CACHE_BYTES: Final = 8 << 20
 
 _SORT_ROWS: Final = 8_192
 """Sorting holds the interpreter; runs of this length are sorted apart, so that readers come in between."""
+
+IN_DOUBT_NAME: Final = "in-doubt.sst"
+"""Beside the directory: the table of a commit that failed, until one succeeds."""
+_MISSING: Final = re.compile(r"/(\d{6,}\.sst): No such file or directory")
 
 _LEVEL_ZERO_FILES: Final = 12
 _TARGET_FILE_BYTES: Final = 32 << 20
@@ -90,6 +99,9 @@ class Rocks:
         self._swap = Lock()
         self._stuck = False
         """An ingest failed: RocksDB may refuse all writes until it is opened again."""
+        self._in_doubt = path.with_name(IN_DOUBT_NAME)
+        self._closed_by: StoreError | None = None
+        """Why opening again failed: until it is tried again, with the next ingest, nothing can be read."""
         self._db = self._open()
 
     def _open(self) -> Rdict:
@@ -99,6 +111,30 @@ class Rocks:
             check_directory(self.path)
         except OSError as error:
             raise translate(error, str(self.path)) from error
+        try:
+            return self._connect()
+        except StoreCorruptError as error:
+            if self._read_only or not self._give_back(str(error)):
+                raise
+            return self._connect()
+
+    def _give_back(self, why: str) -> bool:
+        """Whether ``why`` names a missing table that a failed ingest left in doubt, and it is there again.
+
+        Where RocksDB can't sync its manifest it deletes the table that it was to add; the manifest may name it all the
+        same. Should it be another table, its unique id in the manifest tells.
+        """
+        named = _MISSING.search(why)
+        if named is None or (missing := self.path / named[1]).exists() or not self._in_doubt.exists():
+            return False
+        try:
+            os.link(self._in_doubt, missing)
+        except OSError as error:
+            raise translate(error, str(self.path)) from error
+        log.warning("a commit in doubt had taken place", place=str(self.path), table=named[1])
+        return True
+
+    def _connect(self) -> Rdict:
         access = AccessType.read_only(False) if self._read_only else AccessType.read_write()
         # Without column families rocksdict takes those of the OPTIONS file, which has no checksum: one flipped byte
         # in it ended the process; and its options are without our cache.
@@ -118,25 +154,32 @@ class Rocks:
             try:
                 value = db.get(key)
             except Exception as error:
-                raise translate(error, str(self.path)) from error
+                raise self._failed(error) from error
         except Exception as error:
             raise translate(error, str(self.path)) from error
         return value
+
+    def _failed(self, error: Exception) -> StoreError:
+        closed_by = self._closed_by
+        if closed_by is not None and isinstance(error, DbClosedError):
+            return translate(closed_by, str(self.path))
+        return translate(error, str(self.path))
 
     def scan(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Pairs with start ≤ key (< end) in key order, as of the moment of the call."""
         try:
             snapshot = self._db.snapshot()
         except Exception as error:
-            raise translate(error, str(self.path)) from error
+            raise self._failed(error) from error
         return _scan(snapshot, start, end, str(self.path))
 
     def ingest(self, entries: Mapping[bytes, bytes], scratch: Path) -> int:
         """Makes ``entries`` part of the store in one atomic, durable step; returns the file's size in bytes.
 
-        ``scratch`` is where the file is built: same file system, removed on failure.
+        ``scratch`` is where the file is built, on the same file system.
         """
         try:
+            scratch.unlink(missing_ok=True)  # it may still be a table's other name: never to be truncated
             size = _build(entries, scratch)
             options = IngestExternalFileOptions()
             options.set_move_files(True)
@@ -147,8 +190,11 @@ class Rocks:
             self._db.ingest_external_file([str(scratch)], options)
             self._stuck = False
         except Exception as error:
-            scratch.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                os.replace(scratch, self._in_doubt)
             raise translate(error, str(self.path)) from error
+        with contextlib.suppress(OSError):
+            self._in_doubt.unlink()
         return size
 
     def checkpoint(self, path: Path) -> None:
@@ -164,8 +210,16 @@ class Rocks:
         Only done when a whole file could be written again; reads wait meanwhile.
         """
         with self._swap:
-            self.close()
-            self._db = self._open()
+            self._closed_by = None
+            try:
+                self.close()
+            except StoreError as error:  # it is closed all the same
+                log.warning("store closed with an error", place=str(self.path), code=error.code, reason=str(error))
+            try:
+                self._db = self._open()
+            except StoreError as error:
+                self._closed_by = error
+                raise
 
     def property(self, name: str) -> int:
         """An integer property such as ``rocksdb.estimate-num-keys``; 0 if there is none."""
@@ -221,7 +275,7 @@ def _scan(snapshot: Any, start: bytes, end: bytes | None, place: str) -> Iterato
         snapshot = probe = None  # the traceback keeps this frame, and they would keep the database open and locked
         raise translate(error, place) from error
     if more:
-        raise StoreCorruptError(f"{place}: a scan ended after {last!r}, before the end", hint="the store is rebuilt")
+        raise DiskFailsError(f"{place}: a scan ended after {last!r}, before the end", hint="it is read again")
 
 
 def _sorted_in_runs(entries: Mapping[bytes, bytes]) -> list[bytes]:
@@ -234,12 +288,12 @@ def _sorted_in_runs(entries: Mapping[bytes, bytes]) -> list[bytes]:
 
 
 def disk_bytes(directory: Path) -> int:
-    """Bytes of the files under ``directory``; files that vanish meanwhile count nothing."""
+    """Bytes of the files under ``directory``; files that vanish meanwhile, or can't be looked at, count nothing."""
     total = 0
     for parent, _, names in os.walk(directory):
         for name in names:
             try:
                 total += os.stat(os.path.join(parent, name)).st_size
-            except FileNotFoundError:
+            except OSError:
                 continue
     return total

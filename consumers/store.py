@@ -256,6 +256,8 @@ class PartitionStore:
                     self._write_frozen()
                 if self.freeze():
                     self._write_frozen()
+                if building.exists():  # a failed or killed one left it
+                    shutil.rmtree(building)
                 building.mkdir(parents=True)
                 self._rocks.checkpoint(building / ROCKS_NAME)
                 manifest = replace(self.manifest, offset=self.committed_offset)
@@ -299,10 +301,12 @@ class PartitionStore:
                 self.commit()
         finally:
             with self._committing:
-                self._rocks.close()
-                if self._lock is not None:
-                    os.close(self._lock)
-                    self._lock = None
+                try:
+                    self._rocks.close()
+                finally:
+                    if self._lock is not None:
+                        os.close(self._lock)
+                        self._lock = None
 
 
 def _copy(head: Head) -> Head:
@@ -338,9 +342,9 @@ def lock_directory(directory: Path, what: str = "store") -> int:
 def move_aside(directory: Path, why: str) -> Path:
     """Renames a store directory to ``<name>.<why>-<n>``, so that a new one can be built; returns where it is now."""
     number = 1
-    while (target := directory.with_name(f"{directory.name}.{why}-{number}")).exists():
-        number += 1
     try:
+        while (target := directory.with_name(f"{directory.name}.{why}-{number}")).exists():
+            number += 1
         os.rename(directory, target)
         sync_directory(directory.parent)
     except OSError as error:

@@ -130,11 +130,19 @@ class ConsumeProcess:
     """``freshet consume`` as a process of its own; its log lines are parsed."""
 
     def __init__(
-        self, bootstrap: str, keyspace: str, data_dir: Path, more_keyspaces: Sequence[str] = (), **environment: str
+        self,
+        bootstrap: str,
+        keyspace: str,
+        data_dir: Path,
+        more_keyspaces: Sequence[str] = (),
+        *,
+        log_dir: Path | None = None,
+        **environment: str,
     ) -> None:
+        """``log_dir``: where its log is, ``data_dir`` if not given."""
         self.data_dir = data_dir
         data_dir.mkdir(parents=True, exist_ok=True)
-        self._log = data_dir / f"log-{time.monotonic_ns()}"
+        self._log = (log_dir or data_dir) / f"log-{time.monotonic_ns()}"
         command = [sys.executable, "-m", "freshet", "--log-format", "json", "consume"]
         command += ["--keyspace", keyspace, "--bootstrap", bootstrap, "--data-dir", str(data_dir), "--group", keyspace]
         command += [part for name in more_keyspaces for part in ("--keyspace", name)]

@@ -1,0 +1,232 @@
+"""The kernel's side of a file system in a process of ours: /dev/fuse, spoken without a library (linux/fuse.h, 7.31).
+
+Requests are read whole, answered in order by one thread. Only what a passthrough needs is here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import stat
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from struct import Struct
+from typing import Final
+
+ROOT_ID: Final = 1
+WRITE_BYTES_MAX: Final = 1 << 20
+"""Of one WRITE or READ; the kernel sends no larger ones."""
+KEPT_S: Final = 1
+"""How long the kernel may keep a name or attributes. Everybody who changes them does so through the mount."""
+
+_MINOR: Final = 31
+_ASYNC_READ, _ATOMIC_O_TRUNC, _BIG_WRITES, _MAX_PAGES = 1 << 0, 1 << 3, 1 << 5, 1 << 22
+_WANTED: Final = _ASYNC_READ | _ATOMIC_O_TRUNC | _BIG_WRITES | _MAX_PAGES
+"""No locks: flock and fcntl stay with the kernel, as the mount has one host. No write-back: each write is seen here."""
+OPENED_DIRECT: Final = 1
+"""Of an opened file: the page cache keeps out, so that each read is seen here."""
+
+_HEADER: Final = Struct("<IIQQIIIHH")
+_ANSWER: Final = Struct("<IiQ")
+_INIT_IN: Final = Struct("<IIII")
+_INIT_OUT: Final = Struct("<IIIIHHIIHHI28x")
+_ATTRIBUTES: Final = Struct("<QQQQQQIIIIIIIIII")
+_ENTRY: Final = Struct("<QQQQII")
+_ATTRIBUTES_VALID: Final = Struct("<QII")
+_DIRECTORY_ENTRY: Final = Struct("<QQII")
+_STATFS: Final = Struct("<QQQQQIIII24x")
+NS: Final = 1_000_000_000
+"""Nanoseconds of a second."""
+
+MNT_DETACH: Final = 2
+_MS_NOSUID, _MS_NODEV = 2, 4
+
+
+class Op(IntEnum):
+    """Requests of the kernel, by number."""
+
+    LOOKUP = 1
+    FORGET = 2
+    GETATTR = 3
+    SETATTR = 4
+    MKDIR = 9
+    UNLINK = 10
+    RMDIR = 11
+    RENAME = 12
+    LINK = 13
+    OPEN = 14
+    READ = 15
+    WRITE = 16
+    STATFS = 17
+    RELEASE = 18
+    FSYNC = 20
+    INIT = 26
+    OPENDIR = 27
+    READDIR = 28
+    RELEASEDIR = 29
+    FSYNCDIR = 30
+    CREATE = 35
+    INTERRUPT = 36
+    DESTROY = 38
+    BATCH_FORGET = 42
+    RENAME2 = 45
+
+
+KNOWN: Final = frozenset(Op)
+UNANSWERED: Final = frozenset({Op.FORGET, Op.BATCH_FORGET, Op.INTERRUPT})
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request: ``op`` as a number (it may be one that `Op` has not), its node, and the bytes of its arguments."""
+
+    op: int
+    unique: int
+    node: int
+    body: memoryview
+
+    def names(self, skip: int = 0) -> list[str]:
+        """The names that follow ``skip`` bytes of arguments."""
+        return [os.fsdecode(name) for name in bytes(self.body[skip:]).split(b"\0")[:-1]]
+
+
+class Unmounted(Exception):
+    """The file system was taken away by somebody else."""
+
+
+class Device:
+    """/dev/fuse, mounted on a directory. Raises ``OSError`` where that is refused. `close` ends the file system."""
+
+    def __init__(self, mountpoint: Path) -> None:
+        self.mountpoint = mountpoint
+        self.handle = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+        self._buffer = memoryview(bytearray(WRITE_BYTES_MAX + 4096 * 2))
+        mode = stat.S_IFMT(os.stat(mountpoint).st_mode)
+        options = f"fd={self.handle},rootmode={mode:o},user_id={os.getuid()},group_id={os.getgid()}"
+        options += ",allow_other,default_permissions"
+        try:
+            mount("freshet-failing-disk", mountpoint, "fuse", options)
+        except OSError:
+            os.close(self.handle)
+            raise
+
+    def read(self) -> Request | None:
+        """The next request, valid until the next call; None if there is none (it was taken back).
+
+        Raises `Unmounted`.
+        """
+        try:
+            size = os.readv(self.handle, [self._buffer])
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EINTR, errno.ENOENT):
+                return None
+            if error.errno == errno.ENODEV:
+                raise Unmounted from error
+            raise
+        _, op, unique, node, *_ = _HEADER.unpack_from(self._buffer)
+        return Request(op, unique, node, self._buffer[_HEADER.size : size])
+
+    def answer(self, request: Request, *parts: bytes | memoryview) -> None:
+        """Says that it is done; ``parts`` are the answer's bytes."""
+        self._write(request, 0, parts)
+
+    def refuse(self, request: Request, number: int) -> None:
+        """Says which error (of `errno`) it is."""
+        self._write(request, -number, ())
+
+    def _write(self, request: Request, error: int, parts: tuple[bytes | memoryview, ...]) -> None:
+        size = _ANSWER.size + sum(len(part) for part in parts)
+        try:
+            os.writev(self.handle, [_ANSWER.pack(size, error, request.unique), *parts])
+        except OSError as failed:
+            if failed.errno not in (errno.ENOENT, errno.ENODEV):  # who asked was killed; or nobody is left
+                raise
+
+    def begin(self, request: Request) -> None:
+        """Answers INIT."""
+        major, minor, read_ahead, offered = _INIT_IN.unpack_from(request.body)
+        if (major, minor < _MINOR) != (7, False):
+            raise OSError(errno.EPROTO, f"the kernel speaks FUSE {major}.{minor}, 7.{_MINOR} or later is needed")
+        pages = WRITE_BYTES_MAX // 4096
+        said = (7, _MINOR, read_ahead, offered & _WANTED, 16, 12, WRITE_BYTES_MAX, 1, pages, 0, 0)
+        self.answer(request, _INIT_OUT.pack(*said))
+
+    def close(self) -> None:
+        """Ends the file system, whoever still uses it (they get ENOTCONN), and takes the mount away."""
+        unmount(self.mountpoint)
+        os.close(self.handle)
+
+
+def attributes(found: os.stat_result) -> bytes:
+    """``struct fuse_attr``."""
+    times = (found.st_atime_ns, found.st_mtime_ns, found.st_ctime_ns)
+    return _ATTRIBUTES.pack(
+        found.st_ino,
+        found.st_size,
+        found.st_blocks,
+        *(each // NS for each in times),
+        *(each % NS for each in times),
+        found.st_mode,
+        found.st_nlink,
+        found.st_uid,
+        found.st_gid,
+        found.st_rdev,
+        found.st_blksize,
+        0,
+    )
+
+
+def entry(node: int, found: os.stat_result) -> bytes:
+    """``struct fuse_entry_out``: a name stands for this node."""
+    return _ENTRY.pack(node, 0, KEPT_S, KEPT_S, 0, 0) + attributes(found)
+
+
+def attributes_out(found: os.stat_result) -> bytes:
+    """``struct fuse_attr_out``."""
+    return _ATTRIBUTES_VALID.pack(KEPT_S, 0, 0) + attributes(found)
+
+
+def statfs_out(found: os.statvfs_result) -> bytes:
+    """``struct fuse_statfs_out``."""
+    return _STATFS.pack(
+        found.f_blocks,
+        found.f_bfree,
+        found.f_bavail,
+        found.f_files,
+        found.f_ffree,
+        found.f_bsize,
+        found.f_namemax,
+        found.f_frsize,
+        0,
+    )
+
+
+def directory_out(listed: list[tuple[str, int, int]], start: int, bytes_max: int) -> bytes:
+    """``struct fuse_dirent`` of the (name, inode, type) from number ``start`` on that fit into ``bytes_max``."""
+    out = bytearray()
+    for number, (name, inode, kind) in enumerate(listed[start:], start + 1):
+        raw = os.fsencode(name)
+        size = _DIRECTORY_ENTRY.size + len(raw)
+        padded = (size + 7) & ~7
+        if len(out) + padded > bytes_max:
+            break
+        out += _DIRECTORY_ENTRY.pack(inode, number, len(raw), kind) + raw + bytes(padded - size)
+    return bytes(out)
+
+
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+
+
+def mount(source: str, target: Path, kind: str, options: str) -> None:
+    """mount(2); raises ``OSError``."""
+    arguments = (source.encode(), os.fsencode(target), kind.encode(), _MS_NOSUID | _MS_NODEV, options.encode())
+    if _libc.mount(arguments[0], arguments[1], arguments[2], ctypes.c_ulong(arguments[3]), arguments[4]):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), str(target))
+
+
+def unmount(target: Path) -> None:
+    """umount2(2) at once, whoever uses it; nothing if nothing is mounted there."""
+    _libc.umount2(os.fsencode(target), MNT_DETACH)
