@@ -117,6 +117,10 @@ class Guard:
             self._metrics.refused(error.code)
             if not begun:
                 await send_problem(send, error)
+        except asyncio.CancelledError:  # only the server cancels a request: when it stops and has waited long enough
+            self._metrics.refused("stopping")
+            if not begun:
+                await send_problem(send, ReadError("stopping", "the front stops and waited no longer for this answer"))
         except Exception as error:  # noqa: BLE001 - the last line of defence: an id instead of a traceback
             incident = secrets.token_hex(6)
             self._metrics.refused("internal")

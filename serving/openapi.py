@@ -39,7 +39,7 @@ _ERRORS = {
     "429": "`too_many_requests`: try again shortly.",
     "500": "`internal`: an unexpected error, with an incident id that is in the server's log.",
     "503": "Nobody can prove an answer now: `source_unreachable`, `source_behind`, `source_failed`, `no_owner`, "
-    "`not_ready`.",
+    "`not_ready`, `stopping`.",
 }
 
 

@@ -103,6 +103,26 @@ def test_an_unexpected_error_is_an_incident_not_a_traceback() -> None:
     assert b"secret" not in body
 
 
+def test_a_request_that_a_stop_cuts_short_is_told_so() -> None:
+    """A server that stops waits for its requests only so long; who is cut short gets a code, the log no traceback."""
+
+    async def story() -> None:
+        begun = asyncio.Event()
+
+        async def endless(_: Scope, __: Receive, ___: Send) -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        request = asyncio.create_task(ask(guard(endless), scope_of()))
+        await begun.wait()
+        request.cancel()  # as uvicorn does to what is left after its timeout
+        status, body = await request
+        assert status == 503
+        assert code_of(body) == "stopping"
+
+    asyncio.run(story())
+
+
 def test_a_read_error_keeps_its_status_and_token() -> None:
     """409 history_lost carries the token to go on with."""
 
