@@ -136,6 +136,8 @@ class MariaDBServer(LocalServer):
             raise
 
     def _arguments(self, base: Path, data: Path) -> list[str]:
+        scratch = self.data_dir / "tmp"  # not the system's: a server that starts deletes what others keep there
+        scratch.mkdir(exist_ok=True)
         init = self.data_dir / "init.sql"
         init.touch(mode=0o600)
         init.write_text(_accounts(self.password))
@@ -145,6 +147,7 @@ class MariaDBServer(LocalServer):
             "port": str(self.port),
             "bind-address": self.host,
             "socket": "mariadb.sock",  # relative to the data directory: a socket's path is limited to 107 bytes
+            "tmpdir": str(scratch),
             "pid-file": str(self.data_dir / "mariadb.pid"),
             "init-file": str(init),
             "skip-name-resolve": "ON",
