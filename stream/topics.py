@@ -36,7 +36,9 @@ _TIMESTAMP_LIMITS: Final = {
     "message.timestamp.after.max.ms": str(TIMESTAMP_LIMIT_MS),
 }
 
-_LOCATIONS_SETTINGS: Final = {"cleanup.policy": "compact", "max.compaction.lag.ms": str(DAY_MS)}
+_BROKERS_TIME: Final = {"message.timestamp.type": "LogAppendTime"}
+"""Else a process whose clock is an hour ahead could not write, and what one that is behind wrote was forgotten."""
+_LOCATIONS_SETTINGS: Final = {"cleanup.policy": "compact", "max.compaction.lag.ms": str(DAY_MS), **_BROKERS_TIME}
 
 
 class TopicError(FreshetError):
@@ -85,7 +87,7 @@ def ensure_topics(
     delete = {"cleanup.policy": "delete", "retention.ms": str(retention_ms), "retention.bytes": "-1"}
     wanted = [
         _new(events_topic(keyspace), partitions, replication, {**delete, **_TIMESTAMP_LIMITS, **sizes}),
-        _new(dead_letter_topic(keyspace), 1, replication, {**delete, **sizes}),
+        _new(dead_letter_topic(keyspace), 1, replication, {**delete, **_BROKERS_TIME, **sizes}),
         _new(LOCATIONS_TOPIC, 1, replication, _LOCATIONS_SETTINGS),
     ]
     admin = _create(bootstrap, wanted, timeout_s)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from stream.reader import read_range
 from stream.topics import (
     LOCATIONS_TOPIC,
     TopicError,
@@ -84,3 +88,27 @@ def test_a_missing_topic_is_named(kafka: str, keyspace_name: str) -> None:
     with pytest.raises(TopicError) as missing:
         check_topics(kafka, keyspace_name)
     assert (missing.value.code, events_topic(keyspace_name) in str(missing.value)) == ("topic_missing", True)
+
+
+@pytest.mark.parametrize("hours", [-24 * 30, 3])
+def test_a_process_whose_clock_is_wrong_can_announce_itself_and_send_dead_letters(
+    kafka: str, keyspace_name: str, hours: int
+) -> None:
+    """The topics have the broker's time: Kafka refuses records that are an hour ahead, and soon forgets old ones."""
+    ensure_topics(kafka, keyspace_name, 1)
+    producer = Producer({"bootstrap.servers": kafka})
+    errors = []
+    for topic in (LOCATIONS_TOPIC, dead_letter_topic(keyspace_name)):
+        producer.produce(
+            topic,
+            b"{}",
+            f"{keyspace_name}/0",
+            timestamp=int((time.time() + hours * 3600) * 1000),
+            on_delivery=lambda error, _: errors.append(error),
+        )
+    assert producer.flush(20) == 0
+    assert errors == [None, None]
+    [message] = read_range(kafka, dead_letter_topic(keyspace_name), 0, 0, 1)
+    kind, stamped_ms = message.timestamp()
+    assert kind == TIMESTAMP_LOG_APPEND_TIME
+    assert abs(stamped_ms / 1000 - time.time()) < 120
