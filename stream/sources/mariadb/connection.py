@@ -20,6 +20,13 @@ _ENCODERS = dict(pymysql.converters.encoders)
 LOST_CONNECTION = frozenset({2002, 2003, 2006, 2013, 2014, 2055, 1053, 1077, 1079, 1158, 1159, 1160, 1161, 1927, 4150})
 """Client and server codes that mean: the connection is gone, another one may work."""
 
+OUT_OF_SOMETHING = frozenset(
+    {*range(1, 120), 1021, 1023, 1026, 1030, 1037, 1038, 1040, 1041, 1135, 1203, 1205, 1206, 1213, 1226, 3024}
+)
+"""Server codes that mean: not now. Its disk, its memory, its connections or threads are used up, or a lock took too
+long; below 120 are those of its file layer and of the operating system. A login that fails for one of these is no
+wrong login, and a source that ended at one would leave the cache behind for what heals by itself."""
+
 
 class MariaDBError(FreshetError):
     """A MariaDB server refused or failed; code ``mariadb_error``."""
@@ -28,7 +35,7 @@ class MariaDBError(FreshetError):
 
 
 class MariaDBUnreachable(MariaDBError):
-    """The server cannot be reached, or went away; trying again may help. Code ``mariadb_unreachable``."""
+    """Out of reach, gone away, or out of something just now; trying again may help. Code ``mariadb_unreachable``."""
 
     code = "mariadb_unreachable"
 
@@ -118,6 +125,11 @@ def translate(error: pymysql.err.Error, settings: ConnectionSettings) -> MariaDB
     if code in LOST_CONNECTION or isinstance(error, pymysql.err.InterfaceError):
         return MariaDBUnreachable(
             f"MariaDB at {settings.name} cannot be reached: {text}", hint="is the server up, and the address right?"
+        )
+    if code in OUT_OF_SOMETHING:
+        return MariaDBUnreachable(
+            f"MariaDB at {settings.name} cannot answer now: {text} ({code})",
+            hint="the server lacks something (connections, disk, memory), or a lock took too long: see its error log",
         )
     return MariaDBError(f"MariaDB at {settings.name}: {text} ({code})")
 
