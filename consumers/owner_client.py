@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+from collections.abc import Sequence
 from typing import Any, Final, TypeVar, cast
 
 import msgspec
@@ -138,6 +139,10 @@ class OwnerClient:
             return connection
 
     async def _ask(self, connection: _Connection, request: Request, wait_ms: int) -> Answer:
+        [answer] = await self._answers(connection, [self._begin(connection, request)], wait_ms)
+        return answer
+
+    def _begin(self, connection: _Connection, request: Request) -> tuple[int, asyncio.Future[Answer]]:
         self._last_id = request.id = self._last_id + 1
         frame = encode_frame(request)
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -145,9 +150,14 @@ class OwnerClient:
             raise _away(self.address, connection.lost or "closed")
         connection.pending[request.id] = future
         connection.transport.write(frame)
+        return request.id, future
+
+    async def _answers(
+        self, connection: _Connection, begun: Sequence[tuple[int, asyncio.Future[Answer]]], wait_ms: int
+    ) -> list[Answer]:
         try:
             async with asyncio.timeout(self._timeout_s + wait_ms / 1000):
-                return await future
+                return [await future for _, future in begun]
         except TimeoutError as error:
             raise OwnerError(
                 f"the owner at {self.address} took longer than {self._timeout_s + wait_ms / 1000:g} s",
@@ -157,7 +167,9 @@ class OwnerClient:
         except ConnectionError as error:
             raise _away(self.address, error) from error
         finally:
-            connection.pending.pop(request.id, None)
+            for number, future in begun:
+                connection.pending.pop(number, None)
+                future.cancel()
 
     async def request(self, request: Request, wait_ms: int = 0) -> Answer:
         """Sends ``request`` (its id is set here) and returns the answer, also a `Failure`."""
@@ -190,7 +202,13 @@ class OwnerClient:
 
     async def fill(self, fill: Fill) -> Filled:
         """Offers what the source said."""
-        return _expect(await self.request(fill), Filled)
+        return (await self.fill_rows([fill]))[0]
+
+    async def fill_rows(self, fills: Sequence[Fill]) -> list[Filled]:
+        """Offers what the source said of some keys; each is judged for itself."""
+        connection = await self._connected()
+        answers = await self._answers(connection, [self._begin(connection, fill) for fill in fills], 0)
+        return [_expect(answer, Filled) for answer in answers]
 
     async def fill_table(self, fill: FillTable) -> Filled:
         """Offers what the source said of a table."""

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from serving.errors import ReadError
 from serving.rowkey import RowTable
-from serving.source import SchemaChanged, SourceRow, SourceThreads
+from serving.source import RowAt, SchemaChanged, SourceRow, SourceThreads
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError, MariaDBUnreachable
 from stream.sources.mariadb.image import UndecodableValue
 from stream.sources.mariadb.schema import SYSTEM_DATABASES, TableInfo
@@ -65,15 +65,22 @@ class MariaDBRows:
         except NoSuchTable:
             return None
 
-    async def read(self, table: RowTable, values: Sequence[object]) -> SourceRow:
+    async def read(self, wanted: Sequence[RowAt]) -> list[SourceRow | ReadError | SchemaChanged]:
         """See `RowSource`."""
-        if table.name not in self._scope:
-            raise ReadError("unknown_table", f"{table.name} is not of this keyspace")
-        try:
-            found = await self._reads.run(lambda: translated(lambda: self._reader.read(table.name, [values])))
-        except NoSuchTable as error:
-            raise SchemaChanged(table.name) from error
-        return _source_row(table, found)
+        places: dict[str, list[int]] = {}
+        for place, (table, _) in enumerate(wanted):
+            if table.name in self._scope:
+                places.setdefault(table.name, []).append(place)
+        keys = {name: [wanted[place].values for place in of_table] for name, of_table in places.items()}
+        read = await self._reads.run(lambda: translated(lambda: self._reader.read(keys))) if keys else {}
+        found: list[SourceRow | ReadError | SchemaChanged] = [
+            ReadError("unknown_table", f"{table.name} is not of this keyspace") for table, _ in wanted
+        ]
+        for name, of_table in places.items():
+            rows = _source_rows([wanted[place].table for place in of_table], read[name])
+            for place, row in zip(of_table, rows, strict=True):
+                found[place] = row
+        return found
 
     async def wait(self, position: Position, timeout_s: float) -> bool:
         """See `RowSource`."""
@@ -102,13 +109,26 @@ def row_table(info: TableInfo) -> RowTable:
     return RowTable(described.table, key, described.cacheable, described.reason)
 
 
-def _source_row(table: RowTable, found: SnapshotRead) -> SourceRow:
-    if row_table(found.table).key != table.key:
-        raise SchemaChanged(table.name)
-    row, lo, hi = found.rows[0], Position.parse(found.position), Position.parse(found.hi)
-    if row is None:
-        return SourceRow(None, b"", lo, hi, found.timestamp)
-    return SourceRow(row.image, row.key, lo, hi, found.timestamp)
+def _source_rows(
+    tables: Sequence[RowTable], read: SnapshotRead | MariaDBError
+) -> list[SourceRow | ReadError | SchemaChanged]:
+    """What was read of one table, for requests that know it as ``tables``."""
+    if isinstance(read, NoSuchTable):
+        return [SchemaChanged(table.name) for table in tables]
+    if isinstance(read, MariaDBError):
+        return [_refusal(read) for _ in tables]
+    key, lo, hi = row_table(read.table).key, Position.parse(read.position), Position.parse(read.hi)
+    found: list[SourceRow | ReadError | SchemaChanged] = []
+    for table, row in zip(tables, read.rows, strict=True):
+        if table.key != key:
+            found.append(SchemaChanged(table.name))
+        elif row is None:
+            found.append(SourceRow(None, b"", lo, hi, read.timestamp))
+        elif isinstance(row, MariaDBError | UndecodableValue):
+            found.append(_refusal(row))
+        else:
+            found.append(SourceRow(row.image, row.key, lo, hi, read.timestamp))
+    return found
 
 
 def translated(work: Callable[[], Found]) -> Found:
@@ -117,13 +137,15 @@ def translated(work: Callable[[], Found]) -> Found:
         return work()
     except NoSuchTable:
         raise
-    except SourceBusy as error:
-        raise ReadError("too_many_requests", str(error)) from error
-    except MariaDBUnreachable as error:
-        raise ReadError("source_unreachable", str(error), hint=error.hint) from error
-    except MariaDBError as error:
-        if error.code == "no_primary_key":
-            raise ReadError("bad_key", str(error), hint="give the table a primary key to read its rows") from error
-        raise ReadError("source_failed", str(error), hint=error.hint) from error
-    except UndecodableValue as error:
-        raise ReadError("source_failed", str(error), hint=error.hint) from error
+    except (MariaDBError, UndecodableValue) as error:
+        raise _refusal(error) from error
+
+
+def _refusal(error: MariaDBError | UndecodableValue) -> ReadError:
+    if isinstance(error, SourceBusy):
+        return ReadError("too_many_requests", str(error))
+    if isinstance(error, MariaDBUnreachable):
+        return ReadError("source_unreachable", str(error), hint=error.hint)
+    if error.code == "no_primary_key":
+        return ReadError("bad_key", str(error), hint="give the table a primary key to read its rows")
+    return ReadError("source_failed", str(error), hint=error.hint)

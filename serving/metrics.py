@@ -41,6 +41,11 @@ class FrontMetrics:
             "Reads that went to the source of truth because the cache could not prove its answer.",
             registry=self.registry,
         )
+        self.source_snapshots = Counter(
+            "freshet_serve_source_snapshots",
+            "Snapshots of the source that those reads took: the misses of a batch share one.",
+            registry=self.registry,
+        )
         self.source_shared = Counter(
             "freshet_serve_source_reads_shared",
             "Reads that were answered by another reader's read of the source (single flight).",
@@ -73,9 +78,9 @@ class FrontMetrics:
         """Counts one error answer."""
         self._refused.labels(code).inc()
 
-    def fill(self, outcome: str) -> None:
-        """Counts one fill: accepted, refused, failed, dropped."""
-        self._fills.labels(outcome).inc()
+    def fill(self, outcome: str, count: int = 1) -> None:
+        """Counts fills: accepted, refused, failed, dropped."""
+        self._fills.labels(outcome).inc(count)
 
     def finished(self, seconds: float) -> None:
         """One request is over."""

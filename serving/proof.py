@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from time import monotonic
 from typing import NamedTuple, TypeVar
 
@@ -11,6 +11,7 @@ from serving.query import ReadDemand
 from tokens import Demand, Freshness, Position, Tag, Vector, decide
 from tokens.decision import HISTORY_LOST
 
+Key = TypeVar("Key")
 Found = TypeVar("Found")
 
 _PROVED = (Freshness.FRESH, Freshness.EVENTUAL)
@@ -60,27 +61,45 @@ def judge(proof: Proof, position: Position) -> Verdict:
 
 async def prove(
     proof: Proof,
-    read: Callable[[], Awaitable[Found]],
+    keys: Collection[Key],
+    read: Callable[[Collection[Key]], Awaitable[Mapping[Key, Found | Exception]]],
     position_of: Callable[[Found], Position],
     wait: Callable[[Position, float], Awaitable[bool]],
     deadline: float,
-) -> Found:
-    """A read of the source that proves the demand, after waiting until ``deadline`` (`time.monotonic`) where it lags.
+) -> dict[Key, Found | Exception]:
+    """What the source says of each key, or why it can't be given: one demand, judged for each.
 
-    Raises `ReadError` ``source_behind``, ``history_lost``, and what ``read`` and ``wait`` raise.
+    Where the source lags, it is waited for until ``deadline`` (`time.monotonic`), and what it did not prove is read
+    again. Errors of a key: `ReadError` ``source_behind``, ``history_lost``, what ``wait`` raises, what ``read`` brings.
     """
-    found = await read()
-    verdict = judge(proof, position_of(found))
+    found = dict(await read(keys))
+    behind = [key for key, each in found.items() if not isinstance(each, Exception) and _lags(proof, position_of(each))]
     remaining = deadline - monotonic()
-    if not verdict.proved and not verdict.lost and proof.wanted is not None and remaining > 0:
-        await wait(proof.wanted, remaining)
-        found = await read()
-        verdict = judge(proof, position_of(found))
-    if verdict.lost:
-        raise history_lost(proof.demand.vector, proof.shard, proof.epoch or 0, str(position_of(found)), verdict.why)
-    if not verdict.proved:
-        raise ReadError("source_behind", f"the source's answer does not prove the demand: {verdict.why}")
+    if behind and proof.wanted is not None and remaining > 0:
+        try:
+            await wait(proof.wanted, remaining)
+            found |= await read(behind)
+        except ReadError as error:
+            found |= dict.fromkeys(behind, error)
+    for key, each in found.items():
+        if not isinstance(each, Exception):
+            refusal = _refusal(proof, position_of(each))
+            found[key] = each if refusal is None else refusal
     return found
+
+
+def _lags(proof: Proof, position: Position) -> bool:
+    verdict = judge(proof, position)
+    return not verdict.proved and not verdict.lost
+
+
+def _refusal(proof: Proof, position: Position) -> ReadError | None:
+    verdict = judge(proof, position)
+    if verdict.lost:
+        return history_lost(proof.demand.vector, proof.shard, proof.epoch or 0, str(position), verdict.why)
+    if not verdict.proved:
+        return ReadError("source_behind", f"the source's answer does not prove the demand: {verdict.why}")
+    return None
 
 
 def history_lost(vector: Vector, shard: str, epoch: int, position: str, why: str) -> ReadError:

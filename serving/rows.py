@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from time import monotonic
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from consumers.entry import VALUE
-from consumers.owner_client import OwnerClient
-from consumers.protocol import KEYS_MAX, Fill, Filled, Row
+from consumers.protocol import KEYS_MAX, Fill, Row
 from serving.answers import envelope_bytes, row_bytes
 from serving.errors import ReadError
 from serving.fills import Fills
@@ -20,13 +20,13 @@ from serving.owners import OwnerAway, Owners
 from serving.proof import Proof, history_lost, judge, prove
 from serving.query import ReadDemand, RowOptions, RowWanted
 from serving.rowkey import RowKey, RowTable, parse_row_key
-from serving.source import SchemaChanged, SourceRow
+from serving.source import RowAt, SchemaChanged, SourceRow
 from serving.spaces import RowSpace, Tables, learn_epochs
 from tokens import EventToken, Order, Position, TokenError, Vector, order
 
+Key = TypeVar("Key")
+
 NO_OPTIONS = RowOptions()
-BATCH_SOURCE_READS_MAX = 16
-"""Reads of the source that one batch may have under way."""
 
 
 class Answered(NamedTuple):
@@ -50,6 +50,17 @@ class Question(NamedTuple):
     deadline: float
 
 
+class Miss(NamedTuple):
+    """A question that only the source can answer. ``row``: what its owner said, if any; ``why``: what it lacked."""
+
+    question: Question
+    row: Row | None
+    why: str
+
+
+Outcome: TypeAlias = Answered | ReadError | SchemaChanged
+
+
 class RowReads:
     """Answers reads of rows. Of one event loop. All methods raise `ReadError`."""
 
@@ -58,7 +69,7 @@ class RowReads:
         self._tables = tables
         self._fills = fills
         self._metrics = metrics
-        self._flights: Flights[SourceRow] = Flights(metrics.source_shared.inc)
+        self._flights: Flights[tuple[str, bytes, int | None], SourceRow] = Flights(metrics.source_shared.inc)
 
     async def read(
         self, space: RowSpace, table: str, pk: bytes, demand: ReadDemand, options: RowOptions = NO_OPTIONS
@@ -69,46 +80,69 @@ class RowReads:
         for last in (False, True):
             described = await self._tables.get(space, name)
             question = Question(space, described, parse_row_key(described, pk), demand, options, deadline)
-            try:
-                return await self._settle(question, *await self._ask(question))
-            except SchemaChanged as changed:
-                if last:
-                    raise ReadError("source_failed", f"the key of {name} changes while it is read") from changed
+            answer = self._settle(question, *await self._ask(question))
+            outcome = (await self._from_source([answer]))[0] if isinstance(answer, Miss) else answer
+            if isinstance(outcome, Answered):
+                return outcome
+            if isinstance(outcome, ReadError):
+                raise outcome
+            if not last:
                 await self._tables.renew(space, name)
-        raise AssertionError("unreachable")
+        raise _keeps_changing(name)
 
     async def read_many(
         self, space: RowSpace, wanted: Sequence[RowWanted], demand: ReadDemand
     ) -> list[Answered | ReadError]:
-        """Rows in the order of ``wanted``, each an answer or its error."""
+        """Rows in the order of ``wanted``, each an answer or its error. What the cache misses is one read."""
         deadline = monotonic() + demand.max_wait_ms / 1000
-        answers: list[Answered | ReadError | None] = [None] * len(wanted)
+        answers: dict[int, Answered | ReadError] = {}
+        left: Collection[int] = range(len(wanted))
+        for last in (False, True):
+            changed: list[int] = []
+            for index, outcome in (await self._read_round(space, wanted, left, demand, deadline)).items():
+                if isinstance(outcome, SchemaChanged):
+                    changed.append(index)
+                else:
+                    answers[index] = outcome
+            left = changed
+            if left and not last:
+                await self._renew(space, {space.full_name(wanted[index].table) for index in left})
+        answers |= {index: _keeps_changing(space.full_name(wanted[index].table)) for index in left}
+        return [answers[index] for index in range(len(wanted))]
+
+    async def _renew(self, space: RowSpace, names: Iterable[str]) -> None:
+        for name in names:
+            with suppress(ReadError):  # the table is asked for again: then it says what is wrong
+                await self._tables.renew(space, name)
+
+    async def _read_round(
+        self, space: RowSpace, wanted: Sequence[RowWanted], indexes: Iterable[int], demand: ReadDemand, deadline: float
+    ) -> dict[int, Outcome]:
+        outcomes: dict[int, Outcome] = {}
         questions: dict[int, Question] = {}
-        for index, (table, pk) in enumerate(wanted):
+        for index in indexes:
+            table, pk = wanted[index]
             try:
                 described = await self._tables.get(space, space.full_name(table))
                 key = parse_row_key(described, pk)
                 questions[index] = Question(space, described, key, demand, NO_OPTIONS, deadline)
             except ReadError as error:
-                answers[index] = error
+                outcomes[index] = error
         rows = await self._ask_many(space, questions, demand)
-        gate = asyncio.Semaphore(BATCH_SOURCE_READS_MAX)
-
-        async def settle(index: int) -> None:
-            row, why = rows[index]
-            async with gate:
-                try:
-                    answers[index] = await self._settle(questions[index], row, why)
-                except ReadError as error:
-                    answers[index] = error
-                except SchemaChanged:
-                    try:
-                        answers[index] = await self.read(space, wanted[index].table, wanted[index].pk, demand)
-                    except ReadError as error:
-                        answers[index] = error
-
-        await asyncio.gather(*(settle(index) for index in questions))
-        return [answer for answer in answers if answer is not None]
+        misses: dict[int, Miss] = {}
+        for index, question in questions.items():
+            try:
+                answer = self._settle(question, *rows[index])
+            except ReadError as error:
+                outcomes[index] = error
+                continue
+            if isinstance(answer, Miss):
+                misses[index] = answer
+            else:
+                outcomes[index] = answer
+        if misses:
+            outcomes |= zip(misses, await self._from_source(list(misses.values())), strict=True)
+        return outcomes
 
     async def _ask(self, question: Question) -> tuple[Row | None, str]:
         """The owner's answer; or None, and why there is none."""
@@ -163,7 +197,7 @@ class RowReads:
         await asyncio.gather(*(ask(*part) for part in parts))
         return found
 
-    async def _settle(self, question: Question, row: Row | None, why: str) -> Answered:
+    def _settle(self, question: Question, row: Row | None, why: str) -> Answered | Miss:
         if row is not None:
             question.space.epochs.learn(row.shard, row.epoch)
             if row.code == "history_lost":
@@ -176,7 +210,7 @@ class RowReads:
                 "no_owner" if row is None else "source_unreachable",
                 f"the cache cannot prove its answer ({why}), and keyspace {question.space.name} has no source here",
             )
-        return await self._from_source(question, row, why)
+        return Miss(question, row, why)
 
     def _from_cache(self, question: Question, row: Row) -> Answered:
         demand, options = question.demand, question.options
@@ -187,30 +221,47 @@ class RowReads:
             own = EventToken(row.timestamp, row.shard, Position.parse(row.hi), epoch=row.epoch)
         return self._answer(question, "cache", row.freshness, envelope, token, row.image, own)
 
-    async def _from_source(self, question: Question, row: Row | None, why: str) -> Answered:
-        space, _, key, demand, options, deadline = question
+    async def _from_source(self, misses: Sequence[Miss]) -> list[Outcome]:
+        """What the source says, in the order of ``misses``, which are of one keyspace and one demand."""
+        space, _, _, demand, _, deadline = misses[0].question
         source = space.source
         assert source is not None
         proof = Proof(demand, source.shard, await learn_epochs(self._owners, space, source.shard))
+        # Of another epoch: of another history, whatever its numbers say.
+        by_key = {(space.name, miss.question.key.key, proof.epoch): miss for miss in misses}
         found = await prove(
             proof,
-            lambda: self._flights.read(
-                (space.name, key.key, proof.epoch),  # of another epoch: of another history, whatever its numbers say
+            by_key,
+            lambda keys: self._flights.read_many(
+                keys,
                 lambda landed: judge(proof, landed.position).proved,
-                lambda: self._fetch(question, row),
+                lambda own: self._fetch(space, {key: by_key[key] for key in own}),
             ),
             lambda seen: seen.position,
             source.wait,
             deadline,
         )
+        outcomes: list[Outcome] = []
+        for miss in misses:
+            seen = found[space.name, miss.question.key.key, proof.epoch]
+            if isinstance(seen, SourceRow):
+                outcomes.append(self._from_source_row(miss, proof, seen))
+            elif isinstance(seen, ReadError | SchemaChanged):
+                outcomes.append(seen)
+            else:
+                raise seen
+        return outcomes
+
+    def _from_source_row(self, miss: Miss, proof: Proof, found: SourceRow) -> Answered:
+        question = miss.question
         verdict = judge(proof, found.position)
-        token = str(demand.vector) if demand.given else ""
+        token = str(question.demand.vector) if question.demand.given else ""
         own = None
         if proof.epoch is not None:
             token = advanced(token, proof.shard, proof.epoch, str(found.hi))
-            if options is not NO_OPTIONS:
+            if question.options is not NO_OPTIONS:
                 own = EventToken(found.timestamp, proof.shard, found.hi, epoch=proof.epoch)
-        reason = f"read from the source at {found.position}: {verdict.why}; the cache: {why}"
+        reason = f"read from the source at {found.position}: {verdict.why}; the cache: {miss.why}"
         envelope = envelope_bytes("source", verdict.freshness, reason, token)
         return self._answer(question, "source", verdict.freshness, envelope, token, found.image, own)
 
@@ -237,30 +288,39 @@ class RowReads:
         )
         return Answered(200 if image is not None else 404, body, served_from, freshness, token)
 
-    async def _fetch(self, question: Question, row: Row | None) -> SourceRow:
-        """Reads the source, and offers the answer to the owner if it may stand in the cache."""
-        space, table, key = question[:3]
+    async def _fetch(self, space: RowSpace, misses: Mapping[Key, Miss]) -> dict[Key, SourceRow | Exception]:
+        """Reads the source in one snapshot, and offers its answers to the owners where they may stand in the cache."""
         assert space.source is not None
-        self._metrics.source_reads.inc()
+        self._metrics.source_reads.inc(len(misses))
+        self._metrics.source_snapshots.inc()
+        wanted = [RowAt(miss.question.table, miss.question.key.values) for miss in misses.values()]
         try:
-            found = await space.source.read(table, key.values)
+            found = await space.source.read(wanted)
         except ReadError:
-            self._metrics.source_failures.inc()
+            self._metrics.source_failures.inc(len(misses))
             raise
-        if row is not None and table.cacheable and may_offer(row, space.source.shard, key, found):
-            self._offer(question, row, found)
-        return found
+        self._metrics.source_failures.inc(sum(isinstance(each, ReadError) for each in found))
+        fills: dict[int, list[Fill]] = {}
+        for (question, row, _), each in zip(misses.values(), found, strict=True):
+            if row is None or not isinstance(each, SourceRow) or not question.table.cacheable:
+                continue
+            if may_offer(row, space.source.shard, question.key, each):
+                fill = _fill_of(question, row, each)
+                fills.setdefault(fill.partition, []).append(fill)
+        for partition, of_partition in fills.items():
+            self._fills.offer_rows(space.name, partition, of_partition)
+        return dict(zip(misses, found, strict=True))
 
-    def _offer(self, question: Question, row: Row, found: SourceRow) -> None:
-        space, key = question.space, question.key.key
-        partition = space.layout.partition_of(key)
-        lo, hi = str(found.position), str(found.hi)
-        fill = Fill(0, space.name, partition, key, found.image, lo, hi, found.timestamp, row.stamp)
 
-        async def send(client: OwnerClient) -> Filled:
-            return await client.fill(fill)
+def _keeps_changing(name: str) -> ReadError:
+    return ReadError("source_failed", f"the key of {name} changes while it is read")
 
-        self._fills.offer(space.name, partition, send)
+
+def _fill_of(question: Question, row: Row, found: SourceRow) -> Fill:
+    space, key = question.space, question.key.key
+    lo, hi = str(found.position), str(found.hi)
+    partition = space.layout.partition_of(key)
+    return Fill(0, space.name, partition, key, found.image, lo, hi, found.timestamp, row.stamp)
 
 
 def may_answer(row: Row, key: RowKey) -> bool:

@@ -39,6 +39,13 @@ class SourceTable(NamedTuple):
     timestamp: int = 0
 
 
+class RowAt(NamedTuple):
+    """A row by the canonical values of its key columns, in key order."""
+
+    table: RowTable
+    values: Sequence[object]
+
+
 class RowSource(Protocol):
     """A source of rows. Raises `ReadError` ``source_unreachable``, ``source_failed``, ``too_many_requests``."""
 
@@ -49,8 +56,11 @@ class RowSource(Protocol):
     async def describe(self, table: str) -> RowTable | None:
         """The key and kind of ``db.table``, or None if there is no such table."""
 
-    async def read(self, table: RowTable, values: Sequence[object]) -> SourceRow:
-        """The row with these canonical key values, in a snapshot. Raises `SchemaChanged` if the key differs."""
+    async def read(self, wanted: Sequence[RowAt]) -> list[SourceRow | ReadError | SchemaChanged]:
+        """What one snapshot holds of each of ``wanted``, in their order; an element that can't be read is its error.
+
+        `SchemaChanged`: the table's key is another one by now.
+        """
 
     async def wait(self, position: Position, timeout_s: float) -> bool:
         """Whether the source came to ``position`` in time."""

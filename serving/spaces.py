@@ -97,7 +97,7 @@ class Tables:
         self._keep_s = keep_s
         self._clock = clock
         self._known: dict[tuple[str, str], tuple[float, RowTable]] = {}
-        self._flights: Flights[RowTable | None] = Flights()
+        self._flights: Flights[tuple[str, str], RowTable | None] = Flights()
 
     async def get(self, space: RowSpace, name: str) -> RowTable:
         """The table ``db.table``. Raises `ReadError` ``unknown_table``, ``no_owner`` or what the source raises."""

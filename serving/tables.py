@@ -7,8 +7,7 @@ from time import monotonic
 from typing import NamedTuple
 
 from consumers.catalog_reading import MissingWriteIds, TableFill, read_fill
-from consumers.owner_client import OwnerClient
-from consumers.protocol import Filled, FillTable, Table
+from consumers.protocol import FillTable, Table
 from serving.answers import envelope_bytes, table_bytes
 from serving.errors import ReadError
 from serving.fills import Fills
@@ -44,7 +43,7 @@ class TableReads:
         self._owners = owners
         self._fills = fills
         self._metrics = metrics
-        self._flights: Flights[SourceTable] = Flights(metrics.source_shared.inc)
+        self._flights: Flights[tuple[str, str, int | None], SourceTable] = Flights(metrics.source_shared.inc)
         self._partitions: dict[tuple[str, str], int] = {}
 
     async def read(self, space: TableSpace, wanted: TableWanted, demand: ReadDemand) -> Answered:
@@ -182,11 +181,7 @@ class TableReads:
             position,
             found.stamp,
         )
-
-        async def send(client: OwnerClient) -> Filled:
-            return await client.fill_table(fill)
-
-        self._fills.offer(space.name, found.partition, send)
+        self._fills.offer_table(space.name, found.partition, fill)
         return landed
 
 

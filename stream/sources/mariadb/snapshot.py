@@ -9,14 +9,14 @@ from __future__ import annotations
 import re
 import threading
 import time
-from base64 import b64decode
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 import pymysql
 
+from stream.sources.mariadb.by_key import SCHEMA_CHANGED, Found, Key, code_of, is_lost, rows_by_key
 from stream.sources.mariadb.charsets import Charsets, read_charsets
 from stream.sources.mariadb.connection import (
     Connection,
@@ -29,7 +29,7 @@ from stream.sources.mariadb.connection import (
     translated,
 )
 from stream.sources.mariadb.gtid import GtidPosition
-from stream.sources.mariadb.image import canonical_key, canonical_row, quoted, select_columns_sql
+from stream.sources.mariadb.image import quoted
 from stream.sources.mariadb.position import ServerPosition, begin_snapshot
 from stream.sources.mariadb.schema import TableInfo, read_table
 
@@ -39,7 +39,6 @@ SCHEMA_AGE_MAX_S = 5.0
 """A table's columns are read again after this; an unknown column makes them be read at once."""
 KEYS_MAX = 1000
 _COUNTER = re.compile(r" AUTO_INCREMENT=[0-9]+")
-_SCHEMA_CHANGED = frozenset({1054, 1146, 1412})
 
 
 class NoSuchTable(MariaDBError):
@@ -55,22 +54,14 @@ class SourceBusy(MariaDBError):
 
 
 @dataclass(frozen=True, slots=True)
-class SourceRow:
-    """A row as it is stored: ``key`` is the row's own canonical key, which may be spelt otherwise than asked for."""
-
-    key: bytes
-    image: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class SnapshotRead:
-    """What one snapshot holds. ``rows``: one per key asked for, in that order; None where there is no such row.
+    """What one snapshot holds of a table. ``rows``: one per key asked for, in that order (see `by_key.Found`).
 
     ``position`` (``MariaDB/…``) is lo of each value, and ``hi`` too but for tables of an engine without snapshots,
     whose rows may be later; ``timestamp`` is the server's seconds.
     """
 
-    rows: tuple[SourceRow | None, ...]
+    rows: tuple[Found, ...]
     position: str
     hi: str
     timestamp: int
@@ -102,15 +93,16 @@ class SnapshotReader:
         self._charsets: Charsets | None = None
         self._closed = False
 
-    def read(self, table: str, keys: Sequence[Sequence[object]]) -> SnapshotRead:
-        """Rows of ``table`` (``db.table``) by canonical key values in key order, all from one snapshot.
+    def read(self, wanted: Mapping[str, Sequence[Key]]) -> dict[str, SnapshotRead | MariaDBError]:
+        """Rows by table (``db.table``) and canonical key values in key order, all from one snapshot.
 
-        Raises `NoSuchTable`, `SourceBusy`, `MariaDBUnreachable`, `UndecodableValue`, `MariaDBError`
-        (``no_primary_key``, ``too_many_keys``).
+        A table that can't be read is its error: `NoSuchTable`, ``no_primary_key``, or altered again and again. Raises
+        what concerns all of them: `SourceBusy`, `MariaDBUnreachable`, `MariaDBError` (``too_many_keys``).
         """
-        if len(keys) > KEYS_MAX:
-            raise MariaDBError(f"{len(keys)} keys in one read", hint=f"at most {KEYS_MAX}", code="too_many_keys")
-        return self._with_session(lambda session: self._read(session, table, keys))
+        count = sum(map(len, wanted.values()))
+        if count > KEYS_MAX:
+            raise MariaDBError(f"{count} keys in one read", hint=f"at most {KEYS_MAX}", code="too_many_keys")
+        return self._with_session(lambda session: self._read(session, wanted))
 
     def table(self, name: str) -> TableInfo:
         """A table's columns as the source has them (up to `SCHEMA_AGE_MAX_S` ago). Raises as `read` does."""
@@ -200,42 +192,60 @@ class SnapshotReader:
 
     # -- reads -------------------------------------------------------------------------------------------------------
 
-    def _read(self, session: Connection, name: str, keys: Sequence[Sequence[object]]) -> SnapshotRead:
-        known = self._table(session, name)
-        for attempt in (1, 2):
-            try:
-                return self._read_snapshot(session, known, keys)
-            except pymysql.err.MySQLError as error:
-                code = error.args[0] if error.args else 0
-                session.rollback()
-                if attempt == 2 or code not in _SCHEMA_CHANGED:
-                    raise translate(error, self._settings) from error
-            except _SchemaMoved as moved:
-                session.rollback()
-                if attempt == 2:
-                    raise MariaDBError(f"{name} is altered again and again while it is read") from moved
-            known = self._table(session, name, fresh=True)
-        raise AssertionError("unreachable: the second attempt returns or raises")
+    def _read(self, session: Connection, wanted: Mapping[str, Sequence[Key]]) -> dict[str, SnapshotRead | MariaDBError]:
+        moved: set[str] = set()
+        found: dict[str, SnapshotRead | MariaDBError] = {}
+        for _ in (1, 2):
+            known: dict[str, _Known] = {}
+            for name in wanted:
+                try:
+                    known[name] = self._table(session, name, fresh=name in moved)
+                except NoSuchTable as error:
+                    found[name] = error
+                except pymysql.err.MySQLError as error:
+                    if is_lost(error):
+                        raise
+                    found[name] = translate(error, self._settings)
+            read = self._read_snapshot(session, {name: (each, wanted[name]) for name, each in known.items()})
+            moved = known.keys() - read.keys()
+            if not moved:
+                return found | read
+        altered: dict[str, SnapshotRead | MariaDBError] = {
+            name: MariaDBError(f"{name} is altered again and again while it is read") for name in moved
+        }
+        return found | read | altered
 
-    def _read_snapshot(self, session: Connection, known: _Known, keys: Sequence[Sequence[object]]) -> SnapshotRead:
-        info = known.info
-        if not info.primary_key:
-            raise MariaDBError(f"{info.name} has no primary key to read by", code="no_primary_key")
+    def _read_snapshot(
+        self, session: Connection, wanted: Mapping[str, tuple[_Known, Sequence[Key]]]
+    ) -> dict[str, SnapshotRead | MariaDBError]:
+        """What one snapshot holds; a table whose columns are not the known ones is left out."""
         at = begin_snapshot(session)
-        where = " AND ".join(f"{quoted(name)} = %s" for name in info.primary_key)
-        sql = f"SELECT {select_columns_sql(info)} FROM {quoted(info.database)}.{quoted(info.table)} WHERE {where}"
-        rows: list[SourceRow | None] = []
-        with session.cursor() as cursor:
-            for key in keys:
-                cursor.execute(sql, tuple(_sql_value(value) for value in key))
-                found = cursor.fetchone()
-                rows.append(SourceRow(canonical_key(info, found), canonical_row(info, found)) if found else None)
-        # The SELECT holds the table's definition until the rollback: what is shown now is what was read.
-        if _definition(session, info.database, info.table) != known.definition:
-            raise _SchemaMoved(info.name)
+        rows: dict[str, list[Found]] = {}
+        failed: dict[str, SnapshotRead | MariaDBError] = {}
+        for name, (known, keys) in wanted.items():
+            if not known.info.primary_key:
+                failed[name] = MariaDBError(f"{name} has no primary key to read by", code="no_primary_key")
+                continue
+            try:
+                rows[name] = rows_by_key(session, self._settings, known.info, keys)
+                # The SELECT holds the table's definition until the rollback: what is shown now is what was read.
+                if _definition(session, known.info.database, known.info.table) != known.definition:
+                    del rows[name]
+            except pymysql.err.MySQLError as error:
+                if is_lost(error):
+                    raise
+                rows.pop(name, None)
+                if code_of(error) not in SCHEMA_CHANGED:
+                    failed[name] = translate(error, self._settings)
         session.rollback()
-        hi = at.position if info.engine.lower() == "innodb" else _position(session).position
-        return SnapshotRead(tuple(rows), at.position, hi, at.timestamp, info)
+        plain = [name for name in rows if wanted[name][0].info.engine.lower() != "innodb"]
+        later = _position(session).position if plain else ""
+        return failed | {
+            name: SnapshotRead(
+                tuple(found), at.position, later if name in plain else at.position, at.timestamp, wanted[name][0].info
+            )
+            for name, found in rows.items()
+        }
 
     def _table(self, session: Connection, name: str, fresh: bool = False) -> _Known:
         known = self._tables.get(name)
@@ -254,16 +264,12 @@ class SnapshotReader:
         return known
 
 
-class _SchemaMoved(Exception):
-    """The table's definition is not the one that its columns were read by: a key may stand for another row."""
-
-
 def _definition(session: Connection, database: str, table: str) -> str:
     """The table's own words for what it is, without the counter in them; "" if there is no such table."""
     try:
         [[_, text, *_]] = fetch_all(session, f"SHOW CREATE TABLE {quoted(database)}.{quoted(table)}")
     except pymysql.err.ProgrammingError as error:
-        if error.args and error.args[0] in _SCHEMA_CHANGED:
+        if error.args and error.args[0] in SCHEMA_CHANGED:
             return ""
         raise
     return _COUNTER.sub("", str(text))
@@ -282,10 +288,3 @@ def _contains(reached: str, wanted: str) -> bool:
         domain in mine and mine[domain][1] >= sequence
         for domain, (_, sequence) in GtidPosition.parse(wanted).domains.items()
     )
-
-
-def _sql_value(value: object) -> object:
-    """A canonical key value as a statement's argument."""
-    if isinstance(value, dict):
-        return b64decode(value["base64"])
-    return value

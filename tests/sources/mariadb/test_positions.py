@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from stream.sources.mariadb.by_key import SourceRow
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBUnreachable, connect
 from stream.sources.mariadb.position import (
     HistoryLost,
@@ -19,7 +20,7 @@ from stream.sources.mariadb.position import (
     check_server,
     current_position,
 )
-from stream.sources.mariadb.snapshot import NoSuchTable, SnapshotReader
+from stream.sources.mariadb.snapshot import NoSuchTable, SnapshotRead, SnapshotReader
 from tests.sources.mariadb.conftest import Source, rows
 
 
@@ -153,7 +154,7 @@ def test_a_snapshots_position_is_never_ahead_of_its_rows(source: Source) -> None
     with ThreadPoolExecutor(1) as pool:
         writing = pool.submit(write)
         try:
-            reads = [reader.read(name, [[1]]) for _ in range(300)]
+            reads = [reader.read({name: [[1]]})[name] for _ in range(300)]
         finally:
             stop.set()
             writing.result()
@@ -162,11 +163,15 @@ def test_a_snapshots_position_is_never_ahead_of_its_rows(source: Source) -> None
     for transaction in source.transactions():
         changed = rows(transaction)
         at[transaction.position] = changed[0][2] if changed else at[max(at)]
+    known = 0
     for read in reads:
-        assert read.rows[0] is not None
+        assert isinstance(read, SnapshotRead)
+        (row,) = read.rows
+        assert isinstance(row, SourceRow)
         if read.position in at:
-            assert read.rows[0].image == at[read.position]
-    assert sum(read.position in at for read in reads) > 200
+            assert row.image == at[read.position]
+            known += 1
+    assert known > 200
     reader.close()
 
 
@@ -175,12 +180,15 @@ def test_a_batch_is_read_in_one_snapshot_and_says_what_is_missing(source: Source
     source.run("CREATE TABLE t (id VARCHAR(10) PRIMARY KEY, v INT) CHARACTER SET utf8mb4")
     source.run("INSERT INTO t VALUES ('Abc', 1), ('x', 2)")
     reader = SnapshotReader(source.settings)
-    found = reader.read(f"{source.database}.t", [["abc "], ["nope"], ["x"]])
-    assert [row and row.key.partition(b"\0")[2] for row in found.rows] == [b'["Abc"]', None, b'["x"]']
+    name, missing = f"{source.database}.t", f"{source.database}.nope"
+    read = reader.read({name: [["abc "], ["nope"], ["x"]], missing: [[1]]})
+    found = read[name]
+    assert isinstance(found, SnapshotRead)
+    keys = [row.key.partition(b"\0")[2] if isinstance(row, SourceRow) else row for row in found.rows]
+    assert keys == [b'["Abc"]', None, b'["x"]']
     assert found.position == found.hi == source.position()
     assert found.table.primary_key == ("id",)
-    with pytest.raises(NoSuchTable):
-        reader.read(f"{source.database}.nope", [[1]])
+    assert isinstance(read[missing], NoSuchTable)
     reader.close()
 
 
@@ -188,10 +196,13 @@ def test_a_read_sees_columns_that_were_added_a_moment_ago(source: Source) -> Non
     """A dropped column makes the reader read the schema again instead of failing."""
     source.run("CREATE TABLE t (id INT PRIMARY KEY, v INT, w INT)", "INSERT INTO t VALUES (1, 1, 1)")
     reader = SnapshotReader(source.settings)
-    reader.read(f"{source.database}.t", [[1]])
+    name = f"{source.database}.t"
+    reader.read({name: [[1]]})
     source.run("ALTER TABLE t DROP COLUMN w")
-    (row,) = reader.read(f"{source.database}.t", [[1]]).rows
-    assert row is not None
+    found = reader.read({name: [[1]]})[name]
+    assert isinstance(found, SnapshotRead)
+    (row,) = found.rows
+    assert isinstance(row, SourceRow)
     assert row.image == b'{"id":1,"v":1}'
     reader.close()
 
@@ -204,12 +215,14 @@ def test_reads_go_on_after_the_server_restarted(
     source = source_of(server.address, "d")
     source.run("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     reader = SnapshotReader(source.settings)
-    before = reader.read("d.t", [[1]])
+    before = reader.read({"d.t": [[1]]})["d.t"]
     server.kill()
     with pytest.raises(MariaDBUnreachable):
-        reader.read("d.t", [[1]])
+        reader.read({"d.t": [[1]]})
     server.restart()
-    after = reader.read("d.t", [[1]])
+    after = reader.read({"d.t": [[1]]})["d.t"]
+    assert isinstance(before, SnapshotRead)
+    assert isinstance(after, SnapshotRead)
     assert after.rows == before.rows
     assert after.position == before.position == current_position(connect(source.settings)).position
     reader.close()
