@@ -69,6 +69,7 @@ class BinlogReader:
         self._spill_bytes = spill_bytes
         self._position = GtidPosition.parse(position)
         self._stopping = False
+        self.heard = events.LogPlace(0, 0, 0)  # by the last heartbeat
         self._by_id: dict[int, _Mapped] = {}
         self._by_body: dict[bytes, _Mapped] = {}
         self._reread: set[bytes] = set()
@@ -107,6 +108,7 @@ class BinlogReader:
             elif kind == events.XID:
                 yield self._commit(event)
             elif kind == events.HEARTBEAT:
+                self.heard = events.parse_heartbeat(event)
                 yield None
             elif kind == events.FORMAT_DESCRIPTION:
                 self._new_file()

@@ -83,6 +83,20 @@ class Gtid(NamedTuple):
     flags: int
 
 
+class LogPlace(NamedTuple):
+    """A place in a server's binary logs: the server's id, the number of the file, and the offset in it in bytes."""
+
+    server: int
+    number: int
+    offset: int
+
+    @classmethod
+    def of(cls, server: int, file: str, offset: int) -> LogPlace:
+        """``binlog.000012`` and an offset; files of one server are ordered by their numbers."""
+        digits = file.rpartition(".")[2]
+        return cls(server, int(digits) if digits.isdecimal() else 0, offset)
+
+
 class Query(NamedTuple):
     """A statement. ``collation`` is that of its client (0: unknown), in which ``sql`` is written."""
 
@@ -98,6 +112,12 @@ def parse_gtid(event: bytes) -> Gtid:
     except struct.error as error:
         raise BinlogFormatError(f"a GTID event that does not parse: {error}") from error
     return Gtid(domain, int.from_bytes(event[5:9], "little"), sequence, flags)
+
+
+def parse_heartbeat(event: bytes) -> LogPlace:
+    """How far the server has sent its logs; of the offset the last 32 bits."""
+    file = event[HEADER_SIZE:].decode(errors="replace")
+    return LogPlace.of(int.from_bytes(event[5:9], "little"), file, int.from_bytes(event[13:17], "little"))
 
 
 def parse_query(event: bytes) -> Query:

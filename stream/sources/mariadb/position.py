@@ -124,8 +124,7 @@ def check_resumable(connection: Connection, position: str) -> None:
     could start, ``unknown_domain`` names a domain whose events may lie on both sides of the position.
     """
     mine = GtidPosition.parse(position).domains
-    ((state, here),) = fetch_all(connection, "SELECT @@gtid_binlog_state, @@gtid_binlog_pos")
-    _check_not_lost(mine, _by_domain_and_server(state), position, here)
+    check_not_lost(connection, position)
     starts = _log_starts(connection)
     oldest = starts[0] if starts else {}
     for domain, (server, sequence) in sorted(oldest.items()):
@@ -152,10 +151,11 @@ def _unknown_domain(domain: int, gtid: str, position: str) -> None:
     )
 
 
-def _check_not_lost(
-    mine: dict[int, tuple[int, int]], state: dict[tuple[int, int], int], position: str, here: str
-) -> None:
-    for domain, (server, sequence) in mine.items():
+def check_not_lost(connection: Connection, position: str) -> None:
+    """Whether everything up to ``position`` is in the server's history. Raises `HistoryLost`."""
+    ((text, here),) = fetch_all(connection, "SELECT @@gtid_binlog_state, @@gtid_binlog_pos")
+    state = _by_domain_and_server(text)
+    for domain, (server, sequence) in GtidPosition.parse(position).domains.items():
         if state.get((domain, server), 0) < sequence:
             raise HistoryLost(
                 f"{domain}-{server}-{sequence} of {position} was published, but is not in the server's history"

@@ -29,6 +29,7 @@ from stream.sources.mariadb.position import (
     current_position,
 )
 from stream.sources.mariadb.schema import TableFilter
+from stream.sources.mariadb.watch import DumpWatch
 from tokens.errors import FreshetError
 
 log = structlog.get_logger(__name__)
@@ -83,7 +84,7 @@ class MariaDBSource:
         self._on_ready = on_ready
         self._stopping = threading.Event()
         self._reader: BinlogReader | None = None
-        self._force_epoch = options.new_epoch
+        self._new_epoch_for = "asked_for" if options.new_epoch else ""
         self._backoff_s = BACKOFF_FIRST_S
         self._away = ""
         self.transactions = 0
@@ -136,7 +137,7 @@ class MariaDBSource:
                 at = current_position(connection)
         finally:
             connection._force_close()
-        self._force_epoch = False
+        self._new_epoch_for = ""
         return at.position, at.timestamp
 
     def _follow(self, publisher: PublisherLike, resume: ResumePoint) -> None:
@@ -150,6 +151,8 @@ class MariaDBSource:
                 except MariaDBUnreachable as error:
                     catalog.close()
                     self._wait("MariaDB is away", error)
+                except HistoryLost as lost:
+                    self._lose_history(lost)
         finally:
             catalog.close()
 
@@ -162,6 +165,7 @@ class MariaDBSource:
         bare = progress.position.removeprefix("MariaDB/")
         dump = BinlogDump(options.settings, bare, options.server_id, options.heartbeat_s)
         self._reader = reader = BinlogReader(dump, catalog, progress.position, options.spill_bytes)
+        watch = DumpWatch(options.settings)
         try:
             if self._stopping.is_set():
                 return
@@ -169,7 +173,11 @@ class MariaDBSource:
             for transaction in reader.transactions():
                 if transaction is None:
                     self._backoff_s = BACKOFF_FIRST_S
+                    if watch.look_due():
+                        publisher.flush()  # a publisher that was lost meanwhile says so
+                        watch.look(reader.heard, progress.position)
                     continue
+                watch.moved()
                 partly_out = bool(progress.partial_gtid)
                 publisher.publish(progress.fitted(transaction) if partly_out else transaction)
                 progress.position, progress.timestamp = transaction.position, transaction.timestamp
@@ -180,6 +188,7 @@ class MariaDBSource:
         finally:
             self._reader = None
             dump.close()
+            watch.close()
 
     def _check(self, publisher: PublisherLike, progress: _Progress) -> None:
         """Whether the server can go on from there; if its history was replaced, a new epoch starts."""
@@ -187,17 +196,20 @@ class MariaDBSource:
         try:
             with translated(self._options.settings):
                 check_server(connection)
-                if not self._force_epoch:
+                if not self._new_epoch_for:
                     try:
                         check_resumable(connection, progress.position)
                     except HistoryLost as lost:
-                        log.warning("history lost", shard=self._options.shard, reason=str(lost))
-                        self._new_epoch(publisher, progress, current_position(connection), "history_lost")
-                else:
-                    self._new_epoch(publisher, progress, current_position(connection), "asked_for")
-                    self._force_epoch = False
+                        self._lose_history(lost)
+                if self._new_epoch_for:
+                    self._new_epoch(publisher, progress, current_position(connection), self._new_epoch_for)
+                    self._new_epoch_for = ""
         finally:
             connection._force_close()
+
+    def _lose_history(self, lost: HistoryLost) -> None:
+        log.warning("history lost", shard=self._options.shard, reason=str(lost))
+        self._new_epoch_for = "history_lost"
 
     def _new_epoch(self, publisher: PublisherLike, progress: _Progress, at: ServerPosition, reason: str) -> None:
         progress.begin(publisher.start_new_epoch(at.position, at.timestamp, reason))

@@ -1,0 +1,69 @@
+"""A binlog connection that has nothing new: is the log that it follows still the server's?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from stream.sources.mariadb.connection import MariaDBUnreachable
+from stream.sources.mariadb.events import LogPlace
+from stream.sources.mariadb.position import HistoryLost
+from stream.sources.mariadb.watch import STUCK_S, DumpWatch
+from tests.sources.mariadb.conftest import Source
+from tests.sources.mariadb.test_source import PARTITIONS, Running, of_kind, published, until
+from tests.stream.committed import markers, records
+
+
+def end_of_log(source: Source) -> LogPlace:
+    """Where the server's log ends."""
+    with source.session.cursor() as cursor:
+        cursor.execute("SHOW MASTER STATUS")
+        file, offset, *_ = cursor.fetchone()
+        cursor.execute("SELECT @@server_id")
+        [server] = cursor.fetchone()
+    return LogPlace.of(int(server), file.decode(), int(offset))
+
+
+def test_logs_that_are_reset_under_a_connected_source_start_a_new_epoch(
+    kafka: str, keyspace_name: str, new_mariadb: Callable[..., Any], source_of: Callable[[Any, str], Source]
+) -> None:
+    """RESET MASTER leaves connected dumps with heartbeats and no events; what they published must not stay fresh."""
+    source = source_of(new_mariadb(durable=False).address, "d")
+    source.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
+    with Running(kafka, keyspace_name, source):
+        source.run(*[f"REPLACE INTO t VALUES (1, {number})" for number in range(20)])
+        until(lambda: published(kafka, keyspace_name) == source.position(), "rows")
+        source.run("RESET MASTER", "REPLACE INTO t VALUES (1, 99)")
+        until(lambda: len(of_kind(kafka, keyspace_name, "EpochStart")) == 2, "a new epoch")
+        source.run("REPLACE INTO t VALUES (1, 100)")
+        until(lambda: published(kafka, keyspace_name) == source.position(), "rows of the new history")
+    assert [found["reason"] for found in of_kind(kafka, keyspace_name, "EpochStart")] == ["first_start", "history_lost"]
+    assert markers(records(kafka, keyspace_name, PARTITIONS))[-1]["epoch"] == 2
+
+
+def test_logs_that_end_before_what_was_read_are_other_logs(source: Source) -> None:
+    """Also when the new history's numbers have passed the old one's."""
+    watch, end = DumpWatch(source.settings), end_of_log(source)
+    watch.look(end, source.position())
+    with pytest.raises(HistoryLost, match="were reset"):
+        watch.look(end._replace(offset=end.offset + 1), source.position())
+    watch.look(end._replace(offset=end.offset + 1, server=end.server + 1), source.position())
+    watch.close()
+
+
+def test_a_connection_that_delivers_nothing_is_made_anew(source: Source) -> None:
+    """Only after a while, and only if nothing came meanwhile: heartbeats can be late."""
+    now = [0.0]
+    watch, before = DumpWatch(source.settings, lambda: now[0]), end_of_log(source)
+    source.run("CREATE TABLE t (id INT PRIMARY KEY)")
+    watch.look(before, source.position())
+    now[0] += STUCK_S + 1
+    watch.moved()
+    watch.look(before, source.position())
+    now[0] += STUCK_S + 1
+    with pytest.raises(MariaDBUnreachable, match="sends nothing"):
+        watch.look(before, source.position())
+    watch.look(end_of_log(source), source.position())
+    watch.close()
