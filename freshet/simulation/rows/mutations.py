@@ -235,7 +235,7 @@ MUTATIONS: Final = (
     _rows(
         "lost_history_not_noticed",
         "the source goes on although what it had published is lost",
-        Edit(mariadb_position._check_not_lost, "if state.get((domain, server), 0) < sequence:", "if False:"),
+        Edit(mariadb_position.check_in_history, "if state.get((domain, server), 0) < sequence:", "if False:"),
     ),
     _rows(
         "epoch_voids_nothing",

@@ -16,8 +16,7 @@ from stream.events import ResumePoint, SourceTransaction
 from stream.keys import Layout
 from stream.publisher import Publisher as RealPublisher
 from stream.resume import resume_point
-from stream.sources.mariadb.gtid import GtidPosition
-from stream.sources.mariadb.position import HistoryLost, _check_not_lost
+from stream.sources.mariadb.position import HistoryLost, check_in_history
 from stream.sources.mariadb.source import _Progress
 
 MARK: Final = 7
@@ -186,8 +185,7 @@ class Publishing:
         assert progress is not None
         assert framer is not None
         try:
-            mine = GtidPosition.parse(progress.position).domains
-            _check_not_lost(mine, source.state, progress.position, source.history.positions[-1])
+            check_in_history(source.state, progress.position, source.history.positions[-1])
         except HistoryLost:
             if not framer.empty:
                 self._commit()
