@@ -154,13 +154,12 @@ def _unknown_domain(domain: int, gtid: str, position: str) -> None:
 def check_not_lost(connection: Connection, position: str) -> None:
     """Whether everything up to ``position`` is in the server's history. Raises `HistoryLost`."""
     ((state, here),) = fetch_all(connection, "SELECT @@gtid_binlog_state, @@gtid_binlog_pos")
-    _check_not_lost(GtidPosition.parse(position).domains, _by_domain_and_server(state), position, here)
+    check_in_history(_by_domain_and_server(state), position, here)
 
 
-def _check_not_lost(
-    mine: dict[int, tuple[int, int]], state: dict[tuple[int, int], int], position: str, here: str
-) -> None:
-    for domain, (server, sequence) in mine.items():
+def check_in_history(state: dict[tuple[int, int], int], position: str, here: str) -> None:
+    """``state``: the last sequence of each (domain, server); ``here``: the server's position. Raises `HistoryLost`."""
+    for domain, (server, sequence) in GtidPosition.parse(position).domains.items():
         if state.get((domain, server), 0) < sequence:
             raise HistoryLost(
                 f"{domain}-{server}-{sequence} of {position} was published, but is not in the server's history"
