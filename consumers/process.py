@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import structlog
 
-from consumers.errors import translate
+from consumers.errors import StoreError, translate
 from consumers.loop import Consumption, ConsumptionSettings
 from consumers.metrics import serve_metrics
 from consumers.outlet import KafkaOutlet
@@ -198,6 +198,10 @@ def _lock_data(data_dir: Path) -> int:
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
         return lock_directory(data_dir, "data directory")
+    except (FileNotFoundError, NotADirectoryError, FileExistsError) as error:
+        raise StoreError(
+            f"{data_dir} cannot be made: {error.strerror}", hint="data_dir must be a directory", code="store_denied"
+        ) from error
     except OSError as error:
         raise translate(error, str(data_dir)) from error
 

@@ -124,6 +124,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         with contextlib.suppress(OSError):  # the reader of our output is gone; keep the interpreter from flushing to it
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
+    except OSError as error:
+        return _of_the_system(error)
     except Exception as error:  # noqa: BLE001 - the last line of defence of a command line
         return _unexpected(error)
     return 0
@@ -132,6 +134,18 @@ def run(arguments: Sequence[str] | None = None) -> int:
 def main() -> None:
     """Entry point of the console script."""
     sys.exit(run())
+
+
+def _of_the_system(error: OSError) -> int:
+    """A file, directory or device that can't be read or written, and nobody who met it knew better."""
+    if error.errno is None or os.environ.get("FRESHET_DEBUG"):
+        return _unexpected(error)
+    places = [str(name) for name in (error.filename, error.filename2) if name is not None]
+    print(f"error[system]: {_one_line(': '.join([*places, error.strerror or str(error)]))}", file=sys.stderr)
+    print("hint: is there space, and may this user read and write there?", file=sys.stderr)
+    with contextlib.suppress(OSError):  # what is left in the buffer of a full device can't be written at exit either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return EXIT_FAILURE
 
 
 def _unexpected(error: Exception) -> int:

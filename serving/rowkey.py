@@ -49,6 +49,8 @@ def parse_row_key(table: RowTable, segment: bytes) -> RowKey:
     parts = segment.split(b",")
     if len(segment) > KEY_BYTES_MAX:
         raise ReadError("bad_key", f"the key is longer than {KEY_BYTES_MAX} bytes")
+    if not table.key:
+        raise ReadError("bad_key", f"{table.name} has no primary key: no row of it can be named", hint="give it one")
     if len(parts) != len(table.key):
         expected = ", ".join(column.name for column in table.key)
         raise ReadError("bad_key", f"{table.name} has the key ({expected}), the request names {len(parts)} columns")

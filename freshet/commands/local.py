@@ -160,10 +160,18 @@ def _start_mariadb(home: Path, port: int | None) -> Running:
 
 
 def _port(data_dir: Path, wanted: int | None, usual: int) -> int | None:
-    """The port to ask for: as told, else None (the remembered one or any) unless the usual one can be had."""
+    """The port to ask for: as told, else None (the remembered one or any) unless the usual one can be had.
+
+    Raises `LocalServerError` if somebody has the port that was told.
+    """
+    from freshet.local.errors import LocalServerError
     from freshet.local.process import port_is_free
 
     if wanted is not None:
+        if not port_is_free(wanted):  # else whoever has it would answer for the server that can't start
+            raise LocalServerError(
+                f"port {wanted} is in use", hint="another port, or none: then a free one is taken", code="port_in_use"
+            )
         return wanted
     return usual if not data_dir.exists() and port_is_free(usual) else None
 

@@ -8,6 +8,7 @@ read a hundred project descriptions one after another (11 s) and could give othe
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -28,6 +29,7 @@ PARALLEL_DOWNLOADS = 8
 ATTEMPTS_MAX = 4
 BACKOFF_S = 0.5
 TIMEOUT_S = 60
+CANNOT_WRITE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,11 @@ def _fetch_one(pin: Pin, staging: Path) -> None:
             os.replace(downloaded, target)
             return
         except (OSError, RuntimeError, ArtifactError) as error:  # requests' errors are OSErrors
+            if isinstance(error, OSError) and error.errno in CANNOT_WRITE:
+                raise ArtifactError(
+                    f"cannot write {pin.filename} into {staging}: {error.strerror}",
+                    hint="free some space there, or set FRESHET_CACHE to a directory that has it",
+                ) from error
             failure = error
             log.warning("download failed", file=pin.filename, attempt=attempt + 1, error=str(error))
         finally:

@@ -98,6 +98,38 @@ def test_a_defect_is_one_line_too(
         cli.run(["doctor"])
 
 
+def test_a_place_that_cannot_be_written_is_named(
+    command: typer.Typer, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """What the file system refuses is the user's to mend, and no defect."""
+    (tmp_path / "file").touch()
+
+    @command.callback(invoke_without_command=True)
+    def fail() -> None:
+        (tmp_path / "file" / "below").mkdir()
+
+    assert cli.run(["doctor"]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith(f"error[system]: {tmp_path}/file/below: Not a directory\nhint: is there space")
+
+
+def test_a_full_device_behind_stdout_is_one_line() -> None:
+    """No second error when the interpreter flushes what could not be written."""
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "freshet", "compare", "MariaDB/0-1-5", "MariaDB/0-1-6"],
+            cwd=REPOSITORY,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error[system]: No space left on device\nhint: ")
+    assert len(done.stderr.splitlines()) == 2
+
+
 def test_a_command_says_its_exit_code(command: typer.Typer) -> None:
     """`raise typer.Exit(n)` is exit code n, a plain return is 0."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import threading
 import zipfile
@@ -87,6 +88,19 @@ def test_a_passing_network_failure_is_retried(repository: Repository) -> None:
     """A reset connection costs a retry, not the start."""
     repository.fail_first = 3
     assert len(artifacts.jars("test")) == 2
+
+
+def test_a_full_disk_is_no_matter_of_the_network(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said at once, with what helps."""
+
+    def full(group: str, artifact: str, version: str, place: Path) -> Path:  # noqa: ARG001
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(artifacts, "download", full)
+    with pytest.raises(ArtifactError, match=r"cannot write [ab]-1.jar into .*: No space left") as caught:
+        artifacts.jars("test")
+    assert "FRESHET_CACHE" in caught.value.hint
+    assert repository.fetched == []
 
 
 def test_what_is_not_the_pinned_file_is_refused(

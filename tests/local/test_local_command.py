@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import psutil
 import pytest
 
 from freshet import cli
+from freshet.commands.local import _port
 from freshet.local.errors import LocalServerError
 from freshet.local.state import Running, read_state, running, write_state
 from freshet.settings import load_settings, use_config
@@ -85,6 +87,17 @@ def test_the_state_file_survives_a_round_trip_and_says_when_it_is_broken(tmp_pat
     with pytest.raises(LocalServerError, match=r"state\.json") as caught:
         read_state(path)
     assert "pids" in caught.value.hint
+
+
+def test_a_port_that_somebody_has_is_refused(tmp_path: Path) -> None:
+    """Whoever has it would answer for the server that can't start, and be taken for it."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(LocalServerError, match=f"port {port} is in use") as caught:
+            _port(tmp_path / "kafka", port, 9092)
+    assert caught.value.code == "port_in_use"
 
 
 def test_down_with_nothing_up_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:

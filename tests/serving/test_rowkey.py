@@ -43,6 +43,12 @@ def test_a_wrong_number_of_columns_is_refused_and_the_key_named(text: str) -> No
         parse_row_key(table(INT, TEXT), text.encode())
 
 
+def test_a_table_without_a_primary_key_has_no_rows_to_name() -> None:
+    """The request's number of columns is not what is wrong."""
+    with pytest.raises(ReadError, match=r"shop.log has no primary key"):
+        parse_row_key(RowTable("shop.log", (), False, "it has no primary key"), b"7")
+
+
 def test_an_encoded_comma_is_part_of_the_value() -> None:
     """Only a bare comma separates columns."""
     assert parse_row_key(table(INT, TEXT), b"7,a%2Cb%2F%C3%BC").values == (7, "a,b/ü")

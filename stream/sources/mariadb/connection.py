@@ -122,6 +122,12 @@ def translate(error: pymysql.err.Error, settings: ConnectionSettings) -> MariaDB
         return MariaDBError(
             f"{settings.name} lacks a privilege: {text}", hint=GRANTS_HINT, code="mariadb_access_denied"
         )
+    if "same server_uuid/server_id" in text:
+        return MariaDBError(
+            f"MariaDB at {settings.name} gave the binlog to another replica of the same server_id",
+            hint="one source for each shard, and a server_id of its own: [keyspaces.NAME.source] server_id",
+            code="server_id_in_use",
+        )
     if code in LOST_CONNECTION or isinstance(error, pymysql.err.InterfaceError):
         return MariaDBUnreachable(
             f"MariaDB at {settings.name} cannot be reached: {text}", hint="is the server up, and the address right?"

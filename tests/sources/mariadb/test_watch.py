@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from stream.sources.mariadb.connection import MariaDBUnreachable
+from stream.sources.mariadb.connection import MariaDBError, MariaDBUnreachable
+from stream.sources.mariadb.dump import BinlogDump
 from stream.sources.mariadb.events import LogPlace
 from stream.sources.mariadb.position import HistoryLost
 from stream.sources.mariadb.watch import STUCK_S, DumpWatch
@@ -67,3 +69,22 @@ def test_a_connection_that_delivers_nothing_is_made_anew(source: Source) -> None
         watch.look(before, source.position())
     watch.look(end_of_log(source), source.position())
     watch.close()
+
+
+def read_to_the_end(dump: BinlogDump) -> None:
+    """Reads until it raises, for half a minute at most."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        dump.read()
+
+
+def test_two_replicas_of_one_server_id_are_told_what_to_change(source: Source) -> None:
+    """The server throws out the elder one; that one ends, since trying again would throw out the other in turn."""
+    dump = BinlogDump(source.settings, source.position().removeprefix("MariaDB/"), 71_234)
+    other = BinlogDump(source.settings, source.position().removeprefix("MariaDB/"), 71_234)
+    with pytest.raises(MariaDBError, match="another replica of the same server_id") as caught:
+        read_to_the_end(dump)
+    assert caught.value.code == "server_id_in_use"
+    assert "server_id" in caught.value.hint
+    dump.close()
+    other.close()
