@@ -85,6 +85,23 @@ class Changing(Standing):
         self.publisher.die()
         self.say("the publisher is killed, another one takes over")
 
+    def op_anew(self) -> None:
+        """A new epoch begins, although nothing was lost."""
+        if self.publisher.epoch not in (0, 4):
+            self.met("a new epoch")
+            self.publisher.anew()
+            self.say("the publisher starts a new epoch, with everything that there is")
+
+    def op_damage(self, kind: int) -> None:
+        self.met("damaged message")
+        self.damaged = self.incomplete = True
+        self.topic.damage = kind
+        self.say(f"a message of the next batch will be damaged (number {kind // 8}, kind {kind % 8})")
+
+    def op_replica(self) -> None:
+        self.replica = self.store.as_it_is()
+        self.say(f"the replica of the metastore is at event {self.replica.end}")
+
     def op_repeat(self, number: int) -> None:
         if self.topic.repeat(SHARD, number):
             self.met("duplicates")

@@ -16,8 +16,13 @@ from stream.sources.workload.log import event_id_of
 from stream.sources.workload.run import names_again
 
 SHARD: Final = "d/0"
-LIMITS: Final = (Limits(batch_bytes=4_000), Limits(batch_bytes=300))
-"""Batches of some events, or of one: then a CREATE is split."""
+LIMITS: Final = (
+    Limits(batch_bytes=4_000),
+    Limits(batch_bytes=300, open_map_every=3, open_map_small=0),
+    Limits(batch_bytes=4_000, table_image_bytes_max=20),
+)
+"""Batches of some events; of one: then a CREATE is split, and the map of open transactions is told by deltas; some
+images too large to be published."""
 
 
 class CatalogPublishing:
@@ -26,12 +31,13 @@ class CatalogPublishing:
     def __init__(self, topic: Topic, store: Metastore, limits: Limits) -> None:
         self.topic = topic
         self.store = store
-        self._limits = limits
+        self.limits = limits
         self.framer: Framer | None = None
         self._translator: WorkloadTranslator | None = None
         self._next = 0
         self.began = 0
         """The event at which everything there was was published."""
+        self.epoch = 0
         self._endings: list[Ending] = []
 
     def die(self) -> None:
@@ -76,18 +82,36 @@ class CatalogPublishing:
             return
         states = self.topic.states.get(SHARD)
         point = resume_point([decoded(value)[1] for value in states]) if states else None
-        self.framer = framer = Framer(SHARD, self.topic.layout, point, self._limits)
+        self.framer = framer = Framer(SHARD, self.topic.layout, point, self.limits)
         if point is None:
-            found = bootstrap(cast("Any", Snapshot(self.store)))
-            framer.start_epoch(found.position, found.timestamp, "first_start", 1)
-            self.began = self.store.end
-            self._publish(found.transaction)
-            self._commit()
+            self._begin(framer, "first_start")
+        self._follow(framer, point is None)
+
+    def anew(self) -> None:
+        """A new epoch, as `stream.sources.workload.run._start_anew`: everything that there is, once more."""
+        try:
+            self._ensure()
+            assert self.framer is not None
+            if not self.framer.empty:
+                self._commit()
+            self._begin(self.framer, "history_lost")
+            self._follow(self.framer, True)
+        except PublisherDied:
+            self.die()
+
+    def _begin(self, framer: Framer, reason: str) -> None:
+        found = bootstrap(cast("Any", Snapshot(self.store)))
+        framer.start_epoch(found.position, found.timestamp, reason)
+        self.began, self.epoch = self.store.end, framer.resume.epoch
+        self._publish(found.transaction)
+        self._commit()
+
+    def _follow(self, framer: Framer, is_new: bool) -> None:
         resume = framer.resume
         self._translator = WorkloadTranslator(self.store.pairs_of, resume.open_transactions.values())
         self._next = event_id_of(resume.position)
         cut = resume.partial_gtid == resume.position
-        if point is not None and (cut or (self._next == self.store.end and not resume.partial_gtid)):
+        if not is_new and (cut or (self._next == self.store.end and not resume.partial_gtid)):
             bindings = names_again(names(cast("Any", Snapshot(self.store))), resume.partial_events if cut else 0)
             self._publish(SourceTransaction(resume.position, resume.position, resume.timestamp, bindings))
 
@@ -100,6 +124,8 @@ class CatalogPublishing:
         for change in transaction.changes:
             if isinstance(change, TableImage):
                 change.staged = False
+                if change.change == "written" and event_id_of(transaction.position) % 3 == 0:
+                    change.txn = change.write_id = 0  # as an ALTER_TABLE of Hive, that names nobody
             changes.append(change)
         if kind == "ABORT":
             txn = self.store.log[self._next].txn

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Final
+from types import SimpleNamespace
+from typing import Final, cast
 
 from consumers import answering
 from consumers.catalog_reading import MissingWriteIds
+from consumers.partitions import Partition
 from consumers.protocol import FillTable, Table
 from freshet.simulation.catalog.publishing import SHARD
-from freshet.simulation.catalog.source import NAMES, OPEN
+from freshet.simulation.catalog.source import NAMES, OPEN, Metastore
 from freshet.simulation.catalog.standing import Lists, Reader, Standing
-from freshet.simulation.rows.owning import OwnedPartition
+from freshet.simulation.rows.owning import OwnedPartition, Racing
 from serving.errors import ReadError
-from serving.proof import Proof
+from serving.proof import Proof, history_lost
 from serving.query import ReadDemand, TableWanted
 from serving.rows import advanced
 from serving.source import SourceTable
@@ -32,6 +34,18 @@ EXPLAINS: Final = "explanation true"
 Image = bytes | None
 
 
+def _racing(owned: OwnedPartition, count: int) -> Partition:
+    """The partition, or one that folds ``count`` messages between the first look at it and the second."""
+    if not count:
+        return owned.partition
+
+    def fold() -> None:
+        owned.fold(count)
+
+    racing = SimpleNamespace(store=Racing(owned.store, fold), overlay=owned.overlay, number=owned.number)
+    return cast("Partition", racing)
+
+
 class ReadingOps(Standing):
     """Readers and what they are told."""
 
@@ -48,12 +62,24 @@ class ReadingOps(Standing):
         self.say(f"reader {reader} (in transaction {mine}) fetches {text or 'no list'} of id {table.table_id}")
 
     def op_read(self, reader: int, owner: int, mode: int) -> None:
-        """``mode`` 0, 1: at once; 2: the fill comes late; 3: with a list fetched now; 4: without the table's id."""
+        """``mode`` 0, 1: at once; 2: the fill comes late; 3: with a list fetched now; 4: without the table's id;
+        5: what the owner cannot prove is read from the replica."""
         session, self.last_owner = self.readers[reader], owner
         if mode == 3 and session.lists is not None:
             self.op_list(reader, NAMES.index(session.lists.name), 0)
         if session.lists is not None:
-            self._read(session, session.lists, owner, late=mode == 2, identified=mode != 4)
+            if mode == 5 and self.replica.end < self.store.end:
+                self.met("lagging replica")
+            store = self.replica if mode == 5 else self.store
+            self._read(session, session.lists, owner, late=mode == 2, identified=mode != 4, store=store)
+
+    def op_race(self, reader: int, owner: int, count: int) -> None:
+        """The owner folds on while it answers."""
+        session, self.last_owner = self.readers[reader], owner
+        if session.lists is not None:
+            self.met("read within a fold")
+            self.say(f"owner {owner} folds {count + 1} messages while it answers:")
+            self._read(session, session.lists, owner, late=False, racing=count + 1)
 
     def op_fill(self, number: int) -> None:
         if self.fills:
@@ -66,8 +92,18 @@ class ReadingOps(Standing):
         table_id, number = answering.find_table([each.partition for each in owned], lists.name, lists.table_id)
         return owned[number] if table_id else None
 
-    def _read(self, session: Reader, lists: Lists, owner: int, *, late: bool, identified: bool = True) -> bool:
-        """One read; whether the cache could answer it."""
+    def _read(
+        self,
+        session: Reader,
+        lists: Lists,
+        owner: int,
+        *,
+        late: bool,
+        identified: bool = True,
+        store: Metastore | None = None,
+        racing: int = 0,
+    ) -> bool:
+        """One read; whether the cache could answer it. ``store``: what answers where it can't."""
         demand = ReadDemand(session.vector, True, 0)
         table_id = lists.table_id if identified else 0
         owned = self._find(owner, lists)
@@ -79,11 +115,15 @@ class ReadingOps(Standing):
             if self.topic.layout.table_partition(bound) != owned.number:
                 return False
             try:
-                found = answering.answer_table(owned.partition, lists.name, bound, request)
+                found = answering.answer_table(_racing(owned, racing), lists.name, bound, request)
             except MissingWriteIds:
                 self.outcome.answers["400 missing_write_ids"] += 1
                 if identified and lists.write_ids:
                     self.complain(EXPLAINS, f"400 for {lists}, which has list and id")
+                return False
+            self.epochs.learn(found.shard, found.epoch)
+            if found.code == "history_lost":
+                self._lost(session, history_lost(session.vector, found.shard, found.epoch, found.watermark, found.why))
                 return False
         if not identified and found is not None and found.served:
             kind = self.store.by_id[found.table_id].kind
@@ -96,8 +136,18 @@ class ReadingOps(Standing):
                 session, lists, found.image, "fill" if found.filled else "cache", found.freshness, found.why, found.hi
             )
             return True
-        self._through(session, lists, owned, found, demand, late=late)
+        self._through(session, lists, owned, found, demand, store or self.store, late=late)
         return False
+
+    def _lost(self, session: Reader, error: ReadError) -> None:
+        """409: the session goes on with the token that it is told, and has seen nothing of the new epoch."""
+        self.outcome.answers["409 history_lost"] += 1
+        self.say(f"reader {session.number} is told that history was lost: {error}")
+        before, session.vector = session.vector.get(SHARD), Vector.parse(error.token or "")
+        after = session.vector.get(SHARD)
+        if before is None or (after is not None and after.epoch <= before.epoch):
+            self.complain(EXPLAINS, f"409 history_lost for {before}, told to go on with {after}")
+        session.seen.clear()
 
     def _through(
         self,
@@ -106,13 +156,18 @@ class ReadingOps(Standing):
         owned: OwnedPartition | None,
         found: Table | None,
         demand: ReadDemand,
+        store: Metastore,
         *,
         late: bool,
     ) -> None:
-        landed = self._landed(lists.name, None)
+        landed = self._landed(store, lists.name, None)
         write_ids = ValidWriteIdList.parse(lists.write_ids) if lists.write_ids else None
         wanted = TableWanted("hive", "d", lists.name[2:], write_ids, lists.table_id)
-        proof = Proof(demand, SHARD, 1 if self.topic.states else None)
+        if SHARD not in self.epochs.known:  # as `serving.spaces.learn_epochs`
+            for each in self.owners[self.last_owner]:
+                for name, component in answering.watermarks(each.partition).items():
+                    self.epochs.learn(name, component.epoch)
+        proof = Proof(demand, SHARD, self.epochs.known.get(SHARD))
         why = found.why if found is not None else "no owner knows the name"
         self.say(f"reader {session.number} asks owner for {lists.name}: not servable, {why}")
         try:
@@ -136,10 +191,15 @@ class ReadingOps(Standing):
                 if not late:
                     self._deliver(*self.fills.pop())
             if not verdict.proved and write_ids is not None:
-                landed = self._landed(lists.name, write_ids)
+                # Only the primary knows whose an open id is (docs/consistency.md).
+                landed = self._landed(self.store, lists.name, write_ids)
                 verdict = judge_table(proof, wanted, landed)
         except ReadError as error:
             self.outcome.answers[f"{error.status} {error.code}"] += 1
+            return
+        if verdict.lost:
+            at = str(landed.position)
+            self._lost(session, history_lost(session.vector, SHARD, proof.epoch or 0, at, verdict.why))
             return
         if not verdict.proved:
             self.outcome.answers["not proved"] += 1
@@ -149,9 +209,8 @@ class ReadingOps(Standing):
         if landed.image is not None:
             self._judge(session, lists, landed.image, "source", verdict.freshness, verdict.why, str(landed.position))
 
-    def _landed(self, name: str, wanted: ValidWriteIdList | None) -> SourceTable:
+    def _landed(self, store: Metastore, name: str, wanted: ValidWriteIdList | None) -> SourceTable:
         """As `WorkloadCatalog.read_table`."""
-        store = self.store
         position = Position.parse(position_of(store.end))
         table = store.tables.get(name)
         if table is None:

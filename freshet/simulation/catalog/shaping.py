@@ -20,7 +20,7 @@ KINDS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "publish": (7, (5, 1, 1)),
     "sync": (5, (OWNERS,)),
     "list": (4, (READERS, 2, 3)),
-    "read": (8, (READERS, OWNERS, 5)),
+    "read": (8, (READERS, OWNERS, 6)),
 }
 SPICE: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "rename": (2, (2,)),
@@ -30,6 +30,10 @@ SPICE: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "die": (2, ()),
     "repeat": (2, (12,)),
     "garbage": (1, (2,)),
+    "damage": (1, (64,)),
+    "anew": (1, ()),
+    "replica": (2, ()),
+    "race": (2, (READERS, OWNERS, 5)),
     "fold": (3, (OWNERS, 2, 5)),
     "commit": (2, (OWNERS, 2, 8)),
     "fill": (4, (3,)),
@@ -82,6 +86,99 @@ MOTIFS: Final[tuple[tuple[Op, ...], ...]] = (
     ),
     (("drop", "name", 1), ("publish", 4, 0, 0), ("list", "reader", "name", 0), ("read", "reader", "owner", 0)),
     (("finish", 0, 0), ("clean",), ("list", "reader", "name", 0), ("read", "reader", "owner", 0)),
+    (  # an owner folds on while it answers for an external table
+        ("drop", "name", 0),
+        ("create", "name", 3),
+        ("publish", 4, 0, 0),
+        ("publish", 4, 0, 0),
+        ("sync", "owner"),
+        ("list", "reader", "name", 0),
+        ("write", 0, "name"),
+        ("publish", 4, 0, 0),
+        ("sync", "other owner"),
+        ("read", "reader", "other owner", 0),
+        ("race", "reader", "owner", 4),
+    ),
+    (  # an ALLOC is lost, a later id is known, and then the first one's transaction writes
+        ("open",),
+        ("publish", 4, 0, 0),
+        ("damage", 0),
+        ("allocate", 0, "name"),
+        ("publish", 4, 0, 0),
+        ("write", 1, "name"),
+        ("finish", 1, 1),
+        ("publish", 4, 0, 0),
+        ("publish", 4, 0, 0),
+        ("sync", "owner"),
+        ("write", 0, "name"),
+        ("finish", 0, 1),
+        ("list", "reader", "name", 0),
+        ("read", "reader", "owner", 0),
+    ),
+    (  # of two writes of a transaction the second one is lost
+        ("write", 0, "name"),
+        ("publish", 4, 0, 0),
+        ("damage", 0),
+        ("write", 0, "name"),
+        ("publish", 4, 0, 0),
+        ("finish", 0, 1),
+        ("publish", 4, 0, 0),
+        ("sync", "owner"),
+        ("list", "reader", "name", 0),
+        ("read", "reader", "owner", 0),
+    ),
+    (  # a publisher dies, and nobody remembers the aborted transaction that it knew
+        ("allocate", 0, "name"),
+        ("publish", 4, 0, 0),
+        ("die",),
+        ("finish", 0, 0),
+        ("clean",),
+        ("publish", 4, 0, 0),
+        ("sync", "owner"),
+        ("list", "reader", "name", 0),
+        ("read", "reader", "owner", 0),
+    ),
+    (  # a transaction of two tables
+        ("create", "other name", 0),
+        ("write", 0, "name"),
+        ("write", 0, "other name"),
+        ("publish", 4, 0, 0),
+        ("finish", 0, 1),
+        ("publish", 4, 0, 0),
+        ("publish", 4, 0, 0),
+        ("sync", "owner"),
+        ("list", "reader", "name", 0),
+        ("read", "reader", "owner", 0),
+    ),
+    (  # a new epoch, while a transaction that wrote is open
+        ("write", 0, "name"),
+        ("publish", 4, 0, 0),
+        ("sync", "owner"),
+        ("list", "reader", "name", 0),
+        ("read", "reader", "owner", 0),
+        ("anew",),
+        ("fold", "owner", 0, 2),
+        ("read", "reader", "owner", 0),
+        ("finish", 0, 1),
+        ("publish", 4, 0, 0),
+        ("sync", "owner"),
+        ("list", "reader", "name", 0),
+        ("read", "reader", "owner", 0),
+    ),
+    (  # a fill from a replica, after the topic was damaged
+        ("replica",),
+        ("write", 0, "name"),
+        ("finish", 0, 1),
+        ("damage", 0),
+        ("publish", 4, 0, 0),
+        ("sync", "owner"),
+        ("list", "reader", "name", 0),
+        ("read", "reader", "owner", 5),
+        ("publish", 0, 0, 0),
+        ("sync", "owner"),
+        ("read", "reader", "owner", 5),
+        ("read", "reader", "owner", 0),
+    ),
 )
 """Ops that lead to places that chance finds too seldom (see `freshet.simulation.rows.shaping`)."""
 
@@ -94,13 +191,13 @@ def random_history(rng: Random) -> History:
     share = 0.15 + 0.5 * pick()
     kinds.update({name: kind for name, kind in SPICE.items() if pick() < share})
     names = list(kinds)
-    ops: History = [("world", int(pick() < 0.3), int(pick() < 0.4), int(pick() < 0.3), int(small))]
+    ops: History = [("world", int(pick() < 0.3), int(pick() < 0.4), rng.choice((0, 0, 1, 2)), int(small))]
     favourite = int(pick() * 2)
     ops += [("create", favourite, 0), ("open",)] if pick() < 0.9 else []
     ops += [("publish", 0, 0, 0), ("sync", 0), ("sync", 1)] if pick() < 0.6 else []
     motif = rng.choice(MOTIFS) if pick() < 0.5 else ()
     owner, reader = int(pick() * OWNERS), int(pick() * READERS)
-    aimed = {"name": favourite, "owner": owner, "reader": reader}
+    aimed = {"name": favourite, "other name": 1 - favourite, "owner": owner, "other owner": 1 - owner, "reader": reader}
     at = len(ops) + int(pick() * 6)
     count = 4 + int(pick() * 8) if small else 8 + int(pick() * 20)
     for name in rng.choices(names, [kinds[name][0] for name in names], k=count):

@@ -6,7 +6,8 @@ not, as in Hive, a write is there at once and stays.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from freshet.simulation.rows.truth import History
@@ -55,6 +56,14 @@ class Metastore:
         """The last event."""
         return len(self.log)
 
+    def as_it_is(self) -> Metastore:
+        """What a replica that has come so far shows from now on."""
+        seen = copy(self)
+        seen.log, seen.txns = self.log[:], dict(self.txns)
+        seen.by_id = {each: replace(table, write_ids=dict(table.write_ids)) for each, table in self.by_id.items()}
+        seen.tables = {name: seen.by_id[table.table_id] for name, table in self.tables.items()}
+        return seen
+
     def _append(self, event_type: str, txn: int = 0, table_id: int = 0, image: bytes = b"", **fields: Any) -> int:
         event = len(self.log) + 1
         self.log.append(LogRow(event, 1_700_000_000 + event, event_type, txn, table_id, fields, image))
@@ -64,7 +73,7 @@ class Metastore:
 
     def _image(self) -> bytes:
         self._versions += 1
-        return encode_image(self._versions, {})
+        return encode_image(self._versions, {"long": "x"} if self._versions % 3 == 0 else {})
 
     def open_txns(self) -> list[int]:
         """Open transactions."""

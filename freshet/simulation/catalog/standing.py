@@ -12,6 +12,7 @@ from freshet.simulation.catalog.source import OPEN, Metastore
 from freshet.simulation.engine import Outcome, Violation
 from freshet.simulation.rows.owning import OwnedPartition
 from freshet.simulation.rows.publishing import Topic
+from serving.spaces import Epochs
 from stream.keys import Layout
 from tokens import Vector
 
@@ -52,12 +53,19 @@ class Standing:
         self.last_owner = 0
         """Which owner did something last."""
         self.topic = Topic(Layout(1 + 2 * (partitions % 2)))
-        self.publisher = CatalogPublishing(self.topic, self.store, LIMITS[limits % 2])
+        self.topic.damageable = frozenset(
+            {"AllocWriteId", "TableImage", "CommitTxn", "AbortTxn", "WriteIdsReset", "NameBinding"}
+        )
+        self.publisher = CatalogPublishing(self.topic, self.store, LIMITS[limits % 3])
         count = self.topic.layout.partitions
         self.owners = [[OwnedPartition(self.topic, number) for number in range(count)] for _ in range(OWNERS)]
         self.readers = [Reader(number) for number in range(READERS)]
         self.fills: list[tuple[OwnedPartition, FillTable]] = []
         self.damaged = False
+        self.incomplete = False
+        """A message of the log is lost: what it said of names and lists comes again with a new epoch only."""
+        self.replica = self.store.as_it_is()
+        self.epochs = Epochs()
 
     def complain(self, rule: str, what: str) -> None:
         """Takes note of a violation."""
@@ -89,6 +97,7 @@ STATES: Final[dict[str, Callable[[Standing], bool]]] = {
     "events not published": lambda w: w.publisher._next < w.store.end,
     "owners behind": lambda w: any(each.behind for owner in w.owners for each in owner),
     "owners apart": lambda w: any(a.offset != b.offset for a, b in zip(*w.owners, strict=True)),
+    "a later epoch": lambda w: w.publisher.epoch > 1,
     "a list fetched": lambda w: any(reader.lists is not None for reader in w.readers),
     "a list of an own transaction": lambda w: any(r.lists is not None and r.lists.own for r in w.readers),
     "a fill under way": lambda w: bool(w.fills),

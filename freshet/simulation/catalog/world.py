@@ -30,6 +30,10 @@ FAULTS: Final = (
     "publisher crash",
     "duplicates",
     "garbage in the topic",
+    "damaged message",
+    "a new epoch",
+    "lagging replica",
+    "read within a fold",
     "owner crash",
     "late fill",
 )

@@ -211,7 +211,7 @@ SPICE: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "from checkpoint": (2, (PROCESSES,)),
     "repeat": (1, (2, 8)),
     "garbage": (1, (6,)),
-    "damage": (1, (6,)),
+    "damage": (1, (8,)),
     "restore": (1, (2, 3)),
 }
 

@@ -40,6 +40,8 @@ class Session:
         self._located = located
         self.client = ClientSession(self._send, Vector())
         self.seen: dict[str, Seen] = {}
+        self.unsure: set[str] = set()
+        """Shards that it wrote to: the epoch of a write is the one that others name."""
         self.blurred: set[str] = set()
         """Shards of which it saw something while nobody could know that the history had changed."""
 
@@ -70,13 +72,19 @@ class Question(NamedTuple):
 
 
 class Reading:
-    """A read on its way to the source. ``snapshot`` once it is taken."""
+    """A read on its way to the source. ``snapshot`` once it is taken.
 
-    __slots__ = ("question", "snapshot")
+    A source whose snapshots name no position: ``lo`` was noted before it, ``hi`` after it. Else both are its own.
+    """
 
-    def __init__(self, question: Question) -> None:
+    __slots__ = ("hi", "lo", "noted", "question", "snapshot")
+
+    def __init__(self, question: Question, noted: str = "") -> None:
         self.question = question
+        self.noted = noted
+        """Where the source was when the question was asked."""
         self.snapshot: Snapshot | None = None
+        self.lo = self.hi = ""
 
 
 class Given(NamedTuple):
@@ -146,11 +154,15 @@ def _lost(error: ReadError) -> HistoryLost:
     return lost
 
 
-def source_row(question: Question, snapshot: Snapshot) -> SourceRow:
+def source_row(reading: Reading) -> SourceRow:
     """What the source's snapshot says, as the front sees it."""
+    question, snapshot = reading.question, reading.snapshot
+    assert snapshot is not None
     key = SLOTS[question.slot].key if snapshot.image is not None else b""
     at = position_of(snapshot)
-    return SourceRow(snapshot.image, key, at, at, snapshot.timestamp)
+    lo = Position.parse(reading.lo) if reading.lo else at
+    hi = Position.parse(reading.hi) if reading.hi else at
+    return SourceRow(snapshot.image, key, lo, hi, snapshot.timestamp)
 
 
 def position_of(snapshot: Snapshot) -> Position:
@@ -163,15 +175,17 @@ def answer(reading: Reading) -> Given | HistoryLost | None:
     question, snapshot = reading.question, reading.snapshot
     assert snapshot is not None
     session, proof = question.session, question.proof
-    position = position_of(snapshot)
-    verdict = judge(proof, position)
+    found = source_row(reading)
+    hi = str(found.hi)
+    verdict = judge(proof, found.position)
     if verdict.lost:
-        return _lost(history_lost(question.demand.vector, proof.shard, proof.epoch or 0, str(position), verdict.why))
+        at = str(found.position)
+        return _lost(history_lost(question.demand.vector, proof.shard, proof.epoch or 0, at, verdict.why))
     if not verdict.proved:
         return None
     token = str(question.demand.vector) if question.demand.given else ""
     if proof.epoch is not None:
-        token = advanced(token, proof.shard, proof.epoch, str(position))
+        token = advanced(token, proof.shard, proof.epoch, hi)
         if question.demand.given:
             session.client.adopt(token)
     return Given(
@@ -182,7 +196,7 @@ def answer(reading: Reading) -> Given | HistoryLost | None:
         verdict.why,
         proof.shard,
         proof.epoch,
-        str(position),
+        hi,
         snapshot.history,
     )
 
@@ -191,7 +205,7 @@ def offer(reading: Reading) -> Offer | None:
     """The fill that the front offers to the owner, if it may."""
     question, snapshot = reading.question, reading.snapshot
     assert snapshot is not None
-    found = source_row(question, snapshot)
+    found = source_row(reading)
     if not may_offer(question.row, question.proof.shard, question.key, found):
         return None
     number = question.owned.number

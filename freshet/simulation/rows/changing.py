@@ -34,6 +34,7 @@ class Changing(Standing):
         reader.client.observe(source.name, source.gtids[index])
         reader.saw(source.name, source.history.number, index)
         self.judge.own[session, source.name] = (source.history.number, index)
+        reader.unsure.add(source.name)
 
     def op_alter(self, shard: int, table: int) -> None:
         source, name = self.sources[shard % len(self.sources)], TABLES[table]
@@ -77,7 +78,7 @@ class Changing(Standing):
         self.say(f"the replica of {source.name} is at {source.history.positions[source.replica]}")
 
     def op_restore(self, shard: int, back: int, another: int) -> None:
-        """The publisher sees it before the new history has gone past what it had published (docs/consistency.md)."""
+        """Where the server keeps its id, the publisher sees it before it has gone past (docs/consistency.md)."""
         source = self.sources[shard % len(self.sources)]
         publisher = self.publishers[source.shard]
         index = source.history.index_of[publisher.position] - 1 - back
@@ -85,9 +86,13 @@ class Changing(Standing):
             return
         self.met("lost history")
         source.restore(index, another=bool(another))
+        for _ in range(back + 2 if another == 2 else 0):
+            self._commit(source, 0, visible=True)  # past what was published: by its server id it is another history
         publisher.cut()
         publisher.ensure()
         self.readings = [each for each in self.readings if each.snapshot is None or each.question.slot // 4 != shard]
+        for each in self.readings:
+            each.noted = ""  # it was noted in the history that is lost
         server = "another server takes over" if another else "the server is restored"
         self.say(f"{source.name} loses history: {server} at {source.history.positions[index]}; a new epoch begins")
 
@@ -102,7 +107,10 @@ class Changing(Standing):
             self.met("publisher crash")
         if publisher.split and publisher.framer is None:
             self._void(publisher.source.shard)
+        mixing = self.topic.mixing
         read, lived = publisher.run(count, how, at)
+        if self.topic.mixing != mixing:
+            self.met("reordering across shards")
         if not lived and publisher.split:
             self._void(publisher.source.shard)
         if self.tracing:
@@ -135,6 +143,12 @@ class Changing(Standing):
             self.met("duplicates")
             self.blemished = True
             self.say(f"an earlier batch (number {number}) of s/{shard % len(self.sources)} comes once more")
+
+    def op_mix(self, bits: int) -> None:
+        """As where two publishers' transactions are open at the same time."""
+        if len(self.sources) > 1:
+            self.topic.mixing = bits
+            self.say("the next batch will lie among the records of the other shard's, if nobody has read those")
 
     def op_garbage(self, partition: int, kind: int) -> None:
         number = partition % self.topic.layout.partitions

@@ -9,7 +9,7 @@ from consumers.entry import ABSENT, VALUE, VOID, decode_entry
 from consumers.fold import fold_message
 from consumers.reading import UNKNOWN_KEY, view_row
 from consumers.state import Head, PartitionState, head_entries
-from freshet.simulation.rows.asking import Given, Offer
+from freshet.simulation.rows.asking import Given, Offer, Reading
 from freshet.simulation.rows.publishing import Publishing, Topic
 from freshet.simulation.rows.source import SLOTS, SLOTS_A_SHARD
 from freshet.simulation.rows.truth import History
@@ -35,7 +35,7 @@ class Judge:
         self._publishers = publishers
         self._complain = complain
         self._foreign: set[tuple[int, bytes, str, str]] = set()
-        """Fills (partition object, key, lo, shard) that were read in another history than their epoch's."""
+        """Fills (partition object, key, hi, shard) that were read in another history than their epoch's."""
         self.own: dict[tuple[int, str], tuple[int, int]] = {}
         """(session, shard) → (history, commit) of its last own write."""
 
@@ -51,7 +51,7 @@ class Judge:
         shard = int(stamp.shard.rpartition("/")[2])
         history = self.history(shard, stamp.epoch)
         if history is None or history.number != offer.history:
-            self._foreign.add((id(offer.owned), offer.request.key, offer.request.lo, stamp.shard))
+            self._foreign.add((id(offer.owned), offer.request.key, offer.request.hi, stamp.shard))
 
     def lost(self, given: HistoryLost, vector: Vector, shard: str) -> None:
         """409: only if the session's component is of an epoch that is over."""
@@ -59,6 +59,31 @@ class Judge:
         told = Vector.parse(given.token).get(shard)
         if component is None or (told is not None and told.epoch <= component.epoch):
             self._complain(EXPLAINS, f"409 history_lost for {component} of {shard}, told to go on with {told}")
+
+    def goes_on(self, vector: Vector, before: Vector, shard: str) -> None:
+        """After a 409 the session is in the new history of the one shard, and knows what it knew of the others."""
+        lost, component = before.get(shard), vector.get(shard)
+        if lost is not None and component is not None and component.epoch <= lost.epoch:
+            self._complain(RECOVERS, f"after a 409 for {lost} of {shard} the session goes on with {component}")
+        forgotten = [name for name, known in before.items() if name != shard and vector.get(name) != known]
+        if forgotten:
+            self._complain(MONOTONIC, f"after a 409 for {shard} the session has forgotten {', '.join(forgotten)}")
+
+    def refused(self, reading: Reading) -> None:
+        """The source did not prove the demand: then it was behind what the session had seen."""
+        question, snapshot = reading.question, reading.snapshot
+        assert snapshot is not None
+        component = question.demand.vector.get(question.proof.shard)
+        if component is None or question.blurred:
+            return
+        history = self.history(question.slot // SLOTS_A_SHARD, component.epoch)
+        if history is None or history.number != snapshot.history:
+            return
+        wanted = history.index_of.get(str(component.position))
+        reached = history.index_of[reading.lo] if reading.lo else snapshot.commit
+        if wanted is not None and wanted <= reached:
+            what = f"{question.key.key!r} was read at commit {reached}, the session had seen {wanted}: not answered"
+            self._complain(RECOVERS, what)
 
     def given(self, given: Given) -> None:
         """An answer: is it a state that the row had at or after what the session had seen?"""

@@ -99,6 +99,7 @@ class OwnedPartition:
         if start == len(self.topic.partitions[self.number]):
             return 0
         records = list(enumerate(self.topic.partitions[self.number][start : start + count], start))
+        self.topic.read_to[self.number] = max(self.topic.read_to[self.number], start + len(records))
         self.store.fold(_Interrupted(records, between) if between is not None else records)
         return len(records)
 

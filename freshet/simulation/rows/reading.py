@@ -7,7 +7,7 @@ from typing import Any
 from consumers import answering
 from freshet.simulation.rows import asking
 from freshet.simulation.rows.asking import Given, Offer, Question, Reading, Session
-from freshet.simulation.rows.judging import EXPLAINS
+from freshet.simulation.rows.judging import EXPLAINS, MONOTONIC
 from freshet.simulation.rows.owning import OwnedPartition, Racing
 from freshet.simulation.rows.source import SLOTS, SLOTS_A_SHARD
 from freshet.simulation.rows.standing import Standing
@@ -91,14 +91,17 @@ class ReadingOps(Standing):
     # --- reads ---
 
     def op_read(self, session: int, slot: int, owner: int, front: int, mode: int) -> None:
-        """Modes: to the end from the primary (0–4) or the replica (5, 6), look-up only (7–9), no token (10), alias."""
+        """Modes: to the end from the primary (0–4) or the replica (5, 6), look-up only (7–9).
+
+        10: without a token; 11: by another spelling; 12: from a primary whose snapshots name no position.
+        """
         slot = self._slot(slot)
         reading = self._ask(session, slot, owner, front, mode)
         if reading is None or mode in (7, 8, 9):
             return
-        self._snap(reading, from_replica=mode in (5, 6))
+        self._snap(reading, from_replica=mode in (5, 6), named=mode != 12)
         self._give(reading)
-        if mode in (0, 1, 5) and self.offers:
+        if mode in (0, 1, 5, 12) and self.offers:
             self._deliver(self.offers.pop())
 
     def _ask(self, session: int, slot: int, owner: int, front: int, mode: int, *, store: Any = None) -> Reading | None:
@@ -123,21 +126,34 @@ class ReadingOps(Standing):
             self.say(f"session {session} reads {SLOTS[slot].key!r}: {error}")
             return None
         if isinstance(found, Question):
+            self._remembers(found, front)
             self.outcome.answers["look-up: not servable"] += 1
             self.say(
                 f"session {session} asks owner {owner} for {SLOTS[slot].key!r} at {shown(found.demand.vector)}:"
                 f" {found.row.freshness}, {found.row.why}"
             )
-            reading = Reading(found)
+            source = self.sources[slot // SLOTS_A_SHARD]
+            reading = Reading(found, source.history.positions[source.engine])
             self.readings.append(reading)
             return reading
         self._answered(found, reader, reader.client.vector, shard, f"owner {owner}")
         return None
 
+    def _remembers(self, question: Question, front: int) -> None:
+        """A front never goes back to an epoch that an answer has told it is over."""
+        told, row = self.told[front], question.row
+        told[row.shard] = max(told.get(row.shard, 0), row.epoch)
+        shard = question.proof.shard
+        if (question.proof.epoch or 0) < told.get(shard, 0):
+            what = f"front {front} was told of epoch {told[shard]} of {shard}, and goes by {question.proof.epoch}"
+            self.complain(MONOTONIC, what)
+
     def _blur(self, reader: Session) -> None:
-        """Where a session's token names another history than it saw: nobody could know (docs/consistency.md)."""
-        for shard, seen in reader.seen.items():
-            component = reader.client.vector.get(shard)
+        """Where a write was placed in another history than it was made in: nobody could know (docs/consistency.md)."""
+        for shard in reader.unsure:
+            seen, component = reader.seen.get(shard), reader.client.vector.get(shard)
+            if seen is None:
+                continue
             if component is not None:
                 history = self.judge.history(int(shard[2:]), component.epoch)
                 if history is None or history.number != seen.history:
@@ -159,7 +175,9 @@ class ReadingOps(Standing):
         self.say(f"session {reader.number} is told by {who} that history was lost: {found}")
         self.judge.lost(found, before, shard)
         reader.client._adopt_lost(found)
+        self.judge.goes_on(reader.client.vector, before, shard)
         reader.blurred.discard(shard)
+        reader.unsure.discard(shard)
         reader.seen.pop(shard, None)
         component = reader.client.vector.get(shard)
         history = self.judge.history(int(shard[2:]), component.epoch) if component is not None else None
@@ -168,18 +186,23 @@ class ReadingOps(Standing):
             if index is not None:
                 reader.saw(shard, history.number, index)
 
-    def _snap(self, reading: Reading, *, from_replica: bool) -> None:
+    def _snap(self, reading: Reading, *, from_replica: bool, named: bool = True) -> None:
         slot = reading.question.slot
         source = self.sources[slot // SLOTS_A_SHARD]
         if from_replica and source.replica < source.engine:
             self.met("lagging replica")
         reading.snapshot = source.read(slot, from_replica=from_replica)
+        reading.lo, reading.hi = ("", "") if named or not reading.noted else (reading.noted, "later")
         where = "replica" if from_replica else "primary"
         self.say(f"  the front reads {SLOTS[slot].key!r} at the {where}, at {reading.snapshot.position}")
 
     def _give(self, reading: Reading) -> None:
         if reading in self.readings:
             self.readings.remove(reading)
+        if reading.hi:
+            self.met("position noted around a read")
+            source = self.sources[reading.question.slot // SLOTS_A_SHARD]
+            reading.hi = source.history.positions[source.engine]
         fill = asking.offer(reading)
         if fill is not None:
             self.offers.append(fill)
@@ -187,6 +210,7 @@ class ReadingOps(Standing):
         before = reading.question.demand.vector
         found = asking.answer(reading)
         if found is None:
+            self.judge.refused(reading)
             self.outcome.answers["503 source_behind"] += 1
             self.say(f"  session {session.number} gets no answer: the source does not prove the demand")
             return
@@ -201,9 +225,10 @@ class ReadingOps(Standing):
         self.say(f"  a fill of {fill.request.key!r} read at {fill.request.lo} comes to its owner: {why}")
         return accepted, why
 
-    def op_snap(self, number: int, replica: int) -> None:
+    def op_snap(self, number: int, how: int) -> None:
+        """``how``: of the primary (0), of the replica (1), of a primary whose snapshots name no position (2)."""
         if self.readings:
-            self._snap(self.readings[number % len(self.readings)], from_replica=bool(replica))
+            self._snap(self.readings[number % len(self.readings)], from_replica=how == 1, named=how != 2)
 
     def op_give(self, number: int) -> None:
         ready = [reading for reading in self.readings if reading.snapshot is not None]
@@ -226,7 +251,7 @@ class ReadingOps(Standing):
         if mine is theirs or theirs.snapshot is None or mine.snapshot is not None or not same:
             return
         self.met("shared flight")
-        mine.snapshot = theirs.snapshot
+        mine.snapshot, mine.lo, mine.hi = theirs.snapshot, theirs.lo, theirs.hi
         self.say(f"  session {mine.question.session.number} shares a read of the source that was under way")
         self._give(mine)
 
@@ -243,6 +268,7 @@ class ReadingOps(Standing):
         self.met("session moves")
         mine.client.adopt(token)
         mine.blurred |= theirs.blurred
+        mine.unsure |= theirs.unsure
         for shard, seen in theirs.seen.items():
             mine.saw(shard, *seen)
         self.say(f"session {session} goes on from session {other}'s token")

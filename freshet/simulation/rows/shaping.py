@@ -11,6 +11,7 @@ from random import Random
 from typing import Final
 
 from freshet.simulation.engine import History
+from freshet.simulation.rows.motifs import MOTIFS, SPLIT, TWO_SHARDS
 from freshet.simulation.rows.source import CHILD, PARENT, SLOTS_A_SHARD, TEXT
 
 OWNERS: Final = 2
@@ -30,7 +31,7 @@ BASE: Final[dict[str, tuple[int, Fields]]] = {
     "publish": (6, ("shard", 4, 1, 1)),
     "fold": (5, ("owner", "partition", 6)),
     "sync": (4, ("owner",)),
-    "read": (9, ("session", "slot", "owner", "front", 12)),
+    "read": (9, ("session", "slot", "owner", "front", 13)),
 }
 """Ops of every history, with their weights."""
 SPICE: Final[dict[str, tuple[int, Fields]]] = {
@@ -41,20 +42,21 @@ SPICE: Final[dict[str, tuple[int, Fields]]] = {
     "replica": (2, ("shard", 4)),
     "die": (1, ("shard",)),
     "cut": (1, ("shard",)),
-    "restore": (1, ("shard", 3, 2)),
+    "restore": (1, ("shard", 3, 3)),
     "fold and read": (2, ("owner", "partition", 6, "session", "slot")),
     "race": (2, ("owner", "session", "slot", 6)),
     "commit": (4, ("owner", "partition", 8)),
     "rebuild": (1, ("owner", "partition")),
-    "snap": (4, (4, 2)),
+    "snap": (4, (4, 3)),
     "give": (4, (4,)),
     "fill": (4, (4,)),
     "share": (1, (4, 4)),
     "evict": (1, ("owner",)),
     "adopt": (1, ("session", "session")),
     "repeat": (1, ("shard", 8)),
+    "mix": (2, (64,)),
     "garbage": (1, ("partition", 6)),
-    "damage": (1, (6,)),
+    "damage": (1, (8,)),
     "wait": (1, ("session", "owner", "partition")),
     "stray": (1, ("slot",)),
 }
@@ -67,146 +69,6 @@ _NAMED: Final = {
     "partition": 2,
     "front": FRONTS,
 }
-DELETES_PARENT: Final = 8 << 4 | 1
-"""A transaction that deletes the first parent row, and by a foreign key its child."""
-
-UPDATES_FIRST: Final = 0
-UPDATES_SECOND: Final = 1 << 4 | 2
-UPDATES_BOTH: Final = 1 << 8
-"""Transactions that update the first parent row, the second one, both."""
-
-_UPDATE: Final = ("txn", "shard", "seed", 0)
-_WRITE: Final = ("write", "session", "shard", "seed")
-_OUT: Final = ("publish", "shard", 4, 0, 0)
-_OTHER: Final = ("read", "other session", "slot", "owner", "front", 2)
-_READ: Final = ("read", "session", "slot", "owner", "front", 2)
-_SYNC: Final = ("sync", "owner")
-
-Motif = tuple[tuple[str | int, ...], ...]
-SPLIT: Final[tuple[Motif, ...]] = (
-    (_OUT, _WRITE, ("publish", "shard", 4, 2, 1), _SYNC, _READ, ("read", "session", "any slot", "owner", "front", 2)),
-    (
-        ("txn", 0, UPDATES_SECOND, 0),
-        ("publish", 0, 4, 0, 0),
-        _SYNC,
-        ("write", "session", 0, UPDATES_BOTH),
-        ("publish", 0, 4, 0, 0),
-        ("fold", "owner", "partition", 0),
-        ("read", "session", 1, "owner", "front", 2),
-    ),
-)
-"""Motifs of transactions that are split over batches."""
-MOTIFS: Final[tuple[Motif, ...]] = (
-    *SPLIT,
-    (_UPDATE, _OUT, ("clock", "shard", 5), _UPDATE, _OUT, ("repeat", "shard", 8), _SYNC, _READ),
-    (_UPDATE, _OUT, _UPDATE, _OUT, ("repeat", "shard", "seed"), _SYNC, _READ),
-    (
-        ("txn", "shard", DELETES_PARENT, 0),
-        _OUT,
-        _SYNC,
-        ("read", "session", 2, "owner", "front", 5),
-        ("write", "other session", "shard", "seed"),
-        _OUT,
-        _SYNC,
-        ("read", "other session", 2, "owner", "front", 2),
-    ),
-    (
-        _OUT,
-        _SYNC,
-        ("damage", 0),
-        ("write", "other session", "shard", "seed"),
-        _OUT,
-        ("fold", "owner", "partition", 0),
-        ("read", "session", "slot", "owner", "front", 5),
-        _SYNC,
-        _OTHER,
-    ),
-    (
-        ("read", "session", "slot", "owner", "front", 7),
-        ("snap", 0, 0),
-        ("write", "other session", "shard", "seed"),
-        ("read", "other session", "slot", "owner", "front", 0),
-        ("give", 0),
-        ("fill", 0),
-        _OTHER,
-    ),
-    (
-        ("read", "session", "slot", "owner", "front", 7),
-        ("snap", 0, 0),
-        ("give", 0),
-        ("restore", "shard", 1, 0),
-        _UPDATE,
-        ("publish", "shard", 0, 0, 0),
-        _SYNC,
-        ("fill", 0),
-        _READ,
-    ),
-    (_WRITE, _OUT, _SYNC, _READ, ("restore", "shard", 0, "bit"), _UPDATE, _UPDATE, _OUT, _SYNC, _READ),
-    (
-        _WRITE,
-        _OUT,
-        _SYNC,
-        _READ,
-        ("restore", "shard", 0, 0),
-        _UPDATE,
-        _UPDATE,
-        _OUT,
-        ("fold and read", "owner", "partition", "some", "session", "slot"),
-    ),
-    (_WRITE, _OUT, _SYNC, _READ, ("read", "session", "any slot", "owner", "front", 0), _READ),
-    (
-        ("txn", 0, UPDATES_FIRST, 0),
-        ("txn", 0, UPDATES_SECOND, 0),
-        ("publish", 0, 4, 0, 0),
-        _SYNC,
-        ("sync", "other owner"),
-        ("write", "session", 0, UPDATES_FIRST),
-        ("publish", 0, 4, 0, 0),
-        _SYNC,
-        ("read", "session", 1, "owner", "front", 2),
-        ("read", "session", 0, "other owner", "front", 2),
-    ),
-    (
-        ("txn", 0, UPDATES_FIRST, 0),
-        ("publish", 0, 4, 0, 0),
-        _SYNC,
-        ("write", "session", 0, UPDATES_FIRST),
-        ("publish", 0, 4, 0, 0),
-        ("race", "owner", "session", 0, 5),
-    ),
-    (
-        ("read", "session", 1, "owner", "front", 7),
-        ("snap", 0, 0),
-        ("give", 0),
-        ("damage", 4),
-        ("write", "other session", 0, UPDATES_SECOND),
-        ("publish", 0, 4, 0, 0),
-        ("fold", "owner", "partition", 0),
-        ("fill", 0),
-        _SYNC,
-        ("read", "other session", 1, "owner", "front", 2),
-    ),
-    (
-        ("txn", 0, UPDATES_FIRST, 0),
-        ("publish", 0, 4, 0, 0),
-        _SYNC,
-        ("read", "session", 1, "owner", "front", 7),
-        ("snap", 0, 0),
-        ("write", "session", 0, UPDATES_FIRST),
-        ("give", 0),
-        ("read", "session", 0, "owner", "front", 2),
-    ),
-    (
-        ("read", "session", "slot", "owner", "front", 0),
-        ("alter", "shard", "some table"),
-        _OUT,
-        _SYNC,
-        _READ,
-    ),
-    (("commit", "owner", "partition", 1), _UPDATE, _OUT, ("commit", "owner", "partition", 7), _SYNC),
-    (_UPDATE, _OUT, ("commit", "owner", "partition", 6), _SYNC, _READ),
-    (_UPDATE, _OUT, _SYNC, ("stray", "slot"), ("publish", "other shard", 4, 0, 0), _SYNC, _READ),
-)
 
 
 def random_history(rng: Random) -> History:
@@ -229,6 +91,8 @@ def random_history(rng: Random) -> History:
     at = int(pick() * count) if motif else -1
     if motif in SPLIT:
         ops[0] = (*ops[0][:4], 1, ops[0][5])  # batches so small that a transaction is split
+    if motif in TWO_SHARDS:
+        ops[0] = ("world", 0, 1, *ops[0][3:])
     for number, name in enumerate(rng.choices(names, [kinds[name][0] for name in names], k=count)):
         if number == at:
             ops += [(str(op[0]), *(_aimed(rng, field, favourites) for field in op[1:])) for op in motif]
@@ -249,10 +113,14 @@ def _aimed(rng: Random, field: str | int, favourites: dict[str, int]) -> int:
     match field:
         case "seed":
             return int(rng.random() * SEED)
+        case "last":
+            return 6 + int(rng.random() * 2)
         case "some":
-            return int(rng.random() * 6)
+            return int(rng.random() * 8)
         case "bit":
             return int(rng.random() * 2)
+        case "bits":
+            return int(rng.random() * 64)
         case "some table":
             return int(rng.random() * len(TABLES))
     kind, _, name = field.rpartition(" ")

@@ -125,13 +125,13 @@ class Source:
         self.first_slot = shard * SLOTS_A_SHARD
         self.server = 1
         self.domains = domains
-        self.sequences = dict.fromkeys(range(domains), 1)
-        start = "MariaDB/" + ",".join(f"{domain}-1-1" for domain in range(domains))
+        self.sequences = {0: 1}
+        start = "MariaDB/0-1-1"
         self.histories = [History(0, start)]
         self.binlog: list[tuple[bytes, ...]] = [()]
         """Events of each commit, by index."""
         self.gtids = [""]
-        self.state = {(domain, 1): 1 for domain in range(domains)}
+        self.state = {(0, 1): 1}
         """(domain, server) → last sequence, as ``@@gtid_binlog_state`` says it."""
         self.engine = self.replica = 0
         self.clock = 1_700_000_000
@@ -182,8 +182,7 @@ class Source:
 
     def _end(self, domain: int, rows: dict[int, Image], log: list[bytes], visible: bool, ddl: bool = False) -> int:
         history = self.history
-        self.sequences[domain] += 1
-        sequence = self.sequences[domain]
+        sequence = self.sequences[domain] = self.sequences.get(domain, 0) + 1
         position = GtidPosition.parse(history.positions[-1])
         position.add(domain, self.server, sequence)
         text = str(position)

@@ -38,6 +38,8 @@ class Standing:
         count = self.topic.layout.partitions
         self.owners = [[OwnedPartition(self.topic, number) for number in range(count)] for _ in range(OWNERS)]
         self.fronts = [Epochs() for _ in range(FRONTS)]
+        self.told: list[dict[str, int]] = [{} for _ in range(FRONTS)]
+        """The highest epoch of each shard that an answer has told each front."""
         self.sessions = [Session(number, self._located) for number in range(SESSIONS)]
         self.readings: list[Reading] = []
         self.offers: list[Offer] = []

@@ -21,6 +21,7 @@ FAULTS: Final = (
     "publisher crash",
     "connection to the source cut",
     "duplicates",
+    "reordering across shards",
     "garbage in the topic",
     "damaged frame",
     "read within a fold",
@@ -32,6 +33,7 @@ FAULTS: Final = (
     "late answer",
     "late fill",
     "shared flight",
+    "position noted around a read",
     "session moves",
     "a row in two shards",
 )
