@@ -231,6 +231,7 @@ class Consumption:
         except StoreError as error:
             self._assignment.rebuild(partition, error)
             return
+        partition.heard_at = time.monotonic()
         partition.events += len(records)
         partition.position = max(partition.position, records[-1][0] + 1)
         if not dead:

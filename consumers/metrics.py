@@ -20,6 +20,8 @@ _GAUGES = (
     ("freshet_consumer_offset", "Next offset to fold: what readers see.", lambda p: p.store.visible.offset),
     ("freshet_consumer_committed_offset", "Offset to go on from after a crash.", lambda p: p.store.committed_offset),
     ("freshet_consumer_end_offset", "Where the topic ends, as last heard from the broker.", lambda p: p.end),
+    ("freshet_consumer_silence_seconds", "Time without anything to fold: above 5, is the source alive?",
+     lambda p: p.silent_seconds),
     ("freshet_consumer_ready", "1 when the partition has caught up since it was taken.", lambda p: int(p.ready)),
     ("freshet_store_entries", "Entries in the store, about.", lambda p: p.store.entries_about()),
     ("freshet_store_pending_rows", "Entries folded and not yet durable.", lambda p: p.store.pending_rows),
@@ -81,13 +83,16 @@ def _lags(partitions: list[Partition]) -> Iterator[Metric]:
     mark = GaugeMetricFamily(
         "freshet_consumer_watermark_timestamp_seconds", "Source time of the last marker folded.", labels=labels
     )
+    epoch = GaugeMetricFamily("freshet_consumer_epoch", "The history that the entries are of.", labels=labels)
     for each in partitions:
         for shard, lineage in each.store.visible.lineages.items():
             values = [each.keyspace, str(each.number), shard]
             lag.add_metric(values, each.lag_seconds(now, lineage.watermark_timestamp))
             mark.add_metric(values, lineage.watermark_timestamp)
+            epoch.add_metric(values, lineage.epoch)
     yield lag
     yield mark
+    yield epoch
 
 
 def serve_metrics(consumption: Consumption, server: OwnerServer, host: str, port: int) -> Any:

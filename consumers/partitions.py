@@ -52,6 +52,8 @@ class Partition:
     committing: Future[Commit | None] | None = None
     committed_at: float = field(default_factory=time.monotonic)
     commit_not_before: float = 0.0
+    heard_at: float = field(default_factory=time.monotonic)
+    """When something of the topic was last folded: a source that runs says something each second."""
     events: int = 0
     rows_committed: int = 0
     bytes_committed: int = 0
@@ -72,6 +74,11 @@ class Partition:
     def is_paused(self) -> bool:
         """Whether nothing is folded until a commit has succeeded."""
         return self.state in (DISK_FULL, DISK_FAILS)
+
+    @property
+    def silent_seconds(self) -> float:
+        """How long nothing has been folded: nothing comes from the source, or nothing can be folded."""
+        return time.monotonic() - self.heard_at
 
     def wake(self) -> None:
         """Lets everybody who waits look again. Answering thread only."""

@@ -228,7 +228,10 @@ class ShardStatus(msgspec.Struct, array_like=True):
 
 
 class PartitionStatus(msgspec.Struct, array_like=True):
-    """One partition. ``position`` is the next offset to read, ``end`` the topic's end (-1 unknown)."""
+    """One partition. ``position`` is the next offset to read, ``end`` the topic's end (-1 unknown).
+
+    ``silent_seconds``: how long nothing has been folded; a source that runs says something each second (-1 unknown).
+    """
 
     keyspace: str
     partition: int
@@ -245,6 +248,7 @@ class PartitionStatus(msgspec.Struct, array_like=True):
     overlay_bytes: int
     layout: str
     topic_id: str
+    silent_seconds: float = -1.0
 
 
 class Statuses(Message, tag="statuses"):

@@ -57,6 +57,7 @@ def partition_status(partition: Partition, now: float) -> PartitionStatus:
         overlay_bytes=partition.overlay.bytes,
         layout=head.layout,
         topic_id=store.manifest.topic_id,
+        silent_seconds=round(partition.silent_seconds, 1),
     )
 
 

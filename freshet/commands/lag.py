@@ -12,6 +12,9 @@ from consumers.protocol import OwnerError, PartitionStatus
 from freshet.owners import asking, owner_addresses
 from freshet.settings import load_settings
 
+QUIET_S = 5.0
+"""A source that runs puts markers into its topic each second."""
+
 
 def command(
     keyspace: Annotated[str, typer.Argument(help="The keyspace.")],
@@ -24,6 +27,7 @@ def command(
 ) -> None:
     """Show for each partition its offsets, its watermarks, and the source time by which readers are behind.
 
+    "heard" is how long ago the source was last heard of; one that runs is heard of each second.
     Exit code 1 if a partition has no owner that answers.
     """
     settings = load_settings(flags={"kafka": {"bootstrap": bootstrap}})
@@ -58,17 +62,22 @@ def _plain(
 def _show(found: dict[int, PartitionStatus], missing: list[int], silent: dict[str, str]) -> None:
     if found:
         typer.echo(
-            f"{'partition':>9}  {'state':<12} {'offset':>12} {'end':>12} {'durable':>12}  {'behind':>9}  watermark"
+            f"{'partition':>9}  {'state':<12} {'offset':>12} {'end':>12} {'durable':>12}  {'behind':>9}"
+            f"  {'heard':>9}  watermark"
         )
     for number, each in sorted(found.items()):
         line = f"{number:>9}  {each.state:<12} {each.offset:>12} {each.end:>12} {each.committed:>12}"
+        heard = f"{each.silent_seconds:.1f} s" if each.silent_seconds >= 0 else "unknown"
         for shard in each.shards:
             behind = f"{shard.lag_seconds:.1f} s" if shard.lag_seconds >= 0 else "unknown"
-            typer.echo(f"{line}  {behind:>9}  {shard.shard} {shard.watermark or '(none yet)'}")
+            typer.echo(f"{line}  {behind:>9}  {heard:>9}  {shard.shard} {shard.watermark or '(none yet)'}")
             line = " " * len(line)
         if not each.shards:
-            typer.echo(f"{line}  {'unknown':>9}  (nothing folded)")
+            typer.echo(f"{line}  {'unknown':>9}  {heard:>9}  (nothing folded)")
     for number in missing:
         typer.echo(f"{number:>9}  no owner answers for it")
+    quiet = max((each.silent_seconds for each in found.values()), default=0.0)
+    if quiet > QUIET_S:
+        typer.echo(f"nothing has come from the source for {quiet:.0f} s: is `freshet source` running?", err=True)
     for why in silent.values():
         typer.echo(why, err=True)
