@@ -27,7 +27,7 @@ from consumers.state import (
     Void,
     schema_key,
 )
-from stream.codec import CodecError, check, decode, encode
+from stream.codec import BAD_FIELD, CodecError, check, decode, encode
 from tokens import Position, TokenError
 
 _CATALOG_EVENTS = frozenset(
@@ -50,7 +50,7 @@ def fold_message(state: PartitionState, offset: int, value: bytes | None) -> Cha
         return _poison(state, after, error.code, str(error), "message")
     except (TokenError, ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
         reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-        return _poison(state, after, "bad_event", reason, "message")
+        return _poison(state, after, BAD_FIELD, reason, "message")
 
 
 def fold_messages(state: PartitionState, records: Sequence[Record]) -> Iterator[Changes]:

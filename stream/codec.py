@@ -34,6 +34,10 @@ _SCHEMAS: Final = Path(__file__).resolve().parent.parent / "schemas"  # a folder
 _OPERATIONS: Final = b"\x01\x02\x03"
 
 
+BAD_FIELD: Final = "bad_field"
+"""Code of what Avro lets through but history can't hold, whoever finds it: here, or the fold."""
+
+
 class CodecError(FreshetError, ValueError):
     """A message that is no record of ours, or a record that cannot be.
 
@@ -41,7 +45,7 @@ class CodecError(FreshetError, ValueError):
     ``truncated``, ``trailing_bytes``, ``bad_field``.
     """
 
-    code = "bad_field"
+    code = BAD_FIELD
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +120,7 @@ def encode(name: str, record: Record) -> bytes:
     try:
         schemaless_writer(out, schema.writer, record)
     except Exception as error:
-        raise CodecError(f"{name} cannot be encoded: {error}", code="bad_field") from error
+        raise CodecError(f"{name} cannot be encoded: {error}", code=BAD_FIELD) from error
     return out.getvalue()
 
 
@@ -161,11 +165,11 @@ def _foreign(value: bytes) -> CodecError:
 def _undecodable(name: str, value: bytes, error: Exception) -> CodecError:
     if isinstance(error, (EOFError, StopIteration)) or "Expected" in str(error):
         return CodecError(f"{name} of {len(value)} bytes is cut off", code="truncated")
-    return CodecError(f"{name} of {len(value)} bytes: {type(error).__name__}: {error}", code="bad_field")
+    return CodecError(f"{name} of {len(value)} bytes: {type(error).__name__}: {error}", code=BAD_FIELD)
 
 
 def _refuse(name: str, what: str) -> CodecError:
-    return CodecError(f"{name}: {what}", code="bad_field")
+    return CodecError(f"{name}: {what}", code=BAD_FIELD)
 
 
 def check_frame(frame: Record) -> None:

@@ -117,7 +117,7 @@ def test_a_frame_of_a_shard_without_a_proper_name_is_poison() -> None:
     for bad in ("", "a\0b"):
         folded.fold(frame([(key(1), VALUE, b"b", 3)], shard=bad))
     folded.fold(frame([(key(1), VALUE, b"b", 3)], epoch=0))
-    assert folded.dead == ["bad_event"] * 3
+    assert folded.dead == ["bad_field"] * 3
     assert list(folded.state.head.lineages) == [SHARD]
 
 
@@ -136,7 +136,7 @@ def test_a_row_whose_position_is_no_position_is_unknown_until_a_fill_past_the_ne
 def test_a_low_water_that_is_no_position_is_poison() -> None:
     """It was stored, and then no fill could ever be judged."""
     folded = Folded(start(), marker(1, low_water="x"))
-    assert folded.dead == ["bad_event"]
+    assert folded.dead == ["bad_field"]
     assert folded.state.head.lineages[SHARD].low_water == gtid(0)
 
 
