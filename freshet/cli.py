@@ -11,9 +11,11 @@ import importlib
 import importlib.metadata
 import importlib.util
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -23,6 +25,7 @@ from typer.core import TyperGroup
 from tokens.errors import FreshetError
 
 EXIT_FAILURE = 1
+EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 
 
@@ -113,7 +116,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
     command = typer.main.get_command(app)
     try:
         command.main(args=list(arguments) if arguments is not None else None, prog_name="freshet")
+    except KeyboardInterrupt:
+        return _interrupted()
     except SystemExit as ended:  # every ordinary end, and wrong usage, which the parser has explained
+        if ended.code == EXIT_INTERRUPTED:
+            return _interrupted()
         return ended.code if isinstance(ended.code, int) else EXIT_FAILURE
     except FreshetError as error:
         print(f"error[{error.code}]: {_one_line(str(error))}", file=sys.stderr)
@@ -133,7 +140,23 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def main() -> None:
     """Entry point of the console script."""
-    sys.exit(run())
+    signal.signal(signal.SIGTERM, partial(_end_as_by_ctrl_c, os.getpid()))
+    code = run()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    sys.exit(code)
+
+
+def _end_as_by_ctrl_c(of: int, number: int, _frame: object) -> None:
+    """SIGTERM ends a command as Ctrl-C does, so that what is half done is cleared away; a fork of it just ends."""
+    if os.getpid() == of:
+        raise KeyboardInterrupt
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+def _interrupted() -> int:
+    print("interrupted", file=sys.stderr)
+    return EXIT_INTERRUPTED
 
 
 def _of_the_system(error: OSError) -> int:

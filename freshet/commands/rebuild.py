@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -65,7 +64,7 @@ def command(
     kafka = load_settings(flags={"kafka": {"bootstrap": bootstrap}}).kafka.cluster
     ends = ends_from(keyspace, to_checkpoint, offsets, find_stores, checkpoint_offsets)
     spark = spark_settings(master, driver_memory, spark_log)
-    with interrupt_on_sigterm(), shown_progress("rebuild", quiet=as_json) as progress:
+    with shown_progress("rebuild", quiet=as_json) as progress:
         if streaming:
             from spark_jobs.session import spark_session
 
@@ -168,17 +167,3 @@ def _lines(what: str) -> Progress:
             print(f"{what}: {done} of {total} offsets", file=sys.stderr, flush=True)
 
     return tell
-
-
-@contextmanager
-def interrupt_on_sigterm() -> Iterator[None]:
-    """SIGTERM ends the block as Ctrl-C does, so that what is half written is removed."""
-
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before if before is not None else signal.SIG_DFL)

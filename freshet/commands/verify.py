@@ -16,7 +16,6 @@ from freshet.commands.rebuild import (
     DriverMemory,
     Master,
     SparkLog,
-    interrupt_on_sigterm,
     run_rebuild,
     shown_progress,
     spark_settings,
@@ -70,7 +69,7 @@ def command(
             verdict = verify_stores(live, find_stores(against, keyspace), names=names, keep=keep)
         else:
             spark = spark_settings(master, driver_memory, spark_log)
-            with interrupt_on_sigterm(), tempfile.TemporaryDirectory(prefix="freshet-verify-") as scratch:
+            with tempfile.TemporaryDirectory(prefix="freshet-verify-") as scratch:
                 target = Path(scratch) / "rebuild"
                 _rebuild_to(live, keyspace, kafka, target, spark, quiet=as_json)
                 verdict = verify_stores(live, find_stores(target, keyspace), names=("live", "rebuilt"), keep=keep)

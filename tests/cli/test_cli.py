@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -205,3 +208,24 @@ def test_logs_are_json_lines_when_nobody_looks(capsys: pytest.CaptureFixture[str
     assert logged.pop("timestamp").endswith("Z")
     assert logged == {"event": "ready", "level": "info", "logger": "somewhere", "port": 8480}
     assert captured.out == ""
+
+
+@pytest.mark.parametrize("command", [["verify", "--keyspace", "k"], ["rebuild", "--keyspace", "k", "--to", "stores"]])
+def test_sigterm_ends_a_job_as_ctrl_c_does_also_before_spark_runs(command: list[str], tmp_path: Path) -> None:
+    """While it still asks Kafka: one line and exit code 130, not death by a signal."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        bootstrap = f"127.0.0.1:{silent.getsockname()[1]}"
+        process = subprocess.Popen(
+            [sys.executable, "-m", "freshet", *command, "--bootstrap", bootstrap],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+            cwd=tmp_path,
+        )
+        silent.settimeout(60)
+        silent.accept()[0].close()
+        process.send_signal(signal.SIGTERM)
+        out, said = process.communicate(timeout=60)
+    assert (process.returncode, out, said) == (130, "", "interrupted\n")
+    assert list(tmp_path.iterdir()) == []
