@@ -15,7 +15,7 @@ from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from queue import SimpleQueue
-from threading import Event
+from threading import Event, Thread
 from typing import Any, Final, TypeVar
 
 import structlog
@@ -51,6 +51,7 @@ POLL_S: Final = 0.05
 RETRY_S: Final = 2.0
 POSITIONS_EVERY_S: Final = 0.5
 SESSION_TIMEOUT_MS: Final = 10_000
+CLOSE_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +167,17 @@ class Consumption:
             try:
                 self._assignment.release(list(self.ownership))
             finally:
-                consumer.close()
+                self._leave_group(consumer)
                 self._consumer = None
+
+    def _leave_group(self, consumer: Consumer) -> None:
+        """Closes the consumer. Who is stopping doesn't wait for a broker that is away: the group notices by itself."""
+        if not self._stopping.is_set():
+            consumer.close()
+            return
+        closing = Thread(target=consumer.close, name="close", daemon=True)
+        closing.start()
+        closing.join(CLOSE_S)
 
     def _on_error(self, error: KafkaError) -> None:
         if error.code() == KafkaError._ALL_BROKERS_DOWN:

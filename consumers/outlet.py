@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
-from threading import Event
+from threading import Event, Thread
 from typing import Final, Protocol
 
 import msgspec
 import structlog
+from confluent_kafka import KafkaException
 
 from consumers.partitions import Partition
 from consumers.state import DeadLetter
 from stream import dead_letters, locations
+from stream.connection import kafka_error
 from stream.dead_letters import DeadLetterPublisher
 from stream.locations import Announcement
 from tokens.errors import FreshetError
@@ -21,6 +22,8 @@ from tokens.errors import FreshetError
 log = structlog.get_logger(__name__)
 
 RETRY_S: Final = 2.0
+CLOSE_S: Final = 3.0
+"""What could not be announced by then is left: an owner that is gone doesn't answer."""
 
 
 class Outlet(Protocol):
@@ -54,9 +57,11 @@ class KafkaOutlet:
         self._publishers: dict[str, DeadLetterPublisher] = {}
         self._unsent: dict[str, list[dead_letters.DeadLetter]] = {}
         self._closing = Event()
-        self._given_up = False
-        self._waiting: SimpleQueue[Announcement] = SimpleQueue()
-        self._announcer = ThreadPoolExecutor(1, thread_name_prefix="announce")
+        self._complained = ""
+        self._waiting: SimpleQueue[Announcement | None] = SimpleQueue()
+        """None: there will be no more."""
+        self._announcer = Thread(target=self._send_all, name="announce", daemon=True)
+        self._announcer.start()
 
     def dead_letter(self, partition: Partition, offset: int, value: bytes | None, letter: DeadLetter) -> None:
         """Remembers one dead letter until `flush`."""
@@ -85,11 +90,11 @@ class KafkaOutlet:
         """Says in ``freshet.locations`` that this process answers for the partition."""
         head = partition.store.visible
         positions = {name: each.watermark for name, each in head.lineages.items() if each.watermark}
-        self._later(self._announcement(partition, positions))
+        self._waiting.put(self._announcement(partition, positions))
 
     def withdraw(self, partition: Partition) -> None:
         """Takes that back."""
-        self._later(msgspec.structs.replace(self._announcement(partition, {}), gone=True))
+        self._waiting.put(msgspec.structs.replace(self._announcement(partition, {}), gone=True))
 
     def _announcement(self, partition: Partition, positions: dict[str, str]) -> Announcement:
         return Announcement(
@@ -103,31 +108,37 @@ class KafkaOutlet:
             positions=positions,
         )
 
-    def _later(self, announcement: Announcement) -> None:
-        self._waiting.put(announcement)
-        self._announcer.submit(self._send_waiting)
+    def _send_all(self) -> None:
+        """Sends what waits, all in one go, until nothing more comes."""
+        ending = False
+        while not ending:
+            batch = [self._waiting.get()]
+            while not self._waiting.empty():
+                batch.append(self._waiting.get())
+            ending = batch[-1] is None
+            self._send([each for each in batch if each is not None])
 
-    def _send_waiting(self) -> None:
-        """Sends all that wait, in one go; while closing, one failure is enough."""
-        if self._given_up:
-            return
-        batch: list[Announcement] = []
-        while not self._waiting.empty():
-            batch.append(self._waiting.get())
+    def _send(self, batch: list[Announcement]) -> None:
+        """Sends these, again and again; while closing, one failure is enough."""
         while batch:
             try:
                 locations.announce(self._bootstrap, batch)
-            except FreshetError as error:
-                log.warning(
-                    "not announced", partitions=[each.key for each in batch], code=error.code, reason=str(error)
+            except (FreshetError, KafkaException) as failed:
+                error = (
+                    kafka_error(failed, self._bootstrap, "announce") if isinstance(failed, KafkaException) else failed
                 )
+                if self._complained != error.code:
+                    self._complained = error.code
+                    names = [each.key for each in batch]
+                    log.warning("not announced, retrying", partitions=names, code=error.code, reason=str(error))
                 if self._closing.wait(RETRY_S):
-                    self._given_up = True
                     return
             else:
+                self._complained = ""
                 return
 
     def close(self) -> None:
-        """Sends what is left; gives up where Kafka does not answer."""
+        """Sends what is left; gives up after `CLOSE_S`, where Kafka does not answer."""
         self._closing.set()
-        self._announcer.shutdown()
+        self._waiting.put(None)
+        self._announcer.join(CLOSE_S)

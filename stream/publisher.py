@@ -18,44 +18,22 @@ from types import TracebackType
 from typing import Final, Self
 
 import structlog
-from confluent_kafka import KafkaError, KafkaException, Producer
 
 from stream.batch import Batch, Framer, Limits
 from stream.clock import Clock, SystemClock
-from stream.connection import KafkaUnreachable, client_settings, kafka_error
 from stream.events import ResumePoint, SourceTransaction
 from stream.keys import Layout
 from stream.resume import Tail, read_tail
+from stream.shard_producer import PublisherLost, ShardProducer
 from stream.topics import MESSAGE_BYTES_MIN, RETENTION_MS_MIN, check_topics, events_topic
 from tokens.errors import FreshetError
 
+__all__ = ["LayoutMismatch", "Publisher", "PublisherLost", "PublisherStats", "record_time_ms"]
+
 log = structlog.get_logger(__name__)
 
-TRANSACTION_TIMEOUT_MS: Final = 10_000
-"""A dead publisher's unfinished transaction holds readers up no longer than this, even if nobody takes its place."""
-REQUEST_TIMEOUT_S: Final = 30.0
 BACKLOG_AGE_MS: Final = RETENTION_MS_MIN // 2
 """Records are never stamped as older than this."""
-
-_FENCED: Final = frozenset(
-    {
-        KafkaError._FENCED,
-        KafkaError.PRODUCER_FENCED,
-        KafkaError.INVALID_PRODUCER_EPOCH,
-        KafkaError.TRANSACTION_COORDINATOR_FENCED,
-    }
-)
-
-
-class PublisherLost(FreshetError):
-    """The publisher is dead; what it had not committed is not in the topic. Start anew from `Publisher.open`.
-
-    Codes: ``publisher_lost`` (broker, network, or a transaction that cannot be framed), ``fenced`` (another publisher
-    of the shard has taken over, or the broker was away so long that it gave this one's transaction up; Kafka doesn't
-    tell which, so start again, but not at once).
-    """
-
-    code = "publisher_lost"
 
 
 class LayoutMismatch(FreshetError):
@@ -108,22 +86,35 @@ class Publisher:
         transactional_id: str | None = None,
         limits: Limits | None = None,
         clock: Clock | None = None,
+        stopping: threading.Event | None = None,
+        new_epoch: bool = False,
     ) -> None:
+        """``stopping``: once it is set, no wait for Kafka lasts longer than a few seconds.
+
+        ``new_epoch``: where the shard's states contradict each other, start a new epoch instead of refusing.
+        """
         self.bootstrap = bootstrap
         self.shard = shard
         self.layout = layout
         self.topic = events_topic(keyspace)
         self.keyspace = keyspace
         self.stats = PublisherStats()
-        self.transactional_id = transactional_id or f"freshet.{keyspace}.{shard}"
         self._interval_s = batch_interval_s
         self._idle_s = idle_marker_s
         self._limits = replace(limits or Limits(), batch_bytes=batch_bytes)
         self._limits.check(MESSAGE_BYTES_MIN)
+        self._new_epoch = new_epoch
         self._clock = clock or SystemClock()
+        self._producer = ShardProducer(
+            bootstrap,
+            self.topic,
+            shard,
+            transactional_id or f"freshet.{keyspace}.{shard}",
+            self._clock,
+            stopping or threading.Event(),
+        )
         self._changed = threading.Condition()
         self._framer: Framer | None = None
-        self._producer: Producer | None = None
         self._thread: threading.Thread | None = None
         self._lost: PublisherLost | None = None
         self._record_time_ms = 0
@@ -138,18 +129,21 @@ class Publisher:
     def open(self, start_if_new: Callable[[], tuple[str, int]]) -> ResumePoint:
         """Take the shard over and say where its source must go on.
 
-        Fences any earlier publisher of the shard first, then reads the topic. If the shard was never published, an
-        epoch starts at ``start_if_new()`` = (position, source seconds). Raises `TopicError`, `LayoutMismatch`,
-        `KafkaUnreachable`, `ResumeError`, `PublisherLost`.
+        Fences any earlier publisher of the shard first, then reads the topic. If the shard was never published, or the
+        topic has forgotten what it needs to go on from, an epoch starts at ``start_if_new()`` = (position, source
+        seconds): it voids all there was. Raises `TopicError`, `LayoutMismatch`, `KafkaUnreachable`, `ResumeError`,
+        `PublisherLost`.
         """
         check_topics(self.bootstrap, self.keyspace, self.layout.partitions)
-        self._producer = self._connect()
+        self._producer.open()
         tail = read_tail(self.bootstrap, self.topic, self.layout.home_partition(self.shard), self.shard)
         if tail.layout and tail.layout != str(self.layout):
             raise LayoutMismatch(
                 f"{self.topic} was published with layout {tail.layout}, not {self.layout}",
                 hint="a topic keeps its layout: set the old one, or publish into a new keyspace",
             )
+        if tail.problem is not None and tail.problem.code != "open_map_lost" and not self._new_epoch:
+            raise tail.problem
         self._record_time_ms = tail.record_time_ms
         self._framer = Framer(self.shard, self.layout, tail.point, self._limits)
         if tail.point is None:
@@ -162,34 +156,13 @@ class Publisher:
         self._thread.start()
         return resume
 
-    def _connect(self) -> Producer:
-        settings = client_settings(
-            self.bootstrap,
-            **{
-                "transactional.id": self.transactional_id,
-                "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
-                "enable.idempotence": True,
-                "acks": "all",
-                "compression.type": "lz4",
-                "linger.ms": 2,
-                "message.max.bytes": MESSAGE_BYTES_MIN,
-                "batch.size": 1024 * 1024,
-                "queue.buffering.max.messages": 1_000_000,
-                "queue.buffering.max.kbytes": 256 * 1024,
-                "retry.backoff.ms": 20,
-            },
-        )
-        producer = Producer(settings)
-        try:
-            producer.init_transactions(REQUEST_TIMEOUT_S)
-        except KafkaException as error:
-            raise kafka_error(error, self.bootstrap, f"init transactions of {self.transactional_id}") from error
-        return producer
-
     def _start_first_epoch(self, framer: Framer, tail: Tail, position: str, timestamp: int) -> None:
-        """A shard without a state: new, or forgotten by retention; its epoch must be above any earlier one."""
-        epoch = 1 if tail.pristine else int(self._clock.now())
-        framer.start_epoch(position, timestamp, "first_start", epoch)
+        """A shard without a state to go on from: new, or forgotten by retention; its epoch is above any earlier one."""
+        reason, epoch = "first_start", 1 if tail.pristine else int(self._clock.now())
+        if tail.problem is not None:
+            reason, epoch = tail.problem.code, tail.epoch + 1
+            log.error("epoch ends", shard=self.shard, code=reason, reason=str(tail.problem), next_epoch=epoch)
+        framer.start_epoch(position, timestamp, reason, epoch)
         self._commit(framer.take())
 
     def close(self) -> None:
@@ -199,7 +172,7 @@ class Publisher:
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join()
-        self._producer = None
+        self._producer.drop()
         if self._lost is not None:
             raise self._lost
 
@@ -347,18 +320,9 @@ class Publisher:
 
     def _commit(self, batch: Batch) -> None:
         """One Kafka transaction; raises `PublisherLost`, never aborts."""
-        producer = self._producer
-        if producer is None:
-            raise PublisherLost(f"publisher of {self.shard} is not open")
         began = self._clock.monotonic()
         self._record_time_ms = record_time_ms(self._record_time_ms, batch.timestamp_max, self._clock.now())
-        try:
-            producer.begin_transaction()
-            for partition, value in batch.records:
-                producer.produce(self.topic, value, partition=partition, timestamp=self._record_time_ms)
-            producer.commit_transaction(REQUEST_TIMEOUT_S)
-        except (KafkaException, BufferError) as error:
-            raise self._loss(error) from error
+        self._producer.commit(batch.records, self._record_time_ms)
         self._count(batch, self._clock.monotonic() - began)
 
     def _count(self, batch: Batch, took_s: float) -> None:
@@ -371,25 +335,11 @@ class Publisher:
         stats.last_commit_s = took_s
         stats.last_timestamp = batch.resume.timestamp
 
-    def _loss(self, error: KafkaException | BufferError) -> PublisherLost:
-        cause = error.args[0] if isinstance(error, KafkaException) else None
-        if isinstance(cause, KafkaError) and cause.code() in _FENCED:
-            return PublisherLost(
-                f"another publisher of {self.shard} has taken over, or the broker gave its transaction up",
-                hint=f"only one process may publish a shard (transactional id {self.transactional_id})",
-                code="fenced",
-            )
-        if isinstance(error, KafkaException):
-            mine = kafka_error(error, self.bootstrap, f"publish {self.shard}")
-            hint = "it is started again by itself" if isinstance(mine, KafkaUnreachable) else mine.hint
-            return PublisherLost(str(mine), hint=hint)
-        return PublisherLost(f"publisher of {self.shard}: the producer's queue is full")
-
     def _lose(self, lost: PublisherLost) -> None:
         """Drop the producer, with what is open in it, and wake everybody up."""
         with self._changed:
             if self._lost is None:
                 self._lost = lost
                 log.warning("publisher lost", shard=self.shard, code=lost.code, error=str(lost))
-            self._producer = None
+            self._producer.drop()
             self._changed.notify_all()

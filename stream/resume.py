@@ -23,7 +23,11 @@ _STATE_HEADERS: Final = headers("SourceState")
 
 
 class ResumeError(FreshetError):
-    """The topic does not tell where to go on; codes ``tail_unreadable``, ``open_map_lost``."""
+    """The topic does not tell where to go on.
+
+    Codes: ``tail_unreadable``; ``open_map_lost`` (which transactions are open is out of retention; `Publisher.open`
+    starts a new epoch); ``states_contradict`` (two publishers of the shard wrote side by side).
+    """
 
     code = "tail_unreadable"
 
@@ -33,13 +37,17 @@ class Tail:
     """What the end of a shard's home partition says."""
 
     point: ResumePoint | None
-    """None: no state of the shard is there."""
+    """None: no state of the shard is there, or none to go on from (`problem`)."""
     layout: str
     """The layout that the shard was published with; empty if there is no state."""
     record_time_ms: int
     """Kafka time of the last record seen; record times never run backwards. 0: none."""
     pristine: bool
     """Nothing was ever dropped from the partition's start: a missing state means that there never was one."""
+    epoch: int = 0
+    """The highest one of the states that were looked at."""
+    problem: ResumeError | None = None
+    """Why nothing can be gone on from though there are states."""
 
 
 def read_tail(
@@ -49,8 +57,7 @@ def read_tail(
 
     Call it after `init_transactions`: then nothing of the shard is in flight. Another shard's unfinished transaction
     may still hide our last state from readers of committed records; so this reads up to the log's very end, and waits,
-    up to ``timeout_s`` seconds, until the broker has decided that transaction. Raises `ResumeError`, `ReadError`,
-    `KafkaUnreachable`.
+    up to ``timeout_s`` seconds, until the broker has decided that transaction. Raises `ReadError`, `KafkaUnreachable`.
     """
     deadline = monotonic() + timeout_s
     end = end_offsets(bootstrap, topic, [partition], committed=False)[partition]
@@ -69,7 +76,12 @@ def read_tail(
         start, upto = max(low, start - window), start
     if not states:
         return Tail(None, "", record_time_ms, low == 0)
-    return Tail(resume_point(states), states[-1]["layout"], record_time_ms, low == 0)
+    layout, epoch = states[-1]["layout"], max(state["epoch"] for state in states)
+    try:
+        point = resume_point(states)
+    except ResumeError as problem:
+        return Tail(None, layout, record_time_ms, low == 0, epoch, problem)
+    return Tail(point, layout, record_time_ms, low == 0, epoch)
 
 
 def _states(
@@ -103,7 +115,7 @@ def _since_whole(states: list[Record]) -> list[Record]:
 def resume_point(states: Iterable[Record]) -> ResumePoint:
     """Where a publisher goes on after these `SourceState` records, oldest first. Pure.
 
-    Raises `ResumeError` ``open_map_lost`` if the open-transaction map cannot be put together from them.
+    Raises `ResumeError` if the open-transaction map cannot be put together from them.
     """
     chain = _since_whole(list(states))
     if not chain:
@@ -115,8 +127,9 @@ def resume_point(states: Iterable[Record]) -> ResumePoint:
             before, after = f"{last['epoch']}/{last['sequence']}", f"{state['epoch']}/{state['sequence']}"
             raise ResumeError(
                 f"state {after} of {state['shard']} follows {before}",
-                hint="two publishers of one shard, with different transactional ids?",
-                code="open_map_lost",
+                hint="two publishers of one shard, with different transactional ids? stop one, start the other once "
+                "with --new-epoch",
+                code="states_contradict",
             )
         known = {} if state["whole"] else known
         known.update((fields["txn"], open_transaction(fields)) for fields in state["opened"])

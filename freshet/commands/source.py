@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import threading
+from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -74,8 +76,15 @@ def mariadb(
     }
     keyspace_flags: dict[str, Any] = {"partitions": partitions, "source": source_flags}
     settings = load_settings(flags={"kafka": {"bootstrap": bootstrap}, "keyspaces": {keyspace: keyspace_flags}})
-    source = Source(_options(settings, keyspace, new_epoch), publishers(settings, keyspace), _ready(keyspace))
-    with stopping_on_signals(source.stop):
+    stopping = threading.Event()
+    make = publishers(settings, keyspace, stopping, new_epoch=new_epoch)
+    source = Source(_options(settings, keyspace, new_epoch), make, _ready(keyspace))
+
+    def stop() -> None:
+        stopping.set()
+        source.stop()
+
+    with stopping_on_signals(stop), naming_the_way_out(f"freshet source mariadb --keyspace {keyspace}"):
         source.run()
     log.info("stopped", keyspace=keyspace, transactions=source.transactions)
 
@@ -120,8 +129,11 @@ def _options(settings: Settings, keyspace: str, new_epoch: bool) -> Any:
     )
 
 
-def publishers(settings: Settings, keyspace: str) -> Any:
-    """A function that makes this shard's publisher, and the topic if it isn't there yet."""
+def publishers(settings: Settings, keyspace: str, stopping: threading.Event, *, new_epoch: bool = False) -> Any:
+    """A function that makes this shard's publisher, and the topic if it isn't there yet.
+
+    Once ``stopping`` is set nobody waits long for Kafka.
+    """
     from stream.batch import Limits
     from stream.keys import Layout
     from stream.publisher import Publisher
@@ -149,6 +161,8 @@ def publishers(settings: Settings, keyspace: str) -> Any:
             batch_interval_s=batching.batch_interval_ms / 1000,
             batch_bytes=batching.batch_bytes,
             limits=Limits(rows_max=batching.frame_rows_max, bytes_max=batching.frame_bytes_max),
+            stopping=stopping,
+            new_epoch=new_epoch,
         )
 
     return make
@@ -174,6 +188,18 @@ def stopping_on_signals(stop: Any) -> Any:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def naming_the_way_out(command: str) -> Iterator[None]:
+    """Puts the command that heals it into the hint of an error about the shard's states."""
+    from stream.resume import ResumeError
+
+    try:
+        yield
+    except ResumeError as error:
+        error.hint = f"stop every other publisher of the shard, then: {command} --new-epoch"
+        raise
 
 
 def _add_workload() -> None:

@@ -34,6 +34,9 @@ def workload(
     traffic: Annotated[
         bool, typer.Option("--traffic", help="Also run random transactions on the catalog, at the settings' rate.")
     ] = False,
+    new_epoch: Annotated[
+        bool, typer.Option("--new-epoch", help="Void what was published and publish everything there is.")
+    ] = False,
 ) -> None:
     """Publish the log of a catalog kept in MariaDB: one shard, exactly once, from where it was stopped.
 
@@ -70,5 +73,7 @@ def workload(
                     server, found.database, seed=found.seed, tables=found.tables, rate=rate, workers=TRAFFIC_WORKERS
                 )
             )
-        run(Source(server, found.database), source_command.publishers(settings, keyspace), stop)
+        stack.enter_context(source_command.naming_the_way_out(f"freshet source workload --keyspace {keyspace}"))
+        make = source_command.publishers(settings, keyspace, stop, new_epoch=new_epoch)
+        run(Source(server, found.database, new_epoch=new_epoch), make, stop)
     log.info("stopped", keyspace=keyspace)

@@ -16,7 +16,7 @@ WAITING = "waiting for the keyspace's topic"
 
 def test_a_keyspace_without_its_topic_holds_no_other_up(kafka: str, keyspace_name: str, tmp_path: Path) -> None:
     """What is there is folded and answered; what is missing is said once, and makes the process not ready."""
-    later_name = f"{keyspace_name}.later"
+    later_name = f"{keyspace_name}_later"
     feed = Feed(kafka, keyspace_name)
     feed.load(30)
     with (
@@ -51,7 +51,7 @@ def test_a_second_consumer_of_the_group_is_ready_without_a_partition_of_every_ke
     kafka: str, keyspace_name: str, tmp_path: Path
 ) -> None:
     """A keyspace of which the group gives this process nothing isn't waited for once its topic is there."""
-    later_name = f"{keyspace_name}.later"
+    later_name = f"{keyspace_name}_later"
     Feed(kafka, keyspace_name, partitions=2).load(10)
     with (
         ConsumeProcess(kafka, keyspace_name, tmp_path / "one", more_keyspaces=(later_name,)) as one,

@@ -5,17 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from stream.codec import check, decode
-from stream.reader import end_offsets, read_range
+from stream.reader import end_offsets, read_range, start_offsets
 from stream.topics import events_topic
 
 
 def records(bootstrap: str, keyspace: str, partitions: int) -> dict[int, list[tuple[str, dict[str, Any]]]]:
-    """Partition → (name, fields) of every committed record, checked, in order."""
+    """Partition → (name, fields) of every committed record that is left, checked, in order."""
     topic = events_topic(keyspace)
     found: dict[int, list[tuple[str, dict[str, Any]]]] = {}
+    starts = start_offsets(bootstrap, topic, range(partitions))
     for partition, end in end_offsets(bootstrap, topic, range(partitions)).items():
         found[partition] = []
-        for message in read_range(bootstrap, topic, partition, 0, end):
+        for message in read_range(bootstrap, topic, partition, starts[partition], end):
             name, fields = decode(message.value())
             check(name, fields)
             found[partition].append((name, fields))

@@ -37,6 +37,8 @@ class WorkloadSource:
     database: str
     poll_interval_s: float = 0.01
     rows_max: int = 500
+    new_epoch: bool = False
+    """Void what was published, and publish everything there is, once."""
 
 
 def run(source: WorkloadSource, new_publisher: NewPublisher, stop: threading.Event) -> None:
@@ -45,9 +47,10 @@ def run(source: WorkloadSource, new_publisher: NewPublisher, stop: threading.Eve
     ``new_publisher`` makes a `Publisher` that is not open yet: each attempt takes a new one.
     """
     wait_s = RETRY_FIRST_S
+    asked = {"asked_for"} if source.new_epoch else set()
     while not stop.is_set():
         try:
-            _publish(source, new_publisher, stop)
+            _publish(source, new_publisher, stop, asked)
             return
         except (PublisherLost, KafkaUnreachable, MariaDBUnreachable) as error:
             log.warning("source interrupted", error=str(error), code=error.code, again_in_s=wait_s)
@@ -55,11 +58,11 @@ def run(source: WorkloadSource, new_publisher: NewPublisher, stop: threading.Eve
             wait_s = min(wait_s * 2, RETRY_MAX_S)
 
 
-def _publish(source: WorkloadSource, new_publisher: NewPublisher, stop: threading.Event) -> None:
-    """One attempt: from taking the shard over to ``stop``."""
+def _publish(source: WorkloadSource, new_publisher: NewPublisher, stop: threading.Event, asked: set[str]) -> None:
+    """One attempt: from taking the shard over to ``stop``. ``asked``: why an epoch has to end; empty once it has."""
     with WorkloadCatalog(source.settings, source.database) as catalog, new_publisher() as publisher:
         catalog.create_schema()
-        resume = _open(publisher, catalog)
+        resume = _open(publisher, catalog, asked)
         while True:
             with WorkloadLog(source.settings, source.database, event_id_of(resume.position)) as tail:
                 try:
@@ -71,7 +74,7 @@ def _publish(source: WorkloadSource, new_publisher: NewPublisher, stop: threadin
                     resume = _start_anew(publisher, catalog, "history_lost")
 
 
-def _open(publisher: Publisher, catalog: WorkloadCatalog) -> ResumePoint:
+def _open(publisher: Publisher, catalog: WorkloadCatalog, asked: set[str]) -> ResumePoint:
     """Takes the shard over; publishes everything there is if the topic hasn't got all of that yet."""
     with ExitStack() as stack:
         begun: list[Bootstrap] = []
@@ -82,7 +85,10 @@ def _open(publisher: Publisher, catalog: WorkloadCatalog) -> ResumePoint:
 
         resume = publisher.open(start)
     if begun:
+        asked.clear()
         return _bootstrap(publisher, resume, begun[0])
+    if asked:
+        return _start_anew(publisher, catalog, asked.pop())
     if resume.ordinal - resume.partial_events > 1:
         return resume
     with catalog.snapshot() as read:

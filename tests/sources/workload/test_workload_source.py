@@ -11,20 +11,26 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from freshet.local.mariadb import MariaDBAddress
+from stream.batch import Limits
 from stream.codec import encode
-from stream.events import OpenTransaction, ResumePoint
+from stream.events import OpenTransaction, ResumePoint, SourceTransaction
 from stream.keys import Layout
 from stream.publisher import Publisher
+from stream.reader import end_offsets, read_range
 from stream.sources.mariadb.connection import ConnectionSettings
 from stream.sources.workload.catalog import WorkloadCatalog
 from stream.sources.workload.log import event_id_of
 from stream.sources.workload.run import WorkloadSource, run
 from stream.sources.workload.traffic import Traffic
-from stream.topics import ensure_topics
+from stream.topics import ensure_topics, events_topic
 from tests.sources.workload.folded import Folded
 from tests.sources.workload.test_workload_fold import _agrees
 from tests.stream.committed import ordinals as ordinals_of
@@ -41,9 +47,24 @@ class Topic:
         self.kafka, self.keyspace, self.shard = kafka, keyspace, f"{keyspace}/0"
         ensure_topics(kafka, keyspace, PARTITIONS)
 
-    def publisher(self) -> Publisher:
+    def publisher(self, **options: Any) -> Publisher:
         """A publisher of the keyspace's only shard, not open."""
-        return Publisher(self.kafka, self.keyspace, self.shard, Layout(PARTITIONS), batch_interval_s=0.01)
+        return Publisher(self.kafka, self.keyspace, self.shard, Layout(PARTITIONS), batch_interval_s=0.01, **options)
+
+    def forget_all_but_the_last_state(self) -> None:
+        """As retention would: everything before the last record of the shard's home partition is gone."""
+        name, home = events_topic(self.keyspace), Layout(PARTITIONS).home_partition(self.shard)
+        [end] = end_offsets(self.kafka, name, [home]).values()
+        *_, state = read_range(self.kafka, name, home, 0, end)
+        admin = AdminClient({"bootstrap.servers": self.kafka})
+        for deleted in admin.delete_records([TopicPartition(name, home, state.offset())]).values():
+            deleted.result(timeout=10)
+
+    def epochs(self) -> list[str]:
+        """Why each epoch that is left in a partition other than the home began."""
+        other = (Layout(PARTITIONS).home_partition(self.shard) + 1) % PARTITIONS
+        found = records(self.kafka, self.keyspace, PARTITIONS)[other]
+        return [fields["reason"] for name, fields in found if name == "EpochStart"]
 
     def folded(self) -> Folded:
         """Everything that is in the topic, folded."""
@@ -66,6 +87,9 @@ class Topic:
             assert time.monotonic() < deadline, f"the topic is at {self.position()}, the log at {catalog.position()}"
 
 
+NEVER_WHOLE: dict[str, Any] = {"limits": Limits(open_map_small=-1, open_map_every=1_000_000)}
+
+
 @pytest.fixture
 def topic(kafka: str, keyspace_name: str) -> Topic:
     """An empty catalog keyspace."""
@@ -73,10 +97,10 @@ def topic(kafka: str, keyspace_name: str) -> Topic:
 
 
 @contextmanager
-def running(source: WorkloadSource, topic: Topic) -> Iterator[None]:
-    """The source in a thread, stopped at the end."""
+def running(source: WorkloadSource, topic: Topic, **options: Any) -> Iterator[None]:
+    """The source in a thread, stopped at the end. ``options``: of its publisher."""
     stop = threading.Event()
-    thread = threading.Thread(target=run, args=(source, topic.publisher, stop))
+    thread = threading.Thread(target=run, args=(source, partial(topic.publisher, **options), stop))
     thread.start()
     try:
         yield
@@ -203,3 +227,97 @@ def test_the_topic_remembers_open_transactions_for_the_next_start(
     resume: ResumePoint = publisher.open(lambda: ("", 0))
     publisher.close()
     assert resume.open_transactions == {txn: OpenTransaction(txn, ((table_id, 1),))}
+
+
+def test_a_topic_that_has_forgotten_what_is_open_gets_a_new_epoch_with_all_there_is(
+    new_session: Callable[[], WorkloadCatalog], server: ConnectionSettings, database: str, topic: Topic
+) -> None:
+    """Retention took the last whole map of open transactions: everything is published anew, by itself."""
+    catalog = new_session()
+    catalog.create_schema()
+    catalog.create_table("d.t")
+    source = WorkloadSource(server, database)
+    with running(source, topic, **NEVER_WHOLE):
+        opened = [catalog.open_txn() for _ in range(3)]
+        for txn in opened:
+            catalog.alloc_write_id(txn, "d.t")
+        catalog.write_table("d.t", {"staged": True}, opened[0])
+        topic.await_end(catalog)
+    topic.forget_all_but_the_last_state()
+    catalog.abort(opened[1])
+    with running(source, topic):
+        topic.await_end(catalog)
+        catalog.commit(opened[0])
+        topic.await_end(catalog)
+    assert topic.epochs() == ["first_start", "open_map_lost"]
+    folded = topic.folded()
+    assert {head.epoch for state in folded.states for head in state.head.lineages.values()} == {2}
+    _agrees(folded, catalog)
+    with running(source, topic):
+        catalog.abort(opened[2])
+        topic.await_end(catalog)
+    assert len(topic.epochs()) == 2
+    _agrees(topic.folded(), catalog)
+
+
+def test_states_of_two_publishers_are_refused_and_the_hint_is_the_command_that_heals(
+    new_session: Callable[[], WorkloadCatalog],
+    mariadb: MariaDBAddress,
+    server: ConnectionSettings,
+    database: str,
+    topic: Topic,
+) -> None:
+    """Who wrote which ordinal can't be told: only an operator can stop the other one, and then ask for a new epoch."""
+    catalog = new_session()
+    catalog.create_schema()
+    catalog.create_table("d.t")
+    with running(WorkloadSource(server, database), topic):
+        topic.await_end(catalog)
+    at, timestamp = catalog.position()
+    with topic.publisher(**NEVER_WHOLE) as one, topic.publisher(**NEVER_WHOLE, transactional_id="another") as two:
+        for publisher in (one, two):
+            publisher.open(lambda: ("", 0))
+        for publisher in (one, two, one, two):
+            publisher.publish(SourceTransaction(at, at, timestamp))
+            publisher.flush()
+    command = [sys.executable, "-m", "freshet", "source", "workload", "--keyspace", topic.keyspace]
+    rest = ["--host", mariadb.host, "--port", str(mariadb.port), "--user", mariadb.user, "--database", database]
+    rest += ["--partitions", str(PARTITIONS), "--bootstrap", topic.kafka]
+    environment = os.environ | {"FRESHET_MARIADB_PASSWORD": mariadb.password}
+    refused = subprocess.run(
+        [*command, *rest], env=environment, capture_output=True, text=True, check=False, timeout=DEADLINE_S
+    )
+    assert refused.returncode == 1
+    *_, error, hint = refused.stderr.splitlines()
+    assert error.startswith("error[states_contradict]: ")
+    healing = f"freshet source workload --keyspace {topic.keyspace} --new-epoch"
+    assert hint == f"hint: stop every other publisher of the shard, then: {healing}"
+
+    with subprocess.Popen([*command, "--new-epoch", *rest], env=environment, stderr=subprocess.DEVNULL) as process:
+        catalog.create_table("d.after")
+        deadline = time.monotonic() + DEADLINE_S
+        while len(topic.epochs()) < 2 or topic.position() < event_id_of(catalog.position()[0]):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+        process.terminate()
+        assert process.wait(30) == 0
+    assert topic.epochs() == ["first_start", "states_contradict"]
+    _agrees(topic.folded(), catalog)
+
+
+def test_a_new_epoch_that_is_asked_for_starts_once(
+    new_session: Callable[[], WorkloadCatalog], server: ConnectionSettings, database: str, topic: Topic
+) -> None:
+    """``--new-epoch`` voids what was published and publishes everything; the source goes on in that epoch."""
+    catalog = new_session()
+    catalog.create_schema()
+    catalog.create_table("d.t")
+    with running(WorkloadSource(server, database), topic):
+        topic.await_end(catalog)
+    with running(WorkloadSource(server, database, new_epoch=True), topic):
+        catalog.create_table("d.u")
+        topic.await_end(catalog)
+    with running(WorkloadSource(server, database), topic):
+        topic.await_end(catalog)
+    assert topic.epochs() == ["first_start", "asked_for"]
+    _agrees(topic.folded(), catalog)

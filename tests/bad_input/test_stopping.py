@@ -1,0 +1,131 @@
+"""SIGTERM while Kafka is away: our processes end in a few seconds, in order, and lose nothing that was acknowledged."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from freshet.local.mariadb import MariaDBAddress
+from stream.sources.mariadb.connection import ConnectionSettings
+from stream.sources.workload.traffic import Traffic
+from tests.bad_input.running import source_arguments
+from tests.consumers.consuming import until
+
+STOP_S_MAX = 7.0
+"""The longest single question to a broker takes five seconds."""
+AWAY_S = 2.5
+"""So long that a batch is on its way to nowhere, and shorter than any time-out."""
+
+
+class Running:
+    """One `freshet` process and its log."""
+
+    def __init__(self, name: str, arguments: list[str], directory: Path) -> None:
+        self.name = name
+        self.log = directory / f"{name}.log"
+        with self.log.open("wb") as log:
+            command = [sys.executable, "-m", "freshet", "--log-format", "json", *arguments]
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def says(self, what: str) -> bool:
+        """Whether ``what`` is in the log; fails if the process has ended."""
+        assert self.process.poll() is None, self.log.read_text()
+        return what in self.log.read_text()
+
+
+@contextmanager
+def all_running(
+    bootstrap: str, mariadb: MariaDBAddress, database: str, keyspace: str, directory: Path
+) -> Iterator[list[Running]]:
+    """Both sources and a consumer of what they publish."""
+    catalog = f"{keyspace}_catalog"
+    login = ["--host", mariadb.host, "--port", str(mariadb.port), "--user", mariadb.user, "--bootstrap", bootstrap]
+    commands = {
+        "source mariadb": source_arguments(bootstrap, mariadb, database, keyspace),
+        "source workload": ["source", "workload", "--keyspace", catalog, "--database", database, *login],
+        "consume": [
+            *("consume", "--keyspace", keyspace, "--keyspace", catalog, "--bootstrap", bootstrap),
+            *("--data-dir", str(directory / "data"), "--group", keyspace),
+        ],
+    }
+    with ExitStack() as stack:
+        running = [Running(name, arguments, directory) for name, arguments in commands.items()]
+        for each in running:
+            stack.callback(each.process.wait)
+            stack.callback(each.process.kill)
+        yield running
+
+
+def stopped(running: list[Running]) -> dict[str, float]:
+    """Sends SIGTERM to all; name → seconds until it had ended, exit code 0 and no traceback."""
+    took: dict[str, float] = {}
+
+    def wait(each: Running) -> None:
+        each.process.wait()
+        took[each.name] = time.monotonic() - began
+
+    began = time.monotonic()
+    threads = [threading.Thread(target=wait, args=(each,)) for each in running]
+    for thread, each in zip(threads, running, strict=True):
+        thread.start()
+        each.process.send_signal(signal.SIGTERM)
+    for thread in threads:
+        thread.join(60)
+    for each in running:
+        assert each.process.poll() == 0, each.log.read_text()
+        assert "Traceback" not in each.log.read_text()
+    print(took)
+    return took
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["killed", "paused"])
+def test_everything_stops_soon_while_kafka_is_away(
+    how: str,
+    new_kafka: Callable[..., Any],
+    mariadb: MariaDBAddress,
+    database: str,
+    keyspace_name: str,
+    tmp_path: Path,
+) -> None:
+    """No transaction is waited for that nobody answers, and none is aborted: what is open is left as in a crash."""
+    server = new_kafka()
+    settings = ConnectionSettings(mariadb.host, mariadb.port, mariadb.user, mariadb.password)
+    with all_running(server.bootstrap, mariadb, database, keyspace_name, tmp_path) as running:
+        for each in running:
+            until(lambda e=each: e.says('"event": "ready"'), f"{each.name} is ready")  # type: ignore[misc]
+        with Traffic(settings, database, seed=1, tables=3, rate=50, workers=2):
+            time.sleep(1)
+            if how == "killed":
+                server.kill()
+            else:
+                os.kill(server.pid, signal.SIGSTOP)
+            time.sleep(AWAY_S)  # the instant at which they are asked to stop is what is tested
+            took = stopped(running)
+        if how == "paused":
+            os.kill(server.pid, signal.SIGCONT)
+    assert max(took.values()) < STOP_S_MAX, took
+
+
+def test_everything_stops_soon_if_kafka_was_never_there(
+    new_kafka: Callable[..., Any], mariadb: MariaDBAddress, database: str, keyspace_name: str, tmp_path: Path
+) -> None:
+    """A process that waits for its broker at start can be stopped like any other."""
+    server = new_kafka()
+    bootstrap = server.bootstrap
+    server.kill()
+    with all_running(bootstrap, mariadb, database, keyspace_name, tmp_path) as running:
+        for each in running:
+            until(lambda e=each: e.says("kafka_unreachable"), f"{each.name} says so")  # type: ignore[misc]
+        took = stopped(running)
+    assert max(took.values()) < STOP_S_MAX, took
