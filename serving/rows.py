@@ -79,7 +79,14 @@ class RowReads:
         deadline = monotonic() + demand.max_wait_ms / 1000
         for last in (False, True):
             described = await self._tables.get(space, name)
-            question = Question(space, described, parse_row_key(described, pk), demand, options, deadline)
+            try:
+                key = parse_row_key(described, pk)
+            except ReadError:
+                if last or not self._tables.is_old(space, name):
+                    raise
+                await self._renew(space, [name])
+                continue
+            question = Question(space, described, key, demand, options, deadline)
             answer = self._settle(question, *await self._ask(question))
             outcome = (await self._from_source([answer]))[0] if isinstance(answer, Miss) else answer
             if isinstance(outcome, Answered):
@@ -123,11 +130,13 @@ class RowReads:
         for index in indexes:
             table, pk = wanted[index]
             try:
-                described = await self._tables.get(space, space.full_name(table))
+                name = space.full_name(table)
+                described = await self._tables.get(space, name)
                 key = parse_row_key(described, pk)
                 questions[index] = Question(space, described, key, demand, NO_OPTIONS, deadline)
             except ReadError as error:
-                outcomes[index] = error
+                doubted = error.code == "bad_key" and self._tables.is_old(space, name)
+                outcomes[index] = SchemaChanged(name) if doubted else error
         rows = await self._ask_many(space, questions, demand)
         misses: dict[int, Miss] = {}
         for index, question in questions.items():

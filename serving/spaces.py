@@ -18,6 +18,8 @@ from stream.keys import Layout
 from tokens import Vector
 
 TABLES_MAX = 10_000
+DOUBTED_AFTER_S = 1.0
+"""A description older than this is asked for again before a key is refused by it; younger, so is every wrong key."""
 _NOTHING_DEMANDED = str(Vector())
 
 
@@ -112,6 +114,11 @@ class Tables:
             # Nobody can be asked: a key in a form that was right is looked up under that key, or not found there.
             return known[1]
         return self._keep(space, name, found)
+
+    def is_old(self, space: RowSpace, name: str) -> bool:
+        """Whether the table was described so long ago that a key which doesn't fit is a reason to ask again."""
+        known = self._known.get((space.name, name))
+        return known is not None and known[0] - self._keep_s + DOUBTED_AFTER_S < self._clock()
 
     async def renew(self, space: RowSpace, name: str) -> None:
         """Has the source describe the table: an owner may not have folded yet that it was altered. Raises as `get`."""

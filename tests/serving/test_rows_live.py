@@ -14,6 +14,7 @@ import pytest
 
 from freshet.local.mariadb import MariaDBAddress, MariaDBServer
 from serving.client import HistoryLost, Row, Session
+from serving.spaces import DOUBTED_AFTER_S
 from serving.wire import BadRequest, Unavailable, UnknownThing
 from tests.serving.stack import ServingStack, eventually
 from tokens import EventToken, Position, Vector
@@ -406,6 +407,22 @@ def test_a_changed_primary_key_is_noticed(stack: ServingStack, session: Session)
         return row.value is not None and row.value["a"] == 1
 
     eventually(reread, what="the new key")
+
+
+def test_a_key_of_a_new_shape_is_tried_on_the_table_as_it_is_now(stack: ServingStack) -> None:
+    """A front that still knows the old key doesn't refuse the new one, alone or in a batch."""
+    tables = ("widened", "widened_too")
+    for table in tables:
+        stack.run(f"CREATE TABLE {table} (id INT PRIMARY KEY, b INT NOT NULL)", f"INSERT INTO {table} VALUES (1, 2)")
+        assert stack.get(f"/v1/rows/{stack.keyspace}/{table}/1").status_code == httpx.codes.OK
+    described_at = time.monotonic()
+    for table in tables:
+        stack.run(f"ALTER TABLE {table} DROP PRIMARY KEY, ADD PRIMARY KEY (b, id)")
+    eventually(lambda: time.monotonic() - described_at > DOUBTED_AFTER_S, what="an old description")
+    assert stack.get(f"/v1/rows/{stack.keyspace}/widened/2,1").json()["row"] == {"id": 1, "b": 2}
+    keys = [{"table": "widened_too", "pk": "2,1"}, {"table": "widened_too", "pk": "7"}]
+    answer = httpx.post(f"{stack.url}/v1/rows/{stack.keyspace}:batch", json={"keys": keys}, timeout=40).json()
+    assert [each.get("row") or each["code"] for each in answer["rows"]] == [{"id": 1, "b": 2}, "bad_key"]
 
 
 def test_a_key_that_now_means_another_row_is_never_answered_by_the_old_one(
