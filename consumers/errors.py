@@ -89,7 +89,7 @@ def translate(error: BaseException, place: str) -> StoreError:
         )
     if "Too many open files" in text or "Cannot allocate memory" in text:
         return StoreError(f"{place}: {text}", hint="raise the process's limits (ulimit -n)", code="store_resources")
-    if "already closed" in text:
+    if "already closed" in text or "mutably borrowed" in text:
         return StoreError(
             f"{place}: the store is closed", hint="the partition moved or the process stops", code="store_closed"
         )

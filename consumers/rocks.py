@@ -148,27 +148,30 @@ class Rocks:
         """The value of ``key``, checksum verified."""
         try:
             value: bytes | None = self._db.get(key)
-        except DbClosedError:
-            with self._swap:
-                db = self._db
-            try:
-                value = db.get(key)
-            except Exception as error:
-                raise self._failed(error) from error
         except Exception as error:
-            raise translate(error, str(self.path)) from error
+            if not _is_closed(error):
+                raise translate(error, str(self.path)) from error
+            try:
+                value = self._settled().get(key)
+            except Exception as again:
+                raise self._failed(again) from again
         return value
+
+    def _settled(self) -> Rdict:
+        """The database, after waiting for one who opens it again."""
+        with self._swap:
+            return self._db
 
     def _failed(self, error: Exception) -> StoreError:
         closed_by = self._closed_by
-        if closed_by is not None and isinstance(error, DbClosedError):
+        if closed_by is not None and _is_closed(error):
             return translate(closed_by, str(self.path))
         return translate(error, str(self.path))
 
     def scan(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Pairs with start ≤ key (< end) in key order, as of the moment of the call."""
         try:
-            snapshot = self._db.snapshot()
+            snapshot = self._settled().snapshot()
         except Exception as error:
             raise self._failed(error) from error
         return _scan(snapshot, start, end, str(self.path))
@@ -200,7 +203,7 @@ class Rocks:
     def checkpoint(self, path: Path) -> None:
         """A copy (hard links) of the store as of now at ``path``, which must not exist."""
         try:
-            Checkpoint(self._db).create_checkpoint(str(path))
+            Checkpoint(self._settled()).create_checkpoint(str(path))
         except Exception as error:
             raise translate(error, str(path)) from error
 
@@ -224,8 +227,8 @@ class Rocks:
     def property(self, name: str) -> int:
         """An integer property such as ``rocksdb.estimate-num-keys``; 0 if there is none."""
         try:
-            return int(self._db.property_int_value(name) or 0)
-        except (DbClosedError, ValueError, TypeError):
+            return int(self._settled().property_int_value(name) or 0)
+        except (DbClosedError, RuntimeError, ValueError, TypeError):
             return 0
 
     def close(self) -> None:
@@ -236,6 +239,11 @@ class Rocks:
             return
         except Exception as error:
             raise translate(error, str(self.path)) from error
+
+
+def _is_closed(error: Exception) -> bool:
+    """Whether it says that the database is closed, or (rocksdict's other thread borrows it) being closed."""
+    return isinstance(error, DbClosedError) or (isinstance(error, RuntimeError) and "borrowed" in str(error))
 
 
 def _build(entries: Mapping[bytes, bytes], path: Path) -> int:

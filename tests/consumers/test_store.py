@@ -7,6 +7,7 @@ import resource
 import shutil
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumers.errors import DiskFullError, RebuildNeededError, StoreCorruptError, StoreLockedError, StoreNewerError
+from consumers.errors import (
+    DiskFullError,
+    RebuildNeededError,
+    StoreCorruptError,
+    StoreError,
+    StoreLockedError,
+    StoreNewerError,
+)
 from consumers.manifest import MANIFEST_NAME, read_manifest, write_manifest
 from consumers.partitions import check_range, open_store
 from consumers.state import FOLD_VERSION, Changes, Head, Lineage, Void, head_entries
@@ -368,3 +376,31 @@ def test_a_damaged_manifest_is_corruption(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(StoreCorruptError, match="no manifest"):
         open_at(tmp_path)
+
+
+def test_readers_are_answered_while_the_database_is_opened_again(tmp_path: Path) -> None:
+    """After an error of the disk the writer closes and opens it: who reads meanwhile waits, and meets no damage."""
+    store = open_at(tmp_path)
+    store.apply(change(1, {key(1): b"one"}))
+    store.commit()
+    over = threading.Event()
+    found: Counter[object] = Counter()
+
+    def read() -> None:
+        while not over.is_set():
+            try:
+                found[store.get(key(1))] += 1
+            except StoreError as error:
+                found[error.code] += 1
+
+    readers = [threading.Thread(target=read) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    for _ in range(20):
+        store._rocks.reopen()
+    over.set()
+    for reader in readers:
+        reader.join()
+    assert set(found) == {b"one"}
+    assert store.broken is None
+    store.close()
