@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64decode, urlsafe_b64encode
 from binascii import Error as Base64Error
 from collections.abc import Iterator, Mapping
@@ -16,6 +17,9 @@ from tokens.position import Order, Position
 
 PREFIX = "v1."
 CACHED_TEXT_MAX = 1024
+_FORMAT = re.compile(r"(v[0-9]{1,4})\.")
+
+_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Component(NamedTuple):
@@ -141,7 +145,7 @@ class Vector:
         text = self._text
         if text is None:
             rows = [[shard, epoch, str(position)] for shard, (epoch, position) in self._components.items()]
-            body = json.dumps(rows, separators=(",", ":")).encode("ascii")
+            body = _json(rows).encode("ascii")
             text = self._text = PREFIX + urlsafe_b64encode(body).rstrip(b"=").decode("ascii")
         return text
 
@@ -172,6 +176,12 @@ def _parse(text: str) -> Vector:
     if not text.startswith(PREFIX):
         if text.startswith("time="):
             return Vector.of_event(EventToken.parse(text))
+        other = _FORMAT.match(text)
+        if other is not None:
+            raise TokenError(
+                f"the token is of format {other[1]}, this version reads {PREFIX[:-1]}",
+                hint="a newer Freshet wrote it: ask that one, or begin without a token",
+            )
         raise TokenError(
             f"{shown(text)} is no token of ours", hint="send back the token of an earlier answer, unchanged"
         )

@@ -1,0 +1,144 @@
+"""What others keep of ours (tokens, dead letters, announcements, frames) reads the same for ever, or is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from consumers.owner_client import OwnerClient
+from consumers.protocol import VERSION, Hello, OwnerError, decode_request, encode_frame
+from serving.errors import ReadError
+from serving.query import QueryLimits, demand_of
+from stream.dead_letters import DeadLetter, _letter
+from stream.locations import Announcement, LocationsReader
+from tests.consumers.owning import Owner
+from tokens import EventToken, Position, TokenError, Vector
+
+SESSION_TOKEN = (
+    "v1.W1siaGl2ZS8wIiwzLCJIaXZlRXZlbnQvMTkwIl0sWyJzaG9wLzAiLDEsIk1hcmlhREIvMC0xLTUsMS0yLTkiXV0",
+    Vector({"shop/0": (1, Position.parse("MariaDB/0-1-5,1-2-9")), "hive/0": (3, Position.parse("HiveEvent/190"))}),
+)
+EVENT_TOKEN = (
+    "time=1700000000;shard=shop/0;epoch=2;position=MariaDB/0-1-5",
+    EventToken(1_700_000_000, "shop/0", Position.parse("MariaDB/0-1-5"), epoch=2),
+)
+NEWER_TOKEN = "v2." + SESSION_TOKEN[0].removeprefix("v1.")
+LETTER_HEADERS = [
+    ("code", b"truncated"),
+    ("reason", b"the body ends in field keys"),
+    ("topic", b"freshet.shop.events"),
+    ("partition", b"2"),
+    ("offset", b"41"),
+    ("size", b"20971520"),
+]
+LETTER = DeadLetter("freshet.shop.events", 2, 41, "truncated", "the body ends in field keys", b"\xc3\x01x", 20_971_520)
+ANNOUNCEMENT = (
+    b'{"keyspace":"shop","partition":3,"address":"127.0.0.1:9100","instance":"a-7","layout":"xxh3_64;partitions=4",'
+    b'"topic_id":"t","started_at":1700000000,"positions":{"shop/0":"MariaDB/0-1-5"},"gone":false}'
+)
+ANNOUNCED = Announcement(
+    keyspace="shop",
+    partition=3,
+    address="127.0.0.1:9100",
+    instance="a-7",
+    layout="xxh3_64;partitions=4",
+    topic_id="t",
+    started_at=1_700_000_000,
+    positions={"shop/0": "MariaDB/0-1-5"},
+)
+HELLO = b"\x00\x00\x00\n\x94\xa5hello\x01\x01\xa0"
+
+
+class Record:
+    """A record as Kafka's client gives it."""
+
+    def __init__(self, key: bytes, value: bytes, headers: list[tuple[str, bytes]] | None = None) -> None:
+        self._parts = key, value, headers
+
+    def key(self) -> bytes:
+        return self._parts[0]
+
+    def value(self) -> bytes:
+        return self._parts[1]
+
+    def headers(self) -> list[tuple[str, bytes]] | None:
+        return self._parts[2]
+
+    def offset(self) -> int:
+        return 0
+
+
+def test_tokens_that_were_given_out_once_read_the_same() -> None:
+    """A session that was put aside goes on with what it had seen; what is printed today is the same text."""
+    text, vector = SESSION_TOKEN
+    assert (Vector.parse(text), str(vector)) == (vector, text)
+    text, token = EVENT_TOKEN
+    assert (EventToken.parse(text), str(token)) == (token, text)
+
+
+def test_a_token_of_a_newer_format_is_refused_by_its_number() -> None:
+    """It is not called damaged: the hint says what to do."""
+    with pytest.raises(TokenError, match="format v2") as refused:
+        Vector.parse(NEWER_TOKEN)
+    assert refused.value.code == "bad_token"
+    assert "newer Freshet" in refused.value.hint
+    with pytest.raises(ReadError, match="format v2") as told:
+        demand_of(NEWER_TOKEN, None, QueryLimits())
+    assert told.value.status == 400
+    assert "newer Freshet" in told.value.hint
+
+
+@pytest.mark.parametrize("more", [[], [("later", b"a header of a newer version")]])
+def test_a_dead_letter_that_was_kept_once_reads_the_same(more: list[tuple[str, bytes]]) -> None:
+    """Letters outlive the version that wrote them; what a newer one adds is passed over."""
+    message: Any = Record(b"freshet.shop.events/2/41", b"\xc3\x01x", [*LETTER_HEADERS, *more])
+    assert _letter(message) == LETTER
+
+
+@pytest.mark.parametrize("more", [{}, {"zone": "b"}])
+def test_an_announcement_that_was_kept_once_reads_the_same(more: dict[str, str]) -> None:
+    """Old and new processes find each other's owners while they are replaced one by one."""
+    value = msgspec.json.encode(msgspec.json.decode(ANNOUNCEMENT) | more) if more else ANNOUNCEMENT
+    reader = LocationsReader("127.0.0.1:1")
+    message: Any = Record(b"shop/3", value)
+    reader._learn([message])
+    assert reader.owner_of("shop", 3) == ANNOUNCED
+    assert msgspec.json.encode(ANNOUNCED) == ANNOUNCEMENT
+
+
+def test_the_first_frame_of_the_owner_protocol_is_the_same_for_ever() -> None:
+    """Whatever is spoken after it: without it nobody could be told that versions differ."""
+    assert encode_frame(Hello(1, token="")) == HELLO
+    assert decode_request(HELLO[4:]) == Hello(1, 1, "")
+
+
+@pytest.mark.parametrize("version", [0, VERSION + 1])
+def test_another_version_of_the_owner_protocol_is_refused_by_its_code(tmp_path: Path, version: int) -> None:
+    """One line and a hint; the owner goes on to serve those that it understands."""
+    owner = Owner(tmp_path)
+
+    async def main() -> None:
+        host, port = await owner.server.start()
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(encode_frame(Hello(7, version, "")))
+        size = int.from_bytes(await reader.readexactly(4), "big")
+        answer = msgspec.msgpack.decode(await reader.readexactly(size))
+        assert answer[:3] == ["failure", 7, "version_mismatch"]
+        assert f"version {version}" in answer[3]
+        assert answer[4]
+        writer.close()
+        client = OwnerClient(f"{host}:{port}")
+        try:
+            assert await client.get("shop", 0, [], "", 0) == []
+        except OwnerError as error:
+            pytest.fail(f"{error.code}: {error}")
+        finally:
+            await client.close()
+            await owner.server.stop()
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+    owner.partition.store.close(commit=False)
