@@ -25,6 +25,7 @@ from consumers.entry import (
     encode_transaction_tags,
 )
 from consumers.state import EVERY_TABLE, Changes, DeadLetter, Head, Lineage, PartitionState, Void
+from stream.codec import ROW_FRAME_HEADER
 from stream.single import read_long, read_single, single_prefix
 from tokens import Order, Position, TokenError
 
@@ -67,7 +68,8 @@ def fold_singles(head: Head, records: Sequence[Record], at: int) -> tuple[Change
 
     Only what the fast path may take: one shard, its ordinals rising. The first record that is anything else ends it.
     """
-    if len(head.lineages) != 1:
+    value = records[at][1]
+    if value is None or not value.startswith(ROW_FRAME_HEADER) or len(head.lineages) != 1:
         return None
     [(shard, lineage)] = head.lineages.items()
     prefix, tag = single_prefix(shard, lineage.epoch), f"{shard}\0{lineage.epoch}\0".encode()

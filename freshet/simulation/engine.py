@@ -9,9 +9,10 @@ from __future__ import annotations
 import gc
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from time import process_time
 from typing import Protocol
@@ -24,8 +25,8 @@ History = list[Op]
 Cell = tuple[str, str]
 """(fault, state that it met)."""
 
-FROZEN_AFTER = 64
-"""Histories after which what lives on is taken out of the garbage collector's way."""
+COLLECTED_EVERY = 64
+"""Histories between two collections of garbage. A history leaves next to none (`Run.close`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,10 @@ class Outcome:
     answers: Counter[str] = field(default_factory=Counter)
     """Answers and their kind, to see that a world does something."""
     trace: list[str] = field(default_factory=list)
+
+    def complain(self, rule: str, what: str) -> None:
+        """Takes note of a violation."""
+        self.violations.append(Violation(rule, what))
 
 
 class World(Protocol):
@@ -70,6 +75,9 @@ class Run(Protocol):
 
     def finish(self) -> None:
         """Quiet: the rules of the whole are checked."""
+
+    def close(self) -> None:
+        """Lets go of what refers to itself: the next history has its memory, without a garbage collection."""
 
 
 @dataclass(slots=True)
@@ -138,14 +146,30 @@ def shape(ops: Sequence[Op], fields: int) -> tuple[int, ...]:
 
 def play(run: Run, ops: Sequence[Op], known: Mapping[str, Callable[..., None]]) -> Outcome:
     """Runs the ops, and then until it is quiet. Stops at the first violation."""
-    for op in ops:
-        if op[0] == "world":
-            continue
-        known[str(op[0])](run, *op[1:])
-        if run.outcome.violations:
-            return run.outcome
-    run.finish()
-    return run.outcome
+    outcome = run.outcome
+    try:
+        for name, *numbers in ops:
+            if name == "world":
+                continue
+            known[name](run, *numbers)  # type: ignore[index]
+            if outcome.violations:
+                return outcome
+        run.finish()
+        return outcome
+    finally:
+        run.close()
+
+
+@contextmanager
+def _few_collections() -> Iterator[Callable[[], int]]:
+    """No garbage collection but where the given function is called: of what came to be since the last one."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield partial(gc.collect, 0)
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def run_many(
@@ -158,18 +182,19 @@ def run_many(
     """Runs histories until one fails. ``during`` is entered around all of them (a mutation)."""
     report = Report(world.name, seed)
     started = process_time()
-    with during or nullcontext(), remembering():
+    with during or nullcontext(), remembering(), _few_collections() as collect:
         for number in numbers:
             ops = history_of(world, seed, number)
             outcome = run_one(world, ops)
             report.histories += 1
-            report.met.update(outcome.met)
-            report.answers.update(outcome.answers)
+            for cell, times in outcome.met.items():
+                report.met[cell] += times
+            for answer, times in outcome.answers.items():
+                report.answers[answer] += times
             if outcome.violations:
                 report.failure = Failure(world.name, seed, number, ops, outcome.violations[0])
                 break
-            if report.histories == FROZEN_AFTER:
-                gc.collect()
-                gc.freeze()
+            if not report.histories % COLLECTED_EVERY:
+                collect()
     report.seconds = process_time() - started
     return report

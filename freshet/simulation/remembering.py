@@ -13,11 +13,14 @@ from functools import lru_cache
 from typing import Any, Final
 
 from consumers import answering, fold, store
-from consumers.state import Changes, PartitionState
+from consumers.state import Changes, Lineage, PartitionState, Void
 from stream import batch, codec, records
 
 MESSAGES_MAX: Final = 32_768
 FOLDS_MAX: Final = 4_096
+KEPT_MAX: Final = 8_192
+NESTED: Final = frozenset({"RowFrame", "SourceState", "CommitTxn", "AbortTxn", "TableSchema"})
+"""Records with lists in them; the fields of the others are values."""
 PLAIN: Final = 2
 """The version of `marshal` in which equal records of one kind are equal bytes."""
 
@@ -53,9 +56,20 @@ def _encoded(name: str, written: bytes) -> bytes:
     return codec.encode(name, marshal.loads(written))
 
 
+_flat: dict[tuple[Any, ...], bytes] = {}
+
+
 def _encode(name: str, record: Any) -> bytes:
     if not isinstance(record, _Remembered):
-        return _encoded(name, marshal.dumps(record, PLAIN))
+        if name in NESTED:
+            return _encoded(name, marshal.dumps(record, PLAIN))
+        key = (name, *record.values())
+        found = _flat.get(key)
+        if found is None:
+            if len(_flat) >= MESSAGES_MAX:
+                _flat.clear()
+            found = _flat[key] = codec.encode(name, record)
+        return found
     if not record.encoded:
         record.encoded = codec.encode(name, record)
     return record.encoded
@@ -103,7 +117,27 @@ def _folding(
         yield changes
     if len(_folds) >= FOLDS_MAX:
         _folds.clear()
-    _folds[key] = tuple(looked.items()), done
+    _folds[key] = tuple(looked.items()), _together(done)
+
+
+def _together(done: list[Changes]) -> list[Changes]:
+    """The same in one step, unless there are dead letters, which belong to a message each."""
+    if len(done) < 2 or any(changes.dead for changes in done):
+        return done
+    entries: dict[bytes, bytes] = {}
+    lineages: dict[str, Lineage] = {}
+    voids: dict[tuple[str, str], Void] = {}
+    layout = ""
+    for changes in done:
+        entries.update(changes.entries)
+        lineages.update(changes.lineages)
+        voids.update(changes.voids)
+        layout = changes.layout or layout
+    messages = sum(changes.messages for changes in done)
+    return [Changes(done[-1].offset, entries, lineages, voids, layout, (), messages)]
+
+
+_demand_of = lru_cache(maxsize=1_024)(answering.demand_of)
 
 
 class Kept:
@@ -120,6 +154,8 @@ class Kept:
     def put(self, key: Hashable, made: object) -> None:
         """Keeps it."""
         if self.on:
+            if len(self._made) >= KEPT_MAX:
+                self._made.clear()
             self._made[key] = made
 
     def clear(self) -> None:
@@ -133,13 +169,20 @@ kept: Final = Kept()
 def forget() -> None:
     """The code under test is another one from now on."""
     _folds.clear()
+    _demand_of.cache_clear()
     kept.clear()
 
 
 @contextmanager
 def remembering() -> Iterator[None]:
     """Publishers, the fold and the owners' answers use what is remembered."""
-    ours: dict[str, Any] = {"decode": decoded, "check": _check, "encode": _encode, "fold_messages": _fold_messages}
+    ours: dict[str, Any] = {
+        "decode": decoded,
+        "check": _check,
+        "encode": _encode,
+        "fold_messages": _fold_messages,
+        "demand_of": _demand_of,
+    }
     patched = [(module.__dict__, {name: ours[name] for name in ours if name in vars(module)}) for module in _MODULES]
     before = [(scope, {name: scope[name] for name in names}) for scope, names in patched]
     for scope, names in patched:

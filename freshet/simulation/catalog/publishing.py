@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from freshet.simulation.catalog.source import Metastore, Snapshot
-from freshet.simulation.remembering import decoded
+from freshet.simulation.remembering import decoded, kept
 from freshet.simulation.rows.publishing import Ending, PublisherDied, Topic, collect
-from stream.batch import Framer, Limits
-from stream.events import Change, SourceTransaction, TableImage
+from stream.batch import Batch, Framer, Limits
+from stream.events import Change, OpenTransaction, ResumePoint, SourceTransaction, TableImage
 from stream.resume import resume_point
 from stream.sources.workload.events import WorkloadTranslator, bootstrap, names
 from stream.sources.workload.log import event_id_of
@@ -23,6 +23,16 @@ LIMITS: Final = (
 )
 """Batches of some events; of one: then a CREATE is split, and the map of open transactions is told by deltas; some
 images too large to be published."""
+
+
+class First(NamedTuple):
+    """What the first run of a publisher came to that ended well: a function of all that has happened before it."""
+
+    read: int
+    batches: list[Batch]
+    resume: ResumePoint
+    timestamp_max: int
+    opened: list[OpenTransaction]
 
 
 class CatalogPublishing:
@@ -39,6 +49,8 @@ class CatalogPublishing:
         """The event at which everything there was was published."""
         self.epoch = 0
         self._endings: list[Ending] = []
+        self._written: list[Batch] | None = None
+        """Batches of a first run that is to be kept."""
 
     def die(self) -> None:
         """The process is killed."""
@@ -55,6 +67,31 @@ class CatalogPublishing:
 
         Of 0 events idle markers are published.
         """
+        first = self.framer is None and SHARD not in self.topic.states
+        if not (first and ending is Ending.WELL and kept.on) or self.store.cleaned:
+            return self._run(events, ending, at)
+        place = (self.topic.layout.partitions, id(self.limits), self.store.undoes, events, *self.store.story)
+        known: First | None = kept.get(place)
+        if known is None:
+            written: list[Batch] = []
+            self._written = written
+            read = self._run(events, ending, at)
+            self._written = None
+            assert self.framer is not None
+            assert self._translator is not None
+            opened = list(self._translator._open.values())
+            kept.put(place, First(read, written, self.framer.resume, self.framer._timestamp_max, opened))
+            return read
+        self.framer = Framer(SHARD, self.topic.layout, None, self.limits)
+        self.framer._at, self.framer._timestamp_max = known.resume.copy(), known.timestamp_max
+        self.framer._map_due = False
+        self._translator = WorkloadTranslator(self.store.pairs_of, known.opened)
+        self.began, self.epoch, self._next = self.store.end, known.resume.epoch, self.store.end
+        for batch in known.batches:
+            self.topic.commit(SHARD, batch)
+        return known.read
+
+    def _run(self, events: int, ending: Ending, at: int) -> int:
         try:
             self._ensure()
             self._endings = [Ending.WELL] * at + [ending] if ending in (Ending.LOST_ACK, Ending.NOT_DONE) else []
@@ -159,6 +196,8 @@ class CatalogPublishing:
         ending = self._endings.pop(0) if self._endings else Ending.WELL
         batch = framer.take()
         if ending is not Ending.NOT_DONE:
+            if self._written is not None:
+                self._written.append(batch)
             self.topic.commit(SHARD, batch)
         if ending is not Ending.WELL:
             raise PublisherDied

@@ -49,6 +49,8 @@ class Metastore:
         self.writer_of: dict[bytes, int] = {}
         """Image → the transaction that wrote it."""
         self.cleaned = False
+        self.story: list[tuple[Any, ...]] = []
+        """Everything that happened but the cleaner's work."""
         self._versions = 0
 
     @property
@@ -67,8 +69,10 @@ class Metastore:
     def _append(self, event_type: str, txn: int = 0, table_id: int = 0, image: bytes = b"", **fields: Any) -> int:
         event = len(self.log) + 1
         self.log.append(LogRow(event, 1_700_000_000 + event, event_type, txn, table_id, fields, image))
-        self.history.positions.append(position_of(event))
-        self.history.index_of[position_of(event)] = event
+        self.story.append((event_type, txn, table_id, image, *fields.values()))
+        position = position_of(event)
+        self.history.positions.append(position)
+        self.history.index_of[position] = event
         return event
 
     def _image(self) -> bytes:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Final, NamedTuple
 
 from consumers.protocol import FillTable
 from freshet.simulation.catalog.publishing import LIMITS, CatalogPublishing
 from freshet.simulation.catalog.shaping import OWNERS, READERS
 from freshet.simulation.catalog.source import OPEN, Metastore
-from freshet.simulation.engine import Outcome, Violation
+from freshet.simulation.engine import Outcome
 from freshet.simulation.rows.owning import OwnedPartition
 from freshet.simulation.rows.publishing import Topic
 from serving.spaces import Epochs
@@ -67,9 +68,14 @@ class Standing:
         self.replica = self.store.as_it_is()
         self.epochs = Epochs()
 
+    def close(self) -> None:
+        """See `engine.Run.close`."""
+        for owned in chain.from_iterable(self.owners):
+            owned.close()
+
     def complain(self, rule: str, what: str) -> None:
         """Takes note of a violation."""
-        self.outcome.violations.append(Violation(rule, what))
+        self.outcome.complain(rule, what)
 
     def say(self, text: str) -> None:
         """A line of the trace."""

@@ -67,6 +67,11 @@ class ProcessWorld:
         self.checkpoint: MemoryRocks | None = None
         self.reference = Reference(self.topic)
 
+    def close(self) -> None:
+        """See `engine.Run.close`."""
+        for owned in self.processes:
+            owned.close()
+
     def say(self, text: str) -> None:
         """A line of the trace."""
         if self.tracing:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
-from typing import Any, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 from consumers import answering
 from consumers.partitions import Partition
@@ -32,22 +33,26 @@ class Seen(NamedTuple):
     commit: int
 
 
+NOTHING_SEEN: Final = Vector()
+
+
+def _send(located: Callable[[], str], request: Request) -> tuple[int, bytes]:
+    """The front's answer to where the end of the log is: the only thing that a session asks by itself."""
+    del request
+    return 200, json.dumps({"token": located()}).encode()
+
+
 class Session:
     """A reader: the real client session, and beside it what it really saw."""
 
-    def __init__(self, number: int, located: Callable[[], str]) -> None:
+    def __init__(self, number: int, located: Callable[[], str], vector: Vector = NOTHING_SEEN) -> None:
         self.number = number
-        self._located = located
-        self.client = ClientSession(self._send, Vector())
+        self.client = ClientSession(partial(_send, located), vector)
         self.seen: dict[str, Seen] = {}
         self.unsure: set[str] = set()
         """Shards that it wrote to: the epoch of a write is the one that others name."""
         self.blurred: set[str] = set()
         """Shards of which it saw something while nobody could know that the history had changed."""
-
-    def _send(self, request: Request) -> tuple[int, bytes]:
-        del request
-        return 200, json.dumps({"token": self._located()}).encode()
 
     def saw(self, shard: str, history: int, index: int) -> None:
         """It saw, or wrote, commit ``index``."""

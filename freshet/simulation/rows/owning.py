@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -12,11 +13,17 @@ from consumers.partitions import Partition
 from consumers.state import META, OFFSET_KEY, Head, read_head
 from consumers.store import PartitionStore
 from freshet.simulation.rows.publishing import Topic
+from stream.keys import Layout
 
 OVERLAY_BYTES: Final = 1_600
 """Three fills: evictions happen."""
 _DIRECTORY: Final = Path("simulated")
 Record = tuple[int, bytes | None]
+
+
+@lru_cache
+def _manifest(number: int, partitions: int) -> Manifest:
+    return Manifest("s", number, "topic", str(Layout(partitions)))
 
 
 class OwnerCrash(Exception):
@@ -64,7 +71,7 @@ class OwnedPartition:
         self.topic = topic
         self.number = number
         self.rocks = rocks or MemoryRocks()
-        self.manifest = Manifest("s", number, "topic", str(topic.layout))
+        self.manifest = _manifest(number, topic.layout.partitions)
         self.start()
 
     def start(self) -> None:
@@ -77,6 +84,10 @@ class OwnedPartition:
             head = read_head((key, value) for key, value in self.rocks.data.items() if key.startswith(META))
         self.store: Any = PartitionStore(_DIRECTORY, self.manifest, rocks, head, cast("Any", None))
         self.overlay = Overlay(OVERLAY_BYTES)
+
+    def close(self) -> None:
+        """The process is gone for good; its store no longer refers to itself."""
+        self.store.state.lookup = _gone
 
     @property
     def partition(self) -> Partition:
@@ -96,9 +107,10 @@ class OwnedPartition:
     def fold(self, count: int, between: Callable[[], None] | None = None) -> int:
         """Folds up to ``count`` messages; ``between`` runs before the last one: its predecessors are half visible."""
         start = self.offset
-        if start == len(self.topic.partitions[self.number]):
+        messages = self.topic.partitions[self.number]
+        if start == len(messages):
             return 0
-        records = list(enumerate(self.topic.partitions[self.number][start : start + count], start))
+        records = list(enumerate(messages[start : start + count], start))
         self.topic.read_to[self.number] = max(self.topic.read_to[self.number], start + len(records))
         self.store.fold(_Interrupted(records, between) if between is not None else records)
         return len(records)
@@ -139,6 +151,10 @@ class OwnedPartition:
     def state(self) -> dict[bytes, bytes]:
         """The whole folded state."""
         return dict(self.store.items())
+
+
+def _gone(_: bytes) -> bytes | None:
+    raise OwnerCrash
 
 
 class _Interrupted(list[Record]):

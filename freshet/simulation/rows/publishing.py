@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
-from copy import copy
 from enum import IntEnum
 from operator import gt
 from types import SimpleNamespace
@@ -148,6 +147,12 @@ class Run(NamedTuple):
     progress: _Progress
 
 
+def _copied(progress: _Progress) -> _Progress:
+    made = _Progress.__new__(_Progress)
+    made.__dict__.update(progress.__dict__)  # what is in it is replaced, never changed
+    return made
+
+
 class Publishing:
     """A shard's publisher process, and the one after it."""
 
@@ -272,7 +277,7 @@ class Publishing:
             if place is not None:
                 assert self.framer is not None
                 assert self._progress is not None
-                made = Run(read, written, self.framer.resume, self.framer._timestamp_max, copy(self._progress))
+                made = Run(read, written, self.framer.resume, self.framer._timestamp_max, _copied(self._progress))
                 kept.put(place, made)
             return read
         if first:
@@ -281,7 +286,7 @@ class Publishing:
         assert self.framer is not None
         self.framer._at, self.framer._timestamp_max = known.resume.copy(), known.timestamp_max
         self.framer._map_due = False
-        self._progress, self._connected, self._transactions = copy(known.progress), True, None
+        self._progress, self._connected, self._transactions = _copied(known.progress), True, None
         for batch in known.batches:
             self._out(batch)
         return known.read
@@ -343,13 +348,10 @@ class Publishing:
     def _next(self) -> bool:
         progress = self._progress
         assert progress is not None
-        if self.source.history.index_of[progress.position] >= len(self.source.binlog) - 1:
+        at = self.source.history.index_of[progress.position]
+        if at >= len(self.source.binlog) - 1:
             return False
-        if self._transactions is None:
-            dump = cast("Any", SimpleNamespace(read=self.source.events_after(progress.position).__next__))
-            self._transactions = Reader(dump, CATALOG, progress.position).transactions()
-        transaction = next(self._transactions)
-        assert transaction is not None
+        transaction = self._transaction(progress.position, at)
         partly_out = bool(progress.partial_gtid)
         self._publish(progress.fitted(transaction) if partly_out else transaction)
         progress.position, progress.timestamp = transaction.position, transaction.timestamp
@@ -357,6 +359,21 @@ class Publishing:
             progress.partial_gtid = ""
             self._describe()
         return True
+
+    def _transaction(self, position: str, at: int) -> SourceTransaction:
+        """The one after commit ``at``. A reader between two transactions depends on nothing that was before."""
+        place = position, self.source.binlog[at + 1]
+        known: SourceTransaction | None = kept.get(place)
+        if known is not None:
+            self._transactions = None
+            return known
+        if self._transactions is None:
+            dump = cast("Any", SimpleNamespace(read=self.source.events_after(at).__next__))
+            self._transactions = Reader(dump, CATALOG, position).transactions()
+        transaction = next(self._transactions)
+        assert transaction is not None
+        kept.put(place, transaction)
+        return transaction
 
     def _publish(self, transaction: SourceTransaction) -> None:
         assert self.framer is not None

@@ -128,10 +128,11 @@ class ReadingOps(Standing):
         if isinstance(found, Question):
             self._remembers(found, front)
             self.outcome.answers["look-up: not servable"] += 1
-            self.say(
-                f"session {session} asks owner {owner} for {SLOTS[slot].key!r} at {shown(found.demand.vector)}:"
-                f" {found.row.freshness}, {found.row.why}"
-            )
+            if self.tracing:
+                self.say(
+                    f"session {session} asks owner {owner} for {SLOTS[slot].key!r} at {shown(found.demand.vector)}:"
+                    f" {found.row.freshness}, {found.row.why}"
+                )
             source = self.sources[slot // SLOTS_A_SHARD]
             reading = Reading(found, source.history.positions[source.engine])
             self.readings.append(reading)
@@ -193,8 +194,9 @@ class ReadingOps(Standing):
             self.met("lagging replica")
         reading.snapshot = source.read(slot, from_replica=from_replica)
         reading.lo, reading.hi = ("", "") if named or not reading.noted else (reading.noted, "later")
-        where = "replica" if from_replica else "primary"
-        self.say(f"  the front reads {SLOTS[slot].key!r} at the {where}, at {reading.snapshot.position}")
+        if self.tracing:
+            where = "replica" if from_replica else "primary"
+            self.say(f"  the front reads {SLOTS[slot].key!r} at the {where}, at {reading.snapshot.position}")
 
     def _give(self, reading: Reading) -> None:
         if reading in self.readings:
@@ -222,7 +224,8 @@ class ReadingOps(Standing):
         if accepted:
             self.judge.filled(fill)
         self.outcome.answers[f"fill {'accepted' if accepted else 'refused'}"] += 1
-        self.say(f"  a fill of {fill.request.key!r} read at {fill.request.lo} comes to its owner: {why}")
+        if self.tracing:
+            self.say(f"  a fill of {fill.request.key!r} read at {fill.request.lo} comes to its owner: {why}")
         return accepted, why
 
     def op_snap(self, number: int, how: int) -> None:

@@ -110,14 +110,13 @@ class RowWorld(Changing, ReadingOps):
             self.complain(RECOVERS, f"{SLOTS[slot].key!r} is still not servable at owner {owner} after a fill")
 
     def _reader_of_everything(self) -> Session:
-        reader = Session(9, self._located)
         vector = Vector(
             {
                 each.source.name: (max(each.epoch_start), Position.parse(each.source.history.positions[-1]))
                 for each in self.publishers
             }
         )
-        reader.client.adopt(str(vector))
+        reader = Session(9, self.located, vector)
         for each in self.publishers:
             reader.saw(each.source.name, each.source.history.number, each.source.history.end)
         return reader

@@ -7,6 +7,7 @@ where to go, never what should come of it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 from typing import Final
 
@@ -61,6 +62,7 @@ SPICE: Final[dict[str, tuple[int, Fields]]] = {
     "stray": (1, ("slot",)),
 }
 """Ops that a history has or has not."""
+KINDS: Final = BASE | SPICE
 _NAMED: Final = {
     "shard": 2,
     "session": SESSIONS,
@@ -77,10 +79,8 @@ def random_history(rng: Random) -> History:
     small = pick() < SMALL
     favourites = {name: int(pick() * bound) for name, bound in _NAMED.items()}
     favourites["seed"] = int(pick() * SEED)
-    kinds = dict(BASE)
     share = 0.1 + 0.5 * pick()
-    kinds.update({name: kind for name, kind in SPICE.items() if pick() < share})
-    names = list(kinds)
+    names = [*BASE, *[name for name in SPICE if pick() < share]]
     ops: History = [
         ("world", *(int(pick() < share) for share in (0.3, 0.2, 0.25)), rng.choice((0, 0, 1, 2)), int(small))
     ]
@@ -93,18 +93,18 @@ def random_history(rng: Random) -> History:
         ops[0] = (*ops[0][:4], 1, ops[0][5])  # batches so small that a transaction is split
     if motif in TWO_SHARDS:
         ops[0] = ("world", 0, 1, *ops[0][3:])
-    for number, name in enumerate(rng.choices(names, [kinds[name][0] for name in names], k=count)):
+    for number, name in enumerate(rng.choices(names, [KINDS[name][0] for name in names], k=count)):
         if number == at:
             ops += [(str(op[0]), *(_aimed(rng, field, favourites) for field in op[1:])) for op in motif]
-        fields = [_drawn(rng, field, favourites) for field in kinds[name][1]]
+        fields = [_drawn(pick, field, favourites) for field in KINDS[name][1]]
         ops.append(("publish" if name == "publish ending badly" else name, *fields))
     return ops
 
 
-def _drawn(rng: Random, field: str | int, favourites: dict[str, int]) -> int:
+def _drawn(pick: Callable[[], float], field: str | int, favourites: dict[str, int]) -> int:
     if isinstance(field, int):
-        return int(rng.random() * field)
-    return favourites[field] if rng.random() < 0.6 else int(rng.random() * _NAMED[field])
+        return int(pick() * field)
+    return favourites[field] if pick() < 0.6 else int(pick() * _NAMED[field])
 
 
 def _aimed(rng: Random, field: str | int, favourites: dict[str, int]) -> int:

@@ -127,7 +127,9 @@ class Source:
         self.domains = domains
         self.sequences = {0: 1}
         start = "MariaDB/0-1-1"
-        self.histories = [History(0, start)]
+        self.history = History(0, start)
+        """The current history, the last one of all."""
+        self.histories = [self.history]
         self.binlog: list[tuple[bytes, ...]] = [()]
         """Events of each commit, by index."""
         self.gtids = [""]
@@ -139,11 +141,6 @@ class Source:
         self.timestamps = [self.clock]
         for slot in range(self.first_slot, self.first_slot + 3):
             self.history.put(slot, 0, self._new_image())
-
-    @property
-    def history(self) -> History:
-        """The current history."""
-        return self.histories[-1]
 
     def _new_image(self) -> bytes:
         self.versions += 1
@@ -264,7 +261,7 @@ class Source:
 
     def restore(self, index: int, *, another: bool) -> None:
         """The server is restored to commit ``index`` (or ``another`` takes over there); what came after is lost."""
-        history = self.history.fork(index)
+        history = self.history = self.history.fork(index)
         self.histories.append(history)
         del self.binlog[index + 1 :], self.timestamps[index + 1 :], self.gtids[index + 1 :]
         reached = GtidPosition.parse(history.positions[-1]).domains
@@ -277,9 +274,9 @@ class Source:
         self.engine = index
         self.replica = min(self.replica, index)
 
-    def events_after(self, position: str) -> Iterator[bytes]:
-        """The binlog from a position on; ends where it ends now."""
-        at = self.history.index_of[position] + 1
+    def events_after(self, at: int) -> Iterator[bytes]:
+        """The binlog after commit ``at``; ends where it ends now."""
+        at += 1
         while at < len(self.binlog):
             yield from self.binlog[at]
             at += 1

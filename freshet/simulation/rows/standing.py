@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import chain
 from typing import Final
 
 from consumers import answering
-from freshet.simulation.engine import Outcome, Violation
+from freshet.simulation.engine import Outcome
 from freshet.simulation.rows.asking import Offer, Reading, Session
 from freshet.simulation.rows.judging import Judge
 from freshet.simulation.rows.owning import OwnedPartition
@@ -18,6 +20,10 @@ from stream.keys import Layout
 
 SHAPE: Final = 5
 """Integers in the first op."""
+
+
+def _located(owners: list[list[OwnedPartition]]) -> str:
+    return str(answering.watermarks(owners[0][0].partition))
 
 
 class Standing:
@@ -38,12 +44,13 @@ class Standing:
         count = self.topic.layout.partitions
         self.owners = [[OwnedPartition(self.topic, number) for number in range(count)] for _ in range(OWNERS)]
         self.fronts = [Epochs() for _ in range(FRONTS)]
+        self.located = partial(_located, self.owners)
+        self.sessions = [Session(number, self.located) for number in range(SESSIONS)]
         self.told: list[dict[str, int]] = [{} for _ in range(FRONTS)]
         """The highest epoch of each shard that an answer has told each front."""
-        self.sessions = [Session(number, self._located) for number in range(SESSIONS)]
         self.readings: list[Reading] = []
         self.offers: list[Offer] = []
-        self.judge = Judge(self.publishers, self.complain)
+        self.judge = Judge(self.publishers, outcome.complain)
         self.voidable: set[tuple[int, str]] = set()
         """(shard, table) whose rows may rightly be unknown to the cache."""
         self.strays: set[int] = set()
@@ -52,9 +59,14 @@ class Standing:
         self.blemished = False
         """The topic holds what no publisher of ours wrote."""
 
+    def close(self) -> None:
+        """See `engine.Run.close`."""
+        for owned in chain.from_iterable(self.owners):
+            owned.close()
+
     def complain(self, rule: str, what: str) -> None:
         """Takes note of a violation."""
-        self.outcome.violations.append(Violation(rule, what))
+        self.outcome.complain(rule, what)
 
     def say(self, text: str) -> None:
         """A line of the trace."""
@@ -67,9 +79,6 @@ class Standing:
         for state, holds in STATES.items():
             if holds(self):
                 met[fault, state] += 1
-
-    def _located(self) -> str:
-        return str(answering.watermarks(self.owners[0][0].partition))
 
     def _void(self, shard: int | None = None, *tables: str) -> None:
         for each in range(len(self.sources)) if shard is None else (shard,):
