@@ -62,6 +62,7 @@ def summary(findings: FaultFindings) -> str:
             f"seed                {findings.seed}",
             f"faults              {sum(findings.faults.values())}: {kinds}",
             f"disk under stores   {findings.disk}",
+            f"wall clocks         {findings.clocks}",
             f"commits in doubt    {findings.in_doubt} whose answer was lost had taken place",
             f"caught up           {findings.caught_up_s:.1f} s after the last fault",
             f"catalog recovered   {recovered} of {tables} tables, after quiet and one read",

@@ -126,7 +126,7 @@ class Stack:
         """Starts one of our processes."""
         role = self.roles[name]
         role.starts += 1
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1", **self.environment_of(name)}
         role.process = ServerProcess(
             name, role.command, log_file=self.directory / f"{name}.log", env=environment, cwd=self.directory
         )
@@ -170,6 +170,10 @@ class Stack:
     def config_of(self, role: str) -> Path:  # noqa: ARG002 - for stacks whose roles see the world differently
         """The settings file that one of our processes is started with."""
         return self.config
+
+    def environment_of(self, role: str) -> dict[str, str]:  # noqa: ARG002 - as above
+        """What one of our processes finds in its environment, more than this process has."""
+        return {}
 
     def _write_config(self) -> None:
         self.config.touch(mode=0o600)

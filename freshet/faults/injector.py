@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter
 from typing import Final
@@ -22,10 +22,11 @@ from typing import Final
 import structlog
 
 from freshet.demo.row_traffic import RowTraffic
-from freshet.faults.disk import FileSizeLimit, SmallDisk, open_files, set_limit
+from freshet.faults.disk import ERRORS, Disk, FailingDisk, open_files, set_limit
 from freshet.faults.network import BOTH, Link, Weather
-from freshet.faults.rig import FaultyStack
+from freshet.faults.rig import CONSUMERS, FaultyStack
 from freshet.faults.schedule import Fault
+from freshet.faults.wall_clock import STEPS_S
 from freshet.local.errors import LocalServerError
 
 log = structlog.get_logger(__name__)
@@ -37,6 +38,10 @@ LATENCY_S_MAX: Final = 0.4
 BYTES_PER_S: Final = (4_000, 200_000)
 CLOCK_SHIFTS_S: Final = {"forward": 3_600.0, "back": -30.0, "far_back": -86_400.0}
 GROWN_UP_S: Final = 12.0
+AFTERMATH_S: Final = 5.0
+"""So long after a fault a process may still end of it."""
+ALL_ERRORS_ABOVE: Final = 0.5
+"""Above this amount all operations of the disk fail, below it that share of them."""
 START_AGAIN_ATTEMPTS: Final = 5
 
 
@@ -50,8 +55,13 @@ class Ended:
 
     @property
     def is_clean(self) -> bool:
-        """It had no files left to open, said so in a line, and ended: what an operator has to mend."""
-        return f"{self.role} no_files" in self.during and "error[store_resources]" in self.tail
+        """It said in a line what an operator has to mend, and ended: no files left to open; a disk that fails when it
+        starts.
+        """
+        if f"{self.role} no_files" in self.during and "error[store_resources]" in self.tail:
+            return True
+        failing = any(f"disk {kind}" in self.during for kind in ERRORS)
+        return failing and self.role in CONSUMERS and "error[store_io]" in self.tail
 
 
 class Injector:
@@ -60,7 +70,7 @@ class Injector:
     def __init__(
         self,
         stack: FaultyStack,
-        disk: SmallDisk | FileSizeLimit,
+        disk: Disk,
         traffic: RowTraffic,
         seed: int,
         say: Callable[[str], None],
@@ -77,6 +87,7 @@ class Injector:
         self._watcher = threading.Thread(target=self._watch, name="faults-watch", daemon=True)
         self._down: set[str] = set()
         self._now: dict[str, str] = {}
+        self._lately: dict[str, float] = {}
         self._up_since: dict[str, float] = {}
         self._lock = threading.Lock()
         self._began = 0.0
@@ -103,9 +114,12 @@ class Injector:
             self._watcher.join()
 
     def _follow(self, timeline: Sequence[Fault]) -> None:
-        for fault in timeline:
-            if self._over.wait(max(self._began + fault.at_s - time.monotonic(), 0)):
+        for planned in timeline:
+            if self._over.wait(max(self._began + planned.at_s - time.monotonic(), 0)):
                 return
+            fault = self._possible(planned)
+            if fault is None:
+                continue
             self._say(fault.line(self._seed))
             self.met[f"{fault.target} {fault.kind}"] += 1
             self._now[fault.target] = fault.kind
@@ -115,7 +129,17 @@ class Injector:
             except (LocalServerError, OSError) as error:
                 self.errors.append(f"{fault.line(self._seed)}: {error}")
             finally:
+                self._lately[f"{fault.target} {fault.kind}"] = time.monotonic()
                 self._now.pop(fault.target, None)
+
+    def _possible(self, fault: Fault) -> Fault | None:
+        """What of ``fault`` can be done on this machine; None: nothing."""
+        if fault.target == "disk" and fault.kind in ERRORS and not isinstance(self._disk, FailingDisk):
+            return replace(fault, kind="full")
+        clocks = self._stack.clocks
+        if fault.target == "wall-clock" and (clocks is None or clocks.missing):
+            return None
+        return fault
 
     @contextlib.contextmanager
     def _fault(self, fault: Fault) -> Iterator[None]:
@@ -126,9 +150,9 @@ class Injector:
             elif fault.target in ("kafka", "mariadb"):
                 self._at_server(fault, undo)
             elif fault.target == "disk":
-                pid = self._pid("consume")
-                self._disk.fill(pid)
-                undo.callback(self._disk.free, pid)
+                self._at_disk(fault, undo)
+            elif fault.target == "wall-clock":
+                self._at_clocks(fault, undo)
             elif fault.target == "clock":
                 self._traffic.clock_shift_s = CLOCK_SHIFTS_S[fault.kind] * (0.5 + fault.amount)
                 undo.callback(setattr, self._traffic, "clock_shift_s", 0.0)
@@ -148,6 +172,26 @@ class Injector:
             return
         server.kill()
         undo.callback(_started_again, server.start)
+
+    def _at_disk(self, fault: Fault, undo: ExitStack) -> None:
+        if fault.kind in ERRORS and isinstance(self._disk, FailingDisk):
+            undo.callback(self._disk.mend)
+            self._disk.fail(fault.kind, 1.0 if fault.amount > ALL_ERRORS_ABOVE else max(fault.amount, 0.01))
+            return
+        pid = self._pid("consume")
+        self._disk.fill(pid)
+        undo.callback(self._disk.free, pid)
+
+    def _at_clocks(self, fault: Fault, undo: ExitStack) -> None:
+        """The amount says whose clock steps: everybody's, or that of one process."""
+        clocks, roles = self._stack.clocks, list(self._stack.roles)
+        assert clocks is not None
+        chosen = int(fault.amount * (len(roles) + 1))
+        stepping = roles[chosen - 1 : chosen] or roles
+        self._say(f"{'':>10} of {', '.join(stepping)}: {STEPS_S[fault.kind]:+.0f} s")
+        for role in stepping:
+            undo.callback(clocks.step, role, 0.0)
+            clocks.step(role, STEPS_S[fault.kind])
 
     def _at_role(self, fault: Fault, undo: ExitStack) -> None:
         role = fault.target
@@ -200,6 +244,8 @@ class Injector:
                     if role in self._down or process is None or process.running():
                         continue
                     active = {f"{target} {kind}" for target, kind in self._now.items()}
+                    since = time.monotonic() - AFTERMATH_S
+                    active.update(name for name, ended in dict(self._lately).items() if ended > since)
                     if process.pid in self._starved:  # it ends a while after it met the limit
                         active.add(f"{role} no_files")
                     during = tuple(sorted(active))

@@ -16,6 +16,7 @@ import tomli_w
 
 from freshet.demo.stack import CATALOG, ROWS, Stack
 from freshet.faults.network import Network
+from freshet.faults.wall_clock import WallClocks
 from freshet.local.kafka import KafkaServer
 from freshet.local.mariadb import MariaDBServer
 from freshet.local.process import free_ports
@@ -45,11 +46,14 @@ class FaultyStack(Stack):
         stores: Path,
         *,
         consumers: int = 1,
+        clocks: WallClocks | None = None,
         overrides: Mapping[str, object] | None = None,
     ) -> None:
-        """``consumers``: 1 or 2, which share the partitions as one group."""
+        """``consumers``: 1 or 2, which share the partitions as one group. ``clocks``: None where none is to step."""
         super().__init__(directory, overrides=overrides)
         self.stores = stores
+        self.clocks = clocks
+        self._pids: list[int] = []
         self.network = network
         self._owner_ports = dict(zip(list(CONSUMERS)[:consumers], free_ports(consumers), strict=True))
         listeners: dict[str, tuple[int, int]] = {}
@@ -66,6 +70,7 @@ class FaultyStack(Stack):
 
     def start(self, prepare: Callable[[], None] | None = None) -> None:
         """As `Stack.start`; then the links to MariaDB know its port."""
+        self._stop.callback(self._forget_clocks)
         super().start(prepare)
         for name, link in self.network.links.items():
             if name.endswith(">mariadb"):
@@ -81,6 +86,22 @@ class FaultyStack(Stack):
     def commands(self) -> dict[str, list[str]]:
         """As `Stack.commands`, with the second consumer where there is one."""
         return super().commands() | {role: ["consume"] for role in self._owner_ports}
+
+    def environment_of(self, role: str) -> dict[str, str]:
+        """Where clocks may step: a clock of its own."""
+        return {} if self.clocks is None else self.clocks.environment(role)
+
+    def start_role(self, name: str) -> None:
+        """As `Stack.start_role`."""
+        super().start_role(name)
+        process = self.roles[name].process
+        if process is not None:
+            self._pids.append(process.pid)
+
+    def _forget_clocks(self) -> None:
+        if self.clocks is not None:
+            for pid in self._pids:
+                self.clocks.forget(pid)
 
     def config_of(self, role: str) -> Path:
         """Settings as ``role`` has them: every server is one of its links."""

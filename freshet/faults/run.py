@@ -28,11 +28,12 @@ from freshet.demo.run import recover
 from freshet.demo.stack import CATALOG, CATALOG_DATABASE, ROWS, Stack
 from freshet.demo.summary import Findings
 from freshet.demo.verdict import rebuild_and_verify
-from freshet.faults.disk import disk_for
+from freshet.faults.disk import FailingDisk, disk_for
 from freshet.faults.injector import Ended, Injector
 from freshet.faults.network import Network
 from freshet.faults.rig import FaultyStack
 from freshet.faults.schedule import Fault, schedule
+from freshet.faults.wall_clock import WallClocks
 from serving.client import FreshetClient
 from stream.locations import LocationsReader
 from stream.sources.workload.catalog import WorkloadCatalog
@@ -56,6 +57,7 @@ REFUSALS: Final = frozenset(
         "source_behind",
         "source_failed",
         "source_unreachable",
+        "stopping",
         "table_id_changed",
         "too_many_requests",
         "unknown_shard",
@@ -72,6 +74,7 @@ class FaultFindings(Findings):
 
     seed: int = 0
     disk: str = ""
+    clocks: str = ""
     faults: Counter[str] = field(default_factory=Counter)
     ended: list[Ended] = field(default_factory=list)
     in_doubt: int = 0
@@ -90,6 +93,7 @@ class FaultFindings(Findings):
             "passed": self.passed,
             "seed": self.seed,
             "disk": self.disk,
+            "wall_clocks": self.clocks,
             "faults": dict(sorted(self.faults.items())),
             "ended_by_itself": [f"{each.role} during {', '.join(each.during)}" for each in self.ended],
             "commits_in_doubt": self.in_doubt,
@@ -122,8 +126,11 @@ def run_faults(
         stack.enter_context(disk)
         findings.disk = disk.kind
         network = stack.enter_context(Network())
-        rig = FaultyStack(directory, network, disk.directory, consumers=consumers)
+        clocks = WallClocks(directory / "clocks") if any(each.target == "wall-clock" for each in chosen) else None
+        findings.clocks = "none steps" if clocks is None else clocks.missing or "step by libfaketime"
+        rig = FaultyStack(directory, network, disk.directory, consumers=consumers, clocks=clocks)
         say(f"seed {seed}: starting Kafka, MariaDB and our processes in {directory}; the stores' disk is {disk.kind}")
+        say(f"our processes' wall clocks: {findings.clocks}")
         stack.enter_context(rig)
         _start(rig, findings)
         traffic = RowTraffic(lambda: rig.connect_as_writer(ROWS), ROWS, KEYS, seed, patient=True)
@@ -139,6 +146,8 @@ def run_faults(
         finally:
             injector.close()
             _look_at_processes(rig, injector, findings)
+            if isinstance(disk, FailingDisk):
+                findings.disk += f"; {disk.failed} operations were answered with EIO"
     return findings
 
 

@@ -31,10 +31,13 @@ FAULTS: Final[dict[str, Sequence[str]]] = {
     "serve>mariadb": NETWORK,
     "serve>owner": NETWORK,
     "writers>mariadb": ("lost_answers", "lost_answers", "cut", "reset", "hole"),
-    "disk": ("full",),
+    "disk": ("full", "eio_write", "eio_sync", "eio_read", "eio_names", "eio_all"),
     "clock": ("forward", "back", "far_back"),
+    "wall-clock": ("forward", "back", "far_back"),
 }
-"""Target → what can happen to it. ``a>b`` is the network between a and b."""
+"""Target → what can happen to it. ``a>b`` is the network between a and b; ``clock`` is that of the writers' sessions,
+``wall-clock`` that of our processes.
+"""
 SECOND_CONSUMER: Final[dict[str, Sequence[str]]] = {
     "consume-2": FAULTS["consume"],
     "consume-2>kafka": NETWORK,
@@ -56,6 +59,11 @@ LASTS_S: Final[Mapping[str, tuple[float, float]]] = {
     "hole_down": (0.5, 8.0),
     "lost_answers": (0.1, 6.0),
     "full": (2.0, 8.0),
+    "eio_write": (1.0, 8.0),
+    "eio_sync": (1.0, 8.0),
+    "eio_read": (1.0, 8.0),
+    "eio_names": (1.0, 8.0),
+    "eio_all": (0.5, 8.0),
     "forward": (3.0, 10.0),
     "back": (3.0, 10.0),
     "far_back": (3.0, 10.0),
