@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.usefixtures
 
 @pytest.mark.timeout(900)
 def test_no_answer_is_wrong_whatever_fails(capsys: pytest.CaptureFixture[str]) -> None:
-    """Kills, pauses, a bad network, a full disk, clock steps; FAULTS_SEED=now takes another schedule each time."""
+    """Kills, pauses, a bad network, a disk that is full or fails, clock steps; FAULTS_SEED=now: another schedule."""
     wanted = os.environ.get("FAULTS_SEED", SEED)
     seed = int(time.time()) if wanted == "now" else int(wanted)
     findings = run_faults(SECONDS, seed)
