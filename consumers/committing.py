@@ -5,16 +5,16 @@ from __future__ import annotations
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
-from consumers.errors import DiskFailsError, DiskFullError
-from consumers.partitions import Partition
+from consumers.errors import StalledError
+from consumers.partitions import RETRY_S, Partition
 from consumers.store import Commit
 
 PENDING_BYTES_MAX: Final = 64 << 20
 """Of messages folded into one memtable; then a commit is due."""
 IDLE_FACTOR: Final = 10
 """Watermarks alone are committed that much more rarely than rows."""
-RETRY_S: Final = 2.0
-"""After a full disk, or one that fails."""
+RETRY_S_MAX: Final = 8.0
+"""Between two attempts at a commit that met a full disk, one that fails, or no file handles; the first: `RETRY_S`."""
 
 
 class Committer:
@@ -29,8 +29,7 @@ class Committer:
     def advance(self, partition: Partition, now: float) -> Commit | None:
         """Begins a commit that is due; returns one that is done. Waits only where the memtable may not grow on.
 
-        Raises `StoreError`: after `DiskFullError` or `DiskFailsError` the same commit is tried again later, nothing of
-        it is lost.
+        Raises `StoreError`: after a `StalledError` the same commit is tried again later, nothing of it is lost.
         """
         if partition.committing is None:
             if self._is_due(partition, now):
@@ -45,10 +44,12 @@ class Committer:
     def _result(self, partition: Partition, writing: Future[Commit | None], now: float) -> Commit | None:
         try:
             done = writing.result()
-        except (DiskFullError, DiskFailsError):
-            partition.commit_not_before = now + RETRY_S
+        except StalledError:
+            partition.commit_not_before = now + partition.commit_retry_s
+            partition.commit_retry_s = min(partition.commit_retry_s * 2, RETRY_S_MAX)
             raise
         partition.committed_at = now
+        partition.commit_retry_s = RETRY_S
         return done
 
     def _is_due(self, partition: Partition, now: float) -> bool:

@@ -31,16 +31,28 @@ class StoreLockedError(StoreError):
     code = "store_locked"
 
 
-class DiskFullError(StoreError):
-    """No space (or quota, or file size) left for a commit. Nothing is lost: Kafka is the log."""
+class StalledError(StoreError):
+    """Something is missing that may come back by itself. Nothing is lost, Kafka is the log: the same is tried again."""
+
+    code = "store_stalled"
+
+
+class DiskFullError(StalledError):
+    """No space (or quota, or file size) left for a commit."""
 
     code = "disk_full"
 
 
-class DiskFailsError(StoreError):
+class DiskFailsError(StalledError):
     """The disk answers with errors. What was read is right, what was not written is tried again."""
 
     code = "store_io"
+
+
+class ResourcesError(StalledError):
+    """The process has no file handles or no memory left."""
+
+    code = "store_resources"
 
 
 class RebuildNeededError(StoreError):
@@ -72,6 +84,7 @@ _LOCK_TEXTS = ("lock hold by current process", "While lock file")
 HINT_LOCKED = "one process owns a store; stop the other, or give this one another data directory"
 _HINT_FAILS = "the disk fails: look at the kernel's log; the consumer resumes by itself if it gets well"
 _HINT_FULL = "free space under the data directory; the consumer resumes by itself"
+_HINT_RESOURCES = "raise the process's limits (ulimit -n); the consumer resumes by itself"
 
 
 def translate(error: BaseException, place: str) -> StoreError:
@@ -88,7 +101,7 @@ def translate(error: BaseException, place: str) -> StoreError:
             f"{place}: {text}", hint="give this user the right to read and write there", code="store_denied"
         )
     if "Too many open files" in text or "Cannot allocate memory" in text:
-        return StoreError(f"{place}: {text}", hint="raise the process's limits (ulimit -n)", code="store_resources")
+        return ResourcesError(f"{place}: {text}", hint=_HINT_RESOURCES)
     if "already closed" in text or "mutably borrowed" in text:
         return StoreError(
             f"{place}: the store is closed", hint="the partition moved or the process stops", code="store_closed"

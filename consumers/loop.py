@@ -23,12 +23,13 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from consumers.assignment import Assignment, SessionEnd
 from consumers.committing import Committer
-from consumers.errors import DiskFailsError, DiskFullError, StoreError
+from consumers.errors import DiskFailsError, DiskFullError, StalledError, StoreError
 from consumers.outlet import Outlet
 from consumers.partitions import (
     CATCHING_UP,
     DISK_FAILS,
     DISK_FULL,
+    NO_RESOURCES,
     READY,
     Ownership,
     Partition,
@@ -49,6 +50,7 @@ log = structlog.get_logger(__name__)
 BATCH_MESSAGES: Final = 2_000
 POLL_S: Final = 0.05
 RETRY_S: Final = 2.0
+RETRY_S_MAX: Final = 8.0
 POSITIONS_EVERY_S: Final = 0.5
 SESSION_TIMEOUT_MS: Final = 10_000
 CLOSE_S: Final = 2.0
@@ -95,6 +97,7 @@ class Consumption:
         self._work: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
         self._positions_at = 0.0
         self._complained: str = ""
+        self._retry_s = RETRY_S
 
     def stop(self) -> None:
         """Lets `run` end: commit, withdraw, leave."""
@@ -124,11 +127,11 @@ class Consumption:
                     ReadError,
                     TopicError,
                     KafkaException,
-                    DiskFullError,
-                    DiskFailsError,
+                    StalledError,
                 ) as error:
                     self._complain(error)
-                    self._stopping.wait(RETRY_S)
+                    self._stopping.wait(self._retry_s)
+                    self._retry_s = min(self._retry_s * 2, RETRY_S_MAX)
         finally:
             self._committer.close()
             self._outlet.close()
@@ -202,6 +205,7 @@ class Consumption:
         messages = poll_batch(consumer, BATCH_MESSAGES, POLL_S)
         self._do_work()
         if messages:
+            self._retry_s = RETRY_S
             if self._complained:
                 log.info("consuming goes on")
                 self._complained = ""
@@ -272,7 +276,7 @@ class Consumption:
     def _commit(self, partition: Partition, now: float) -> None:
         try:
             done = self._committer.advance(partition, now)
-        except (DiskFullError, DiskFailsError) as error:
+        except StalledError as error:
             self._pause(partition, error)
         except StoreError as error:
             self._assignment.rebuild(partition, error)
@@ -292,20 +296,27 @@ class Consumption:
         with contextlib.suppress(KafkaException):  # for tools that watch the group; the store's offset is what counts
             self._consumer.commit(offsets=[place], asynchronous=True)
 
-    def _pause(self, partition: Partition, error: DiskFullError | DiskFailsError) -> None:
-        full = isinstance(error, DiskFullError)
+    def _pause(self, partition: Partition, error: StalledError) -> None:
+        match error:
+            case DiskFullError():
+                state, what = DISK_FULL, "disk full"
+            case DiskFailsError():
+                state, what = DISK_FAILS, "disk fails"
+            case _:
+                state, what = NO_RESOURCES, "no resources left"
         if not partition.is_paused:
             log.error(
-                f"disk {'full' if full else 'fails'}, folding stops; reads go on",
+                f"{what}, folding stops; reads go on",
                 partition=partition.name,
                 code=error.code,
                 reason=str(error),
+                hint=error.hint,
             )
             self._consumer.pause([TopicPartition(partition.topic.name, partition.number)])
-        partition.state = DISK_FULL if full else DISK_FAILS
+        partition.state = state
 
     def _resume(self, partition: Partition) -> None:
-        log.info("disk takes commits again, folding goes on", partition=partition.name)
+        log.info("commits succeed again, folding goes on", partition=partition.name)
         partition.state = READY if partition.ready else CATCHING_UP
         place = TopicPartition(partition.topic.name, partition.number, partition.store.state.head.offset)
         self._consumer.resume([place])

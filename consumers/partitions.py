@@ -30,6 +30,8 @@ REBUILDING: Final = "rebuilding"
 READY: Final = "ready"
 DISK_FULL: Final = "disk_full"
 DISK_FAILS: Final = "disk_fails"
+NO_RESOURCES: Final = "no_resources"
+RETRY_S: Final = 1.0
 UNKNOWN_OFFSET: Final = -1
 
 
@@ -52,6 +54,7 @@ class Partition:
     committing: Future[Commit | None] | None = None
     committed_at: float = field(default_factory=time.monotonic)
     commit_not_before: float = 0.0
+    commit_retry_s: float = RETRY_S
     heard_at: float = field(default_factory=time.monotonic)
     """When something of the topic was last folded: a source that runs says something each second."""
     events: int = 0
@@ -73,7 +76,7 @@ class Partition:
     @property
     def is_paused(self) -> bool:
         """Whether nothing is folded until a commit has succeeded."""
-        return self.state in (DISK_FULL, DISK_FAILS)
+        return self.state in (DISK_FULL, DISK_FAILS, NO_RESOURCES)
 
     @property
     def silent_seconds(self) -> float:
@@ -155,7 +158,7 @@ def open_store(data_dir: Path, keyspace: str, number: int, topic_id: str) -> tup
     """The store of a partition; one that is damaged or of another history is moved aside, loudly, for a new one.
 
     Returns the store and why it had to be started anew (None if not). Raises `StoreLockedError`, `StoreNewerError`,
-    `DiskFullError`, `DiskFailsError`: those stores are left as they are.
+    `StalledError`: those stores are left as they are.
     """
     try:
         return PartitionStore.open(data_dir, keyspace=keyspace, partition=number, topic_id=topic_id), None
