@@ -16,6 +16,7 @@ from stream.publisher import Publisher
 from stream.sources.mariadb import position as mariadb_position
 from stream.sources.mariadb.binlog import BinlogReader
 from stream.sources.mariadb.coalesce import TransactionRows
+from stream.sources.mariadb.silent import StatementTables
 from tokens import decision
 from tokens.mariadb import MariadbPosition
 from tokens.vector import Vector
@@ -102,7 +103,7 @@ MUTATIONS: Final = (
     _rows(
         "cascade_ignored",
         "rows that a foreign key changes without a word are not voided",
-        Edit(BinlogReader._end_statement, "elif mapped:\n", "elif False:\n"),
+        Edit(StatementTables.end, "elif seen:\n", "elif False:\n"),
     ),
     _rows(
         "ddl_ignored",

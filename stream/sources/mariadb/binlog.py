@@ -21,6 +21,7 @@ from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.image import UndecodableValue
 from stream.sources.mariadb.rows import SchemaDiffers, TableDecoder
 from stream.sources.mariadb.schema import missing_table
+from stream.sources.mariadb.silent import StatementTables
 from stream.sources.mariadb.statements import Statement, classify
 from stream.sources.mariadb.table_map import BinlogFormatError, parse_table_map, table_name_of
 
@@ -74,7 +75,7 @@ class BinlogReader:
         self._by_body: dict[bytes, _Mapped] = {}
         self._reread: set[bytes] = set()
         self._transaction: _Transaction | None = None
-        self._mapped: dict[str, int] = {}
+        self._statement = StatementTables()
         self._announced: dict[str, tuple[str, DescribeTable]] = {}
         self._prepared: dict[tuple[int, bytes, bytes], frozenset[str]] = {}
 
@@ -119,13 +120,13 @@ class BinlogReader:
 
     def _begin(self, event: bytes) -> None:
         self._by_id.clear()
-        self._mapped.clear()
+        self._statement.clear()
         self._transaction = _Transaction(events.parse_gtid(event), self._spill_bytes)
 
     def _new_file(self) -> None:
         """A transaction that a crashed server left unfinished at the end of a file never happened."""
         self._by_id.clear()
-        self._mapped.clear()
+        self._statement.clear()
         self._transaction = None
 
     def _current(self) -> _Transaction:
@@ -153,7 +154,7 @@ class BinlogReader:
         mapped = cast("_Mapped", mapped)
         self._by_id[table_id] = mapped
         if mapped is not None:
-            self._mapped.setdefault(mapped.info.name if isinstance(mapped, TableDecoder) else mapped.name, 0)
+            self._statement.named(mapped.info.name if isinstance(mapped, TableDecoder) else mapped.name)
 
     def _map(self, body: bytes) -> _Mapped:
         database, table = table_name_of(body)
@@ -202,7 +203,7 @@ class BinlogReader:
             transaction.voids[EVERYTHING] = "rows of a table that was not named before"
         elif isinstance(mapped, TableDecoder):
             name = mapped.info.name
-            self._mapped[name] = self._mapped.get(name, 0) | (1 if kind in events.WRITES else _CASCADING[kind])
+            self._statement.logged(name, kind)
             transaction.touched.add(name)
             try:
                 self._decode(mapped, event, kind, transaction.rows)
@@ -210,10 +211,10 @@ class BinlogReader:
                 log.warning("rows cannot be decoded", table=name, reason=str(error))
                 transaction.voids.setdefault(name, str(error))
         elif isinstance(mapped, _Undecodable):
-            self._mapped[mapped.name] = self._mapped.get(mapped.name, 0) | 1
+            self._statement.logged(mapped.name, 0)
             transaction.voids.setdefault(mapped.name, mapped.reason)
         if flags & events.STATEMENT_END:
-            self._end_statement(transaction)
+            self._statement.end(self._catalog.cascades, transaction.voids)
 
     def _decode(self, decoder: TableDecoder, event: bytes, kind: int, rows: TransactionRows) -> None:
         at = HEADER_SIZE + 8
@@ -247,39 +248,13 @@ class BinlogReader:
                     put(old, None)
                 put(key, image)
 
-    def _end_statement(self, transaction: _Transaction) -> None:
-        """Foreign keys change rows without a word: a mapped table without rows, and what hangs below changed tables."""
-        mapped = self._mapped
-        if len(mapped) == 1 and not self._catalog.cascades.on_delete and not self._catalog.cascades.on_update:
-            if 0 in mapped.values():
-                self._void_silent(transaction)
-        elif mapped:
-            self._void_silent(transaction)
-        mapped.clear()
-
-    def _void_silent(self, transaction: _Transaction) -> None:
-        mapped, cascades = self._mapped, self._catalog.cascades
-        reason = "the transaction may have changed rows by a foreign key (named in the binlog, without rows)"
-        for name, seen in mapped.items():
-            if not seen:
-                transaction.voids.setdefault(name, reason)
-                below = cascades.on_delete.get(name, frozenset()) | cascades.on_update.get(name, frozenset())
-            else:
-                below = cascades.on_delete.get(name, frozenset()) if seen & _DELETED else frozenset()
-                below |= cascades.on_update.get(name, frozenset()) if seen & _UPDATED else frozenset()
-                below &= mapped.keys()
-            for child in below:
-                transaction.voids.setdefault(child, reason)
-
     # -- ends of transactions ----------------------------------------------------------------------------------------
 
     def _commit(self, event: bytes, published: bool = True) -> SourceTransaction:
         transaction = self._current()
         self._transaction = None
-        if self._mapped:
-            self._transaction = transaction
-            self._end_statement(transaction)
-            self._transaction = None
+        if self._statement:
+            self._statement.end(self._catalog.cascades, transaction.voids)
         if not published:
             transaction = _Transaction(transaction.gtid, self._spill_bytes)
         for name, (reason, described) in self._announced.items():
@@ -375,9 +350,9 @@ class BinlogReader:
         if one_phase:
             return self._commit(event)
         transaction = self._current()
-        names = transaction.touched | transaction.voids.keys() | self._mapped.keys()
-        if self._mapped:
-            self._end_statement(transaction)
+        names = transaction.touched | transaction.voids.keys() | self._statement.names
+        if self._statement:
+            self._statement.end(self._catalog.cascades, transaction.voids)
         self._prepared[form, gtrid, bqual] = frozenset(names | transaction.voids.keys())
         return self._commit(event, published=False)
 
@@ -391,11 +366,6 @@ class BinlogReader:
             return
         for name in names:
             transaction.voids.setdefault(name, "XA COMMIT: its rows were logged at XA PREPARE")
-
-
-_DELETED = 2
-_UPDATED = 4
-_CASCADING = dict.fromkeys(events.DELETES, _DELETED) | dict.fromkeys(events.UPDATES, _UPDATED)
 
 
 def _whole(decoder: TableDecoder, event: bytes, at: int) -> int:
