@@ -34,8 +34,6 @@ class StoreLockedError(StoreError):
 class StalledError(StoreError):
     """Something is missing that may come back by itself. Nothing is lost, Kafka is the log: the same is tried again."""
 
-    code = "store_stalled"
-
 
 class DiskFullError(StalledError):
     """No space (or quota, or file size) left for a commit."""

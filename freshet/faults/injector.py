@@ -55,11 +55,7 @@ class Ended:
 
     @property
     def is_clean(self) -> bool:
-        """It said in a line what an operator has to mend, and ended: no files left to open; a disk that fails when it
-        starts.
-        """
-        if f"{self.role} no_files" in self.during and "error[store_resources]" in self.tail:
-            return True
+        """It said in a line what an operator has to mend, and ended: a disk that fails when it starts."""
         failing = any(f"disk {kind}" in self.during for kind in ERRORS)
         return failing and self.role in CONSUMERS and "error[store_io]" in self.tail
 
