@@ -161,7 +161,7 @@ def _interrupted() -> int:
 
 def _of_the_system(error: OSError) -> int:
     """A file, directory or device that can't be read or written, and nobody who met it knew better."""
-    if error.errno is None or os.environ.get("FRESHET_DEBUG"):
+    if error.errno is None or isinstance(error, ConnectionError | TimeoutError) or os.environ.get("FRESHET_DEBUG"):
         return _unexpected(error)
     places = [str(name) for name in (error.filename, error.filename2) if name is not None]
     print(f"error[system]: {_one_line(': '.join([*places, error.strerror or str(error)]))}", file=sys.stderr)

@@ -38,6 +38,12 @@ def command(
     against: Annotated[
         Path | None, typer.Option(help="Compare the live state with this rebuild instead of a new one.", metavar="DIR")
     ] = None,
+    base: Annotated[
+        Path | None,
+        typer.Option(
+            help="Rebuild from this earlier checkpoint or rebuild, not from the topic's start.", metavar="DIR"
+        ),
+    ] = None,
     owner: Annotated[
         list[str] | None, typer.Option(help="Address of an owner (default: as announced in freshet.locations).")
     ] = None,
@@ -52,6 +58,8 @@ def command(
     from spark_jobs.output import find_stores
     from spark_jobs.verify import verify_stores
 
+    if base is not None and (left is not None or against is not None):
+        raise typer.BadParameter("--base is for a new rebuild, nothing is rebuilt here")
     if left is not None and right is not None:
         verdict = verify_stores(
             find_stores(left, keyspace or ""),
@@ -68,10 +76,14 @@ def command(
             names = ("live", str(against))
             verdict = verify_stores(live, find_stores(against, keyspace), names=names, keep=keep)
         else:
+            from spark_jobs.rebuild import RebuildRequest, checkpoint_offsets
+
             spark = spark_settings(master, driver_memory, spark_log)
             with tempfile.TemporaryDirectory(prefix="freshet-verify-") as scratch:
                 target = Path(scratch) / "rebuild"
-                _rebuild_to(live, keyspace, kafka, target, spark, quiet=as_json)
+                request = RebuildRequest(keyspace, kafka, target, checkpoint_offsets(live), base)
+                with shown_progress("rebuild", quiet=as_json) as progress:
+                    run_rebuild(request, spark, progress)
                 verdict = verify_stores(live, find_stores(target, keyspace), names=("live", "rebuilt"), keep=keep)
     typer.echo(json.dumps(verdict.as_json()) if as_json else verdict_text(verdict))
     if not verdict.equal:
@@ -97,18 +109,6 @@ def live_checkpoint(bootstrap: str, keyspace: str, owners: list[str]) -> Mapping
     token = load_settings().consumer.owner_token
     secret = "" if token is None else token.get_secret_value()
     return checkpoint_owners(owners, keyspace, partitions, token=secret)
-
-
-def _rebuild_to(
-    live: Mapping[int, Path], keyspace: str, kafka: str, target: Path, spark: object, *, quiet: bool
-) -> None:
-    from spark_jobs.rebuild import RebuildRequest, checkpoint_offsets
-    from spark_jobs.session import SparkSettings
-
-    assert isinstance(spark, SparkSettings)
-    request = RebuildRequest(keyspace, kafka, target, checkpoint_offsets(live))
-    with shown_progress("rebuild", quiet=quiet) as progress:
-        run_rebuild(request, spark, progress)
 
 
 def verdict_text(verdict: Verdict) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import sys
 import time
@@ -60,6 +62,22 @@ def test_the_live_state_equals_the_rebuild_to_its_checkpoint(spark: Any, topic: 
     assert verdict.items > 40
     beside = verify_stores(find_stores(tmp_path / "data" / "checkpoints"), find_stores(tmp_path / "out"))
     assert beside.equal
+
+
+def test_a_topic_without_its_beginning_is_verified_from_the_last_checkpoint(topic: Topics, tmp_path: Path) -> None:
+    """After months retention has cut the topic: `--base` goes on from what was verified before."""
+    filled = topic(1)
+    filled.write(0, history())
+    with consuming(filled, tmp_path / "data"):
+        live_checkpoint(filled.bootstrap, filled.keyspace, [])
+        shutil.copytree(tmp_path / "data" / "checkpoints", tmp_path / "kept")
+        filled.delete_before(0, 10)
+        filled.write(0, history(first=5000))
+        verify = ["verify", "--keyspace", filled.keyspace, "--bootstrap", filled.bootstrap, "--json"]
+        command = [*FRESHET, *verify, "--master", "local[1]", "--base", str(tmp_path / "kept")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["equal"]
 
 
 def test_a_keyspace_that_nobody_consumes_cannot_be_verified(topic: Topics) -> None:
