@@ -19,7 +19,7 @@ import pytest
 from consumers.entry import VALUE, VOID, decode_entry
 from consumers.errors import StoreCorruptError
 from consumers.manifest import MANIFEST_NAME, read_manifest
-from consumers.owner import HELLO_TIMEOUT_S
+from consumers.owner_connection import HELLO_TIMEOUT_S
 from consumers.protocol import HELLO_BYTES_MAX, FrameBuffer, OwnerError, decode_request
 from consumers.reading import may_fill, tag_of, view_row
 from consumers.state import read_head
