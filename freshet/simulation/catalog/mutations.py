@@ -7,6 +7,7 @@ from typing import Final
 from consumers import answering, catalog_fold, catalog_reading
 from consumers.catalog_state import TableState
 from freshet.simulation.catalog.reading import ReadingOps
+from freshet.simulation.catalog.slips import SLIPS
 from freshet.simulation.mutations import Edit, Mutation
 from stream.batch import Framer
 from stream.sources.workload import events
@@ -20,6 +21,7 @@ def _catalog(name: str, what: str, *edits: Edit) -> Mutation:
 
 
 MUTATIONS: Final = (
+    *SLIPS,
     _catalog(
         "compare_instead_of_covers",
         "a list is fresh if Hive's compare calls it newer: only the smallest id that differs counts",

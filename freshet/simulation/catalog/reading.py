@@ -35,14 +35,14 @@ Image = bytes | None
 
 
 def _racing(owned: OwnedPartition, count: int) -> Partition:
-    """The partition, or one that folds ``count`` messages between the first look at it and the second."""
+    """The partition, or one that folds ``count`` messages between the first look at it and the second or third."""
     if not count:
         return owned.partition
 
     def fold() -> None:
         owned.fold(count)
 
-    racing = SimpleNamespace(store=Racing(owned.store, fold), overlay=owned.overlay, number=owned.number)
+    racing = SimpleNamespace(store=Racing(owned.store, fold, 2 + count % 2), overlay=owned.overlay, number=owned.number)
     return cast("Partition", racing)
 
 
@@ -131,10 +131,9 @@ class ReadingOps(Standing):
                 self.complain(EXPLAINS, f"a transactional table was answered without its id: {found.why}")
             lists = Lists(lists.name, found.table_id, "", 0)  # it may be another one that has the name now
         if found is not None and found.served:
+            served = "fill" if found.filled else "cache"
+            self._judge(session, lists, found.image, served, found.freshness, found.why, found.hi)
             session.vector = Vector.parse(advanced(token, found.shard, found.epoch, found.hi))
-            self._judge(
-                session, lists, found.image, "fill" if found.filled else "cache", found.freshness, found.why, found.hi
-            )
             return True
         self._through(session, lists, owned, found, demand, store or self.store, late=late)
         return False
@@ -204,10 +203,10 @@ class ReadingOps(Standing):
         if not verdict.proved:
             self.outcome.answers["not proved"] += 1
             return
-        if proof.epoch is not None:
-            session.vector = Vector.parse(advanced(str(demand.vector), SHARD, proof.epoch, str(landed.position)))
         if landed.image is not None:
             self._judge(session, lists, landed.image, "source", verdict.freshness, verdict.why, str(landed.position))
+        if proof.epoch is not None:
+            session.vector = Vector.parse(advanced(str(demand.vector), SHARD, proof.epoch, str(landed.position)))
 
     def _landed(self, store: Metastore, name: str, wanted: ValidWriteIdList | None) -> SourceTable:
         """As `WorkloadCatalog.read_table`."""
@@ -256,15 +255,16 @@ class ReadingOps(Standing):
         if not store.undoes and served == "cache" and known and store.txns.get(writer) == OPEN:
             self.complain(UNCOMMITTED, f"{what}: its writer, transaction {writer}, is open")
         writes = store.writes.get(table_id, [])
+        component = session.vector.get(SHARD)
         demanded = {
+            STALE: event_id_of(str(component.position)) if component is not None else 0,
             LIST: max((event for w, event in writes if listed is not None and listed.is_valid(w)), default=0),
             MONOTONIC: session.seen.get(table_id, 0),
         }
         start = store.history.first_at(table_id, image, max(demanded.values()))
         if start is None:
             rule = next(
-                (name for name, event in demanded.items() if store.history.first_at(table_id, image, event) is None),
-                STALE,
+                name for name, event in demanded.items() if store.history.first_at(table_id, image, event) is None
             )
             versions = ", ".join(f"{at}: {found!r}" for at, found in store.history.versions.get(table_id, []))
             self.complain(rule, f"{what}; its versions are {versions}; wanted {demanded}")

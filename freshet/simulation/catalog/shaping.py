@@ -97,7 +97,7 @@ MOTIFS: Final[tuple[tuple[Op, ...], ...]] = (
         ("publish", 4, 0, 0),
         ("sync", "other owner"),
         ("read", "reader", "other owner", 0),
-        ("race", "reader", "owner", 4),
+        ("race", "reader", "owner", "even"),
     ),
     (  # an ALLOC is lost, a later id is known, and then the first one's transaction writes
         ("open",),
@@ -203,5 +203,6 @@ def random_history(rng: Random) -> History:
     for name in rng.choices(names, [kinds[name][0] for name in names], k=count):
         fields = [favourite % bound if pick() < 0.3 else int(pick() * bound) for bound in kinds[name][1]]
         ops.append(("publish" if name == "publish ending badly" else name, *fields))
+    aimed["even"] = 2 * int(pick() * 4)
     ops[at:at] = [tuple(aimed.get(str(field), field) for field in op) for op in motif]
     return ops

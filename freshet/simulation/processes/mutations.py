@@ -19,6 +19,25 @@ MUTATIONS: Final = (
         Edit(state.head_entries, "_json(head.offset)", "_json(head.offset + (1 if head.offset else 0))"),
     ),
     _processes(
+        "watermarks_not_durable",
+        "how far each shard is folded is lost in a crash",
+        Edit(state.read_head, "head.lineages[key[len(LINEAGE_PREFIX) :].decode()] =", "_ ="),
+    ),
+    _processes(
+        "layout_not_durable",
+        "the layout is lost in a crash",
+        Edit(state.read_head, "head.layout = value.decode()", "pass"),
+    ),
+    _processes(
+        "committed_is_what_is_folded",
+        "an owner says that what it has folded is durable",
+        Edit(
+            store.PartitionStore._write_frozen,
+            "self.committed_offset = self._frozen_offset",
+            "self.committed_offset = self.state.head.offset",
+        ),
+    ),
+    _processes(
         "voids_not_durable",
         "the voids are lost in a crash",
         Edit(state.read_head, "head.voids[table.decode(), shard.decode()] =", "_ ="),

@@ -154,6 +154,8 @@ MOTIFS: Final[tuple[Motif, ...]] = (
         ("publish", 0, 4, 0, 0),
         _SYNC,
         ("read", "session", 0, "owner", "front", 2),
+        ("wait", "session", "other owner", "partition"),
+        ("read", "session", 3, "other owner", "other front", 2),
         ("adopt", "session", "other session"),
         ("read", "session", 0, "other owner", "front", 2),
         ("read", "session", 0, "owner", "other front", 2),
@@ -189,6 +191,14 @@ MOTIFS: Final[tuple[Motif, ...]] = (
         ("give", 0),
         ("fill", 0),
         _OTHER,
+    ),
+    (  # a position that was noted before the row was changed and read
+        ("read", "session", 1, "owner", "front", 7),
+        ("txn", 0, UPDATES_SECOND, 0),
+        ("snap", 0, 2),
+        ("give", 0),
+        ("fill", 0),
+        ("read", "other session", 1, "owner", "front", 2),
     ),
     (  # a position that was noted before the row was read, and one after
         ("read", "session", "slot", "owner", "front", 7),

@@ -8,6 +8,7 @@ from consumers import answering, fold, reading, row_fold, store
 from consumers.overlay import Overlay
 from freshet.simulation.mutations import Edit, Mutation
 from freshet.simulation.rows import asking
+from freshet.simulation.rows.slips import SLIPS
 from freshet.simulation.rows.source import Source
 from serving import client, proof, rows
 from stream import resume
@@ -27,6 +28,7 @@ def _rows(name: str, what: str, *edits: Edit) -> Mutation:
 
 
 MUTATIONS: Final = (
+    *SLIPS,
     _rows(
         "binlog_end_as_token",
         "a read of the source takes the binlog's end for the position of what it read",

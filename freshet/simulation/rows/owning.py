@@ -172,16 +172,17 @@ class _Interrupted(list[Record]):
 
 
 class Racing:
-    """A store that folds on between an answer's first look at it and its second."""
+    """A store that folds on right before an answer's look number ``at`` at it."""
 
-    def __init__(self, store: PartitionStore, fold: Callable[[], None]) -> None:
+    def __init__(self, store: PartitionStore, fold: Callable[[], None], at: int = 2) -> None:
         self._store = store
         self._fold = fold
+        self._at = at
         self._looks = 0
 
     def _look(self) -> None:
         self._looks += 1
-        if self._looks == 2:
+        if self._looks == self._at:
             self._fold()
 
     @property

@@ -1,0 +1,62 @@
+"""The checkers themselves: none is blind."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from consumers import store
+from freshet.simulation.campaign import hunt, named
+from freshet.simulation.mutations import Edit, Mutation
+from freshet.simulation.worlds import all_worlds
+from serving import rows
+from stream.batch import Framer
+
+WORLDS = all_worlds()
+HISTORIES_MAX = 5_000
+SLIP = Edit(Framer.add, "= txn.gtid, end, True", "= txn.gtid, max(1, end - 1), True")
+UNSEEN = Edit(store.PartitionStore.items, "newer = self._frozen | self._active", "newer = dict(self._active)")
+CRUDE: Final = {
+    "publisher_miscounts": SLIP,
+    "frozen_entries_left_out": UNSEEN,
+    "token_never_advances": Edit(rows.advanced, "if not shard or not position:", "if True:"),
+}
+FIRED_BY: Final = {
+    "rows": {
+        "no stale answer": "later_epoch_ignored",
+        "read your writes": "own_write_not_observed",
+        "monotonic reads": "lost_token_forgets_other_shards",
+        "nothing lost, nothing twice": "delete_not_published",
+        "recovers by itself": "fill_at_the_watermark_refused",
+        "same history, same state": "frozen_entries_left_out",
+        "explanation true": "lost_token_is_the_old_one",
+        "never raises": "publisher_miscounts",
+    },
+    "catalog": {
+        "no stale answer": "session_not_asked_of_a_table",
+        "the list is covered": "open_ids_of_the_tag_ignored",
+        "monotonic reads": "token_never_advances",
+        "nothing uncommitted": "write_pends_nobody",
+        "nothing lost, nothing twice": "only_the_last_alloc",
+        "recovers by itself": "opened_delta_lost",
+        "same history, same state": "frozen_entries_left_out",
+        "explanation true": "list_and_id_not_required",
+        "never raises": "publisher_miscounts",
+    },
+    "processes": {
+        "same history, same state": "watermarks_not_durable",
+        "what is durable is a prefix": "committed_is_what_is_folded",
+        "never raises": "publisher_miscounts",
+    },
+}
+"""World → rule → a planted bug that this rule tells first."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("world", "rule"), [(name, rule) for name, world in WORLDS.items() for rule in world.rules])
+def test_every_rule_of_a_world_is_told_by_its_own_checker(world: str, rule: str) -> None:
+    """A checker that never fires proves nothing: for each one there is a bug that it is the first to see."""
+    name = FIRED_BY[world][rule]
+    planted = Mutation(name, name, world, (CRUDE[name],)) if name in CRUDE else named(name)[0]
+    assert hunt(planted, 1, HISTORIES_MAX).rule == rule
