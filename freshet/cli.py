@@ -90,7 +90,11 @@ def show_version(wanted: bool) -> None:
 def options(
     config: Annotated[
         Path | None,
-        typer.Option("--config", help="Settings file (default: $FRESHET_CONFIG, else freshet.toml).", metavar="FILE"),
+        typer.Option(
+            "--config",
+            help="Settings file (default: $FRESHET_CONFIG, else freshet.toml, else that of `freshet local up`).",
+            metavar="FILE",
+        ),
     ] = None,
     log_format: Annotated[
         Literal["auto", "json", "console"] | None, typer.Option("--log-format", help="How to log to stderr.")

@@ -1,9 +1,9 @@
 """One canonical form of a value, whether it came from the binlog or from a SELECT. Pure.
 
 A value is canonical as the bytes of its JSON: integers, YEAR and BIT exact; FLOAT and DOUBLE as the shortest text of
-the double; DECIMAL, temporal, ENUM, SET, UUID and INET values as strings in MariaDB's own text (UTC, the column's scale
-and fraction kept, zero dates as ``0000-00-00``); binary as ``{"base64":"…"}``; NULL as ``null``. An image is the
-compact JSON object of a row in table order.
+the double; DECIMAL, temporal, ENUM, SET and UUID values as strings in MariaDB's own text (UTC, the column's scale and
+fraction kept, zero dates as ``0000-00-00``); INET values as in RFC 5952 (``::ffff:102:304``); binary as
+``{"base64":"…"}``; NULL as ``null``. An image is the compact JSON object of a row in table order.
 """
 
 from __future__ import annotations
