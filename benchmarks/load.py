@@ -7,10 +7,12 @@ A request's time runs from the moment at which it was *due*, not from when a con
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol
+from types import TracebackType
+from typing import Final, Protocol, Self
 
 from consumers.protocol import Answer, FrameBuffer, Get, Hello, Rows, decode_answer, encode_frame
 
@@ -143,23 +145,52 @@ class Tally:
             self.not_fresh += 1
 
 
+class Ticks:
+    """Wakes one coroutine every ``interval_s``. A context manager; uses SIGALRM.
+
+    Not ``asyncio.sleep``: uvloop's timers count whole milliseconds, and half of one is none, so that the generator
+    would spin on a core that the server needs.
+    """
+
+    def __init__(self, interval_s: float) -> None:
+        self._interval_s = interval_s
+        self._ticked = asyncio.Event()
+
+    def __enter__(self) -> Self:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGALRM, self._ticked.set)
+        signal.setitimer(signal.ITIMER_REAL, self._interval_s, self._interval_s)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGALRM)
+
+    async def next(self) -> None:
+        """The next tick; those that were missed are one."""
+        await self._ticked.wait()
+        self._ticked.clear()
+
+
 async def at_rate(lines: list[Line], tally: Tally, keys: list[int], rate: float) -> None:
     """Sends one request a key at ``rate`` a second; returns when all are answered or given up."""
     began = time.monotonic() + 0.05
     waiting: deque[tuple[int, float]] = deque()
     sent = 0
-    while sent < len(keys) or waiting:
-        now = time.monotonic()
-        while sent < len(keys) and began + sent / rate <= now:
-            waiting.append((keys[sent], began + sent / rate))
-            sent += 1
-        for line in lines:
-            while waiting and line.free():
-                line.send(*waiting.popleft())
-            line.flush()
-            if not waiting:
-                break
-        await asyncio.sleep(TICK_S)
+    with Ticks(TICK_S) as ticks:
+        while sent < len(keys) or waiting:
+            now = time.monotonic()
+            while sent < len(keys) and began + sent / rate <= now:
+                waiting.append((keys[sent], began + sent / rate))
+                sent += 1
+            for line in lines:
+                while waiting and line.free():
+                    line.send(*waiting.popleft())
+                line.flush()
+                if not waiting:
+                    break
+            await ticks.next()
     await _drained(tally, len(keys))
 
 
