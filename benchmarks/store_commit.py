@@ -118,8 +118,8 @@ def _written() -> int:
 def small_commits(style: str, commits: int, rows: int) -> dict[str, Any]:
     """Write amplification of ``commits`` small files over a store of all keys, and what a look-up costs then."""
 
-    def options() -> Options:
-        made = store_options()
+    def options(*, read_only: bool = False) -> Options:
+        made = store_options(read_only=read_only)
         if style == "level":
             made.set_compaction_style(DBCompactionStyle.level())
         return made

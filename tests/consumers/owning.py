@@ -27,18 +27,14 @@ COLUMNS = [
 
 def schema(ordinal: int, table: str = "shop.items", **fields: Any) -> bytes:
     """The description of a table with an exact integer key."""
-    return event(
-        "TableSchema",
-        ordinal,
-        **{
-            "table": table,
-            "columns": COLUMNS,
-            "primary_key": ["id"],
-            "cacheable": True,
-            "reason": "",
-        }
-        | fields,
-    )
+    described: dict[str, Any] = {
+        "table": table,
+        "columns": COLUMNS,
+        "primary_key": ["id"],
+        "cacheable": True,
+        "reason": "",
+    }
+    return event("TableSchema", ordinal, **(described | fields))
 
 
 def vector(sequence: int, *, shard: str = SHARD, epoch: int = 1) -> str:

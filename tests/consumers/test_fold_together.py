@@ -46,7 +46,7 @@ frames = st.one_of(
 @st.composite
 def damaged(draw: st.DrawFn) -> bytes:
     """A message with one byte changed, put in or taken out."""
-    whole = draw(frames)
+    whole: bytes = draw(frames)
     at = draw(st.integers(0, len(whole) - 1))
     return whole[:at] + draw(st.binary(max_size=2)) + whole[at + draw(st.integers(0, 1)) :]
 

@@ -41,5 +41,10 @@ def test_a_source_that_is_gone_is_seen(
         monkeypatch.setattr(lag, "QUIET_S", 0.2)
         assert run(["lag", keyspace_name, "--owner", address, "--bootstrap", kafka]) == 0
         assert "is `freshet source` running?" in capsys.readouterr().err
-        until(lambda: feed.load(1) or max(metrics(process)["freshet_consumer_silence_seconds"]) < 0.5, "heard")
+
+        def heard() -> bool:
+            feed.load(1)
+            return max(metrics(process)["freshet_consumer_silence_seconds"]) < 0.5
+
+        until(heard, "heard")
         assert process.terminate() == 0

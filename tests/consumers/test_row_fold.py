@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.entry import decode_entry
-from consumers.reading import UNKNOWN_KEY, may_fill, view_row
+from consumers.reading import UNKNOWN_KEY, View, may_fill, view_row
 from stream.events import ABSENT, VALUE, VOID
 from tests.consumers.histories import LAYOUT, SHARD, Folded, event, frame, gtid, key, marker, start, value
 
 
-def _view(folded: Folded, number: int):
+def _view(folded: Folded, number: int) -> View:
     return view_row(folded.state.head, key(number), folded.entries.get(key(number)))
 
 

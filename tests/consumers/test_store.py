@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -43,7 +44,7 @@ def crash(store: PartitionStore) -> None:
     store.close(commit=False)
 
 
-def change(offset: int, entries: dict[bytes, bytes], **more: object) -> Changes:
+def change(offset: int, entries: dict[bytes, bytes], **more: Any) -> Changes:
     """Changes of the message before ``offset``."""
     return Changes(offset, entries, {"shop/0": LINEAGE._replace(ordinal=offset)})._replace(**more)
 
@@ -64,7 +65,9 @@ steps = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(steps)
-def test_after_any_schedule_of_commits_and_crashes_the_store_equals_a_dict(plan: list[tuple[str, dict]]) -> None:
+def test_after_any_schedule_of_commits_and_crashes_the_store_equals_a_dict(
+    plan: list[tuple[str, dict[bytes, bytes]]],
+) -> None:
     """Whatever is committed is there after a crash, with exactly its offset, and nothing else is."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
@@ -249,7 +252,8 @@ def test_a_store_of_another_history_is_not_continued(tmp_path: Path, field: str,
     directory = tmp_path / "shop" / "3"
     manifest = read_manifest(directory)
     assert manifest is not None
-    write_manifest(directory, replace(manifest, **{field: 7 if field == "partition" else "xxh3_64;partitions=9"}))
+    other: dict[str, Any] = {field: 7 if field == "partition" else "xxh3_64;partitions=9"}
+    write_manifest(directory, replace(manifest, **other))
     with pytest.raises(RebuildNeededError) as caught:
         open_at(tmp_path, layout="xxh3_64;partitions=4")
     assert caught.value.code == code

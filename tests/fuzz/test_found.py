@@ -153,7 +153,7 @@ def test_a_poisoned_announcement_does_not_end_the_reading_of_locations() -> None
     reader = LocationsReader("127.0.0.1:1")
     good = {"keyspace": "shop", "partition": 0, "address": "a:1", "instance": "i"}
     poison = _Message(b"shop/0", b'{"x":' + b"[" * DEEP, [])
-    reader._learn([poison, _Message(b"shop/0", json.dumps(good).encode(), [])])  # type: ignore[list-item]
+    reader._learn([poison, _Message(b"shop/0", json.dumps(good).encode(), [])])
     assert reader.owner_of("shop", 0) is not None
 
 

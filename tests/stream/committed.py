@@ -25,7 +25,7 @@ def records(bootstrap: str, keyspace: str, partitions: int) -> dict[int, list[tu
 
 def rows(found: dict[int, list[tuple[str, dict[str, Any]]]]) -> list[tuple[int, bytes, bytes, str]]:
     """(ordinal, key, image, gtid) of every row of every partition, by ordinal."""
-    seen = []
+    seen: list[tuple[int, bytes, bytes, str]] = []
     for records_of in found.values():
         for name, frame in records_of:
             if name == "RowFrame":

@@ -46,7 +46,8 @@ def _publish(framer: Framer, txn: SourceTransaction, batches: list[Batch], start
 
 
 def _framed(history: list[SourceTransaction], layout: Layout, limits: Limits = TINY) -> tuple[Framer, list[Batch]]:
-    framer, batches = Framer(SHARD, layout, START, limits), []
+    framer = Framer(SHARD, layout, START, limits)
+    batches: list[Batch] = []
     for txn in history:
         _publish(framer, txn, batches)
     batches.append(framer.take())
@@ -165,7 +166,8 @@ def test_a_publisher_that_dies_between_batches_goes_on_exactly(
 def test_the_map_of_open_transactions_survives_in_the_states(history: list[SourceTransaction], every: int) -> None:
     """Deltas since the last whole map give the publisher's map, wherever the topic's tail is cut."""
     layout, limits = Layout(2), Limits(batch_bytes=300, open_map_every=every, open_map_small=0)
-    framer, batches = Framer(SHARD, layout, START, limits), []
+    framer = Framer(SHARD, layout, START, limits)
+    batches: list[Batch] = []
     expected: dict[int, OpenTransaction] = {}
     for txn in history:
         _publish(framer, txn, batches)

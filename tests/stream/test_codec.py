@@ -31,8 +31,9 @@ KEPT = [
     for file in FIXTURES
     for name, kept in json.loads(file.read_text(encoding="utf-8")).items()
 ]
-SAMPLES = {param.values[0]: (param.values[1], param.values[2]) for param in KEPT}
-FRAME: dict[str, Any] = SAMPLES["RowFrame"][1]  # type: ignore[assignment]
+_KEPT_VALUES: list[Any] = [param.values for param in KEPT]
+SAMPLES: dict[str, tuple[bytes, dict[str, Any]]] = {name: (kept, fields) for name, kept, fields, *_ in _KEPT_VALUES}
+FRAME = SAMPLES["RowFrame"][1]
 
 
 def _frame(**changes: Any) -> dict[str, Any]:

@@ -262,7 +262,12 @@ def test_it_survives_a_broker_that_dies_under_it(new_kafka: Callable[..., KafkaS
     server = new_kafka()
     ensure_topics(server.bootstrap, "ks", PARTITIONS)
     number, last = 0, 1500
-    killer = threading.Timer(0.3, lambda: (server.kill(), server.start()))
+
+    def restarted() -> None:
+        server.kill()
+        server.start()
+
+    killer = threading.Timer(0.3, restarted)
     killer.start()
     for _ in range(60):
         out = publisher(server.bootstrap, "ks", PARTITIONS)

@@ -32,7 +32,7 @@ class Log:
 
     def image(self, change: str, image: bytes | None = None, txn: int = 0, write_id: int = 0, **more: Any) -> None:
         """TableImage of table 7, ``d.t``."""
-        fields = {"table_id": 7, "name": "d.t", "kind": "transactional", "change": change, "txn": txn}
+        fields: dict[str, Any] = {"table_id": 7, "name": "d.t", "kind": "transactional", "change": change, "txn": txn}
         fields |= {"write_id": write_id, "staged": False, "image": image, "write_ids": None, "lo": "", "hi": ""}
         self.fold("TableImage", **(fields | more))
 

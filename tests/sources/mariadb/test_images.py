@@ -51,6 +51,11 @@ def texts(alphabet: str, size: int) -> Value:
     return value
 
 
+def bits(count: int) -> Value:
+    """SQL bit strings."""
+    return lambda r: f"b'{r.getrandbits(count):b}'"
+
+
 def binaries(size: int) -> Value:
     """SQL binary strings; zero bytes at the end are likely."""
     return lambda r: (
@@ -139,7 +144,7 @@ COLUMNS: dict[str, tuple[str, Value]] = {
     "blob_any": ("BLOB", binaries(1000)),
     "mediumblob_any": ("MEDIUMBLOB", binaries(1000)),
     "longblob_any": ("LONGBLOB", binaries(1000)),
-    **{f"bit_{n}": (f"BIT({n})", lambda r, n=n: f"b'{r.getrandbits(n):b}'") for n in (1, 7, 8, 11, 63, 64)},
+    **{f"bit_{n}": (f"BIT({n})", bits(n)) for n in (1, 7, 8, 11, 63, 64)},
     "enum_any": (
         "ENUM('a','ü','x,y','') CHARACTER SET utf8mb4",
         lambda r: r.choice(["'a'", "'ü'", "'x,y'", "''", "'nonsense'", "2"]),

@@ -99,7 +99,7 @@ def test_an_operation_that_makes_no_sense_is_refused_with_its_reason(catalog: Wo
     catalog.create_table("d.t")
     txn = catalog.open_txn()
     before = catalog.position()[0]
-    refusals = {
+    refusals: dict[str, Callable[[], object]] = {
         "no_such_table": lambda: catalog.drop_table("d.none"),
         "table_exists": lambda: catalog.rename_table("d.x", "d.t"),
         "no_such_transaction": lambda: catalog.commit(99),
