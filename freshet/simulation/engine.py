@@ -25,7 +25,7 @@ History = list[Op]
 Cell = tuple[str, str]
 """(fault, state that it met)."""
 
-COLLECTED_EVERY = 64
+COLLECTED_EVERY = 256
 """Histories between two collections of garbage. A history leaves next to none (`Run.close`)."""
 
 

@@ -102,6 +102,15 @@ def test_a_mutation_leaves_no_trace() -> None:
     assert decision._judge_vector.__code__ is before
 
 
+def test_what_the_code_did_before_a_bug_was_planted_is_not_remembered() -> None:
+    """Histories that ran well just before do not hide the bug from the histories after."""
+    [mutation] = named("watermark_without_marker")
+    first = hunt(mutation, 1, 2_000)
+    assert run_many(WORLDS["rows"], 1, range(first.histories)).failure is None
+    again = hunt(mutation, 1, 2_000)
+    assert (again.rule, again.histories) == (first.rule, first.histories)
+
+
 def test_the_command_reports_for_programs() -> None:
     """``--json``: histories, answers, what was met and what never was."""
     found = CliRunner().invoke(app, ["simulate", "--histories", "40", "--json"])

@@ -183,14 +183,15 @@ MOTIFS: Final[tuple[tuple[Op, ...], ...]] = (
 """Ops that lead to places that chance finds too seldom (see `freshet.simulation.rows.shaping`)."""
 
 
+_ALL: Final = KINDS | SPICE
+
+
 def random_history(rng: Random) -> History:
     """A created table, and 3 to 28 ops of a random choice of kinds."""
     pick = rng.random
     small = pick() < SMALL
-    kinds = dict(KINDS)
     share = 0.15 + 0.5 * pick()
-    kinds.update({name: kind for name, kind in SPICE.items() if pick() < share})
-    names = list(kinds)
+    names = [*KINDS, *[name for name in SPICE if pick() < share]]
     ops: History = [("world", int(pick() < 0.3), int(pick() < 0.4), rng.choice((0, 0, 1, 2)), int(small))]
     favourite = int(pick() * 2)
     ops += [("create", favourite, 0), ("open",)] if pick() < 0.9 else []
@@ -200,8 +201,8 @@ def random_history(rng: Random) -> History:
     aimed = {"name": favourite, "other name": 1 - favourite, "owner": owner, "other owner": 1 - owner, "reader": reader}
     at = len(ops) + int(pick() * 6)
     count = 4 + int(pick() * 8) if small else 8 + int(pick() * 20)
-    for name in rng.choices(names, [kinds[name][0] for name in names], k=count):
-        fields = [favourite % bound if pick() < 0.3 else int(pick() * bound) for bound in kinds[name][1]]
+    for name in rng.choices(names, [_ALL[name][0] for name in names], k=count):
+        fields = [favourite % bound if pick() < 0.3 else int(pick() * bound) for bound in _ALL[name][1]]
         ops.append(("publish" if name == "publish ending badly" else name, *fields))
     aimed["even"] = 2 * int(pick() * 4)
     ops[at:at] = [tuple(aimed.get(str(field), field) for field in op) for op in motif]

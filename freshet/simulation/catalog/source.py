@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 from freshet.simulation.rows.truth import History
@@ -17,6 +18,11 @@ from stream.sources.workload.lists import server_list
 
 OPEN, COMMITTED, ABORTED = "open", "committed", "aborted"
 NAMES = ("d.t", "d.u")
+
+
+@lru_cache(maxsize=1_024)
+def _image_of(version: int) -> bytes:
+    return encode_image(version, {"long": "x"} if version % 3 == 0 else {})
 
 
 @dataclass(slots=True)
@@ -77,7 +83,7 @@ class Metastore:
 
     def _image(self) -> bytes:
         self._versions += 1
-        return encode_image(self._versions, {"long": "x"} if self._versions % 3 == 0 else {})
+        return _image_of(self._versions)
 
     def open_txns(self) -> list[int]:
         """Open transactions."""

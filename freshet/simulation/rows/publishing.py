@@ -80,7 +80,11 @@ class Topic:
         self.batches.setdefault(shard, []).append(batch.records)
         self.states.setdefault(shard, []).append(batch.records[-1][1])
         damage, self.damage = self.damage, -1
-        able = [at for at, (_, value) in enumerate(batch.records) if damage >= 0 and name_of(value) in self.damageable]
+        if damage < 0:
+            for partition, value in batch.records:
+                self.partitions[partition].append(value)
+            return
+        able = [at for at, (_, value) in enumerate(batch.records) if name_of(value) in self.damageable]
         hit = able[damage // 8 % len(able)] if able else -1
         for at, (partition, value) in enumerate(batch.records):
             self.partitions[partition].append(damaged(value, damage) if at == hit else value)

@@ -76,8 +76,9 @@ class Standing:
     def met(self, fault: str) -> None:
         """A fault strikes: in which states?"""
         met = self.outcome.met
+        owned = [*chain.from_iterable(self.owners)]
         for state, holds in STATES.items():
-            if holds(self):
+            if holds(self, owned):
                 met[fault, state] += 1
 
     def _void(self, shard: int | None = None, *tables: str) -> None:
@@ -96,20 +97,20 @@ class Standing:
         return self.owners[owner][self.topic.layout.partition_of(key)]
 
 
-STATES: Final[dict[str, Callable[[Standing], bool]]] = {
-    "quiet": lambda w: not any(o.behind for owner in w.owners for o in owner) and not w.readings,
-    "a batch collected": lambda w: any(p.collected for p in w.publishers),
-    "a transaction partly out": lambda w: any(p.split for p in w.publishers),
-    "owners behind": lambda w: any(o.behind for owner in w.owners for o in owner),
-    "owners apart": lambda w: any(a.offset != b.offset for a, b in zip(*w.owners, strict=True)),
-    "folded, not durable": lambda w: any(o.store.is_dirty for owner in w.owners for o in owner),
-    "a commit under way": lambda w: any(o.store._frozen for owner in w.owners for o in owner),
-    "a read under way": lambda w: bool(w.readings),
-    "a fill under way": lambda w: bool(w.offers),
-    "a fill in an overlay": lambda w: any(len(o.overlay) for owner in w.owners for o in owner),
-    "a void without its marker": lambda w: any(
-        not void.floor for owner in w.owners for o in owner for void in o.store.visible.voids.values()
+STATES: Final[dict[str, Callable[[Standing, list[OwnedPartition]], bool]]] = {
+    "quiet": lambda w, owned: not w.readings and not any(o.behind for o in owned),
+    "a batch collected": lambda w, _: any(p.collected for p in w.publishers),
+    "a transaction partly out": lambda w, _: any(p.split for p in w.publishers),
+    "owners behind": lambda _, owned: any(o.behind for o in owned),
+    "owners apart": lambda w, _: any(a.offset != b.offset for a, b in zip(*w.owners, strict=True)),
+    "folded, not durable": lambda _, owned: any(o.store.is_dirty for o in owned),
+    "a commit under way": lambda _, owned: any(o.store._frozen for o in owned),
+    "a read under way": lambda w, _: bool(w.readings),
+    "a fill under way": lambda w, _: bool(w.offers),
+    "a fill in an overlay": lambda _, owned: any(len(o.overlay) for o in owned),
+    "a void without its marker": lambda _, owned: any(
+        not void.floor for o in owned if o.store.visible.voids for void in o.store.visible.voids.values()
     ),
-    "a later epoch": lambda w: any(len(p.epoch_start) > 1 for p in w.publishers),
-    "two shards": lambda w: len(w.sources) > 1,
+    "a later epoch": lambda w, _: any(len(p.epoch_start) > 1 for p in w.publishers),
+    "two shards": lambda w, _: len(w.sources) > 1,
 }
