@@ -5,23 +5,23 @@ session = client.session()
 db = session.wrap(pymysql.connect(...), shard="shop/0")
 ...                                   # write and commit through db
 row = session.get_row("shop", "shop.orders", 7)      # sees the write, from the cache or from the source
+
+`AsyncClient` and `AsyncSession` are the same for asyncio; what a session knows and asks is in `serving.session`.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import httpx
 
 from serving import wire
+from serving.session import Answer, Plan, Reply, SessionState
 from serving.tracked import TrackedConnection
-from serving.wire import ClientError, HistoryLost, Request, Row, ServerError, Table, Unreachable
-from tokens import Position, TokenError, Vector
-
-Answer = TypeVar("Answer")
+from serving.wire import ClientError, HistoryLost, Request, Row, Table, Unreachable
+from tokens import TokenError, Vector
 
 DEFAULT_TIMEOUT_S = 35.0
 """Longer than the longest wait for freshness that the server allows."""
@@ -34,8 +34,7 @@ class FreshetClient:
     """
 
     def __init__(self, base_url: str, token: str | None = None, timeout: float = DEFAULT_TIMEOUT_S) -> None:
-        headers = {"authorization": f"Bearer {token}"} if token else {}
-        self._http = httpx.Client(base_url=base_url.rstrip("/"), headers=headers, timeout=timeout)
+        self._http = httpx.Client(**_options(base_url, token, timeout))
 
     def __enter__(self) -> Self:
         return self
@@ -57,46 +56,30 @@ class FreshetClient:
         """One row without any demand: ``freshness`` is ``eventual``. Raises `ClientError`."""
         return wire.read_row(*self.send(wire.row_request(keyspace, table, pk, {})))
 
-    def send(self, request: Request) -> tuple[int, bytes]:
+    def send(self, request: Request) -> Reply:
         """Status and body of one request. Raises `Unreachable`."""
-        headers = {"content-type": "application/json"} if request.body else None
         try:
-            answer = self._http.request(
-                request.method, request.path, params=request.params, content=request.body or None, headers=headers
-            )
+            answer = self._http.request(**_arguments(request))
         except httpx.HTTPError as error:
-            raise Unreachable(
-                f"{self._http.base_url} did not answer: {error or type(error).__name__}", hint="is `freshet serve` up?"
-            ) from error
+            raise _unreachable(self._http.base_url, error) from error
         return answer.status_code, answer.content
 
 
-class Session:
+class Session(SessionState):
     """Reads that follow each other and the session's own writes. Safe to share between threads.
 
     Raises of all reads: `ClientError`, by kind and code. After `HistoryLost` the session has adopted the new token: the
     next read works, and may not see what was lost.
     """
 
-    def __init__(self, send: Callable[[Request], tuple[int, bytes]], vector: Vector) -> None:
+    def __init__(self, send: Callable[[Request], Reply], vector: Vector) -> None:
+        super().__init__(vector)
         self._send = send
-        self._vector = vector
-        self._unplaced: dict[str, tuple[str, Position]] = {}
-        self._tracked: list[TrackedConnection] = []
-        self._lock = threading.RLock()
-
-    @property
-    def vector(self) -> Vector:
-        """What the session has seen, shard by shard."""
-        with self._lock:
-            return self._vector
 
     @property
     def token(self) -> str:
         """The vector's text: hand it to another session, process or machine, and it continues this one."""
-        with self._lock:
-            self._follow_writes()
-            return str(self._vector)
+        return self._run(self.plan_token())
 
     def get_row(
         self,
@@ -108,31 +91,13 @@ class Session:
         compare_event_token: str | None = None,
     ) -> Row:
         """The row with primary key ``pk`` (key columns in key order), at least as new as all the session has seen."""
-        params = self._params(max_wait_ms)
-        if include_event_token:
-            params["include_event_token"] = "true"
-        if compare_event_token is not None:
-            params["compare_event_token"] = compare_event_token
-        row: Row = self._ask(wire.row_request(keyspace, table, pk, params), wire.read_row)
-        self.adopt(row.token)
-        return row
+        return self._run(self.plan_row(keyspace, table, pk, max_wait_ms, include_event_token, compare_event_token))
 
     def get_rows(
         self, keyspace: str, keys: Sequence[tuple[str, Sequence[object]]], max_wait_ms: int | None = None
     ) -> list[Row]:
         """Rows in the order of ``keys``, (table, key values) pairs. Raises the first element's error, if one failed."""
-        params: dict[str, str | int] = {"token": self.token}
-        if max_wait_ms is not None:
-            params["max_wait_ms"] = max_wait_ms
-        found, token = self._ask(wire.rows_request(keyspace, keys, params), wire.read_rows)
-        self.adopt(token)
-        rows = []
-        for element in found:
-            if isinstance(element, ClientError):
-                self._adopt_lost(element)
-                raise element
-            rows.append(element)
-        return rows
+        return self._run(self.plan_rows(keyspace, keys, max_wait_ms))
 
     def get_table(
         self,
@@ -145,10 +110,7 @@ class Session:
         max_wait_ms: int | None = None,
     ) -> Table:
         """A catalog table that covers ``valid_write_ids`` (Hive's text) and all the session has seen."""
-        request = wire.table_request(catalog, db, table, valid_write_ids, table_id, self._params(max_wait_ms))
-        found: Table = self._ask(request, wire.read_table)
-        self.adopt(found.token)
-        return found
+        return self._run(self.plan_table(catalog, db, table, valid_write_ids, table_id, max_wait_ms))
 
     def wrap(self, connection: Any, shard: str) -> TrackedConnection:
         """The PyMySQL ``connection``, whose commits this session's reads will see. ``shard``: e.g. ``shop/0``."""
@@ -162,63 +124,135 @@ class Session:
             self._tracked.append(tracked)
         return tracked
 
-    def observe(self, shard: str, position: str) -> None:
-        """Adds a position that the caller knows of, e.g. ``MariaDB/0-1-5`` after a commit elsewhere.
-
-        Its epoch is the one that the session has seen of the shard, or else the one that the front names at the next
-        read. Raises `TokenError`.
-        """
-        found = Position.parse(position)
-        with self._lock:
-            known = self._vector.get(shard)
-            if known is not None:
-                self._vector = self._vector.merge(Vector({shard: (known.epoch, found)}))
-                return
-            before = self._unplaced.get(shard)
-            keyspace = shard.rpartition("/")[0] or shard
-            self._unplaced[shard] = (keyspace, found if before is None else before[1].join(found))
-
-    def adopt(self, token: str) -> None:
-        """Merges a token (an answer's, or another session's). Raises `TokenError`."""
-        with self._lock:
-            self._vector = self._vector.merge(Vector.parse(token))
-
-    def _params(self, max_wait_ms: int | None) -> dict[str, str]:
-        params = {"token": self.token}
-        if max_wait_ms is not None:
-            params["max_wait_ms"] = str(max_wait_ms)
-        return params
-
-    def _ask(self, request: Request, read: Callable[[int, bytes], Answer]) -> Answer:
+    def _run(self, plan: Plan[Answer]) -> Answer:
         try:
-            return read(*self._send(request))
-        except HistoryLost as lost:
-            self._adopt_lost(lost)
-            raise
-
-    def _adopt_lost(self, error: ClientError) -> None:
-        if not isinstance(error, HistoryLost) or not error.token:
-            return
-        with self._lock:
-            self._vector = Vector.parse(error.token)
-
-    def _follow_writes(self) -> None:
-        for tracked in self._tracked:
-            tracked.require_settled()
-        for shard, (keyspace, position) in list(self._unplaced.items()):
-            located = Vector.parse(wire.read_location(*self._send(wire.location_request(keyspace, 0))))
-            known = located.get(shard)
-            if known is None:
-                raise ServerError(
-                    f"the front knows no shard {shard} of keyspace {keyspace}",
-                    hint="name the shard in wrap() as `freshet source` does; by default <keyspace>/0",
-                    code="unknown_shard",
-                )
-            # The front may be behind what the session has seen by now: a write placed in an epoch that is over is lost.
-            seen = self._vector.get(shard)
-            epoch = max(known.epoch, seen.epoch) if seen is not None else known.epoch
-            self._vector = self._vector.merge(Vector({shard: (epoch, position)}))
-            del self._unplaced[shard]
+            request = next(plan)
+            while True:
+                request = plan.send(self._send(request))
+        except StopIteration as done:
+            answer: Answer = done.value
+            return answer
 
 
-__all__ = ["ClientError", "FreshetClient", "HistoryLost", "Row", "Session", "Table", "TokenError", "TrackedConnection"]
+class AsyncClient:
+    """`FreshetClient` for asyncio, as ``httpx.AsyncClient`` is to ``httpx.Client``. Of one event loop."""
+
+    def __init__(self, base_url: str, token: str | None = None, timeout: float = DEFAULT_TIMEOUT_S) -> None:
+        self._http = httpx.AsyncClient(**_options(base_url, token, timeout))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Closes the connections to the server."""
+        await self._http.aclose()
+
+    def session(self, token: str | None = None) -> AsyncSession:
+        """A new session; ``token``: what an earlier one had come to."""
+        return AsyncSession(self.send, Vector.parse(token) if token else Vector())
+
+    async def get_row(self, keyspace: str, table: str, *pk: object) -> Row:
+        """One row without any demand: ``freshness`` is ``eventual``. Raises `ClientError`."""
+        return wire.read_row(*await self.send(wire.row_request(keyspace, table, pk, {})))
+
+    async def send(self, request: Request) -> Reply:
+        """Status and body of one request. Raises `Unreachable`."""
+        try:
+            answer = await self._http.request(**_arguments(request))
+        except httpx.HTTPError as error:
+            raise _unreachable(self._http.base_url, error) from error
+        return answer.status_code, answer.content
+
+
+class AsyncSession(SessionState):
+    """`Session` for asyncio; safe to share between tasks.
+
+    It wraps no connection: after a commit ask it for ``SELECT @@last_gtid`` and `observe` the answer.
+    """
+
+    def __init__(self, send: Callable[[Request], Awaitable[Reply]], vector: Vector) -> None:
+        super().__init__(vector)
+        self._send = send
+
+    async def token(self) -> str:
+        """The vector's text: hand it to another session, process or machine, and it continues this one."""
+        return await self._run(self.plan_token())
+
+    async def get_row(
+        self,
+        keyspace: str,
+        table: str,
+        *pk: object,
+        max_wait_ms: int | None = None,
+        include_event_token: bool = False,
+        compare_event_token: str | None = None,
+    ) -> Row:
+        """As `Session.get_row`."""
+        plan = self.plan_row(keyspace, table, pk, max_wait_ms, include_event_token, compare_event_token)
+        return await self._run(plan)
+
+    async def get_rows(
+        self, keyspace: str, keys: Sequence[tuple[str, Sequence[object]]], max_wait_ms: int | None = None
+    ) -> list[Row]:
+        """As `Session.get_rows`."""
+        return await self._run(self.plan_rows(keyspace, keys, max_wait_ms))
+
+    async def get_table(
+        self,
+        db: str,
+        table: str,
+        valid_write_ids: str | None = None,
+        table_id: int = 0,
+        *,
+        catalog: str = "hive",
+        max_wait_ms: int | None = None,
+    ) -> Table:
+        """As `Session.get_table`."""
+        return await self._run(self.plan_table(catalog, db, table, valid_write_ids, table_id, max_wait_ms))
+
+    async def _run(self, plan: Plan[Answer]) -> Answer:
+        try:
+            request = next(plan)
+            while True:
+                request = plan.send(await self._send(request))
+        except StopIteration as done:
+            answer: Answer = done.value
+            return answer
+
+
+def _options(base_url: str, token: str | None, timeout: float) -> dict[str, Any]:
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    return {"base_url": base_url.rstrip("/"), "headers": headers, "timeout": timeout}
+
+
+def _arguments(request: Request) -> dict[str, Any]:
+    return {
+        "method": request.method,
+        "url": request.path,
+        "params": request.params,
+        "content": request.body or None,
+        "headers": {"content-type": "application/json"} if request.body else None,
+    }
+
+
+def _unreachable(base_url: httpx.URL, error: httpx.HTTPError) -> Unreachable:
+    return Unreachable(f"{base_url} did not answer: {error or type(error).__name__}", hint="is `freshet serve` up?")
+
+
+__all__ = [
+    "AsyncClient",
+    "AsyncSession",
+    "ClientError",
+    "FreshetClient",
+    "HistoryLost",
+    "Row",
+    "Session",
+    "Table",
+    "TokenError",
+    "TrackedConnection",
+]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 import uuid
@@ -13,9 +14,9 @@ import httpx
 import pytest
 
 from freshet.local.mariadb import MariaDBAddress, MariaDBServer
-from serving.client import HistoryLost, Row, Session
+from serving.client import AsyncClient, HistoryLost, Row, Session
 from serving.spaces import DOUBTED_AFTER_S
-from serving.wire import BadRequest, Unavailable, UnknownThing
+from serving.wire import BadRequest, Unavailable, UnknownThing, Unreachable
 from tests.serving.stack import ServingStack, eventually
 from tokens import EventToken, Position, Vector
 
@@ -326,6 +327,37 @@ def test_a_batch_follows_tables_that_are_altered_and_dropped(stack: ServingStack
     assert turned["row"] == {"a": 2, "b": 1}
     assert dropped["code"] == "unknown_table"
     assert old["found"]
+
+
+def test_asynchronous_sessions_read_their_writes(stack: ServingStack) -> None:
+    """Many tasks over one client, each with its own session and commits; errors are the blocking client's."""
+
+    async def follow(client: AsyncClient, number: int) -> None:
+        session = client.session()
+        with stack.connect() as connection, connection.cursor() as cursor:
+            for step in range(5):
+                cursor.execute("REPLACE INTO accounts VALUES (%s, %s, 'async')", (500 + number, step))
+                cursor.execute("SELECT @@last_gtid")
+                session.observe(stack.shard, f"MariaDB/{cursor.fetchone()[0]}")
+                row = await session.get_row(stack.keyspace, "accounts", 500 + number, max_wait_ms=50)
+                assert row.value is not None
+                assert (row.value["balance"], row.freshness) == (f"{step}.00", "fresh")
+        rows = await session.get_rows(stack.keyspace, [("accounts", (500 + number,)), ("accounts", (999999,))])
+        assert [each.found for each in rows] == [True, False]
+        continued = client.session(await session.token())
+        assert (await continued.get_row(stack.keyspace, "accounts", 500 + number)).freshness == "fresh"
+        with pytest.raises(BadRequest):
+            await session.get_row(stack.keyspace, "accounts", "x")
+
+    async def story() -> None:
+        async with AsyncClient(stack.url) as client:
+            await asyncio.gather(*(follow(client, number) for number in range(8)))
+            assert (await client.get_row(stack.keyspace, "accounts", 500)).freshness == "eventual"
+        async with AsyncClient("http://127.0.0.1:1") as nobody:
+            with pytest.raises(Unreachable):
+                await nobody.session().get_row(stack.keyspace, "accounts", 1)
+
+    asyncio.run(story())
 
 
 def test_event_tokens_are_given_and_compared(stack: ServingStack) -> None:

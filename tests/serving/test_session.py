@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 import pytest
 
 from serving.answers import RowAnswer, envelope_bytes, problem_bytes, row_bytes
-from serving.client import Session
+from serving.client import AsyncSession, Session
 from serving.errors import ReadError
 from serving.wire import (
     BadRequest,
@@ -153,3 +155,59 @@ def test_hand_made_answers_are_what_the_types_say(image: bytes | None) -> None:
     assert bytes(found.row) == (image or b"null")
     assert (found.found, found.event_token, found.fresher) == (image is not None, "t", False)
     assert found.code == ("" if image else "not_found")
+
+
+class AsyncFront(Front):
+    """`Front` for an asynchronous session; ``gate`` holds its answers back."""
+
+    def __init__(self, *answers: tuple[int, bytes]) -> None:
+        super().__init__(*answers)
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def ask(self, request: Request) -> tuple[int, bytes]:
+        answer = self(request)
+        await self.gate.wait()
+        return answer
+
+
+def test_an_asynchronous_session_asks_and_keeps_what_a_blocking_one_does() -> None:
+    """The same requests, vector and errors from the same answers."""
+    located = (200, msgspec.json.encode({"token": str(vector(shop="2 0-1-3"))}))
+    answers = (located, row(vector(shop="2 0-1-9")), problem("history_lost", str(vector(shop="3 0-1-2"))))
+
+    async def story() -> tuple[list[Request], str]:
+        front = AsyncFront(*answers)
+        session = AsyncSession(front.ask, Vector())
+        session.observe("shop/0", "MariaDB/0-1-8")
+        assert (await session.get_row("shop", "shop.orders", 7, max_wait_ms=5)).found
+        with pytest.raises(HistoryLost):
+            await session.get_rows("shop", [("orders", (7,)), ("orders", (8,))])
+        return front.requests, await session.token()
+
+    front = Front(*answers)
+    session = Session(front, Vector())
+    session.observe("shop/0", "MariaDB/0-1-8")
+    assert session.get_row("shop", "shop.orders", 7, max_wait_ms=5).found
+    with pytest.raises(HistoryLost):
+        session.get_rows("shop", [("orders", (7,)), ("orders", (8,))])
+    assert asyncio.run(story()) == (front.requests, session.token)
+    assert session.token == str(vector(shop="3 0-1-2"))
+
+
+def test_a_write_observed_while_the_front_is_asked_is_not_forgotten() -> None:
+    """Another task's commit, between the question for the epoch and its answer, is in the vector too."""
+
+    async def story() -> None:
+        located = (200, msgspec.json.encode({"token": str(vector(shop="2 0-1-3"))}))
+        front = AsyncFront(located, located, row(Vector()))
+        session = AsyncSession(front.ask, Vector())
+        session.observe("shop/0", "MariaDB/0-1-8")
+        front.gate.clear()
+        readers = [asyncio.create_task(session.token()) for _ in range(2)]
+        await asyncio.sleep(0)
+        session.observe("shop/0", "MariaDB/0-1-11")
+        front.gate.set()
+        assert set(await asyncio.gather(*readers)) == {str(vector(shop="2 0-1-11"))}
+
+    asyncio.run(story())
