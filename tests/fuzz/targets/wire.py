@@ -87,8 +87,42 @@ def hostile_field(rng: Rng) -> Any:
     )
 
 
+FOREIGN = ("HiveEvent/7", "MySQL56/00010203-0405-0607-0809-0a0b0c0d0e0f:1-5", "FilePos/bin.000001:4", "MariaDB/9-9-9")
+"""Positions that a shard of MariaDB's never has."""
+LIES: dict[str, tuple[Any, ...]] = {
+    "shard": ("other/0", "shop/0 ", "*"),
+    "epoch": (-1, 0, 1, 2, 3, 2**31, 2**63 - 1),
+    "ordinal": (-1, 0, 1, 2, 2**31, 2**63 - 1),
+    "timestamp": (-1, 0, 2**63 - 1),
+    **dict.fromkeys(("gtid", "position", "low_water", "lo", "hi"), FOREIGN),
+    "txn": (-1, 0, 2**63 - 1),
+    "table_id": (-1, 0, 2**63 - 1),
+    "write_id": (-1, 0, 2**63 - 1),
+    "write_ids": ("d.t:9223372036854775807:1::1", "other:1:1:1:", "d.t:1:1:1:9"),
+    "whole": (True, False),
+}
+"""Of fields that every reader believes: values that are well-formed, and do not follow from what was before."""
+
+
+def lying(rng: Rng, ordinal: int) -> bytes:
+    """A well-formed message that some other program might write: epochs go back, positions are of another flavor."""
+    name, fields = decode(valid(rng, ordinal))
+    able = [each for each in fields if each in LIES]
+    for each in rng.sample(able, min(len(able), rng.choice((1, 1, 2, 4)))):
+        fields[each] = rng.choice(LIES[each])
+    for column in ("gtids", "positions"):
+        if fields.get(column) and rng.random() < 0.2:
+            fields[column] = [rng.choice(FOREIGN) for _ in fields[column]]
+    try:
+        return encode(name, fields)
+    except (CodecError, KeyError, TypeError, AttributeError):
+        return valid(rng, ordinal)  # the field has another type in this record
+
+
 def mutated(rng: Rng, ordinal: int, corpus: list[bytes]) -> bytes:
     """A valid message with its fields or its bytes changed."""
+    if rng.random() < 0.3:
+        return lying(rng, ordinal)
     message = valid(rng, ordinal)
     if rng.random() < 0.5:
         name, fields = decode(message)
