@@ -259,6 +259,11 @@ EPOCHS: Final = (
         Edit(spaces.Epochs.learn, "epoch > self.known.get(shard, -1)", "True"),
     ),
     _rows(
+        "first_write_in_the_fronts_epoch",
+        "a session's first write is placed in an epoch that the session knows is over",
+        Edit(client.Session._place, "max(known.epoch, seen.epoch) if seen is not None else known.epoch", "known.epoch"),
+    ),
+    _rows(
         "lost_token_is_the_old_one",
         "409 history_lost comes with the token that was refused",
         Edit(
@@ -329,6 +334,15 @@ POSITIONS: Final = (
             reading.is_servable,
             "freshness in (Freshness.FRESH, Freshness.EVENTUAL)",
             "freshness is not Freshness.STALE",
+        ),
+    ),
+    _rows(
+        "unplaced_write_forgotten",
+        "a session's first write is forgotten when its shard's epoch is learnt",
+        Edit(
+            client.Session._place,
+            "self._vector = self._vector.merge(Vector({shard: (epoch, unplaced[1])}))",
+            "pass",
         ),
     ),
     _rows(
