@@ -100,6 +100,8 @@ class Rocks:
         self._stuck = False
         """An ingest failed: RocksDB may refuse all writes until it is opened again."""
         self._in_doubt = path.with_name(IN_DOUBT_NAME)
+        self._to_keep = False
+        """The table in doubt has its first name still."""
         self._closed_by: StoreError | None = None
         """Why opening again failed: until it is tried again, with the next ingest, nothing can be read."""
         self._db = self._open()
@@ -181,7 +183,10 @@ class Rocks:
 
         ``scratch`` is where the file is built, on the same file system.
         """
+        tried = False
         try:
+            if self._to_keep:
+                self._keep(scratch)
             scratch.unlink(missing_ok=True)  # it may still be a table's other name: never to be truncated
             size = _build(entries, scratch)
             options = IngestExternalFileOptions()
@@ -189,16 +194,23 @@ class Rocks:
             options.set_allow_blocking_flush(False)
             if self._stuck:
                 self.reopen()
-            self._stuck = True
+            self._stuck = tried = True
             self._db.ingest_external_file([str(scratch)], options)
             self._stuck = False
         except Exception as error:
-            with contextlib.suppress(OSError):
-                os.replace(scratch, self._in_doubt)
+            if tried:  # else the table of an earlier try is the one that may be asked for
+                self._to_keep = True
+                with contextlib.suppress(OSError):
+                    self._keep(scratch)
             raise translate(error, str(self.path)) from error
         with contextlib.suppress(OSError):
             self._in_doubt.unlink()
         return size
+
+    def _keep(self, scratch: Path) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(scratch, self._in_doubt)
+        self._to_keep = False
 
     def checkpoint(self, path: Path) -> None:
         """A copy (hard links) of the store as of now at ``path``, which must not exist."""

@@ -31,7 +31,7 @@ from consumers.errors import (
 )
 from consumers.fold import fold_messages
 from consumers.manifest import Manifest, check_manifest, read_manifest, sync_directory, write_manifest
-from consumers.rocks import Rocks, disk_bytes
+from consumers.rocks import IN_DOUBT_NAME, Rocks, disk_bytes
 from consumers.state import (
     Changes,
     DeadLetter,
@@ -315,7 +315,11 @@ def _copy(head: Head) -> Head:
 
 def _prepare(directory: Path, wanted: Manifest) -> Manifest:
     """The manifest to go on with; of a new directory, ``wanted``."""
-    (directory / _SCRATCH_NAME).unlink(missing_ok=True)
+    left, in_doubt = directory / _SCRATCH_NAME, directory / IN_DOUBT_NAME
+    if in_doubt.exists():
+        left.unlink(missing_ok=True)
+    elif left.exists():
+        os.replace(left, in_doubt)
     found = read_manifest(directory)
     if found is None:
         if (directory / ROCKS_NAME / "CURRENT").exists():

@@ -184,6 +184,7 @@ class Twin:
             self.codes.add(error.code)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ERRORS)
 def test_a_store_on_a_failing_disk_says_so_or_is_right_and_goes_on_when_the_disk_is_well(disk: Disk, kind: str) -> None:
     """Commits, reads, scans, restarts while a share of the operations fails: no wrong value, no torn store."""
