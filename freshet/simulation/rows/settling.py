@@ -23,6 +23,7 @@ class RowWorld(Changing, ReadingOps):
 
     def finish(self) -> None:
         """Quiet: everything is published and folded; then the rules of the whole are checked."""
+        self.topic.mixing = -1  # the last markers come behind everything else
         for publisher in self.publishers:
             publisher.source.engine = publisher.source.replica = publisher.source.history.end
             if publisher.split and publisher.framer is None:
