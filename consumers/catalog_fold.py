@@ -4,15 +4,18 @@ Rules (design, *Catalog*; seed 000, "Cache update"): a write makes the entry unu
 writer's end is folded; a COMMIT takes ids out of the open ones and never revives an image older than the last write
 event. Where a source undoes writes on ABORT they are *staged*: the committed image stays as it is until the COMMIT.
 An event is folded into a table iff its ordinal is above the table's in the same epoch; a later epoch starts the table
-anew.
+anew. A void may stand for a lost ALLOC: until the server's own list has come, a write that doesn't say who holds its id
+may be of somebody who was never heard of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from consumers.catalog_state import (
+    TRANSACTIONAL,
+    UNHEARD,
     Binding,
     StagedImage,
     TableState,
@@ -23,10 +26,12 @@ from consumers.catalog_state import (
     name_key,
     table_key,
 )
-from consumers.state import NAME_PREFIX, DeadLetter, Lookup
+from consumers.state import EVERY_TABLE, NAME_PREFIX, DeadLetter, Lookup, Void
 from tokens import Position, ValidWriteIdList
 
 Event = dict[str, Any]
+Voids = Mapping[tuple[str, str], Void]
+"""By (table or ``*``, shard), as the head holds them."""
 
 
 class CatalogChanges(dict[bytes, bytes]):
@@ -35,7 +40,7 @@ class CatalogChanges(dict[bytes, bytes]):
     dead: tuple[DeadLetter, ...] = ()
 
 
-def fold_catalog(name: str, event: Event, lookup: Lookup) -> CatalogChanges:
+def fold_catalog(name: str, event: Event, lookup: Lookup, voids: Voids) -> CatalogChanges:
     """Entries (table states, name bindings) that the event ``name`` (fields as in ``schemas/``) changes.
 
     Raises `CatalogStateError` for stored bytes that are no state, `TokenError` or `ValueError` for impossible fields.
@@ -44,7 +49,7 @@ def fold_catalog(name: str, event: Event, lookup: Lookup) -> CatalogChanges:
         case "AllocWriteId":
             return _fold_allocation(event, lookup)
         case "TableImage":
-            return _fold_image(event, lookup)
+            return _fold_image(event, lookup, voids)
         case "CommitTxn" | "AbortTxn":
             return _fold_end(event, lookup, committed=name == "CommitTxn")
         case "WriteIdsReset":
@@ -122,7 +127,7 @@ def _dropped(state: TableState) -> bool:
     return bool(state.created) and not state.exists
 
 
-def _fold_image(event: Event, lookup: Lookup) -> CatalogChanges:
+def _fold_image(event: Event, lookup: Lookup, voids: Voids) -> CatalogChanges:
     state = _load(event["table_id"], event, lookup)
     change = event["change"]
     if state is None or (_dropped(state) and change != "created"):
@@ -134,7 +139,7 @@ def _fold_image(event: Event, lookup: Lookup) -> CatalogChanges:
     elif change == "written" and event["staged"] and event["txn"]:
         _stage(state, event)
     elif change in ("created", "written"):
-        _take_write(state, event)
+        _take_write(state, event, voids)
     else:
         raise ValueError(f"change {change!r} of table {state.table_id} is none")
     return _changed(state, event)
@@ -152,11 +157,12 @@ def _exists(state: TableState, event: Event) -> None:
     state.name, state.kind = event["name"], event["kind"]
 
 
-def _replace_list(state: TableState, text: str | None, committed: bool | None = None) -> None:
-    """The server's own list; writers that it no longer shows open have ended."""
-    if text is None:
+def _replace_list(state: TableState, event: Event, committed: bool | None = None) -> None:
+    """The server's own list, if the event brings it; writers that it no longer shows open have ended."""
+    if event["write_ids"] is None:
         return
-    found = ValidWriteIdList.parse(text)
+    found = ValidWriteIdList.parse(event["write_ids"])
+    state.list_ordinal = event["ordinal"]
     state.ids.replace(found.hwm, found.open_ids, found.aborted_ids, committed=committed)
     still_open = {write_id for write_id, _ in state.ids.open}
     state.pending = [pair for pair in state.pending if pair[1] in still_open]
@@ -175,31 +181,44 @@ def _take_image(state: TableState, event: Event) -> None:
     if state.write_position and not Position.parse(lo).at_or_past(Position.parse(state.write_position)):
         return
     _exists(state, event)
-    _replace_list(state, event["write_ids"])
+    _replace_list(state, event)
     if event["image"] is not None:
         _set_image(state, event["image"], lo, hi, event["ordinal"])
 
 
-def _take_write(state: TableState, event: Event) -> None:
+def _take_write(state: TableState, event: Event, voids: Voids) -> None:
     """A write that the source does not undo: the table is written now, whatever becomes of the writer."""
     _exists(state, event)
-    _replace_list(state, event["write_ids"])
+    _replace_list(state, event)
     state.write_ordinal, state.write_position = event["ordinal"], event["gtid"]
-    state.pending = sorted({*state.pending, *_writers(state, event["txn"], event["write_id"])})
+    writers = {*state.pending, *_writers(state, event["txn"], event["write_id"])}
+    if not event["write_id"] and state.kind == TRANSACTIONAL and _list_has_gaps(state, voids):
+        writers.add(UNHEARD)
+    state.pending = sorted(writers)
     if event["image"] is not None:
         _set_image(state, event["image"], event["lo"] or event["gtid"], event["hi"] or event["gtid"], event["ordinal"])
 
 
 def _writers(state: TableState, txn: int, write_id: int) -> Iterable[tuple[int, int]]:
-    """Whose end the entry must wait for. A write that names nobody may be anybody's who holds an open id."""
+    """Whose end the entry must wait for. A write that names nobody may be anybody's who holds an open id.
+
+    An id whose holder is not known (0) may be any transaction's.
+    """
     if write_id:
         if write_id > state.ids.hwm:
             state.ids.allocate(txn, write_id)
         holder = state.ids.transaction_of(write_id)
         return () if holder is None else ((txn or holder, write_id),)
     if txn:
-        return tuple((txn, each) for each in state.ids.held_by(txn))
+        return tuple((holder, each) for each, holder in state.ids.open if holder in (txn, 0))
     return tuple((holder, each) for each, holder in state.ids.open)
+
+
+def _list_has_gaps(state: TableState, voids: Voids) -> bool:
+    """Whether an ALLOC may have been lost since the list was last known whole."""
+    whole = max(state.created, state.list_ordinal)
+    found = (voids.get((scope, state.shard)) for scope in (EVERY_TABLE, state.name))
+    return any(void is not None and void.epoch == state.epoch and void.ordinal >= whole for void in found)
 
 
 def _stage(state: TableState, event: Event) -> None:
@@ -240,7 +259,8 @@ def _end_in_table(state: TableState, event: Event, write_ids: list[int], *, comm
         elif not state.ids.commit(write_id):
             refused = f"COMMIT of transaction {event['txn']} names write id {write_id}, which is aborted"
     txn = event["txn"]
-    state.pending = [pair for pair in state.pending if pair[0] != txn and pair[1] not in write_ids]
+    ended = {pair for pair in state.pending if pair[0] == txn or pair[1] in write_ids} - {UNHEARD}
+    state.pending = [pair for pair in state.pending if pair not in ended]
     staged = state.staged_by(txn)
     if staged is not None:
         state.staged = [each for each in state.staged if each.txn != txn]
@@ -265,7 +285,7 @@ def _fold_reset(event: Event, lookup: Lookup) -> CatalogChanges:
     if state is None or _dropped(state):
         return CatalogChanges()
     staged = {each.txn for each in state.staged}
-    _replace_list(state, event["write_ids"], event.get("committed"))
+    _replace_list(state, event, event.get("committed"))
     if staged - {each.txn for each in state.staged}:
         # A writer ended unseen: whether its image counts is not known.
         state.write_ordinal, state.write_position = event["ordinal"], event["gtid"]

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from consumers.catalog_state import EXTERNAL, TRANSACTIONAL, TableState, decode_table
+from consumers.catalog_state import EXTERNAL, TRANSACTIONAL, UNHEARD, TableState, decode_table
 from consumers.state import EVERY_TABLE, Void
+from stream.write_ids import NO_OPEN_ID
 from tokens import Demand, FreshetError, Freshness, Position, Tag, ValidWriteIdList, decide
 
 Voids = Iterable[tuple[tuple[str, str], Void]]
@@ -118,7 +119,8 @@ def may_fill_table(
 ) -> tuple[bool, str]:
     """Whether a source's answer may stand in the overlay over this state, and why (not).
 
-    Not over an image that the stream has; not while a writer is pending; not below the low-water, the last write event,
+    Not over an image that the stream has; not while a writer is pending, unless the fill's own list says that it has
+    ended (its COMMIT may be lost, or still to come); not below the low-water, the last write event,
     a void's floor or the watermark (a source behind the stream). ``low_water`` and ``watermark`` are "" if not known.
     """
     lo = Position.parse(fill.lo)
@@ -146,7 +148,7 @@ def _may_fill_over(state: TableState, fill: TableFill, lo: Position, unservable:
         return False, f"the answer is of table id {fill.table_id}, the entry of {state.table_id}"
     if state.created and not state.exists:
         return False, "the table was dropped"
-    if state.pending:
+    if state.pending and _may_be_open(state.pending, fill.write_ids):
         return False, state.waits_for()
     if state.exists and state.name != fill.name:
         return False, f"the answer is of {fill.name}, the table is {state.name} here"
@@ -155,6 +157,18 @@ def _may_fill_over(state: TableState, fill: TableFill, lo: Position, unservable:
     if state.write_position and not lo.at_or_past(Position.parse(state.write_position)):
         return False, f"{fill.lo} is below the last write, {state.write_position}"
     return True, "filled"
+
+
+def _may_be_open(pending: Iterable[tuple[int, int]], fetched: str) -> bool:
+    """Whether one of the writers may not have ended yet by the list that was fetched before the image."""
+    if not fetched:
+        return True
+    found = ValidWriteIdList.parse(fetched)
+    still = {*found.open_ids}
+    for writer in pending:
+        if found.min_open != NO_OPEN_ID if writer == UNHEARD else writer[1] > found.hwm or writer[1] in still:
+            return True
+    return False
 
 
 def require_write_ids(name: str, kind: str, demand: Demand) -> None:

@@ -17,6 +17,8 @@ from tokens.errors import FreshetError
 
 TRANSACTIONAL: Final = "transactional"
 EXTERNAL: Final = "external"
+UNHEARD: Final = (0, 0)
+"""Pending where a writer may be open that was never heard of; the server's own list ends it."""
 
 
 class CatalogStateError(FreshetError, ValueError):
@@ -68,6 +70,8 @@ class TableState(msgspec.Struct, array_like=True):
     """By transaction; the committed image stays servable beside them."""
     void: str = ""
     """Why the image may not be served until a new one comes, else empty."""
+    list_ordinal: int = 0
+    """Of the event that brought the server's own list; 0: none did."""
 
     def waits_for(self) -> str:
         """Why the image may not be served yet, else empty."""
@@ -77,6 +81,8 @@ class TableState(msgspec.Struct, array_like=True):
             return self.void
         if self.pending:
             txn, write_id = self.pending[0]
+            if self.pending[0] == UNHEARD:
+                return "events of it were lost: who writes it is not known until the server's list comes"
             return f"write id {write_id} of transaction {txn or '(unknown)'} wrote it and is pending"
         if self.image is None or not self.image_ordinal:
             return f"no image yet, the last write was at {self.write_position or 'an unknown position'}"

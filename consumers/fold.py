@@ -94,7 +94,7 @@ def _fold_one(state: PartitionState, after: int, name: str, event: dict[str, Any
         return Changes(after, entries, moved, voids)
     if name in _CATALOG_EVENTS:
         Position.parse(event["gtid"])
-        changed = fold_catalog(name, event, state.lookup)
+        changed = fold_catalog(name, event, state.lookup, state.head.voids)
         return Changes(after, changed, moved, voids, dead=changed.dead)
     return _poison(state, after, "unknown_event", f"no fold for {name}", "message")
 

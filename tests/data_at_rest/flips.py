@@ -18,7 +18,7 @@ from consumers import rocks
 from consumers.errors import StoreError
 from consumers.store import PartitionStore, partition_directory
 from consumers.store_view import StoreView
-from tests.data_at_rest.history import KEYSPACE, TOPIC_ID, Items, unpack
+from tests.data_at_rest.history import CURRENT, KEYSPACE, TOPIC_ID, Items, unpack
 
 SMALL_BYTES = 1_024
 """Of a file that small each byte is flipped."""
@@ -101,7 +101,7 @@ def _outcome(
 def main() -> None:
     """Prints how many flips had which outcome, as JSON."""
     parser = argparse.ArgumentParser(prog="python -m tests.data_at_rest.flips", description=__doc__)
-    parser.add_argument("--fixture", default="v1")
+    parser.add_argument("--fixture", default=CURRENT)
     parser.add_argument("--part", choices=PARTS, default="live")
     parser.add_argument("--every", type=int, default=1, help="of larger files one byte in so many")
     parser.add_argument("--seed", type=int, default=1)

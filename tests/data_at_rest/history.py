@@ -1,6 +1,6 @@
 """The history that the kept fixtures hold, and how they are written: ``python -m tests.data_at_rest.history``.
 
-Run it once for each format version, into a new fixture; what is there is never written again.
+Run it once for each version of format or fold, into a new fixture; what is there is never written again.
 """
 
 from __future__ import annotations
@@ -107,9 +107,13 @@ def expected(name: str) -> dict[str, Any]:
     return found
 
 
+CURRENT = f"v{FORMAT_VERSION}" + (f"-fold{FOLD_VERSION}" if FOLD_VERSION > 1 else "")
+"""The fixture of the current format and fold."""
+
+
 def main() -> None:
-    """Writes the fixtures of the current format version."""
-    name = f"v{FORMAT_VERSION}"
+    """Writes the fixture of the current format and fold version."""
+    name = CURRENT
     if (FIXTURES / f"{name}.tar.gz").exists():
         raise SystemExit(f"{name} is kept, and not written again")
     FIXTURES.mkdir(exist_ok=True)

@@ -49,6 +49,20 @@ ROWS: dict[str, History] = {
     ],
 }
 CATALOG: dict[str, History] = {
+    "an ALLOC is damaged on its way, and its transaction writes without naming itself": [
+        ("world", 0, 1, 0, 0),
+        ("create", 1, 0),
+        ("open",),
+        ("publish", 0, 0, 0),
+        ("finish", 0, 0),
+        ("damage", 36),
+        ("open",),
+        ("write", 0, 1),
+        ("publish", 4, 0, 0),
+        ("sync", 0),
+        ("list", 1, 1, 0),
+        ("read", 1, 0, 0),
+    ],
     "a catalog is first published after its cleaner has forgotten the last write id": [
         ("create", 0, 0),
         ("open",),

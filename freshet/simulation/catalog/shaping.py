@@ -115,6 +115,18 @@ MOTIFS: Final[tuple[tuple[Op, ...], ...]] = (
         ("list", "reader", "name", 0),
         ("read", "reader", "owner", 0),
     ),
+    (  # an ALLOC is lost, and its transaction writes, without being named
+        ("open",),
+        ("publish", 4, 0, 0),
+        ("damage", 0),
+        ("allocate", 0, "name"),
+        ("publish", 4, 0, 0),
+        ("write", 0, "name"),
+        ("publish", 4, 0, 0),
+        ("sync", "owner"),
+        ("list", "reader", "name", 0),
+        ("read", "reader", "owner", 0),
+    ),
     (  # of two writes of a transaction the second one is lost
         ("write", 0, "name"),
         ("publish", 4, 0, 0),

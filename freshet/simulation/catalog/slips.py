@@ -47,6 +47,11 @@ LISTS: Final = (
         Edit(WriteIds._reach, "self.open.extend((between, 0) for between in range(self.hwm + 1, write_id))", "pass"),
     ),
     _catalog(
+        "lost_alloc_forgotten",
+        "a write that names nobody waits for nobody, though an ALLOC of the table may have been lost",
+        Edit(catalog_fold._take_write, "_list_has_gaps(state, voids)", "False"),
+    ),
+    _catalog(
         "only_the_last_alloc",
         "a COMMIT names the write id of the table that was allocated last",
         Edit(WorkloadTranslator._allocated, "(*known.write_ids, (table_id, write_id))", "((table_id, write_id),)"),
@@ -160,7 +165,7 @@ WRITERS: Final = (
         Edit(
             catalog_fold._end_in_table,
             "state.pending = [pair for",
-            "state.pending = state.pending if not committed else [pair for",
+            "state.pending = [pair for pair in state.pending] if not committed else [pair for",
         ),
     ),
     _catalog(

@@ -6,7 +6,7 @@ from typing import Any
 
 from consumers.catalog_fold import fold_catalog, void_catalog
 from consumers.catalog_state import TableState, decode_binding, decode_table, name_key, table_key
-from consumers.state import DeadLetter
+from consumers.state import DeadLetter, Void
 
 SHARD = "hive/0"
 
@@ -17,6 +17,7 @@ class Log:
     def __init__(self) -> None:
         self.entries: dict[bytes, bytes] = {}
         self.dead: list[DeadLetter] = []
+        self.voids: dict[tuple[str, str], Void] = {}
         self.ordinal = 0
         self.epoch = 1
 
@@ -26,7 +27,7 @@ class Log:
             self.ordinal += 1
         at = self.ordinal if ordinal is None else ordinal
         head = {"shard": SHARD, "epoch": self.epoch, "ordinal": at, "gtid": f"HiveEvent/{at}", "timestamp": 0}
-        changes = fold_catalog(event, head | fields, self.entries.get)
+        changes = fold_catalog(event, head | fields, self.entries.get, self.voids)
         self.entries.update(changes)
         self.dead.extend(changes.dead)
 
@@ -58,6 +59,7 @@ class Log:
     def void(self, table: str) -> None:
         """TableVoid."""
         self.ordinal += 1
+        self.voids[table, SHARD] = Void(self.epoch, self.ordinal, "")
         self.entries.update(void_catalog(table, self.entries.get, at=(SHARD, self.epoch, self.ordinal)))
 
     @property

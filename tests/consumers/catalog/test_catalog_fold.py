@@ -106,6 +106,34 @@ def test_a_void_holds_until_a_new_image_and_forgets_what_was_staged() -> None:
     assert (log.table.waits_for(), log.table.image) == ("", b"v3")
 
 
+@pytest.mark.parametrize("scope", ["d.t", "*"])
+@pytest.mark.parametrize("txn", [0, 2])
+def test_a_write_after_lost_events_waits_for_the_list_that_names_who_is_open(scope: str, txn: int) -> None:
+    """An ALLOC that was lost makes its writer invisible: what that one writes looked as if nobody had written it."""
+    log = Log()
+    log.created()
+    log.void(scope)  # ALLOC of write id 1 for transaction 2 was here
+    log.image("written", b"uncommitted", txn=txn)
+    assert "not known until the server's list comes" in log.table.waits_for()
+    log.alloc(3, 2)
+    log.end(3, 2)
+    assert log.table.waits_for(), "the end of somebody else says nothing of who was never heard of"
+    log.fold("WriteIdsReset", table_id=7, write_ids="d.t:2:1:1:", committed=None)
+    log.image("written", b"of whom the list names", txn=txn)
+    assert log.table.pending == [(0, 1)], "whose id 1 is, the list does not say"
+    log.fold("WriteIdsReset", table_id=7, write_ids=f"d.t:2:{2**63 - 1}::", committed=None)
+    assert (log.table.waits_for(), log.table.image) == ("", b"of whom the list names")
+
+
+def test_a_table_created_after_lost_events_has_lost_none() -> None:
+    """What was voided before the CREATE is not its history: its writes are followed without the server's list."""
+    log = Log()
+    log.void("*")
+    log.created()
+    log.image("written", b"v2")
+    assert (log.table.waits_for(), log.table.image) == ("", b"v2")
+
+
 def test_a_commit_of_an_aborted_id_is_a_dead_letter_and_voids_the_list() -> None:
     """A contradiction is reported, stops nobody, and nothing is proved by that list until the source sends its own."""
     log = Log()

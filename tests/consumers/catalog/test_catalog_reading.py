@@ -99,14 +99,18 @@ def _fill(lo: int, *, name: str = "d.t", write_ids: str = f"d.t:1:{NONE_OPEN}::"
 def test_a_fill_stands_only_where_the_stream_has_nothing_and_nobody_is_writing(log: Log) -> None:
     """Not over an image, not while a writer is pending, not below low-water, last write, void floor or watermark."""
 
-    def may(lo: int, watermark: str = "", floor: str | None = None, name: str = "d.t") -> bool:
+    def may(lo: int, watermark: str = "", floor: str | None = None, **more: str) -> bool:
         voids = [] if floor is None else [(("d.t", SHARD), Void(1, 1, floor))]
-        return may_fill_table(log.value, _fill(lo, name=name), "HiveEvent/3", watermark, SHARD, 1, voids)[0]
+        return may_fill_table(log.value, _fill(lo, **more), "HiveEvent/3", watermark, SHARD, 1, voids)[0]
 
     assert not may(10)
     log.alloc(2, 2)
     log.image("written", txn=2, write_id=2)
     assert not may(10)
+    assert not may(10, write_ids="d.t:2:2:2:")
+    assert not may(10, write_ids="")
+    assert may(10, write_ids=f"d.t:2:{NONE_OPEN}::"), "its COMMIT is known to the fill, if not yet to the stream"
+    assert may(10, write_ids=f"d.t:2:{NONE_OPEN}::2")
     log.end(2, 2)
     assert may(10)
     assert not may(2)
@@ -118,6 +122,19 @@ def test_a_fill_stands_only_where_the_stream_has_nothing_and_nobody_is_writing(l
     assert not may(10, name="d.renamed")
     log.image("dropped")
     assert not may(10)
+
+
+def test_after_lost_events_a_fill_stands_once_nobody_at_all_is_open(log: Log) -> None:
+    """Who was never heard of may be any of the open ones that the server names; a read when all is quiet heals it."""
+
+    def may(write_ids: str) -> bool:
+        return may_fill_table(log.value, _fill(10, write_ids=write_ids), "HiveEvent/3", "", SHARD, 1)[0]
+
+    log.void("*")
+    log.image("written", b"whose?")
+    assert not may("d.t:3:3:3:")
+    assert not may("d.t:2:3::2"), "the server's short form of a list in which 3 is open"
+    assert may(f"d.t:3:{NONE_OPEN}::3")
 
 
 def test_a_fill_proves_a_demand_by_its_own_list_and_position() -> None:
