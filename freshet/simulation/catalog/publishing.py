@@ -7,7 +7,8 @@ from typing import Any, Final, NamedTuple, cast
 
 from freshet.simulation.catalog.source import Metastore, Snapshot
 from freshet.simulation.remembering import decoded, kept
-from freshet.simulation.rows.publishing import Ending, PublisherDied, Topic, collect
+from freshet.simulation.rows.publishing import Ending, PublisherDied, collect
+from freshet.simulation.rows.topic import Topic
 from stream.batch import Batch, Framer, Limits
 from stream.events import Change, OpenTransaction, ResumePoint, SourceTransaction, TableImage
 from stream.resume import resume_point

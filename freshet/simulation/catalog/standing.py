@@ -12,7 +12,7 @@ from freshet.simulation.catalog.shaping import OWNERS, READERS
 from freshet.simulation.catalog.source import OPEN, Metastore
 from freshet.simulation.engine import Outcome
 from freshet.simulation.rows.owning import OwnedPartition
-from freshet.simulation.rows.publishing import Topic
+from freshet.simulation.rows.topic import Topic
 from serving.spaces import Epochs
 from stream.keys import Layout
 from tokens import Vector

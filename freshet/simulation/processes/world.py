@@ -11,8 +11,9 @@ from consumers.state import Head, PartitionState, head_entries
 from freshet.simulation.engine import History, Op, Outcome, Violation, ops_of, play, shape
 from freshet.simulation.rows.judging import SAME_STATE
 from freshet.simulation.rows.owning import MemoryRocks, OwnedPartition
-from freshet.simulation.rows.publishing import LIMITS, Ending, Publishing, Topic, damaged
+from freshet.simulation.rows.publishing import LIMITS, Ending, Publishing
 from freshet.simulation.rows.source import Source
+from freshet.simulation.rows.topic import Topic, damaged
 from stream.keys import Layout
 
 PROCESSES: Final = 3

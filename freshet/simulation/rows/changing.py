@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from freshet.simulation.rows.publishing import Ending, damaged
+from freshet.simulation.rows.publishing import Ending
 from freshet.simulation.rows.shaping import TABLES
 from freshet.simulation.rows.source import CHILD, SLOTS, SLOTS_A_SHARD, Source
 from freshet.simulation.rows.standing import Standing
+from freshet.simulation.rows.topic import damaged
 
 
 class Changing(Standing):

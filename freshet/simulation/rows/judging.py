@@ -10,8 +10,9 @@ from consumers.fold import fold_message
 from consumers.reading import UNKNOWN_KEY, view_row
 from consumers.state import Head, PartitionState, head_entries
 from freshet.simulation.rows.asking import Given, Offer, Reading
-from freshet.simulation.rows.publishing import Publishing, Topic
+from freshet.simulation.rows.publishing import Publishing
 from freshet.simulation.rows.source import SLOTS, SLOTS_A_SHARD
+from freshet.simulation.rows.topic import Topic
 from freshet.simulation.rows.truth import History
 from serving.wire import HistoryLost
 from tokens import Vector

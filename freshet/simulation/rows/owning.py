@@ -12,7 +12,7 @@ from consumers.overlay import Overlay
 from consumers.partitions import Partition
 from consumers.state import META, OFFSET_KEY, Head, read_head
 from consumers.store import PartitionStore
-from freshet.simulation.rows.publishing import Topic
+from freshet.simulation.rows.topic import Topic
 from stream.keys import Layout
 
 OVERLAY_BYTES: Final = 1_600

@@ -12,9 +12,10 @@ from freshet.simulation.engine import Outcome
 from freshet.simulation.rows.asking import Offer, Reading, Session
 from freshet.simulation.rows.judging import Judge
 from freshet.simulation.rows.owning import OwnedPartition
-from freshet.simulation.rows.publishing import LIMITS, Publishing, Topic
+from freshet.simulation.rows.publishing import LIMITS, Publishing
 from freshet.simulation.rows.shaping import FRONTS, OWNERS, SESSIONS, TABLES
 from freshet.simulation.rows.source import SLOTS, SLOTS_A_SHARD, Source
+from freshet.simulation.rows.topic import Topic
 from serving.spaces import Epochs
 from stream.keys import Layout
 
