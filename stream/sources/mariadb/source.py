@@ -121,13 +121,29 @@ class MariaDBSource:
             raise
 
     def _opened(self, publisher: PublisherLike) -> ResumePoint | None:
-        """The resume point; MariaDB is only asked where the shard is new. None if stopped meanwhile."""
+        """The resume point; None if stopped meanwhile. The server is asked first: taking over fences whoever runs.
+
+        A source with a wrong password, host or server must leave one that works alone, so it ends or waits before that.
+        It waits also where only MariaDB is away and the topic would say where to go on: there is nothing to publish
+        then, and of two sources with one misled address the healthy one would lose the shard every few seconds. The
+        price: after a crash within an outage of MariaDB no markers come until it is back.
+        """
         while not self._stopping.is_set():
             try:
+                self._ask_server()
                 return publisher.open(self._start)
             except MariaDBUnreachable as error:
                 self._wait("MariaDB is away", error)
         return None
+
+    def _ask_server(self) -> None:
+        """Whether it lets this user in and tells everything. Raises `MariaDBUnreachable`, `MariaDBError`."""
+        connection = connect(self._options.settings)
+        try:
+            with translated(self._options.settings):
+                check_server(connection)
+        finally:
+            connection._force_close()
 
     def _start(self) -> tuple[str, int]:
         connection = connect(self._options.settings)

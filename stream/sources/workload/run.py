@@ -59,7 +59,10 @@ def run(source: WorkloadSource, new_publisher: NewPublisher, stop: threading.Eve
 
 
 def _publish(source: WorkloadSource, new_publisher: NewPublisher, stop: threading.Event, asked: set[str]) -> None:
-    """One attempt: from taking the shard over to ``stop``. ``asked``: why an epoch has to end; empty once it has."""
+    """One attempt: from taking the shard over to ``stop``. ``asked``: why an epoch has to end; empty once it has.
+
+    The server is asked before the shard is taken over: one that can't log in, or reaches no server, fences nobody.
+    """
     with WorkloadCatalog(source.settings, source.database) as catalog, new_publisher() as publisher:
         catalog.create_schema()
         resume = _open(publisher, catalog, asked)

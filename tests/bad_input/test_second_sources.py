@@ -1,0 +1,130 @@
+"""A second source of a shard that can't work must not take the shard from the one that does."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from freshet.local.mariadb import MariaDBAddress
+from freshet.local.process import free_ports
+from stream.sources.mariadb.connection import ConnectionSettings
+from stream.sources.workload.catalog import WorkloadCatalog
+from tests.bad_input.running import freshet_fails, source_arguments
+from tests.consumers.consuming import until
+from tests.stream.committed import markers, records
+
+PARTITIONS = 2
+KINDS = ("mariadb", "workload")
+
+
+class Shard:
+    """A keyspace with one source that runs, as a process of its own."""
+
+    def __init__(self, kind: str, kafka: str, mariadb: MariaDBAddress, database: str, keyspace: str) -> None:
+        self.kind, self.kafka, self.mariadb, self.database, self.keyspace = kind, kafka, mariadb, database, keyspace
+        given = source_arguments(kafka, mariadb, database, keyspace)
+        if kind == "workload":
+            given = ["source", "workload", *given[2 : given.index("--server-id")]]
+        self.arguments = [*given, "--partitions", str(PARTITIONS)]
+
+    @contextmanager
+    def running(self, log: Path, *more: str) -> Iterator[Callable[[str], int]]:
+        """The source with ``more`` flags; how often something is in its log. It ends in order."""
+        with log.open("wb") as output:
+            command = [sys.executable, "-m", "freshet", "--log-format", "json", *self.arguments, *more]
+            process = subprocess.Popen(command, stdout=output, stderr=output)
+
+        def says(what: str) -> int:
+            assert process.poll() is None, log.read_text()
+            return log.read_text().count(what)
+
+        try:
+            yield says
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0, log.read_text()
+        finally:
+            process.kill()
+            process.wait()
+
+    def publishes(self) -> None:
+        """A write from now on comes out."""
+        before = self._position()
+        if self.kind == "mariadb":
+            with self.mariadb.connect(database=self.database, autocommit=True) as session, session.cursor() as cursor:
+                cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+        else:
+            at = self.mariadb
+            settings = ConnectionSettings(at.host, at.port, at.user, at.password)
+            with WorkloadCatalog(settings, self.database) as catalog:
+                catalog.create_table("d.t")
+        until(lambda: self._position() != before, "the write is out")
+
+    def _position(self) -> Any:
+        return markers(records(self.kafka, self.keyspace, PARTITIONS))[-1]["position"]
+
+
+@pytest.fixture(params=KINDS)
+def shard(
+    request: pytest.FixtureRequest, kafka: str, mariadb: MariaDBAddress, database: str, keyspace_name: str
+) -> Shard:
+    """A shard of each kind of source."""
+    return Shard(request.param, kafka, mariadb, database, keyspace_name)
+
+
+def undisturbed(shard: Shard, says: Callable[[str], int]) -> None:
+    """It goes on with the publisher that it had: whoever was fenced would notice with the next batch."""
+    shard.publishes()
+    assert says("publisher open") == 1
+    assert says("publisher lost") == says("fenced") == 0
+
+
+def test_a_second_source_with_a_wrong_password_ends_and_fences_nobody(shard: Shard, tmp_path: Path) -> None:
+    """A login is tried before the shard is taken over."""
+    (tmp_path / "password").write_text("wrong\n")
+    with shard.running(tmp_path / "first.log") as says:
+        until(lambda: says('"event": "ready"') > 0, "ready")
+        said = freshet_fails(*shard.arguments, "--password-file", str(tmp_path / "password"))
+        assert "error[mariadb_access_denied]: " in said
+        assert "publisher open" not in said
+        undisturbed(shard, says)
+
+
+def test_a_second_source_whose_server_is_away_waits_and_fences_nobody(shard: Shard, tmp_path: Path) -> None:
+    """A wrong address looks like an outage: while it lasts the shard stays with the source that works."""
+    [nobody] = free_ports(1)
+    with shard.running(tmp_path / "first.log") as says:
+        until(lambda: says('"event": "ready"') > 0, "ready")
+        with shard.running(tmp_path / "second.log", "--port", str(nobody)) as second:
+            until(lambda: second("mariadb_unreachable") > 0, "it waits")
+            undisturbed(shard, says)
+            assert second("publisher open") == 0
+
+
+def test_a_second_source_whose_server_hides_changes_ends_and_fences_nobody(
+    kafka: str,
+    mariadb: MariaDBAddress,
+    new_mariadb: Callable[..., Any],
+    database: str,
+    keyspace_name: str,
+    tmp_path: Path,
+) -> None:
+    """Settings that a source refuses are refused before the shard is taken over."""
+    shard = Shard("mariadb", kafka, mariadb, database, keyspace_name)
+    other = new_mariadb(durable=False)
+    with other.connect(autocommit=True) as session, session.cursor() as cursor:
+        cursor.execute("SET GLOBAL binlog_format = MIXED")
+    at = other.address
+    (tmp_path / "password").write_text(at.password)
+    with shard.running(tmp_path / "first.log") as says:
+        until(lambda: says('"event": "ready"') > 0, "ready")
+        wrong = ["--host", at.host, "--port", str(at.port), "--user", at.user]
+        said = freshet_fails(*shard.arguments, *wrong, "--password-file", str(tmp_path / "password"))
+        assert "error[bad_server_settings]: binlog_format is MIXED" in said
+        undisturbed(shard, says)
