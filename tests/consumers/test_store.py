@@ -1,17 +1,14 @@
-"""The store of a partition: commits, crashes, what it refuses."""
+"""The store of a partition: commits, crashes, checkpoints, readers beside them."""
 
 from __future__ import annotations
 
-import json
 import resource
 import shutil
 import tempfile
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -19,35 +16,12 @@ from hypothesis import strategies as st
 
 from consumers.errors import (
     DiskFullError,
-    RebuildNeededError,
-    StoreCorruptError,
     StoreError,
-    StoreLockedError,
-    StoreNewerError,
 )
-from consumers.manifest import MANIFEST_NAME, read_manifest, write_manifest
-from consumers.partitions import check_range, open_store
-from consumers.state import FOLD_VERSION, Changes, Head, Lineage, Void, head_entries
-from consumers.store import PartitionStore, StoreView
+from consumers.state import Changes, Head, Lineage, Void, head_entries
+from consumers.store import StoreView
 from tests.consumers.histories import key, marker, start, value
-
-LINEAGE = Lineage(1, 0, 0, "", 0, "MariaDB/0-1-0")
-
-
-def open_at(directory: Path, topic_id: str = "topic-1", layout: str = "") -> PartitionStore:
-    """The store that all tests here use."""
-    return PartitionStore.open(directory, keyspace="shop", partition=3, topic_id=topic_id, layout=layout)
-
-
-def crash(store: PartitionStore) -> None:
-    """What a kill leaves: nothing that was not committed."""
-    store.close(commit=False)
-
-
-def change(offset: int, entries: dict[bytes, bytes], **more: Any) -> Changes:
-    """Changes of the message before ``offset``."""
-    return Changes(offset, entries, {"shop/0": LINEAGE._replace(ordinal=offset)})._replace(**more)
-
+from tests.consumers.storing import change, crash, open_at
 
 keys = st.integers(0, 20).map(key)
 steps = st.lists(
@@ -220,93 +194,6 @@ def test_a_live_store_can_be_viewed_beside_its_owner(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_second_owner_is_refused(tmp_path: Path) -> None:
-    """Two processes never write one store."""
-    store = open_at(tmp_path)
-    with pytest.raises(StoreLockedError, match="another process"):
-        open_at(tmp_path)
-    store.close()
-    open_at(tmp_path).close()
-
-
-def test_a_store_of_a_newer_format_is_refused_and_left_alone(tmp_path: Path) -> None:
-    """An older Freshet does not touch what it can't read."""
-    open_at(tmp_path).close()
-    directory = tmp_path / "shop" / "3"
-    manifest = read_manifest(directory)
-    assert manifest is not None
-    write_manifest(directory, replace(manifest, format_version=99))
-    with pytest.raises(StoreNewerError, match="format 99"):
-        open_at(tmp_path)
-    with pytest.raises(StoreNewerError):
-        open_store(tmp_path, "shop", 3, "topic-1")
-    assert directory.exists()
-
-
-@pytest.mark.parametrize(
-    ("field", "code"), [("topic_id", "topic_changed"), ("partition", "topic_changed"), ("layout", "layout_changed")]
-)
-def test_a_store_of_another_history_is_not_continued(tmp_path: Path, field: str, code: str) -> None:
-    """Another topic id, partition or layout means a rebuild, said with its code, never a silent reset."""
-    open_at(tmp_path, layout="xxh3_64;partitions=4").close()
-    directory = tmp_path / "shop" / "3"
-    manifest = read_manifest(directory)
-    assert manifest is not None
-    other: dict[str, Any] = {field: 7 if field == "partition" else "xxh3_64;partitions=9"}
-    write_manifest(directory, replace(manifest, **other))
-    with pytest.raises(RebuildNeededError) as caught:
-        open_at(tmp_path, layout="xxh3_64;partitions=4")
-    assert caught.value.code == code
-
-
-@pytest.mark.parametrize("where", ["manifest", "head"])
-def test_a_store_of_another_fold_version_is_rebuilt(
-    tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Bytes that another fold made are not mixed with this one's."""
-    store = open_at(tmp_path)
-    store.apply(change(1, {key(1): b"one"}))
-    store.close()
-    if where == "manifest":
-        directory = tmp_path / "shop" / "3"
-        manifest = read_manifest(directory)
-        assert manifest is not None
-        write_manifest(directory, replace(manifest, fold_version=FOLD_VERSION - 1))
-    else:
-        monkeypatch.setattr("consumers.store_view.FOLD_VERSION", FOLD_VERSION + 1)
-    with pytest.raises(RebuildNeededError) as caught:
-        open_at(tmp_path)
-    assert caught.value.code == "fold_changed"
-
-
-def test_a_replaced_store_is_moved_aside_and_kept(tmp_path: Path) -> None:
-    """A rebuild deletes nothing: the old directory is beside the new one."""
-    store = open_at(tmp_path)
-    store.apply(change(9, {key(1): b"one"}))
-    store.close()
-    fresh, why = open_store(tmp_path, "shop", 3, "topic-2")
-    assert why is not None
-    assert why.code == "topic_changed"
-    assert fresh.state.head.offset == 0
-    assert (tmp_path / "shop" / "3.replaced-1" / MANIFEST_NAME).exists()
-    fresh.close()
-
-
-def test_an_offset_outside_the_topic_is_a_rebuild_and_a_cut_topic_a_refusal(tmp_path: Path) -> None:
-    """An offset that the topic doesn't have is never reset in silence; nor is a store begun in the middle."""
-    store = open_at(tmp_path)
-    check_range(store, "t", 0, 0)
-    with pytest.raises(Exception, match="begins at offset 5") as cut:
-        check_range(store, "t", 5, 9)
-    assert cut.value.code == "topic_cut"  # type: ignore[attr-defined]
-    store.apply(change(7, {}))
-    check_range(store, "t", 5, 7)
-    for low, high in ((0, 6), (8, 9)):
-        with pytest.raises(RebuildNeededError, match="the store is at 7"):
-            check_range(store, "t", low, high)
-    crash(store)
-
-
 def test_the_head_survives_with_voids_and_layout(tmp_path: Path) -> None:
     """Watermarks, voids, layout and offset are committed with the entries."""
     store = open_at(tmp_path)
@@ -358,28 +245,6 @@ def test_a_full_disk_loses_nothing_and_the_next_commit_goes_on(tmp_path: Path, f
     assert again.get(key(7)) == b"newer"
     assert again.get(key(8)) == rows[key(8)]
     again.close()
-
-
-def test_a_damaged_manifest_is_corruption(tmp_path: Path) -> None:
-    """Any other byte in manifest.json is noticed."""
-    open_at(tmp_path).close()
-    path = tmp_path / "shop" / "3" / MANIFEST_NAME
-    whole = path.read_bytes()
-    fields = json.loads(whole)
-    path.write_text(json.dumps(fields | {"topic_id": "topic-2"}))
-    with pytest.raises(StoreCorruptError):
-        open_at(tmp_path, topic_id="topic-2")
-    for at in range(len(whole)):
-        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x04]) + whole[at + 1 :])
-        try:
-            found = read_manifest(path.parent)
-        except StoreCorruptError:
-            continue
-        assert found is not None
-        assert found.topic_id == "topic-1"  # a blank that became another blank changes nothing
-    path.unlink()
-    with pytest.raises(StoreCorruptError, match="no manifest"):
-        open_at(tmp_path)
 
 
 def test_readers_are_answered_while_the_database_is_opened_again(tmp_path: Path) -> None:
