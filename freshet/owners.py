@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from consumers.owner_client import OwnerConnection
+from freshet.keyspaces import naming_known
 from freshet.settings import Settings
 from stream.locations import LocationError, LocationsReader
 
@@ -17,14 +18,15 @@ def owner_addresses(settings: Settings, keyspace: str, given: Sequence[str] = ()
     """Partition → ``host:port`` as announced; the key -1 for each that is ``given``. Raises `FreshetError`."""
     if given:
         return {-1 - number: address for number, address in enumerate(given)}
-    with LocationsReader(settings.kafka.cluster) as reader:
-        found = {number: each.address for number, each in reader.owners(keyspace).items() if not each.gone}
-    if not found:
-        raise LocationError(
-            f"nobody has announced a partition of {keyspace}",
-            hint="start `freshet consume`, or name an owner with --owner HOST:PORT",
-            code="owner_unknown",
-        )
+    with naming_known(settings, keyspace):
+        with LocationsReader(settings.kafka.cluster) as reader:
+            found = {number: each.address for number, each in reader.owners(keyspace).items() if not each.gone}
+        if not found:
+            raise LocationError(
+                f"nobody has announced a partition of {keyspace}",
+                hint="start `freshet consume`, or name an owner with --owner HOST:PORT",
+                code="owner_unknown",
+            )
     return found
 
 

@@ -20,9 +20,9 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from freshet.settings_errors import (
     SettingsError,
     from_validation,
-    no_such_section,
     parse_object,
     split_list,
+    unknown_keyspace,
     unknown_variables,
 )
 
@@ -205,7 +205,7 @@ class Settings(BaseSettings):
     def keyspace(self, name: str) -> KeyspaceSettings:
         """The settings of one keyspace; SettingsError names the known ones if it isn't among them."""
         if name not in self.keyspaces:
-            raise no_such_section("keyspaces", name, self.keyspaces)
+            raise unknown_keyspace(name, self.keyspaces)
         return self.keyspaces[name]
 
     def shard_of(self, name: str) -> str:

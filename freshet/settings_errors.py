@@ -17,7 +17,10 @@ UNION_TAGS = ("mariadb", "workload")
 
 
 class SettingsError(FreshetError):
-    """A setting that is missing, unknown or out of its limits; the message names the key."""
+    """A setting that is missing, unknown or out of its limits; the message names the key.
+
+    Code ``unknown_keyspace`` for a name that is no keyspace.
+    """
 
     code = "bad_settings"
 
@@ -45,11 +48,15 @@ def _json(text: str) -> Any:
         raise ValueError("cannot be read as JSON (nested too deep)") from None
 
 
-def no_such_section(section: str, name: str, known: Iterable[str]) -> SettingsError:
-    """The error for a name that was asked for but isn't set."""
+def unknown_keyspace(name: str, known: Iterable[str], *, also: str = "", hint: str = "") -> SettingsError:
+    """The error for a keyspace that isn't set; ``also``: what else speaks against it, ``hint``: another way out."""
     names = sorted(known)
-    hint = f"known: {', '.join(names)}" if names else f"no [{section}.…] is set; add [{section}.{name}] to the file"
-    return SettingsError(f"{section}.{name}: no such entry in the settings", hint=hint)
+    said = f"known: {', '.join(names)}" if names else f"none is set; add [keyspaces.{name}] to the file"
+    return SettingsError(
+        f"no keyspace {name!r} in the settings" + (f", and {also}" if also else ""),
+        hint=f"{said}; or {hint}" if hint else said,
+        code="unknown_keyspace",
+    )
 
 
 def unknown_variables(environment: Mapping[str, str], fields: Iterable[str]) -> SettingsError | None:

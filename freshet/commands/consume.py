@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+import structlog
 import typer
 
 from consumers.loop import ConsumptionSettings
 from consumers.process import OwnerSettings, run_consumer
 from freshet.settings import Settings, load_settings
-from freshet.settings_errors import SettingsError
+from freshet.settings_errors import SettingsError, unknown_keyspace
+
+log = structlog.get_logger(__name__)
 
 
 def command(
@@ -50,6 +53,10 @@ def consumption_settings(settings: Settings, keyspaces: list[str] | None = None)
     names = tuple(dict.fromkeys(keyspaces or settings.keyspaces))
     if not names:
         raise SettingsError("no keyspace to consume", hint="--keyspace NAME, or [keyspaces.NAME] in the settings file")
+    for name in names:
+        if settings.keyspaces and name not in settings.keyspaces:  # its topic may be there all the same
+            unknown = unknown_keyspace(name, settings.keyspaces)
+            log.warning("is the name right?", keyspace=name, code=unknown.code, reason=str(unknown), hint=unknown.hint)
     consumer = settings.consumer
     return ConsumptionSettings(
         bootstrap=settings.kafka.cluster,

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
 
+from freshet.keyspaces import naming_known
 from freshet.settings import load_settings
 from stream.codec import CodecError, decode
 from stream.connection import Cluster
@@ -26,14 +29,18 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object a l
 HEX_BYTES = 256
 
 
-def _cluster() -> Cluster:
-    return load_settings().kafka.cluster
+@contextmanager
+def _cluster(keyspace: str) -> Iterator[Cluster]:
+    settings = load_settings()
+    with naming_known(settings, keyspace):
+        yield settings.kafka.cluster
 
 
 @app.command("list")
 def list_letters(keyspace: Keyspace, as_json: AsJson = False) -> None:
     """List the unresolved letters of a keyspace, oldest first."""
-    letters = read_letters(_cluster(), keyspace, values=False)
+    with _cluster(keyspace) as cluster:
+        letters = read_letters(cluster, keyspace, values=False)
     for letter in letters:
         if as_json:
             typer.echo(json.dumps(_plain(letter), ensure_ascii=False))
@@ -46,7 +53,8 @@ def list_letters(keyspace: Keyspace, as_json: AsJson = False) -> None:
 @app.command("show")
 def show(keyspace: Keyspace, letter: Letter, as_json: AsJson = False) -> None:
     """Show one letter: why it is one, and what this version makes of its bytes."""
-    found = find_letter(_cluster(), keyspace, letter)
+    with _cluster(keyspace) as cluster:
+        found = find_letter(cluster, keyspace, letter)
     problem = found.problem()
     record = None if problem else _readable(found.value)
     if as_json:
@@ -76,7 +84,8 @@ def retry_letters(
     as_json: AsJson = False,
 ) -> None:
     """Put messages that this version can decode back into their topic. Exit code 1 if some still can't be."""
-    results = retry(_cluster(), keyspace, letter, dry_run=dry_run)
+    with _cluster(keyspace) as cluster:
+        results = retry(cluster, keyspace, letter, dry_run=dry_run)
     for result in results:
         if as_json:
             plain = {"id": result.letter.id, "retried": not (result.problem or dry_run), "problem": result.problem}

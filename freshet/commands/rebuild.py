@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from freshet.keyspaces import naming_known
 from freshet.settings import load_settings
 
 if TYPE_CHECKING:
@@ -61,10 +62,11 @@ def command(
         raise typer.BadParameter("give --to-checkpoint or --offsets, not both")
     if streaming and (to_checkpoint or offsets or base):
         raise typer.BadParameter("--streaming always goes on to what is committed now: no --offsets, no --base")
-    kafka = load_settings(flags={"kafka": {"bootstrap": bootstrap}}).kafka.cluster
+    settings = load_settings(flags={"kafka": {"bootstrap": bootstrap}})
+    kafka = settings.kafka.cluster
     ends = ends_from(keyspace, to_checkpoint, offsets, find_stores, checkpoint_offsets)
     spark = spark_settings(master, driver_memory, spark_log)
-    with shown_progress("rebuild", quiet=as_json) as progress:
+    with naming_known(settings, keyspace), shown_progress("rebuild", quiet=as_json) as progress:
         if streaming:
             from spark_jobs.session import spark_session
 

@@ -15,7 +15,7 @@ import structlog
 import typer
 
 from freshet.settings import MariaDBSource, Settings, load_settings
-from freshet.settings_errors import SettingsError
+from freshet.settings_errors import SettingsError, unknown_keyspace
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -60,7 +60,7 @@ def mariadb(
     """
     from stream.sources.mariadb.source import MariaDBSource as Source
 
-    refuse_another_kind(keyspace, "mariadb")
+    check_keyspace(keyspace, "mariadb", named=bool(databases))
     if password_file is not None:
         password = read_password(password_file)
     source_flags = {
@@ -89,12 +89,18 @@ def mariadb(
     log.info("stopped", keyspace=keyspace, transactions=source.transactions)
 
 
-def refuse_another_kind(keyspace: str, kind: str) -> None:
-    """Raises `SettingsError` if the settings give the keyspace a source of another kind."""
+def check_keyspace(keyspace: str, kind: str, *, named: bool) -> None:
+    """Raises `SettingsError` if the settings don't have the keyspace, or give it a source of another kind.
+
+    ``named``: flags say which database to publish, so the keyspace need not be in the settings.
+    """
     try:
-        found = load_settings().keyspaces.get(keyspace)
+        known = load_settings().keyspaces
     except SettingsError:
         return  # flags may mend it; who reads them will say
+    found = known.get(keyspace)
+    if found is None and not named and (known or kind == "mariadb"):  # a workload has a default for its database
+        raise unknown_keyspace(keyspace, known, hint="name a database with --database")
     if found is not None and found.source is not None and found.source.kind != kind:
         raise SettingsError(
             f"keyspace {keyspace} has a {found.source.kind} source, not a {kind} one",

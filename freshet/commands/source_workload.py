@@ -47,7 +47,7 @@ def workload(
     from stream.sources.workload.run import run
     from stream.sources.workload.traffic import Traffic
 
-    source_command.refuse_another_kind(keyspace, "workload")
+    source_command.check_keyspace(keyspace, "workload", named=database is not None)
     if password_file is not None:
         password = source_command.read_password(password_file)
     flags: dict[str, Any] = {

@@ -20,6 +20,7 @@ from freshet.commands.rebuild import (
     shown_progress,
     spark_settings,
 )
+from freshet.keyspaces import naming_known
 from freshet.settings import load_settings
 
 OWNERS_TIMEOUT_S = 5.0
@@ -70,8 +71,10 @@ def command(
     elif left is not None or keyspace is None:
         raise typer.BadParameter("give two directories, or --keyspace")
     else:
-        kafka = load_settings(flags={"kafka": {"bootstrap": bootstrap}}).kafka.cluster
-        live = live_checkpoint(kafka, keyspace, owner or [])
+        settings = load_settings(flags={"kafka": {"bootstrap": bootstrap}})
+        kafka = settings.kafka.cluster
+        with naming_known(settings, keyspace):
+            live = live_checkpoint(kafka, keyspace, owner or [])
         if against is not None:
             names = ("live", str(against))
             verdict = verify_stores(live, find_stores(against, keyspace), names=names, keep=keep)
