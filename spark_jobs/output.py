@@ -35,6 +35,15 @@ class RebuildError(FreshetError):
     code = "rebuild_failed"
 
 
+def history_incomplete(partition: int, low: int, gone: str) -> RebuildError:
+    """The error for a partition that is retained from offset ``low`` only, without what a fold must begin with."""
+    return RebuildError(
+        f"partition {partition} is retained from offset {low} only: {gone} is gone",
+        hint="rebuild from a snapshot (--base), or restart the source with a new epoch",
+        code="history_incomplete",
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionSummary:
     """What was folded of one partition. ``offset``: next to fold; ``start``: first offset that was asked for."""

@@ -22,7 +22,7 @@ from consumers.manifest import Manifest, check_manifest, read_manifest, write_ma
 from consumers.rocks import Rocks
 from consumers.state import PartitionState, head_entries
 from consumers.store import ROCKS_NAME, committed_head, partition_directory
-from spark_jobs.output import PartitionSummary, RebuildError
+from spark_jobs.output import PartitionSummary, RebuildError, history_incomplete
 from stream.codec import HEADER_SIZE, decode, headers
 from tokens.errors import FreshetError
 
@@ -174,11 +174,7 @@ class PartitionFold:
         if lost or not lineages:
             gone = f"the beginning of {', '.join(sorted(lost))}" if lost else "everything"
             low = self._task.low[self._partition]
-            raise RebuildError(
-                f"partition {self._partition} is retained from offset {low} only: {gone} is gone",
-                hint="rebuild from a snapshot (--base), or restart the source with a new epoch",
-                code="history_incomplete",
-            )
+            raise history_incomplete(self._partition, low, gone)
 
 
 def run_task(task: FoldTask, batches: Iterator[Any]) -> Iterator[Any]:

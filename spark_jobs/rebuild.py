@@ -24,6 +24,7 @@ from typing import Any, Final
 from consumers.manifest import read_manifest
 from consumers.state import FOLD_VERSION
 from consumers.store import partition_directory
+from spark_jobs.beginning import check_beginnings
 from spark_jobs.kafka_options import kafka_options
 from spark_jobs.offsets import Range, choose_range, topic_bounds
 from spark_jobs.output import (
@@ -83,6 +84,13 @@ def prepare(request: RebuildRequest) -> tuple[Range, dict[int, Path]]:
     bounds = topic_bounds(request.bootstrap, events_topic(request.keyspace))
     bases = {} if request.base is None else find_stores(request.base, request.keyspace)
     return choose_range(bounds, request.ends, checkpoint_offsets(bases) if bases else None), bases
+
+
+def check_request(request: RebuildRequest) -> None:
+    """What can be refused should not cost the start of a JVM: raises what `prepare` and `check_beginnings` do."""
+    chosen, bases = prepare(request)
+    if not bases:
+        check_beginnings(request.bootstrap, chosen)
 
 
 def rebuild(session: Any, request: RebuildRequest, *, progress: Progress | None = None) -> RebuildReport:
@@ -239,7 +247,7 @@ def main(arguments: list[str] | None = None) -> int:
         if given.to_checkpoint is not None:
             ends = checkpoint_offsets(find_stores(given.to_checkpoint, given.keyspace))
         request = RebuildRequest(given.keyspace, given.bootstrap, given.to, ends, given.base)
-        prepare(request)
+        check_request(request)
         with spark_session(f"freshet rebuild {given.keyspace}") as session:
             report = rebuild(session, request)
     except FreshetError as error:

@@ -83,10 +83,10 @@ def command(
 
 def run_rebuild(request: RebuildRequest, spark: SparkSettings, progress: Progress | None) -> RebuildReport:
     """A batch rebuild in a Spark session of its own."""
-    from spark_jobs.rebuild import prepare, rebuild
+    from spark_jobs.rebuild import check_request, rebuild
     from spark_jobs.session import spark_session
 
-    prepare(request)  # wrong offsets or a taken directory should not cost the start of a JVM
+    check_request(request)
     with spark_session(f"freshet rebuild {request.keyspace}", spark) as session:
         return rebuild(session, request, progress=progress)
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from freshet.commands.verify import live_checkpoint
+from spark_jobs.beginning import lost_history
 from spark_jobs.output import find_stores
 from spark_jobs.rebuild import RebuildRequest, checkpoint_offsets, rebuild
 from spark_jobs.verify import verify_stores
@@ -78,6 +79,32 @@ def test_a_topic_without_its_beginning_is_verified_from_the_last_checkpoint(topi
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["equal"]
+
+
+def test_a_topic_without_its_beginning_is_refused_before_a_jvm_is_started(topic: Topics, tmp_path: Path) -> None:
+    """Without a base that is `history_incomplete` at once, also where Spark could not even start."""
+    filled = topic(1)
+    filled.write(0, history())
+    with consuming(filled, tmp_path / "data"):
+        live_checkpoint(filled.bootstrap, filled.keyspace, [])
+        filled.delete_before(0, 10)
+        verify = ["verify", "--keyspace", filled.keyspace, "--bootstrap", filled.bootstrap]
+        command = [*FRESHET, *verify, "--driver-memory", "none"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error[history_incomplete]: partition 0 is retained from offset 10 only")
+    assert "--base" in done.stderr
+
+
+def test_what_surely_lacks_its_beginning_is_known_without_a_fold() -> None:
+    """The first marker's shard must begin in what is left; anything less sure is left to the Spark tasks."""
+    whole = history()
+    assert lost_history(whole) is None
+    assert lost_history(whole[1:]) == "shop/0", "another shard's beginning is none of its own"
+    assert lost_history([*whole[1:], *history()]) is None, "a later epoch voids what was lost"
+    assert lost_history([]) == ""
+    assert lost_history([rows(1, 5), b"", None]) == ""
+    assert lost_history([whole[0]]) is None
 
 
 def test_a_keyspace_that_nobody_consumes_cannot_be_verified(topic: Topics) -> None:

@@ -1,0 +1,53 @@
+"""Whether what a topic retains can hold the beginning of a history, looked up without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from spark_jobs.offsets import Range
+from spark_jobs.output import history_incomplete
+from stream.codec import HEADER_SIZE, decode, headers
+from stream.reader import read_range
+from tokens.errors import FreshetError
+
+_EPOCH_STARTS: Final = headers("EpochStart")
+_MARKERS: Final = headers("Marker")
+
+
+def check_beginnings(bootstrap: str, chosen: Range) -> None:
+    """Refuses a partition that retention has cut and that surely lacks a history's beginning.
+
+    Reads such a partition up to the `EpochStart` of the shard whose marker comes first, and decodes nothing else: of a
+    topic that is refused that costs less than the fold which would find out. Of several shards in a partition one is
+    looked at here, each by the Spark tasks. Raises `RebuildError` ``history_incomplete``, `ReadError`.
+    """
+    for partition, start in sorted(chosen.start.items()):
+        low = chosen.low[partition]
+        if low == 0 or start > low:  # nothing is cut off, or a base is gone on from
+            continue
+        messages = read_range(bootstrap, chosen.topic, partition, start, chosen.end[partition])
+        lost = lost_history(message.value() for message in messages)
+        if lost is not None:
+            raise history_incomplete(partition, low, f"the beginning of {lost}" if lost else "everything")
+
+
+def lost_history(values: Iterable[bytes | None]) -> str | None:
+    """The first marker's shard if its epoch begins nowhere in ``values``; "" if nothing begins; None if all may be."""
+    begun: set[str] = set()
+    first = ""
+    for value in values:
+        header = (value or b"")[:HEADER_SIZE]
+        if header not in _EPOCH_STARTS and (first or header not in _MARKERS):
+            continue
+        try:
+            shard = decode(value or b"")[1]["shard"]
+        except FreshetError:
+            continue  # a dead letter: the fold does without it too
+        if header in _EPOCH_STARTS:
+            begun.add(shard)
+        else:
+            first = shard
+        if first in begun:
+            return None
+    return first if first or not begun else None
