@@ -81,6 +81,7 @@ def void_catalog(
             state.ordinal = ordinal
     state.void = "voided: what happened to it could not be read"
     state.staged = []
+    state.list_ordinal = 0  # the head knows the void by a name that the table may lose
     return {table_key(table_id): encode_table(state)}
 
 
@@ -154,6 +155,8 @@ def _drop(state: TableState, event: Event) -> TableState:
 def _exists(state: TableState, event: Event) -> None:
     if not state.exists or event["change"] == "created":
         state.exists, state.created = True, event["ordinal"]
+    if event["change"] == "created":
+        state.list_ordinal = event["ordinal"]
     state.name, state.kind = event["name"], event["kind"]
 
 
@@ -215,10 +218,11 @@ def _writers(state: TableState, txn: int, write_id: int) -> Iterable[tuple[int, 
 
 
 def _list_has_gaps(state: TableState, voids: Voids) -> bool:
-    """Whether an ALLOC may have been lost since the list was last known whole."""
-    whole = max(state.created, state.list_ordinal)
+    """Whether an ALLOC may have been lost: neither the CREATE nor the server's list was heard of, or a void followed."""
+    if not state.list_ordinal:
+        return True
     found = (voids.get((scope, state.shard)) for scope in (EVERY_TABLE, state.name))
-    return any(void is not None and void.epoch == state.epoch and void.ordinal >= whole for void in found)
+    return any(void is not None and void.epoch == state.epoch and void.ordinal >= state.list_ordinal for void in found)
 
 
 def _stage(state: TableState, event: Event) -> None:

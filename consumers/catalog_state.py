@@ -71,7 +71,7 @@ class TableState(msgspec.Struct, array_like=True):
     void: str = ""
     """Why the image may not be served until a new one comes, else empty."""
     list_ordinal: int = 0
-    """Of the event that brought the server's own list; 0: none did."""
+    """Of the event since which all its ALLOCs were heard: its CREATE, or the server's own list. 0: none came."""
 
     def waits_for(self) -> str:
         """Why the image may not be served yet, else empty."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-FOLD_VERSION = 2
+FOLD_VERSION = 3
 """Raised whenever the same log folds to other bytes; a store of another version is rebuilt."""
 
 META = b"\x00"

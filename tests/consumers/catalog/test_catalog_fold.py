@@ -134,6 +134,30 @@ def test_a_table_created_after_lost_events_has_lost_none() -> None:
     assert (log.table.waits_for(), log.table.image) == ("", b"v2")
 
 
+@pytest.mark.parametrize("first", ["written", "image"])
+def test_a_table_whose_create_was_lost_waits_for_the_list_too(first: str) -> None:
+    """The first event that is heard of a table is not its CREATE: who began to write it before is not known."""
+    log = Log()
+    log.void("*")  # CREATE, and ALLOC of write id 1 for transaction 2, were here
+    log.image(first, b"v1")
+    log.image("written", b"uncommitted")
+    assert "not known until the server's list comes" in log.table.waits_for()
+    log.image("image", b"v2", write_ids=f"d.t:1:{2**63 - 1}::")
+    assert (log.table.waits_for(), log.table.image) == ("", b"v2")
+
+
+def test_a_rename_does_not_make_up_for_lost_events() -> None:
+    """A table's void is kept by its name: under the next name an uncommitted image looked as if nobody wrote it."""
+    log = Log()
+    log.created()
+    log.void("d.t")  # ALLOC of write id 1 for transaction 2 was here
+    log.bind("d.u", 7, "d.t")
+    log.image("written", b"uncommitted", name="d.u")
+    assert "not known until the server's list comes" in log.table.waits_for()
+    log.fold("WriteIdsReset", table_id=7, write_ids=f"d.u:1:{2**63 - 1}::", committed=None)
+    assert (log.table.waits_for(), log.table.image) == ("", b"uncommitted")
+
+
 def test_a_commit_of_an_aborted_id_is_a_dead_letter_and_voids_the_list() -> None:
     """A contradiction is reported, stops nobody, and nothing is proved by that list until the source sends its own."""
     log = Log()
