@@ -17,7 +17,7 @@ import tomli_w
 from freshet.local.mariadb import MariaDBAddress
 from freshet.local.process import ServerProcess, free_ports
 from serving.client import FreshetClient
-from tokens import Vector
+from tokens import Position, Vector
 
 READY_TIMEOUT_S = 60.0
 Found = TypeVar("Found")
@@ -155,3 +155,18 @@ class ServingStack:
     def get(self, path: str, **params: str) -> httpx.Response:
         """GET below the API's root."""
         return httpx.get(f"{self.url}{path}", params=params, timeout=40)
+
+
+def settled(stack: ServingStack) -> str:
+    """A token that the cache has reached: everything committed so far is folded in every partition."""
+    with stack.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT @@gtid_binlog_pos")
+        position = Position.parse(f"MariaDB/{cursor.fetchone()[0]}")
+
+    def reached() -> str:
+        tokens = [stack.get(f"/v1/locations/{stack.keyspace}/{p}").json()["token"] for p in range(2)]
+        components = [Vector.parse(token).get(stack.shard) for token in tokens]
+        there = all(component is not None and component.position.at_or_past(position) for component in components)
+        return tokens[0] if there else ""
+
+    return eventually(reached, what="folding")

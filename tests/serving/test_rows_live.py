@@ -5,80 +5,23 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-import uuid
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
 import pytest
 
-from freshet.local.mariadb import MariaDBAddress, MariaDBServer
+from freshet.local.mariadb import MariaDBServer
 from serving.client import AsyncClient, HistoryLost, Row, Session
 from serving.spaces import DOUBTED_AFTER_S
 from serving.wire import BadRequest, Unavailable, UnknownThing, Unreachable
-from tests.serving.stack import ServingStack, eventually
+from tests.serving.stack import ServingStack, eventually, settled
 from tokens import EventToken, Position, Vector
-
-TABLES = (
-    "CREATE TABLE accounts (id INT PRIMARY KEY, balance DECIMAL(10,2), name VARCHAR(50) CHARACTER SET utf8mb4)",
-    "CREATE TABLE `lines` (a INT, b VARBINARY(20), note TEXT, PRIMARY KEY (a, b))",
-    "CREATE TABLE words (word VARCHAR(30) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci PRIMARY KEY, n INT)",
-    "CREATE TABLE plain (id INT PRIMARY KEY, v INT) ENGINE=MyISAM",
-    "CREATE TABLE keyless (v INT)",
-    "CREATE TABLE prices (price DECIMAL(10,2) PRIMARY KEY, n INT)",
-    "CREATE TABLE old (id INT PRIMARY KEY, v INT)",
-    "INSERT INTO old SELECT seq, seq FROM seq_1_to_2000",
-    "CREATE TABLE many (id INT PRIMARY KEY, v INT)",
-    "INSERT INTO many SELECT seq, seq FROM seq_1_to_1000",
-    "INSERT INTO words SELECT CONCAT('w', seq), seq FROM seq_0_to_30",
-    "INSERT INTO accounts VALUES (1000, 7.50, 'older than the topic')",
-    "INSERT INTO words VALUES ('Früh', 1)",
-)
-
-
-@pytest.fixture(scope="module")
-def stack(kafka: str, mariadb: MariaDBAddress, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServingStack]:
-    """A running stack; its tables were filled before the topic began."""
-    suffix = uuid.uuid4().hex[:10]
-    database = f"db_{suffix}"
-    with mariadb.connect(autocommit=True) as connection, connection.cursor() as cursor:
-        cursor.execute(f"CREATE DATABASE {database}")
-        cursor.execute(f"USE {database}")
-        for statement in TABLES:
-            cursor.execute(statement)
-    running = ServingStack(tmp_path_factory.mktemp("serving"), kafka, mariadb, f"ks{suffix}", database)
-    with running:
-        yield running
-    with mariadb.connect(autocommit=True) as connection, connection.cursor() as cursor:
-        cursor.execute(f"DROP DATABASE {database}")
-
-
-@pytest.fixture
-def session(stack: ServingStack) -> Iterator[Session]:
-    """A session that has seen nothing."""
-    with stack.client() as client:
-        yield client.session()
 
 
 def from_cache(row: Row) -> Row | None:
     """``row`` if the cache answered it."""
     return row if row.served_from == "cache" else None
-
-
-def settled(stack: ServingStack) -> str:
-    """A token that the cache has reached: everything committed so far is folded in every partition."""
-    with stack.connect() as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT @@gtid_binlog_pos")
-        position = Position.parse(f"MariaDB/{cursor.fetchone()[0]}")
-
-    def reached() -> str:
-        tokens = [stack.get(f"/v1/locations/{stack.keyspace}/{p}").json()["token"] for p in range(2)]
-        components = [Vector.parse(token).get(stack.shard) for token in tokens]
-        there = all(component is not None and component.position.at_or_past(position) for component in components)
-        return tokens[0] if there else ""
-
-    return eventually(reached, what="folding")
 
 
 def test_an_own_write_is_read_back_and_then_from_the_cache(stack: ServingStack, session: Session) -> None:
@@ -223,110 +166,6 @@ def test_no_token_is_eventual_from_either_side(stack: ServingStack) -> None:
         assert (row.served_from, row.freshness) == ("cache", "eventual")
         assert client.get_row(stack.keyspace, "accounts", 777).freshness == "eventual"
         assert Vector.parse(row.token).get(stack.shard) is not None
-
-
-def test_a_batch_is_one_demand(stack: ServingStack, session: Session) -> None:
-    """Rows of several partitions and tables, in order, absences and spelling mistakes among them."""
-    stack.run(*(f"REPLACE INTO accounts VALUES ({n}, {n}, 'batch')" for n in range(20, 40)))
-    session.adopt(settled(stack))
-    keys = [("accounts", (n,)) for n in range(20, 45)]
-    rows = session.get_rows(stack.keyspace, keys)
-    assert [row.found for row in rows] == [True] * 20 + [False] * 5
-    assert [row.value["id"] for row in rows[:20] if row.value] == list(range(20, 40))
-    assert {row.freshness for row in rows} == {"fresh"}
-    body = httpx.post(
-        f"{stack.url}/v1/rows/{stack.keyspace}:batch",
-        json={"keys": [{"table": "accounts", "pk": [20]}, {"table": "accounts", "pk": "x"}, {"table": "no", "pk": 1}]},
-    ).json()
-    assert body["rows"][0]["row"]["id"] == 20
-    assert [element["code"] for element in body["rows"][1:]] == ["bad_key", "unknown_table"]
-
-
-def batch(stack: ServingStack, keys: list[tuple[str, str]], **demand: object) -> list[dict[str, object]]:
-    """The elements of a batch's answer."""
-    body = {"keys": [{"table": table, "pk": pk} for table, pk in keys], **demand}
-    answer = httpx.post(f"{stack.url}/v1/rows/{stack.keyspace}:batch", json=body, timeout=40).json()
-    found: list[dict[str, object]] = answer["rows"]
-    return found
-
-
-def test_a_cold_batch_is_answered_as_single_reads_are_and_kept(stack: ServingStack) -> None:
-    """Rows older than the topic, absent ones and other spellings: the same answers, one read, cached for the next."""
-    token = settled(stack)
-    words = [("words", f"w{n}") for n in range(40)]
-    keys = [("old", str(n)) for n in range(1, 61)] + words + [("words", "W7"), ("words", "w8 "), ("old", "x")]
-    before = stack.get("/metrics").text
-    cold = batch(stack, keys, token=token)
-    assert snapshots(stack) - snapshots(stack, before) == 1
-    for (table, pk), element in zip(keys, cold, strict=True):
-        alone = stack.get(f"/v1/rows/{stack.keyspace}/{table}/{pk}", token=token).json()
-        assert [element.get(each) for each in ("found", "row", "freshness", "code", "message")] == [
-            alone.get(each) for each in ("found", "row", "freshness", "code", "message")
-        ]
-    assert {element["served_from"] for element in cold[:-1]} == {"source"}
-    assert (cold[-1]["code"], cold[-2]["row"]) == ("bad_key", {"word": "w8", "n": 8})
-
-    def kept() -> bool:
-        answers = batch(stack, keys[:100], token=token)
-        # The absence of a word is never kept: another spelling may be there.
-        return all(element["served_from"] == "cache" or not element["found"] for element in answers)
-
-    eventually(kept, what="the fills")
-
-
-def snapshots(stack: ServingStack, text: str = "") -> float:
-    """How many snapshots of the source the front has taken."""
-    lines = (text or stack.get("/metrics").text).splitlines()
-    return float(next(line for line in lines if line.startswith("freshet_serve_source_snapshots_total")).split()[1])
-
-
-def test_every_row_of_the_largest_batch_is_kept(stack: ServingStack) -> None:
-    """A thousand misses make a thousand fills: the next batch is answered by the cache."""
-    keys = [("many", str(n)) for n in range(1, 1001)]
-    token = settled(stack)
-    assert {element["served_from"] for element in batch(stack, keys, token=token)} == {"source"}
-    eventually(
-        lambda: {each["served_from"] for each in batch(stack, keys, token=token)} == {"cache"}, what="all the fills"
-    )
-
-
-def test_concurrent_batches_of_the_same_misses_share_one_read(stack: ServingStack) -> None:
-    """A herd that asks for the same cold rows costs the source about one read."""
-    token = settled(stack)
-    keys = [("old", str(n)) for n in range(1001, 1101)]
-    before = snapshots(stack)
-    with ThreadPoolExecutor(16) as pool:
-        answers = list(pool.map(lambda _: batch(stack, keys, token=token), range(16)))
-    assert all(element["found"] and element["freshness"] == "fresh" for rows in answers for element in rows)
-    assert snapshots(stack) - before < 16
-
-
-def test_a_batch_that_the_source_does_not_prove_is_refused_for_each_element(stack: ServingStack) -> None:
-    """A demand beyond the source: 503 inside for each, after the wait, once for all; what is wrong says so at once."""
-    known = Vector.parse(settled(stack)).get(stack.shard)
-    assert known is not None
-    beyond = str(Vector({stack.shard: (known.epoch, Position.parse("MariaDB/0-1-99999999"))}))
-    began = time.monotonic()
-    found = batch(stack, [("old", str(n)) for n in range(50)] + [("old", "x")], token=beyond, max_wait_ms=300)
-    assert [element["code"] for element in found] == ["source_behind"] * 50 + ["bad_key"]
-    assert 0.25 < time.monotonic() - began < 10
-
-
-def test_a_batch_follows_tables_that_are_altered_and_dropped(stack: ServingStack) -> None:
-    """Keys are parsed again by the table's new key; a table that is gone fails its own elements only."""
-    stack.run(
-        "CREATE TABLE turned (a INT PRIMARY KEY, b INT)",
-        "INSERT INTO turned VALUES (1, 2), (2, 1)",
-        "CREATE TABLE dropped (a INT PRIMARY KEY)",
-        "INSERT INTO dropped VALUES (1)",
-    )
-    keys = [("turned", "1"), ("dropped", "1"), ("old", "5")]
-    assert all(element["found"] for element in batch(stack, keys, token=settled(stack)))
-    stack.run("DROP TABLE dropped", "ALTER TABLE turned DROP PRIMARY KEY, ADD PRIMARY KEY (b)")
-    turned, dropped, old = batch(stack, keys, token=settled(stack))
-    assert turned["row"] == {"a": 2, "b": 1}
-    assert dropped["code"] == "unknown_table"
-    assert old["found"]
 
 
 def test_asynchronous_sessions_read_their_writes(stack: ServingStack) -> None:

@@ -1,0 +1,52 @@
+"""Rows over real servers and processes: one stack, shared by every module that has none of its own."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from freshet.local.mariadb import MariaDBAddress
+from serving.client import Session
+from tests.serving.stack import ServingStack
+
+TABLES = (
+    "CREATE TABLE accounts (id INT PRIMARY KEY, balance DECIMAL(10,2), name VARCHAR(50) CHARACTER SET utf8mb4)",
+    "CREATE TABLE `lines` (a INT, b VARBINARY(20), note TEXT, PRIMARY KEY (a, b))",
+    "CREATE TABLE words (word VARCHAR(30) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci PRIMARY KEY, n INT)",
+    "CREATE TABLE plain (id INT PRIMARY KEY, v INT) ENGINE=MyISAM",
+    "CREATE TABLE keyless (v INT)",
+    "CREATE TABLE prices (price DECIMAL(10,2) PRIMARY KEY, n INT)",
+    "CREATE TABLE old (id INT PRIMARY KEY, v INT)",
+    "INSERT INTO old SELECT seq, seq FROM seq_1_to_2000",
+    "CREATE TABLE many (id INT PRIMARY KEY, v INT)",
+    "INSERT INTO many SELECT seq, seq FROM seq_1_to_1000",
+    "INSERT INTO words SELECT CONCAT('w', seq), seq FROM seq_0_to_30",
+    "INSERT INTO accounts VALUES (1000, 7.50, 'older than the topic')",
+    "INSERT INTO words VALUES ('Früh', 1)",
+)
+
+
+@pytest.fixture(scope="package")
+def stack(kafka: str, mariadb: MariaDBAddress, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServingStack]:
+    """A running stack; its tables were filled before the topic began."""
+    suffix = uuid.uuid4().hex[:10]
+    database = f"db_{suffix}"
+    with mariadb.connect(autocommit=True) as connection, connection.cursor() as cursor:
+        cursor.execute(f"CREATE DATABASE {database}")
+        cursor.execute(f"USE {database}")
+        for statement in TABLES:
+            cursor.execute(statement)
+    running = ServingStack(tmp_path_factory.mktemp("serving"), kafka, mariadb, f"ks{suffix}", database)
+    with running:
+        yield running
+    with mariadb.connect(autocommit=True) as connection, connection.cursor() as cursor:
+        cursor.execute(f"DROP DATABASE {database}")
+
+
+@pytest.fixture
+def session(stack: ServingStack) -> Iterator[Session]:
+    """A session that has seen nothing."""
+    with stack.client() as client:
+        yield client.session()
