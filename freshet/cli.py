@@ -116,7 +116,10 @@ def options(
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code (0 done, 1 failed, 2 wrong usage, 130 interrupted)."""
+    """Run the command line; returns the exit code.
+
+    0 done, 1 failed, 2 wrong usage, 130 interrupted, 141 nobody reads what it prints.
+    """
     command = typer.main.get_command(app)
     try:
         command.main(args=list(arguments) if arguments is not None else None, prog_name="freshet")
@@ -125,6 +128,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as ended:  # every ordinary end, and wrong usage, which the parser has explained
         if ended.code == EXIT_INTERRUPTED:
             return _interrupted()
+        if isinstance(ended.__context__, BrokenPipeError):  # the parser makes a plain failure of it
+            return _nobody_reads()
         return ended.code if isinstance(ended.code, int) else EXIT_FAILURE
     except FreshetError as error:
         print(f"error[{error.code}]: {_one_line(str(error))}", file=sys.stderr)
@@ -132,9 +137,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
             print(f"hint: {_one_line(error.hint)}", file=sys.stderr)
         return EXIT_FAILURE
     except BrokenPipeError:
-        with contextlib.suppress(OSError):  # the reader of our output is gone; keep the interpreter from flushing to it
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_BROKEN_PIPE
+        return _nobody_reads()
     except OSError as error:
         return _of_the_system(error)
     except Exception as error:  # noqa: BLE001 - the last line of defence of a command line
@@ -156,6 +159,13 @@ def _end_as_by_ctrl_c(of: int, number: int, _frame: object) -> None:
         raise KeyboardInterrupt
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
+
+
+def _nobody_reads() -> int:
+    """The reader of our output is gone, as by ``| head -1``: end as if SIGPIPE had, without a word."""
+    with contextlib.suppress(OSError):  # keep the interpreter from flushing to it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return EXIT_BROKEN_PIPE
 
 
 def _interrupted() -> int:

@@ -133,6 +133,26 @@ def test_a_full_device_behind_stdout_is_one_line() -> None:
     assert len(done.stderr.splitlines()) == 2
 
 
+@pytest.mark.parametrize("arguments", [["--help"], ["compare", "MariaDB/0-1-5", "MariaDB/0-1-6"], ["doctor"]])
+def test_a_reader_that_has_gone_away_ends_a_command_quietly(arguments: list[str]) -> None:
+    """`freshet … | head -1`: exit code 141 as of any program, and not a word."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "freshet", *arguments],
+            cwd=REPOSITORY,
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
 def test_a_command_says_its_exit_code(command: typer.Typer) -> None:
     """`raise typer.Exit(n)` is exit code n, a plain return is 0."""
 
