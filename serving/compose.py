@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import Iterator, Mapping, Sequence
+from types import FrameType
 
 import structlog
 import uvicorn
@@ -76,6 +77,14 @@ class FrontServer(uvicorn.Server):
         if self.started:
             host, port = self.address
             _log.info("ready", role="serve", host=host, port=port)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        """Ends in order at any signal, and at a second one no sooner.
+
+        uvicorn's own would leave out the application's end, whose task then dies with a traceback; requests are waited
+        for no longer than `STOP_TIMEOUT_S` anyway.
+        """
+        self.should_exit = True
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

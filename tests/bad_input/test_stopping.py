@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -86,6 +87,27 @@ def stopped(running: list[Running]) -> dict[str, float]:
         assert "Traceback" not in each.log.read_text()
     print(took)
     return took
+
+
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+def test_a_front_that_is_told_twice_to_stop_ends_without_a_traceback(
+    first: int, second: int, kafka: str, keyspace_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An impatient supervisor, or Ctrl-C pressed twice, is no failure of the application."""
+    monkeypatch.setenv("FRESHET_KEYSPACES", json.dumps({keyspace_name: {}}))
+    front = Running("serve", ["serve", "--port", "0", "--bootstrap", kafka], tmp_path)
+    try:
+        until(lambda: front.says('"event": "ready"'), "the front is ready")
+        front.process.send_signal(first)
+        front.process.send_signal(second)
+        assert front.process.wait(30) in (0, 130), front.log.read_text()
+    finally:
+        front.process.kill()
+        front.process.wait()
+    said = front.log.read_text()
+    assert "Traceback" not in said
+    assert "Exception ignored" not in said
 
 
 @pytest.mark.slow
