@@ -100,7 +100,8 @@ class SessionState:
             params["include_event_token"] = "true"
         if compare_event_token is not None:
             params["compare_event_token"] = compare_event_token
-        row: Row = yield from self._ask(wire.row_request(keyspace, table, pk, params), wire.read_row)
+        request = wire.row_request(keyspace, table, pk, params)
+        row: Row = yield from self._ask(request, wire.read_row, params["token"])
         self.adopt(row.token)
         return row
 
@@ -108,15 +109,16 @@ class SessionState:
         self, keyspace: str, keys: Sequence[tuple[str, Sequence[object]]], max_wait_ms: int | None
     ) -> Plan[list[Row]]:
         """Rows of one batch."""
-        params: dict[str, str | int] = {"token": (yield from self.plan_token())}
+        demanded = yield from self.plan_token()
+        params: dict[str, str | int] = {"token": demanded}
         if max_wait_ms is not None:
             params["max_wait_ms"] = max_wait_ms
-        found, token = yield from self._ask(wire.rows_request(keyspace, keys, params), wire.read_rows)
+        found, token = yield from self._ask(wire.rows_request(keyspace, keys, params), wire.read_rows, demanded)
         self.adopt(token)
         rows = []
         for element in found:
             if isinstance(element, ClientError):
-                self._adopt_lost(element)
+                self._adopt_lost(element, demanded)
                 raise element
             rows.append(element)
         return rows
@@ -127,7 +129,7 @@ class SessionState:
         """One catalog table."""
         params = yield from self._params(max_wait_ms)
         request = wire.table_request(catalog, db, table, write_ids, table_id, params)
-        found: Table = yield from self._ask(request, wire.read_table)
+        found: Table = yield from self._ask(request, wire.read_table, params["token"])
         self.adopt(found.token)
         return found
 
@@ -137,15 +139,24 @@ class SessionState:
             params["max_wait_ms"] = str(max_wait_ms)
         return params
 
-    def _ask(self, request: Request, read: Callable[[int, bytes], Answer]) -> Plan[Answer]:
+    def _ask(self, request: Request, read: Callable[[int, bytes], Answer], demanded: str) -> Plan[Answer]:
         try:
             return read(*(yield request))
         except HistoryLost as lost:
-            self._adopt_lost(lost)
+            self._adopt_lost(lost, demanded)
             raise
 
-    def _adopt_lost(self, error: ClientError) -> None:
+    def _adopt_lost(self, error: ClientError, demanded: str) -> None:
+        """Takes over what the front changed in the vector that was ``demanded``, and nothing else.
+
+        Meanwhile others may have seen more of other shards, or of the shard's new epoch.
+        """
         if not isinstance(error, HistoryLost) or not error.token:
             return
+        before, after = Vector.parse(demanded), Vector.parse(error.token)
         with self._lock:
-            self._vector = Vector.parse(error.token)
+            for shard, was in before.items():
+                mine = self._vector.get(shard)
+                if after.get(shard) != was and mine is not None and mine.epoch <= was.epoch:
+                    self._vector = self._vector.without(shard)
+            self._vector = self._vector.merge(after)

@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 import pytest
 
-from serving.answers import RowAnswer, envelope_bytes, problem_bytes, row_bytes
+from serving.answers import RowAnswer, RowBatchAnswer, envelope_bytes, problem_bytes, row_bytes
 from serving.client import AsyncSession, Session
 from serving.errors import ReadError
 from serving.wire import (
@@ -114,6 +114,25 @@ def test_lost_history_is_raised_once_and_adopted() -> None:
         session.get_row("shop", "shop.orders", 7)
     session.get_row("shop", "shop.orders", 7)
     assert Vector.parse(front.requests[1].params["token"]) == vector(shop="2 0-1-3")
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_what_is_seen_while_history_is_lost_elsewhere_stays_seen(batch: bool) -> None:
+    """Of the 409 only the lost shard is taken over: another thread's write meanwhile is in the next demand."""
+    lost = str(vector(shop="2 0-1-3", bank="1 0-2-4"))
+
+    def front(request: Request) -> tuple[int, bytes]:  # noqa: ARG001 - one answer to all
+        session.observe("bank/0", "MariaDB/0-2-9")
+        if not batch:
+            return problem("history_lost", lost)
+        rows = [msgspec.Raw(problem("history_lost", lost)[1])]
+        token = str(vector(bank="1 0-2-4"))
+        return 200, msgspec.json.encode(RowBatchAnswer("source", "unknown", "why", token, rows))
+
+    session = Session(front, vector(shop="1 0-1-9", bank="1 0-2-4"))
+    with pytest.raises(HistoryLost):
+        session.get_rows("shop", [("shop.orders", [7])]) if batch else session.get_row("shop", "shop.orders", 7)
+    assert session.vector == vector(shop="2 0-1-3", bank="1 0-2-9")
 
 
 @pytest.mark.parametrize(

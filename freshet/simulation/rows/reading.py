@@ -175,7 +175,7 @@ class ReadingOps(Standing):
         self.outcome.answers["409 history_lost"] += 1
         self.say(f"session {reader.number} is told by {who} that history was lost: {found}")
         self.judge.lost(found, before, shard)
-        reader.client._adopt_lost(found)
+        reader.client._adopt_lost(found, str(before))
         self.judge.goes_on(reader.client.vector, before, shard)
         reader.blurred.discard(shard)
         reader.unsure.discard(shard)

@@ -284,7 +284,7 @@ EPOCHS: Final = (
     _rows(
         "lost_token_not_adopted",
         "a session goes on with the token that was refused",
-        Edit(client.Session._adopt_lost, "self._vector = Vector.parse(error.token)", "pass"),
+        Edit(client.Session._adopt_lost, "before, after = Vector.parse(demanded), Vector.parse(error.token)", "return"),
     ),
 )
 POSITIONS: Final = (
