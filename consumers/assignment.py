@@ -140,8 +140,12 @@ class Assignment:
         if not isinstance(error, StoreCorruptError | RebuildNeededError):
             raise error
         self._leave(partition)
-        partition.store.close(commit=False)
+        try:
+            partition.store.close(commit=False)
+        except StoreError as failed:  # it is closed all the same
+            log.warning("store closed with an error", partition=partition.name, code=failed.code, reason=str(failed))
         set_aside(self._data_dir, partition.keyspace, partition.number, error)
+        self.rebuilds += 1
         raise SessionEnd
 
     def _leave(self, partition: Partition) -> None:

@@ -283,6 +283,8 @@ class Consumption:
         else:
             if done is not None:
                 self._count(partition, done)
+            elif partition.is_paused and partition.committing is None and not partition.store.is_dirty:
+                self._resume(partition)  # a checkpoint has committed what was left
 
     def _count(self, partition: Partition, done: Commit) -> None:
         partition.commits += 1

@@ -1,0 +1,95 @@
+"""What makes folding pause, and that each pause ends: a consumer in this process, with a real topic and stores."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from consumers.errors import DiskFailsError, DiskFullError, StoreCorruptError
+from consumers.loop import Consumption, ConsumptionSettings
+from consumers.partitions import DISK_FULL, Ownership
+from consumers.process import make_checkpoint
+from consumers.rocks import Rocks
+from tests.consumers.consuming import Feed, until
+from tests.consumers.test_rebalance_errors import Silent
+
+pytestmark = pytest.mark.integration
+
+
+@contextmanager
+def consuming(kafka: str, keyspace: str, data: Path) -> Iterator[Consumption]:
+    """A consumption in a thread, ready; ends with the block."""
+    settings = ConsumptionSettings(bootstrap=kafka, keyspaces=(keyspace,), data_dir=data, group=keyspace)
+    consumption = Consumption(settings, Ownership(data), Silent(), lambda _: None)
+    thread = threading.Thread(target=consumption.run)
+    thread.start()
+    try:
+        until(lambda: consumption.ready.done() or not thread.is_alive(), "ready")
+        yield consumption
+        assert thread.is_alive()
+    finally:
+        consumption.stop()
+        thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_a_checkpoint_that_commits_what_was_left_ends_the_pause(
+    kafka: str, keyspace_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Space comes back, and a checkpoint is asked for before the commit is tried again: then nothing was left to
+    commit, no commit succeeded, and folding paused for ever.
+    """
+    full = threading.Event()
+    ingest = Rocks.ingest
+
+    def ingest_if_space(self: Rocks, entries: Mapping[bytes, bytes], scratch: Path) -> int:
+        if full.is_set():
+            raise DiskFullError("no space left", hint="make some")
+        return ingest(self, entries, scratch)
+
+    monkeypatch.setattr(Rocks, "ingest", ingest_if_space)
+    feed = Feed(kafka, keyspace_name, partitions=1)
+    with consuming(kafka, keyspace_name, tmp_path) as consumption:
+        full.set()
+        feed.load(20)
+        [partition] = consumption.ownership
+        until(lambda: partition.state == DISK_FULL, "paused")
+
+        def checkpoint() -> None:
+            full.clear()
+            make_checkpoint(tmp_path / "checkpoints", partition)
+
+        consumption.call(checkpoint).result(30)
+        feed.load(20)
+        until(lambda: partition.store.visible.lineages[feed.shard].ordinal == feed.ordinal, "folding goes on", 20)
+
+
+def test_a_damaged_store_that_closes_with_an_error_is_rebuilt_all_the_same(
+    kafka: str, keyspace_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RocksDB tells its trouble again when it is closed: that ended the process instead of the damage."""
+    close: Callable[[Rocks], None] = Rocks.close
+    damaged = threading.Event()
+
+    def close_with_an_error(self: Rocks) -> None:
+        close(self)
+        if damaged.is_set():
+            damaged.clear()
+            raise DiskFailsError("Input/output error", hint="look at the kernel's log")
+
+    monkeypatch.setattr(Rocks, "close", close_with_an_error)
+    feed = Feed(kafka, keyspace_name, partitions=1)
+    feed.load(20)
+    with consuming(kafka, keyspace_name, tmp_path) as consumption:
+        [partition] = consumption.ownership
+        damaged.set()
+        partition.store.broken = StoreCorruptError("a block's checksum is wrong", hint="none")
+        until(lambda: consumption.rebuilds == 1, "set aside")
+        until(lambda: [each.ready for each in consumption.ownership] == [True], "ready again")
+        [partition] = consumption.ownership
+        until(lambda: partition.store.visible.lineages[feed.shard].ordinal == feed.ordinal, "folded again")
+        assert consumption.rebuilds == 1, "as the metric says"
