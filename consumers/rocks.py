@@ -7,8 +7,10 @@ write-ahead log and no RocksDB memtable worth tuning.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
@@ -262,24 +264,35 @@ def _build(entries: Mapping[bytes, bytes], path: Path) -> int:
     """A sorted file of ``entries``, durable; its size in bytes.
 
     It is built in memory: rocksdict holds the interpreter while RocksDB syncs a file, and a disk that others write to
-    may take a tenth of a second, in which no read would be answered. Python lets go while it writes and syncs.
+    may take a tenth of a second, in which no read would be answered. Python lets go while it writes and syncs. Where
+    there are no files in memory (not on Linux) it is built, and synced, in place.
     """
+    if sys.platform != "linux":
+        return _write_table(entries, str(path))
     with contextlib.ExitStack() as stack:
         memory = os.memfd_create(path.name)
         stack.callback(os.close, memory)
-        writer = SstFileWriter(store_options())
-        writer.open(f"/proc/self/fd/{memory}")
-        for key in _sorted_in_runs(entries):
-            writer[key] = entries[key]
-        writer.finish()
-        size = int(writer.file_size())
+        size = _write_table(entries, f"/proc/self/fd/{memory}")
         disk = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         stack.callback(os.close, disk)
         sent = 0
         while sent < size:
-            sent += os.sendfile(disk, memory, sent, size - sent)
+            more = os.sendfile(disk, memory, sent, size - sent)
+            if not more:
+                raise OSError(errno.EIO, f"{path.name} ends after {sent} of {size} bytes")
+            sent += more
         os.fdatasync(disk)
     return size
+
+
+def _write_table(entries: Mapping[bytes, bytes], path: str) -> int:
+    """RocksDB's own file of ``entries``, synced; its size in bytes."""
+    writer = SstFileWriter(store_options())
+    writer.open(path)
+    for key in _sorted_in_runs(entries):
+        writer[key] = entries[key]
+    writer.finish()
+    return int(writer.file_size())
 
 
 def _scan(snapshot: Any, start: bytes, end: bytes | None, place: str) -> Iterator[tuple[bytes, bytes]]:

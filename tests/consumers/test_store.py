@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import shutil
 import tempfile
@@ -9,6 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -273,3 +275,18 @@ def test_readers_are_answered_while_the_database_is_opened_again(tmp_path: Path)
     assert set(found) == {b"one"}
     assert store.broken is None
     store.close()
+
+
+def test_a_commit_needs_no_files_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elsewhere than on Linux the file is built in place, to the same contents."""
+    monkeypatch.setattr("consumers.rocks.sys", SimpleNamespace(platform="darwin"))
+    for name in ("memfd_create", "sendfile", "fdatasync"):
+        monkeypatch.delattr(os, name)
+    entries = {key(number): b"v" for number in range(500)}
+    store = open_at(tmp_path)
+    store.apply(change(1, entries))
+    assert store.commit() is not None
+    crash(store)
+    again = open_at(tmp_path)
+    assert {name: again.get(name) for name in entries} == entries
+    again.close()
