@@ -218,7 +218,7 @@ def _writers(state: TableState, txn: int, write_id: int) -> Iterable[tuple[int, 
 
 
 def _list_has_gaps(state: TableState, voids: Voids) -> bool:
-    """Whether an ALLOC may have been lost: neither the CREATE nor the server's list was heard of, or a void followed."""
+    """Whether an ALLOC may have been lost: neither CREATE nor the server's list was heard of, or a void followed."""
     if not state.list_ordinal:
         return True
     found = (voids.get((scope, state.shard)) for scope in (EVERY_TABLE, state.name))
