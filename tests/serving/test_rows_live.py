@@ -286,6 +286,7 @@ def test_a_key_of_a_new_shape_is_tried_on_the_table_as_it_is_now(stack: ServingS
     for table in tables:
         stack.run(f"CREATE TABLE {table} (id INT PRIMARY KEY, b INT NOT NULL)", f"INSERT INTO {table} VALUES (1, 2)")
         assert stack.get(f"/v1/rows/{stack.keyspace}/{table}/1").status_code == httpx.codes.OK
+        assert stack.get(f"/v1/rows/{stack.keyspace}/{table}/9").status_code == httpx.codes.NOT_FOUND  # of the source
     described_at = time.monotonic()
     for table in tables:
         stack.run(f"ALTER TABLE {table} DROP PRIMARY KEY, ADD PRIMARY KEY (b, id)")

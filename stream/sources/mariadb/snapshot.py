@@ -105,8 +105,8 @@ class SnapshotReader:
         return self._with_session(lambda session: self._read(session, wanted))
 
     def table(self, name: str) -> TableInfo:
-        """A table's columns as the source has them (up to `SCHEMA_AGE_MAX_S` ago). Raises as `read` does."""
-        return self._with_session(lambda session: self._table(session, name)).info
+        """A table's columns as the source has them now. Raises as `read` does."""
+        return self._with_session(lambda session: self._table(session, name, fresh=True)).info
 
     def position(self) -> ServerPosition:
         """The position of a snapshot taken now."""
