@@ -99,7 +99,8 @@ class ShardProducer:
                 producer.produce(self._topic, value, partition=partition, timestamp=time_ms)
             self._patiently(producer.commit_transaction)
         except (KafkaException, BufferError) as error:
-            raise self._loss(error) from error
+            del producer  # whoever keeps the error, by its traceback, must not keep librdkafka's threads and sockets
+            raise self._loss(error) from error.with_traceback(None)
 
     def drop(self) -> None:
         """Lets go of the producer; what is open in it is left to the broker."""
@@ -120,7 +121,7 @@ class ShardProducer:
                 if not stopping and self._stopping.is_set():
                     stopping, end = True, min(end, now + STOP_S)
                 if now >= end:
-                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT, met.str())) from error
+                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT, met.str())) from error.with_traceback(None)
                 sleep(REPEAT_S)
             else:
                 return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import random
 import subprocess
 import sys
@@ -119,6 +121,28 @@ def test_a_stale_publisher_is_fenced_and_publishes_nothing_more(kafka: str, keys
         for number in range(6, 10):
             fresh.publish(transaction(number))
     _assert_exactly_once(kafka, keyspace, 9)
+
+
+def test_a_lost_publisher_keeps_no_connection_and_no_thread(kafka: str, keyspace: str) -> None:
+    """The error that says why it was lost must not keep its producer: each loss left five threads to the collector."""
+
+    def threads() -> int:
+        return len(os.listdir("/proc/self/task"))
+
+    before = threads()
+    gc.disable()
+    try:
+        stale = publisher(kafka, keyspace, PARTITIONS)
+        stale.open(_start)
+        with publisher(kafka, keyspace, PARTITIONS) as fresh:
+            fresh.open(_start)
+            with pytest.raises(PublisherLost) as lost:
+                _publish_flushed(stale, range(1, 5))
+        del fresh
+        _until(lambda: threads() <= before)
+        assert lost.value.code == "fenced"
+    finally:
+        gc.enable()
 
 
 def test_a_giant_transaction_goes_on_where_it_was_cut(kafka: str, keyspace: str) -> None:
