@@ -134,7 +134,12 @@ class OwnerClient:
                     _, connection = await loop.create_connection(_Connection, self._host, self._port)
             except (OSError, TimeoutError) as error:
                 raise _away(self.address, error or "no answer in time") from error
-            _expect(await self._ask(connection, Hello(0, token=self._token), 0), Welcome)
+            try:
+                _expect(await self._ask(connection, Hello(0, token=self._token), 0), Welcome)
+            except BaseException:  # also where nobody waits any more
+                if connection.transport is not None:
+                    connection.transport.abort()
+                raise
             self._connection = connection
             return connection
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -326,6 +327,33 @@ def test_a_stranger_is_told_and_disconnected(tmp_path: Path, first: bytes) -> No
         assert isinstance(await client.request(Hello(0, token="secret")), Welcome)
 
     owner.run(use)
+
+
+def test_an_owner_that_never_greets_costs_no_connection() -> None:
+    """A stopped process accepts and says nothing: each attempt left its connection open, until no handle was left."""
+
+    async def main() -> None:
+        ended = asyncio.Semaphore(0)
+
+        async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with suppress(ConnectionError):
+                await reader.read()
+            ended.release()
+            writer.close()
+
+        server = await asyncio.start_server(silent, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        client = OwnerClient(f"127.0.0.1:{port}", request_timeout_s=0.02)
+        for _ in range(3):
+            with pytest.raises(OwnerError) as caught:
+                await client.status()
+            assert caught.value.code == "owner_timeout"
+        async with asyncio.timeout(10):
+            for _ in range(3):
+                await ended.acquire()
+        server.close()
+
+    asyncio.run(main())
 
 
 def test_the_client_connects_again_after_its_owner_came_back(tmp_path: Path) -> None:
