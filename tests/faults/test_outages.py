@@ -95,7 +95,7 @@ def test_with_mariadb_away_proved_answers_go_on_and_others_are_refused(rig: Faul
         session = client.session()
         session.observe(SHARD, position)
         wait_caught_up(rig)
-        assert session.get_row(ROWS, f"{ROWS}.accounts", 1).served_from == "cache"
+        until(lambda: session.get_row(ROWS, f"{ROWS}.accounts", 1).served_from == "cache", "the front finds the owner")
         rig.mariadb.kill()
         row = session.get_row(ROWS, f"{ROWS}.accounts", 1)
         assert (row.served_from, row.freshness, (row.value or {})["version"]) == ("cache", "fresh", 2)
