@@ -230,6 +230,7 @@ def test_logs_are_json_lines_when_nobody_looks(capsys: pytest.CaptureFixture[str
     assert captured.out == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [["verify", "--keyspace", "k"], ["rebuild", "--keyspace", "k", "--to", "stores"]])
 def test_sigterm_ends_a_job_as_ctrl_c_does_also_before_spark_runs(command: list[str], tmp_path: Path) -> None:
     """While it still asks Kafka: one line and exit code 130, not death by a signal."""

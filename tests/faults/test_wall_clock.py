@@ -22,6 +22,7 @@ for line in sys.stdin:
 """
 
 
+@pytest.mark.slow
 def test_a_process_sees_its_wall_clock_step_and_its_monotonic_clock_go_on(tmp_path: Path) -> None:
     """Forward and back again while it runs; where there is no library there are no steps, and that is said."""
     clocks = WallClocks(tmp_path / "clocks")
