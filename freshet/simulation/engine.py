@@ -80,6 +80,23 @@ class Run(Protocol):
         """Lets go of what refers to itself: the next history has its memory, without a garbage collection."""
 
 
+class Told:
+    """What every run has: its outcome, and a trace in words where one is asked for."""
+
+    def __init__(self, outcome: Outcome, trace: bool) -> None:
+        self.outcome = outcome
+        self.tracing = trace
+
+    def complain(self, rule: str, what: str) -> None:
+        """Takes note of a violation."""
+        self.outcome.complain(rule, what)
+
+    def say(self, text: str) -> None:
+        """A line of the trace."""
+        if self.tracing:
+            self.outcome.trace.append(text)
+
+
 @dataclass(slots=True)
 class Failure:
     """A history that broke a rule. ``number`` counts from 0 within the seed."""

@@ -40,13 +40,6 @@ def catalog(stack: ServingStack) -> Iterator[WorkloadCatalog]:
         yield session
 
 
-@pytest.fixture
-def session(stack: ServingStack) -> Iterator[Session]:
-    """A session that has seen nothing."""
-    with stack.client() as client:
-        yield client.session()
-
-
 def write(catalog: WorkloadCatalog, name: str, **fields: object) -> int:
     """A committed transaction that writes the table; its version."""
     txn = catalog.open_txn()

@@ -10,7 +10,7 @@ from consumers.protocol import FillTable
 from freshet.simulation.catalog.publishing import LIMITS, CatalogPublishing
 from freshet.simulation.catalog.shaping import OWNERS, READERS
 from freshet.simulation.catalog.source import OPEN, Metastore
-from freshet.simulation.engine import Outcome
+from freshet.simulation.engine import Outcome, Told
 from freshet.simulation.rows.owning import OwnedPartition
 from freshet.simulation.rows.topic import Topic
 from serving.spaces import Epochs
@@ -40,16 +40,15 @@ class Reader:
         self.seen: dict[int, int] = {}
 
 
-class Standing:
+class Standing(Told):
     """One run of a history: everything that there is."""
 
     def __init__(self, shape: Sequence[int], outcome: Outcome, trace: bool) -> None:
         """``shape``: three partitions?, does an ABORT leave what was written?, which limits, and `quick`?"""
+        super().__init__(outcome, trace)
         partitions, undoes, limits, quick = shape
         self.quick = bool(quick)
         """At the end only one owner is looked at."""
-        self.outcome = outcome
-        self.tracing = trace
         self.store = Metastore(undoes=not undoes)
         self.last_owner = 0
         """Which owner did something last."""
@@ -72,15 +71,6 @@ class Standing:
         """See `engine.Run.close`."""
         for owned in chain.from_iterable(self.owners):
             owned.close()
-
-    def complain(self, rule: str, what: str) -> None:
-        """Takes note of a violation."""
-        self.outcome.complain(rule, what)
-
-    def say(self, text: str) -> None:
-        """A line of the trace."""
-        if self.tracing:
-            self.outcome.trace.append(text)
 
     def met(self, fault: str) -> None:
         """A fault strikes: in which states?"""

@@ -8,7 +8,7 @@ from typing import Final
 
 from consumers.fold import fold_message
 from consumers.state import Head, PartitionState, head_entries
-from freshet.simulation.engine import History, Op, Outcome, Violation, ops_of, play, shape
+from freshet.simulation.engine import History, Op, Outcome, Told, Violation, ops_of, play, shape
 from freshet.simulation.rows.judging import SAME_STATE
 from freshet.simulation.rows.owning import MemoryRocks, OwnedPartition
 from freshet.simulation.rows.publishing import LIMITS, Ending, Publishing
@@ -53,14 +53,13 @@ class Reference:
         return found
 
 
-class ProcessWorld:
+class ProcessWorld(Told):
     """One run of a history."""
 
     def __init__(self, shape: Sequence[int], outcome: Outcome, trace: bool) -> None:
         """``shape``: two shards?, which limits."""
+        super().__init__(outcome, trace)
         shards, limits = shape
-        self.outcome = outcome
-        self.tracing = trace
         self.topic = Topic(Layout(1))
         self.sources = [Source(shard, 1) for shard in range(1 + shards % 2)]
         self.publishers = [Publishing(self.topic, source, LIMITS[limits % 3]) for source in self.sources]
@@ -72,11 +71,6 @@ class ProcessWorld:
         """See `engine.Run.close`."""
         for owned in self.processes:
             owned.close()
-
-    def say(self, text: str) -> None:
-        """A line of the trace."""
-        if self.tracing:
-            self.outcome.trace.append(text)
 
     def met(self, fault: str) -> None:
         """A fault strikes: in which states?"""

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Final
 
 from consumers import answering
-from freshet.simulation.engine import Outcome
+from freshet.simulation.engine import Outcome, Told
 from freshet.simulation.rows.asking import Offer, Reading, Session
 from freshet.simulation.rows.judging import Judge
 from freshet.simulation.rows.owning import OwnedPartition
@@ -27,16 +27,15 @@ def _located(owners: list[list[OwnedPartition]]) -> str:
     return str(answering.watermarks(owners[0][0].partition))
 
 
-class Standing:
+class Standing(Told):
     """One run of a history: everything that there is."""
 
     def __init__(self, shape: Sequence[int], outcome: Outcome, trace: bool) -> None:
         """``shape``: two partitions?, two shards?, two domains?, which limits, and `quick`?"""
+        super().__init__(outcome, trace)
         partitions, shards, domains, limits, quick = shape
         self.quick = bool(quick)
         """At the end only one owner is looked at, and only rows to which something happened."""
-        self.outcome = outcome
-        self.tracing = trace
         self.last_owner = 0
         """Which owner did something last."""
         self.topic = Topic(Layout(1 + partitions % 2))
@@ -64,15 +63,6 @@ class Standing:
         """See `engine.Run.close`."""
         for owned in chain.from_iterable(self.owners):
             owned.close()
-
-    def complain(self, rule: str, what: str) -> None:
-        """Takes note of a violation."""
-        self.outcome.complain(rule, what)
-
-    def say(self, text: str) -> None:
-        """A line of the trace."""
-        if self.tracing:
-            self.outcome.trace.append(text)
 
     def met(self, fault: str) -> None:
         """A fault strikes: in which states?"""
