@@ -14,7 +14,7 @@ from typing import Any, Final
 import httpx
 import psutil
 
-from consumers.owner_client import OwnerConnection
+from consumers.owner.client import OwnerConnection
 from freshet.local.process import ServerProcess, free_ports
 
 POLL_S: Final = 0.005

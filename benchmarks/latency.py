@@ -22,8 +22,8 @@ from benchmarks.materialize import as_in_production, settings_for
 from benchmarks.percentiles import percentiles_ms
 from benchmarks.topics import make_publisher, publish
 from benchmarks.workload import KEYS, START_POSITION, START_SECONDS, number_of, transactions
-from consumers.partitions import Partition
-from consumers.process import ConsumerProcess, OwnerSettings
+from consumers.owner.partitions import Partition
+from consumers.process.run import ConsumerProcess, OwnerSettings
 from freshet.settings import PublisherSettings
 
 WARM_UP_S: Final = 2.0
@@ -79,7 +79,7 @@ def latency(bootstrap: str, rate: int, seconds: float, batch_interval_ms: int | 
 
 def _waits(moves: dict[int, Moves], first: int, last: int, began: float, rate: int) -> list[float]:
     """Seconds from each event's intended moment to its partition's watermark passing it."""
-    from stream.keys import Layout
+    from stream.wire.keys import Layout
 
     layout = Layout(len(moves))
     numbers = {partition: [number for _, number in each] for partition, each in moves.items()}

@@ -17,12 +17,12 @@ from typing import Any
 import psutil
 from confluent_kafka import TopicPartition
 
-from consumers.loop import BATCH_MESSAGES, POLL_S, Consumption, ConsumptionSettings
-from consumers.partitions import Ownership
-from consumers.process import SWITCH_INTERVAL_S
+from consumers.owner.partitions import Ownership
+from consumers.process.loop import BATCH_MESSAGES, POLL_S, Consumption, ConsumptionSettings
+from consumers.process.run import SWITCH_INTERVAL_S
 from freshet.settings import ConsumerSettings
-from stream.reader import end_offsets, open_consumer, poll_batch
-from stream.topics import describe_topic, events_topic
+from stream.kafka.reader import end_offsets, open_consumer, poll_batch
+from stream.kafka.topics import describe_topic, events_topic
 
 WATCH_S = 0.002
 
@@ -53,7 +53,7 @@ class CountingOutlet:
 
 
 def as_in_production() -> None:
-    """The interpreter's settings of a consuming process (`consumers.process.run_consumer`)."""
+    """The interpreter's settings of a consuming process (`consumers.process.run.run_consumer`)."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.collect()
     gc.freeze()

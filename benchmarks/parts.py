@@ -12,15 +12,15 @@ from typing import Any, Final
 from benchmarks.materialize import as_in_production
 from benchmarks.topics import is_frame, records_of
 from benchmarks.workload import START_POSITION, START_SECONDS, describe_table, transactions
-from consumers.fold import fold_messages
-from consumers.loop import BATCH_MESSAGES
-from consumers.row_fold import fold_rows
-from consumers.state import Changes, Head, Lineage, PartitionState
-from consumers.store import PartitionStore
+from consumers.fold.messages import fold_messages
+from consumers.fold.rows import fold_rows
+from consumers.fold.state import Changes, Head, Lineage, PartitionState
+from consumers.process.loop import BATCH_MESSAGES
+from consumers.store.store import PartitionStore
 from freshet.settings import ConsumerSettings, PublisherSettings
-from stream.batch import Framer, Limits
-from stream.codec import decode
-from stream.keys import Layout
+from stream.wire.batch import Framer, Limits
+from stream.wire.codec import decode
+from stream.wire.keys import Layout
 
 ROWS: Final = 150_000
 """Of one partition, at most."""

@@ -22,9 +22,9 @@ from benchmarks.load import HttpLine, Line, OwnerLine, Tally, as_fast_as_possibl
 from benchmarks.materialize import as_in_production
 from benchmarks.percentiles import percentiles_ms
 from benchmarks.workload import PARTITIONS, TABLE
-from consumers.owner_client import OwnerConnection, parse_address
-from consumers.protocol import Get
-from stream.keys import Layout, row_key
+from consumers.owner.client import OwnerConnection, parse_address
+from consumers.owner.protocol import Get
+from stream.wire.keys import Layout, row_key
 from tokens import Position, Vector
 
 OWNER_LINES, OWNER_DEPTH = 4, 32

@@ -15,9 +15,9 @@ import sys
 import time
 from pathlib import Path
 
-from freshet.faults.run import FaultFindings, run_faults
-from freshet.faults.schedule import FAULTS, GAP_S, SECOND_CONSUMER, schedule
 from freshet.logs import configure_logs
+from lab.faults.run import FaultFindings, run_faults
+from lab.faults.schedule import FAULTS, GAP_S, SECOND_CONSUMER, schedule
 
 MINUTES = 30.0
 

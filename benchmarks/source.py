@@ -15,11 +15,11 @@ from benchmarks.materialize import as_in_production
 from benchmarks.topics import make_publisher
 from benchmarks.workload import PARTITIONS
 from freshet.local.mariadb import MariaDBServer
-from stream.events import ResumePoint, SourceTransaction
+from stream.kafka.topics import ensure_topics
 from stream.sources.mariadb.connection import ConnectionSettings
 from stream.sources.mariadb.schema import TableFilter
 from stream.sources.mariadb.source import MariaDBSource, PublisherLike, SourceOptions
-from stream.topics import ensure_topics
+from stream.wire.events import ResumePoint, SourceTransaction
 
 DATABASE: Final = "bench"
 TABLE_DDL: Final = """CREATE TABLE accounts (id INT PRIMARY KEY, version BIGINT NOT NULL, owner VARCHAR(40) NOT NULL,

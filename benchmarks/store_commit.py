@@ -21,8 +21,8 @@ from typing import Any
 
 from rocksdict import DBCompactionStyle, Options, Rdict, WriteBatch, WriteOptions
 
-from consumers import rocks
-from consumers.rocks import Rocks, store_options
+from consumers.store import rocks
+from consumers.store.rocks import Rocks, store_options
 
 KEYS = 200_000
 VALUE_BYTES = 190

@@ -11,13 +11,13 @@ from typing import Any, Final
 from benchmarks import workload
 from benchmarks.workload import PARTITIONS, START_POSITION, START_SECONDS
 from freshet.settings import PublisherSettings
-from stream.batch import Limits
-from stream.codec import ROW_FRAME_HEADER
-from stream.events import SourceTransaction
-from stream.keys import Layout
-from stream.publisher import Publisher
-from stream.reader import end_offsets, read_range
-from stream.topics import ensure_topics, events_topic
+from stream.kafka.reader import end_offsets, read_range
+from stream.kafka.topics import ensure_topics, events_topic
+from stream.publish.publisher import Publisher
+from stream.wire.batch import Limits
+from stream.wire.codec import ROW_FRAME_HEADER
+from stream.wire.events import SourceTransaction
+from stream.wire.keys import Layout
 
 FRAMES: Final = (1, 5, 20, 100)
 """Rows a frame; 0 stands for the publisher's own limits at full rate."""

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from random import Random
 from typing import Final
 
-from stream.events import VALUE, Column, DescribeTable, RowChange, SourceTransaction
-from stream.keys import row_key
+from stream.wire.events import VALUE, Column, DescribeTable, RowChange, SourceTransaction
+from stream.wire.keys import row_key
 
 TABLE: Final = "bench.accounts"
 KEYS: Final = 200_000

@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from consumers.owner_client import OwnerConnection
+from consumers.owner.client import OwnerConnection
 from freshet.keyspaces import naming_known
 from freshet.settings import Settings
-from stream.locations import LocationError, LocationsReader
+from stream.kafka.locations import LocationError, LocationsReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

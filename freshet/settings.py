@@ -27,7 +27,7 @@ from freshet.settings_errors import (
 )
 
 if TYPE_CHECKING:
-    from stream.connection import Cluster
+    from stream.kafka.connection import Cluster
 
 DEFAULT_CONFIG = Path("freshet.toml")
 LOCAL_CONFIG = Path(".freshet/local/freshet.toml")
@@ -65,7 +65,7 @@ class KafkaSettings(Section):
     @property
     def cluster(self) -> Cluster:
         """The address with the settings that every client of it needs; raises `KafkaSettingsError`."""
-        from stream.connection import Cluster  # not above: what needs no Kafka should start without its client
+        from stream.kafka.connection import Cluster  # not above: what needs no Kafka should start without its client
 
         return Cluster(self.bootstrap, self.extra).check()
 

@@ -11,18 +11,18 @@ from types import FrameType
 import structlog
 import uvicorn
 
-from serving.app import Closer, Front, make_app
-from serving.connection import BoundedConnection
-from serving.fills import Fills
-from serving.guard import Limits, refuse_open_listen
-from serving.locations import Locations
+from serving.http.app import Closer, Front, make_app
+from serving.http.connection import BoundedConnection
+from serving.http.guard import Limits, refuse_open_listen
+from serving.http.query import QueryLimits
 from serving.metrics import FrontMetrics
-from serving.owners import Locate, Owners
-from serving.query import QueryLimits
-from serving.readiness import Readiness
-from serving.rows import RowReads
-from serving.spaces import RowSpace, Tables, TableSpace
-from serving.tables import TableReads
+from serving.reads.fills import Fills
+from serving.reads.locations import Locations
+from serving.reads.owners import Locate, Owners
+from serving.reads.readiness import Readiness
+from serving.reads.rows import RowReads
+from serving.reads.spaces import RowSpace, Tables, TableSpace
+from serving.reads.tables import TableReads
 
 STOP_TIMEOUT_S = 10
 
@@ -101,7 +101,7 @@ class FrontServer(uvicorn.Server):
 
 
 def make_server(front: Front, host: str, port: int) -> FrontServer:
-    """A server that is not started yet. Raises `serving.guard.OpenListenRefused`."""
+    """A server that is not started yet. Raises `serving.http.guard.OpenListenRefused`."""
     refuse_open_listen(host, front.bearer_token)
     config = uvicorn.Config(
         make_app(front),

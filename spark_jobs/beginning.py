@@ -7,8 +7,8 @@ from typing import Final
 
 from spark_jobs.offsets import Range
 from spark_jobs.output import history_incomplete
-from stream.codec import HEADER_SIZE, decode, headers
-from stream.reader import read_range
+from stream.kafka.reader import read_range
+from stream.wire.codec import HEADER_SIZE, decode, headers
 from tokens.errors import FreshetError
 
 _EPOCH_STARTS: Final = headers("EpochStart")

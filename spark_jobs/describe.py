@@ -6,9 +6,9 @@ import json
 import struct
 from typing import Any
 
-from consumers.entry import ABSENT, VALUE, VOID, decode_entry
-from consumers.state import CATALOG, META, SCHEMA_PREFIX
-from stream.codec import CodecError, decode
+from consumers.fold.entry import ABSENT, VALUE, VOID, decode_entry
+from consumers.fold.state import CATALOG, META, SCHEMA_PREFIX
+from stream.wire.codec import CodecError, decode
 
 KINDS = {VALUE: "value", ABSENT: "absent", VOID: "void"}
 IMAGE_CHARACTERS_MAX = 400

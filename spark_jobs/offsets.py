@@ -10,8 +10,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from stream.reader import end_offsets, start_offsets
-from stream.topics import describe_topic
+from stream.kafka.reader import end_offsets, start_offsets
+from stream.kafka.topics import describe_topic
 from tokens.errors import FreshetError
 
 

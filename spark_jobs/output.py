@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from consumers.manifest import MANIFEST_NAME, Manifest, read_manifest, sync_directory, write_atomically
+from consumers.store.manifest import MANIFEST_NAME, Manifest, read_manifest, sync_directory, write_atomically
 from tokens.errors import FreshetError
 
 REPORT_NAME = "rebuild.json"

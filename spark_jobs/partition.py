@@ -16,14 +16,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from consumers.digest import digest_items
-from consumers.fold import fold_messages
-from consumers.manifest import Manifest, check_manifest, read_manifest, write_manifest
-from consumers.rocks import Rocks
-from consumers.state import PartitionState, head_entries
-from consumers.store import ROCKS_NAME, committed_head, partition_directory
+from consumers.fold.messages import fold_messages
+from consumers.fold.state import PartitionState, head_entries
+from consumers.store.digest import digest_items
+from consumers.store.manifest import Manifest, check_manifest, read_manifest, write_manifest
+from consumers.store.rocks import Rocks
+from consumers.store.store import ROCKS_NAME, committed_head, partition_directory
 from spark_jobs.output import PartitionSummary, RebuildError, history_incomplete
-from stream.codec import HEADER_SIZE, decode, headers
+from stream.wire.codec import HEADER_SIZE, decode, headers
 from tokens.errors import FreshetError
 
 SPILL_ROWS: Final = 1_000_000
@@ -49,7 +49,7 @@ class FoldTask:
     """Whether a task ends with digest and final manifest, or leaves that to a later one."""
 
     def open(self, partition: int) -> PartitionFold:
-        """Open or create the partition's store; raises `consumers.errors.StoreError`."""
+        """Open or create the partition's store; raises `consumers.store.errors.StoreError`."""
         return PartitionFold(self, partition)
 
 

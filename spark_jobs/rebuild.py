@@ -21,9 +21,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from consumers.manifest import read_manifest
-from consumers.state import FOLD_VERSION
-from consumers.store import partition_directory
+from consumers.fold.state import FOLD_VERSION
+from consumers.store.manifest import read_manifest
+from consumers.store.store import partition_directory
 from spark_jobs.beginning import check_beginnings
 from spark_jobs.kafka_options import kafka_options
 from spark_jobs.offsets import Range, choose_range, topic_bounds
@@ -44,7 +44,7 @@ from spark_jobs.partition import (
     offsets_reached,
     run_task,
 )
-from stream.topics import events_topic
+from stream.kafka.topics import events_topic
 from tokens.errors import FreshetError
 
 PROGRESS_INTERVAL_S: Final = 0.5
@@ -96,7 +96,7 @@ def check_request(request: RebuildRequest) -> None:
 def rebuild(session: Any, request: RebuildRequest, *, progress: Progress | None = None) -> RebuildReport:
     """Fold the topic into ``request.target``, which is complete under its name or not there.
 
-    Raises `OffsetsError`, `RebuildError`, `consumers.errors.StoreError`.
+    Raises `OffsetsError`, `RebuildError`, `consumers.store.errors.StoreError`.
     """
     chosen, bases = prepare(request)
     with staged(request.target) as root:

@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from consumers.errors import StoreError
-from consumers.manifest import write_atomically
-from consumers.state import FOLD_VERSION
-from consumers.store import StoreView, partition_directory
+from consumers.fold.state import FOLD_VERSION
+from consumers.store.errors import StoreError
+from consumers.store.manifest import write_atomically
+from consumers.store.store import StoreView, partition_directory
 from spark_jobs.kafka_options import kafka_options
 from spark_jobs.offsets import Range, TopicBounds, topic_bounds
 from spark_jobs.output import REPORT_NAME, PartitionSummary, RebuildError, RebuildReport, exclusive, write_report
 from spark_jobs.partition import SPILL_ROWS, FoldTask, clear_progress
 from spark_jobs.rebuild import READER_OPTIONS, Progress, collect, offsets_json, spark_failed, watched
-from stream.topics import events_topic
+from stream.kafka.topics import events_topic
 from tokens.errors import FreshetError
 
 CHECKPOINT_NAME: Final = "spark-checkpoint"
@@ -47,7 +47,7 @@ def rebuild_streaming(session: Any, request: StreamingRequest, *, progress: Prog
     """Fold what is new in the topic into ``request.target``.
 
     Raises `OffsetsError`, `RebuildError` (``state_missing``: a store that Spark's checkpoint counts on is gone or
-    older than it), `consumers.errors.StoreError`.
+    older than it), `consumers.store.errors.StoreError`.
     """
     topic = events_topic(request.keyspace)
     bounds = topic_bounds(request.bootstrap, topic)

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from consumers.owner_client import OwnerConnection
-from consumers.store import StoreView
+from consumers.owner.client import OwnerConnection
+from consumers.store.store import StoreView
 from spark_jobs.compare import DIFFERENCES_MAX, Comparison, compare_items
 from tokens.errors import FreshetError
 
@@ -78,7 +78,7 @@ def verify_stores(
 ) -> Verdict:
     """Compare store directories by partition; ``progress`` gets partitions done and all.
 
-    Raises `VerifyError` if the sides cannot be compared, `consumers.errors.StoreError` if one cannot be read.
+    Raises `VerifyError` if the sides cannot be compared, `consumers.store.errors.StoreError` if one cannot be read.
     """
     if left.keys() != right.keys():
         raise VerifyError(
@@ -138,7 +138,7 @@ def checkpoint_owners(
 ) -> dict[int, Path]:
     """Have the owners at ``addresses`` (host:port) make checkpoints of a keyspace; partition → directory.
 
-    Raises `consumers.protocol.OwnerError`, and `VerifyError` ``checkpoint_missing`` if none of them owns one of
+    Raises `consumers.owner.protocol.OwnerError`, and `VerifyError` ``checkpoint_missing`` if none of them owns one of
     ``partitions``, or wrote it where this process cannot read it.
     """
     found: dict[int, Path] = {}

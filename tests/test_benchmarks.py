@@ -12,7 +12,7 @@ import pytest
 from benchmarks.percentiles import percentiles_ms
 from benchmarks.report import table
 from benchmarks.workload import transactions
-from stream.events import RowChange
+from stream.wire.events import RowChange
 
 ROOT = Path(__file__).resolve().parent.parent
 TIMEOUT_S = 600

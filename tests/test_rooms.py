@@ -17,20 +17,21 @@ MAY_IMPORT = {
     "consumers": {"stream", "tokens"},
     "serving": {"consumers", "stream", "tokens"},
     "spark_jobs": {"consumers", "stream", "tokens"},
-    "freshet": {"schemas", "tokens", "stream", "consumers", "serving", "spark_jobs"},
+    "freshet": {"schemas", "tokens", "stream", "consumers", "serving", "spark_jobs", "lab"},
+    "lab": {"schemas", "tokens", "stream", "consumers", "serving", "spark_jobs", "freshet"},
 }
 """docs/architecture.md, *Rooms and imports*."""
 
 PURE = [
     "tokens",
-    "stream/events.py",
-    "stream/keys.py",
-    "stream/batch.py",
-    "consumers/entry.py",
-    "consumers/state.py",
-    "consumers/fold.py",
-    "consumers/row_fold.py",
-    "consumers/catalog_fold.py",
+    "stream/wire/events.py",
+    "stream/wire/keys.py",
+    "stream/wire/batch.py",
+    "consumers/fold/entry.py",
+    "consumers/fold/state.py",
+    "consumers/fold/messages.py",
+    "consumers/fold/rows.py",
+    "consumers/fold/catalog.py",
 ]
 IMPURE_MODULES = {
     "asyncio",

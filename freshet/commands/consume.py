@@ -8,8 +8,8 @@ from typing import Annotated
 import structlog
 import typer
 
-from consumers.loop import ConsumptionSettings
-from consumers.process import OwnerSettings, run_consumer
+from consumers.process.loop import ConsumptionSettings
+from consumers.process.run import OwnerSettings, run_consumer
 from freshet.settings import Settings, load_settings
 from freshet.settings_errors import SettingsError, unknown_keyspace
 

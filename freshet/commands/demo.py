@@ -24,7 +24,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="The summary as one JSON object on stdout.")] = False,
 ) -> None:
     """Start Kafka, MariaDB, sources, consumer and read API; drive them, judge every answer, rebuild with Spark."""
-    from freshet.demo.run import is_unattended, run_demo
+    from lab.demo.run import is_unattended, run_demo
 
     if seconds is None and (is_unattended() or as_json):
         seconds = UNATTENDED_S

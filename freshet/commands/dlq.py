@@ -12,9 +12,9 @@ import typer
 
 from freshet.keyspaces import naming_known
 from freshet.settings import load_settings
-from stream.codec import CodecError, decode
-from stream.connection import Cluster
-from stream.dead_letters import DeadLetter, find_letter, read_letters, retry
+from stream.kafka.connection import Cluster
+from stream.kafka.dead_letters import DeadLetter, find_letter, read_letters, retry
+from stream.wire.codec import CodecError, decode
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -11,18 +11,18 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from consumers.catalog_state import CatalogStateError, decode_binding, decode_table
-from consumers.entry import ABSENT, VALUE, VOID, decode_entry
-from consumers.protocol import Description, OwnerError, Row
-from consumers.reading import UNKNOWN_KEY, view_row
-from consumers.state import CATALOG, META, NAME_PREFIX, SCHEMA_PREFIX
-from consumers.store import StoreView
+from consumers.fold.catalog_state import CatalogStateError, decode_binding, decode_table
+from consumers.fold.entry import ABSENT, VALUE, VOID, decode_entry
+from consumers.fold.state import CATALOG, META, NAME_PREFIX, SCHEMA_PREFIX
+from consumers.owner.protocol import Description, OwnerError, Row
+from consumers.owner.rows import UNKNOWN_KEY, view_row
+from consumers.store.store import StoreView
 from freshet.owners import asking, owner_addresses
 from freshet.settings import Settings, load_settings
-from serving.rowkey import RowKey, RowTable, parse_row_key
-from stream.codec import CodecError, decode
-from stream.events import Column
-from stream.keys import Layout
+from serving.reads.rowkey import RowKey, RowTable, parse_row_key
+from stream.wire.codec import CodecError, decode
+from stream.wire.events import Column
+from stream.wire.keys import Layout
 from tokens.errors import FreshetError
 
 KINDS = {VALUE: "value", ABSENT: "absent", VOID: "void", UNKNOWN_KEY: "unknown"}

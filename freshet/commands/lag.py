@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from consumers.protocol import OwnerError, PartitionStatus
+from consumers.owner.protocol import OwnerError, PartitionStatus
 from freshet.owners import asking, owner_addresses
 from freshet.settings import load_settings
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from consumers.catalog_replay import Replay, ReplayedTable
+from consumers.process.replay import Replay, ReplayedTable
 from stream.sources.hive.messages import HiveMessageError
 from tokens.errors import FreshetError
 

@@ -12,9 +12,9 @@ from freshet.settings import KeyspaceSettings, MariaDBSource, Settings, Workload
 from freshet.settings_errors import SettingsError
 
 if TYPE_CHECKING:
-    from serving.app import Front
-    from serving.spaces import RowSpace, TableSpace
-    from stream.locations import LocationsReader
+    from serving.http.app import Front
+    from serving.reads.spaces import RowSpace, TableSpace
+    from stream.kafka.locations import LocationsReader
 
 log = structlog.get_logger(__name__)
 
@@ -32,8 +32,8 @@ def command(
     FRESHET_SERVE__BEARER_TOKEN or serve.bearer_token of the settings file.
     """
     from serving.compose import make_server
-    from serving.guard import refuse_open_listen
-    from stream.locations import LocationsReader
+    from serving.http.guard import refuse_open_listen
+    from stream.kafka.locations import LocationsReader
 
     serve_flags: dict[str, Any] = {"host": host, "port": port}
     settings = load_settings(flags={"kafka": {"bootstrap": bootstrap}, "serve": serve_flags})
@@ -63,8 +63,8 @@ def _run(server: Any) -> None:
 
 def _front(settings: Settings, reader: LocationsReader) -> Front:
     from serving.compose import make_front
-    from serving.guard import Limits
-    from serving.query import QueryLimits
+    from serving.http.guard import Limits
+    from serving.http.query import QueryLimits
 
     def locate(keyspace: str, partition: int) -> str | None:
         found = reader.owner_of(keyspace, partition)
@@ -95,11 +95,11 @@ def fixed_locations(settings: Settings) -> dict[tuple[str, int], str]:
 
 def space_of(settings: Settings, name: str, chosen: KeyspaceSettings) -> RowSpace | TableSpace:
     """A keyspace as the front serves it, with its source of truth where one is set."""
-    from serving.mariadb import MariaDBRows, TableScope
-    from serving.spaces import RowSpace, TableSpace
-    from serving.workload import WorkloadTables
-    from stream.keys import Layout
+    from lab.workload.tables import WorkloadTables
+    from serving.reads.spaces import RowSpace, TableSpace
+    from serving.sources.mariadb import MariaDBRows, TableScope
     from stream.sources.mariadb.connection import ConnectionSettings
+    from stream.wire.keys import Layout
 
     source, shard = chosen.source, settings.shard_of(name)
     if chosen.kind == "catalog":

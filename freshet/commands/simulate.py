@@ -10,9 +10,9 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from freshet.simulation.campaign import Caught, as_json, hunts, named, shrunk, simulate
-from freshet.simulation.engine import Report
-from freshet.simulation.worlds import all_worlds, worlds_named
+from lab.simulation.campaign import Caught, as_json, hunts, named, shrunk, simulate
+from lab.simulation.engine import Report
+from lab.simulation.worlds import all_worlds, worlds_named
 
 EMPTY_SHOWN = 12
 

@@ -140,10 +140,10 @@ def publishers(settings: Settings, keyspace: str, stopping: threading.Event, *, 
 
     Once ``stopping`` is set nobody waits long for Kafka.
     """
-    from stream.batch import Limits
-    from stream.keys import Layout
-    from stream.publisher import Publisher
-    from stream.topics import ensure_topics
+    from stream.kafka.topics import ensure_topics
+    from stream.publish.publisher import Publisher
+    from stream.wire.batch import Limits
+    from stream.wire.keys import Layout
 
     chosen = settings.keyspace(keyspace)
     prefixes = chosen.source.key_prefix_columns if isinstance(chosen.source, MariaDBSource) else {}
@@ -199,7 +199,7 @@ def stopping_on_signals(stop: Any) -> Any:
 @contextlib.contextmanager
 def naming_the_way_out(command: str) -> Iterator[None]:
     """Puts the command that heals it into the hint of an error about the shard's states."""
-    from stream.resume import ResumeError
+    from stream.publish.resume import ResumeError
 
     try:
         yield

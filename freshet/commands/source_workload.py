@@ -42,10 +42,10 @@ def workload(
 
     The database must exist; its tables are created. The user needs SELECT, INSERT, UPDATE, DELETE and CREATE on it.
     """
+    from lab.workload.run import WorkloadSource as Source
+    from lab.workload.run import run
+    from lab.workload.traffic import Traffic
     from stream.sources.mariadb.connection import ConnectionSettings
-    from stream.sources.workload.run import WorkloadSource as Source
-    from stream.sources.workload.run import run
-    from stream.sources.workload.traffic import Traffic
 
     source_command.check_keyspace(keyspace, "workload", named=database is not None)
     if password_file is not None:

@@ -99,8 +99,8 @@ def live_checkpoint(bootstrap: str, keyspace: str, owners: list[str]) -> Mapping
     Raises `LocationError` if one is not announced, and what `spark_jobs.verify.checkpoint_owners` does.
     """
     from spark_jobs.verify import checkpoint_owners
-    from stream.locations import LocationsReader
-    from stream.topics import describe_topic, events_topic
+    from stream.kafka.locations import LocationsReader
+    from stream.kafka.topics import describe_topic, events_topic
 
     partitions = range(describe_topic(bootstrap, events_topic(keyspace)).partitions)
     if not owners:

@@ -13,10 +13,10 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from consumers.owner_client import OwnerConnection
-from stream.codec import encode
-from stream.dead_letters import read_letters
-from stream.topics import events_topic
+from consumers.owner.client import OwnerConnection
+from stream.kafka.dead_letters import read_letters
+from stream.kafka.topics import events_topic
+from stream.wire.codec import encode
 from tests.consumers.consuming import ConsumeProcess, Feed, assert_equal_to_uninterrupted, caught_up, gtid, until
 from tokens import Position, Vector
 

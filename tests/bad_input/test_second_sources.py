@@ -14,8 +14,8 @@ import pytest
 
 from freshet.local.mariadb import MariaDBAddress
 from freshet.local.process import free_ports
+from lab.workload.catalog import WorkloadCatalog
 from stream.sources.mariadb.connection import ConnectionSettings
-from stream.sources.workload.catalog import WorkloadCatalog
 from tests.bad_input.running import freshet_fails, source_arguments
 from tests.consumers.consuming import until
 from tests.stream.committed import markers, records

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from freshet.local.mariadb import MariaDBAddress
+from lab.workload.traffic import Traffic
 from stream.sources.mariadb.connection import ConnectionSettings
-from stream.sources.workload.traffic import Traffic
 from tests.bad_input.running import source_arguments
 from tests.consumers.consuming import until
 

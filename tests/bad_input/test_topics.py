@@ -7,7 +7,7 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from freshet.local.mariadb import MariaDBAddress
-from stream.topics import ensure_topics, events_topic
+from stream.kafka.topics import ensure_topics, events_topic
 from tests.bad_input.running import freshet_fails, source_arguments
 from tests.consumers.consuming import ConsumeProcess, assert_equal_to_uninterrupted, caught_up, until
 from tests.consumers.test_consume import delete_topic, try_feed

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from consumers.catalog_replay import replay
+from consumers.process.replay import replay
 from freshet.cli import app
 from tests.conformance.samples import DATA, Row, rows
 from tokens import ValidWriteIdList

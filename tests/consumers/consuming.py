@@ -15,13 +15,13 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from consumers.owner_client import OwnerConnection
-from consumers.protocol import OwnerError
-from consumers.store import PartitionStore, StoreView
-from stream.codec import encode
-from stream.events import ABSENT, VALUE, VOID
-from stream.reader import end_offsets, read_range
-from stream.topics import Topic, ensure_topics, events_topic
+from consumers.owner.client import OwnerConnection
+from consumers.owner.protocol import OwnerError
+from consumers.store.store import PartitionStore, StoreView
+from stream.kafka.reader import end_offsets, read_range
+from stream.kafka.topics import Topic, ensure_topics, events_topic
+from stream.wire.codec import encode
+from stream.wire.events import ABSENT, VALUE, VOID
 
 DEADLINE_S = 60.0
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from consumers.fold import fold_message
-from consumers.state import Changes, Head, PartitionState
-from stream.codec import encode
-from stream.events import VALUE
+from consumers.fold.messages import fold_message
+from consumers.fold.state import Changes, Head, PartitionState
+from stream.wire.codec import encode
+from stream.wire.events import VALUE
 
 LAYOUT = "xxh3_64;partitions=1"
 SHARD = "shop/0"

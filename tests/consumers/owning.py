@@ -7,14 +7,14 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from consumers.overlay import Overlay
-from consumers.owner import OwnerServer
-from consumers.owner_client import OwnerClient
-from consumers.partitions import Ownership, Partition
-from consumers.process import make_checkpoint
-from consumers.protocol import CheckpointPlace
-from consumers.store import PartitionStore
-from stream.topics import Topic
+from consumers.owner.client import OwnerClient
+from consumers.owner.overlay import Overlay
+from consumers.owner.partitions import Ownership, Partition
+from consumers.owner.protocol import CheckpointPlace
+from consumers.owner.server import OwnerServer
+from consumers.process.run import make_checkpoint
+from consumers.store.store import PartitionStore
+from stream.kafka.topics import Topic
 from tests.consumers.histories import SHARD, event
 from tokens import Position, Vector
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from consumers.state import Changes, Lineage
-from consumers.store import PartitionStore
+from consumers.fold.state import Changes, Lineage
+from consumers.store.store import PartitionStore
 
 LINEAGE = Lineage(1, 0, 0, "", 0, "MariaDB/0-1-0")
 

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from consumers.manifest import read_manifest
-from consumers.owner_client import OwnerConnection
-from consumers.protocol import OwnerError
-from stream.dead_letters import read_letters
-from stream.locations import LocationsReader
+from consumers.owner.client import OwnerConnection
+from consumers.owner.protocol import OwnerError
+from consumers.store.manifest import read_manifest
+from stream.kafka.dead_letters import read_letters
+from stream.kafka.locations import LocationsReader
 from tests.consumers.consuming import (
     ConsumeProcess,
     Feed,
@@ -218,8 +218,8 @@ def test_a_store_beyond_the_topics_end_is_a_rebuild(kafka: str, keyspace_name: s
     with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as process:
         folded_to_the_end(kafka, feed, process)
         assert process.terminate() == 0
-    from consumers.state import Changes
-    from consumers.store import PartitionStore
+    from consumers.fold.state import Changes
+    from consumers.store.store import PartitionStore
 
     store = PartitionStore.open(tmp_path / "data", keyspace=keyspace_name, partition=0, topic_id=feed.topic.topic_id)
     store.apply(Changes(1_000_000, {}))
@@ -236,7 +236,7 @@ def test_a_newer_store_ends_the_process_with_one_clear_line(kafka: str, keyspace
     """What retrying can't mend ends the process: code and hint, no traceback."""
     from dataclasses import replace
 
-    from consumers.manifest import write_manifest
+    from consumers.store.manifest import write_manifest
 
     feed = Feed(kafka, keyspace_name, partitions=1)
     feed.load(5)

@@ -7,12 +7,12 @@ from itertools import pairwise
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from consumers.entry import decode_entry
-from consumers.fold import fold_message, fold_messages
-from consumers.state import Head, PartitionState, head_entries, lineage_key
-from stream.codec import CodecError, decode
-from stream.events import ABSENT, VALUE, VOID
-from stream.single import read_long, read_single, single_prefix, write_long
+from consumers.fold.entry import decode_entry
+from consumers.fold.messages import fold_message, fold_messages
+from consumers.fold.state import Head, PartitionState, head_entries, lineage_key
+from stream.wire.codec import CodecError, decode
+from stream.wire.events import ABSENT, VALUE, VOID
+from stream.wire.single import read_long, read_single, single_prefix, write_long
 from tests.consumers.histories import SHARD, frame, gtid, key, marker, start, value
 
 Records = list[tuple[int, bytes | None]]

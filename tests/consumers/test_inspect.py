@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from consumers.store import PartitionStore
+from consumers.store.store import PartitionStore
 from freshet.cli import run
-from stream.keys import Layout
+from stream.wire.keys import Layout
 from tests.consumers.consuming import ConsumeProcess, Feed, caught_up, gtid, until
 from tests.consumers.histories import event, marker, start, value
 from tests.consumers.owning import COLUMNS, schema

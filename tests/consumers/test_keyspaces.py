@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from consumers.owner_client import OwnerConnection
-from stream.locations import LocationsReader
+from consumers.owner.client import OwnerConnection
+from stream.kafka.locations import LocationsReader
 from tests.consumers.consuming import ConsumeProcess, Feed, assert_equal_to_uninterrupted, caught_up, until
 
 pytestmark = pytest.mark.integration

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from consumers.entry import ABSENT, VALUE, VOID
-from consumers.owner import OwnerServer
-from consumers.owner_client import OwnerClient
-from consumers.protocol import (
+from consumers.fold.entry import ABSENT, VALUE, VOID
+from consumers.owner.client import OwnerClient
+from consumers.owner.protocol import (
     FRAME_BYTES_MAX,
     KEYS_MAX,
     Failure,
@@ -24,8 +23,9 @@ from consumers.protocol import (
     decode_answer,
     encode_frame,
 )
-from consumers.reading import UNKNOWN_KEY
-from consumers.store import StoreView
+from consumers.owner.rows import UNKNOWN_KEY
+from consumers.owner.server import OwnerServer
+from consumers.store.store import StoreView
 from tests.consumers.histories import LAYOUT, SHARD, event, frame, gtid, key, marker, start, value
 from tests.consumers.owning import KEYSPACE, Owner, schema, vector
 

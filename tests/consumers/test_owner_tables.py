@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from consumers.owner_client import OwnerClient
-from consumers.protocol import FillTable, OwnerError
-from stream.codec import encode
+from consumers.owner.client import OwnerClient
+from consumers.owner.protocol import FillTable, OwnerError
+from stream.wire.codec import encode
 from tests.consumers.histories import event, marker
 from tests.consumers.owning import KEYSPACE, Owner
 from tokens import Position, Vector

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from consumers.errors import DiskFailsError, DiskFullError, StoreCorruptError
-from consumers.loop import Consumption, ConsumptionSettings
-from consumers.partitions import DISK_FULL, Ownership
-from consumers.process import make_checkpoint
-from consumers.rocks import Rocks
+from consumers.owner.partitions import DISK_FULL, Ownership
+from consumers.process.loop import Consumption, ConsumptionSettings
+from consumers.process.run import make_checkpoint
+from consumers.store.errors import DiskFailsError, DiskFullError, StoreCorruptError
+from consumers.store.rocks import Rocks
 from tests.consumers.consuming import Feed, until
 from tests.consumers.test_rebalance_errors import Silent
 

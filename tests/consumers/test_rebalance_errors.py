@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from consumers import assignment
-from consumers.errors import DiskFullError
-from consumers.loop import Consumption, ConsumptionSettings
-from consumers.partitions import Ownership, Partition, open_partition
-from stream.topics import Topic
+from consumers.owner.partitions import Ownership, Partition, open_partition
+from consumers.process import assignment
+from consumers.process.loop import Consumption, ConsumptionSettings
+from consumers.store.errors import DiskFullError
+from stream.kafka.topics import Topic
 from tests.consumers.consuming import Feed, until
 
 
@@ -44,7 +44,7 @@ class Unlucky:
     def open_partition(
         self, data_dir: Path, keyspace: str, number: int, topic: Topic, bounds: tuple[int, int], overlay_bytes: int
     ) -> Partition:
-        """As `consumers.partitions.open_partition`, at the third attempt."""
+        """As `consumers.owner.partitions.open_partition`, at the third attempt."""
         self.attempts += 1
         if self.attempts == 1:
             away = Consumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "x", "log_level": 0})

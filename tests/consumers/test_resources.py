@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from consumers.owner_client import OwnerConnection
-from consumers.protocol import OwnerError
+from consumers.owner.client import OwnerConnection
+from consumers.owner.protocol import OwnerError
 from tests.consumers.consuming import ConsumeProcess, Feed, assert_equal_to_uninterrupted, caught_up, gtid, until
 from tokens import Position, Vector
 

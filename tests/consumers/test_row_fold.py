@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.entry import decode_entry
-from consumers.reading import UNKNOWN_KEY, View, may_fill, view_row
-from stream.events import ABSENT, VALUE, VOID
+from consumers.fold.entry import decode_entry
+from consumers.owner.rows import UNKNOWN_KEY, View, may_fill, view_row
+from stream.wire.events import ABSENT, VALUE, VOID
 from tests.consumers.histories import LAYOUT, SHARD, Folded, event, frame, gtid, key, marker, start, value
 
 

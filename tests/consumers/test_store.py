@@ -16,12 +16,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumers.errors import (
+from consumers.fold.state import Changes, Head, Lineage, Void, head_entries
+from consumers.store.errors import (
     DiskFullError,
     StoreError,
 )
-from consumers.state import Changes, Head, Lineage, Void, head_entries
-from consumers.store import StoreView
+from consumers.store.store import StoreView
 from tests.consumers.histories import key, marker, start, value
 from tests.consumers.storing import change, crash, open_at
 
@@ -279,7 +279,7 @@ def test_readers_are_answered_while_the_database_is_opened_again(tmp_path: Path)
 
 def test_a_commit_needs_no_files_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Elsewhere than on Linux the file is built in place, to the same contents."""
-    monkeypatch.setattr("consumers.rocks.sys", SimpleNamespace(platform="darwin"))
+    monkeypatch.setattr("consumers.store.rocks.sys", SimpleNamespace(platform="darwin"))
     for name in ("memfd_create", "sendfile", "fdatasync"):
         monkeypatch.delattr(os, name)
     entries = {key(number): b"v" for number in range(500)}

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from consumers import rocks
-from consumers.errors import StoreCorruptError, StoreError
-from consumers.partitions import open_store
-from consumers.store import PartitionStore, StoreView
+from consumers.owner.partitions import open_store
+from consumers.store import rocks
+from consumers.store.errors import StoreCorruptError, StoreError
+from consumers.store.store import PartitionStore, StoreView
 from tests.consumers.histories import key, marker, start, value
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from consumers.errors import RebuildNeededError, StoreCorruptError, StoreLockedError, StoreNewerError
-from consumers.manifest import MANIFEST_NAME, read_manifest, write_manifest
-from consumers.partitions import check_range, open_store
-from consumers.state import FOLD_VERSION
+from consumers.fold.state import FOLD_VERSION
+from consumers.owner.partitions import check_range, open_store
+from consumers.store.errors import RebuildNeededError, StoreCorruptError, StoreLockedError, StoreNewerError
+from consumers.store.manifest import MANIFEST_NAME, read_manifest, write_manifest
 from tests.consumers.histories import key
 from tests.consumers.storing import change, crash, open_at
 
@@ -70,7 +70,7 @@ def test_a_store_of_another_fold_version_is_rebuilt(
         assert manifest is not None
         write_manifest(directory, replace(manifest, fold_version=FOLD_VERSION - 1))
     else:
-        monkeypatch.setattr("consumers.store_view.FOLD_VERSION", FOLD_VERSION + 1)
+        monkeypatch.setattr("consumers.store.view.FOLD_VERSION", FOLD_VERSION + 1)
     with pytest.raises(RebuildNeededError) as caught:
         open_at(tmp_path)
     assert caught.value.code == "fold_changed"

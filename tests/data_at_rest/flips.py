@@ -14,10 +14,10 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from consumers import rocks
-from consumers.errors import StoreError
-from consumers.store import PartitionStore, partition_directory
-from consumers.store_view import StoreView
+from consumers.store import rocks
+from consumers.store.errors import StoreError
+from consumers.store.store import PartitionStore, partition_directory
+from consumers.store.view import StoreView
 from tests.data_at_rest.history import CURRENT, KEYSPACE, TOPIC_ID, Items, unpack
 
 SMALL_BYTES = 1_024

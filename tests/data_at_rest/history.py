@@ -13,14 +13,14 @@ from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
-from consumers.digest import digest_items
-from consumers.manifest import FORMAT_VERSION
-from consumers.state import FOLD_VERSION
-from consumers.store import PartitionStore, partition_directory
+from consumers.fold.state import FOLD_VERSION
+from consumers.store.digest import digest_items
+from consumers.store.manifest import FORMAT_VERSION
+from consumers.store.store import PartitionStore, partition_directory
 from spark_jobs.output import RebuildReport, write_report
 from spark_jobs.partition import FoldTask
-from stream.codec import encode
-from stream.events import ABSENT, VALUE, VOID
+from stream.wire.codec import encode
+from stream.wire.events import ABSENT, VALUE, VOID
 from tests.consumers.histories import SHARD, frame, gtid, key, marker, start
 
 FIXTURES = Path(__file__).parent / "fixtures"

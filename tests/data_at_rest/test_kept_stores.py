@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from consumers.digest import digest_items
-from consumers.errors import RebuildNeededError, StoreError, StoreNewerError
-from consumers.manifest import MANIFEST_NAME, _checksum, read_manifest
-from consumers.state import FOLD_VERSION
-from consumers.store import PartitionStore
-from consumers.store_view import StoreView
+from consumers.fold.state import FOLD_VERSION
+from consumers.store.digest import digest_items
+from consumers.store.errors import RebuildNeededError, StoreError, StoreNewerError
+from consumers.store.manifest import MANIFEST_NAME, _checksum, read_manifest
+from consumers.store.store import PartitionStore
+from consumers.store.view import StoreView
 from spark_jobs.output import RebuildError, find_stores, read_report
 from tests.data_at_rest.flips import PARTS
 from tests.data_at_rest.history import (

@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from consumers.owner_client import OwnerClient
-from consumers.protocol import VERSION, Hello, OwnerError, decode_request, encode_frame
+from consumers.owner.client import OwnerClient
+from consumers.owner.protocol import VERSION, Hello, OwnerError, decode_request, encode_frame
 from serving.errors import ReadError
-from serving.query import QueryLimits, demand_of
-from stream.dead_letters import DeadLetter, _letter
-from stream.locations import Announcement, LocationsReader
+from serving.http.query import QueryLimits, demand_of
+from stream.kafka.dead_letters import DeadLetter, _letter
+from stream.kafka.locations import Announcement, LocationsReader
 from tests.consumers.owning import Owner
 from tokens import EventToken, Position, TokenError, Vector
 

@@ -17,7 +17,7 @@ from tokens.errors import FreshetError
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
-ROOMS = ("consumers", "freshet", "serving", "spark_jobs", "stream", "tokens")
+ROOMS = ("consumers", "freshet", "lab", "serving", "spark_jobs", "stream", "tokens")
 NO_SETTINGS = {"FRESHET_CONFIG", "FRESHET_CACHE", "FRESHET_DEBUG", "FRESHET_MARIADB_PASSWORD"}
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")

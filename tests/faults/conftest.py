@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from freshet.faults.network import Network
-from freshet.faults.rig import FaultyStack
+from lab.faults.network import Network
+from lab.faults.rig import FaultyStack
 from tests.servers import choice
 from tests.sources.mariadb.conftest import source
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from freshet.faults.disk import FileSizeLimit, SmallDisk, disk_for, may_mount, open_files, set_limit
+from lab.faults.disk import FileSizeLimit, SmallDisk, disk_for, may_mount, open_files, set_limit
 
 WRITER = """
 import sys

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from consumers.errors import StoreError
-from consumers.owner_client import OwnerConnection
-from consumers.protocol import OwnerError
-from consumers.store import PartitionStore
-from freshet.faults.disk import ERRORS, Disk, FailingDisk, disk_for, may_fail
+from consumers.owner.client import OwnerConnection
+from consumers.owner.protocol import OwnerError
+from consumers.store.errors import StoreError
+from consumers.store.store import PartitionStore
+from lab.faults.disk import ERRORS, Disk, FailingDisk, disk_for, may_fail
 from tests.consumers.consuming import ConsumeProcess, Feed, assert_equal_to_uninterrupted, caught_up, until
 from tests.consumers.histories import key, marker, start, value
 
@@ -95,7 +95,7 @@ def test_the_disk_is_a_file_system_like_any_other_and_fails_only_when_told_to(tm
 HOLDER = """
 import sys, time
 from pathlib import Path
-from freshet.faults.disk import disk_for
+from lab.faults.disk import disk_for
 with disk_for(Path(sys.argv[1])) as disk:
     (disk.directory / "file").write_text("there")
     print(disk.kind, flush=True)

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from freshet.local.mariadb import MariaDBAddress
-from stream.events import RowChange
-from stream.topics import describe_topic, events_topic
+from stream.kafka.topics import describe_topic, events_topic
+from stream.wire.events import RowChange
 from tests.consumers.consuming import ConsumeProcess, caught_up, digest_of, expected, until
 from tests.sources.mariadb.conftest import Source
 from tests.sources.mariadb.test_source import PARTITIONS, ROOT, command, published

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from freshet.faults.network import BOTH, Link, Network, Weather
+from lab.faults.network import BOTH, Link, Network, Weather
 
 BIG = bytes(range(256)) * 4096
 

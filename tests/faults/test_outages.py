@@ -12,12 +12,12 @@ from typing import Any
 import httpx
 import pytest
 
-from freshet.demo.catalog_traffic import CatalogSide
-from freshet.demo.row_traffic import create_tables, journalled
-from freshet.demo.stack import ROWS
-from freshet.faults.rig import FaultyStack
-from freshet.faults.run import tracebacks, wait_caught_up
-from serving.client import ClientError, FreshetClient
+from lab.demo.catalog_traffic import CatalogSide
+from lab.demo.row_traffic import create_tables, journalled
+from lab.demo.stack import ROWS
+from lab.faults.rig import FaultyStack
+from lab.faults.run import tracebacks, wait_caught_up
+from serving.client.client import ClientError, FreshetClient
 from tests.consumers.consuming import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -159,7 +159,7 @@ def test_a_paused_process_that_is_asked_to_stop_stops_when_it_goes_on(rig: Fault
 
 def test_the_journal_knows_every_commit_by_its_sequence(rig: FaultyStack) -> None:
     """What the harness believes of commits in doubt is what the server acknowledged of the others."""
-    from freshet.demo.row_traffic import RowTraffic
+    from lab.demo.row_traffic import RowTraffic
 
     with rig.connect(ROWS) as connection:
         create_tables(connection)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from benchmarks.soak import summary
-from freshet.faults.run import run_faults
-from freshet.faults.schedule import Fault
+from lab.faults.run import run_faults
+from lab.faults.schedule import Fault
 
 SECONDS = 120.0
 SEED = "20261121"
@@ -55,9 +55,9 @@ def logged(log_file: Path) -> list[dict[str, Any]]:
 
 
 LIAR = """
-import consumers.answering
+import consumers.owner.answering
 from tokens import Freshness
-consumers.answering.decide = lambda demand, tag: (Freshness.FRESH, "because I say so")
+consumers.owner.answering.decide = lambda demand, tag: (Freshness.FRESH, "because I say so")
 """
 
 

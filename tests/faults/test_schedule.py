@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from freshet.faults.schedule import FAULTS, LASTS_S, schedule
+from lab.faults.schedule import FAULTS, LASTS_S, schedule
 
 
 def test_a_seed_gives_the_same_faults_again_and_another_seed_others() -> None:

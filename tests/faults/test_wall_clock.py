@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.soak import summary
-from freshet.faults.run import run_faults
-from freshet.faults.schedule import Fault
-from freshet.faults.wall_clock import STEPS_S, WallClocks, find_library
+from lab.faults.run import run_faults
+from lab.faults.schedule import Fault
+from lab.faults.wall_clock import STEPS_S, WallClocks, find_library
 
 WATCH = """
 import sys, time

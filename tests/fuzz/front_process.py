@@ -10,8 +10,8 @@ import structlog
 import uvloop
 
 from serving.compose import make_front, make_server
-from serving.spaces import RowSpace, TableSpace
-from stream.keys import Layout
+from serving.reads.spaces import RowSpace, TableSpace
+from stream.wire.keys import Layout
 
 
 def main() -> None:

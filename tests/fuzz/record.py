@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from freshet.local.mariadb import MariaDBServer
+from stream.sources.mariadb.binlog.dump import BinlogDump
+from stream.sources.mariadb.binlog.events import HEADER_SIZE, HEARTBEAT, TABLE_MAP
+from stream.sources.mariadb.binlog.table_map import parse_table_map
 from stream.sources.mariadb.catalog import LiveCatalog
 from stream.sources.mariadb.connection import ConnectionSettings, connect
-from stream.sources.mariadb.dump import BinlogDump
-from stream.sources.mariadb.events import HEADER_SIZE, HEARTBEAT, TABLE_MAP
 from stream.sources.mariadb.position import current_position
 from stream.sources.mariadb.schema import TableFilter
-from stream.sources.mariadb.table_map import parse_table_map
 from tests.sources.mariadb.test_images import COLUMNS, name_sql
 
 CORPUS = Path(__file__).parent / "corpus" / "binlog.json"

@@ -16,28 +16,28 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from consumers.entry import VALUE, VOID, decode_entry
-from consumers.errors import StoreCorruptError
-from consumers.manifest import MANIFEST_NAME, read_manifest
-from consumers.owner_connection import HELLO_TIMEOUT_S
-from consumers.protocol import HELLO_BYTES_MAX, FrameBuffer, OwnerError, decode_request
-from consumers.reading import may_fill, tag_of, view_row
-from consumers.state import read_head
+from consumers.fold.entry import VALUE, VOID, decode_entry
+from consumers.fold.state import read_head
+from consumers.owner.connection import HELLO_TIMEOUT_S
+from consumers.owner.protocol import HELLO_BYTES_MAX, FrameBuffer, OwnerError, decode_request
+from consumers.owner.rows import may_fill, tag_of, view_row
+from consumers.store.errors import StoreCorruptError
+from consumers.store.manifest import MANIFEST_NAME, read_manifest
 from freshet.local.process import free_ports
 from freshet.settings import load_settings
 from freshet.settings_errors import SettingsError
-from serving.connection import HEAD_BYTES_MAX
+from serving.client.wire import ServerError, read_row
 from serving.errors import HINTS, STATUS_OF_CODE, ReadError
-from serving.query import QueryLimits, row_batch
-from serving.wire import ServerError, read_row
-from stream.codec import CodecError, decode, encode, header
-from stream.keys import Layout, LayoutError
-from stream.locations import LocationsReader
-from stream.single import write_long
+from serving.http.connection import HEAD_BYTES_MAX
+from serving.http.query import QueryLimits, row_batch
+from stream.kafka.locations import LocationsReader
 from stream.sources.hive.messages import MESSAGE_BYTES_MAX, HiveMessageError, decode_message, integer, parse_table
-from stream.sources.mariadb.events import uncompress
-from stream.sources.mariadb.statements import READ_CHARS_MAX, classify
-from stream.sources.mariadb.table_map import BinlogFormatError, parse_table_map, table_name_of
+from stream.sources.mariadb.binlog.events import uncompress
+from stream.sources.mariadb.binlog.statements import READ_CHARS_MAX, classify
+from stream.sources.mariadb.binlog.table_map import BinlogFormatError, parse_table_map, table_name_of
+from stream.wire.codec import CodecError, decode, encode, header
+from stream.wire.keys import Layout, LayoutError
+from stream.wire.single import write_long
 from tests.consumers.histories import SHARD, Folded, frame, gtid, key, marker, start, value
 from tests.fuzz.targets import TARGETS, http
 from tests.fuzz.targets.wire import _Message

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from stream.sources.mariadb.binlog import BinlogReader
-from stream.sources.mariadb.events import GTID
+from stream.sources.mariadb.binlog.events import GTID
+from stream.sources.mariadb.binlog.reader import BinlogReader
 from tests.fuzz.engine import Case, Misbehaved, Target, run
 from tests.fuzz.mutate import Rng
 from tests.fuzz.targets import TARGETS

@@ -16,7 +16,7 @@ import tomli_w
 
 from freshet.local.mariadb import MariaDBAddress
 from freshet.local.process import ServerProcess, free_ports
-from serving.client import FreshetClient
+from serving.client.client import FreshetClient
 from tokens import Position, Vector
 
 READY_TIMEOUT_S = 60.0

@@ -8,12 +8,12 @@ from typing import Any
 import httpx
 import pytest
 
-from serving.app import make_app
 from serving.compose import make_front
-from serving.guard import Limits
-from serving.query import QueryLimits
-from serving.spaces import RowSpace, TableSpace
-from stream.keys import Layout
+from serving.http.app import make_app
+from serving.http.guard import Limits
+from serving.http.query import QueryLimits
+from serving.reads.spaces import RowSpace, TableSpace
+from stream.wire.keys import Layout
 from tokens import Vector
 
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 
-from serving.client import Session
+from serving.client.client import Session
 from tests.serving.stack import ServingStack, eventually, settled
 from tokens import Position, Vector
 

@@ -9,7 +9,7 @@ from operator import le
 
 import pytest
 
-from serving.flight import Flights
+from serving.reads.flight import Flights
 
 
 async def settle() -> None:

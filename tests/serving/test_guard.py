@@ -8,9 +8,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from serving.answers import Problem
 from serving.errors import ReadError
-from serving.guard import Guard, Limits, Message, OpenListenRefused, Receive, Scope, Send, read_body, refuse_open_listen
+from serving.http.answers import Problem
+from serving.http.guard import (
+    Guard,
+    Limits,
+    Message,
+    OpenListenRefused,
+    Receive,
+    Scope,
+    Send,
+    read_body,
+    refuse_open_listen,
+)
 from serving.metrics import FrontMetrics
 
 

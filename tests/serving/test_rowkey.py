@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.errors import ReadError
-from serving.rowkey import KEY_BYTES_MAX, RowTable, format_key, parse_row_key
-from stream.events import Column
-from stream.keys import split_row_key
+from serving.reads.rowkey import KEY_BYTES_MAX, RowTable, format_key, parse_row_key
+from stream.wire.events import Column
+from stream.wire.keys import split_row_key
 
 INT = Column("id", "int", True)
 TEXT = Column("name", "text", False)

@@ -12,9 +12,9 @@ import httpx
 import pytest
 
 from freshet.local.mariadb import MariaDBServer
-from serving.client import AsyncClient, HistoryLost, Row, Session
-from serving.spaces import DOUBTED_AFTER_S
-from serving.wire import BadRequest, Unavailable, UnknownThing, Unreachable
+from serving.client.client import AsyncClient, HistoryLost, Row, Session
+from serving.client.wire import BadRequest, Unavailable, UnknownThing, Unreachable
+from serving.reads.spaces import DOUBTED_AFTER_S
 from tests.serving.stack import ServingStack, eventually, settled
 from tokens import EventToken, Position, Vector
 

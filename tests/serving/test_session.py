@@ -7,10 +7,8 @@ import asyncio
 import msgspec
 import pytest
 
-from serving.answers import RowAnswer, RowBatchAnswer, envelope_bytes, problem_bytes, row_bytes
-from serving.client import AsyncSession, Session
-from serving.errors import ReadError
-from serving.wire import (
+from serving.client.client import AsyncSession, Session
+from serving.client.wire import (
     BadRequest,
     HistoryLost,
     Request,
@@ -20,6 +18,8 @@ from serving.wire import (
     Unavailable,
     UnknownThing,
 )
+from serving.errors import ReadError
+from serving.http.answers import RowAnswer, RowBatchAnswer, envelope_bytes, problem_bytes, row_bytes
 from tokens import Position, Vector
 
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from freshet.local.mariadb import MariaDBAddress
 from serving.errors import ReadError
-from serving.mariadb import MariaDBRows, TableScope
-from serving.rowkey import RowTable, parse_row_key
-from serving.source import RowAt, SchemaChanged, SourceRow
+from serving.reads.rowkey import RowTable, parse_row_key
+from serving.sources.mariadb import MariaDBRows, TableScope
+from serving.sources.source import RowAt, SchemaChanged, SourceRow
 from stream.sources.mariadb.connection import ConnectionSettings
 
 Outcome = SourceRow | ReadError | SchemaChanged

@@ -9,10 +9,10 @@ import httpx
 import pytest
 
 from freshet.local.mariadb import MariaDBAddress
-from serving.client import Session, Table
-from serving.wire import BadRequest, Conflict, Unavailable
+from lab.workload.catalog import WorkloadCatalog
+from serving.client.client import Session, Table
+from serving.client.wire import BadRequest, Conflict, Unavailable
 from stream.sources.mariadb.connection import ConnectionSettings
-from stream.sources.workload.catalog import WorkloadCatalog
 from tests.serving.stack import ServingStack, eventually
 from tokens import Vector
 

@@ -6,12 +6,12 @@ from typing import Final
 
 import pytest
 
-from consumers import store
-from freshet.simulation.campaign import hunt, named
-from freshet.simulation.mutations import Edit, Mutation
-from freshet.simulation.worlds import all_worlds
-from serving import rows
-from stream.batch import Framer
+from consumers.store import store
+from lab.simulation.campaign import hunt, named
+from lab.simulation.mutations import Edit, Mutation
+from lab.simulation.worlds import all_worlds
+from serving.reads import rows
+from stream.wire.batch import Framer
 
 WORLDS = all_worlds()
 HISTORIES_MAX = 5_000

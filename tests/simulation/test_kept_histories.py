@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from freshet.simulation.catalog.world import Catalog
-from freshet.simulation.engine import History, run_one
-from freshet.simulation.rows.world import Rows
+from lab.simulation.catalog.world import Catalog
+from lab.simulation.engine import History, run_one
+from lab.simulation.rows.world import Rows
 
 ROWS: dict[str, History] = {
     "the description of the tables is split over two batches and its publisher dies between them": [

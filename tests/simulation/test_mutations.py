@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from freshet.simulation.campaign import hunt
-from freshet.simulation.mutations import Mutation, all_mutations
+from lab.simulation.campaign import hunt
+from lab.simulation.mutations import Mutation, all_mutations
 
 HISTORIES_MAX = 10_000
 

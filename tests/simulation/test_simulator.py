@@ -8,12 +8,12 @@ import pytest
 from typer.testing import CliRunner
 
 from freshet.cli import app
-from freshet.simulation.campaign import hunt, named, shrunk, simulate
-from freshet.simulation.engine import Op, World, history_of, run_many, run_one
-from freshet.simulation.mutations import Edit, Mutation, MutationError, all_mutations
-from freshet.simulation.remembering import remembering
-from freshet.simulation.shrink import shrink
-from freshet.simulation.worlds import all_worlds
+from lab.simulation.campaign import hunt, named, shrunk, simulate
+from lab.simulation.engine import Op, World, history_of, run_many, run_one
+from lab.simulation.mutations import Edit, Mutation, MutationError, all_mutations
+from lab.simulation.remembering import remembering
+from lab.simulation.shrink import shrink
+from lab.simulation.worlds import all_worlds
 from tokens import decision
 
 WORLDS = all_worlds()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.entry import HEAD as ENTRY_HEAD
-from consumers.entry import VALUE, encode_transaction_tag
+from consumers.fold.entry import HEAD as ENTRY_HEAD
+from consumers.fold.entry import VALUE, encode_transaction_tag
 from spark_jobs.compare import CHUNK_ITEMS, compare_items
 
 states = st.dictionaries(st.binary(max_size=3), st.binary(max_size=2), max_size=20)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_jobs.kafka_options import java_settings, kafka_options
-from stream.connection import Cluster
+from stream.kafka.connection import Cluster
 
 
 def test_a_plain_address_needs_one_option() -> None:

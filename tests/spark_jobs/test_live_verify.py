@@ -19,7 +19,7 @@ from spark_jobs.beginning import lost_history
 from spark_jobs.output import find_stores
 from spark_jobs.rebuild import RebuildRequest, checkpoint_offsets, rebuild
 from spark_jobs.verify import verify_stores
-from stream.locations import LocationError
+from stream.kafka.locations import LocationError
 from tests.spark_jobs.topics import TestTopic, history, rows
 
 Topics = Callable[[int], TestTopic]

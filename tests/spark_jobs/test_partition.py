@@ -7,9 +7,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from consumers.errors import RebuildNeededError
-from consumers.manifest import read_manifest
-from consumers.store import PartitionStore, partition_directory
+from consumers.store.errors import RebuildNeededError
+from consumers.store.manifest import read_manifest
+from consumers.store.store import PartitionStore, partition_directory
 from spark_jobs.output import RebuildError
 from spark_jobs.partition import FoldTask, run_task
 from tests.spark_jobs.topics import Items, history, items_of

@@ -17,14 +17,14 @@ import pyspark
 import pytest
 
 import spark_jobs.rebuild
-from consumers.manifest import read_manifest
-from consumers.store import partition_directory
+from consumers.store.manifest import read_manifest
+from consumers.store.store import partition_directory
 from freshet.local.artifacts import jars
 from spark_jobs.offsets import OffsetsError
 from spark_jobs.output import RebuildError, find_stores, read_report
 from spark_jobs.rebuild import RebuildRequest, prepare, rebuild
 from spark_jobs.verify import verify_stores
-from stream.topics import TopicError
+from stream.kafka.topics import TopicError
 from tests.spark_jobs.conftest import java_home
 from tests.spark_jobs.topics import TestTopic, history, items_of, rows
 

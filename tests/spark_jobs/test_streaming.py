@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from consumers.store import partition_directory
+from consumers.store.store import partition_directory
 from spark_jobs.output import RebuildError, find_stores, read_report
 from spark_jobs.rebuild import RebuildRequest, rebuild
 from spark_jobs.streaming import CHECKPOINT_NAME, StreamingRequest, rebuild_streaming

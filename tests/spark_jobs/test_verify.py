@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from consumers.errors import StoreCorruptError
-from consumers.rocks import Rocks
-from consumers.store import ROCKS_NAME, partition_directory
+from consumers.store.errors import StoreCorruptError
+from consumers.store.rocks import Rocks
+from consumers.store.store import ROCKS_NAME, partition_directory
 from freshet.cli import app
 from spark_jobs.output import RebuildError, find_stores
 from spark_jobs.partition import FoldTask

@@ -9,10 +9,10 @@ from pathlib import Path
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from consumers.store import PartitionStore, StoreView
-from stream.events import ABSENT, VALUE, VOID
-from stream.reader import end_offsets, read_range
-from stream.topics import describe_topic, ensure_topics, events_topic
+from consumers.store.store import PartitionStore, StoreView
+from stream.kafka.reader import end_offsets, read_range
+from stream.kafka.topics import describe_topic, ensure_topics, events_topic
+from stream.wire.events import ABSENT, VALUE, VOID
 from tests.consumers.histories import event, frame, key, marker, start
 
 Items = list[tuple[bytes, bytes]]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from stream.codec import check, decode
-from stream.reader import end_offsets, read_range, start_offsets
-from stream.topics import events_topic
+from stream.kafka.reader import end_offsets, read_range, start_offsets
+from stream.kafka.topics import events_topic
+from stream.wire.codec import check, decode
 
 
 def records(bootstrap: str, keyspace: str, partitions: int) -> dict[int, list[tuple[str, dict[str, Any]]]]:

@@ -8,9 +8,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from stream.batch import Batch
-from stream.codec import check, decode
-from stream.events import (
+from stream.wire.batch import Batch
+from stream.wire.codec import check, decode
+from stream.wire.events import (
     ABSENT,
     VALUE,
     VOID,
@@ -28,8 +28,8 @@ from stream.events import (
     TableImage,
     VoidTable,
 )
-from stream.keys import Layout, row_key
-from stream.records import describe
+from stream.wire.keys import Layout, row_key
+from stream.wire.records import describe
 
 Seen = tuple[int, str, Any]
 """Ordinal, record name, its own fields."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from stream.events import ABSENT, VALUE, RowChange, SourceTransaction, VoidTable
-from stream.keys import Layout, row_key
-from stream.publisher import Publisher
+from stream.publish.publisher import Publisher
+from stream.wire.events import ABSENT, VALUE, RowChange, SourceTransaction, VoidTable
+from stream.wire.keys import Layout, row_key
 
 GIANT_EVERY = 40
 BATCH_BYTES = 20_000

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.batch import Batch, BatchError, Framer, Limits
-from stream.codec import INT_MAX, decode
-from stream.events import (
+from stream.publish.resume import resume_point
+from stream.wire.batch import Batch, BatchError, Framer, Limits
+from stream.wire.codec import INT_MAX, decode
+from stream.wire.events import (
     VALUE,
     VOID,
     CommitTransaction,
@@ -21,8 +22,7 @@ from stream.events import (
     TableImage,
     VoidTable,
 )
-from stream.keys import KeyFormatError, Layout, row_key
-from stream.resume import resume_point
+from stream.wire.keys import KeyFormatError, Layout, row_key
 from tests.stream.histories import histories, partitions, read, record
 
 SHARD = "shop/0"

@@ -13,8 +13,8 @@ from fastavro.schema import fingerprint
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream import codec
-from stream.codec import CodecError, check, check_frame, decode, encode
+from stream.wire import codec
+from stream.wire.codec import CodecError, check, check_frame, decode, encode
 
 FIXTURES = sorted((Path(__file__).parent / "fixtures").glob("records.*.json"))
 

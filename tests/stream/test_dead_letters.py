@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from freshet.cli import run
-from stream.codec import encode
-from stream.connection import Cluster, client_settings
-from stream.dead_letters import (
+from stream.kafka.connection import Cluster, client_settings
+from stream.kafka.dead_letters import (
     VALUE_BYTES_MAX,
     DeadLetter,
     DeadLetterError,
@@ -19,8 +18,9 @@ from stream.dead_letters import (
     read_letters,
     retry,
 )
-from stream.reader import end_offsets, read_range
-from stream.topics import ensure_topics, events_topic
+from stream.kafka.reader import end_offsets, read_range
+from stream.kafka.topics import ensure_topics, events_topic
+from stream.wire.codec import encode
 
 GOOD = encode(
     "Marker",

@@ -9,7 +9,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.keys import KeyFormatError, Layout, LayoutError, row_key, split_row_key
+from stream.wire.keys import KeyFormatError, Layout, LayoutError, row_key, split_row_key
 
 values = st.one_of(
     st.integers(-(2**70), 2**70),

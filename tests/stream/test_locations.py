@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from stream.locations import Announcement, LocationError, LocationsReader, announce, withdraw
-from stream.topics import LOCATIONS_TOPIC
+from stream.kafka.locations import Announcement, LocationError, LocationsReader, announce, withdraw
+from stream.kafka.topics import LOCATIONS_TOPIC
 
 
 def _announcement(keyspace: str, partition: int = 0, **more: Any) -> Announcement:

@@ -16,12 +16,12 @@ import pytest
 from confluent_kafka import Producer
 
 from freshet.local.kafka import KafkaServer
-from stream.connection import KafkaUnreachable
-from stream.events import VALUE, OpenTransaction, ResumePoint, RowChange, SourceTransaction
-from stream.keys import Layout, row_key
-from stream.publisher import BACKLOG_AGE_MS, LayoutMismatch, Publisher, PublisherLost, record_time_ms
-from stream.resume import read_tail
-from stream.topics import ensure_topics, events_topic
+from stream.kafka.connection import KafkaUnreachable
+from stream.kafka.topics import ensure_topics, events_topic
+from stream.publish.publisher import BACKLOG_AGE_MS, LayoutMismatch, Publisher, PublisherLost, record_time_ms
+from stream.publish.resume import read_tail
+from stream.wire.events import VALUE, OpenTransaction, ResumePoint, RowChange, SourceTransaction
+from stream.wire.keys import Layout, row_key
 from tests.stream.committed import markers, ordinals, records, rows
 from tests.stream.publishing import number_of, publisher, transaction
 

@@ -7,8 +7,8 @@ import time
 import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
-from stream.connection import KafkaUnreachable
-from stream.reader import (
+from stream.kafka.connection import KafkaUnreachable
+from stream.kafka.reader import (
     ReadError,
     end_offsets,
     offsets_for_timestamp,
@@ -17,7 +17,7 @@ from stream.reader import (
     read_range,
     start_offsets,
 )
-from stream.topics import ensure_topics
+from stream.kafka.topics import ensure_topics
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stream.resume import ResumeError, resume_point
+from stream.publish.resume import ResumeError, resume_point
 
 
 def _state(

@@ -8,8 +8,8 @@ import pytest
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from stream.reader import read_range
-from stream.topics import (
+from stream.kafka.reader import read_range
+from stream.kafka.topics import (
     LOCATIONS_TOPIC,
     TopicError,
     check_topics,

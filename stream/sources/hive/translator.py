@@ -13,18 +13,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from stream.events import (
-    AbortTransaction,
-    AllocateWriteId,
-    BindName,
-    Change,
-    CommitTransaction,
-    OpenTransaction,
-    ResetWriteIds,
-    SourceTransaction,
-    TableImage,
-    VoidTable,
-)
 from stream.sources.hive.events import PASSED_OVER, WRITES
 from stream.sources.hive.messages import (
     HiveMessageError,
@@ -38,6 +26,18 @@ from stream.sources.hive.messages import (
     parse_table,
 )
 from stream.sources.hive.server_ids import ServerIds
+from stream.wire.events import (
+    AbortTransaction,
+    AllocateWriteId,
+    BindName,
+    Change,
+    CommitTransaction,
+    OpenTransaction,
+    ResetWriteIds,
+    SourceTransaction,
+    TableImage,
+    VoidTable,
+)
 from stream.write_ids import WriteIds
 from tokens.errors import one_line
 

@@ -17,7 +17,6 @@ from typing import Any, Final, TypeAlias
 
 import pymysql
 
-from stream.keys import KeyFormatError, row_key
 from stream.sources.mariadb.connection import (
     LOST_CONNECTION,
     Connection,
@@ -27,6 +26,7 @@ from stream.sources.mariadb.connection import (
 )
 from stream.sources.mariadb.image import UndecodableValue, canonical_key, canonical_row, quoted, select_columns_sql
 from stream.sources.mariadb.schema import TableInfo
+from stream.wire.keys import KeyFormatError, row_key
 
 STATEMENT_KEYS_MAX: Final = 100
 """Keys in one statement: each row is held against each key, and beyond 200 ranges the server estimates worse."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from stream.events import DescribeTable
 from stream.sources.mariadb.charsets import Charsets, read_charsets
 from stream.sources.mariadb.connection import (
     Connection,
@@ -24,6 +23,7 @@ from stream.sources.mariadb.schema import (
     read_table,
     read_tables,
 )
+from stream.wire.events import DescribeTable
 
 T = TypeVar("T")
 

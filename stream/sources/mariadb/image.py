@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from stream.events import Column
+from stream.wire.events import Column
 from tokens.errors import FreshetError
 
 if TYPE_CHECKING:
     from stream.sources.mariadb.schema import ColumnInfo, TableInfo
 
 json_of: Callable[[object], bytes] = msgspec.json.encode
-"""Canonical JSON of a canonical value: the same encoder as the keys' (`stream.keys.row_key`)."""
+"""Canonical JSON of a canonical value: the same encoder as the keys' (`stream.wire.keys.row_key`)."""
 
 NULL = b"null"
 

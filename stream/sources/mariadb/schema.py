@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from stream.events import Column, DescribeTable
 from stream.sources.mariadb.charsets import Charsets
 from stream.sources.mariadb.connection import Connection, fetch_all
+from stream.wire.events import Column, DescribeTable
 
 SYSTEM_DATABASES = frozenset({"mysql", "information_schema", "performance_schema", "sys"})
 

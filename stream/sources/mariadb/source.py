@@ -13,14 +13,13 @@ from typing import Protocol, cast
 import structlog
 import xxhash
 
-from stream.connection import KafkaUnreachable
-from stream.events import Change, DescribeTable, OpenTransaction, ResumePoint, RowChange, SourceTransaction, VoidTable
-from stream.publisher import PublisherLost
-from stream.sources.mariadb.binlog import EVERYTHING, BinlogReader
+from stream.kafka.connection import KafkaUnreachable
+from stream.publish.publisher import PublisherLost
+from stream.sources.mariadb.binlog.coalesce import SPILL_BYTES
+from stream.sources.mariadb.binlog.dump import BinlogDump
+from stream.sources.mariadb.binlog.reader import EVERYTHING, BinlogReader
 from stream.sources.mariadb.catalog import LiveCatalog
-from stream.sources.mariadb.coalesce import SPILL_BYTES
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBUnreachable, connect, translated
-from stream.sources.mariadb.dump import BinlogDump
 from stream.sources.mariadb.position import (
     HistoryLost,
     ServerPosition,
@@ -30,6 +29,15 @@ from stream.sources.mariadb.position import (
 )
 from stream.sources.mariadb.schema import TableFilter
 from stream.sources.mariadb.watch import DumpWatch
+from stream.wire.events import (
+    Change,
+    DescribeTable,
+    OpenTransaction,
+    ResumePoint,
+    RowChange,
+    SourceTransaction,
+    VoidTable,
+)
 from tokens.errors import FreshetError
 
 log = structlog.get_logger(__name__)
@@ -42,7 +50,7 @@ IMAGE_FORMAT = 1
 
 
 class PublisherLike(Protocol):
-    """What a source needs of `stream.publisher.Publisher`."""
+    """What a source needs of `stream.publish.publisher.Publisher`."""
 
     def open(self, start_if_new: Callable[[], tuple[str, int]]) -> ResumePoint: ...
 

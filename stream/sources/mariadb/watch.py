@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from stream.sources.mariadb.binlog.events import LogPlace
 from stream.sources.mariadb.connection import (
     Connection,
     ConnectionSettings,
@@ -18,7 +19,6 @@ from stream.sources.mariadb.connection import (
     fetch_all,
     translated,
 )
-from stream.sources.mariadb.events import LogPlace
 from stream.sources.mariadb.position import HistoryLost, check_not_lost
 
 LOOK_EVERY_S = 2.0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from consumers.catalog_fold import fold_catalog, void_catalog
-from consumers.catalog_state import TableState, decode_binding, decode_table, name_key, table_key
-from consumers.state import DeadLetter, Void
+from consumers.fold.catalog import fold_catalog, void_catalog
+from consumers.fold.catalog_state import TableState, decode_binding, decode_table, name_key, table_key
+from consumers.fold.state import DeadLetter, Void
 
 SHARD = "hive/0"
 

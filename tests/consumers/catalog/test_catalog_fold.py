@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumers.catalog_state import CatalogStateError, decode_binding, decode_table, encode_table
+from consumers.fold.catalog_state import CatalogStateError, decode_binding, decode_table, encode_table
 from tests.consumers.catalog.events import Log
 
 

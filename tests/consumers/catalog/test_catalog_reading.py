@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from consumers.catalog_reading import MissingWriteIds, TableFill, may_fill_table, read_fill, read_table
-from consumers.state import Void
+from consumers.fold.state import Void
+from consumers.owner.tables import MissingWriteIds, TableFill, may_fill_table, read_fill, read_table
 from tests.consumers.catalog.events import SHARD, Log
 from tokens import Demand, Freshness, Position, ValidWriteIdList, Vector
 

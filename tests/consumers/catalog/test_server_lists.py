@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumers.catalog_replay import Replay
+from consumers.process.replay import Replay
 from tests.consumers.catalog.metastore import Metastore
 from tokens import ValidWriteIdList
 

@@ -10,16 +10,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from stream.events import RowChange, SourceTransaction
-from stream.sources.mariadb import events
-from stream.sources.mariadb.binlog import BinlogReader
+from stream.sources.mariadb.binlog import events
+from stream.sources.mariadb.binlog.events import HEADER_SIZE
+from stream.sources.mariadb.binlog.reader import BinlogReader
+from stream.sources.mariadb.binlog.rows import TableDecoder
+from stream.sources.mariadb.binlog.statements import classify
+from stream.sources.mariadb.binlog.table_map import BinlogFormatError, parse_table_map, table_name_of
 from stream.sources.mariadb.charsets import Charsets
-from stream.sources.mariadb.events import HEADER_SIZE
 from stream.sources.mariadb.image import UndecodableValue
-from stream.sources.mariadb.rows import TableDecoder
 from stream.sources.mariadb.schema import Cascades, ColumnInfo, TableFilter, TableInfo, missing_table
-from stream.sources.mariadb.statements import classify
-from stream.sources.mariadb.table_map import BinlogFormatError, parse_table_map, table_name_of
+from stream.wire.events import RowChange, SourceTransaction
 from tests.fuzz.engine import Case, Misbehaved, Target, refused
 from tests.fuzz.mutate import Rng, some_bytes, some_text
 from tokens.errors import FreshetError

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from consumers.owner_client import OwnerClient
-from consumers.protocol import (
+from consumers.owner.client import OwnerClient
+from consumers.owner.protocol import (
     HELLO_BYTES_MAX,
     Answer,
     Checkpoints,
@@ -32,8 +32,8 @@ from consumers.protocol import (
     decode_request,
     encode_frame,
 )
-from consumers.reading import Stamp
-from stream.events import VALUE
+from consumers.owner.rows import Stamp
+from stream.wire.events import VALUE
 from tests.consumers.histories import SHARD, frame, gtid, key, marker, start, value
 from tests.consumers.owning import Owner, schema, vector
 from tests.fuzz.engine import Case, Misbehaved, Target, refused

@@ -6,16 +6,24 @@ import asyncio
 import json
 from typing import Any
 
-from serving.app import make_app
+from serving.client.wire import ClientError, read_location, read_row, read_rows, read_table
 from serving.compose import make_front
 from serving.errors import STATUS_OF_CODE, ReadError
-from serving.guard import Limits
-from serving.query import ROW_PARAMETERS, TABLE_PARAMETERS, QueryLimits, demand_of, parameters, row_batch, table_batch
-from serving.rowkey import RowTable, format_key, parse_row_key
-from serving.spaces import RowSpace, TableSpace
-from serving.wire import ClientError, read_location, read_row, read_rows, read_table
-from stream.events import Column
-from stream.keys import Layout, split_row_key
+from serving.http.app import make_app
+from serving.http.guard import Limits
+from serving.http.query import (
+    ROW_PARAMETERS,
+    TABLE_PARAMETERS,
+    QueryLimits,
+    demand_of,
+    parameters,
+    row_batch,
+    table_batch,
+)
+from serving.reads.rowkey import RowTable, format_key, parse_row_key
+from serving.reads.spaces import RowSpace, TableSpace
+from stream.wire.events import Column
+from stream.wire.keys import Layout, split_row_key
 from tests.fuzz.engine import Case, Misbehaved, Target, refused
 from tests.fuzz.mutate import Rng, some_bytes, some_text, some_tree
 from tests.fuzz.targets.tokens import EVENTS, LISTS, VECTORS

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from consumers.catalog_state import (
+from consumers.fold.catalog_state import (
     Binding,
     CatalogStateError,
     TableState,
@@ -17,11 +17,11 @@ from consumers.catalog_state import (
     encode_binding,
     encode_table,
 )
-from consumers.entry import VALUE, VOID, decode_entry, encode_transaction_tag
-from consumers.errors import StoreCorruptError, StoreNewerError
-from consumers.manifest import MANIFEST_NAME, Manifest, read_manifest, write_manifest
-from consumers.rocks_check import check_log
-from consumers.state import Head, Lineage, Void, head_entries, read_head
+from consumers.fold.entry import VALUE, VOID, decode_entry, encode_transaction_tag
+from consumers.fold.state import Head, Lineage, Void, head_entries, read_head
+from consumers.store.errors import StoreCorruptError, StoreNewerError
+from consumers.store.manifest import MANIFEST_NAME, Manifest, read_manifest, write_manifest
+from consumers.store.rocks_check import check_log
 from spark_jobs.output import REPORT_NAME, RebuildError, read_report
 from stream.write_ids import WriteIds
 from tests.fuzz.engine import Case, Misbehaved, Target, refused
@@ -152,7 +152,7 @@ def _report() -> Case:
 
 
 def _log() -> Case:
-    from consumers.rocks_check import masked_crc32c
+    from consumers.store.rocks_check import masked_crc32c
 
     def record(kind: int, body: bytes) -> bytes:
         typed = bytes([kind]) + body

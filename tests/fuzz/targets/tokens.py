@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from spark_jobs.offsets import OffsetsError, parse_offsets
-from stream.keys import Layout, LayoutError
 from stream.sources.mariadb.gtid import GtidPosition
+from stream.wire.keys import Layout, LayoutError
 from tests.fuzz.engine import Case, Misbehaved, Target, refused
 from tests.fuzz.mutate import Rng, some_text, some_tree
 from tokens import EventToken, Position, TokenError, ValidWriteIdList, Vector, decide

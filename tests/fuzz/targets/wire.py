@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from consumers.catalog_reading import MissingWriteIds, read_table
-from consumers.catalog_state import decode_binding, decode_table
-from consumers.entry import VALUE, decode_entry
-from consumers.fold import fold_message, fold_messages
-from consumers.reading import may_fill, tag_of, view_row
-from consumers.state import CATALOG, META, NAME_PREFIX, Head, PartitionState, head_entries, read_head
-from stream.codec import RECORDS, CodecError, check, decode, encode
-from stream.dead_letters import DeadLetter, _letter
-from stream.locations import LocationsReader
-from stream.resume import ResumeError, resume_point
-from stream.single import read_long, read_single, single_prefix
+from consumers.fold.catalog_state import decode_binding, decode_table
+from consumers.fold.entry import VALUE, decode_entry
+from consumers.fold.messages import fold_message, fold_messages
+from consumers.fold.state import CATALOG, META, NAME_PREFIX, Head, PartitionState, head_entries, read_head
+from consumers.owner.rows import may_fill, tag_of, view_row
+from consumers.owner.tables import MissingWriteIds, read_table
+from stream.kafka.dead_letters import DeadLetter, _letter
+from stream.kafka.locations import LocationsReader
+from stream.publish.resume import ResumeError, resume_point
+from stream.wire.codec import RECORDS, CodecError, check, decode, encode
+from stream.wire.single import read_long, read_single, single_prefix
 from tests.consumers.histories import LAYOUT, SHARD, frame, gtid, key, marker, start
 from tests.fuzz.engine import Case, Misbehaved, Target, refused
 from tests.fuzz.mutate import INTEGERS, TEXTS, Rng, some_bytes, some_tree

@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
-from stream.events import (
+from stream.sources.hive.events import PASSED_OVER, WRITES
+from stream.sources.hive.messages import HiveMessageError, decode_message
+from stream.sources.hive.translator import HiveTranslator
+from stream.wire.events import (
     AllocateWriteId,
     BindName,
     CommitTransaction,
@@ -18,9 +21,6 @@ from stream.events import (
     TableImage,
     VoidTable,
 )
-from stream.sources.hive.events import PASSED_OVER, WRITES
-from stream.sources.hive.messages import HiveMessageError, decode_message
-from stream.sources.hive.translator import HiveTranslator
 from tests.conformance.samples import rows
 from tests.consumers.catalog.metastore import Metastore
 

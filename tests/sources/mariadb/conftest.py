@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from freshet.local.mariadb import MariaDBAddress
-from stream.events import RowChange, SourceTransaction, VoidTable
-from stream.sources.mariadb.binlog import BinlogReader
+from stream.sources.mariadb.binlog.coalesce import SPILL_BYTES
+from stream.sources.mariadb.binlog.dump import BinlogDump
+from stream.sources.mariadb.binlog.reader import BinlogReader
 from stream.sources.mariadb.catalog import LiveCatalog
-from stream.sources.mariadb.coalesce import SPILL_BYTES
 from stream.sources.mariadb.connection import ConnectionSettings, connect
-from stream.sources.mariadb.dump import BinlogDump
 from stream.sources.mariadb.image import canonical_key, canonical_row, quoted, select_columns_sql
 from stream.sources.mariadb.position import current_position
 from stream.sources.mariadb.schema import TableFilter, TableInfo
+from stream.wire.events import RowChange, SourceTransaction, VoidTable
 
 _server_ids = itertools.count(70_000 + int(time.time()) % 10_000)
 DEADLINE_S = 30.0

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from stream.events import VALUE
+from stream.wire.events import VALUE
 from tests.sources.mariadb.conftest import Source
 
 Value = Callable[[random.Random], str]

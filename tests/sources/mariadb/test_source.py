@@ -19,12 +19,12 @@ import pytest
 
 from freshet.local.kafka import KafkaServer
 from freshet.local.mariadb import MariaDBAddress
-from stream.events import VALUE, RowChange
-from stream.keys import Layout
-from stream.publisher import Publisher
+from stream.kafka.topics import ensure_topics
+from stream.publish.publisher import Publisher
 from stream.sources.mariadb.schema import TableFilter
 from stream.sources.mariadb.source import MariaDBSource, SourceOptions
-from stream.topics import ensure_topics
+from stream.wire.events import VALUE, RowChange
+from stream.wire.keys import Layout
 from tests.sources.mariadb.conftest import Source, settings_of
 from tests.stream.committed import markers, records, rows
 from tokens.errors import FreshetError
@@ -255,8 +255,8 @@ def test_statement_format_is_refused_with_the_fix(kafka: str, keyspace_name: str
 
 def test_a_transaction_that_is_partly_out_and_reads_otherwise_now_voids_everything() -> None:
     """Skipping by number is only right for the same rows; if the server's schema has changed since, all is void."""
-    from stream.events import ResumePoint, RowChange, SourceTransaction, VoidTable
     from stream.sources.mariadb.source import _Progress
+    from stream.wire.events import ResumePoint, RowChange, SourceTransaction, VoidTable
 
     point = ResumePoint("s", 1, 10, "MariaDB/0-1-1", 0, "", partial_gtid="MariaDB/0-1-2", partial_events=3)
     plain = SourceTransaction(

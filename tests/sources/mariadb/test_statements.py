@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.sources.mariadb.statements import classify
+from stream.sources.mariadb.binlog.statements import classify
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stream.events import ABSENT, VALUE, DescribeTable, RowChange
+from stream.wire.events import ABSENT, VALUE, DescribeTable, RowChange
 from tests.sources.mariadb.conftest import Source, rows, voids
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from stream.sources.mariadb.binlog.dump import BinlogDump
+from stream.sources.mariadb.binlog.events import LogPlace
 from stream.sources.mariadb.connection import MariaDBError, MariaDBUnreachable
-from stream.sources.mariadb.dump import BinlogDump
-from stream.sources.mariadb.events import LogPlace
 from stream.sources.mariadb.position import HistoryLost
 from stream.sources.mariadb.watch import STUCK_S, DumpWatch
 from tests.sources.mariadb.conftest import Source

@@ -8,8 +8,8 @@ from contextlib import ExitStack
 import pytest
 
 from freshet.local.mariadb import MariaDBAddress
+from lab.workload.catalog import WorkloadCatalog
 from stream.sources.mariadb.connection import ConnectionSettings
-from stream.sources.workload.catalog import WorkloadCatalog
 
 
 @pytest.fixture

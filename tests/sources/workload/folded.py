@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from consumers.catalog_state import TableState, decode_binding, decode_table, name_key, table_key
-from consumers.fold import fold_message
-from consumers.state import DeadLetter, Head, PartitionState
-from stream.batch import Framer
-from stream.events import SourceTransaction
-from stream.keys import Layout
+from consumers.fold.catalog_state import TableState, decode_binding, decode_table, name_key, table_key
+from consumers.fold.messages import fold_message
+from consumers.fold.state import DeadLetter, Head, PartitionState
+from stream.wire.batch import Framer
+from stream.wire.events import SourceTransaction
+from stream.wire.keys import Layout
 
 
 class Folded:

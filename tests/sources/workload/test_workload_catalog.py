@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
+from lab.workload.catalog import CatalogError, WorkloadCatalog, version_of
+from lab.workload.judge import judge, newest_version
+from lab.workload.log import LostLog, WorkloadLog
 from stream.sources.mariadb.connection import ConnectionSettings
-from stream.sources.workload.catalog import CatalogError, WorkloadCatalog, version_of
-from stream.sources.workload.judge import judge, newest_version
-from stream.sources.workload.log import LostLog, WorkloadLog
 
 NONE_OPEN = 2**63 - 1
 

@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
-from consumers.catalog_reading import read_table
+from consumers.owner.tables import read_table
+from lab.workload.catalog import WorkloadCatalog, version_of
+from lab.workload.events import WorkloadTranslator, bootstrap
+from lab.workload.judge import judge
+from lab.workload.log import WorkloadLog, event_id_of
+from lab.workload.traffic import Traffic, Worker
 from stream.sources.mariadb.connection import ConnectionSettings
-from stream.sources.workload.catalog import WorkloadCatalog, version_of
-from stream.sources.workload.events import WorkloadTranslator, bootstrap
-from stream.sources.workload.judge import judge
-from stream.sources.workload.log import WorkloadLog, event_id_of
-from stream.sources.workload.traffic import Traffic, Worker
 from tests.sources.workload.folded import Folded
 from tokens import Demand, Position, ValidWriteIdList
 

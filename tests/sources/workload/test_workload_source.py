@@ -19,18 +19,18 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from freshet.local.mariadb import MariaDBAddress
-from stream.batch import Limits
-from stream.codec import encode
-from stream.events import OpenTransaction, ResumePoint, SourceTransaction
-from stream.keys import Layout
-from stream.publisher import Publisher
-from stream.reader import end_offsets, read_range
+from lab.workload.catalog import WorkloadCatalog
+from lab.workload.log import event_id_of
+from lab.workload.run import WorkloadSource, run
+from lab.workload.traffic import Traffic
+from stream.kafka.reader import end_offsets, read_range
+from stream.kafka.topics import ensure_topics, events_topic
+from stream.publish.publisher import Publisher
 from stream.sources.mariadb.connection import ConnectionSettings
-from stream.sources.workload.catalog import WorkloadCatalog
-from stream.sources.workload.log import event_id_of
-from stream.sources.workload.run import WorkloadSource, run
-from stream.sources.workload.traffic import Traffic
-from stream.topics import ensure_topics, events_topic
+from stream.wire.batch import Limits
+from stream.wire.codec import encode
+from stream.wire.events import OpenTransaction, ResumePoint, SourceTransaction
+from stream.wire.keys import Layout
 from tests.sources.workload.folded import Folded
 from tests.sources.workload.test_workload_fold import _agrees
 from tests.stream.committed import ordinals as ordinals_of

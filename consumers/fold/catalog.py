@@ -1,0 +1,320 @@
+"""What one catalog event does to the state of tables and names. Pure; called by `fold.messages` after decoding.
+
+Rules (design, *Catalog*; seed 000, "Cache update"): a write makes the entry unusable until its image has come and its
+writer's end is folded; a COMMIT takes ids out of the open ones and never revives an image older than the last write
+event. Where a source undoes writes on ABORT they are *staged*: the committed image stays as it is until the COMMIT.
+An event is folded into a table iff its ordinal is above the table's in the same epoch; a later epoch starts the table
+anew. A void may stand for a lost ALLOC: until the server's own list has come, a write that doesn't say who holds its id
+may be of somebody who was never heard of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from consumers.fold.catalog_state import (
+    TRANSACTIONAL,
+    UNHEARD,
+    Binding,
+    StagedImage,
+    TableState,
+    decode_binding,
+    decode_table,
+    encode_binding,
+    encode_table,
+    name_key,
+    table_key,
+)
+from consumers.fold.state import EVERY_TABLE, NAME_PREFIX, DeadLetter, Lookup, Void
+from tokens import Position, ValidWriteIdList
+
+Event = dict[str, Any]
+Voids = Mapping[tuple[str, str], Void]
+"""By (table or ``*``, shard), as the head holds them."""
+
+
+class CatalogChanges(dict[bytes, bytes]):
+    """Entries that change, and what of the event was refused."""
+
+    dead: tuple[DeadLetter, ...] = ()
+
+
+def fold_catalog(name: str, event: Event, lookup: Lookup, voids: Voids) -> CatalogChanges:
+    """Entries (table states, name bindings) that the event ``name`` (fields as in ``schemas/``) changes.
+
+    Raises `CatalogStateError` for stored bytes that are no state, `TokenError` or `ValueError` for impossible fields.
+    """
+    match name:
+        case "AllocWriteId":
+            return _fold_allocation(event, lookup)
+        case "TableImage":
+            return _fold_image(event, lookup, voids)
+        case "CommitTxn" | "AbortTxn":
+            return _fold_end(event, lookup, committed=name == "CommitTxn")
+        case "WriteIdsReset":
+            return _fold_reset(event, lookup)
+        case "NameBinding":
+            return _fold_binding(event, lookup)
+    raise ValueError(f"{name} is no catalog event")
+
+
+def void_catalog(
+    table: str, lookup: Lookup, name_prefix: bytes = NAME_PREFIX, at: tuple[str, int, int] | None = None
+) -> dict[bytes, bytes]:
+    """The state of the table that ``table`` (``db.table``) names, its image unservable until a new one comes.
+
+    ``at`` is the void's (shard, epoch, ordinal), so that a duplicate of it changes nothing. A void of ``*`` changes no
+    entry: it is met when reading (`catalog_reading.read_table`, ``voids``).
+    """
+    bound = lookup(name_prefix + table.encode())
+    table_id = decode_binding(bound).table_id if bound is not None else 0
+    value = lookup(table_key(table_id)) if table_id else None
+    if value is None:
+        return {}
+    state = decode_table(value)
+    if at is not None:
+        shard, epoch, ordinal = at
+        if state.shard != shard or (epoch, ordinal) <= (state.epoch, state.ordinal):
+            return {}
+        if epoch == state.epoch:
+            state.ordinal = ordinal
+    state.void = "voided: what happened to it could not be read"
+    state.staged = []
+    state.list_ordinal = 0  # the head knows the void by a name that the table may lose
+    return {table_key(table_id): encode_table(state)}
+
+
+def _load(table_id: int, event: Event, lookup: Lookup) -> TableState | None:
+    """The table's state if the event is to be folded into it, else None. A new or later epoch's one is blank."""
+    if table_id < 1:
+        raise ValueError(f"table id {table_id} is none")
+    value = lookup(table_key(table_id))
+    blank = TableState(table_id, event["shard"], event["epoch"], 0)
+    if value is None:
+        return blank
+    state = decode_table(value)
+    if state.shard != event["shard"]:
+        raise ValueError(f"table {table_id} is of shard {state.shard}, the event of {event['shard']}")
+    if event["epoch"] > state.epoch:
+        return blank
+    return state if (event["epoch"], event["ordinal"]) > (state.epoch, state.ordinal) else None
+
+
+def _known(table_id: int, event: Event, lookup: Lookup) -> TableState | None:
+    """As `_load`, but only a table that this partition holds in the event's epoch: others are other partitions'."""
+    value = lookup(table_key(table_id)) if table_id > 0 else None
+    if value is None or decode_table(value).epoch != event["epoch"]:
+        return None
+    return _load(table_id, event, lookup)
+
+
+def _changed(state: TableState, event: Event) -> CatalogChanges:
+    state.ordinal = event["ordinal"]
+    return CatalogChanges({table_key(state.table_id): encode_table(state)})
+
+
+def _fold_allocation(event: Event, lookup: Lookup) -> CatalogChanges:
+    state = _load(event["table_id"], event, lookup)
+    if state is None or _dropped(state):
+        return CatalogChanges()
+    if event["write_id"] < 1:
+        raise ValueError(f"write id {event['write_id']} is none")
+    state.ids.allocate(event["txn"], event["write_id"], reallocated=event["reallocated"])
+    return _changed(state, event)
+
+
+def _dropped(state: TableState) -> bool:
+    return bool(state.created) and not state.exists
+
+
+def _fold_image(event: Event, lookup: Lookup, voids: Voids) -> CatalogChanges:
+    state = _load(event["table_id"], event, lookup)
+    change = event["change"]
+    if state is None or (_dropped(state) and change != "created"):
+        return CatalogChanges()
+    if change == "dropped":
+        return _changed(_drop(state, event), event)
+    if change == "image":
+        _take_image(state, event)
+    elif change == "written" and event["staged"] and event["txn"]:
+        _stage(state, event)
+    elif change in ("created", "written"):
+        _take_write(state, event, voids)
+    else:
+        raise ValueError(f"change {change!r} of table {state.table_id} is none")
+    return _changed(state, event)
+
+
+def _drop(state: TableState, event: Event) -> TableState:
+    return TableState(
+        state.table_id, state.shard, state.epoch, 0, name=event["name"], kind=event["kind"], created=event["ordinal"]
+    )
+
+
+def _exists(state: TableState, event: Event) -> None:
+    if not state.exists or event["change"] == "created":
+        state.exists, state.created = True, event["ordinal"]
+    if event["change"] == "created":
+        state.list_ordinal = event["ordinal"]
+    state.name, state.kind = event["name"], event["kind"]
+
+
+def _replace_list(state: TableState, event: Event, committed: bool | None = None) -> None:
+    """The server's own list, if the event brings it; writers that it no longer shows open have ended."""
+    if event["write_ids"] is None:
+        return
+    found = ValidWriteIdList.parse(event["write_ids"])
+    state.list_ordinal = event["ordinal"]
+    state.ids.replace(found.hwm, found.open_ids, found.aborted_ids, committed=committed)
+    still_open = {write_id for write_id, _ in state.ids.open}
+    state.pending = [pair for pair in state.pending if pair[1] in still_open]
+    state.staged = [each for each in state.staged if state.ids.held_by(each.txn)]
+
+
+def _set_image(state: TableState, image: bytes, lo: str, hi: str, ordinal: int) -> None:
+    Position.parse(lo), Position.parse(hi)
+    state.image, state.lo, state.hi, state.image_ordinal = image, lo, hi, ordinal
+    state.void = ""
+
+
+def _take_image(state: TableState, event: Event) -> None:
+    """An image as fetched. One that was read before the last write event is none: it stays awaited."""
+    lo, hi = event["lo"] or event["gtid"], event["hi"] or event["gtid"]
+    if state.write_position and not Position.parse(lo).at_or_past(Position.parse(state.write_position)):
+        return
+    _exists(state, event)
+    _replace_list(state, event)
+    if event["image"] is not None:
+        _set_image(state, event["image"], lo, hi, event["ordinal"])
+
+
+def _take_write(state: TableState, event: Event, voids: Voids) -> None:
+    """A write that the source does not undo: the table is written now, whatever becomes of the writer."""
+    _exists(state, event)
+    _replace_list(state, event)
+    state.write_ordinal, state.write_position = event["ordinal"], event["gtid"]
+    writers = {*state.pending, *_writers(state, event["txn"], event["write_id"])}
+    if not event["write_id"] and state.kind == TRANSACTIONAL and _list_has_gaps(state, voids):
+        writers.add(UNHEARD)
+    state.pending = sorted(writers)
+    if event["image"] is not None:
+        _set_image(state, event["image"], event["lo"] or event["gtid"], event["hi"] or event["gtid"], event["ordinal"])
+
+
+def _writers(state: TableState, txn: int, write_id: int) -> Iterable[tuple[int, int]]:
+    """Whose end the entry must wait for. A write that names nobody may be anybody's who holds an open id.
+
+    An id whose holder is not known (0) may be any transaction's.
+    """
+    if write_id:
+        if write_id > state.ids.hwm:
+            state.ids.allocate(txn, write_id)
+        holder = state.ids.transaction_of(write_id)
+        return () if holder is None else ((txn or holder, write_id),)
+    if txn:
+        return tuple((holder, each) for each, holder in state.ids.open if holder in (txn, 0))
+    return tuple((holder, each) for each, holder in state.ids.open)
+
+
+def _list_has_gaps(state: TableState, voids: Voids) -> bool:
+    """Whether an ALLOC may have been lost: neither CREATE nor the server's list was heard of, or a void followed."""
+    if not state.list_ordinal:
+        return True
+    found = (voids.get((scope, state.shard)) for scope in (EVERY_TABLE, state.name))
+    return any(void is not None and void.epoch == state.epoch and void.ordinal >= state.list_ordinal for void in found)
+
+
+def _stage(state: TableState, event: Event) -> None:
+    """A write that an ABORT undoes: kept beside the committed image; the last one of a transaction counts."""
+    txn, write_id = event["txn"], event["write_id"]
+    if not state.exists:
+        _exists(state, event)
+        state.write_ordinal, state.write_position = event["ordinal"], event["gtid"]
+    if write_id > state.ids.hwm:
+        state.ids.allocate(txn, write_id)
+    staged = [each for each in state.staged if each.txn != txn]
+    staged.append(StagedImage(txn, event["ordinal"], event["image"]))
+    state.staged = sorted(staged, key=lambda each: each.txn)
+
+
+def _fold_end(event: Event, lookup: Lookup, *, committed: bool) -> CatalogChanges:
+    changes = CatalogChanges()
+    by_table: dict[int, list[int]] = {}
+    for pair in event["write_ids"]:
+        by_table.setdefault(pair["table_id"], []).append(pair["write_id"])
+    for table_id, write_ids in by_table.items():
+        state = _known(table_id, event, lookup)
+        if state is None or _dropped(state):
+            continue
+        refused = _end_in_table(state, event, write_ids, committed=committed)
+        if refused:
+            changes.dead = (*changes.dead, DeadLetter("commit_of_aborted", refused, f"table {table_id}"))
+        changes.update(_changed(state, event))
+    return changes
+
+
+def _end_in_table(state: TableState, event: Event, write_ids: list[int], *, committed: bool) -> str:
+    """Ends a transaction in one table; a reason if the COMMIT contradicts what is known, then the list is void."""
+    refused = ""
+    for write_id in write_ids:
+        if not committed:
+            state.ids.abort(write_id)
+        elif not state.ids.commit(write_id):
+            refused = f"COMMIT of transaction {event['txn']} names write id {write_id}, which is aborted"
+    txn = event["txn"]
+    ended = {pair for pair in state.pending if pair[0] == txn or pair[1] in write_ids} - {UNHEARD}
+    state.pending = [pair for pair in state.pending if pair not in ended]
+    staged = state.staged_by(txn)
+    if staged is not None:
+        state.staged = [each for each in state.staged if each.txn != txn]
+        if committed:
+            _promote(state, staged, event)
+    if refused:
+        state.ids.known = False
+        state.void = refused
+    return refused
+
+
+def _promote(state: TableState, staged: StagedImage, event: Event) -> None:
+    """The staged image is the committed one from here on. Its ordinal stays the write's: a later write outdates it."""
+    if staged.image is None:
+        state.write_ordinal, state.write_position = event["ordinal"], event["gtid"]
+    else:
+        _set_image(state, staged.image, event["gtid"], event["gtid"], staged.ordinal)
+
+
+def _fold_reset(event: Event, lookup: Lookup) -> CatalogChanges:
+    state = _load(event["table_id"], event, lookup)
+    if state is None or _dropped(state):
+        return CatalogChanges()
+    staged = {each.txn for each in state.staged}
+    _replace_list(state, event, event.get("committed"))
+    if staged - {each.txn for each in state.staged}:
+        # A writer ended unseen: whether its image counts is not known.
+        state.write_ordinal, state.write_position = event["ordinal"], event["gtid"]
+    return _changed(state, event)
+
+
+def _fold_binding(event: Event, lookup: Lookup) -> CatalogChanges:
+    changes = CatalogChanges()
+    table_id, name, previous = event["table_id"], event["name"], event["previous_name"]
+    bound = Binding(table_id, event["shard"], event["epoch"], event["ordinal"])
+    if previous and previous != name:
+        before = lookup(name_key(previous))
+        if before is not None and decode_binding(before).table_id == table_id:
+            _bind(changes, previous, Binding(0, bound.shard, bound.epoch, bound.ordinal), before)
+    _bind(changes, name, bound, lookup(name_key(name)))
+    state = _known(table_id, event, lookup)
+    if state is not None and not _dropped(state):
+        state.name = name
+        changes.update(_changed(state, event))
+    return changes
+
+
+def _bind(changes: CatalogChanges, name: str, bound: Binding, existing: bytes | None) -> None:
+    if existing is not None:
+        before = decode_binding(existing)
+        if before.shard == bound.shard and (before.epoch, before.ordinal) >= (bound.epoch, bound.ordinal):
+            return
+    changes[name_key(name)] = encode_binding(bound)

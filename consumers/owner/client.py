@@ -1,0 +1,310 @@
+"""Asks the owner of a store: one connection an owner, requests pipelined, connected again by itself.
+
+`OwnerClient` is for asyncio (the front), `OwnerConnection` blocks (the command line, tests, Spark).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Sequence
+from typing import Any, Final, TypeVar, cast
+
+import msgspec
+
+from consumers.owner.protocol import (
+    FRAME_BYTES_MAX,
+    PREFIX_BYTES,
+    Answer,
+    Checkpoint,
+    CheckpointPlace,
+    Checkpoints,
+    Describe,
+    Description,
+    Failure,
+    Fill,
+    Filled,
+    FillTable,
+    FrameBuffer,
+    Get,
+    GetTable,
+    Hello,
+    OwnerError,
+    Request,
+    Row,
+    Rows,
+    Status,
+    Statuses,
+    Table,
+    Wait,
+    Waited,
+    Welcome,
+    decode_answer,
+    encode_frame,
+)
+
+CONNECT_TIMEOUT_S: Final = 2.0
+REQUEST_TIMEOUT_S: Final = 10.0
+"""Beyond what the request itself may wait."""
+
+A = TypeVar("A", bound="Answer")
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """``host:port`` or ``[v6]:port`` as host and port; raises `OwnerError` ``bad_request``."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise OwnerError(f"{address!r} is no host:port", code="bad_request")
+    return host.strip("[]"), int(port)
+
+
+def _away(address: str, error: BaseException | str) -> OwnerError:
+    return OwnerError(
+        f"the owner at {address} does not answer: {error}",
+        hint="is `freshet consume` running there?",
+        code="owner_unreachable",
+    )
+
+
+def _expect(answer: Answer, kind: type[A]) -> A:
+    if isinstance(answer, Failure):
+        raise OwnerError(answer.message, hint=answer.hint, code=answer.code)
+    if not isinstance(answer, kind):
+        raise OwnerError(f"expected {kind.__name__}, got {type(answer).__name__}", code="bad_answer")
+    return answer
+
+
+class _Connection(asyncio.Protocol):
+    """One TCP connection: frames out, answers to the futures that wait for them."""
+
+    def __init__(self) -> None:
+        self.pending: dict[int, asyncio.Future[Answer]] = {}
+        self.transport: asyncio.Transport | None = None
+        self.lost: BaseException | None = None
+        self._frames = FrameBuffer()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is one without inheriting from it
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for body in self._frames.feed(data):
+                answer = decode_answer(body)
+                future = self.pending.pop(answer.id, None)
+                if future is not None and not future.done():
+                    future.set_result(answer)
+        except (OwnerError, msgspec.DecodeError) as error:
+            self.lost = error
+            if self.transport is not None:
+                self.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost = self.lost or exc or ConnectionError("connection closed")
+        pending, self.pending = self.pending, {}
+        for future in pending.values():
+            if not future.done():
+                future.set_exception(ConnectionError(str(self.lost)))
+
+
+class OwnerClient:
+    """Client of one owner. Any number of tasks may ask at once; all methods raise `OwnerError`."""
+
+    def __init__(self, address: str, *, token: str = "", request_timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+        """``address``: host:port. Connects when first asked."""
+        self.address = address
+        self._host, self._port = parse_address(address)
+        self._token = token
+        self._timeout_s = request_timeout_s
+        self._connection: _Connection | None = None
+        self._connecting = asyncio.Lock()
+        self._last_id = 0
+
+    async def _connected(self) -> _Connection:
+        connection = self._connection
+        if connection is not None and connection.lost is None:
+            return connection
+        async with self._connecting:
+            connection = self._connection
+            if connection is not None and connection.lost is None:
+                return connection
+            loop = asyncio.get_running_loop()
+            try:
+                async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                    _, connection = await loop.create_connection(_Connection, self._host, self._port)
+            except (OSError, TimeoutError) as error:
+                raise _away(self.address, error or "no answer in time") from error
+            try:
+                _expect(await self._ask(connection, Hello(0, token=self._token), 0), Welcome)
+            except BaseException:  # also where nobody waits any more
+                if connection.transport is not None:
+                    connection.transport.abort()
+                raise
+            self._connection = connection
+            return connection
+
+    async def _ask(self, connection: _Connection, request: Request, wait_ms: int) -> Answer:
+        [answer] = await self._answers(connection, [self._begin(connection, request)], wait_ms)
+        return answer
+
+    def _begin(self, connection: _Connection, request: Request) -> tuple[int, asyncio.Future[Answer]]:
+        self._last_id = request.id = self._last_id + 1
+        frame = encode_frame(request)
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        if connection.lost is not None or connection.transport is None:
+            raise _away(self.address, connection.lost or "closed")
+        connection.pending[request.id] = future
+        connection.transport.write(frame)
+        return request.id, future
+
+    async def _answers(
+        self, connection: _Connection, begun: Sequence[tuple[int, asyncio.Future[Answer]]], wait_ms: int
+    ) -> list[Answer]:
+        try:
+            async with asyncio.timeout(self._timeout_s + wait_ms / 1000):
+                return [await future for _, future in begun]
+        except TimeoutError as error:
+            raise OwnerError(
+                f"the owner at {self.address} took longer than {self._timeout_s + wait_ms / 1000:g} s",
+                hint="see its log and `freshet lag`",
+                code="owner_timeout",
+            ) from error
+        except ConnectionError as error:
+            raise _away(self.address, error) from error
+        finally:
+            for number, future in begun:
+                connection.pending.pop(number, None)
+                future.cancel()
+
+    async def request(self, request: Request, wait_ms: int = 0) -> Answer:
+        """Sends ``request`` (its id is set here) and returns the answer, also a `Failure`."""
+        return await self._ask(await self._connected(), request, wait_ms)
+
+    async def get(
+        self, keyspace: str, partition: int, keys: list[bytes], vector: str = "", max_wait_ms: int = 0
+    ) -> list[Row]:
+        """What is known of ``keys``, one `Row` each."""
+        request = Get(0, keyspace, partition, keys, vector, max_wait_ms)
+        return _expect(await self.request(request, max_wait_ms), Rows).rows
+
+    async def get_table(
+        self,
+        keyspace: str,
+        name: str,
+        write_ids: str = "",
+        table_id: int = 0,
+        vector: str = "",
+        max_wait_ms: int = 0,
+    ) -> Table:
+        """What is known of a catalog table."""
+        request = GetTable(0, keyspace, name, write_ids, table_id, vector, max_wait_ms)
+        return _expect(await self.request(request, max_wait_ms), Table)
+
+    async def wait(self, keyspace: str, partition: int, vector: str, max_wait_ms: int) -> Waited:
+        """Waits for the partition's watermarks."""
+        request = Wait(0, keyspace, partition, vector, max_wait_ms)
+        return _expect(await self.request(request, max_wait_ms), Waited)
+
+    async def fill(self, fill: Fill) -> Filled:
+        """Offers what the source said."""
+        return (await self.fill_rows([fill]))[0]
+
+    async def fill_rows(self, fills: Sequence[Fill]) -> list[Filled]:
+        """Offers what the source said of some keys; each is judged for itself."""
+        connection = await self._connected()
+        answers = await self._answers(connection, [self._begin(connection, fill) for fill in fills], 0)
+        return [_expect(answer, Filled) for answer in answers]
+
+    async def fill_table(self, fill: FillTable) -> Filled:
+        """Offers what the source said of a table."""
+        return _expect(await self.request(fill), Filled)
+
+    async def checkpoint(self, keyspace: str, partition: int = -1) -> list[CheckpointPlace]:
+        """Has checkpoints made."""
+        return _expect(await self.request(Checkpoint(0, keyspace, partition), 60_000), Checkpoints).places
+
+    async def status(self, keyspace: str = "") -> Statuses:
+        """How the owner's partitions are."""
+        return _expect(await self.request(Status(0, keyspace)), Statuses)
+
+    async def describe(self, keyspace: str, table: str = "") -> Description:
+        """A row table's columns and the keyspace's layout."""
+        return _expect(await self.request(Describe(0, keyspace, table)), Description)
+
+    async def close(self) -> None:
+        """Closes the connection; pending requests fail."""
+        connection, self._connection = self._connection, None
+        if connection is not None and connection.transport is not None:
+            connection.transport.close()
+            await asyncio.sleep(0)
+
+
+class OwnerConnection:
+    """A blocking client, for one thread. Methods raise `OwnerError`."""
+
+    def __init__(self, address: str, *, token: str = "", timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+        """Connects at once."""
+        self.address = address
+        self._timeout_s = timeout_s
+        self._last_id = 0
+        try:
+            self._socket = socket.create_connection(parse_address(address), timeout=CONNECT_TIMEOUT_S)
+        except OSError as error:
+            raise _away(address, error) from error
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _expect(self.request(Hello(0, token=token)), Welcome)
+
+    def request(self, request: Request, wait_ms: int = 0) -> Answer:
+        """Sends ``request`` (its id is set here) and returns the answer, also a `Failure`."""
+        self._last_id = request.id = self._last_id + 1
+        try:
+            self._socket.settimeout(self._timeout_s + wait_ms / 1000)
+            self._socket.sendall(encode_frame(request))
+            length = int.from_bytes(self._receive(PREFIX_BYTES), "big")
+            if length > FRAME_BYTES_MAX:
+                raise ConnectionError(f"a frame of {length} bytes is announced: is this the owner's port?")
+            return decode_answer(self._receive(length))
+        except (OSError, msgspec.DecodeError) as error:
+            raise _away(self.address, error) from error
+
+    def _receive(self, size: int) -> bytes:
+        parts = bytearray()
+        while len(parts) < size:
+            part = self._socket.recv(min(size - len(parts), 1 << 20))
+            if not part:
+                raise ConnectionError("connection closed")
+            parts += part
+        return bytes(parts)
+
+    def ask(self, request: Request, kind: type[A], wait_ms: int = 0) -> A:
+        """`request`, with the answer checked to be of ``kind``; a `Failure` is raised."""
+        return _expect(self.request(request, wait_ms), kind)
+
+    def get(
+        self, keyspace: str, partition: int, keys: list[bytes], vector: str = "", max_wait_ms: int = 0
+    ) -> list[Row]:
+        """As `OwnerClient.get`."""
+        return self.ask(Get(0, keyspace, partition, keys, vector, max_wait_ms), Rows, max_wait_ms).rows
+
+    def checkpoint(self, keyspace: str, partition: int = -1) -> list[CheckpointPlace]:
+        """As `OwnerClient.checkpoint`."""
+        return self.ask(Checkpoint(0, keyspace, partition), Checkpoints, 60_000).places
+
+    def status(self, keyspace: str = "") -> Statuses:
+        """As `OwnerClient.status`."""
+        return self.ask(Status(0, keyspace), Statuses)
+
+    def describe(self, keyspace: str, table: str = "") -> Description:
+        """As `OwnerClient.describe`."""
+        return self.ask(Describe(0, keyspace, table), Description)
+
+    def close(self) -> None:
+        """Closes; safe to repeat."""
+        with contextlib.suppress(OSError):
+            self._socket.close()
+
+    def __enter__(self) -> OwnerConnection:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()

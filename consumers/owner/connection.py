@@ -1,0 +1,179 @@
+"""One front's connection to an owner: greeting, frames, and no more work taken on than can be answered."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import structlog
+
+from consumers.owner.protocol import (
+    FRAME_BYTES_MAX,
+    HELLO_BYTES_MAX,
+    VERSION,
+    Answer,
+    Failure,
+    FrameBuffer,
+    Hello,
+    OwnerError,
+    Request,
+    Welcome,
+    decode_request,
+    encode_frame,
+)
+from tokens.errors import FreshetError
+
+if TYPE_CHECKING:
+    from consumers.owner.server import OwnerServer
+
+log = structlog.get_logger(__name__)
+
+CONNECTION_WAITING_MAX: Final = 1_024
+WAITING_MAX: Final = 20_000
+HELLO_TIMEOUT_S: Final = 10.0
+WRITE_BUFFER_BYTES: Final = 8 << 20
+
+
+class FrontConnection(asyncio.Protocol):
+    """One front's connection."""
+
+    def __init__(self, server: OwnerServer) -> None:
+        self._server = server
+        self._frames = FrameBuffer(HELLO_BYTES_MAX)
+        self._transport: Any = None
+        self._greeted = False
+        self._waiting = 0
+        self._clogged = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        self._server.connections.add(self)
+        asyncio.get_running_loop().call_later(HELLO_TIMEOUT_S, self._refuse_silence)
+
+    def _refuse_silence(self) -> None:
+        if not self._greeted:
+            self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        self._transport = None
+        self._server.connections.discard(self)
+
+    def pause_writing(self) -> None:
+        self._clogged = True
+        self._throttle()
+
+    def resume_writing(self) -> None:
+        self._clogged = False
+        self._throttle()
+
+    def _throttle(self) -> None:
+        """Reads on only while answers flow off."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        if self._clogged or self._waiting >= CONNECTION_WAITING_MAX:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            bodies = self._frames.feed(data)
+        except OwnerError as error:
+            self._send(Failure(0, error.code, str(error), error.hint))
+            self.close()
+            return
+        out: list[bytes] = []
+        for body in bodies:
+            answer = self._handle(body)
+            if answer is not None:
+                out.append(_frame(answer))
+        if out and self._transport is not None:
+            self._transport.write(b"".join(out))
+        if not self._greeted and bodies:
+            self.close()
+
+    def _handle(self, body: bytes) -> Answer | None:
+        try:
+            request = decode_request(body)
+        except msgspec.DecodeError as error:
+            return Failure(_id_in(body), "bad_request", f"not a request: {error}", "see consumers/owner/protocol.py")
+        if not self._greeted:
+            return self._greet(request)
+        try:
+            answer = self._server.answer(request)
+        except Exception as error:  # noqa: BLE001 - a request must never end the connection or the process
+            return failure(request.id, error)
+        if not asyncio.iscoroutine(answer):
+            return answer
+        if self._server.waiting >= WAITING_MAX:
+            answer.close()
+            return Failure(request.id, "too_busy", f"{WAITING_MAX} requests are waiting here", "try again soon")
+        self._waiting += 1
+        self._server.waiting += 1
+        if self._waiting >= CONNECTION_WAITING_MAX:
+            self._throttle()
+        self._server.spawn(self._later(request.id, answer))
+        return None
+
+    def _greet(self, request: Request) -> Answer:
+        if not isinstance(request, Hello):
+            return Failure(request.id, "bad_request", "the first frame must be a hello", "")
+        if request.version != VERSION:
+            why = f"protocol version {request.version} is not spoken here, {VERSION} is"
+            return Failure(request.id, "version_mismatch", why, "run the same Freshet on both sides")
+        if not hmac.compare_digest(request.token.encode(), self._server.token.encode()):
+            return Failure(request.id, "unauthorized", "the token is not the owner's", "set consumer.owner_token")
+        self._greeted = True
+        self._frames.frame_bytes_max = FRAME_BYTES_MAX
+        return Welcome(request.id, VERSION, self._server.ownership.instance)
+
+    async def _later(self, request_id: int, work: Coroutine[Any, Any, Answer]) -> None:
+        try:
+            answer = await work
+        except Exception as error:  # noqa: BLE001 - as above
+            answer = failure(request_id, error)
+        finally:
+            self._waiting -= 1
+            self._server.waiting -= 1
+        self._throttle()
+        self._send(answer)
+
+    def _send(self, answer: Answer) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(_frame(answer))
+
+
+def _frame(answer: Answer) -> bytes:
+    try:
+        return encode_frame(answer)
+    except OwnerError as error:
+        return encode_frame(Failure(answer.id, error.code, str(error), error.hint))
+
+
+def _id_in(body: bytes) -> int:
+    """The request id of a frame that is no request, 0 if it has none."""
+    try:
+        match msgspec.msgpack.decode(body):
+            case [_, int(number), *_] if not isinstance(number, bool):
+                return number
+    except (ValueError, RecursionError):
+        return 0
+    return 0
+
+
+def failure(request_id: int, error: Exception) -> Failure:
+    """``error`` as an answer; what is not ours is logged and called internal."""
+    if isinstance(error, FreshetError):
+        return Failure(request_id, error.code, str(error), error.hint)
+    if isinstance(error, UnicodeDecodeError):
+        return Failure(request_id, "bad_request", f"the table name in the key is no UTF-8: {error}", "")
+    log.error("request failed", error=f"{type(error).__name__}: {error}", exc_info=error)
+    return Failure(request_id, "internal", f"{type(error).__name__}: {error}", "see the owner's log")

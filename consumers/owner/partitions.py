@@ -1,0 +1,259 @@
+"""What a process owns: stores, their overlays and whoever waits for them; and how a store is opened for good.
+
+The fold thread adds and removes partitions, the answering thread reads: the mapping is replaced, never changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from consumers.owner.overlay import Overlay
+from consumers.store.errors import RebuildNeededError, StoreCorruptError, StoreError, TopicCutError, translate
+from consumers.store.manifest import write_atomically
+from consumers.store.store import Commit, PartitionStore, move_aside, partition_directory
+from stream.kafka.topics import Topic
+from stream.wire.keys import Layout
+
+log = structlog.get_logger(__name__)
+
+CATCHING_UP: Final = "catching_up"
+REBUILDING: Final = "rebuilding"
+READY: Final = "ready"
+DISK_FULL: Final = "disk_full"
+DISK_FAILS: Final = "disk_fails"
+NO_RESOURCES: Final = "no_resources"
+RETRY_S: Final = 1.0
+UNKNOWN_OFFSET: Final = -1
+
+
+@dataclass
+class Partition:
+    """One owned partition. Fields are written by the fold thread; ``overlay`` and ``waiters`` by the answering one."""
+
+    keyspace: str
+    number: int
+    topic: Topic
+    store: PartitionStore
+    overlay: Overlay
+    end_at_start: int = UNKNOWN_OFFSET
+    """Where the topic ended when the partition was taken over: from there on it is ready."""
+    position: int = 0
+    """Next offset to read; passes control records, which the store's offset does not."""
+    end: int = UNKNOWN_OFFSET
+    ready: bool = False
+    state: str = CATCHING_UP
+    committing: Future[Commit | None] | None = None
+    committed_at: float = field(default_factory=time.monotonic)
+    commit_not_before: float = 0.0
+    commit_retry_s: float = RETRY_S
+    heard_at: float = field(default_factory=time.monotonic)
+    """When something of the topic was last folded: a source that runs says something each second."""
+    events: int = 0
+    rows_committed: int = 0
+    bytes_committed: int = 0
+    commits: int = 0
+    dead_letters: int = 0
+    unburied: bool = False
+    """A dead letter is not in its topic: what was folded with it must not be committed."""
+    lost: bool = False
+    """The group took it away without asking (no broker): it answers until somebody else has it."""
+    waiters: set[asyncio.Future[None]] = field(default_factory=set)
+
+    @property
+    def name(self) -> str:
+        """``keyspace/partition``."""
+        return f"{self.keyspace}/{self.number}"
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether nothing is folded until a commit has succeeded."""
+        return self.state in (DISK_FULL, DISK_FAILS, NO_RESOURCES)
+
+    @property
+    def silent_seconds(self) -> float:
+        """How long nothing has been folded: nothing comes from the source, or nothing can be folded."""
+        return time.monotonic() - self.heard_at
+
+    def wake(self) -> None:
+        """Lets everybody who waits look again. Answering thread only."""
+        waiters, self.waiters = self.waiters, set()
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def lag_seconds(self, now: float, timestamp: int) -> float:
+        """Source time by which a watermark of ``timestamp`` is behind; 0 when everything is read, -1 unknown."""
+        if 0 <= self.end <= self.position:
+            return 0.0
+        return max(0.0, now - timestamp) if timestamp else -1.0
+
+
+class Ownership:
+    """The partitions that this process owns, by (keyspace, partition)."""
+
+    def __init__(self, data_dir: Path) -> None:
+        """Raises `StoreError` if ``data_dir`` can't be written to."""
+        self.instance = instance_id(data_dir)
+        self.awaited: frozenset[str] = frozenset()
+        """Keyspaces that this process is to consume and of which the group has assigned nothing so far."""
+        self._partitions: dict[tuple[str, int], Partition] = {}
+
+    def add(self, partition: Partition) -> None:
+        """Fold thread only."""
+        self._partitions = self._partitions | {(partition.keyspace, partition.number): partition}
+
+    def remove(self, partition: Partition) -> None:
+        """Fold thread only."""
+        place = (partition.keyspace, partition.number)
+        self._partitions = {key: value for key, value in self._partitions.items() if key != place}
+
+    def get(self, keyspace: str, number: int) -> Partition | None:
+        """The partition, if it is owned here."""
+        return self._partitions.get((keyspace, number))
+
+    def of(self, keyspace: str) -> list[Partition]:
+        """Owned partitions of ``keyspace`` ("": of all), in order."""
+        return [each for key, each in sorted(self._partitions.items()) if not keyspace or key[0] == keyspace]
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(self._partitions.values())
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there are partitions, each has caught up since it was taken over, and no keyspace is waited for."""
+        owned = self._partitions
+        return bool(owned) and not self.awaited and all(each.ready for each in owned.values())
+
+
+def instance_id(data_dir: Path) -> str:
+    """A name of this data directory's process that outlives it: restarted, the group gives it its partitions back."""
+    path = data_dir / "instance"
+    try:
+        return path.read_text().strip()
+    except FileNotFoundError:
+        name = uuid.uuid4().hex
+    except OSError as error:
+        raise translate(error, str(path)) from error
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, name.encode())
+    except OSError as error:
+        raise translate(error, str(path)) from error
+    return name
+
+
+def open_store(data_dir: Path, keyspace: str, number: int, topic_id: str) -> tuple[PartitionStore, StoreError | None]:
+    """The store of a partition; one that is damaged or of another history is moved aside, loudly, for a new one.
+
+    Returns the store and why it had to be started anew (None if not). Raises `StoreLockedError`, `StoreNewerError`,
+    `StalledError`: those stores are left as they are.
+    """
+    try:
+        return PartitionStore.open(data_dir, keyspace=keyspace, partition=number, topic_id=topic_id), None
+    except (StoreCorruptError, RebuildNeededError) as error:
+        set_aside(data_dir, keyspace, number, error)
+        return PartitionStore.open(data_dir, keyspace=keyspace, partition=number, topic_id=topic_id), error
+
+
+def set_aside(data_dir: Path, keyspace: str, number: int, error: StoreError) -> Path | None:
+    """Moves a (closed) store aside and says so; nothing is deleted. Returns where it is; None: it had vanished.
+
+    Raises `StoreError`.
+    """
+    why = "corrupt" if isinstance(error, StoreCorruptError) else "replaced"
+    directory = partition_directory(data_dir, keyspace, number)
+    try:
+        is_there = directory.exists()
+    except OSError as failed:
+        raise translate(failed, str(directory)) from failed
+    if not is_there:
+        log.error(
+            "store has vanished, it is folded again from the topic",
+            keyspace=keyspace,
+            partition=number,
+            directory=str(directory),
+            reason=str(error),
+        )
+        return None
+    moved = move_aside(directory, why)
+    log.warning(
+        "store moved aside, it is folded again from the topic",
+        keyspace=keyspace,
+        partition=number,
+        code=error.code,
+        reason=str(error),
+        moved_to=str(moved),
+    )
+    return moved
+
+
+def check_layout(layout: str, topic: Topic) -> None:
+    """Raises `StoreError` ``wrong_partition_count`` if the topic was made for another number of partitions.
+
+    Keys would be looked for in partitions where they are not.
+    """
+    if layout and Layout.parse(layout).partitions != topic.partitions:
+        raise StoreError(
+            f"topic {topic.name} has {topic.partitions} partitions, its events were spread by {layout}",
+            hint="the partition count of a topic with events can't be changed: make a new topic",
+            code="wrong_partition_count",
+        )
+
+
+def check_range(store: PartitionStore, topic: str, start: int, end: int) -> None:
+    """Whether the topic (offsets ``start`` to ``end``, the last stable one) can continue the store.
+
+    Raises `RebuildNeededError` ``offset_out_of_range`` or, where a store would have to begin and the topic has lost its
+    beginning, `TopicCutError`.
+    """
+    offset = store.state.head.offset
+    place = f"{topic}/{store.partition}"
+    if offset == 0 and start > 0:
+        raise TopicCutError(
+            f"{place} begins at offset {start}: what was before is gone, and there is no store that has it",
+            hint="put a checkpoint of this partition into the data directory, or have the source begin a new topic",
+        )
+    if offset > end or offset < start:
+        raise RebuildNeededError(
+            f"{place} has offsets {start} to {end}, the store is at {offset}",
+            hint="the topic lost events that were folded, or retention overtook the store; it is rebuilt",
+            code="offset_out_of_range",
+        )
+
+
+def open_partition(
+    data_dir: Path, keyspace: str, number: int, topic: Topic, bounds: tuple[int, int], overlay_bytes: int
+) -> Partition:
+    """The partition with a store that ``topic``, whose offsets are ``bounds`` (first, end), can continue.
+
+    A store that it can't continue is set aside for a new one; its state is then `REBUILDING`. Raises `StoreError`.
+    """
+    start, end = bounds
+    store, rebuilt = open_store(data_dir, keyspace, number, topic.topic_id)
+    try:
+        try:
+            check_range(store, topic.name, start, end)
+        except RebuildNeededError as error:
+            store.close(commit=False)
+            set_aside(data_dir, keyspace, number, error)
+            store, rebuilt = open_store(data_dir, keyspace, number, topic.topic_id)[0], error
+            check_range(store, topic.name, start, end)
+    except StoreError:
+        store.close(commit=False)
+        raise
+    partition = Partition(keyspace, number, topic, store, Overlay(overlay_bytes), end, store.state.head.offset)
+    if rebuilt is not None:
+        partition.state = REBUILDING
+    return partition

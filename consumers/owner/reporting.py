@@ -1,0 +1,96 @@
+"""What a process says about itself and about tables: status and descriptions of the owner protocol."""
+
+from __future__ import annotations
+
+import time
+
+from consumers.fold.state import schema_key
+from consumers.owner.partitions import Ownership, Partition
+from consumers.owner.protocol import (
+    Describe,
+    Description,
+    PartitionStatus,
+    SchemaColumn,
+    ShardStatus,
+    Status,
+    Statuses,
+)
+from stream.wire.codec import decode
+
+
+def status_of(ownership: Ownership, request: Status) -> Statuses:
+    """How each owned partition is."""
+    now = time.time()
+    partitions = [partition_status(each, now) for each in ownership.of(request.keyspace)]
+    return Statuses(request.id, ownership.is_ready, ownership.instance, partitions)
+
+
+def partition_status(partition: Partition, now: float) -> PartitionStatus:
+    """How one partition is; ``now`` in seconds since 1970."""
+    store = partition.store
+    head = store.visible
+    shards = [
+        ShardStatus(
+            shard,
+            each.epoch,
+            each.ordinal,
+            each.watermark,
+            each.watermark_timestamp,
+            each.low_water,
+            partition.lag_seconds(now, each.watermark_timestamp),
+        )
+        for shard, each in sorted(head.lineages.items())
+    ]
+    return PartitionStatus(
+        keyspace=partition.keyspace,
+        partition=partition.number,
+        offset=head.offset,
+        committed=store.committed_offset,
+        position=partition.position,
+        end=partition.end,
+        ready=partition.ready,
+        state=partition.state,
+        shards=shards,
+        entries=store.entries_about(),
+        pending_rows=store.pending_rows,
+        overlay_entries=len(partition.overlay),
+        overlay_bytes=partition.overlay.bytes,
+        layout=head.layout,
+        topic_id=store.manifest.topic_id,
+        silent_seconds=round(partition.silent_seconds, 1),
+    )
+
+
+def describe_table(ownership: Ownership, request: Describe) -> Description:
+    """The newest description of a row table that any owned partition has, and the layout."""
+    owned = ownership.of(request.keyspace)
+    layout = next((each.store.visible.layout for each in owned if each.store.visible.layout), "")
+    newest: dict[str, object] | None = None
+    place = (0, 0)
+    for partition in owned:
+        value = partition.store.get(schema_key(request.table)) if request.table else None
+        if value is not None:
+            _, schema = decode(value)
+            if newest is None or (schema["epoch"], schema["ordinal"]) > place:
+                newest, place = schema, (schema["epoch"], schema["ordinal"])
+    if newest is None:
+        return Description(request.id, False, layout, request.table)
+    return _description(request.id, layout, newest)
+
+
+def _description(request_id: int, layout: str, schema: dict[str, object]) -> Description:
+    columns = schema["columns"]
+    keys = schema["primary_key"]
+    assert isinstance(columns, list)
+    assert isinstance(keys, list)
+    return Description(
+        request_id,
+        True,
+        layout,
+        str(schema["table"]),
+        [SchemaColumn(each["name"], each["kind"], each["exact"]) for each in columns],
+        keys,
+        bool(schema["cacheable"]),
+        str(schema["reason"]),
+        str(schema["shard"]),
+    )

@@ -1,0 +1,158 @@
+"""Taking partitions over and giving them back, as the consumer group says: stores are opened and closed here.
+
+A store continues at *its own* offset. Everything is called by the fold thread; librdkafka calls back from its poll.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import structlog
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from consumers.owner.partitions import REBUILDING, Ownership, Partition, open_partition, set_aside
+from consumers.process.kafka_output import Outlet
+from consumers.store.errors import RebuildNeededError, StoreCorruptError, StoreError
+from stream.kafka.connection import REQUEST_TIMEOUT_S, kafka_error
+from stream.kafka.topics import Topic
+
+log = structlog.get_logger(__name__)
+
+
+class SessionEnd(Exception):
+    """Ends a session of the group so that the next one opens the stores anew."""
+
+
+class Assignment:
+    """What the group has assigned to this process, as open stores in ``ownership``."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        data_dir: Path,
+        ownership: Ownership,
+        outlet: Outlet,
+        on_progress: Callable[[Partition], None],
+    ) -> None:
+        """``on_progress``: as of `consumers.process.loop.Consumption`."""
+        self.rebuilds = 0
+        self.overlay_bytes = 0
+        """For all overlays of one keyspace."""
+        self._bootstrap = bootstrap
+        self._data_dir = data_dir
+        self._ownership = ownership
+        self._outlet = outlet
+        self._on_progress = on_progress
+        self._topics: Mapping[str, tuple[str, Topic]] = {}
+
+    def subscribe(self, consumer: Consumer, topics: Mapping[str, tuple[str, Topic]], missing: tuple[str, ...]) -> None:
+        """Asks the group for partitions of ``topics`` (name → keyspace, topic), instead of those before.
+
+        ``missing``: keyspaces that have no topic yet. Partitions that stay with this process are not interrupted.
+        """
+        self._topics = dict(topics)
+
+        def on_assign(consumer: Consumer, places: list[TopicPartition]) -> None:
+            self._on_assign(consumer, places)
+            self._ownership.awaited = frozenset(missing)
+
+        consumer.subscribe(
+            list(self._topics),
+            on_assign=self._called_back(on_assign),
+            on_revoke=self._called_back(self._on_revoke),
+            on_lost=self._called_back(self._on_lost),
+        )
+
+    def _called_back(self, callback: Callable[[Consumer, list[TopicPartition]], None]) -> Callable[..., None]:
+        """``callback`` as librdkafka may call it.
+
+        A KafkaException that leaves a callback reaches poll()'s caller as the bare KafkaError, which is no exception:
+        not even ``except BaseException`` catches it.
+        """
+
+        def guarded(consumer: Consumer, places: list[TopicPartition]) -> None:
+            try:
+                callback(consumer, places)
+            except KafkaException as error:
+                raise kafka_error(error, self._bootstrap, "take partitions over") from error
+
+        return guarded
+
+    def _on_assign(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        starts = [self._take(consumer, place.topic, place.partition) for place in places]
+        consumer.incremental_assign(starts)
+        self.release([each for each in self._ownership if each.lost])
+
+    def _on_revoke(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        self.release(self._owned(places))
+        consumer.incremental_unassign(places)
+
+    def _on_lost(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        """The group has forgotten us, most often because no broker answers. Reads go on: each proves its freshness."""
+        for partition in self._owned(places):
+            partition.lost = True
+        consumer.incremental_unassign(places)
+
+    def _owned(self, places: list[TopicPartition]) -> list[Partition]:
+        names = {(place.topic, place.partition) for place in places}
+        return [each for each in self._ownership if (each.topic.name, each.number) in names]
+
+    def _take(self, consumer: Any, topic_name: str, number: int) -> TopicPartition:
+        """Opens the store of a partition; where to read on."""
+        keyspace, topic = self._topics[topic_name]
+        kept = self._ownership.get(keyspace, number)
+        if kept is not None and kept.lost and kept.topic == topic and not kept.is_paused:
+            kept.lost = False
+            kept.position = kept.store.state.head.offset
+            return TopicPartition(topic_name, number, kept.position)
+        if kept is not None:
+            self.release([kept])
+        bounds = consumer.get_watermark_offsets(TopicPartition(topic_name, number), timeout=REQUEST_TIMEOUT_S)
+        share = self.overlay_bytes // topic.partitions
+        partition = open_partition(self._data_dir, keyspace, number, topic, bounds, share)
+        if partition.state == REBUILDING:
+            self.rebuilds += 1
+        self._ownership.add(partition)
+        offset = partition.position
+        log.info("partition taken", partition=partition.name, offset=offset, end=partition.end_at_start)
+        return TopicPartition(topic_name, number, offset)
+
+    def release(self, partitions: list[Partition]) -> None:
+        """Withdraws, commits and closes; a store that can't commit loses nothing: its tail is folded again."""
+        for partition in partitions:
+            self._leave(partition)
+            try:
+                partition.store.close(commit=not partition.unburied)
+            except StoreError as error:
+                log.warning(
+                    "store closed without its tail", partition=partition.name, code=error.code, reason=str(error)
+                )
+            else:
+                log.info("partition released", partition=partition.name, offset=partition.store.committed_offset)
+
+    def rebuild(self, partition: Partition, error: StoreError) -> None:
+        """After damage: sets the store aside and raises `SessionEnd`: the next session builds a new one from the topic.
+
+        Any other error is raised again.
+        """
+        if not isinstance(error, StoreCorruptError | RebuildNeededError):
+            raise error
+        self._leave(partition)
+        try:
+            partition.store.close(commit=False)
+        except StoreError as failed:  # it is closed all the same
+            log.warning("store closed with an error", partition=partition.name, code=failed.code, reason=str(failed))
+        set_aside(self._data_dir, partition.keyspace, partition.number, error)
+        self.rebuilds += 1
+        raise SessionEnd
+
+    def _leave(self, partition: Partition) -> None:
+        """From here on nobody is answered from it; its commit, if one is under way, has ended."""
+        self._ownership.remove(partition)
+        if partition.ready:
+            self._outlet.withdraw(partition)
+        self._on_progress(partition)
+        if partition.committing is not None:
+            partition.committing.exception()

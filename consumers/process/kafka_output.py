@@ -1,0 +1,144 @@
+"""What a consuming process sends back to Kafka: dead letters, and where it answers."""
+
+from __future__ import annotations
+
+import time
+from queue import SimpleQueue
+from threading import Event, Thread
+from typing import Final, Protocol
+
+import msgspec
+import structlog
+from confluent_kafka import KafkaException
+
+from consumers.fold.state import DeadLetter
+from consumers.owner.partitions import Partition
+from stream.kafka import dead_letters, locations
+from stream.kafka.connection import kafka_error
+from stream.kafka.dead_letters import DeadLetterPublisher
+from stream.kafka.locations import Announcement
+from tokens.errors import FreshetError
+
+log = structlog.get_logger(__name__)
+
+RETRY_S: Final = 2.0
+CLOSE_S: Final = 3.0
+"""What could not be announced by then is left: an owner that is gone doesn't answer."""
+
+
+class Outlet(Protocol):
+    """Where dead letters and announcements go: Kafka, or in tests a list."""
+
+    def dead_letter(self, partition: Partition, offset: int, value: bytes | None, letter: DeadLetter) -> None:
+        """Sends one dead letter; may return before it is there."""
+
+    def flush(self) -> None:
+        """Returns when all dead letters are there; raises `FreshetError` if they can't be."""
+
+    def announce(self, partition: Partition) -> None:
+        """Says that this process answers for the partition."""
+
+    def withdraw(self, partition: Partition) -> None:
+        """Takes that back."""
+
+    def close(self) -> None:
+        """Sends what is left."""
+
+
+class KafkaOutlet:
+    """Used by the fold thread; announcements are made in a thread of their own, in order."""
+
+    def __init__(self, bootstrap: str, address: str, instance: str) -> None:
+        """``address``: host:port under which others reach the owner protocol."""
+        self._bootstrap = bootstrap
+        self._address = address
+        self._instance = instance
+        self._started_at = int(time.time())
+        self._publishers: dict[str, DeadLetterPublisher] = {}
+        self._unsent: dict[str, list[dead_letters.DeadLetter]] = {}
+        self._closing = Event()
+        self._complained = ""
+        self._waiting: SimpleQueue[Announcement | None] = SimpleQueue()
+        """None: there will be no more."""
+        self._announcer = Thread(target=self._send_all, name="announce", daemon=True)
+        self._announcer.start()
+
+    def dead_letter(self, partition: Partition, offset: int, value: bytes | None, letter: DeadLetter) -> None:
+        """Remembers one dead letter until `flush`."""
+        place = f" ({letter.place})" if letter.place else ""
+        self._unsent.setdefault(partition.keyspace, []).append(
+            dead_letters.DeadLetter(
+                partition.topic.name, partition.number, offset, letter.code, letter.reason + place, value or b""
+            )
+        )
+
+    def flush(self) -> None:
+        """Returns when all dead letters are in their topic. Raises `FreshetError`; then try again later."""
+        for keyspace, letters in list(self._unsent.items()):
+            publisher = self._publishers.get(keyspace) or DeadLetterPublisher(self._bootstrap, keyspace)
+            self._publishers[keyspace] = publisher
+            try:
+                for letter in letters:
+                    publisher.send(letter)
+                publisher.flush()
+            except FreshetError:
+                del self._publishers[keyspace]  # it may hold what is lost; the next one sends everything again
+                raise
+            del self._unsent[keyspace]
+
+    def announce(self, partition: Partition) -> None:
+        """Says in ``freshet.locations`` that this process answers for the partition."""
+        head = partition.store.visible
+        positions = {name: each.watermark for name, each in head.lineages.items() if each.watermark}
+        self._waiting.put(self._announcement(partition, positions))
+
+    def withdraw(self, partition: Partition) -> None:
+        """Takes that back."""
+        self._waiting.put(msgspec.structs.replace(self._announcement(partition, {}), gone=True))
+
+    def _announcement(self, partition: Partition, positions: dict[str, str]) -> Announcement:
+        return Announcement(
+            keyspace=partition.keyspace,
+            partition=partition.number,
+            address=self._address,
+            instance=self._instance,
+            layout=partition.store.visible.layout,
+            topic_id=partition.topic.topic_id,
+            started_at=self._started_at,
+            positions=positions,
+        )
+
+    def _send_all(self) -> None:
+        """Sends what waits, all in one go, until nothing more comes."""
+        ending = False
+        while not ending:
+            batch = [self._waiting.get()]
+            while not self._waiting.empty():
+                batch.append(self._waiting.get())
+            ending = batch[-1] is None
+            self._send([each for each in batch if each is not None])
+
+    def _send(self, batch: list[Announcement]) -> None:
+        """Sends these, again and again; while closing, one failure is enough."""
+        while batch:
+            try:
+                locations.announce(self._bootstrap, batch)
+            except (FreshetError, KafkaException) as failed:
+                error = (
+                    kafka_error(failed, self._bootstrap, "announce") if isinstance(failed, KafkaException) else failed
+                )
+                if self._complained != error.code:
+                    self._complained = error.code
+                    names = [each.key for each in batch]
+                    log.warning("not announced, retrying", partitions=names, code=error.code, reason=str(error))
+                if self._closing.wait(RETRY_S):
+                    return
+            else:
+                self._complained = ""
+                return
+
+    def close(self) -> None:
+        """Sends what is left; gives up after `CLOSE_S`, where Kafka does not answer."""
+        self._closing.set()
+        self._waiting.put(None)
+        self._announcer.join(CLOSE_S)

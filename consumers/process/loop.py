@@ -1,0 +1,346 @@
+"""The consuming process's fold thread: Kafka → fold → stores, commits, dead letters, announcements.
+
+Batches are drained, never awaited. Anything unexpected closes the stores and starts over from what is committed
+(crash-only): Kafka is the log. Which stores are open is in `consumers.process.assignment`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Event, Thread
+from typing import Any, Final, TypeVar
+
+import structlog
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from consumers.fold.state import DeadLetter
+from consumers.owner.partitions import (
+    CATCHING_UP,
+    DISK_FAILS,
+    DISK_FULL,
+    NO_RESOURCES,
+    READY,
+    Ownership,
+    Partition,
+    check_layout,
+)
+from consumers.process.assignment import Assignment, SessionEnd
+from consumers.process.committing import Committer
+from consumers.process.kafka_output import Outlet
+from consumers.process.topic_search import TopicSearch
+from consumers.store.errors import DiskFailsError, DiskFullError, StalledError, StoreError
+from consumers.store.store import Commit
+from stream.kafka.connection import KafkaRequestError, KafkaUnreachable, kafka_error
+from stream.kafka.reader import ReadError, open_consumer, poll_batch
+from stream.kafka.topics import TopicError
+from tokens.errors import FreshetError
+
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
+
+BATCH_MESSAGES: Final = 2_000
+POLL_S: Final = 0.05
+RETRY_S: Final = 2.0
+RETRY_S_MAX: Final = 8.0
+POSITIONS_EVERY_S: Final = 0.5
+SESSION_TIMEOUT_MS: Final = 10_000
+CLOSE_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumptionSettings:
+    """What to consume and when to commit. ``bootstrap``: an address, or a `stream.kafka.connection.Cluster`."""
+
+    bootstrap: str
+    keyspaces: tuple[str, ...]
+    data_dir: Path
+    group: str = "freshet"
+    commit_rows: int = 50_000
+    commit_interval_s: float = 1.0
+    overlay_bytes: int = 64 << 20
+
+
+class Consumption:
+    """Consumes until stopped. `run` blocks; everything else may be called from other threads."""
+
+    def __init__(
+        self,
+        settings: ConsumptionSettings,
+        ownership: Ownership,
+        outlet: Outlet,
+        on_progress: Callable[[Partition], None],
+    ) -> None:
+        """``on_progress`` is called in the fold thread when waiters of a partition should look again."""
+        self.settings = settings
+        self.ownership = ownership
+        self.ready: Future[None] = Future()
+        """Done when each keyspace has its topic, and all partitions that were assigned first have caught up."""
+        self.commit_seconds: list[Callable[[float], None]] = []
+        self._outlet = outlet
+        self._on_progress = on_progress
+        self._stopping = Event()
+        self._committer = Committer(settings.commit_rows, settings.commit_interval_s)
+        self._search = TopicSearch(settings.bootstrap, settings.keyspaces)
+        self._assignment = Assignment(settings.bootstrap, settings.data_dir, ownership, outlet, on_progress)
+        self._assignment.overlay_bytes = settings.overlay_bytes // len(settings.keyspaces)
+        ownership.awaited = frozenset(settings.keyspaces)
+        self._consumer: Any = None
+        self._work: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
+        self._positions_at = 0.0
+        self._complained: str = ""
+        self._retry_s = RETRY_S
+
+    def stop(self) -> None:
+        """Lets `run` end: commit, withdraw, leave."""
+        self._stopping.set()
+
+    @property
+    def rebuilds(self) -> int:
+        """Stores set aside and folded again since the start."""
+        return self._assignment.rebuilds
+
+    @property
+    def stopping(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopping.is_set()
+
+    def run(self) -> None:
+        """Consumes until `stop`. Raises `FreshetError` for what retrying can't mend (a newer or locked store…)."""
+        try:
+            while not self._stopping.is_set():
+                try:
+                    self._session()
+                except SessionEnd:
+                    continue
+                except (
+                    KafkaUnreachable,
+                    KafkaRequestError,
+                    ReadError,
+                    TopicError,
+                    KafkaException,
+                    StalledError,
+                ) as error:
+                    self._complain(error)
+                    self._stopping.wait(self._retry_s)
+                    self._retry_s = min(self._retry_s * 2, RETRY_S_MAX)
+        finally:
+            self._committer.close()
+            self._outlet.close()
+
+    def _complain(self, error: Exception) -> None:
+        """One line for a trouble, not one for each time it is met."""
+        shown = kafka_error(error, self.settings.bootstrap, "consume") if isinstance(error, KafkaException) else error
+        code = getattr(shown, "code", "error")
+        if self._complained != code:
+            self._complained = code
+            log.warning(
+                "consuming is interrupted, retrying", code=code, reason=str(shown), hint=getattr(shown, "hint", "")
+            )
+
+    def _session(self) -> None:
+        """From finding the topics to leaving the group."""
+        settings, search = self.settings, self._search
+        search.begin(time.monotonic())
+        if not search.found:
+            self._stopping.wait(RETRY_S)
+            return
+        more = {
+            "enable.partition.eof": True,
+            "group.instance.id": self.ownership.instance,
+            "session.timeout.ms": SESSION_TIMEOUT_MS,
+            "error_cb": self._on_error,
+        }
+        consumer = self._consumer = open_consumer(settings.bootstrap, settings.group, more)
+        try:
+            self._assignment.subscribe(consumer, search.found, search.missing)
+            while not self._stopping.is_set():
+                self._step(consumer)
+                if search.find_more(time.monotonic()):
+                    self._assignment.subscribe(consumer, search.found, search.missing)
+        finally:
+            try:
+                self._assignment.release(list(self.ownership))
+            finally:
+                self._leave_group(consumer)
+                self._consumer = None
+
+    def _leave_group(self, consumer: Consumer) -> None:
+        """Closes the consumer. Who is stopping doesn't wait for a broker that is away: the group notices by itself."""
+        if not self._stopping.is_set():
+            consumer.close()
+            return
+        closing = Thread(target=consumer.close, name="close", daemon=True)
+        closing.start()
+        closing.join(CLOSE_S)
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:
+            self._complain(KafkaException(error))
+
+    def call(self, work: Callable[[], T]) -> Future[T]:
+        """Has ``work`` done by the fold thread, between two batches."""
+        future: Future[T] = Future()
+        self._work.put((future, work))
+        return future
+
+    def _do_work(self) -> None:
+        while not self._work.empty():
+            future, work = self._work.get_nowait()
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(work())
+                except FreshetError as error:
+                    future.set_exception(error)
+
+    def _step(self, consumer: Consumer) -> None:
+        messages = poll_batch(consumer, BATCH_MESSAGES, POLL_S)
+        self._do_work()
+        if messages:
+            self._retry_s = RETRY_S
+            if self._complained:
+                log.info("consuming goes on")
+                self._complained = ""
+            self._fold_batch(messages)
+        now = time.monotonic()
+        for partition in self.ownership:
+            if partition.store.broken is not None:
+                self._assignment.rebuild(partition, partition.store.broken)
+            self._commit(partition, now)
+        if now >= self._positions_at or not messages:
+            self._look_at_positions(consumer, now)
+
+    def _fold_batch(self, messages: list[Message]) -> None:
+        """Folds what came, run by run of one partition."""
+        columns = zip(
+            map(Message.topic, messages),
+            map(Message.partition, messages),
+            map(Message.offset, messages),
+            map(Message.value, messages),
+            strict=True,
+        )
+        for (topic, number), run in groupby(columns, key=itemgetter(0, 1)):
+            keyspace, _ = self._search.found[topic]
+            partition = self.ownership.get(keyspace, number)
+            if partition is None:
+                continue
+            self._fold_run(partition, [(offset, value) for _, _, offset, value in run])
+
+    def _fold_run(self, partition: Partition, records: list[tuple[int, bytes | None]]) -> None:
+        store = partition.store
+        if store.broken is not None or partition.is_paused:
+            return
+        before = store.visible.lineages
+        partition.unburied = True
+        try:
+            dead = store.fold(records)
+        except StoreError as error:
+            self._assignment.rebuild(partition, error)
+            return
+        partition.heard_at = time.monotonic()
+        partition.events += len(records)
+        partition.position = max(partition.position, records[-1][0] + 1)
+        if not dead:
+            partition.unburied = False
+        else:
+            self._bury(partition, dict(records), dead)
+        if partition.waiters and store.visible.lineages != before:
+            self._on_progress(partition)
+
+    def _bury(
+        self, partition: Partition, values: dict[int, bytes | None], dead: Sequence[tuple[int, DeadLetter]]
+    ) -> None:
+        """Dead letters must be in their topic before the store commits past them."""
+        partition.dead_letters += len(dead)
+        for offset, letter in dead:
+            log.warning("dead letter", partition=partition.name, offset=offset, **letter._asdict())
+            self._outlet.dead_letter(partition, offset, values[offset], letter)
+        while not self._stopping.is_set():
+            try:
+                self._outlet.flush()
+            except FreshetError as error:
+                self._complain(error)
+                self._stopping.wait(RETRY_S)
+            else:
+                partition.unburied = False
+                return
+
+    def _commit(self, partition: Partition, now: float) -> None:
+        try:
+            done = self._committer.advance(partition, now)
+        except StalledError as error:
+            self._pause(partition, error)
+        except StoreError as error:
+            self._assignment.rebuild(partition, error)
+        else:
+            if done is not None:
+                self._count(partition, done)
+            elif partition.is_paused and partition.committing is None and not partition.store.is_dirty:
+                self._resume(partition)  # a checkpoint has committed what was left
+
+    def _count(self, partition: Partition, done: Commit) -> None:
+        partition.commits += 1
+        partition.rows_committed += done.rows
+        partition.bytes_committed += done.bytes
+        for observe in self.commit_seconds:
+            observe(done.seconds)
+        if partition.is_paused:
+            self._resume(partition)
+        place = TopicPartition(partition.topic.name, partition.number, done.offset)
+        with contextlib.suppress(KafkaException):  # for tools that watch the group; the store's offset is what counts
+            self._consumer.commit(offsets=[place], asynchronous=True)
+
+    def _pause(self, partition: Partition, error: StalledError) -> None:
+        match error:
+            case DiskFullError():
+                state, what = DISK_FULL, "disk full"
+            case DiskFailsError():
+                state, what = DISK_FAILS, "disk fails"
+            case _:
+                state, what = NO_RESOURCES, "no resources left"
+        if not partition.is_paused:
+            log.error(
+                f"{what}, folding stops; reads go on",
+                partition=partition.name,
+                code=error.code,
+                reason=str(error),
+                hint=error.hint,
+            )
+            self._consumer.pause([TopicPartition(partition.topic.name, partition.number)])
+        partition.state = state
+
+    def _resume(self, partition: Partition) -> None:
+        log.info("commits succeed again, folding goes on", partition=partition.name)
+        partition.state = READY if partition.ready else CATCHING_UP
+        place = TopicPartition(partition.topic.name, partition.number, partition.store.state.head.offset)
+        self._consumer.resume([place])
+        self._consumer.seek(place)
+
+    def _look_at_positions(self, consumer: Consumer, now: float) -> None:
+        """Takes the consumer's positions and the ends; tells who has caught up."""
+        self._positions_at = now + POSITIONS_EVERY_S
+        for partition in self.ownership:
+            place = TopicPartition(partition.topic.name, partition.number)
+            [position] = consumer.position([place])
+            if position.offset > partition.position and not partition.is_paused:
+                partition.position = position.offset
+            _, end = consumer.get_watermark_offsets(place, cached=True)
+            if end >= 0:
+                partition.end = max(end, partition.position)
+            if not partition.ready and partition.position >= partition.end_at_start >= 0:
+                check_layout(partition.store.visible.layout, partition.topic)
+                partition.ready = True
+                if not partition.is_paused:  # else `_resume` says so
+                    partition.state = READY
+                self._outlet.announce(partition)
+                log.info("partition is ready", partition=partition.name, offset=partition.store.state.head.offset)
+        if not self.ready.done() and self.ownership.is_ready:
+            self.ready.set_result(None)

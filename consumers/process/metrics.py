@@ -1,0 +1,110 @@
+"""Prometheus metrics of a consuming process, taken from its state when they are asked for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Histogram, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from consumers.owner.partitions import Partition
+from consumers.owner.server import OwnerServer
+from consumers.process.loop import Consumption
+
+_PLACE = ("keyspace", "partition")
+_COMMIT_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 5)
+
+_GAUGES = (
+    ("freshet_consumer_offset", "Next offset to fold: what readers see.", lambda p: p.store.visible.offset),
+    ("freshet_consumer_committed_offset", "Offset to go on from after a crash.", lambda p: p.store.committed_offset),
+    ("freshet_consumer_end_offset", "Where the topic ends, as last heard from the broker.", lambda p: p.end),
+    ("freshet_consumer_silence_seconds", "Time without anything to fold: above 5, is the source alive?",
+     lambda p: p.silent_seconds),
+    ("freshet_consumer_ready", "1 when the partition has caught up since it was taken.", lambda p: int(p.ready)),
+    ("freshet_store_entries", "Entries in the store, about.", lambda p: p.store.entries_about()),
+    ("freshet_store_pending_rows", "Entries folded and not yet durable.", lambda p: p.store.pending_rows),
+    ("freshet_store_disk_bytes", "Bytes of the store's directory.", lambda p: p.store.disk_bytes()),
+    ("freshet_overlay_entries", "Values that reads brought from the source.", lambda p: len(p.overlay)),
+    ("freshet_overlay_bytes", "Their size.", lambda p: p.overlay.bytes),
+    ("freshet_reads_waiting", "Reads that wait for the watermark.", lambda p: len(p.waiters)),
+)  # fmt: skip
+_COUNTERS = (
+    ("freshet_consumer_messages", "Messages folded since start.", lambda p: p.events),
+    ("freshet_consumer_dead_letters", "Messages, or parts, that could not be folded.", lambda p: p.dead_letters),
+    ("freshet_store_commits", "Commits: state and offset in one file.", lambda p: p.commits),
+    ("freshet_store_rows_committed", "Entries written by commits.", lambda p: p.rows_committed),
+    ("freshet_store_bytes_committed", "Bytes written by commits.", lambda p: p.bytes_committed),
+    ("freshet_overlay_evictions", "Fills dropped because the overlay was full.", lambda p: p.overlay.evictions),
+)
+
+
+class ConsumerCollector:
+    """Collects from a `Consumption` and its `OwnerServer`."""
+
+    def __init__(self, consumption: Consumption, server: OwnerServer) -> None:
+        self._consumption = consumption
+        self._server = server
+
+    def describe(self) -> list[Metric]:
+        """Nothing is collected at registration."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """All families, as of now."""
+        partitions = list(self._consumption.ownership)
+        for name, text, take in _GAUGES:
+            yield _by_partition(GaugeMetricFamily(name, text, labels=_PLACE), partitions, take)
+        for name, text, take in _COUNTERS:
+            yield _by_partition(CounterMetricFamily(name, text, labels=_PLACE), partitions, take)
+        yield from _lags(partitions)
+        yield CounterMetricFamily(
+            "freshet_store_rebuilds", "Stores set aside and folded again since start.", self._consumption.rebuilds
+        )
+        answers = CounterMetricFamily(
+            "freshet_owner_answers", "Rows and tables answered, by what was decided.", labels=("freshness",)
+        )
+        for freshness, count in sorted(self._server.answered.items()):
+            answers.add_metric([freshness], count)
+        yield answers
+
+
+def _by_partition(family: Any, partitions: list[Partition], take: Any) -> Any:
+    for each in partitions:
+        family.add_metric([each.keyspace, str(each.number)], take(each))
+    return family
+
+
+def _lags(partitions: list[Partition]) -> Iterator[Metric]:
+    now = time.time()
+    labels = (*_PLACE, "shard")
+    lag = GaugeMetricFamily("freshet_consumer_lag_seconds", "Source time by which readers are behind.", labels=labels)
+    mark = GaugeMetricFamily(
+        "freshet_consumer_watermark_timestamp_seconds", "Source time of the last marker folded.", labels=labels
+    )
+    epoch = GaugeMetricFamily("freshet_consumer_epoch", "The history that the entries are of.", labels=labels)
+    for each in partitions:
+        for shard, lineage in each.store.visible.lineages.items():
+            values = [each.keyspace, str(each.number), shard]
+            lag.add_metric(values, each.lag_seconds(now, lineage.watermark_timestamp))
+            mark.add_metric(values, lineage.watermark_timestamp)
+            epoch.add_metric(values, lineage.epoch)
+    yield lag
+    yield mark
+    yield epoch
+
+
+def serve_metrics(consumption: Consumption, server: OwnerServer, host: str, port: int) -> Any:
+    """Answers ``/metrics`` on ``host:port`` from a thread of its own; returns the HTTP server. Raises ``OSError``."""
+    registry = CollectorRegistry()
+    registry.register(ConsumerCollector(consumption, server))
+    commits = Histogram(
+        "freshet_store_commit_seconds",
+        "How long a commit took; folding and reads go on meanwhile.",
+        buckets=_COMMIT_BUCKETS,
+        registry=registry,
+    )
+    consumption.commit_seconds.append(commits.observe)
+    http, _ = start_http_server(port, addr=host, registry=registry)
+    return http

@@ -1,0 +1,102 @@
+"""A captured Hive notification log, replayed offline: what the catalog cache would know after each event. Pure.
+
+The way is the live one: translator, records as published, fold. What can't be had offline is the fetch of a table after
+a write: unless told otherwise the table as the event shows it stands in for it (a metastore may have stored another:
+docs/catalog.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from consumers.fold.catalog_state import TRANSACTIONAL, decode_binding, decode_table, table_key
+from consumers.fold.messages import fold_message
+from consumers.fold.state import NAME_PREFIX, DeadLetter, Head, PartitionState
+from consumers.owner.tables import why_unservable
+from stream.sources.hive.messages import FLAVOR
+from stream.sources.hive.translator import HiveTranslator
+from stream.wire.batch import Framer
+from stream.wire.keys import Layout
+
+
+class ReplayedTable(NamedTuple):
+    """What is known of one existing table. ``write_ids`` is None for a table that is not transactional."""
+
+    table_id: int
+    write_ids: str | None
+    servable: bool
+    why: str
+    image: bytes | None
+
+
+class Replay:
+    """Folds a log, row by row, in a partition of its own."""
+
+    def __init__(self, catalog: str = "hive", *, with_images: bool = True) -> None:
+        self.entries: dict[bytes, bytes] = {}
+        self.dead: list[DeadLetter] = []
+        self._shard = f"{catalog}/0"
+        self._translator = HiveTranslator(catalog=catalog, with_images=with_images)
+        self._framer = Framer(self._shard, Layout(1))
+        self._state = PartitionState(Head(), self.entries.get)
+
+    def feed(self, row: Mapping[str, Any]) -> int | None:
+        """Folds one row of the log: its event id, or None if it was folded before. Raises `HiveMessageError`."""
+        transaction = self._translator.translate(row)
+        if transaction is None:
+            return None
+        event_id = self._translator.last_event_id
+        assert event_id is not None, "a translated event has an id"
+        framer = self._framer
+        if not framer.resume.epoch:
+            framer.start_epoch(f"{FLAVOR}/{event_id - 1}", transaction.timestamp, "first_start")
+            self._fold_batch()
+        start = 0
+        while True:
+            end = framer.room(transaction, start)
+            if end >= 0:
+                framer.add(transaction, start, end)
+                start = end
+            if end < 0 or start == len(transaction.changes):
+                self._fold_batch()
+            if end >= 0 and start == len(transaction.changes):
+                return event_id
+
+    def _fold_batch(self) -> None:
+        for _, value in self._framer.take().records:
+            changes = fold_message(self._state, self._state.head.offset, value)
+            self.entries.update(changes.entries)
+            self._state.apply(changes)
+            self.dead.extend(changes.dead)
+
+    def tables(self) -> dict[str, ReplayedTable]:
+        """The tables that exist, by name."""
+        found: dict[str, ReplayedTable] = {}
+        for key in sorted(self.entries):
+            if not key.startswith(NAME_PREFIX):
+                continue
+            table_id = decode_binding(self.entries[key]).table_id
+            value = self.entries.get(table_key(table_id)) if table_id else None
+            if value is None:
+                continue
+            state = decode_table(value)
+            if not state.exists:
+                continue
+            name = key[len(NAME_PREFIX) :].decode()
+            why = why_unservable(state, tuple(self._state.head.voids.items()))
+            text = state.ids.text(name) if state.kind == TRANSACTIONAL else None
+            served = f"its image follows the last write, {state.write_position}"
+            found[name] = ReplayedTable(table_id, text, not why, why or served, state.image)
+        return found
+
+
+def replay(
+    rows: Iterable[Mapping[str, Any]], catalog: str = "hive", *, with_images: bool = True
+) -> Iterator[tuple[int, dict[str, ReplayedTable]]]:
+    """After each event its id and the existing tables. Raises `HiveMessageError` for a row without event id or time."""
+    folded = Replay(catalog, with_images=with_images)
+    for row in rows:
+        event_id = folded.feed(row)
+        if event_id is not None:
+            yield event_id, folded.tables()

@@ -1,0 +1,213 @@
+"""A consuming process put together: the fold in a thread of its own, the owner's server in the main thread."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import shutil
+import signal
+import socket
+import sys
+import threading
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from consumers.owner.partitions import Ownership, Partition
+from consumers.owner.protocol import CheckpointPlace, OwnerError
+from consumers.owner.server import OwnerServer, is_loopback
+from consumers.process.kafka_output import KafkaOutlet
+from consumers.process.loop import Consumption, ConsumptionSettings
+from consumers.process.metrics import serve_metrics
+from consumers.store.errors import StoreError, translate
+from consumers.store.store import lock_directory
+
+log = structlog.get_logger(__name__)
+
+SWITCH_INTERVAL_S: Final = 0.0005
+"""How long the fold may keep the interpreter while a read waits."""
+CHECKPOINTS_KEPT: Final = 2
+"""Of a partition; older ones are removed when a new one is made."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerSettings:
+    """Where the owner protocol and ``/metrics`` listen. Port 0: any free one; ``metrics_port`` None: no metrics.
+
+    ``announced``: the ``host:port`` to announce, where others don't reach this process at where it listens.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    token: str = ""
+    metrics_port: int | None = None
+    announced: str = ""
+
+
+def run_consumer(consume: ConsumptionSettings, owner: OwnerSettings) -> None:
+    """Consumes and answers until SIGTERM or SIGINT. Raises `FreshetError` for what retrying can't mend."""
+    import uvloop
+
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(consume, owner))
+
+
+async def _serve(consume: ConsumptionSettings, owner: OwnerSettings) -> None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    process = ConsumerProcess(consume, owner)
+    address = await process.start()
+    folding = asyncio.wrap_future(process.folding)
+    folding.add_done_callback(lambda done: done.cancelled() or done.exception())  # `stop` raises it
+    stopping = loop.create_task(stop.wait())
+    announcing = loop.create_task(_say_ready(process, address))
+    try:
+        ends: list[asyncio.Future[Any]] = [folding, stopping]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        if stop.is_set():
+            log.info("stopping", address=address)
+    finally:
+        stopping.cancel()
+        announcing.cancel()
+        await process.stop()
+    log.info("stopped", address=address)
+
+
+async def _say_ready(process: ConsumerProcess, address: str) -> None:
+    await asyncio.wrap_future(process.consumption.ready)
+    owned = process.consumption.ownership.of("")
+    log.info(
+        "ready",
+        address=address,
+        metrics=process.metrics_address,
+        instance=process.consumption.ownership.instance,
+        partitions=[each.name for each in owned],
+        entries=sum(each.store.entries_about() for each in owned),
+    )
+
+
+class ConsumerProcess:
+    """The parts of a consuming process, for `run_consumer` and for compositions in one process."""
+
+    def __init__(self, consume: ConsumptionSettings, owner: OwnerSettings) -> None:
+        self.settings = consume
+        self.owner = owner
+        self.folding: Future[None] = Future()
+        self.metrics_address = ""
+        self.consumption: Consumption
+        self.server: OwnerServer
+        self._thread: threading.Thread | None = None
+        self._metrics: Any = None
+        self._lock: int | None = None
+
+    async def start(self) -> str:
+        """Listens, then begins to fold; returns the owner's ``host:port`` as others reach it."""
+        loop = asyncio.get_running_loop()
+
+        def on_progress(partition: Partition) -> None:
+            loop.call_soon_threadsafe(partition.wake)
+
+        self._lock = _lock_data(self.settings.data_dir)
+        ownership = Ownership(self.settings.data_dir)
+        self.server = OwnerServer(ownership, self._make_checkpoints, token=self.owner.token)
+        host, port = await self.server.start(self.owner.host, self.owner.port)
+        address = self.owner.announced or f"{_reachable(host)}:{port}"
+        outlet = KafkaOutlet(self.settings.bootstrap, address, ownership.instance)
+        self.consumption = Consumption(self.settings, ownership, outlet, on_progress)
+        if self.owner.metrics_port is not None:
+            self._listen_for_metrics(self.owner.metrics_port)
+        self._thread = threading.Thread(target=self._fold, name="fold")
+        self._thread.start()
+        return address
+
+    def _listen_for_metrics(self, port: int) -> None:
+        try:
+            self._metrics = serve_metrics(self.consumption, self.server, self.owner.host, port)
+        except OSError as error:
+            raise OwnerError(
+                f"cannot listen on {self.owner.host}:{port} for metrics: {error.strerror or error}",
+                hint="another port: consumer.metrics_port",
+                code="cannot_listen",
+            ) from error
+        self.metrics_address = f"{_reachable(self.owner.host)}:{self._metrics.server_address[1]}"
+
+    def _fold(self) -> None:
+        try:
+            self.consumption.run()
+        except BaseException as error:  # noqa: BLE001 - handed to whoever waits for the thread
+            self.folding.set_exception(error)
+        else:
+            self.folding.set_result(None)
+        finally:
+            if not self.folding.done():  # librdkafka can raise what is no exception
+                self.folding.set_exception(RuntimeError("folding ended in a way that Python does not know"))
+
+    async def _make_checkpoints(self, partitions: list[Partition]) -> list[CheckpointPlace]:
+        root = self.settings.data_dir / "checkpoints"
+        work = self.consumption.call(lambda: [make_checkpoint(root, each) for each in partitions])
+        return await asyncio.wrap_future(work)
+
+    async def stop(self) -> None:
+        """Ends folding (commit, withdraw, leave), then answering. Raises what ended the fold, if anything did."""
+        try:
+            self.consumption.stop()
+            if self._thread is not None:
+                await asyncio.wrap_future(self.folding)
+        finally:
+            await self.server.stop()
+            if self._metrics is not None:
+                self._metrics.shutdown()
+                self._metrics.server_close()
+            if self._lock is not None:
+                os.close(self._lock)
+                self._lock = None
+
+
+def make_checkpoint(root: Path, partition: Partition) -> CheckpointPlace:
+    """A checkpoint under ``root/<keyspace>/<partition>/<offset>``; one of the same offset is used again.
+
+    Raises `StoreError`.
+    """
+    store = partition.store
+    parent = root / partition.keyspace / str(partition.number)
+    path = parent / f"{store.state.head.offset:020d}"
+    try:
+        if not path.exists():
+            store.checkpoint(path)
+        done = sorted(each for each in parent.iterdir() if each.name.isdigit())
+    except OSError as error:
+        raise translate(error, str(parent)) from error
+    offset = int(path.name)
+    for old in done[:-CHECKPOINTS_KEPT]:
+        shutil.rmtree(old, ignore_errors=True)
+    return CheckpointPlace(partition.number, str(path), offset)
+
+
+def _lock_data(data_dir: Path) -> int:
+    """Before the group is joined: a second process of the same name there would throw the first one out."""
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        return lock_directory(data_dir, "data directory")
+    except (FileNotFoundError, NotADirectoryError, FileExistsError) as error:
+        raise StoreError(
+            f"{data_dir} cannot be made: {error.strerror}", hint="data_dir must be a directory", code="store_denied"
+        ) from error
+    except OSError as error:
+        raise translate(error, str(data_dir)) from error
+
+
+def _reachable(host: str) -> str:
+    """The host to announce: a wildcard stands for this machine's name."""
+    if is_loopback(host) or host not in ("0.0.0.0", "::"):
+        return f"[{host}]" if ":" in host else host
+    return socket.gethostname()

@@ -1,0 +1,96 @@
+"""Which of the configured keyspaces have their topic, and which are still waited for.
+
+Each keyspace begins when its own topic is there: a source that was not started yet holds nobody else up.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Final
+
+import structlog
+
+from stream.kafka.connection import KafkaRequestError, KafkaUnreachable
+from stream.kafka.topics import Topic, TopicError, check_topics
+from tokens.errors import FreshetError
+
+log = structlog.get_logger(__name__)
+
+ASK_EVERY_S: Final = 2.0
+
+
+class TopicSearch:
+    """Used by the fold thread. While folding goes on, `find_more` asks in a thread of its own: a question to a broker
+    that is away takes seconds.
+    """
+
+    def __init__(self, bootstrap: str, keyspaces: Sequence[str]) -> None:
+        self._bootstrap = bootstrap
+        self._keyspaces = tuple(keyspaces)
+        self._said: dict[str, str] = {}
+        """Keyspace → code of what was said about it."""
+        self._asking: threading.Thread | None = None
+        self._answer: dict[str, Topic] = {}
+        self._ask_at = 0.0
+        self.found: dict[str, tuple[str, Topic]] = {}
+        """Topic's name → keyspace and topic."""
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The keyspaces that are waited for."""
+        there = {keyspace for keyspace, _ in self.found.values()}
+        return tuple(name for name in self._keyspaces if name not in there)
+
+    def begin(self, now: float) -> None:
+        """Looks for all topics anew; says once for each keyspace that has none. Raises `KafkaUnreachable`."""
+        self.found = {}
+        self._take(self._ask(self._keyspaces))
+        self._ask_at = now + ASK_EVERY_S
+
+    def find_more(self, now: float) -> bool:
+        """Whether a topic that was waited for has turned up; asks now and then. ``now``: of the monotonic clock."""
+        missing = self.missing
+        if not missing or (self._asking is not None and self._asking.is_alive()):
+            return False
+        if self._asking is None:
+            if now >= self._ask_at:
+                self._asking = threading.Thread(target=self._ask_beside, args=(missing,), name="topics", daemon=True)
+                self._asking.start()
+            return False
+        self._asking, self._ask_at = None, now + ASK_EVERY_S
+        answer, self._answer = self._answer, {}
+        self._take(answer)
+        return bool(answer)
+
+    def _take(self, answer: dict[str, Topic]) -> None:
+        for keyspace, topic in answer.items():
+            self.found[topic.name] = (keyspace, topic)
+            if self._said.pop(keyspace, None):
+                log.info("the keyspace's topic is there", keyspace=keyspace, topic=topic.name)
+
+    def _ask_beside(self, keyspaces: Sequence[str]) -> None:
+        try:
+            self._answer = self._ask(keyspaces)
+        except FreshetError:
+            return  # whoever folds meets it too, and says so
+
+    def _ask(self, keyspaces: Sequence[str]) -> dict[str, Topic]:
+        """The topics of those keyspaces that have a fit one. Raises `KafkaUnreachable`."""
+        fit: dict[str, Topic] = {}
+        for keyspace in keyspaces:
+            try:
+                fit[keyspace] = check_topics(self._bootstrap, keyspace)
+            except KafkaUnreachable:
+                raise
+            except (TopicError, KafkaRequestError) as error:
+                if self._said.get(keyspace) != error.code:
+                    self._said[keyspace] = error.code
+                    log.warning(
+                        "waiting for the keyspace's topic",
+                        keyspace=keyspace,
+                        code=error.code,
+                        reason=str(error),
+                        hint=error.hint,
+                    )
+        return fit

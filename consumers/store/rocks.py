@@ -1,0 +1,347 @@
+"""RocksDB as the store uses it: how it is opened, read, scanned and given files. Every error is translated.
+
+Nothing is ever put: a commit ingests one sorted file (docs/decisions/0003-ingested-files.md), so there is no
+write-ahead log and no RocksDB memtable worth tuning.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+from threading import Lock
+from typing import Any, Final
+
+import structlog
+from rocksdict import (
+    AccessType,
+    BlockBasedOptions,
+    Cache,
+    Checkpoint,
+    ChecksumType,
+    DataBlockIndexType,
+    DbClosedError,
+    DBCompactionStyle,
+    DBCompressionType,
+    IngestExternalFileOptions,
+    Options,
+    Rdict,
+    SstFileWriter,
+)
+
+from consumers.store.errors import DiskFailsError, StoreCorruptError, StoreError, translate
+from consumers.store.rocks_check import check_directory
+
+log = structlog.get_logger(__name__)
+
+BLOCK_CACHE_BYTES: Final = 64 << 20
+"""One cache for all stores of a process."""
+
+VIEW_CACHE_BYTES: Final = 8 << 20
+"""For each store that is opened read-only: who looks wants to see what is on disk, not what was read before."""
+
+_SORT_ROWS: Final = 8_192
+"""Sorting holds the interpreter; runs of this length are sorted apart, so that readers come in between."""
+
+IN_DOUBT_NAME: Final = "in-doubt.sst"
+"""Beside the directory: the table of a commit that failed, until one succeeds."""
+_MISSING: Final = re.compile(r"/(\d{6,}\.sst): No such file or directory")
+
+_LEVEL_ZERO_FILES: Final = 12
+_TARGET_FILE_BYTES: Final = 32 << 20
+
+_shared_cache: list[Cache] = []
+
+
+def _table_options(read_only: bool) -> BlockBasedOptions:
+    if not _shared_cache:
+        _shared_cache.append(Cache(BLOCK_CACHE_BYTES))
+    table = BlockBasedOptions()
+    table.set_block_cache(Cache(VIEW_CACHE_BYTES) if read_only else _shared_cache[0])
+    table.set_block_size(4096)
+    table.set_bloom_filter(10, False)
+    table.set_checksum_type(ChecksumType.xxh3())
+    table.set_data_block_index_type(DataBlockIndexType.binary_and_hash())
+    table.set_data_block_hash_ratio(0.75)
+    table.set_format_version(6)
+    return table
+
+
+def store_options(*, read_only: bool = False) -> Options:
+    """Options of a store: many small files come in at level 0, universal compaction merges those of like size."""
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_paranoid_checks(True)
+    options.set_block_based_table_factory(_table_options(read_only))
+    options.set_compression_type(DBCompressionType.lz4())
+    options.set_compaction_style(DBCompactionStyle.universal())
+    options.set_level_zero_file_num_compaction_trigger(_LEVEL_ZERO_FILES)
+    options.set_target_file_size_base(_TARGET_FILE_BYTES)
+    options.set_max_background_jobs(2)
+    options.set_write_buffer_size(1 << 20)
+    options.set_max_open_files(512)
+    options.set_keep_log_file_num(3)
+    options.set_max_manifest_file_size(256 << 10)
+    options.set_max_log_file_size(1 << 20)
+    options.set_stats_dump_period_sec(0)
+    return options
+
+
+class Rocks:
+    """An open RocksDB directory. Methods raise `consumers.store.errors.StoreError`."""
+
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        self.path = path
+        self._read_only = read_only
+        self._swap = Lock()
+        self._stuck = False
+        """An ingest failed: RocksDB may refuse all writes until it is opened again."""
+        self._in_doubt = path.with_name(IN_DOUBT_NAME)
+        self._to_keep = False
+        """The table in doubt has its first name still."""
+        self._closed_by: StoreError | None = None
+        """Why opening again failed: until it is tried again, with the next ingest, nothing can be read."""
+        self._db = self._open()
+
+    def _open(self) -> Rdict:
+        if self._read_only and not (self.path / "CURRENT").exists():
+            raise StoreCorruptError(f"{self.path} holds no RocksDB", hint="name a store directory")
+        try:
+            check_directory(self.path)
+        except OSError as error:
+            raise translate(error, str(self.path)) from error
+        try:
+            return self._connect()
+        except StoreCorruptError as error:
+            if self._read_only or not self._give_back(str(error)):
+                raise
+            return self._connect()
+
+    def _give_back(self, why: str) -> bool:
+        """Whether ``why`` names a missing table that a failed ingest left in doubt, and it is there again.
+
+        Where RocksDB can't sync its manifest it deletes the table that it was to add; the manifest may name it all the
+        same. Should it be another table, its unique id in the manifest tells.
+        """
+        named = _MISSING.search(why)
+        if named is None or (missing := self.path / named[1]).exists() or not self._in_doubt.exists():
+            return False
+        try:
+            os.link(self._in_doubt, missing)
+        except OSError as error:
+            raise translate(error, str(self.path)) from error
+        log.warning("a commit in doubt had taken place", place=str(self.path), table=named[1])
+        return True
+
+    def _connect(self) -> Rdict:
+        access = AccessType.read_only(False) if self._read_only else AccessType.read_write()
+        # Without column families rocksdict takes those of the OPTIONS file, which has no checksum: one flipped byte
+        # in it ended the process; and its options are without our cache.
+        options = store_options(read_only=self._read_only)
+        try:
+            return Rdict(str(self.path), options, {"default": options}, access)
+        except Exception as error:
+            raise translate(error, str(self.path)) from error
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of ``key``, checksum verified."""
+        try:
+            value: bytes | None = self._db.get(key)
+        except Exception as error:
+            if not _is_closed(error):
+                raise translate(error, str(self.path)) from error
+            try:
+                value = self._settled().get(key)
+            except Exception as again:
+                raise self._failed(again) from again
+        return value
+
+    def _settled(self) -> Rdict:
+        """The database, after waiting for one who opens it again."""
+        with self._swap:
+            return self._db
+
+    def _failed(self, error: Exception) -> StoreError:
+        closed_by = self._closed_by
+        if closed_by is not None and _is_closed(error):
+            return translate(closed_by, str(self.path))
+        return translate(error, str(self.path))
+
+    def scan(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """Pairs with start ≤ key (< end) in key order, as of the moment of the call."""
+        try:
+            snapshot = self._settled().snapshot()
+        except Exception as error:
+            raise self._failed(error) from error
+        return _scan(snapshot, start, end, str(self.path))
+
+    def ingest(self, entries: Mapping[bytes, bytes], scratch: Path) -> int:
+        """Makes ``entries`` part of the store in one atomic, durable step; returns the file's size in bytes.
+
+        ``scratch`` is where the file is built, on the same file system.
+        """
+        tried = False
+        try:
+            if self._to_keep:
+                self._keep(scratch)
+            scratch.unlink(missing_ok=True)  # it may still be a table's other name: never to be truncated
+            size = _build(entries, scratch)
+            options = IngestExternalFileOptions()
+            options.set_move_files(True)
+            options.set_allow_blocking_flush(False)
+            if self._stuck:
+                self.reopen()
+            self._stuck = tried = True
+            self._db.ingest_external_file([str(scratch)], options)
+            self._stuck = False
+        except Exception as error:
+            if tried:  # else the table of an earlier try is the one that may be asked for
+                self._to_keep = True
+                with contextlib.suppress(OSError):
+                    self._keep(scratch)
+            raise translate(error, str(self.path)) from error
+        with contextlib.suppress(OSError):
+            self._in_doubt.unlink()
+        return size
+
+    def _keep(self, scratch: Path) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(scratch, self._in_doubt)
+        self._to_keep = False
+
+    def checkpoint(self, path: Path) -> None:
+        """A copy (hard links) of the store as of now at ``path``, which must not exist."""
+        try:
+            Checkpoint(self._settled()).create_checkpoint(str(path))
+        except Exception as error:
+            raise translate(error, str(path)) from error
+
+    def reopen(self) -> None:
+        """Closes and opens again: the way out of RocksDB's background-error state after a full disk.
+
+        Only done when a whole file could be written again; reads wait meanwhile.
+        """
+        with self._swap:
+            self._closed_by = None
+            try:
+                self.close()
+            except StoreError as error:  # it is closed all the same
+                log.warning("store closed with an error", place=str(self.path), code=error.code, reason=str(error))
+            try:
+                self._db = self._open()
+            except StoreError as error:
+                self._closed_by = error
+                raise
+
+    def property(self, name: str) -> int:
+        """An integer property such as ``rocksdb.estimate-num-keys``; 0 if there is none."""
+        try:
+            return int(self._settled().property_int_value(name) or 0)
+        except (DbClosedError, RuntimeError, ValueError, TypeError):
+            return 0
+
+    def close(self) -> None:
+        """Closes; safe to repeat."""
+        try:
+            self._db.close()
+        except DbClosedError:
+            return
+        except Exception as error:
+            raise translate(error, str(self.path)) from error
+
+
+def _is_closed(error: Exception) -> bool:
+    """Whether it says that the database is closed, or (rocksdict's other thread borrows it) being closed."""
+    return isinstance(error, DbClosedError) or (isinstance(error, RuntimeError) and "borrowed" in str(error))
+
+
+def _build(entries: Mapping[bytes, bytes], path: Path) -> int:
+    """A sorted file of ``entries``, durable; its size in bytes.
+
+    It is built in memory: rocksdict holds the interpreter while RocksDB syncs a file, and a disk that others write to
+    may take a tenth of a second, in which no read would be answered. Python lets go while it writes and syncs. Where
+    there are no files in memory (not on Linux) it is built, and synced, in place.
+    """
+    if sys.platform != "linux":
+        return _write_table(entries, str(path))
+    with contextlib.ExitStack() as stack:
+        memory = os.memfd_create(path.name)
+        stack.callback(os.close, memory)
+        size = _write_table(entries, f"/proc/self/fd/{memory}")
+        disk = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        stack.callback(os.close, disk)
+        sent = 0
+        while sent < size:
+            more = os.sendfile(disk, memory, sent, size - sent)
+            if not more:
+                raise OSError(errno.EIO, f"{path.name} ends after {sent} of {size} bytes")
+            sent += more
+        os.fdatasync(disk)
+    return size
+
+
+def _write_table(entries: Mapping[bytes, bytes], path: str) -> int:
+    """RocksDB's own file of ``entries``, synced; its size in bytes."""
+    writer = SstFileWriter(store_options())
+    writer.open(path)
+    for key in _sorted_in_runs(entries):
+        writer[key] = entries[key]
+    writer.finish()
+    return int(writer.file_size())
+
+
+def _scan(snapshot: Any, start: bytes, end: bytes | None, place: str) -> Iterator[tuple[bytes, bytes]]:
+    """rocksdict's ``items()`` ends without a word at a damaged block: after its last pair an iterator that reports
+    its status must agree that nothing follows.
+    """
+    last: bytes | None = None
+    probe = None
+    try:
+        for pair in snapshot.items(from_key=start) if start else snapshot.items():
+            last = pair[0]
+            if end is not None and last >= end:
+                return
+            yield pair
+        probe = snapshot.iter()
+        if last is not None:
+            probe.seek(last)
+        elif start:
+            probe.seek(start)
+        else:
+            probe.seek_to_first()
+        probe.status()
+        if last is not None and probe.valid() and probe.key() == last:
+            probe.next()
+        probe.status()
+        more = probe.valid()
+    except Exception as error:
+        snapshot = probe = None  # the traceback keeps this frame, and they would keep the database open and locked
+        raise translate(error, place) from error
+    if more:
+        raise DiskFailsError(f"{place}: a scan ended after {last!r}, before the end", hint="it is read again")
+
+
+def _sorted_in_runs(entries: Mapping[bytes, bytes]) -> list[bytes]:
+    keys = list(entries)
+    if len(keys) > _SORT_ROWS:
+        runs = [sorted(keys[at : at + _SORT_ROWS]) for at in range(0, len(keys), _SORT_ROWS)]
+        keys = list(chain.from_iterable(runs))
+    keys.sort()
+    return keys
+
+
+def disk_bytes(directory: Path) -> int:
+    """Bytes of the files under ``directory``; files that vanish meanwhile, or can't be looked at, count nothing."""
+    total = 0
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            try:
+                total += os.stat(os.path.join(parent, name)).st_size
+            except OSError:
+                continue
+    return total

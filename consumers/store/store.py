@@ -1,0 +1,356 @@
+"""The store of one partition: a dict of what is folded but not committed, over RocksDB. One writer, many readers.
+
+Visible is what is folded; durable is what is committed. A commit freezes the dict together with the head as of that
+moment, writes both as one sorted file and ingests it: one atomic step. After a crash the tail since the last commit
+is folded again, to the same state. On disk: docs/store.md.
+
+Threads. One thread folds (`fold`, `apply`). Another one may `write` meanwhile what was frozen. Readers take `visible`
+first and `get` after, without a lock: entries are put before the head that covers them is published, so no value is
+older than the watermark it is judged by.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from fcntl import LOCK_EX, LOCK_NB, flock
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+from consumers.fold.messages import fold_messages
+from consumers.fold.state import (
+    Changes,
+    DeadLetter,
+    Head,
+    PartitionState,
+    head_entries,
+)
+from consumers.store.digest import digest_items
+from consumers.store.errors import (
+    HINT_LOCKED,
+    StoreCorruptError,
+    StoreError,
+    StoreLockedError,
+    translate,
+)
+from consumers.store.manifest import Manifest, check_manifest, read_manifest, sync_directory, write_manifest
+from consumers.store.rocks import IN_DOUBT_NAME, Rocks, disk_bytes
+from consumers.store.view import ROCKS_NAME, StoreView, committed_head, merge_items
+
+__all__ = [
+    "ROCKS_NAME",
+    "Commit",
+    "PartitionStore",
+    "StoreView",
+    "committed_head",
+    "merge_items",
+    "move_aside",
+    "partition_directory",
+]
+
+_LOCK_NAME: Final = "lock"
+_SCRATCH_NAME: Final = "commit.sst"
+_EMPTY: Final[dict[bytes, bytes]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What one commit did. ``rows`` counts entries, not events."""
+
+    offset: int
+    rows: int
+    bytes: int
+    seconds: float
+
+
+def partition_directory(data_dir: Path, keyspace: str, partition: int) -> Path:
+    """Where a partition's store lives."""
+    return data_dir / keyspace / str(partition)
+
+
+class PartitionStore:
+    """Folded state of one partition. Methods raise `consumers.store.errors.StoreError`."""
+
+    def __init__(self, directory: Path, manifest: Manifest, rocks: Rocks, head: Head, lock: int) -> None:
+        """Use `open`."""
+        self.directory = directory
+        self.manifest = manifest
+        self.keyspace = manifest.keyspace
+        self.partition = manifest.partition
+        self.state = PartitionState(head, self.get)
+        self.visible = _copy(head)
+        """The head that readers go by: a value that is replaced, never changed."""
+        self.committed_offset = head.offset
+        self.broken: StoreError | None = None
+        """Set when damage was met: nothing here may be served any more."""
+        self._rocks = rocks
+        self._active: dict[bytes, bytes] = {}
+        self._frozen: dict[bytes, bytes] = _EMPTY
+        self._frozen_offset = head.offset
+        self._folding = Lock()
+        self._committing = Lock()
+        self._folded_bytes = 0
+        self._lock: int | None = lock
+
+    @classmethod
+    def open(cls, data_dir: Path, *, keyspace: str, partition: int, topic_id: str, layout: str = "") -> PartitionStore:
+        """Opens or creates the store of a partition.
+
+        Raises `StoreLockedError`, `StoreNewerError`, `StoreCorruptError`, or `RebuildNeededError` where the store
+        stands for another topic, layout or fold: see `move_aside`. It never starts over by itself.
+        """
+        directory = partition_directory(data_dir, keyspace, partition)
+        wanted = Manifest(keyspace, partition, topic_id, layout)
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            lock = lock_directory(directory)
+        except OSError as error:
+            raise translate(error, str(directory)) from error
+        try:
+            manifest = _prepare(directory, wanted)
+            rocks = Rocks(directory / ROCKS_NAME)
+            try:
+                head = committed_head(rocks)
+                if layout and head.layout and head.layout != layout:
+                    check_manifest(replace(manifest, layout=head.layout), wanted, directory)
+                return cls(directory, manifest, rocks, head, lock)
+            except BaseException:
+                rocks.close()
+                raise
+        except OSError as error:
+            os.close(lock)
+            raise translate(error, str(directory)) from error
+        except BaseException:
+            os.close(lock)
+            raise
+
+    def get(self, key: bytes) -> bytes | None:
+        """The folded bytes of ``key``: the newest of memtable, the one being committed, RocksDB."""
+        value = self._active.get(key)
+        if value is None:
+            value = self._frozen.get(key)
+            if value is None:
+                try:
+                    return self._rocks.get(key)
+                except StoreError as error:
+                    self._note(error)
+                    raise
+        return value
+
+    def fold(self, records: Sequence[tuple[int, bytes | None]]) -> list[tuple[int, DeadLetter]]:
+        """Folds (offset, value) records and publishes the result; returns dead letters with their offsets.
+
+        Records below the head's offset were folded before and are passed over.
+        """
+        dead: list[tuple[int, DeadLetter]] = []
+        state = self.state
+        with self._folding:
+            head, put = state.head, self._active.update
+            lineages, voids = head.lineages, head.voids
+            try:
+                for after, entries, moved, voided, layout, letters, _ in fold_messages(state, records):
+                    put(entries)
+                    if voided:
+                        voids.update(voided)
+                    if layout:
+                        head.layout = layout
+                    lineages.update(moved)
+                    head.offset = after
+                    if letters:
+                        dead += [(after - 1, letter) for letter in letters]
+            finally:
+                self._folded_bytes += sum(len(value) for _, value in records if value is not None)
+                self.visible = _copy(head)
+        return dead
+
+    def apply(self, changes: Changes) -> None:
+        """Makes the changes of one message visible: entries first, then the head."""
+        with self._folding:
+            self._active.update(changes.entries)
+            self.state.apply(changes)
+            self.visible = _copy(self.state.head)
+
+    @property
+    def pending_rows(self) -> int:
+        """Entries folded and not yet durable."""
+        return len(self._active) + len(self._frozen)
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of messages folded since the last freeze, about the memtable's size."""
+        return self._folded_bytes
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether something folded is not durable."""
+        return self.state.head.offset != self.committed_offset
+
+    def commit(self) -> Commit | None:
+        """Makes what is folded now durable; None if it is already: `freeze` and `write` in one.
+
+        After an error nothing is lost and nothing is half done: the next commit tries again.
+        """
+        with self._committing:
+            done = self._write_frozen() if self._frozen else None
+            return self._write_frozen() if self.freeze() else done
+
+    def freeze(self) -> bool:
+        """Sets apart what is folded now, for `write`; False if there is nothing, or the last has yet to be written."""
+        with self._folding:
+            head = self.state.head
+            if self._frozen or head.offset == self.committed_offset:
+                return False
+            active = self._active
+            active.update(head_entries(head))
+            self._frozen_offset = head.offset
+            self._frozen = active
+            self._active = {}
+            self._folded_bytes = 0
+            return True
+
+    def write(self) -> Commit | None:
+        """Makes durable what `freeze` set apart; folding may go on meanwhile, in another thread."""
+        with self._committing:
+            return self._write_frozen() if self._frozen else None
+
+    def _write_frozen(self) -> Commit:
+        started = time.perf_counter()
+        frozen = self._frozen
+        scratch = self.directory / _SCRATCH_NAME
+        try:
+            size = self._rocks.ingest(frozen, scratch)
+        except StoreError as error:
+            self._note(error)
+            raise
+        self._frozen = _EMPTY
+        self.committed_offset = self._frozen_offset
+        self._keep_layout(self.visible.layout)
+        return Commit(self._frozen_offset, len(frozen), size, time.perf_counter() - started)
+
+    def _keep_layout(self, layout: str) -> None:
+        if layout and self.manifest.layout != layout:
+            try:
+                manifest = replace(self.manifest, layout=layout)
+                write_manifest(self.directory, manifest)
+            except OSError:
+                return  # the head holds it too; the next commit writes it again
+            self.manifest = manifest
+
+    def _note(self, error: StoreError) -> None:
+        if isinstance(error, StoreCorruptError) and self.broken is None:
+            self.broken = error
+
+    def checkpoint(self, path: Path) -> Manifest:
+        """Commits, and leaves a copy of exactly that state at ``path`` (must not exist), with a manifest of its own.
+
+        The copy is made of hard links where the file system is the same; it appears whole or not at all.
+        """
+        building = path.with_name(path.name + ".new")
+        try:
+            with self._committing:
+                if self._frozen:
+                    self._write_frozen()
+                if self.freeze():
+                    self._write_frozen()
+                if building.exists():  # a failed or killed one left it
+                    shutil.rmtree(building)
+                building.mkdir(parents=True)
+                self._rocks.checkpoint(building / ROCKS_NAME)
+                manifest = replace(self.manifest, offset=self.committed_offset)
+            write_manifest(building, manifest)
+            os.replace(building, path)
+            sync_directory(path.parent)
+        except OSError as error:
+            shutil.rmtree(building, ignore_errors=True)
+            raise translate(error, str(path)) from error
+        except StoreError:
+            shutil.rmtree(building, ignore_errors=True)
+            raise
+        return manifest
+
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        """The whole folded state in key order, head included, as of the moment of the call."""
+        with self._committing:
+            with self._folding:
+                newer = self._frozen | self._active
+                newer.update(head_entries(self.state.head))
+            return merge_items(self._rocks.scan(), newer)
+
+    def digest(self) -> tuple[str, int]:
+        """Digest of `items` and their number (`consumers.store.digest.digest_items`)."""
+        return digest_items(self.items())
+
+    def entries_about(self) -> int:
+        """How many entries there are, about (keys rewritten lately may count twice)."""
+        return self._rocks.property("rocksdb.estimate-num-keys") + self.pending_rows
+
+    def disk_bytes(self) -> int:
+        """Bytes on disk."""
+        return disk_bytes(self.directory)
+
+    def close(self, *, commit: bool = True) -> None:
+        """Commits (unless told not to, or broken) and closes. Safe to repeat."""
+        if self._lock is None:
+            return
+        try:
+            if commit and self.broken is None:
+                self.commit()
+        finally:
+            with self._committing:
+                try:
+                    self._rocks.close()
+                finally:
+                    if self._lock is not None:
+                        os.close(self._lock)
+                        self._lock = None
+
+
+def _copy(head: Head) -> Head:
+    return Head(head.offset, head.layout, dict(head.lineages), dict(head.voids))
+
+
+def _prepare(directory: Path, wanted: Manifest) -> Manifest:
+    """The manifest to go on with; of a new directory, ``wanted``."""
+    left, in_doubt = directory / _SCRATCH_NAME, directory / IN_DOUBT_NAME
+    if in_doubt.exists():
+        left.unlink(missing_ok=True)
+    elif left.exists():
+        os.replace(left, in_doubt)
+    found = read_manifest(directory)
+    if found is None:
+        if (directory / ROCKS_NAME / "CURRENT").exists():
+            raise StoreCorruptError(
+                f"{directory} holds a RocksDB but no manifest", hint="the store is moved aside and rebuilt"
+            )
+        write_manifest(directory, wanted)
+        return wanted
+    check_manifest(found, wanted, directory)
+    return found
+
+
+def lock_directory(directory: Path, what: str = "store") -> int:
+    """Takes a directory for this process until the handle is closed; raises `StoreLockedError`, ``OSError``."""
+    handle = os.open(directory / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        flock(handle, LOCK_EX | LOCK_NB)
+    except OSError as error:
+        os.close(handle)
+        raise StoreLockedError(f"{directory}: another process has this {what} open", hint=HINT_LOCKED) from error
+    return handle
+
+
+def move_aside(directory: Path, why: str) -> Path:
+    """Renames a store directory to ``<name>.<why>-<n>``, so that a new one can be built; returns where it is now."""
+    number = 1
+    try:
+        while (target := directory.with_name(f"{directory.name}.{why}-{number}")).exists():
+            number += 1
+        os.rename(directory, target)
+        sync_directory(directory.parent)
+    except OSError as error:
+        raise translate(error, str(directory)) from error
+    return target

@@ -1,0 +1,107 @@
+"""What is committed in a store directory: its head, its items, and a read-only view of the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from consumers.fold.state import FOLD_KEY, FOLD_VERSION, META, OFFSET_KEY, Head, is_head_key, read_head
+from consumers.store.digest import digest_items
+from consumers.store.errors import RebuildNeededError, StoreCorruptError, StoreError
+from consumers.store.manifest import read_manifest
+from consumers.store.rocks import Rocks
+
+ROCKS_NAME: Final = "db"
+_META_END: Final = b"\x01"
+
+
+class StoreView:
+    """A store directory or checkpoint, read-only: what is committed. A live store may be viewed beside its owner."""
+
+    def __init__(self, directory: Path) -> None:
+        """Raises `StoreError` if it is none, damaged or newer."""
+        manifest = read_manifest(directory)
+        if manifest is None:
+            raise StoreError(
+                f"{directory} is no store: it has no manifest.json", hint="name a store directory", code="no_store"
+            )
+        self.directory = directory
+        self.manifest = manifest
+        self._rocks = Rocks(directory / ROCKS_NAME, read_only=True)
+        try:
+            self.head = committed_head(self._rocks)
+            if self.head.offset < manifest.offset:
+                raise StoreCorruptError(
+                    f"{directory} ends at offset {self.head.offset}, its manifest says {manifest.offset}",
+                    hint="its last commits are lost: take another checkpoint, or rebuild",
+                )
+        except BaseException:
+            self._rocks.close()
+            raise
+
+    def get(self, key: bytes) -> bytes | None:
+        """The committed bytes of ``key``."""
+        return self._rocks.get(key)
+
+    def items(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """Committed state in key order."""
+        return self._rocks.scan(start, end)
+
+    def digest(self) -> tuple[str, int]:
+        """As `PartitionStore.digest`."""
+        return digest_items(self.items())
+
+    def close(self) -> None:
+        """Closes; safe to repeat."""
+        self._rocks.close()
+
+    def __enter__(self) -> StoreView:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+
+def committed_head(rocks: Rocks) -> Head:
+    """The head that RocksDB holds; an empty one if nothing was ever committed.
+
+    Raises `StoreCorruptError` if it is damaged, `RebuildNeededError` if another fold version wrote it.
+    """
+    try:
+        found = dict(rocks.scan(META, _META_END))
+        head = read_head(found.items())
+        fold = int(found.get(FOLD_KEY, b"0"))
+    except (ValueError, TypeError) as error:
+        raise StoreCorruptError(f"{rocks.path}: its head is damaged: {error}", hint="the store is rebuilt") from error
+    if not found:
+        if next(rocks.scan(_META_END), None) is not None:
+            raise StoreCorruptError(f"{rocks.path} holds entries but no head", hint="the store is rebuilt")
+        return head
+    if OFFSET_KEY not in found:
+        raise StoreCorruptError(f"{rocks.path} has no offset", hint="the store is rebuilt")
+    if fold != FOLD_VERSION:
+        raise RebuildNeededError(
+            f"{rocks.path} was folded by fold version {fold}; this is {FOLD_VERSION}",
+            hint="it is moved aside and folded again from the topic",
+            code="fold_changed",
+        )
+    return head
+
+
+def merge_items(committed: Iterable[tuple[bytes, bytes]], newer: dict[bytes, bytes]) -> Iterator[tuple[bytes, bytes]]:
+    """``committed`` pairs in key order with ``newer`` over them. ``newer`` holds the whole head."""
+    keys = iter(sorted(newer))
+    upcoming = next(keys, None)
+    for key, value in committed:
+        while upcoming is not None and upcoming < key:
+            yield upcoming, newer[upcoming]
+            upcoming = next(keys, None)
+        if upcoming == key:
+            yield key, newer[key]
+            upcoming = next(keys, None)
+        elif not is_head_key(key):
+            yield key, value
+    while upcoming is not None:
+        yield upcoming, newer[upcoming]
+        upcoming = next(keys, None)

@@ -1,0 +1,144 @@
+"""The demo's catalog: transactions that open, allocate, write, commit, abort, rename; readers with write-id lists."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import structlog
+
+from lab.demo.stack import CATALOG, CATALOG_DATABASE, Stack
+from lab.workload.catalog import CatalogError, WorkloadCatalog
+from lab.workload.judge import Verdict, judge
+from lab.workload.traffic import Traffic
+from serving.client.client import ClientError, FreshetClient, Session
+from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError
+
+log = structlog.get_logger(__name__)
+
+SHARD = f"{CATALOG}/0"
+READERS, READER_PAUSE_S = 2, 0.03
+TRUTH_AWAY_S = 60.0
+TABLES, STEPS_PER_S, WORKERS = 8, 12.0, 2
+
+
+def connection_settings(stack: Stack) -> ConnectionSettings:
+    """The demo's MariaDB, as the catalog wants it named."""
+    address = stack.mariadb.address
+    return ConnectionSettings(address.host, address.port, address.user, address.password)
+
+
+class CatalogSide:
+    """Traffic and readers of the catalog keyspace, and what was answered."""
+
+    def __init__(self, stack: Stack, seed: int, patient: bool = False) -> None:
+        """``patient``: traffic and readers connect again after an outage of the database."""
+        self.counts: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()
+        self.errors: list[str] = []
+        self._wrong: list[str] = []
+        self._stack, self._seed, self._patient = stack, seed, patient
+        self._settings = connection_settings(stack)
+        self._traffic = Traffic(
+            self._settings, CATALOG_DATABASE, seed=seed, tables=TABLES, rate=STEPS_PER_S, workers=WORKERS
+        )
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._threads = [
+            threading.Thread(target=self._read, args=(number,), name=f"catalog-reader-{number}", daemon=True)
+            for number in range(READERS)
+        ]
+
+    @staticmethod
+    def prepare(stack: Stack) -> None:
+        """A catalog with a few tables that exist before anything is published: they come by bootstrap."""
+        with WorkloadCatalog(connection_settings(stack), CATALOG_DATABASE) as catalog:
+            catalog.create_schema()
+            for number in range(3):
+                catalog.create_table(f"sales.before_{number}", "transactional", {"columns": ["a", "b"]})
+            catalog.create_table("ops.outside", "external", {"columns": ["line"]})
+
+    @property
+    def commits(self) -> int:
+        """Catalog transactions committed so far."""
+        return self._traffic.counts().done["commit"]
+
+    def start(self) -> None:
+        """Starts traffic and readers."""
+        self._traffic.start()
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Ends both; the transactions in hand are ended."""
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join(timeout=40)
+        self._traffic.stop()
+        if not self._patient:
+            self.errors += self._traffic.counts().errors
+
+    def wrong(self) -> list[str]:
+        """A line for each answer that missed a write inside its demand."""
+        return self._wrong
+
+    def _read(self, number: int) -> None:
+        rng = random.Random(f"{self._seed}/catalog/{number}")
+        try:
+            with (
+                FreshetClient(self._stack.url) as client,
+                WorkloadCatalog(self._settings, CATALOG_DATABASE) as catalog,
+            ):
+                session = client.session()
+                while not self._stopping.wait(rng.uniform(0, 2 * READER_PAUSE_S)):
+                    try:
+                        self._read_one(session, catalog, rng)
+                    except MariaDBError as error:
+                        if not self._patient:
+                            raise
+                        log.debug("the truth cannot be asked", error=str(error))
+        except (ClientError, MariaDBError) as error:
+            self.errors.append(f"catalog reader {number}: {error}")
+
+    def _read_one(self, session: Session, catalog: WorkloadCatalog, rng: random.Random) -> None:
+        """One read with the list that the truth gives now; judged at once. Raises `MariaDBError`."""
+        try:
+            name, table_id, kind = rng.choice(catalog.tables())
+            demanded = catalog.valid_write_ids(name) if kind == "transactional" else None
+            if demanded is not None and catalog.table_id(name) != table_id:
+                return
+        except (CatalogError, IndexError):
+            return
+        seen = session.vector.get(SHARD)
+        position = str(seen.position) if seen is not None else None
+        try:
+            db, _, short = name.partition(".")
+            wait_ms = rng.choice((0, 50, 300))
+            table = session.get_table(db, short, demanded, table_id, catalog=CATALOG, max_wait_ms=wait_ms)
+        except ClientError as error:
+            with self._lock:
+                self.refused[error.code] += 1
+            return
+        with self._lock:
+            self.counts[f"{table.served_from}/{table.freshness}"] += 1
+        if not table.found or table.table_id != table_id:
+            return
+        image = json.dumps(table.value).encode()
+        verdict = self._judged(lambda: judge(catalog, table_id, image, demanded, position))
+        if verdict.wrong:
+            self._wrong.append(f"{name}: {verdict.wrong} ({table.served_from}, {table.why})")
+
+    def _judged(self, ask: Callable[[], Verdict]) -> Verdict:
+        """The truth's verdict, also if it is away for a while: what it says of this answer doesn't change."""
+        deadline = time.monotonic() + TRUTH_AWAY_S
+        while True:
+            try:
+                return ask()
+            except MariaDBError:
+                if not self._patient or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)

@@ -1,0 +1,169 @@
+"""Readers that demand freshness, and remember every answer so that it can be judged.
+
+Three kinds on rows: sessions that follow their own writes through the client; readers that demand a place in history
+(a recent commit of somebody else); readers that demand nothing. The catalog has its own: `catalog_readers`.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pymysql
+import structlog
+
+from lab.demo.row_traffic import ACCOUNTS, LINES, ORDERS, RECONNECT_S, RowTraffic
+from lab.demo.stack import ROWS, Stack
+from lab.demo.truth import Answer, RowKey
+from serving.client.client import ClientError, FreshetClient, Row, Session
+from tokens import Position, Vector
+
+log = structlog.get_logger(__name__)
+
+SHARD = f"{ROWS}/0"
+
+
+class Readers:
+    """Reader threads on rows, and what they were answered."""
+
+    def __init__(self, stack: Stack, traffic: RowTraffic, keys: int, seed: int, patient: bool = False) -> None:
+        """``patient``: who writes and reads connects again after an outage of the database."""
+        self.answers: list[Answer] = []
+        self.counts: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()
+        self.errors: list[str] = []
+        self.unexplained = 0
+        self._stack, self._traffic, self._keys, self._seed = stack, traffic, keys, seed
+        self._patient = patient
+        self._stopping = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+
+    def start(self, followers: int, demanders: int, undemanding: int, pause_s: float) -> None:
+        """Starts that many threads of each kind, each with about ``pause_s`` between its reads."""
+        kinds = [self._follow] * followers + [self._demand] * demanders + [self._ask] * undemanding
+        for number, kind in enumerate(kinds):
+            thread = threading.Thread(
+                target=self._run, args=(kind, number, pause_s), name=f"reader-{number}", daemon=True
+            )
+            self._threads.append(thread)
+            thread.start()
+
+    def stop(self) -> None:
+        """Ends the readers after the read that each is in."""
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join(timeout=40)
+
+    def wrong(self) -> list[Answer]:
+        """Answers that no state of the row at or after the demand explains; call when the writers are done."""
+        return [answer for answer in self.answers if not self._traffic.history.allows(answer)]
+
+    def _run(self, kind: Callable[[random.Random, float], None], number: int, pause_s: float) -> None:
+        try:
+            kind(random.Random(f"{self._seed}/reader/{number}"), pause_s)
+        except (pymysql.Error, OSError, ClientError) as error:
+            self.errors.append(f"reader {number}: {type(error).__name__}: {error}")
+
+    def _key(self, rng: random.Random) -> RowKey:
+        table = rng.choice((ACCOUNTS, ACCOUNTS, ORDERS, LINES))
+        number = rng.randrange(self._keys)
+        return self._traffic.table(table), number * 10 + rng.randrange(4) if table == LINES else number
+
+    def _note(self, key: RowKey, demanded: int, row: Row) -> None:
+        version = row.value["version"] if row.found and row.value is not None else None
+        answer = Answer(key, demanded, version, row.freshness, row.served_from, row.why)
+        with self._lock:
+            self.answers.append(answer)
+            self.counts[f"{row.served_from}/{row.freshness}"] += 1
+            self.unexplained += not row.why
+
+    def _refuse(self, error: ClientError) -> None:
+        with self._lock:
+            self.refused[error.code] += 1
+
+    def _follow(self, rng: random.Random, pause_s: float) -> None:
+        """Writes a row, then reads it and others in one session: own writes, and never back in time."""
+        newest = 0
+        with FreshetClient(self._stack.url) as client:
+            session = client.session()
+            while True:
+                try:
+                    with self._stack.connect_as_writer(ROWS) as plain:
+                        connection: Any = session.wrap(plain, shard=SHARD)
+                        while not self._stopping.wait(rng.uniform(0, 2 * pause_s)):
+                            newest = self._write_and_read(session, connection, rng, newest)
+                except (pymysql.Error, OSError):
+                    if not self._patient:
+                        raise
+                if self._stopping.wait(RECONNECT_S):
+                    return
+                session = client.session(str(session.vector))  # a commit in doubt is nobody's demand
+
+    def _write_and_read(self, session: Session, connection: Any, rng: random.Random, newest: int) -> int:
+        """One write and two reads; the newest sequence that the session has seen."""
+        number = rng.randrange(self._keys)
+        wrote = self._traffic.transact(
+            connection,
+            rng,
+            lambda cursor, r, changed: self._traffic.put_account(cursor, r, changed, number),
+        )
+        newest = max(newest, wrote)
+        for key in [(self._traffic.table(ACCOUNTS), number), self._key(rng)]:
+            try:
+                row = session.get_row(ROWS, key[0], key[1], max_wait_ms=rng.choice((0, 20, 500)))
+            except ClientError as error:
+                self._refuse(error)
+                continue
+            demanded = newest
+            newest = max(newest, _sequence(session.vector))
+            self._note(key, demanded, row)
+        return newest
+
+    def _demand(self, rng: random.Random, pause_s: float) -> None:
+        """Demands what another transaction has committed, in a session of its own each time."""
+        with FreshetClient(self._stack.url) as client:
+            epoch = 0
+            while not self._stopping.wait(rng.uniform(0, 2 * pause_s)):
+                recent = list(self._traffic.recent)
+                if not recent:
+                    continue
+                demanded = recent[-1] if rng.random() < 0.5 else rng.choice(recent)
+                session = client.session()
+                position = f"MariaDB/0-1-{demanded}"
+                if epoch:
+                    session.adopt(str(Vector({SHARD: (epoch, Position.parse(position))})))
+                else:
+                    session.observe(SHARD, position)
+                key = self._key(rng)
+                try:
+                    row = session.get_row(ROWS, key[0], key[1], max_wait_ms=rng.choice((0, 0, 50, 500)))
+                except ClientError as error:
+                    self._refuse(error)
+                    continue
+                known = session.vector.get(SHARD)
+                epoch = known.epoch if known is not None else 0
+                self._note(key, demanded, row)
+
+    def _ask(self, rng: random.Random, pause_s: float) -> None:
+        """Demands nothing: any state that the row ever had is right, but never called fresh."""
+        with FreshetClient(self._stack.url) as client:
+            while not self._stopping.wait(rng.uniform(0, 2 * pause_s)):
+                key = self._key(rng)
+                try:
+                    row = client.get_row(ROWS, key[0], key[1])
+                except ClientError as error:
+                    self._refuse(error)
+                    continue
+                self._note(key, 0, row)
+                if row.freshness == "fresh":
+                    self.errors.append(f"{key}: an answer to no demand was called fresh")
+
+
+def _sequence(vector: Vector) -> int:
+    """The newest sequence of domain 0 in the session's vector."""
+    known = vector.get(SHARD)
+    return int(str(known.position).rsplit("-", 1)[1]) if known is not None else 0

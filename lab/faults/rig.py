@@ -1,0 +1,125 @@
+"""The deployment that faults are injected into: the demo's, with a proxy between any two of its processes.
+
+Each of our processes reaches Kafka through a listener of its own, which advertises the process's proxy: else a client
+would learn the broker's real address and go around it. The owner announces its proxy. Stores lie on a small disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pymysql
+import tomli_w
+
+from freshet.local.kafka import KafkaServer
+from freshet.local.mariadb import MariaDBServer
+from freshet.local.process import free_ports
+from lab.demo.stack import CATALOG, ROWS, Stack
+from lab.faults.network import Network
+from lab.faults.wall_clock import WallClocks
+
+COMMIT_INTERVAL_MS: Final = 150
+"""Shorter than by default: kills are to hit commits."""
+BINLOG_BYTES: Final = 4 << 20
+"""Small files: the source is to meet their ends."""
+USERS_OF_MARIADB: Final = ("source-rows", "source-catalog", "serve")
+FROM_WRITERS: Final = "writers>mariadb"
+CONSUMERS: Final = {"consume": "serve>owner", "consume-2": "serve>owner-2"}
+"""Each consuming process, and the link by which others reach it."""
+
+
+def link_name(role: str, server: str) -> str:
+    """The name of the link from one of our processes to ``server``: kafka or mariadb."""
+    return f"{role}>{server}"
+
+
+class FaultyStack(Stack):
+    """A `Stack` whose network is ``network``'s links; ``stores`` is where the stores are."""
+
+    def __init__(
+        self,
+        directory: Path,
+        network: Network,
+        stores: Path,
+        *,
+        consumers: int = 1,
+        clocks: WallClocks | None = None,
+        overrides: Mapping[str, object] | None = None,
+    ) -> None:
+        """``consumers``: 1 or 2, which share the partitions as one group. ``clocks``: None where none is to step."""
+        super().__init__(directory, overrides=overrides)
+        self.stores = stores
+        self.clocks = clocks
+        self._pids: list[int] = []
+        self.network = network
+        self._owner_ports = dict(zip(list(CONSUMERS)[:consumers], free_ports(consumers), strict=True))
+        listeners: dict[str, tuple[int, int]] = {}
+        for role, port in zip(self.commands(), free_ports(len(self.commands())), strict=True):
+            link = network.link(link_name(role, "kafka"), ("127.0.0.1", port))
+            listeners[role.upper().replace("-", "_")] = (port, link.port)
+        for role in USERS_OF_MARIADB:
+            network.link(link_name(role, "mariadb"), ("127.0.0.1", 0))  # its port is known when it runs
+        network.link(FROM_WRITERS, ("127.0.0.1", 0))
+        for role, owner_port in self._owner_ports.items():
+            network.link(CONSUMERS[role], ("127.0.0.1", owner_port))
+        self.kafka = KafkaServer(directory / "kafka", listeners=listeners)
+        self.mariadb = MariaDBServer(directory / "mariadb", options={"max-binlog-size": str(BINLOG_BYTES)})
+
+    def start(self, prepare: Callable[[], None] | None = None) -> None:
+        """As `Stack.start`; then the links to MariaDB know its port."""
+        self._stop.callback(self._forget_clocks)
+        super().start(prepare)
+        for name, link in self.network.links.items():
+            if name.endswith(">mariadb"):
+                link.upstream = (self.mariadb.host, self.mariadb.port)
+
+    def connect_as_writer(self, database: str) -> pymysql.connections.Connection[pymysql.cursors.Cursor]:
+        """A connection to MariaDB over the writers' link: a commit's answer may be lost on it."""
+        through = replace(self.mariadb.address, port=self.network.links[FROM_WRITERS].port)
+        made: pymysql.connections.Connection[pymysql.cursors.Cursor]
+        made = through.connect(database=database, autocommit=False, charset="utf8mb4", connect_timeout=5)
+        return made
+
+    def commands(self) -> dict[str, list[str]]:
+        """As `Stack.commands`, with the second consumer where there is one."""
+        return super().commands() | {role: ["consume"] for role in self._owner_ports}
+
+    def environment_of(self, role: str) -> dict[str, str]:
+        """Where clocks may step: a clock of its own."""
+        return {} if self.clocks is None else self.clocks.environment(role)
+
+    def start_role(self, name: str) -> None:
+        """As `Stack.start_role`."""
+        super().start_role(name)
+        process = self.roles[name].process
+        if process is not None:
+            self._pids.append(process.pid)
+
+    def _forget_clocks(self) -> None:
+        if self.clocks is not None:
+            for pid in self._pids:
+                self.clocks.forget(pid)
+
+    def config_of(self, role: str) -> Path:
+        """Settings as ``role`` has them: every server is one of its links."""
+        links = self.network.links
+        settings: dict[str, Any] = self.settings()
+        settings["kafka"] = {"bootstrap": links[link_name(role, "kafka")].address}
+        if role in self._owner_ports:
+            settings["data_dir"] = str(self.stores / role)
+            settings["consumer"] = {
+                "owner_port": self._owner_ports[role],
+                "owner_announced": links[CONSUMERS[role]].address,
+                "commit_interval_ms": COMMIT_INTERVAL_MS,
+            }
+        if role in USERS_OF_MARIADB:
+            link = links[link_name(role, "mariadb")]
+            for keyspace in (ROWS, CATALOG):
+                settings["keyspaces"][keyspace]["source"]["port"] = link.port
+        path = self.directory / f"{role}.toml"
+        path.touch(mode=0o600)
+        path.write_text(tomli_w.dumps(settings))
+        return path

@@ -1,0 +1,159 @@
+"""Many histories, over several processes; mutations, each until it is caught; and what to show of a failure."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+from lab.simulation.engine import Failure, History, Report, run_many, run_one
+from lab.simulation.mutations import Mutation, MutationError, all_mutations
+from lab.simulation.shrink import shrink
+from lab.simulation.worlds import all_worlds
+
+SLICE: Final = 500
+"""Histories that a process takes at a time."""
+BROKEN: Final = ("NameError", "UnboundLocalError", "SyntaxError")
+"""What a planted bug raises that is itself wrong: that is no catch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shrunk:
+    """A failure as a person wants to see it."""
+
+    failure: Failure
+    ops: History
+    story: list[str]
+
+    @property
+    def text(self) -> str:
+        """Seed, rule, the shortest history found, one line an op in words."""
+        failure = self.failure
+        lines = [f"{failure.violation.rule}: {failure.violation.what}"]
+        lines += [f"  {number:2}. {line}" for number, line in enumerate(self.story, 1)]
+        again = f"freshet simulate --world {failure.world} --seed {failure.seed} --first {failure.number} --histories 1"
+        return "\n".join([*lines, f"  ops: {self.ops}", f"  again: {again}"])
+
+
+def shrunk(failure: Failure, planted: Mutation | None = None) -> Shrunk:
+    """The failure with as few ops as can be found."""
+    world = all_worlds()[failure.world]
+    rule = failure.violation.rule
+
+    def fails(ops: History) -> bool:
+        found = run_one(world, ops).violations
+        return bool(found) and found[0].rule == rule
+
+    def work() -> Shrunk:
+        ops = shrink(failure.ops, fails)
+        outcome = run_one(world, ops, trace=True)
+        violation = outcome.violations[0] if outcome.violations else failure.violation
+        story = outcome.trace or [str(op) for op in ops]
+        return Shrunk(Failure(failure.world, failure.seed, failure.number, failure.ops, violation), ops, story)
+
+    if planted is None:
+        return work()
+    with planted.planted():
+        return work()
+
+
+def simulate(
+    world: str,
+    seed: int,
+    histories: int,
+    *,
+    first: int = 0,
+    jobs: int = 1,
+    shown: Callable[[Report], None] = lambda _: None,
+) -> Report:
+    """Runs ``histories`` of a world from number ``first`` on; ``shown`` sees the sum after each slice."""
+    total = Report(world, seed)
+    for part in _slices(world, seed, first, histories, jobs):
+        total.add(part)
+        shown(total)
+        if total.failure is not None:
+            break
+    return total
+
+
+def _slices(world: str, seed: int, first: int, histories: int, jobs: int) -> Iterator[Report]:
+    starts = range(first, first + histories, SLICE)
+    parts = [(world, seed, start, min(start + SLICE, first + histories)) for start in starts]
+    if jobs <= 1:
+        for part in parts:
+            yield _run_slice(part)
+        return
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        try:
+            yield from pool.map(_run_slice, parts)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _run_slice(part: tuple[str, int, int, int]) -> Report:
+    world, seed, start, end = part
+    return run_many(all_worlds()[world], seed, range(start, end))
+
+
+@dataclass(frozen=True, slots=True)
+class Caught:
+    """What became of a mutation. ``rule`` "": it survived."""
+
+    mutation: Mutation
+    rule: str
+    histories: int
+    seconds: float
+    failure: Failure | None
+
+
+def hunt(mutation: Mutation, seed: int, histories: int) -> Caught:
+    """Runs the mutation's world with the bug in it until it is caught. Raises `MutationError`."""
+    report = run_many(all_worlds()[mutation.world], seed, range(histories), during=mutation.planted())
+    failure = report.failure
+    if failure is not None and failure.violation.what.startswith(BROKEN):
+        raise MutationError(f"mutation {mutation.name} is itself broken: {failure.violation.what}")
+    rule = failure.violation.rule if failure is not None else ""
+    return Caught(mutation, rule, report.histories, report.seconds, failure)
+
+
+def hunts(mutations: list[Mutation], seed: int, histories: int, jobs: int = 1) -> Iterator[Caught]:
+    """Each mutation's hunt, in order."""
+    parts = [(mutation.name, seed, histories) for mutation in mutations]
+    if jobs <= 1:
+        yield from map(_hunt_named, parts)
+        return
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield from pool.map(_hunt_named, parts)
+
+
+def _hunt_named(part: tuple[str, int, int]) -> Caught:
+    name, seed, histories = part
+    return hunt(named(name)[0], seed, histories)
+
+
+def named(name: str) -> list[Mutation]:
+    """The mutation of that name, or ``all``. Raises `MutationError` ``unknown_mutation``."""
+    mutations = all_mutations()
+    found = mutations if name == "all" else [each for each in mutations if each.name == name]
+    if not found:
+        names = ", ".join(each.name for each in mutations)
+        raise MutationError(
+            f"there is no mutation {name}", hint=f"mutations are: all, {names}", code="unknown_mutation"
+        )
+    return found
+
+
+def as_json(report: Report) -> dict[str, Any]:
+    """A report for a program."""
+    world = all_worlds()[report.world]
+    return {
+        "world": report.world,
+        "seed": report.seed,
+        "histories": report.histories,
+        "seconds": round(report.seconds, 3),
+        "answers": dict(sorted(report.answers.items())),
+        "met": [{"fault": fault, "state": state, "times": n} for (fault, state), n in sorted(report.met.items())],
+        "never_met": [{"fault": fault, "state": state} for fault, state in report.empty(world)],
+    }

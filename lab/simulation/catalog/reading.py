@@ -1,0 +1,274 @@
+"""Ops of the world of catalog tables: readers with lists, fills, and what an answer must be."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Final, cast
+
+from consumers.owner import answering
+from consumers.owner.partitions import Partition
+from consumers.owner.protocol import FillTable, Table
+from consumers.owner.tables import MissingWriteIds
+from lab.simulation.catalog.publishing import SHARD
+from lab.simulation.catalog.source import NAMES, OPEN, Metastore
+from lab.simulation.catalog.standing import Lists, Reader, Standing
+from lab.simulation.rows.owning import OwnedPartition, Racing
+from lab.workload.catalog import position_of
+from lab.workload.log import event_id_of
+from serving.errors import ReadError
+from serving.http.query import ReadDemand, TableWanted
+from serving.reads.proof import Proof, history_lost
+from serving.reads.rows import advanced
+from serving.reads.tables import judge_table
+from serving.sources.source import SourceTable
+from tokens import Position, ValidWriteIdList, Vector
+
+STALE: Final = "no stale answer"
+LIST: Final = "the list is covered"
+MONOTONIC: Final = "monotonic reads"
+UNCOMMITTED: Final = "nothing uncommitted"
+NOTHING_LOST: Final = "nothing lost, nothing twice"
+RECOVERS: Final = "recovers by itself"
+SAME_STATE: Final = "same history, same state"
+EXPLAINS: Final = "explanation true"
+Image = bytes | None
+
+
+def _racing(owned: OwnedPartition, count: int) -> Partition:
+    """The partition, or one that folds ``count`` messages between the first look at it and the second or third."""
+    if not count:
+        return owned.partition
+
+    def fold() -> None:
+        owned.fold(count)
+
+    racing = SimpleNamespace(store=Racing(owned.store, fold, 2 + count % 2), overlay=owned.overlay, number=owned.number)
+    return cast("Partition", racing)
+
+
+class ReadingOps(Standing):
+    """Readers and what they are told."""
+
+    # --- reads ---
+
+    def op_list(self, reader: int, name: int, own: int) -> None:
+        """Fetches id and list; with ``own`` 2 as a reader in one of the open transactions."""
+        table, opened = self.store.tables.get(NAMES[name]), self.store.open_txns()
+        if table is None:
+            return
+        mine = opened[-1] if own == 2 and opened else 0
+        text = self.store.list_of(table, mine) if table.kind == "transactional" else ""
+        self.readers[reader].lists = Lists(table.name, table.table_id, text, mine)
+        self.say(f"reader {reader} (in transaction {mine}) fetches {text or 'no list'} of id {table.table_id}")
+
+    def op_read(self, reader: int, owner: int, mode: int) -> None:
+        """``mode`` 0, 1: at once; 2: the fill comes late; 3: with a list fetched now; 4: without the table's id;
+        5: what the owner cannot prove is read from the replica."""
+        session, self.last_owner = self.readers[reader], owner
+        if mode == 3 and session.lists is not None:
+            self.op_list(reader, NAMES.index(session.lists.name), 0)
+        if session.lists is not None:
+            if mode == 5 and self.replica.end < self.store.end:
+                self.met("lagging replica")
+            store = self.replica if mode == 5 else self.store
+            self._read(session, session.lists, owner, late=mode == 2, identified=mode != 4, store=store)
+
+    def op_race(self, reader: int, owner: int, count: int) -> None:
+        """The owner folds on while it answers."""
+        session, self.last_owner = self.readers[reader], owner
+        if session.lists is not None:
+            self.met("read within a fold")
+            self.say(f"owner {owner} folds {count + 1} messages while it answers:")
+            self._read(session, session.lists, owner, late=False, racing=count + 1)
+
+    def op_fill(self, number: int) -> None:
+        if self.fills:
+            self.met("late fill")
+            self._deliver(*self.fills.pop(number % len(self.fills)))
+
+    def _find(self, owner: int, lists: Lists) -> OwnedPartition | None:
+        """The partition that holds the table, by what any partition says of its name."""
+        owned = self.owners[owner]
+        table_id, number = answering.find_table([each.partition for each in owned], lists.name, lists.table_id)
+        return owned[number] if table_id else None
+
+    def _read(
+        self,
+        session: Reader,
+        lists: Lists,
+        owner: int,
+        *,
+        late: bool,
+        identified: bool = True,
+        store: Metastore | None = None,
+        racing: int = 0,
+    ) -> bool:
+        """One read; whether the cache could answer it. ``store``: what answers where it can't."""
+        demand = ReadDemand(session.vector, True, 0)
+        table_id = lists.table_id if identified else 0
+        owned = self._find(owner, lists)
+        found: Table | None = None
+        token = str(session.vector)
+        if owned is not None:
+            request = answering.demand_of(token, lists.write_ids, table_id)
+            bound = table_id or answering.bound_id(owned.partition, lists.name)
+            if self.topic.layout.table_partition(bound) != owned.number:
+                return False
+            try:
+                found = answering.answer_table(_racing(owned, racing), lists.name, bound, request)
+            except MissingWriteIds:
+                self.outcome.answers["400 missing_write_ids"] += 1
+                if identified and lists.write_ids:
+                    self.complain(EXPLAINS, f"400 for {lists}, which has list and id")
+                return False
+            self.epochs.learn(found.shard, found.epoch)
+            if found.code == "history_lost":
+                self._lost(session, history_lost(session.vector, found.shard, found.epoch, found.watermark, found.why))
+                return False
+        if not identified and found is not None and found.served:
+            kind = self.store.by_id[found.table_id].kind
+            if kind == "transactional":
+                self.complain(EXPLAINS, f"a transactional table was answered without its id: {found.why}")
+            lists = Lists(lists.name, found.table_id, "", 0)  # it may be another one that has the name now
+        if found is not None and found.served:
+            served = "fill" if found.filled else "cache"
+            self._judge(session, lists, found.image, served, found.freshness, found.why, found.hi)
+            session.vector = Vector.parse(advanced(token, found.shard, found.epoch, found.hi))
+            return True
+        self._through(session, lists, owned, found, demand, store or self.store, late=late)
+        return False
+
+    def _lost(self, session: Reader, error: ReadError) -> None:
+        """409: the session goes on with the token that it is told, and has seen nothing of the new epoch."""
+        self.outcome.answers["409 history_lost"] += 1
+        self.say(f"reader {session.number} is told that history was lost: {error}")
+        before, session.vector = session.vector.get(SHARD), Vector.parse(error.token or "")
+        after = session.vector.get(SHARD)
+        if before is None or (after is not None and after.epoch <= before.epoch):
+            self.complain(EXPLAINS, f"409 history_lost for {before}, told to go on with {after}")
+        session.seen.clear()
+
+    def _through(
+        self,
+        session: Reader,
+        lists: Lists,
+        owned: OwnedPartition | None,
+        found: Table | None,
+        demand: ReadDemand,
+        store: Metastore,
+        *,
+        late: bool,
+    ) -> None:
+        landed = self._landed(store, lists.name, None)
+        write_ids = ValidWriteIdList.parse(lists.write_ids) if lists.write_ids else None
+        wanted = TableWanted("hive", "d", lists.name[2:], write_ids, lists.table_id)
+        if SHARD not in self.epochs.known:  # as `serving.reads.spaces.learn_epochs`
+            for each in self.owners[self.last_owner]:
+                for name, component in answering.watermarks(each.partition).items():
+                    self.epochs.learn(name, component.epoch)
+        proof = Proof(demand, SHARD, self.epochs.known.get(SHARD))
+        why = found.why if found is not None else "no owner knows the name"
+        self.say(f"reader {session.number} asks owner for {lists.name}: not servable, {why}")
+        try:
+            verdict = judge_table(proof, wanted, landed)
+            if (
+                landed.image is not None
+                and found is not None
+                and found.table_id == landed.table_id
+                and owned is not None
+            ):
+                at = str(landed.position)
+                self.fills.append(
+                    (
+                        owned,
+                        FillTable(
+                            0, "d", owned.number, landed.table_id, lists.name, landed.kind, landed.image,
+                            landed.write_ids, at, at, found.stamp,
+                        ),
+                    )
+                )  # fmt: skip
+                if not late:
+                    self._deliver(*self.fills.pop())
+            if not verdict.proved and write_ids is not None:
+                # Only the primary knows whose an open id is (docs/consistency.md).
+                landed = self._landed(self.store, lists.name, write_ids)
+                verdict = judge_table(proof, wanted, landed)
+        except ReadError as error:
+            self.outcome.answers[f"{error.status} {error.code}"] += 1
+            return
+        if verdict.lost:
+            at = str(landed.position)
+            self._lost(session, history_lost(session.vector, SHARD, proof.epoch or 0, at, verdict.why))
+            return
+        if not verdict.proved:
+            self.outcome.answers["not proved"] += 1
+            return
+        if landed.image is not None:
+            self._judge(session, lists, landed.image, "source", verdict.freshness, verdict.why, str(landed.position))
+        if proof.epoch is not None:
+            session.vector = Vector.parse(advanced(str(demand.vector), SHARD, proof.epoch, str(landed.position)))
+
+    def _landed(self, store: Metastore, name: str, wanted: ValidWriteIdList | None) -> SourceTable:
+        """As `WorkloadCatalog.read_table`."""
+        position = Position.parse(position_of(store.end))
+        table = store.tables.get(name)
+        if table is None:
+            return SourceTable(0, "", None, "", position)
+        own = 0
+        if wanted is not None:
+            writers = sorted((w, txn) for w, txn in table.write_ids.items() if store.txns[txn] == OPEN)
+            own = next((txn for w, txn in writers if wanted.is_valid(w)), 0)
+        mine = table.staged is not None and table.staged[0] == own
+        image = table.staged[1] if mine and table.staged is not None else table.image
+        text = store.list_of(table, own) if table.kind == "transactional" else ""
+        return SourceTable(table.table_id, table.kind, image, text, position)
+
+    def _deliver(self, owned: OwnedPartition, fill: FillTable) -> tuple[bool, str]:
+        accepted, why = answering.fill_table(owned.partition, fill)
+        self.outcome.answers[f"fill {'accepted' if accepted else 'refused'}"] += 1
+        self.say(f"  a fill of {fill.name} (id {fill.table_id}) read at {fill.lo} comes to its owner: {why}")
+        return accepted, why
+
+    def _judge(
+        self, session: Reader, lists: Lists, image: Image, served: str, freshness: str, why: str, hi: str
+    ) -> None:
+        self.outcome.answers[f"{served}: {freshness}"] += 1
+        store, table_id = self.store, lists.table_id
+        what = f"reader {session.number} got {image!r} for {lists} from the {served} ({freshness}: {why})"
+        self.say(what)
+        if freshness == "eventual":
+            return
+        table = store.by_id[table_id]
+        if table.staged is not None and image == table.staged[1] and store.undoes:
+            if table.staged[0] != lists.own:
+                self.complain(UNCOMMITTED, f"{what}: written by transaction {table.staged[0]}, which is open")
+            return
+        listed = ValidWriteIdList.parse(lists.write_ids) if lists.write_ids else None
+        own = [
+            w for w, txn in table.write_ids.items() if txn == lists.own and listed is not None and listed.is_valid(w)
+        ]
+        if table.staged is not None and table.staged[0] == lists.own and own and image != table.staged[1]:
+            self.complain(LIST, f"{what}: its own write {own} is not in it")
+        writer = store.writer_of.get(image or b"", 0)
+        # A fill is what the metastore itself answers, until the write that it may hold is folded; ABORT undoes nothing.
+        known = store.history.written.get(image or b"", 0) > self.publisher.began
+        if not store.undoes and served == "cache" and known and store.txns.get(writer) == OPEN:
+            self.complain(UNCOMMITTED, f"{what}: its writer, transaction {writer}, is open")
+        writes = store.writes.get(table_id, [])
+        component = session.vector.get(SHARD)
+        demanded = {
+            STALE: event_id_of(str(component.position)) if component is not None else 0,
+            LIST: max((event for w, event in writes if listed is not None and listed.is_valid(w)), default=0),
+            MONOTONIC: session.seen.get(table_id, 0),
+        }
+        start = store.history.first_at(table_id, image, max(demanded.values()))
+        if start is None:
+            rule = next(
+                name for name, event in demanded.items() if store.history.first_at(table_id, image, event) is None
+            )
+            versions = ", ".join(f"{at}: {found!r}" for at, found in store.history.versions.get(table_id, []))
+            self.complain(rule, f"{what}; its versions are {versions}; wanted {demanded}")
+            return
+        if start > event_id_of(hi):
+            self.complain(EXPLAINS, f"{what}: it is of event {start}, and is said to hold nothing after {hi}")
+        session.seen[table_id] = max(session.seen.get(table_id, 0), start)

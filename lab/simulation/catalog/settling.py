@@ -1,0 +1,82 @@
+"""The end of a history of catalog tables: all is quiet, and the rules of the whole are checked."""
+
+from __future__ import annotations
+
+from consumers.fold.catalog_state import decode_table, table_key
+from consumers.owner.tables import why_unservable
+from lab.simulation.catalog.changing import Changing
+from lab.simulation.catalog.publishing import SHARD
+from lab.simulation.catalog.reading import NOTHING_LOST, RECOVERS, SAME_STATE, ReadingOps
+from lab.simulation.catalog.shaping import OWNERS
+from lab.simulation.catalog.standing import Lists, Reader
+from lab.simulation.rows.judging import refolded
+from lab.simulation.rows.publishing import Ending
+from lab.workload.catalog import position_of
+from tokens import Position, ValidWriteIdList, Vector
+
+
+class CatalogWorld(Changing, ReadingOps):
+    """One run of a history, and its end."""
+
+    def finish(self) -> None:
+        """Quiet: transactions end, all is published and folded; then the rules of the whole are checked."""
+        for txn in self.store.open_txns():
+            self.store.finish(txn, commit=False)
+        self.publisher.run(len(self.store.log), Ending.WELL, 0)
+        if self.damaged:
+            self.publisher.run(0, Ending.WELL, 0)  # the marker that voids wait for
+        owners = (self.last_owner,) if self.quick else range(OWNERS)
+        for owned in (each for owner in owners for each in self.owners[owner]):
+            owned.fold(owned.behind)
+        self.say("it is quiet: open transactions are aborted, everything is published and folded")
+        agreed = self.quick or self._same_state()
+        for table in self.store.tables.values():
+            filled = any(
+                table_key(table.table_id) in each.overlay._fills for owner in owners for each in self.owners[owner]
+            )
+            for owner in owners:
+                if owner == owners[0] or filled or not agreed:  # where the states are the same, so are the answers
+                    self._settled(owner, table.name)
+
+    def _same_state(self) -> bool:
+        """Owners and a fold from the start come to the same bytes; whether they do."""
+        agreed = True
+        for number in range(self.topic.layout.partitions):
+            states = [owner[number].state() for owner in self.owners]
+            expected = refolded(self.topic, number)
+            for owner, found in enumerate(states):
+                if found != expected:
+                    agreed = False
+                    self.complain(SAME_STATE, f"owner {owner}, partition {number} differs from a fold from the start")
+        return agreed
+
+    def _settled(self, owner: int, name: str) -> None:
+        table = self.store.tables[name]
+        text = self.store.list_of(table) if table.kind == "transactional" else ""
+        lists = Lists(name, table.table_id, text, 0)
+        owned = self._find(owner, lists)
+        value = owned.store.get(table_key(table.table_id)) if owned is not None else None
+        if value is None or owned is None:
+            if not self.damaged:
+                self.complain(NOTHING_LOST, f"{name} (id {table.table_id}) is not known to owner {owner}")
+            return
+        state = decode_table(value)
+        awaited = len(table.image) > self.publisher.limits.table_image_bytes_max
+        if (
+            not self.damaged
+            and not awaited
+            and (state.image != table.image or state.name != name or why_unservable(state))
+        ):
+            held = f"{state.name} {state.image!r} ({why_unservable(state)})"
+            self.complain(NOTHING_LOST, f"{name} is folded to {held}, it is {table.image!r}")
+        if table.kind == "transactional" and not self.store.cleaned and state.ids.known:
+            folded = state.ids.text(name)
+            claims = ValidWriteIdList.parse(text).covers(ValidWriteIdList.parse(folded)) if self.incomplete else False
+            if folded != text and not claims:
+                self.complain(NOTHING_LOST, f"the folded list is {folded}, the server's {text}")
+        session = Reader(9)
+        session.vector = Vector({SHARD: (self.publisher.epoch, Position.parse(position_of(self.store.end)))})
+        for _ in range(2):
+            if self._read(session, lists, owner, late=False) or self.incomplete:
+                return
+        self.complain(RECOVERS, f"{name} is not servable at owner {owner} after two reads when it is quiet")

@@ -1,0 +1,233 @@
+"""A model of a metastore: transactions, write ids, tables, names, a cleaner; its log and its truth.
+
+``undoes``: whether an ABORT undoes what was written. As in the workload source writes are then staged; where it does
+not, as in Hive, a write is there at once and stays.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+from lab.simulation.rows.truth import History
+from lab.workload.catalog import encode_image, position_of
+from lab.workload.events import LogRow
+from lab.workload.lists import server_list
+
+OPEN, COMMITTED, ABORTED = "open", "committed", "aborted"
+NAMES = ("d.t", "d.u")
+
+
+@lru_cache(maxsize=1_024)
+def _image_of(version: int) -> bytes:
+    return encode_image(version, {"long": "x"} if version % 3 == 0 else {})
+
+
+@dataclass(slots=True)
+class Table:
+    """A table as it is. ``staged``: (transaction, image) of an uncommitted write that its ABORT undoes."""
+
+    table_id: int
+    name: str
+    kind: str
+    image: bytes
+    next_write_id: int = 1
+    write_ids: dict[int, int] = field(default_factory=dict)
+    """Write id → transaction; the cleaner takes aborted ones out."""
+    staged: tuple[int, bytes] | None = None
+
+
+class Metastore:
+    """The truth. Its events count from 1; event 0 is the beginning."""
+
+    def __init__(self, *, undoes: bool) -> None:
+        self.undoes = undoes
+        self.log: list[LogRow] = []
+        self.tables: dict[str, Table] = {}
+        self.by_id: dict[int, Table] = {}
+        self.txns: dict[int, str] = {}
+        self.history = History(0, position_of(0))
+        """Slot: table id."""
+        self.writes: dict[int, list[tuple[int, int]]] = {}
+        """Table id → (write id, event since which its write is there for others)."""
+        self.writer_of: dict[bytes, int] = {}
+        """Image → the transaction that wrote it."""
+        self.cleaned = False
+        self.story: list[tuple[Any, ...]] = []
+        """Everything that happened but the cleaner's work."""
+        self._versions = 0
+
+    @property
+    def end(self) -> int:
+        """The last event."""
+        return len(self.log)
+
+    def as_it_is(self) -> Metastore:
+        """What a replica that has come so far shows from now on."""
+        seen = copy(self)
+        seen.log, seen.txns = self.log[:], dict(self.txns)
+        seen.by_id = {each: replace(table, write_ids=dict(table.write_ids)) for each, table in self.by_id.items()}
+        seen.tables = {name: seen.by_id[table.table_id] for name, table in self.tables.items()}
+        return seen
+
+    def _append(self, event_type: str, txn: int = 0, table_id: int = 0, image: bytes = b"", **fields: Any) -> int:
+        event = len(self.log) + 1
+        self.log.append(LogRow(event, 1_700_000_000 + event, event_type, txn, table_id, fields, image))
+        self.story.append((event_type, txn, table_id, image, *fields.values()))
+        position = position_of(event)
+        self.history.positions.append(position)
+        self.history.index_of[position] = event
+        return event
+
+    def _image(self) -> bytes:
+        self._versions += 1
+        return _image_of(self._versions)
+
+    def open_txns(self) -> list[int]:
+        """Open transactions."""
+        return [txn for txn, state in self.txns.items() if state == OPEN]
+
+    def open(self) -> int:
+        """A new transaction."""
+        txn = len(self.txns) + 1
+        self.txns[txn] = OPEN
+        self._append("OPEN", txn)
+        return txn
+
+    def create(self, name: str, kind: str) -> bool:
+        """A new table, if the name is free."""
+        if name in self.tables:
+            return False
+        table_id = len(self.by_id) + 1
+        table = Table(table_id, name, kind, self._image())
+        self.tables[name] = self.by_id[table_id] = table
+        event = self._append("CREATE", 0, table_id, table.image, name=name, kind=kind)
+        self.history.put(table_id, event, table.image)
+        return True
+
+    def allocate(self, txn: int, table: Table) -> int:
+        """The transaction's write id on the table."""
+        for write_id, holder in table.write_ids.items():
+            if holder == txn:
+                return write_id
+        write_id = table.next_write_id
+        table.next_write_id += 1
+        table.write_ids[write_id] = txn
+        self._append("ALLOC", txn, table.table_id, write_id=write_id)
+        return write_id
+
+    def write(self, txn: int, table: Table) -> bool:
+        """A new image, by ``txn`` (an external table: by nobody)."""
+        image = self._image()
+        fields: dict[str, Any] = {"name": table.name, "kind": table.kind}
+        if table.kind == "external":
+            table.image = image
+            event = self._append("WRITE", 0, table.table_id, image, **fields)
+            self.history.put(table.table_id, event, image)
+            return True
+        if self.undoes and table.staged is not None and table.staged[0] != txn:
+            return False
+        write_id = self.allocate(txn, table)
+        event = self._append("WRITE", txn, table.table_id, image, write_id=write_id, **fields)
+        self.writer_of[image] = txn
+        if self.undoes:
+            table.staged = (txn, image)
+        else:
+            table.image = image
+            self.history.put(table.table_id, event, image)
+            self.writes.setdefault(table.table_id, []).append((write_id, event))
+        return True
+
+    def finish(self, txn: int, *, commit: bool) -> None:
+        """COMMIT or ABORT."""
+        self.txns[txn] = COMMITTED if commit else ABORTED
+        event = self._append("COMMIT" if commit else "ABORT", txn)
+        for table in self.tables.values():
+            if table.staged is not None and table.staged[0] == txn:
+                if commit:
+                    table.image = table.staged[1]
+                    self.history.put(table.table_id, event, table.image)
+                    write_id = next(each for each, holder in table.write_ids.items() if holder == txn)
+                    self.writes.setdefault(table.table_id, []).append((write_id, event))
+                table.staged = None
+
+    def rename(self, table: Table, name: str) -> bool:
+        """Another name, if it is free."""
+        if name in self.tables:
+            return False
+        before = table.name
+        del self.tables[before]
+        table.name = name
+        self.tables[name] = table
+        self._append("RENAME", 0, table.table_id, name=name, kind=table.kind, previous=before)
+        return True
+
+    def drop(self, table: Table) -> None:
+        """The table is gone."""
+        del self.tables[table.name]
+        event = self._append("DROP", 0, table.table_id, name=table.name, kind=table.kind)
+        self.history.put(table.table_id, event, None)
+
+    def clean(self) -> bool:
+        """The cleaner forgets aborted ids: from then on they count as valid."""
+        found = False
+        for table in self.tables.values():
+            for write_id, txn in list(table.write_ids.items()):
+                if self.txns[txn] == ABORTED:
+                    del table.write_ids[write_id]
+                    self.cleaned = found = True
+        return found
+
+    def list_of(self, table: Table, own: int = 0) -> str:
+        """The table's list as the server builds it."""
+        opened = {txn for txn, state in self.txns.items() if state == OPEN}
+        aborted = {txn for txn, state in self.txns.items() if state == ABORTED}
+        pairs = list(table.write_ids.items())
+        return server_list(table.name, pairs, table.next_write_id, opened, aborted, len(self.txns), own)
+
+    def pairs_of(self, txn: int) -> list[tuple[int, int]]:
+        """(table id, write id) of a transaction."""
+        return [
+            (table.table_id, write_id)
+            for table in self.by_id.values()
+            for write_id, holder in table.write_ids.items()
+            if holder == txn
+        ]
+
+
+class Snapshot:
+    """What `lab.workload.events.bootstrap` reads of a `CatalogSnapshot`."""
+
+    def __init__(self, store: Metastore) -> None:
+        self._store = store
+
+    def position(self) -> tuple[str, int]:
+        """Position and time."""
+        return position_of(self._store.end), 1_700_000_000 + self._store.end
+
+    def rows(self, sql: str, *arguments: int) -> list[tuple[Any, ...]]:
+        """The rows of the queries that there are."""
+        store = self._store
+        tables = store.tables.values()
+        if sql.startswith("SELECT table_id, name, kind, image"):
+            return [(each.table_id, each.name, each.kind, each.image, each.next_write_id) for each in tables]
+        if sql.startswith("SELECT w.write_id, w.txn, t.state"):
+            return [(w, txn, store.txns[txn]) for w, txn in sorted(store.by_id[arguments[0]].write_ids.items())]
+        if sql.startswith("SELECT txn, write_id, image FROM catalog_staged"):
+            table = store.by_id[arguments[0]]
+            if table.staged is None:
+                return []
+            txn, image = table.staged
+            return [(txn, next(w for w, holder in table.write_ids.items() if holder == txn), image)]
+        if sql.startswith("SELECT t.txn, w.table_id"):
+            held = {txn: store.pairs_of(txn) for txn in store.open_txns()}
+            return [(txn, *pair) for txn, pairs in held.items() for pair in pairs] + [
+                (txn, None, None) for txn, pairs in held.items() if not pairs
+            ]
+        if sql.startswith("SELECT txn, table_id FROM catalog_staged"):
+            return [(each.staged[0], each.table_id) for each in tables if each.staged is not None]
+        if sql.startswith("SELECT name, table_id"):
+            return [(each.name, each.table_id) for each in tables]
+        raise ValueError(f"an unknown query: {sql}")

@@ -1,0 +1,100 @@
+"""How a run of the world of catalog tables stands, and the states that faults may meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Final, NamedTuple
+
+from consumers.owner.protocol import FillTable
+from lab.simulation.catalog.publishing import LIMITS, CatalogPublishing
+from lab.simulation.catalog.shaping import OWNERS, READERS
+from lab.simulation.catalog.source import OPEN, Metastore
+from lab.simulation.engine import Outcome, Told
+from lab.simulation.rows.owning import OwnedPartition
+from lab.simulation.rows.topic import Topic
+from serving.reads.spaces import Epochs
+from stream.wire.keys import Layout
+from tokens import Vector
+
+SHAPE: Final = 4
+"""Integers in the first op."""
+
+
+class Lists(NamedTuple):
+    """What a reader fetched at the beginning of its transaction: of one table, at one event."""
+
+    name: str
+    table_id: int
+    write_ids: str
+    own: int
+
+
+class Reader:
+    """A session. ``seen``: table id → the event whose state of it was truly seen."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.vector = Vector()
+        self.lists: Lists | None = None
+        self.seen: dict[int, int] = {}
+
+
+class Standing(Told):
+    """One run of a history: everything that there is."""
+
+    def __init__(self, shape: Sequence[int], outcome: Outcome, trace: bool) -> None:
+        """``shape``: three partitions?, does an ABORT leave what was written?, which limits, and `quick`?"""
+        super().__init__(outcome, trace)
+        partitions, undoes, limits, quick = shape
+        self.quick = bool(quick)
+        """At the end only one owner is looked at."""
+        self.store = Metastore(undoes=not undoes)
+        self.last_owner = 0
+        """Which owner did something last."""
+        self.topic = Topic(Layout(1 + 2 * (partitions % 2)))
+        self.topic.damageable = frozenset(
+            {"AllocWriteId", "TableImage", "CommitTxn", "AbortTxn", "WriteIdsReset", "NameBinding"}
+        )
+        self.publisher = CatalogPublishing(self.topic, self.store, LIMITS[limits % 3])
+        count = self.topic.layout.partitions
+        self.owners = [[OwnedPartition(self.topic, number) for number in range(count)] for _ in range(OWNERS)]
+        self.readers = [Reader(number) for number in range(READERS)]
+        self.fills: list[tuple[OwnedPartition, FillTable]] = []
+        self.damaged = False
+        self.incomplete = False
+        """A message of the log is lost: what it said of names and lists comes again with a new epoch only."""
+        self.replica = self.store.as_it_is()
+        self.epochs = Epochs()
+
+    def close(self) -> None:
+        """See `engine.Run.close`."""
+        for owned in chain.from_iterable(self.owners):
+            owned.close()
+
+    def met(self, fault: str) -> None:
+        """A fault strikes: in which states?"""
+        for state, holds in STATES.items():
+            if holds(self):
+                self.outcome.met[fault, state] += 1
+
+    def _done(self, what: str) -> None:
+        self.say(f"event {self.store.end}: {what}")
+
+
+STATES: Final[dict[str, Callable[[Standing], bool]]] = {
+    "a transaction open": lambda w: bool(w.store.open_txns()),
+    "a write uncommitted": lambda w: any(
+        row.event_type == "WRITE" and w.store.txns.get(row.txn) == OPEN for row in w.store.log
+    ),
+    "writes are undone by ABORT": lambda w: w.store.undoes,
+    "writes are not undone": lambda w: not w.store.undoes,
+    "a transaction partly out": lambda w: w.publisher.split,
+    "events not published": lambda w: w.publisher._next < w.store.end,
+    "owners behind": lambda w: any(each.behind for owner in w.owners for each in owner),
+    "owners apart": lambda w: any(a.offset != b.offset for a, b in zip(*w.owners, strict=True)),
+    "a later epoch": lambda w: w.publisher.epoch > 1,
+    "a list fetched": lambda w: any(reader.lists is not None for reader in w.readers),
+    "a list of an own transaction": lambda w: any(r.lists is not None and r.lists.own for r in w.readers),
+    "a fill under way": lambda w: bool(w.fills),
+}

@@ -1,0 +1,59 @@
+"""The world of catalog tables: its faults, its states, its ops by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Final
+
+from lab.simulation.catalog.reading import (
+    EXPLAINS,
+    LIST,
+    MONOTONIC,
+    NOTHING_LOST,
+    RECOVERS,
+    SAME_STATE,
+    STALE,
+    UNCOMMITTED,
+)
+from lab.simulation.catalog.settling import CatalogWorld
+from lab.simulation.catalog.shaping import random_history
+from lab.simulation.catalog.standing import SHAPE, STATES
+from lab.simulation.engine import History, Op, Outcome, ops_of, play, shape
+
+FAULTS: Final = (
+    "abort",
+    "rename",
+    "drop",
+    "aborted ids forgotten",
+    "lost ack",
+    "publisher crash",
+    "duplicates",
+    "garbage in the topic",
+    "damaged message",
+    "a new epoch",
+    "lagging replica",
+    "read within a fold",
+    "owner crash",
+    "late fill",
+)
+OPS: Final = ops_of(CatalogWorld)
+
+
+class Catalog:
+    """Catalog tables, from a metastore's log to readers with lists."""
+
+    name = "catalog"
+    rules: tuple[str, ...] = (
+        STALE, LIST, MONOTONIC, UNCOMMITTED, NOTHING_LOST, RECOVERS, SAME_STATE, EXPLAINS, "never raises",
+    )  # fmt: skip
+    faults: tuple[str, ...] = FAULTS
+    states: tuple[str, ...] = tuple(STATES)
+
+    def history(self, rng: Random) -> History:
+        """About 6 to 30 ops."""
+        return random_history(rng)
+
+    def run(self, ops: Sequence[Op], *, trace: bool = False) -> Outcome:
+        """Runs the ops, and then until it is quiet. Stops at the first violation."""
+        return play(CatalogWorld(shape(ops, SHAPE), Outcome(), trace), ops, OPS)

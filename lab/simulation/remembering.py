@@ -1,0 +1,201 @@
+"""Work that histories share: equal messages are decoded, checked and described once, and folded once into equal states.
+
+What is remembered is a function of what it is asked with alone, so a history comes out the same with and without it.
+Whoever changes the code under test (a planted bug) calls `forget`, before and after.
+"""
+
+from __future__ import annotations
+
+import marshal
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any, Final
+
+from consumers.fold import messages as fold
+from consumers.fold.state import Changes, Lineage, PartitionState, Void
+from consumers.owner import answering
+from consumers.store import store
+from stream.wire import batch, codec, records
+
+MESSAGES_MAX: Final = 32_768
+FOLDS_MAX: Final = 4_096
+KEPT_MAX: Final = 8_192
+NESTED: Final = frozenset({"RowFrame", "SourceState", "CommitTxn", "AbortTxn", "TableSchema"})
+"""Records with lists in them; the fields of the others are values."""
+PLAIN: Final = 2
+"""The version of `marshal` in which equal records of one kind are equal bytes."""
+
+
+class _Remembered(dict[str, Any]):
+    """A decoded message, what `codec.check` said of it, and its bytes when it is encoded again."""
+
+    refused: codec.CodecError | None = None
+    checked = False
+    encoded = b""
+
+
+@lru_cache(maxsize=MESSAGES_MAX)
+def decoded(value: bytes) -> tuple[str, _Remembered]:
+    """`codec.decode`; nobody may change the answer."""
+    name, record = codec.decode(value)
+    return name, _Remembered(record)
+
+
+def _check(name: str, record: _Remembered) -> None:
+    if not record.checked:
+        try:
+            codec.check(name, record)
+        except codec.CodecError as error:
+            record.refused = error
+        record.checked = True
+    if record.refused is not None:
+        raise record.refused.with_traceback(None)
+
+
+@lru_cache(maxsize=MESSAGES_MAX)
+def _encoded(name: str, written: bytes) -> bytes:
+    return codec.encode(name, marshal.loads(written))
+
+
+_flat: dict[tuple[Any, ...], bytes] = {}
+
+
+def _encode(name: str, record: Any) -> bytes:
+    if not isinstance(record, _Remembered):
+        if name in NESTED:
+            return _encoded(name, marshal.dumps(record, PLAIN))
+        key = (name, *record.values())
+        found = _flat.get(key)
+        if found is None:
+            if len(_flat) >= MESSAGES_MAX:
+                _flat.clear()
+            found = _flat[key] = codec.encode(name, record)
+        return found
+    if not record.encoded:
+        record.encoded = codec.encode(name, record)
+    return record.encoded
+
+
+Looked = tuple[tuple[bytes, bytes | None], ...]
+"""Keys that a fold looked up in the state before it, and what it found."""
+_folds: dict[tuple[Any, ...], tuple[Looked, list[Changes]]] = {}
+_real_fold_messages = fold.fold_messages
+
+
+def _fold_messages(state: PartitionState, messages: Sequence[tuple[int, bytes | None]]) -> Iterable[Changes]:
+    """`fold.fold_messages`: a function of the head, of the messages, and of what the fold looks up."""
+    if type(messages) is not list:
+        return _real_fold_messages(state, messages)
+    head = state.head
+    key = (head.offset, head.layout, *head.lineages.items(), None, *head.voids.items(), *messages)
+    known = _folds.get(key)
+    if known is not None:
+        looked, changes = known
+        for name, value in looked:
+            if state.lookup(name) != value:
+                break
+        else:
+            return changes
+    return _folding(state, messages, key)
+
+
+def _folding(
+    state: PartitionState, messages: Sequence[tuple[int, bytes | None]], key: tuple[Any, ...]
+) -> Iterator[Changes]:
+    looked: dict[bytes, bytes | None] = {}
+    written: set[bytes] = set()
+
+    def lookup(name: bytes) -> bytes | None:
+        value = state.lookup(name)
+        if name not in written:
+            looked[name] = value
+        return value
+
+    done = []
+    for changes in _real_fold_messages(PartitionState(state.head, lookup), messages):
+        written.update(changes.entries)
+        done.append(changes)
+        yield changes
+    if len(_folds) >= FOLDS_MAX:
+        _folds.clear()
+    _folds[key] = tuple(looked.items()), _together(done)
+
+
+def _together(done: list[Changes]) -> list[Changes]:
+    """The same in one step, unless there are dead letters, which belong to a message each."""
+    if len(done) < 2 or any(changes.dead for changes in done):
+        return done
+    entries: dict[bytes, bytes] = {}
+    lineages: dict[str, Lineage] = {}
+    voids: dict[tuple[str, str], Void] = {}
+    layout = ""
+    for changes in done:
+        entries.update(changes.entries)
+        lineages.update(changes.lineages)
+        voids.update(changes.voids)
+        layout = changes.layout or layout
+    messages = sum(changes.messages for changes in done)
+    return [Changes(done[-1].offset, entries, lineages, voids, layout, (), messages)]
+
+
+_demand_of = lru_cache(maxsize=1_024)(answering.demand_of)
+
+
+class Kept:
+    """What a model makes again and again of equal parts. ``on`` while there is remembering; empty otherwise."""
+
+    def __init__(self) -> None:
+        self.on = False
+        self._made: dict[Hashable, Any] = {}
+
+    def get(self, key: Hashable) -> Any:
+        """What was made of ``key``, or None; nobody may change it."""
+        return self._made.get(key) if self.on else None
+
+    def put(self, key: Hashable, made: object) -> None:
+        """Keeps it."""
+        if self.on:
+            if len(self._made) >= KEPT_MAX:
+                self._made.clear()
+            self._made[key] = made
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self._made.clear()
+
+
+kept: Final = Kept()
+
+
+def forget() -> None:
+    """The code under test is another one from now on."""
+    _folds.clear()
+    _demand_of.cache_clear()
+    kept.clear()
+
+
+@contextmanager
+def remembering() -> Iterator[None]:
+    """Publishers, the fold and the owners' answers use what is remembered."""
+    ours: dict[str, Any] = {
+        "decode": decoded,
+        "check": _check,
+        "encode": _encode,
+        "fold_messages": _fold_messages,
+        "demand_of": _demand_of,
+    }
+    patched = [(module.__dict__, {name: ours[name] for name in ours if name in vars(module)}) for module in _MODULES]
+    before = [(scope, {name: scope[name] for name in names}) for scope, names in patched]
+    for scope, names in patched:
+        scope.update(names)
+    kept.on = True
+    try:
+        yield
+    finally:
+        kept.on = False
+        for scope, names in before:
+            scope.update(names)
+
+
+_MODULES: Final = (fold, answering, batch, records, store)

@@ -1,0 +1,228 @@
+"""Fronts and sessions: a read in steps, by the real rules of `serving`, and what it takes away."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, Final, NamedTuple, cast
+
+from consumers.owner import answering
+from consumers.owner.partitions import Partition
+from consumers.owner.protocol import Fill, Row
+from lab.simulation.rows.owning import OwnedPartition
+from lab.simulation.rows.source import SLOTS, Snapshot
+from lab.simulation.rows.truth import Image
+from serving.client.client import Session as ClientSession
+from serving.client.wire import HistoryLost, Request
+from serving.errors import ReadError
+from serving.http.query import ReadDemand
+from serving.reads.proof import Proof, history_lost, judge
+from serving.reads.rowkey import RowKey
+from serving.reads.rows import advanced, may_answer, may_offer
+from serving.reads.spaces import Epochs
+from serving.sources.source import SourceRow
+from tokens import Position, Vector
+
+
+class Seen(NamedTuple):
+    """What a session has truly seen of a shard: everything up to a commit of a history."""
+
+    history: int
+    commit: int
+
+
+NOTHING_SEEN: Final = Vector()
+
+
+def _send(located: Callable[[], str], request: Request) -> tuple[int, bytes]:
+    """The front's answer to where the end of the log is: the only thing that a session asks by itself."""
+    del request
+    return 200, json.dumps({"token": located()}).encode()
+
+
+class Session:
+    """A reader: the real client session, and beside it what it really saw."""
+
+    def __init__(self, number: int, located: Callable[[], str], vector: Vector = NOTHING_SEEN) -> None:
+        self.number = number
+        self.client = ClientSession(partial(_send, located), vector)
+        self.seen: dict[str, Seen] = {}
+        self.unsure: set[str] = set()
+        """Shards that it wrote to: the epoch of a write is the one that others name."""
+        self.blurred: set[str] = set()
+        """Shards of which it saw something while nobody could know that the history had changed."""
+
+    def saw(self, shard: str, history: int, index: int) -> None:
+        """It saw, or wrote, commit ``index``."""
+        before = self.seen.get(shard)
+        if before is None or (history, index) > before:
+            self.seen[shard] = Seen(history, index)
+
+
+class Question(NamedTuple):
+    """A read that has got its owner's answer, and not its own yet."""
+
+    session: Session
+    slot: int
+    key: RowKey
+    demand: ReadDemand
+    owned: OwnedPartition
+    row: Row
+    proof: Proof
+    seen: Seen | None
+    """At the look-up."""
+    blurred: bool
+
+
+class Reading:
+    """A read on its way to the source. ``snapshot`` once it is taken.
+
+    A source whose snapshots name no position: ``lo`` was noted before it, ``hi`` after it. Else both are its own.
+    """
+
+    __slots__ = ("hi", "lo", "noted", "question", "snapshot")
+
+    def __init__(self, question: Question, noted: str = "") -> None:
+        self.question = question
+        self.noted = noted
+        """Where the source was when the question was asked."""
+        self.snapshot: Snapshot | None = None
+        self.lo = self.hi = ""
+
+
+class Given(NamedTuple):
+    """An answer as the session got it."""
+
+    question: Question
+    image: Image
+    served_from: str
+    freshness: str
+    why: str
+    shard: str
+    epoch: int | None
+    hi: str
+    history: int
+    """Of the source's snapshot; -1 if it is the cache's."""
+
+
+class Offer(NamedTuple):
+    """A fill on its way to the owner, and the history that it was read in."""
+
+    owned: OwnedPartition
+    request: Fill
+    history: int
+
+
+def ask(
+    session: Session,
+    slot: int,
+    *,
+    alias: bool,
+    owned: OwnedPartition,
+    epochs: Epochs,
+    shard: str,
+    given: bool,
+    store: Any = None,
+) -> Given | Question | HistoryLost:
+    """The owner's answer if it may be given, or what to go to the source with, or lost history."""
+    found = SLOTS[slot]
+    exact = not found.alias
+    key = RowKey(found.alias if alias and found.alias else found.key, found.values, exact)
+    token = session.client.token if given else ""
+    demand = ReadDemand(Vector.parse(token) if given else Vector(), given, 0)
+    partition = owned.partition
+    if store is not None:
+        partition = cast("Partition", SimpleNamespace(store=store, overlay=owned.overlay, number=owned.number))
+    row = answering.answer_row(partition, key.key, answering.demand_of(token if given else ""))
+    epochs.learn(row.shard, row.epoch)
+    if shard not in epochs.known:  # as `serving.reads.spaces.learn_epochs`
+        for name, component in answering.watermarks(owned.partition).items():
+            epochs.learn(name, component.epoch)
+    proof = Proof(demand, shard, epochs.known.get(shard))
+    question = Question(
+        session, slot, key, demand, owned, row, proof, session.seen.get(shard), shard in session.blurred
+    )
+    if row.code == "history_lost":
+        return _lost(history_lost(demand.vector, row.shard, row.epoch, row.watermark, row.why))
+    if may_answer(row, key):
+        if given:
+            session.client.adopt(advanced(token, row.shard, row.epoch, row.hi))
+        return Given(question, row.image, "cache", row.freshness, row.why, row.shard, row.epoch, row.hi, -1)
+    return question
+
+
+def _lost(error: ReadError) -> HistoryLost:
+    lost = HistoryLost(str(error), code=error.code)
+    lost.token = error.token or ""
+    return lost
+
+
+def source_row(reading: Reading) -> SourceRow:
+    """What the source's snapshot says, as the front sees it."""
+    question, snapshot = reading.question, reading.snapshot
+    assert snapshot is not None
+    key = SLOTS[question.slot].key if snapshot.image is not None else b""
+    at = position_of(snapshot)
+    lo = Position.parse(reading.lo) if reading.lo else at
+    hi = Position.parse(reading.hi) if reading.hi else at
+    return SourceRow(snapshot.image, key, lo, hi, snapshot.timestamp)
+
+
+def position_of(snapshot: Snapshot) -> Position:
+    """The position that a read of the source says it was made at."""
+    return Position.parse(snapshot.position)
+
+
+def answer(reading: Reading) -> Given | HistoryLost | None:
+    """The source's answer if it proves the demand; None: it does not."""
+    question, snapshot = reading.question, reading.snapshot
+    assert snapshot is not None
+    session, proof = question.session, question.proof
+    found = source_row(reading)
+    hi = str(found.hi)
+    verdict = judge(proof, found.position)
+    if verdict.lost:
+        at = str(found.position)
+        return _lost(history_lost(question.demand.vector, proof.shard, proof.epoch or 0, at, verdict.why))
+    if not verdict.proved:
+        return None
+    token = str(question.demand.vector) if question.demand.given else ""
+    if proof.epoch is not None:
+        token = advanced(token, proof.shard, proof.epoch, hi)
+        if question.demand.given:
+            session.client.adopt(token)
+    return Given(
+        question,
+        snapshot.image,
+        "source",
+        verdict.freshness,
+        verdict.why,
+        proof.shard,
+        proof.epoch,
+        hi,
+        snapshot.history,
+    )
+
+
+def offer(reading: Reading) -> Offer | None:
+    """The fill that the front offers to the owner, if it may."""
+    question, snapshot = reading.question, reading.snapshot
+    assert snapshot is not None
+    found = source_row(reading)
+    if not may_offer(question.row, question.proof.shard, question.key, found):
+        return None
+    number = question.owned.number
+    fill = Fill(
+        0,
+        "s",
+        number,
+        question.key.key,
+        found.image,
+        str(found.position),
+        str(found.hi),
+        found.timestamp,
+        question.row.stamp,
+    )
+    return Offer(question.owned, fill, snapshot.history)

@@ -1,0 +1,169 @@
+"""Ops of the world of rows: what happens at the source, in its publisher, and to the topic."""
+
+from __future__ import annotations
+
+from lab.simulation.rows.publishing import Ending
+from lab.simulation.rows.shaping import TABLES
+from lab.simulation.rows.source import CHILD, SLOTS, SLOTS_A_SHARD, Source
+from lab.simulation.rows.standing import Standing
+from lab.simulation.rows.topic import damaged
+
+
+class Changing(Standing):
+    """Sources, publishers, the topic."""
+
+    # --- the source ---
+
+    def op_txn(self, shard: int, seed: int, hidden: int) -> None:
+        source = self.sources[shard % len(self.sources)]
+        self._commit(source, seed, visible=hidden != 1)
+
+    def _commit(self, source: Source, seed: int, *, visible: bool, who: str = "somebody") -> int:
+        index, said = source.commit(seed, visible=visible)
+        for what in said:
+            if what.startswith(("deletes", "moves")) or "foreign key" in what:
+                self._void(source.shard, CHILD)
+        if not visible:
+            self.met("binlog ahead of the engine")
+        if self.tracing:
+            shown = "" if visible else ", and the engine does not show it yet"
+            self.say(f"{who} commits {source.gtids[index]} on {source.name}: {', '.join(said) or 'nothing'}{shown}")
+        return index
+
+    def op_write(self, session: int, shard: int, seed: int) -> None:
+        source, reader = self.sources[shard % len(self.sources)], self.sessions[session]
+        index = self._commit(source, seed, visible=True, who=f"session {session}")
+        reader.client.observe(source.name, source.gtids[index])
+        reader.saw(source.name, source.history.number, index)
+        self.judge.own[session, source.name] = (source.history.number, index)
+        reader.unsure.add(source.name)
+
+    def op_alter(self, shard: int, table: int) -> None:
+        source, name = self.sources[shard % len(self.sources)], TABLES[table]
+        self.met("DDL")
+        index = source.alter(name, visible=True)
+        self._void(source.shard, name)
+        self.say(f"{source.gtids[index]} on {source.name}: ALTER TABLE {name} changes all of its rows")
+
+    def op_stray(self, slot: int) -> None:
+        """Only of a row whose own shard's change is in the topic before: then nobody can order the two."""
+        slot = self._slot(slot)
+        shard = slot // SLOTS_A_SHARD
+        if len(self.sources) < 2 or (shard, SLOTS[slot].table) in self.voidable:
+            return
+        publisher, other = self.publishers[shard], self.sources[1 - shard]
+        versions = publisher.source.history.versions.get(slot, [])
+        if not publisher.epoch_start or not any(
+            max(publisher.epoch_start.values()) < at <= publisher.published for at, _ in versions
+        ):
+            return
+        self.met("a row in two shards")
+        self.strays.add(slot)
+        self._void(shard, SLOTS[slot].table)
+        index = other.stray(slot)
+        self.say(f"{other.gtids[index]} on {other.name} writes {SLOTS[slot].key!r}, which is of s/{shard}")
+
+    def op_clock(self, shard: int, back: int) -> None:
+        source = self.sources[shard % len(self.sources)]
+        self.met("clock step")
+        source.clock -= 10 * back
+        self.say(f"the clock of {source.name} steps back {10 * back} s")
+
+    def op_engine(self, shard: int) -> None:
+        source = self.sources[shard % len(self.sources)]
+        source.engine = source.history.end
+        self.say(f"the engine of {source.name} shows everything")
+
+    def op_replica(self, shard: int, count: int) -> None:
+        source = self.sources[shard % len(self.sources)]
+        source.replica = min(source.replica + count + 1, source.engine)
+        self.say(f"the replica of {source.name} is at {source.history.positions[source.replica]}")
+
+    def op_restore(self, shard: int, back: int, another: int) -> None:
+        """Where the server keeps its id, the publisher sees it before it has gone past (docs/consistency.md)."""
+        source = self.sources[shard % len(self.sources)]
+        publisher = self.publishers[source.shard]
+        index = source.history.index_of[publisher.position] - 1 - back
+        if index < 0 or len(source.histories) > 3:
+            return
+        self.met("lost history")
+        source.restore(index, another=bool(another))
+        for _ in range(back + 2 if another == 2 else 0):
+            self._commit(source, 0, visible=True)  # past what was published: by its server id it is another history
+        publisher.cut()
+        publisher.ensure()
+        self.readings = [each for each in self.readings if each.snapshot is None or each.question.slot // 4 != shard]
+        for each in self.readings:
+            each.noted = ""  # it was noted in the history that is lost
+        server = "another server takes over" if another else "the server is restored"
+        self.say(f"{source.name} loses history: {server} at {source.history.positions[index]}; a new epoch begins")
+
+    # --- the publisher and the topic ---
+
+    def op_publish(self, shard: int, count: int, ending: int, at: int) -> None:
+        publisher = self.publishers[shard % len(self.publishers)]
+        how = Ending(ending)
+        if how is Ending.LOST_ACK:
+            self.met("lost ack")
+        elif how is Ending.NOT_DONE:
+            self.met("publisher crash")
+        if publisher.split and publisher.framer is None:
+            self._void(publisher.source.shard)
+        mixing = self.topic.mixing
+        read, lived = publisher.run(count, how, at)
+        if self.topic.mixing != mixing:
+            self.met("reordering across shards")
+        if not lived and publisher.split:
+            self._void(publisher.source.shard)
+        if self.tracing:
+            end = {
+                Ending.WELL: "and commits",
+                Ending.LOST_ACK: "and dies after a commit, before it knows of it",
+                Ending.NOT_DONE: "and dies in a commit, which does not happen",
+                Ending.LATER: "and keeps the batch open",
+            }[how]
+            self.say(f"the publisher of s/{publisher.source.shard} reads {read} transactions {end}")
+
+    def op_die(self, shard: int) -> None:
+        publisher = self.publishers[shard % len(self.publishers)]
+        self.met("publisher crash")
+        if publisher.split:
+            self._void(publisher.source.shard)
+        publisher.die()
+        self.say(f"the publisher of s/{publisher.source.shard} is killed, another one takes over")
+
+    def op_cut(self, shard: int) -> None:
+        publisher = self.publishers[shard % len(self.publishers)]
+        if publisher.framer is None:
+            return
+        self.met("connection to the source cut")
+        publisher.cut()
+        self.say(f"the connection of s/{publisher.source.shard}'s publisher to its server breaks")
+
+    def op_repeat(self, shard: int, number: int) -> None:
+        if self.topic.repeat(f"s/{shard % len(self.sources)}", number):
+            self.met("duplicates")
+            self.blemished = True
+            self.say(f"an earlier batch (number {number}) of s/{shard % len(self.sources)} comes once more")
+
+    def op_mix(self, bits: int) -> None:
+        """As where two publishers' transactions are open at the same time."""
+        if len(self.sources) > 1:
+            self.topic.mixing = bits
+            self.say("the next batch will lie among the records of the other shard's, if nobody has read those")
+
+    def op_garbage(self, partition: int, kind: int) -> None:
+        number = partition % self.topic.layout.partitions
+        self.met("garbage in the topic")
+        value = damaged(b"\xc3\x01garbage" if kind > 3 else b"\xc3\x01notours", kind % 4)
+        self.topic.partitions[number].append(value)
+        self._void()
+        self.blemished = True
+        self.say(f"somebody writes {value!r} into partition {number}")
+
+    def op_damage(self, kind: int) -> None:
+        self.met("damaged frame")
+        self.topic.damage = kind
+        self._void()
+        self.blemished = True
+        self.say(f"the next row frame will be damaged (kind {kind})")

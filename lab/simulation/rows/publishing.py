@@ -1,0 +1,318 @@
+"""A shard's publisher as its process runs it: resume, read on, collect, commit; it may die anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from enum import IntEnum
+from types import SimpleNamespace
+from typing import Any, Final, NamedTuple, cast
+
+from lab.simulation.remembering import decoded, kept
+from lab.simulation.rows.source import CATALOG, DESCRIBED, Reader, Source
+from lab.simulation.rows.topic import Topic
+from stream.publish.publisher import Publisher as RealPublisher
+from stream.publish.resume import resume_point
+from stream.sources.mariadb.position import HistoryLost, check_in_history
+from stream.sources.mariadb.source import _Progress
+from stream.wire.batch import Batch, Framer, Limits
+from stream.wire.events import ResumePoint, SourceTransaction
+
+MARK: Final = 7
+"""Stands for the fingerprint of the choice of tables."""
+LIMITS: Final = (
+    Limits(rows_max=2, batch_bytes=2_000),
+    Limits(rows_max=1, batch_bytes=90),
+    Limits(rows_max=1, batch_bytes=2_000),
+)
+"""Frames of two rows, batches of some transactions; batches of a row or two, so that transactions are split; frames of
+one row, many in a batch."""
+
+
+class Ending(IntEnum):
+    """How a commit ends."""
+
+    WELL = 0
+    LOST_ACK = 1
+    """Committed, but the publisher dies before it knows."""
+    NOT_DONE = 2
+    """The publisher dies before the commit: it did not happen."""
+    LATER = 3
+    """What was read stays collected."""
+
+
+class PublisherDied(Exception):
+    """The publisher's process is gone."""
+
+
+class Run(NamedTuple):
+    """What a run of a publisher came to that ended well: what it wrote, and where it is then."""
+
+    read: int
+    batches: list[Batch]
+    resume: ResumePoint
+    timestamp_max: int
+    progress: _Progress
+
+
+def _copied(progress: _Progress) -> _Progress:
+    made = _Progress.__new__(_Progress)
+    made.__dict__.update(progress.__dict__)  # what is in it is replaced, never changed
+    return made
+
+
+class Publishing:
+    """A shard's publisher process, and the one after it."""
+
+    def __init__(self, topic: Topic, source: Source, limits: Limits) -> None:
+        self.topic = topic
+        self._limits = limits
+        self.source = source
+        self.framer: Framer | None = None
+        self.published = 0
+        """Commits that are whole in the topic."""
+        self.history_of_epoch: dict[int, int] = {}
+        self.epoch_start: dict[int, int] = {}
+        self._progress: _Progress | None = None
+        self._connected = False
+        self._transactions: Iterator[SourceTransaction | None] | None = None
+        """Of the connection that there is, once something was read."""
+        self._written: list[Batch] | None = None
+        """Batches of a run that is to be kept."""
+        self._endings: list[Ending] = []
+        self._read = 0
+
+    @property
+    def position(self) -> str:
+        """Up to where the publisher has read."""
+        self.ensure()
+        assert self._progress is not None
+        return self._progress.position
+
+    @property
+    def collected(self) -> bool:
+        """Whether something was read that is not in the topic."""
+        return self.framer is not None and not self.framer.empty
+
+    @property
+    def split(self) -> bool:
+        """Whether a transaction is partly in the topic."""
+        states = self.topic.states.get(self.source.name)
+        return states is not None and bool(decoded(states[-1])[1]["partial_gtid"])
+
+    def die(self) -> None:
+        """The process is killed."""
+        self.framer = self._progress = None
+        self.cut()
+
+    def cut(self) -> None:
+        """The connection to the server breaks."""
+        self._connected = False
+        self._transactions = None
+
+    def ensure(self) -> None:
+        """Starts the process if it is dead and connects it; checks the server's history as the real one does."""
+        if self.framer is None:
+            self._start()
+        if not self._connected:
+            self._connect()
+
+    def _start(self) -> None:
+        source, topic = self.source, self.topic
+        states = topic.states.get(source.name)
+        point = resume_point([decoded(value)[1] for value in states]) if states else None
+        self.framer = framer = Framer(source.name, topic.layout, point, self._limits)
+        if point is None:
+            at = source.history.positions[source.engine]
+            framer.start_epoch(at, source.timestamps[source.engine], "first_start", 1)
+            self._note_epoch(framer.resume)
+            self._commit()
+        self._progress = _Progress(framer.resume)
+
+    def _connect(self) -> None:
+        source, progress, framer = self.source, self._progress, self.framer
+        assert progress is not None
+        assert framer is not None
+        try:
+            check_in_history(source.state, progress.position, source.history.positions[-1])
+        except HistoryLost:
+            if not framer.empty:
+                self._commit()
+            framer.start_epoch(
+                source.history.positions[source.engine], source.timestamps[source.engine], "history_lost"
+            )
+            self._note_epoch(framer.resume)
+            progress.begin(framer.resume)
+            self._commit()
+        if progress.may_describe:
+            self._describe()
+        self._connected = True
+
+    def _note_epoch(self, resume: ResumePoint) -> None:
+        self.history_of_epoch[resume.epoch] = self.source.history.number
+        self.epoch_start[resume.epoch] = self.source.engine
+
+    def _describe(self) -> None:
+        """As `MariaDBSource._describe`: once for each choice of tables."""
+        progress = self._progress
+        assert progress is not None
+        if MARK in progress.marks:
+            return
+        self._publish(progress.describing(DESCRIBED.values(), MARK))
+        progress.described(MARK)
+
+    def run(self, transactions: int, ending: Ending, at: int) -> tuple[int, bool]:
+        """Reads up to ``transactions`` and commits; the ``at``-th commit of these ends as ``ending`` says.
+
+        Returns how many transactions were read, and whether it lived. Of 0 transactions idle markers are published.
+        """
+        if ending is Ending.WELL and kept.on:
+            return self._run_as_ever(transactions), True
+        return self._run(transactions, ending, at)
+
+    def _run_as_ever(self, transactions: int) -> int:
+        """A run that ends well is a function of where publisher and server are, and of what is read."""
+        first = self.framer is None and self.source.name not in self.topic.states
+        if not first:
+            self.ensure()
+        place = self._place(transactions, first=first)
+        known: Run | None = kept.get(place) if place is not None else None
+        if known is None:
+            written: list[Batch] = []
+            self._written = written
+            read, _ = self._run(transactions, Ending.WELL, 0)
+            self._written = None
+            if place is not None:
+                assert self.framer is not None
+                assert self._progress is not None
+                made = Run(read, written, self.framer.resume, self.framer._timestamp_max, _copied(self._progress))
+                kept.put(place, made)
+            return read
+        if first:
+            self.framer = Framer(self.source.name, self.topic.layout, None, self._limits)
+            self._note_epoch(known.resume)
+        assert self.framer is not None
+        self.framer._at, self.framer._timestamp_max = known.resume.copy(), known.timestamp_max
+        self.framer._map_due = False
+        self._progress, self._connected, self._transactions = _copied(known.progress), True, None
+        for batch in known.batches:
+            self._out(batch)
+        return known.read
+
+    def _place(self, transactions: int, *, first: bool) -> Hashable | None:
+        """All that a run depends on; None where that is more than can be said in short."""
+        source, framer, progress = self.source, self.framer, self._progress
+        same = (source.name, self.topic.layout.partitions, id(self._limits))  # of the three there are
+        if first:
+            at = source.engine
+            where: tuple[Any, ...] = (source.history.positions[at], source.timestamps[at])
+        else:
+            assert framer is not None
+            assert progress is not None
+            at = source.history.index_of[progress.position]
+            if not framer.empty or (transactions and at == len(source.binlog) - 1):
+                return None
+            point = framer._at
+            where = (
+                point.epoch,
+                point.ordinal,
+                point.position,
+                point.timestamp,
+                point.low_water,
+                point.partial_gtid,
+                point.partial_events,
+                point.sequence,
+                tuple(point.open_transactions),
+                framer._timestamp_max,
+                framer._map_due,
+                progress.position,
+                progress.timestamp,
+                progress.partial_gtid,
+                progress.partial_events,
+                progress.is_new,
+                frozenset(progress.marks),
+            )
+        return same, where, tuple(source.binlog[at + 1 : at + 1 + transactions])
+
+    def _run(self, transactions: int, ending: Ending, at: int) -> tuple[int, bool]:
+        self._endings = [Ending.WELL] * at + [ending] if ending in (Ending.LOST_ACK, Ending.NOT_DONE) else []
+        read = 0
+        try:
+            self.ensure()
+            while read < transactions and self._next():
+                read += 1
+            if ending is not Ending.LATER:
+                if read or not transactions or self.collected:
+                    self._commit()
+                while self._endings and self._endings[0] is not Ending.WELL:
+                    self._commit()
+        except PublisherDied:
+            self.die()
+            return read, False
+        finally:
+            self._endings = []
+        return read, True
+
+    def _next(self) -> bool:
+        progress = self._progress
+        assert progress is not None
+        at = self.source.history.index_of[progress.position]
+        if at >= len(self.source.binlog) - 1:
+            return False
+        transaction = self._transaction(progress.position, at)
+        partly_out = bool(progress.partial_gtid)
+        self._publish(progress.fitted(transaction) if partly_out else transaction)
+        progress.position, progress.timestamp = transaction.position, transaction.timestamp
+        if partly_out:
+            progress.partial_gtid = ""
+            self._describe()
+        return True
+
+    def _transaction(self, position: str, at: int) -> SourceTransaction:
+        """The one after commit ``at``. A reader between two transactions depends on nothing that was before."""
+        place = position, self.source.binlog[at + 1]
+        known: SourceTransaction | None = kept.get(place)
+        if known is not None:
+            self._transactions = None
+            return known
+        if self._transactions is None:
+            dump = cast("Any", SimpleNamespace(read=self.source.events_after(at).__next__))
+            self._transactions = Reader(dump, CATALOG, position).transactions()
+        transaction = next(self._transactions)
+        assert transaction is not None
+        kept.put(place, transaction)
+        return transaction
+
+    def _publish(self, transaction: SourceTransaction) -> None:
+        assert self.framer is not None
+        collect(self.framer, transaction, self._commit)
+
+    def _commit(self) -> None:
+        framer = self.framer
+        assert framer is not None
+        ending = self._endings.pop(0) if self._endings else Ending.WELL
+        batch = framer.take()
+        if ending is not Ending.NOT_DONE:
+            if self._written is not None:
+                self._written.append(batch)
+            self._out(batch)
+        if ending is not Ending.WELL:
+            raise PublisherDied
+
+    def _out(self, batch: Batch) -> None:
+        self.topic.commit(self.source.name, batch)
+        reached = self.source.history.index_of.get(batch.resume.position)
+        self.published = reached if reached is not None else self.published
+
+
+def collect(framer: Framer, transaction: SourceTransaction, commit: Callable[[], None]) -> None:
+    """As `Publisher.publish`; where that waits for the batch to leave, ``commit`` has it leave."""
+    start = RealPublisher._already_out(cast("Any", None), framer, transaction)
+    while True:
+        end = framer.room(transaction, start)
+        if end < 0:
+            commit()
+            continue
+        framer.add(transaction, start, end)
+        if end == len(transaction.changes):
+            return
+        start = end

@@ -1,0 +1,135 @@
+"""The end of a history of rows: all is quiet, and the rules of the whole are checked."""
+
+from __future__ import annotations
+
+from consumers.owner.rows import may_fill
+from lab.simulation.remembering import decoded
+from lab.simulation.rows import asking
+from lab.simulation.rows.asking import Question, Reading, Session
+from lab.simulation.rows.changing import Changing
+from lab.simulation.rows.judging import NOTHING_LOST, RECOVERS, SAME_STATE, refolded
+from lab.simulation.rows.publishing import Ending
+from lab.simulation.rows.reading import ReadingOps, shown
+from lab.simulation.rows.shaping import OWNERS
+from lab.simulation.rows.source import SLOTS, SLOTS_A_SHARD, TEXT
+from serving.client.wire import HistoryLost
+from serving.reads.spaces import Epochs
+from stream.wire.codec import ROW_FRAME_HEADER
+from tokens import Position, Vector
+
+
+class RowWorld(Changing, ReadingOps):
+    """One run of a history, and its end."""
+
+    def finish(self) -> None:
+        """Quiet: everything is published and folded; then the rules of the whole are checked."""
+        self.topic.mixing = -1  # the last markers come behind everything else
+        for publisher in self.publishers:
+            publisher.source.engine = publisher.source.replica = publisher.source.history.end
+            if publisher.split and publisher.framer is None:
+                self._void(publisher.source.shard)
+            publisher.run(len(publisher.source.binlog), Ending.WELL, 0)
+            if self.blemished:
+                publisher.run(0, Ending.WELL, 0)  # the marker that voids wait for
+        self.say("it is quiet: everything is published and folded")
+        self.tracing = False
+        owners = (self.last_owner,) if self.quick else range(OWNERS)
+        for owned in (each for owner in owners for each in self.owners[owner]):
+            owned.fold(owned.behind)
+        agreed = self.quick or self._same_state()
+        if not self.blemished:
+            self._published_once()
+        reader = self._reader_of_everything()
+        for slot in range(len(self.sources) * SLOTS_A_SHARD):
+            filled = any(SLOTS[slot].key in self._owned(owner, slot, False).overlay._fills for owner in owners)
+            if self.quick and not filled and not self._touched(slot):
+                continue
+            for owner in owners:
+                if owner == owners[0] or filled or not agreed:  # where the states are the same, so are the answers
+                    self._settled(reader, owner, slot)
+
+    def _touched(self, slot: int) -> bool:
+        """Whether anything happened to the row, or somebody asked for it."""
+        source = self.sources[slot // SLOTS_A_SHARD]
+        return slot in self.asked or len(source.histories) > 1 or source.history.changed_since(slot, 0)
+
+    def _same_state(self) -> bool:
+        """Owners and a fold from the start come to the same bytes; whether they do."""
+        agreed = True
+        for number in range(self.topic.layout.partitions):
+            states = [owner[number].state() for owner in self.owners]
+            expected = refolded(self.topic, number)
+            for owner, found in enumerate(states):
+                if found == expected:
+                    continue
+                agreed = False
+                key = min(key for key in expected.keys() | found.keys() if expected.get(key) != found.get(key))
+                what = f"owner {owner} holds {found.get(key)!r}, a fold from the start {expected.get(key)!r}"
+                self.complain(SAME_STATE, f"partition {number}, {key!r}: {what}")
+        return agreed
+
+    def _published_once(self) -> None:
+        """No change of a row is in the topic twice."""
+        seen: set[tuple[str, int, bytes, str]] = set()
+        for value in (value for partition in self.topic.partitions for value in partition):
+            if value is None or not value.startswith(ROW_FRAME_HEADER):
+                continue
+            _, record = decoded(value)
+            gtids = [
+                gtid for gtid, size in zip(record["gtids"], record["transactions"], strict=True) for _ in range(size)
+            ]
+            for key, gtid in zip(record["keys"], gtids, strict=True):
+                change = (record["shard"], record["epoch"], key, gtid)
+                if change in seen:
+                    self.complain(NOTHING_LOST, f"{gtid}'s change of {key!r} is in the topic twice")
+                seen.add(change)
+
+    def _settled(self, reader: Session, owner: int, slot: int) -> None:
+        owned, shard = self._owned(owner, slot, False), slot // SLOTS_A_SHARD
+        voidable = (shard, SLOTS[slot].table) in self.voidable
+        value = owned.store.get(SLOTS[slot].key)
+        if self.quick or owner == 0:  # the other's is the same, byte for byte
+            self.judge.folded(f"owner {owner}", owned.number, slot, owned.store.visible, value, voidable=voidable)
+        reading = self._ask_as(reader, slot, owner)
+        if reading is None:
+            return
+        source, row = self.sources[shard], reading.question.row
+        reading.snapshot = source.read(slot, from_replica=False)
+        fill = asking.offer(reading)
+        if fill is None:
+            absent_text = reading.snapshot.image is None and SLOTS[slot].table == TEXT
+            if row.shard and not absent_text and slot not in self.strays:
+                self.complain(RECOVERS, f"{SLOTS[slot].key!r} is not servable at owner {owner}, and is not filled")
+            return
+        accepted, why = self._deliver(fill)
+        if not accepted:
+            known = row.shard == source.name
+            lo, value = fill.request.lo, owned.store.get(SLOTS[slot].key)
+            again = may_fill(owned.store.visible, SLOTS[slot].key, value, lo)[1] if known else ""
+            self.complain(RECOVERS, f"a fill of {SLOTS[slot].key!r} is refused when it is quiet: {why} {again}")
+        elif self._ask_as(reader, slot, owner) is not None:
+            self.complain(RECOVERS, f"{SLOTS[slot].key!r} is still not servable at owner {owner} after a fill")
+
+    def _reader_of_everything(self) -> Session:
+        vector = Vector(
+            {
+                each.source.name: (max(each.epoch_start), Position.parse(each.source.history.positions[-1]))
+                for each in self.publishers
+            }
+        )
+        reader = Session(9, self.located, vector)
+        for each in self.publishers:
+            reader.saw(each.source.name, each.source.history.number, each.source.history.end)
+        return reader
+
+    def _ask_as(self, reader: Session, slot: int, owner: int) -> Reading | None:
+        owned, shard = self._owned(owner, slot, False), f"s/{slot // SLOTS_A_SHARD}"
+        before = reader.client.vector
+        found = asking.ask(reader, slot, alias=False, owned=owned, epochs=Epochs(), shard=shard, given=True)
+        if isinstance(found, Question):
+            return Reading(found)
+        if isinstance(found, HistoryLost):
+            self.complain(NOTHING_LOST, f"409 for {shown(before)} when it is quiet: {found}")
+            return None
+        self._answered(found, reader, before, shard, f"owner {owner}")
+        return None

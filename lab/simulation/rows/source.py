@@ -1,0 +1,282 @@
+"""A model of a MariaDB server: commits, the binlog as the server writes it, an engine and a replica that lag.
+
+The binlog's bytes are read by the real `BinlogReader`; only its row decoder is replaced (a byte of row number and four
+of version in place of columns).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any, Final, NamedTuple
+
+from lab.simulation.rows.truth import History, Image
+from stream.sources.mariadb.binlog import events
+from stream.sources.mariadb.binlog.reader import BinlogReader
+from stream.sources.mariadb.binlog.rows import TableDecoder
+from stream.sources.mariadb.gtid import GtidPosition
+from stream.sources.mariadb.schema import Cascades
+from stream.wire.events import Column, DescribeTable
+from stream.wire.keys import row_key
+
+PARENT, CHILD, TEXT = "s.a", "s.b", "s.t"
+SLOTS_A_SHARD: Final = 4
+"""Rows of a shard: two of the parent table, one of the child (it hangs on the first), one with a text key."""
+
+
+class RowSlot(NamedTuple):
+    """A row that may exist: its table and its key in the store."""
+
+    table: str
+    key: bytes
+    values: tuple[object, ...]
+    alias: bytes
+    """Another spelling that a collation takes for the same key; empty if there is none."""
+
+
+def _slots(shard: int) -> list[RowSlot]:
+    first = 1 + 2 * shard
+    name = f"x{shard}"
+    return [
+        RowSlot(PARENT, row_key(PARENT, [first]), (first,), b""),
+        RowSlot(PARENT, row_key(PARENT, [first + 1]), (first + 1,), b""),
+        RowSlot(CHILD, row_key(CHILD, [first]), (first,), b""),
+        RowSlot(TEXT, row_key(TEXT, [name]), (name,), row_key(TEXT, [name.upper()])),
+    ]
+
+
+SLOTS: Final = [*_slots(0), *_slots(1)]
+DESCRIBED: Final = {
+    table: DescribeTable(
+        table, (Column("id", "text" if table == TEXT else "int", table != TEXT), Column("v", "int", True)), ("id",)
+    )
+    for table in (PARENT, CHILD, TEXT)
+}
+_TABLE_NUMBER: Final = {PARENT: 1, CHILD: 2, TEXT: 3}
+_HEADER: Final = struct.Struct("<IBIIIH")
+_GTID: Final = struct.Struct("<QIB")
+_ROW: Final = struct.Struct("<BI")
+
+
+def image_of(version: int) -> bytes:
+    """The image of a version; all versions of a world differ."""
+    return b'{"v":%d}' % version
+
+
+class RowDecoder(TableDecoder):
+    """Reads the model's rows; everything around them is the real reader's."""
+
+    __slots__ = ()
+
+    def __init__(self, table: str) -> None:
+        self.info = SimpleNamespace(name=table)  # type: ignore[assignment]
+        self.bitmap_bytes = self.all_present = 0
+
+    def row(self, data: bytes, position: int) -> tuple[bytes, bytes, int]:
+        slot, version = _ROW.unpack_from(data, position)
+        return SLOTS[slot].key, image_of(version), position + _ROW.size
+
+    def key(self, data: bytes, position: int) -> tuple[bytes, int]:
+        return SLOTS[data[position]].key, position + _ROW.size
+
+
+_DECODERS: Final = {_TABLE_NUMBER[table].to_bytes(1, "big"): RowDecoder(table) for table in _TABLE_NUMBER}
+
+
+class Reader(BinlogReader):
+    """The real reader with the model's table maps."""
+
+    def _map(self, body: bytes) -> Any:
+        return _DECODERS[body]
+
+
+CATALOG: Final[Any] = SimpleNamespace(
+    cascades=Cascades({PARENT: frozenset({CHILD})}, {PARENT: frozenset({CHILD})}),
+    charsets=SimpleNamespace(by_collation={}),
+    lower_case_names=False,
+    include=lambda *_: True,
+    after_ddl=lambda names: [DESCRIBED[".".join(name)] for name in names],
+)
+
+
+def _event(timestamp: int, kind: int, server: int, body: bytes) -> bytes:
+    return _HEADER.pack(timestamp, kind, server, 0, 0, 0) + body
+
+
+class Snapshot(NamedTuple):
+    """What a consistent snapshot of a server shows of one row."""
+
+    history: int
+    commit: int
+    position: str
+    image: Image
+    timestamp: int
+    now: Callable[[], str]
+    """Where the server is when asked, later."""
+
+
+class Source:
+    """One shard's server. ``engine`` and ``replica`` are the commits that each shows; the binlog has all."""
+
+    def __init__(self, shard: int, domains: int) -> None:
+        self.shard = shard
+        self.name = f"s/{shard}"
+        self.first_slot = shard * SLOTS_A_SHARD
+        self.server = 1
+        self.domains = domains
+        self.sequences = {0: 1}
+        start = "MariaDB/0-1-1"
+        self.history = History(0, start)
+        """The current history, the last one of all."""
+        self.histories = [self.history]
+        self.binlog: list[tuple[bytes, ...]] = [()]
+        """Events of each commit, by index."""
+        self.gtids = [""]
+        self.state = {(0, 1): 1}
+        """(domain, server) → last sequence, as ``@@gtid_binlog_state`` says it."""
+        self.engine = self.replica = 0
+        self.clock = 1_700_000_000
+        self.versions = 100 * shard
+        self.timestamps = [self.clock]
+        for slot in range(self.first_slot, self.first_slot + 3):
+            self.history.put(slot, 0, self._new_image())
+
+    def _new_image(self) -> bytes:
+        self.versions += 1
+        return image_of(self.versions)
+
+    def commit(self, seed: int, *, visible: bool) -> tuple[int, list[str]]:
+        """One transaction made of ``seed``: its index, and what it did in words."""
+        statements = 1 + seed % 3
+        domain = (seed >> 2) % self.domains
+        bits = seed >> 4
+        rows: dict[int, Image] = {}
+        log: list[bytes] = []
+        said: list[str] = []
+        for _ in range(statements):
+            self._statement(bits & 15, rows, log, said)
+            bits >>= 4
+        return self._end(domain, rows, log, visible), said
+
+    def stray(self, slot: int) -> int:
+        """A row of another shard's is written here, as after a resharding that nobody announced."""
+        rows: dict[int, Image] = {slot: self._new_image()}
+        log: list[bytes] = []
+        self._log_rows(SLOTS[slot].table, events.WRITE_ROWS_V1, _ROW.pack(slot, self.versions), log, False)
+        return self._end(0, rows, log, True)
+
+    def alter(self, table: str, *, visible: bool) -> int:
+        """DDL that changes every row of a table without a row event."""
+        rows: dict[int, Image] = {
+            slot: self._new_image()
+            for slot in range(self.first_slot, self.first_slot + SLOTS_A_SHARD)
+            if SLOTS[slot].table == table and self.history.state(slot, self.history.end) is not None
+        }
+        sql = f"ALTER TABLE {table} ADD COLUMN c INT".encode()
+        query = struct.pack("<IIBHH", 1, 0, 1, 0, 0) + b"s\0" + sql
+        return self._end(0, rows, [_event(self.clock, events.QUERY, self.server, query)], visible, ddl=True)
+
+    def _end(self, domain: int, rows: dict[int, Image], log: list[bytes], visible: bool, ddl: bool = False) -> int:
+        history = self.history
+        sequence = self.sequences[domain] = self.sequences.get(domain, 0) + 1
+        position = GtidPosition.parse(history.positions[-1])
+        position.add(domain, self.server, sequence)
+        text = str(position)
+        history.positions.append(text)
+        index = history.end
+        history.index_of[text] = index
+        for slot, image in rows.items():
+            history.put(slot, index, image)
+        begin = _event(self.clock, events.GTID, self.server, _GTID.pack(sequence, domain, int(ddl)))
+        end = [] if ddl else [_event(self.clock, events.XID, self.server, b"")]
+        self.binlog.append((begin, *log, *end))
+        self.gtids.append(f"MariaDB/{domain}-{self.server}-{sequence}")
+        self.state[domain, self.server] = sequence
+        self.timestamps.append(self.clock)
+        self.clock += 1
+        if visible:
+            self.engine = index
+        return index
+
+    def _statement(self, bits: int, rows: dict[int, Image], log: list[bytes], said: list[str]) -> None:
+        first, what = self.first_slot, bits >> 2
+        slot = first + (bits & 3)
+        now = self._now(slot, rows)
+        if what < 2:
+            self._write(slot, now is None, rows, log)
+            said.append(f"{'inserts' if now is None else 'updates'} {SLOTS[slot].key.decode()!r}")
+        elif what == 2 and now is not None:
+            rows[slot] = None
+            self._log_rows(SLOTS[slot].table, events.DELETE_ROWS_V1, _ROW.pack(slot, 0), log, slot == first)
+            said.append(f"deletes {SLOTS[slot].key.decode()!r}")
+            if slot == first and self._now(first + 2, rows) is not None:
+                rows[first + 2] = None
+                said.append(f"(by a foreign key) deletes {SLOTS[first + 2].key.decode()!r}")
+        elif what == 3 and slot in (first, first + 1):
+            self._move(slot, 2 * first + 1 - slot, rows, log, said)
+
+    def _now(self, slot: int, rows: dict[int, Image]) -> Image:
+        return rows[slot] if slot in rows else self.history.state(slot, self.history.end)
+
+    def _write(self, slot: int, new: bool, rows: dict[int, Image], log: list[bytes]) -> None:
+        rows[slot] = self._new_image()
+        after = _ROW.pack(slot, self.versions)
+        kind = events.WRITE_ROWS_V1 if new else events.UPDATE_ROWS_V1
+        self._log_rows(SLOTS[slot].table, kind, after if new else _ROW.pack(slot, 0) + after, log, False)
+
+    def _move(self, old: int, new: int, rows: dict[int, Image], log: list[bytes], said: list[str]) -> None:
+        if self._now(old, rows) is None or self._now(new, rows) is not None:
+            return
+        rows[old] = None
+        rows[new] = self._new_image()
+        child = self.first_slot + 2
+        changes = _ROW.pack(old, 0) + _ROW.pack(new, self.versions)
+        said.append(f"moves {SLOTS[old].key.decode()!r} to {SLOTS[new].key.decode()!r}")
+        if self._now(child, rows) is not None:
+            rows[child] = self._new_image()
+            said.append(f"(by a foreign key) updates {SLOTS[child].key.decode()!r}")
+        self._log_rows(PARENT, events.UPDATE_ROWS_V1, changes, log, True)
+
+    def _log_rows(self, table: str, kind: int, rows: bytes, log: list[bytes], cascades: bool) -> None:
+        for named in (table, CHILD) if cascades else (table,):
+            number = _TABLE_NUMBER[named]
+            body = number.to_bytes(6, "little") + number.to_bytes(1, "big")
+            log.append(_event(self.clock, events.TABLE_MAP, self.server, body))
+        head = _TABLE_NUMBER[table].to_bytes(6, "little") + struct.pack("<HB", events.STATEMENT_END, 2)
+        log.append(_event(self.clock, kind, self.server, head + rows))
+
+    def read(self, slot: int, *, from_replica: bool) -> Snapshot:
+        """The row in a snapshot with its own position."""
+        index = self.replica if from_replica else self.engine
+        history = self.history
+        return Snapshot(
+            history.number,
+            index,
+            history.positions[index],
+            history.state(slot, index),
+            self.timestamps[index],
+            lambda: self.history.positions[self.engine],
+        )
+
+    def restore(self, index: int, *, another: bool) -> None:
+        """The server is restored to commit ``index`` (or ``another`` takes over there); what came after is lost."""
+        history = self.history = self.history.fork(index)
+        self.histories.append(history)
+        del self.binlog[index + 1 :], self.timestamps[index + 1 :], self.gtids[index + 1 :]
+        reached = GtidPosition.parse(history.positions[-1]).domains
+        self.state = {}
+        for text in history.positions:
+            for domain, (server, sequence) in GtidPosition.parse(text).domains.items():
+                self.state[domain, server] = sequence
+        self.sequences = {domain: sequence for domain, (_, sequence) in reached.items()}
+        self.server += another
+        self.engine = index
+        self.replica = min(self.replica, index)
+
+    def events_after(self, at: int) -> Iterator[bytes]:
+        """The binlog after commit ``at``; ends where it ends now."""
+        at += 1
+        while at < len(self.binlog):
+            yield from self.binlog[at]
+            at += 1

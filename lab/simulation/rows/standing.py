@@ -1,0 +1,107 @@
+"""How a run of the world of rows stands: its parts, what is noted of it, and the states that faults may meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import chain
+from typing import Final
+
+from consumers.owner import answering
+from lab.simulation.engine import Outcome, Told
+from lab.simulation.rows.asking import Offer, Reading, Session
+from lab.simulation.rows.judging import Judge
+from lab.simulation.rows.owning import OwnedPartition
+from lab.simulation.rows.publishing import LIMITS, Publishing
+from lab.simulation.rows.shaping import FRONTS, OWNERS, SESSIONS, TABLES
+from lab.simulation.rows.source import SLOTS, SLOTS_A_SHARD, Source
+from lab.simulation.rows.topic import Topic
+from serving.reads.spaces import Epochs
+from stream.wire.keys import Layout
+
+SHAPE: Final = 5
+"""Integers in the first op."""
+
+
+def _located(owners: list[list[OwnedPartition]]) -> str:
+    return str(answering.watermarks(owners[0][0].partition))
+
+
+class Standing(Told):
+    """One run of a history: everything that there is."""
+
+    def __init__(self, shape: Sequence[int], outcome: Outcome, trace: bool) -> None:
+        """``shape``: two partitions?, two shards?, two domains?, which limits, and `quick`?"""
+        super().__init__(outcome, trace)
+        partitions, shards, domains, limits, quick = shape
+        self.quick = bool(quick)
+        """At the end only one owner is looked at, and only rows to which something happened."""
+        self.last_owner = 0
+        """Which owner did something last."""
+        self.topic = Topic(Layout(1 + partitions % 2))
+        self.sources = [Source(shard, 1 + domains % 2) for shard in range(1 + shards % 2)]
+        self.publishers = [Publishing(self.topic, source, LIMITS[limits % 3]) for source in self.sources]
+        count = self.topic.layout.partitions
+        self.owners = [[OwnedPartition(self.topic, number) for number in range(count)] for _ in range(OWNERS)]
+        self.fronts = [Epochs() for _ in range(FRONTS)]
+        self.located = partial(_located, self.owners)
+        self.sessions = [Session(number, self.located) for number in range(SESSIONS)]
+        self.told: list[dict[str, int]] = [{} for _ in range(FRONTS)]
+        """The highest epoch of each shard that an answer has told each front."""
+        self.readings: list[Reading] = []
+        self.offers: list[Offer] = []
+        self.judge = Judge(self.publishers, outcome.complain)
+        self.voidable: set[tuple[int, str]] = set()
+        """(shard, table) whose rows may rightly be unknown to the cache."""
+        self.strays: set[int] = set()
+        self.asked: set[int] = set()
+        """Rows that some session has asked for."""
+        self.blemished = False
+        """The topic holds what no publisher of ours wrote."""
+
+    def close(self) -> None:
+        """See `engine.Run.close`."""
+        for owned in chain.from_iterable(self.owners):
+            owned.close()
+
+    def met(self, fault: str) -> None:
+        """A fault strikes: in which states?"""
+        met = self.outcome.met
+        owned = [*chain.from_iterable(self.owners)]
+        for state, holds in STATES.items():
+            if holds(self, owned):
+                met[fault, state] += 1
+
+    def _void(self, shard: int | None = None, *tables: str) -> None:
+        for each in range(len(self.sources)) if shard is None else (shard,):
+            self.voidable.update((each, table) for table in tables or TABLES)
+
+    def _slot(self, number: int) -> int:
+        return number % (len(self.sources) * SLOTS_A_SHARD)
+
+    def _partition(self, owner: int, number: int) -> OwnedPartition:
+        owned = self.owners[owner]
+        return owned[number % len(owned)]
+
+    def _owned(self, owner: int, slot: int, alias: bool) -> OwnedPartition:
+        key = SLOTS[slot].alias if alias and SLOTS[slot].alias else SLOTS[slot].key
+        return self.owners[owner][self.topic.layout.partition_of(key)]
+
+
+STATES: Final[dict[str, Callable[[Standing, list[OwnedPartition]], bool]]] = {
+    "quiet": lambda w, owned: not w.readings and not any(o.behind for o in owned),
+    "a batch collected": lambda w, _: any(p.collected for p in w.publishers),
+    "a transaction partly out": lambda w, _: any(p.split for p in w.publishers),
+    "owners behind": lambda _, owned: any(o.behind for o in owned),
+    "owners apart": lambda w, _: any(a.offset != b.offset for a, b in zip(*w.owners, strict=True)),
+    "folded, not durable": lambda _, owned: any(o.store.is_dirty for o in owned),
+    "a commit under way": lambda _, owned: any(o.store._frozen for o in owned),
+    "a read under way": lambda w, _: bool(w.readings),
+    "a fill under way": lambda w, _: bool(w.offers),
+    "a fill in an overlay": lambda _, owned: any(len(o.overlay) for o in owned),
+    "a void without its marker": lambda _, owned: any(
+        not void.floor for o in owned if o.store.visible.voids for void in o.store.visible.voids.values()
+    ),
+    "a later epoch": lambda w, _: any(len(p.epoch_start) > 1 for p in w.publishers),
+    "two shards": lambda w, _: len(w.sources) > 1,
+}

@@ -1,0 +1,57 @@
+"""The world of rows: its faults, its states, its ops by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Final
+
+from lab.simulation.engine import History, Op, Outcome, ops_of, play, shape
+from lab.simulation.rows.judging import RULES
+from lab.simulation.rows.settling import RowWorld
+from lab.simulation.rows.shaping import random_history
+from lab.simulation.rows.standing import SHAPE, STATES
+
+FAULTS: Final = (
+    "binlog ahead of the engine",
+    "DDL",
+    "clock step",
+    "lost history",
+    "lost ack",
+    "publisher crash",
+    "connection to the source cut",
+    "duplicates",
+    "reordering across shards",
+    "garbage in the topic",
+    "damaged frame",
+    "read within a fold",
+    "owner crash",
+    "torn write",
+    "rebuild",
+    "eviction",
+    "lagging replica",
+    "late answer",
+    "late fill",
+    "shared flight",
+    "position noted around a read",
+    "session moves",
+    "a row in two shards",
+)
+OPS: Final = ops_of(RowWorld)
+
+
+class Rows:
+    """Rows, from a MariaDB-like source to sessions."""
+
+    name = "rows"
+    rules: tuple[str, ...] = RULES
+    faults: tuple[str, ...] = FAULTS
+    states: tuple[str, ...] = tuple(STATES)
+
+    def history(self, rng: Random) -> History:
+        """About 10 to 30 ops."""
+        return random_history(rng)
+
+    def run(self, ops: Sequence[Op], *, trace: bool = False) -> Outcome:
+        """Runs the ops, and then until it is quiet. Stops at the first violation."""
+        return play(RowWorld(shape(ops, SHAPE), Outcome(), trace), ops, OPS)

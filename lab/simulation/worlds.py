@@ -1,0 +1,31 @@
+"""Which worlds there are."""
+
+from __future__ import annotations
+
+from lab.simulation.catalog.world import Catalog
+from lab.simulation.engine import World
+from lab.simulation.processes.world import Processes
+from lab.simulation.rows.world import Rows
+from tokens.errors import FreshetError
+
+
+class UnknownWorld(FreshetError):
+    """Code ``unknown_world``."""
+
+    code = "unknown_world"
+
+
+def all_worlds() -> dict[str, World]:
+    """Every world, by name."""
+    worlds: tuple[World, ...] = (Rows(), Catalog(), Processes())
+    return {world.name: world for world in worlds}
+
+
+def worlds_named(name: str) -> list[World]:
+    """The world of that name, or ``all``. Raises `UnknownWorld`."""
+    worlds = all_worlds()
+    if name == "all":
+        return list(worlds.values())
+    if name not in worlds:
+        raise UnknownWorld(f"there is no world {name}", hint=f"worlds are: all, {', '.join(worlds)}")
+    return [worlds[name]]

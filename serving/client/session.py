@@ -1,0 +1,162 @@
+"""What a client's session knows, and what it asks: without I/O, so that one that blocks and one that awaits share it.
+
+A read is a *plan*: a generator that yields requests, is sent (status, body) for each, and returns the answer.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Sequence
+from typing import TypeAlias, TypeVar
+
+from serving.client import wire
+from serving.client.tracked import TrackedConnection
+from serving.client.wire import ClientError, HistoryLost, Request, Row, ServerError, Table
+from tokens import Position, Vector
+
+Answer = TypeVar("Answer")
+Reply: TypeAlias = tuple[int, bytes]
+Plan: TypeAlias = Generator[Request, Reply, Answer]
+
+
+class SessionState:
+    """A session's vector, and the plans of its reads. Safe to share between threads and tasks."""
+
+    def __init__(self, vector: Vector) -> None:
+        self._vector = vector
+        self._unplaced: dict[str, tuple[str, Position]] = {}
+        self._tracked: list[TrackedConnection] = []
+        self._lock = threading.RLock()
+
+    @property
+    def vector(self) -> Vector:
+        """What the session has seen, shard by shard."""
+        with self._lock:
+            return self._vector
+
+    def observe(self, shard: str, position: str) -> None:
+        """Adds a position that the caller knows of, e.g. ``MariaDB/0-1-5`` after a commit elsewhere.
+
+        Its epoch is the one that the session has seen of the shard, or else the one that the front names at the next
+        read. Raises `TokenError`.
+        """
+        found = Position.parse(position)
+        with self._lock:
+            known = self._vector.get(shard)
+            if known is not None:
+                self._vector = self._vector.merge(Vector({shard: (known.epoch, found)}))
+                return
+            before = self._unplaced.get(shard)
+            keyspace = shard.rpartition("/")[0] or shard
+            self._unplaced[shard] = (keyspace, found if before is None else before[1].join(found))
+
+    def adopt(self, token: str) -> None:
+        """Merges a token (an answer's, or another session's). Raises `TokenError`."""
+        with self._lock:
+            self._vector = self._vector.merge(Vector.parse(token))
+
+    def plan_token(self) -> Plan[str]:
+        """The vector's text, with all own writes in it."""
+        with self._lock:
+            for tracked in self._tracked:
+                tracked.require_settled()
+            unplaced = list(self._unplaced.items())
+        for shard, (keyspace, _) in unplaced:
+            located = Vector.parse(wire.read_location(*(yield wire.location_request(keyspace, 0))))
+            self._place(shard, keyspace, located)
+        with self._lock:
+            return str(self._vector)
+
+    def _place(self, shard: str, keyspace: str, located: Vector) -> None:
+        known = located.get(shard)
+        if known is None:
+            raise ServerError(
+                f"the front knows no shard {shard} of keyspace {keyspace}",
+                hint="name the shard in wrap() as `freshet source` does; by default <keyspace>/0",
+                code="unknown_shard",
+            )
+        with self._lock:
+            # As it is now: it may have grown, or somebody else may have placed it, while the front was asked.
+            unplaced = self._unplaced.pop(shard, None)
+            if unplaced is None:
+                return
+            # The front may be behind what the session has seen by now: a write placed in an epoch that is over is lost.
+            seen = self._vector.get(shard)
+            epoch = max(known.epoch, seen.epoch) if seen is not None else known.epoch
+            self._vector = self._vector.merge(Vector({shard: (epoch, unplaced[1])}))
+
+    def plan_row(
+        self,
+        keyspace: str,
+        table: str,
+        pk: Sequence[object],
+        max_wait_ms: int | None,
+        include_event_token: bool,
+        compare_event_token: str | None,
+    ) -> Plan[Row]:
+        """One row."""
+        params = yield from self._params(max_wait_ms)
+        if include_event_token:
+            params["include_event_token"] = "true"
+        if compare_event_token is not None:
+            params["compare_event_token"] = compare_event_token
+        request = wire.row_request(keyspace, table, pk, params)
+        row: Row = yield from self._ask(request, wire.read_row, params["token"])
+        self.adopt(row.token)
+        return row
+
+    def plan_rows(
+        self, keyspace: str, keys: Sequence[tuple[str, Sequence[object]]], max_wait_ms: int | None
+    ) -> Plan[list[Row]]:
+        """Rows of one batch."""
+        demanded = yield from self.plan_token()
+        params: dict[str, str | int] = {"token": demanded}
+        if max_wait_ms is not None:
+            params["max_wait_ms"] = max_wait_ms
+        found, token = yield from self._ask(wire.rows_request(keyspace, keys, params), wire.read_rows, demanded)
+        self.adopt(token)
+        rows = []
+        for element in found:
+            if isinstance(element, ClientError):
+                self._adopt_lost(element, demanded)
+                raise element
+            rows.append(element)
+        return rows
+
+    def plan_table(
+        self, catalog: str, db: str, table: str, write_ids: str | None, table_id: int, max_wait_ms: int | None
+    ) -> Plan[Table]:
+        """One catalog table."""
+        params = yield from self._params(max_wait_ms)
+        request = wire.table_request(catalog, db, table, write_ids, table_id, params)
+        found: Table = yield from self._ask(request, wire.read_table, params["token"])
+        self.adopt(found.token)
+        return found
+
+    def _params(self, max_wait_ms: int | None) -> Plan[dict[str, str]]:
+        params = {"token": (yield from self.plan_token())}
+        if max_wait_ms is not None:
+            params["max_wait_ms"] = str(max_wait_ms)
+        return params
+
+    def _ask(self, request: Request, read: Callable[[int, bytes], Answer], demanded: str) -> Plan[Answer]:
+        try:
+            return read(*(yield request))
+        except HistoryLost as lost:
+            self._adopt_lost(lost, demanded)
+            raise
+
+    def _adopt_lost(self, error: ClientError, demanded: str) -> None:
+        """Takes over what the front changed in the vector that was ``demanded``, and nothing else.
+
+        Meanwhile others may have seen more of other shards, or of the shard's new epoch.
+        """
+        if not isinstance(error, HistoryLost) or not error.token:
+            return
+        before, after = Vector.parse(demanded), Vector.parse(error.token)
+        with self._lock:
+            for shard, was in before.items():
+                mine = self._vector.get(shard)
+                if after.get(shard) != was and mine is not None and mine.epoch <= was.epoch:
+                    self._vector = self._vector.without(shard)
+            self._vector = self._vector.merge(after)

@@ -1,0 +1,183 @@
+"""What stands before every request: who may ask, how many at a time, how much; and what an unexpected error becomes."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import secrets
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import structlog
+
+from serving.errors import ReadError
+from serving.http.answers import problem_bytes
+from serving.metrics import FrontMetrics
+from tokens.errors import FreshetError
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_log = structlog.get_logger(__name__)
+
+BODY_TIMEOUT_S = 30.0
+"""Between two pieces of a request's body: who waits for one holds a place among those in flight."""
+
+OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+"""Answered without a bearer token and beyond the in-flight limit: they tell no data, and must answer under load."""
+
+
+class OpenListenRefused(FreshetError):
+    """A listen address that others can reach, without a bearer token; code ``refuse_open_listen``."""
+
+    code = "refuse_open_listen"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """A limit on everything. Bytes, counts, milliseconds."""
+
+    in_flight_max: int = 512
+    body_bytes_max: int = 1 << 20
+    url_bytes_max: int = 64 << 10
+    batch_keys_max: int = 1000
+    wait_ms_max: int = 30_000
+
+
+def refuse_open_listen(host: str, bearer_token: str | None) -> None:
+    """Raises `OpenListenRefused` unless ``host`` is loopback or a bearer token is set."""
+    if bearer_token or host == "localhost":
+        return
+    try:
+        if ipaddress.ip_address(host.strip("[]")).is_loopback:
+            return
+    except ValueError:
+        pass
+    raise OpenListenRefused(
+        f"refusing to listen on {host}: no bearer token is set, so anybody who reaches it could read the cache",
+        hint="listen on 127.0.0.1, or set FRESHET_SERVE__BEARER_TOKEN",
+    )
+
+
+class Guard:
+    """ASGI wrapper: bearer token, request bounds, in-flight bound, metrics, and one line for every unexpected error."""
+
+    def __init__(self, app: App, *, bearer_token: str | None, limits: Limits, metrics: FrontMetrics) -> None:
+        self._app = app
+        self._expected = f"Bearer {bearer_token}".encode() if bearer_token else None
+        self._limits = limits
+        self._metrics = metrics
+        self._in_flight = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One connection event; anything but HTTP goes straight on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        guarded = scope["path"] not in OPEN_PATHS
+        refusal = self._refusal(scope) if guarded else None
+        if refusal is not None:
+            self._metrics.refused(refusal.code)
+            await send_problem(send, refusal)
+            return
+        self._in_flight += guarded
+        started = perf_counter()
+        try:
+            await self._run(scope, receive, send)
+        finally:
+            self._in_flight -= guarded
+            self._metrics.finished(perf_counter() - started)
+
+    def _refusal(self, scope: Scope) -> ReadError | None:
+        if self._expected is not None and not _carries(scope, self._expected):
+            return ReadError("unauthorized", "the request carries no valid bearer token")
+        if len(scope.get("raw_path") or scope["path"]) + len(scope["query_string"]) > self._limits.url_bytes_max:
+            return ReadError("request_too_long", f"the URL is longer than {self._limits.url_bytes_max} bytes")
+        if self._in_flight >= self._limits.in_flight_max:
+            return ReadError("too_many_requests", f"{self._limits.in_flight_max} requests are under way already")
+        return None
+
+    async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begun = False
+
+        async def send_marked(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_marked)
+        except ReadError as error:
+            self._metrics.refused(error.code)
+            if not begun:
+                await send_problem(send, error)
+        except asyncio.CancelledError:  # only the server cancels a request: when it stops and has waited long enough
+            self._metrics.refused("stopping")
+            if not begun:
+                await send_problem(send, ReadError("stopping", "the front stops and waited no longer for this answer"))
+        except Exception as error:  # noqa: BLE001 - the last line of defence: an id instead of a traceback
+            incident = secrets.token_hex(6)
+            self._metrics.refused("internal")
+            _log.exception("request failed", incident=incident, path=scope["path"], error=type(error).__name__)
+            if begun:
+                return
+            hint = f"look for incident {incident} in the log of freshet serve"
+            await send_problem(send, ReadError("internal", f"an unexpected error, incident {incident}", hint=hint))
+
+
+def _carries(scope: Scope, expected: bytes) -> bool:
+    """Constant-time in the token; the scheme's name is matched in any case, as RFC 9110 asks."""
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            scheme, _, token = value.partition(b" ")
+            given = b"Bearer " + token.strip() if scheme.lower() == b"bearer" else value
+            return hmac.compare_digest(given, expected)
+    return False
+
+
+_JSON = (b"content-type", b"application/json")
+_EXTRA_HEADERS: dict[str, tuple[tuple[bytes, bytes], ...]] = {
+    "unauthorized": ((b"www-authenticate", b"Bearer"),),
+    "too_many_requests": ((b"retry-after", b"1"),),
+}
+
+
+async def send_json(send: Send, status: int, body: bytes, extra: tuple[tuple[bytes, bytes], ...] = ()) -> None:
+    """A whole JSON answer."""
+    headers = [_JSON, (b"content-length", b"%d" % len(body)), *extra]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def send_problem(send: Send, error: ReadError) -> None:
+    """The answer to a read that isn't answered."""
+    extra = ((b"allow", error.allow.encode()),) if error.allow else _EXTRA_HEADERS.get(error.code, ())
+    await send_json(send, error.status, problem_bytes(error), extra)
+
+
+async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
+    """The request's body. Raises `ReadError` ``body_too_large`` as soon as it is known to exceed ``limit`` bytes."""
+    refusal = ReadError("body_too_large", f"the body is larger than {limit} bytes", hint="split the batch")
+    for name, value in scope["headers"]:
+        if name == b"content-length" and value.isdigit() and int(value) > limit:
+            raise refusal
+    body = bytearray()
+    while True:
+        try:
+            async with asyncio.timeout(BODY_TIMEOUT_S):
+                message = await receive()
+        except TimeoutError:
+            raise ReadError("request_timeout", f"nothing of the body came for {BODY_TIMEOUT_S:g} s") from None
+        if message["type"] == "http.disconnect":
+            raise ReadError("bad_body", "the connection ended before the body did")
+        body += message.get("body", b"")
+        if len(body) > limit:
+            raise refusal
+        if not message.get("more_body", False):
+            return bytes(body)

@@ -1,0 +1,38 @@
+"""Who answers for a partition, and how far that partition has come."""
+
+from __future__ import annotations
+
+import msgspec
+
+from serving.errors import ReadError
+from serving.http.answers import LocationAnswer
+from serving.reads.owners import OwnerAway, Owners
+from serving.reads.spaces import RowSpace, TableSpace, learn_watermarks
+
+
+class Locations:
+    """Answers ``/v1/locations/…``. The token is the watermarks; a session learns epochs from it."""
+
+    def __init__(self, owners: Owners, spaces: dict[str, RowSpace | TableSpace]) -> None:
+        self._owners = owners
+        self._spaces = spaces
+        self._last: dict[tuple[str, int], str] = {}
+
+    async def read(self, keyspace: str, partition: int) -> bytes:
+        """A `LocationAnswer`. Raises `ReadError` ``unknown_keyspace``, ``no_owner``."""
+        space = self._spaces.get(keyspace)
+        if space is None:
+            raise ReadError("unknown_keyspace", f"no keyspace {keyspace!r} is served here")
+        if not 0 <= partition < space.layout.partitions:
+            raise ReadError("unknown_path", f"{keyspace} has the partitions 0 to {space.layout.partitions - 1}")
+        why = "the owner, as it announced itself; the token is the partition's watermark"
+        try:
+            token = self._last[keyspace, partition] = await learn_watermarks(self._owners, space, partition)
+        except OwnerAway as away:
+            known = self._last.get((keyspace, partition))
+            if known is None:
+                raise
+            token, why = known, f"{away}; the token is the last watermark that is known"
+        address = self._owners.address_of(keyspace, partition) or ""
+        answer = LocationAnswer("cache", "eventual", why, token, keyspace, partition, address)
+        return msgspec.json.encode(answer)

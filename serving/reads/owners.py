@@ -1,0 +1,107 @@
+"""Which process answers for a partition, and how it is asked: one connection an owner, asked again where it moved."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from time import monotonic
+from typing import TypeVar
+
+import structlog
+
+from consumers.owner.client import OwnerClient
+from consumers.owner.protocol import OwnerError
+from serving.errors import ReadError
+from serving.metrics import FrontMetrics
+
+Found = TypeVar("Found")
+
+Locate = Callable[[str, int], str | None]
+"""(keyspace, partition) → address of its owner as host:port, or None. Answers from memory."""
+
+_NOT_NOW = frozenset({"not_owner", "too_busy", "frame_too_large"})
+"""This question wasn't answered, the next one may be."""
+
+_log = structlog.get_logger(__name__)
+
+
+class OwnerAway(ReadError):
+    """Nobody answers for a partition; ``no_owner`` unless the source can answer instead."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("no_owner", message)
+
+
+class Owners:
+    """The owners of all partitions. Of one event loop."""
+
+    def __init__(
+        self,
+        locate: Locate,
+        metrics: FrontMetrics,
+        *,
+        fixed: Mapping[tuple[str, int], str] | None = None,
+        token: str = "",
+        request_timeout_s: float = 3.0,
+        pause_s: float = 0.5,
+    ) -> None:
+        """``fixed``: owners that are not announced. ``pause_s``: how long an address that failed is left alone."""
+        self._locate = locate
+        self._fixed = dict(fixed or {})
+        self._metrics = metrics
+        self._token = token
+        self._request_timeout_s = request_timeout_s
+        self._pause_s = pause_s
+        self._clients: dict[str, OwnerClient] = {}
+        self._away_until: dict[str, float] = {}
+
+    def address_of(self, keyspace: str, partition: int) -> str | None:
+        """host:port of the owner, as last announced."""
+        return self._fixed.get((keyspace, partition)) or self._locate(keyspace, partition)
+
+    async def ask(self, keyspace: str, partition: int, question: Callable[[OwnerClient], Awaitable[Found]]) -> Found:
+        """What the partition's owner answers to ``question``.
+
+        Raises `OwnerAway` if there is none or it does not answer, `ReadError` ``bad_token`` or ``missing_write_ids`` if
+        it says so.
+        """
+        address = self.address_of(keyspace, partition)
+        if address is None:
+            raise OwnerAway(f"no process has announced that it owns {keyspace}/{partition}")
+        try:
+            return await self._ask_at(address, question)
+        except OwnerAway:
+            moved = self.address_of(keyspace, partition)
+            if moved is None or moved == address:
+                raise
+            return await self._ask_at(moved, question)
+
+    async def _ask_at(self, address: str, question: Callable[[OwnerClient], Awaitable[Found]]) -> Found:
+        if self._away_until and self._away_until.get(address, 0.0) > monotonic():
+            raise OwnerAway(f"the owner at {address} did not answer a moment ago")
+        client = self._clients.get(address)
+        if client is None:
+            client = self._clients[address] = OwnerClient(
+                address, token=self._token, request_timeout_s=self._request_timeout_s
+            )
+        try:
+            found = await question(client)
+        except OwnerError as error:
+            raise self._translated(address, error) from error
+        if self._away_until:
+            self._away_until.pop(address, None)
+        return found
+
+    def _translated(self, address: str, error: OwnerError) -> Exception:
+        if error.code in ("bad_token", "missing_write_ids", "bad_write_ids"):
+            return ReadError(error.code, str(error), hint=error.hint)
+        self._metrics.owner_failures.inc()
+        if error.code not in _NOT_NOW:
+            self._away_until[address] = monotonic() + self._pause_s
+            _log.warning("owner away", address=address, code=error.code, error=str(error))
+        return OwnerAway(str(error))
+
+    async def close(self) -> None:
+        """Closes all connections."""
+        clients, self._clients = list(self._clients.values()), {}
+        await asyncio.gather(*(client.close() for client in clients), return_exceptions=True)

@@ -1,0 +1,109 @@
+"""A row key as a reader writes it in a path, into the canonical key of the store. Pure.
+
+``7`` · ``7,12`` · ``M%C3%BCller%2C%20Co``: key columns in key order, comma-separated, each percent-encoded. Binary
+columns are percent-encoded bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+from urllib.parse import quote, unquote_to_bytes
+
+from serving.errors import ReadError
+from stream.sources.mariadb.image import UndecodableValue, request_key_value
+from stream.wire.events import Column
+from stream.wire.keys import KeyFormatError, row_key
+
+KEY_BYTES_MAX = 4096
+"""Longest key that a request may name, encoded."""
+
+_INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
+_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,4})?")
+_NUMERIC_KINDS = frozenset({"decimal", "float", "double"})
+
+
+@dataclass(frozen=True, slots=True)
+class RowTable:
+    """What a front must know of a row table. ``key`` are its primary key's columns, in key order."""
+
+    name: str
+    key: tuple[Column, ...]
+    cacheable: bool
+    reason: str = ""
+
+
+class RowKey(NamedTuple):
+    """``key``: as in the store. ``values``: canonical, in key order. ``exact``: no other spelling names the row."""
+
+    key: bytes
+    values: tuple[object, ...]
+    exact: bool
+
+
+def parse_row_key(table: RowTable, segment: bytes) -> RowKey:
+    """The key that a path's last segment names. Raises `ReadError` ``bad_key``, naming the column."""
+    parts = segment.split(b",")
+    if len(segment) > KEY_BYTES_MAX:
+        raise ReadError("bad_key", f"the key is longer than {KEY_BYTES_MAX} bytes")
+    if not table.key:
+        raise ReadError("bad_key", f"{table.name} has no primary key: no row of it can be named", hint="give it one")
+    if len(parts) != len(table.key):
+        expected = ", ".join(column.name for column in table.key)
+        raise ReadError("bad_key", f"{table.name} has the key ({expected}), the request names {len(parts)} columns")
+    return _assemble(table, [_parse_column(table, column, part) for column, part in zip(table.key, parts, strict=True)])
+
+
+def _parse_column(table: RowTable, column: Column, part: bytes) -> tuple[object, bool]:
+    raw = unquote_to_bytes(part)
+    if column.kind == "binary":
+        return {"base64": b64encode(raw).decode()}, column.exact
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as error:
+        raise ReadError("bad_key", f"{table.name}.{column.name}: {quote(raw)} is not UTF-8") from error
+    return _canonical(table, column, text)
+
+
+def _canonical(table: RowTable, column: Column, text: str) -> tuple[object, bool]:
+    kind = column.kind
+    if kind in ("int", "bit", "year"):
+        if _INTEGER.fullmatch(text) is None:
+            raise ReadError("bad_key", f"{table.name}.{column.name}: {text!r} is no integer")
+        return int(text), column.exact and (kind != "year" or len(text) == 4)
+    if kind in _NUMERIC_KINDS and _NUMBER.fullmatch(text) is None:
+        raise ReadError("bad_key", f"{table.name}.{column.name}: {text!r} is no number")
+    if "\0" in text and kind != "text":
+        raise ReadError("bad_key", f"{table.name}.{column.name}: {text!r} is no {kind} value")
+    try:
+        value, exact = request_key_value(column, text)
+    except UndecodableValue as error:
+        raise ReadError("bad_key", f"{table.name}.{column.name}: {error}") from error
+    # A DECIMAL's canonical text has the column's scale, which a reader need not write out.
+    return value, exact and kind not in _NUMERIC_KINDS
+
+
+def _assemble(table: RowTable, columns: Sequence[tuple[object, bool]]) -> RowKey:
+    values = tuple(value for value, _ in columns)
+    try:
+        return RowKey(row_key(table.name, values), values, all(exact for _, exact in columns))
+    except KeyFormatError as error:
+        raise ReadError("bad_key", str(error)) from error
+
+
+def format_key(values: Sequence[object]) -> str:
+    """The path segment for key values: the client's direction of `parse_row_key`. Raises `ReadError` ``bad_key``."""
+    if not values:
+        raise ReadError("bad_key", "a row is named by at least one key column")
+    return ",".join(_format_column(value) for value in values)
+
+
+def _format_column(value: object) -> str:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return quote(bytes(value), safe="")
+    if value is None or isinstance(value, bool):
+        raise ReadError("bad_key", f"{value!r} names no row")
+    return quote(str(value), safe="")

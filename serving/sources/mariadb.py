@@ -1,0 +1,151 @@
+"""MariaDB as the source of truth for rows: snapshots read in threads, only of the tables that the keyspace has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from typing import TypeVar
+
+from serving.errors import ReadError
+from serving.reads.rowkey import RowTable
+from serving.sources.source import RowAt, SchemaChanged, SourceRow, SourceThreads
+from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError, MariaDBUnreachable
+from stream.sources.mariadb.image import UndecodableValue
+from stream.sources.mariadb.schema import SYSTEM_DATABASES, TableInfo
+from stream.sources.mariadb.snapshot import NoSuchTable, SnapshotRead, SnapshotReader, SourceBusy
+from tokens import Position
+
+Found = TypeVar("Found")
+
+READS_MAX = 8
+WAITS_MAX = 4
+"""Sessions that may wait for a replica to catch up, apart from those that read."""
+
+
+class TableScope:
+    """Which tables may be read through: of ``databases``, included (none: all), not excluded (``db.table`` patterns).
+
+    What the source does not publish, the front must not hand out.
+    """
+
+    def __init__(self, databases: Sequence[str], include: Sequence[str] = (), exclude: Sequence[str] = ()) -> None:
+        self._databases = frozenset(databases)
+        self._include = tuple(include)
+        self._exclude = tuple(exclude)
+
+    def __contains__(self, name: object) -> bool:
+        text = str(name)
+        database, dot, table = text.partition(".")
+        if not dot or not table or "." in table or "\0" in text:
+            return False
+        if database.lower() in SYSTEM_DATABASES or (self._databases and database not in self._databases):
+            return False
+        if any(fnmatchcase(text, pattern) for pattern in self._exclude):
+            return False
+        return not self._include or any(fnmatchcase(text, pattern) for pattern in self._include)
+
+
+class MariaDBRows:
+    """A `serving.sources.source.RowSource` over one MariaDB server."""
+
+    def __init__(self, settings: ConnectionSettings, shard: str, scope: TableScope) -> None:
+        self.shard = shard
+        self._scope = scope
+        self._reader = SnapshotReader(settings, READS_MAX)
+        self._waiter = SnapshotReader(settings, WAITS_MAX, wait_s=0.05)
+        self._reads = SourceThreads("source-read", threads=READS_MAX)
+        self._waits = SourceThreads("source-wait", threads=WAITS_MAX)
+
+    async def describe(self, table: str) -> RowTable | None:
+        """See `RowSource`."""
+        if table not in self._scope:
+            return None
+        try:
+            return row_table(await self._reads.run(lambda: translated(lambda: self._reader.table(table))))
+        except NoSuchTable:
+            return None
+
+    async def read(self, wanted: Sequence[RowAt]) -> list[SourceRow | ReadError | SchemaChanged]:
+        """See `RowSource`."""
+        places: dict[str, list[int]] = {}
+        for place, (table, _) in enumerate(wanted):
+            if table.name in self._scope:
+                places.setdefault(table.name, []).append(place)
+        keys = {name: [wanted[place].values for place in of_table] for name, of_table in places.items()}
+        read = await self._reads.run(lambda: translated(lambda: self._reader.read(keys))) if keys else {}
+        found: list[SourceRow | ReadError | SchemaChanged] = [
+            ReadError("unknown_table", f"{table.name} is not of this keyspace") for table, _ in wanted
+        ]
+        for name, of_table in places.items():
+            rows = _source_rows([wanted[place].table for place in of_table], read[name])
+            for place, row in zip(of_table, rows, strict=True):
+                found[place] = row
+        return found
+
+    async def wait(self, position: Position, timeout_s: float) -> bool:
+        """See `RowSource`."""
+        try:
+            return await self._waits.run(
+                lambda: translated(lambda: self._waiter.wait_for_position(str(position), timeout_s))
+            )
+        except ReadError as error:
+            if error.code == "too_many_requests":
+                return False
+            raise
+
+    async def close(self) -> None:
+        """See `RowSource`."""
+        for threads in (self._reads, self._waits):
+            threads.close()
+        for reader in (self._reader, self._waiter):
+            reader.close()
+
+
+def row_table(info: TableInfo) -> RowTable:
+    """The source's description as the front uses it."""
+    described = info.describe()
+    columns = {column.name: column for column in described.columns}
+    key = tuple(columns[name] for name in described.primary_key)
+    return RowTable(described.table, key, described.cacheable, described.reason)
+
+
+def _source_rows(
+    tables: Sequence[RowTable], read: SnapshotRead | MariaDBError
+) -> list[SourceRow | ReadError | SchemaChanged]:
+    """What was read of one table, for requests that know it as ``tables``."""
+    if isinstance(read, NoSuchTable):
+        return [SchemaChanged(table.name) for table in tables]
+    if isinstance(read, MariaDBError):
+        return [_refusal(read) for _ in tables]
+    key, lo, hi = row_table(read.table).key, Position.parse(read.position), Position.parse(read.hi)
+    found: list[SourceRow | ReadError | SchemaChanged] = []
+    for table, row in zip(tables, read.rows, strict=True):
+        if table.key != key:
+            found.append(SchemaChanged(table.name))
+        elif row is None:
+            found.append(SourceRow(None, b"", lo, hi, read.timestamp))
+        elif isinstance(row, MariaDBError | UndecodableValue):
+            found.append(_refusal(row))
+        else:
+            found.append(SourceRow(row.image, row.key, lo, hi, read.timestamp))
+    return found
+
+
+def translated(work: Callable[[], Found]) -> Found:
+    """Runs ``work``; MariaDB's errors become the reader's. `NoSuchTable` stays: it says something about the schema."""
+    try:
+        return work()
+    except NoSuchTable:
+        raise
+    except (MariaDBError, UndecodableValue) as error:
+        raise _refusal(error) from error
+
+
+def _refusal(error: MariaDBError | UndecodableValue) -> ReadError:
+    if isinstance(error, SourceBusy):
+        return ReadError("too_many_requests", str(error))
+    if isinstance(error, MariaDBUnreachable):
+        return ReadError("source_unreachable", str(error), hint=error.hint)
+    if error.code == "no_primary_key":
+        return ReadError("bad_key", str(error), hint="give the table a primary key to read its rows")
+    return ReadError("source_failed", str(error), hint=error.hint)

@@ -1,0 +1,245 @@
+"""Messages that could not be folded: kept with reason, place and bytes in ``freshet.<keyspace>.dlq``.
+
+Record key: ``topic/partition/offset`` of the message, so that folding it again after a crash adds nothing new. Value:
+its bytes as they were. Headers: ``code``, ``reason``, ``topic``, ``partition``, ``offset``, ``size``. A null value
+resolves the letter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from stream.kafka.connection import KafkaUnreachable, asking, client_settings, kafka_error
+from stream.kafka.reader import end_offsets, read_range, start_offsets
+from stream.kafka.topics import MESSAGE_BYTES_MAX, dead_letter_topic, describe_topic
+from stream.wire.codec import CodecError, check, decode
+from tokens.errors import FreshetError
+
+VALUE_BYTES_MAX: Final = MESSAGE_BYTES_MAX - 1024 * 1024
+"""Of a larger message the first bytes are kept; its size says that there were more."""
+REASON_CHARS_MAX: Final = 1000
+KNOWN_MAX: Final = 100_000
+FLUSH_TIMEOUT_S: Final = 30.0
+
+
+class DeadLetterError(FreshetError):
+    """A dead letter that cannot be kept or found; codes ``dead_letter_lost``, ``no_such_letter``."""
+
+    code = "dead_letter_lost"
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """One message that could not be folded, whole or in part. ``size`` is that of the message; 0: of ``value``."""
+
+    topic: str
+    partition: int
+    offset: int
+    code: str
+    reason: str
+    value: bytes = b""
+    size: int = 0
+
+    @property
+    def id(self) -> str:
+        """``topic/partition/offset``"""
+        return f"{self.topic}/{self.partition}/{self.offset}"
+
+    @property
+    def whole(self) -> bool:
+        """All bytes of the message are here."""
+        return self.size in (0, len(self.value))
+
+    def problem(self) -> CodecError | None:
+        """Why the message cannot be decoded by this version; None if it can be."""
+        try:
+            check(*decode(self.value))
+        except CodecError as error:
+            return error
+        return None
+
+
+class DeadLetterPublisher:
+    """Sends dead letters. One letter a message: its first reason stands. `flush` before committing what it skipped."""
+
+    def __init__(self, bootstrap: str, keyspace: str) -> None:
+        self.bootstrap = bootstrap
+        self.topic = dead_letter_topic(keyspace)
+        self.sent = 0
+        self._known: dict[str, None] = {}
+        self._failed: KafkaError | None = None
+        self._producer = Producer(
+            client_settings(
+                bootstrap,
+                **{
+                    "enable.idempotence": True,
+                    "compression.type": "lz4",
+                    "linger.ms": 5,
+                    "message.max.bytes": MESSAGE_BYTES_MAX,
+                    "delivery.timeout.ms": int(FLUSH_TIMEOUT_S * 1000),
+                },
+            )
+        )
+
+    def send(self, letter: DeadLetter) -> bool:
+        """Send it unless it was sent already; returns whether it was. Returns before it is delivered: see `flush`."""
+        if letter.id in self._known:
+            return False
+        self._known[letter.id] = None
+        if len(self._known) > KNOWN_MAX:
+            del self._known[next(iter(self._known))]
+        headers = {
+            "code": letter.code,
+            "reason": letter.reason[:REASON_CHARS_MAX],
+            "topic": letter.topic,
+            "partition": str(letter.partition),
+            "offset": str(letter.offset),
+            "size": str(letter.size or len(letter.value)),
+        }
+        self._produce(letter.id, letter.value[:VALUE_BYTES_MAX], headers)
+        self.sent += 1
+        return True
+
+    def resolve(self, letter_id: str) -> None:
+        """Mark a letter as done: it is listed no more."""
+        self._produce(letter_id, None, {})
+
+    def flush(self, timeout_s: float = FLUSH_TIMEOUT_S) -> None:
+        """Return when all letters are in the topic; raises `KafkaUnreachable` or `DeadLetterError` if one is not."""
+        left = self._producer.flush(timeout_s)
+        if self._failed is not None:
+            raise kafka_error(self._failed, self.bootstrap, f"write to {self.topic}")
+        if left:
+            raise KafkaUnreachable(f"{left} dead letters are not in {self.topic} after {timeout_s:g} s")
+
+    def _produce(self, key: str, value: bytes | None, headers: dict[str, str]) -> None:
+        while True:
+            try:
+                self._producer.produce(
+                    self.topic, value, key, partition=0, headers=headers or None, on_delivery=self._delivered
+                )
+            except BufferError:
+                self._producer.poll(0.1)
+            except KafkaException as error:
+                raise DeadLetterError(f"{key} cannot be written to {self.topic}: {error.args[0].str()}") from error
+            else:
+                self._producer.poll(0)
+                return
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:  # noqa: ARG002 - the signature is librdkafka's
+        self._failed = self._failed or error
+
+
+def read_letters(bootstrap: str, keyspace: str, *, values: bool = True, letter_id: str = "") -> list[DeadLetter]:
+    """All unresolved letters of a keyspace, oldest first; only ``letter_id`` if given.
+
+    ``values`` False leaves the bytes out (``size`` still says how many). Raises `TopicError` ``topic_missing``,
+    `KafkaUnreachable`, `ReadError`.
+    """
+    letters: dict[str, DeadLetter] = {}
+    for message in _messages(bootstrap, dead_letter_topic(keyspace)):
+        key = (message.key() or b"").decode(errors="replace")
+        if letter_id and key != letter_id:
+            continue
+        if message.value() is None:
+            letters.pop(key, None)
+        elif key not in letters and (letter := _letter(message)):
+            letters[key] = letter if values else replace(letter, value=b"")
+    return list(letters.values())
+
+
+def find_letter(bootstrap: str, keyspace: str, letter_id: str) -> DeadLetter:
+    """The unresolved letter ``topic/partition/offset``; raises `DeadLetterError` ``no_such_letter``."""
+    found = read_letters(bootstrap, keyspace, letter_id=letter_id)
+    if not found:
+        raise DeadLetterError(
+            f"no dead letter {letter_id} in {dead_letter_topic(keyspace)}",
+            hint="`freshet dlq list` shows what there is",
+            code="no_such_letter",
+        )
+    return found[0]
+
+
+def _messages(bootstrap: str, topic: str) -> Iterator[Message]:
+    describe_topic(bootstrap, topic)
+    [start] = start_offsets(bootstrap, topic, [0]).values()
+    [end] = end_offsets(bootstrap, topic, [0]).values()
+    return read_range(bootstrap, topic, 0, start, end)
+
+
+def _letter(message: Message) -> DeadLetter | None:
+    """The letter in a record of the topic; None for what somebody else has written there."""
+    headers = {name: (value or b"").decode(errors="replace") for name, value in message.headers() or ()}
+    try:
+        return DeadLetter(
+            topic=headers["topic"],
+            partition=int(headers["partition"]),
+            offset=int(headers["offset"]),
+            code=headers["code"],
+            reason=headers["reason"],
+            value=message.value() or b"",
+            size=int(headers["size"]),
+        )
+    except (KeyError, ValueError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Retried:
+    """What `retry` did with one letter; ``problem`` empty: its message is in the topic again."""
+
+    letter: DeadLetter
+    problem: str
+
+
+def retry(bootstrap: str, keyspace: str, letter_id: str = "", *, dry_run: bool = False) -> list[Retried]:
+    """Put messages that this version can decode back into their topic, and resolve their letters.
+
+    They are folded as late events: what has become newer meanwhile stays. Raises `KafkaUnreachable`, `DeadLetterError`.
+    """
+    letters = [find_letter(bootstrap, keyspace, letter_id)] if letter_id else read_letters(bootstrap, keyspace)
+    results = [Retried(letter, _obstacle(letter)) for letter in letters]
+    good = [result.letter for result in results if not result.problem]
+    if good and not dry_run:
+        _put_back(bootstrap, good)
+        publisher = DeadLetterPublisher(bootstrap, keyspace)
+        for letter in good:
+            publisher.resolve(letter.id)
+        publisher.flush()
+    return results
+
+
+def _obstacle(letter: DeadLetter) -> str:
+    if not letter.whole:
+        return f"only {len(letter.value)} of its {letter.size} bytes were kept"
+    problem = letter.problem()
+    return f"{problem.code}: {problem}" if problem else ""
+
+
+def _put_back(bootstrap: str, letters: list[DeadLetter]) -> None:
+    settings = client_settings(bootstrap, **{"enable.idempotence": True, "message.max.bytes": MESSAGE_BYTES_MAX})
+    producer = Producer(settings)
+    failed: list[KafkaError] = []
+
+    def delivered(error: KafkaError | None, message: Message) -> None:  # noqa: ARG001 - the signature is librdkafka's
+        if error is not None:
+            failed.append(error)
+
+    for letter in letters:
+        asking(
+            bootstrap,
+            f"put {letter.id} back",
+            lambda letter=letter: producer.produce(  # type: ignore[misc]
+                letter.topic, letter.value, partition=letter.partition, on_delivery=delivered
+            ),
+        )
+        producer.poll(0)
+    left = producer.flush(FLUSH_TIMEOUT_S)
+    if failed:
+        raise kafka_error(failed[0], bootstrap, "put dead letters back")
+    if left:
+        raise KafkaUnreachable(f"{left} messages were not put back after {FLUSH_TIMEOUT_S:g} s")

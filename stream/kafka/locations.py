@@ -1,0 +1,215 @@
+"""Who owns which partition's store: announcements in ``freshet.locations``, keyed ``keyspace/partition``.
+
+The last announcement of a partition stands until its own instance withdraws it; there is no heartbeat. An address is a
+hint: who finds nobody there asks the source of truth meanwhile, and waits for the next announcement.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from time import monotonic
+from types import TracebackType
+from typing import Final, Self
+
+import msgspec
+import structlog
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from stream.kafka.connection import KafkaUnreachable, client_settings, kafka_error
+from stream.kafka.reader import end_offsets, open_consumer, poll_batch, start_offsets
+from stream.kafka.topics import LOCATIONS_TOPIC, ensure_locations_topic
+from tokens.errors import FreshetError
+
+log = structlog.get_logger(__name__)
+
+FLUSH_TIMEOUT_S: Final = 10.0
+START_TIMEOUT_S: Final = 15.0
+RETRY_S: Final = 1.0
+
+
+class LocationError(FreshetError):
+    """Nobody has announced a partition; code ``owner_unknown``."""
+
+    code = "owner_unknown"
+
+
+class Announcement(msgspec.Struct, frozen=True, kw_only=True):
+    """An owner says where it answers for a partition. On the wire as JSON; unknown fields are passed over."""
+
+    keyspace: str
+    partition: int
+    address: str
+    """``host:port`` of the owner protocol."""
+    instance: str
+    """Names the process; another one under the same address is another instance."""
+    layout: str = ""
+    topic_id: str = ""
+    started_at: int = 0
+    """Seconds since 1970."""
+    positions: dict[str, str] = msgspec.field(default_factory=dict)
+    """Shard → position that the store had when it was announced."""
+    gone: bool = False
+
+    @property
+    def key(self) -> str:
+        """``keyspace/partition``"""
+        return f"{self.keyspace}/{self.partition}"
+
+
+def announce(bootstrap: str, announcements: Iterable[Announcement]) -> None:
+    """Make these known to everybody; returns when they are in the topic. Raises `KafkaUnreachable`."""
+    ensure_locations_topic(bootstrap)
+    producer = Producer(client_settings(bootstrap, **{"enable.idempotence": True, "linger.ms": 0}))
+    failed: list[KafkaError] = []
+
+    def delivered(error: KafkaError | None, message: Message) -> None:  # noqa: ARG001 - the signature is librdkafka's
+        if error is not None:
+            failed.append(error)
+
+    for each in announcements:
+        producer.produce(LOCATIONS_TOPIC, msgspec.json.encode(each), each.key, partition=0, on_delivery=delivered)
+    left = producer.flush(FLUSH_TIMEOUT_S)
+    if failed:
+        raise kafka_error(failed[0], bootstrap, "announce")
+    if left:
+        raise KafkaUnreachable(f"no announcement could be made at {bootstrap} within {FLUSH_TIMEOUT_S:g} s")
+
+
+def withdraw(bootstrap: str, announcements: Iterable[Announcement]) -> None:
+    """Say that these are gone: nobody needs to try their address. Raises `KafkaUnreachable`."""
+    announce(bootstrap, [msgspec.structs.replace(each, gone=True, positions={}) for each in announcements])
+
+
+class LocationsReader:
+    """Knows all announcements: reads the topic to its end in `start`, then follows it in a thread of its own."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+        self._known: dict[str, Announcement] = {}
+        self._changed = threading.Condition()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, timeout_s: float = START_TIMEOUT_S, *, patient: bool = False) -> Self:
+        """Returns when everything announced before now is known. Raises `KafkaUnreachable`.
+
+        ``patient``: where Kafka is away nobody is known yet, and it is read as soon as it answers.
+        """
+        consumer: Consumer | None = None
+        try:
+            consumer = self._at_its_end(timeout_s)
+        except KafkaUnreachable as error:
+            if not patient:
+                raise
+            log.warning("Kafka is away, no owner is known yet", code=error.code, reason=str(error), hint=error.hint)
+        self._thread = threading.Thread(target=self._follow, args=(consumer,), name="locations", daemon=True)
+        self._thread.start()
+        return self
+
+    def close(self) -> None:
+        """Stop following."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self if self._thread is not None else self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def owner_of(self, keyspace: str, partition: int) -> Announcement | None:
+        """Who answers for the partition; None: nobody that is known."""
+        return self._known.get(f"{keyspace}/{partition}")
+
+    def owners(self, keyspace: str) -> Mapping[int, Announcement]:
+        """Partition → owner, of those that are known."""
+        with self._changed:
+            return {each.partition: each for each in self._known.values() if each.keyspace == keyspace}
+
+    def wait_for(self, keyspace: str, partition: int, timeout_s: float, *, other_than: str = "") -> Announcement:
+        """The owner of the partition, waiting up to ``timeout_s`` until there is one (of another instance).
+
+        Raises `LocationError`.
+        """
+        deadline = monotonic() + timeout_s
+        with self._changed:
+            while True:
+                found = self.owner_of(keyspace, partition)
+                if found is not None and found.instance != other_than:
+                    return found
+                if not self._changed.wait(max(deadline - monotonic(), 0)):
+                    raise LocationError(
+                        f"nobody has announced {keyspace}/{partition}", hint=f"is `freshet consume {keyspace}` running?"
+                    )
+
+    def _at_its_end(self, timeout_s: float) -> Consumer:
+        """A consumer that has read everything announced before now."""
+        ensure_locations_topic(self.bootstrap)
+        [end] = end_offsets(self.bootstrap, LOCATIONS_TOPIC, [0]).values()
+        consumer = self._open()
+        try:
+            self._read_to(consumer, end, monotonic() + timeout_s)
+        except BaseException:
+            consumer.close()
+            raise
+        return consumer
+
+    def _open(self) -> Consumer:
+        [start] = start_offsets(self.bootstrap, LOCATIONS_TOPIC, [0]).values()
+        consumer = open_consumer(self.bootstrap, more={"queued.max.messages.kbytes": 4096, "fetch.wait.max.ms": 500})
+        consumer.assign([TopicPartition(LOCATIONS_TOPIC, 0, start)])
+        return consumer
+
+    def _read_to(self, consumer: Consumer, end: int, deadline: float) -> None:
+        place = [TopicPartition(LOCATIONS_TOPIC, 0)]
+        [start] = start_offsets(self.bootstrap, LOCATIONS_TOPIC, [0]).values()
+        while start < end and consumer.position(place)[0].offset < end:
+            self._learn(poll_batch(consumer, 1000, 0.05))
+            if monotonic() > deadline:
+                raise KafkaUnreachable(f"{LOCATIONS_TOPIC} could not be read to its end at {self.bootstrap}")
+
+    def _follow(self, reading: Consumer | None) -> None:
+        """Never ends by itself: what is known stays usable while the broker is away."""
+        complained = False
+        while not self._stopping.is_set():
+            try:
+                if reading is None:
+                    ensure_locations_topic(self.bootstrap)
+                    reading, complained = self._open(), False
+                self._learn(poll_batch(reading, 1000, 0.2))
+            except (FreshetError, KafkaException) as error:
+                if not complained:
+                    log.warning("locations unreadable, reading anew", error=str(error))
+                    complained = True
+                if reading is not None:
+                    reading.close()
+                    reading = None
+                self._stopping.wait(RETRY_S)
+        if reading is not None:
+            reading.close()
+
+    def _learn(self, messages: Iterable[Message]) -> None:
+        with self._changed:
+            for message in messages:
+                self._apply(message)
+            self._changed.notify_all()
+
+    def _apply(self, message: Message) -> None:
+        value, key = message.value(), (message.key() or b"").decode(errors="replace")
+        if value is None:
+            self._known.pop(key, None)
+            return
+        try:
+            told = msgspec.json.decode(value, type=Announcement)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            log.warning("announcement unreadable", key=key, offset=message.offset(), error=str(error))
+            return
+        before = self._known.get(told.key)
+        if not told.gone:
+            self._known[told.key] = told
+        elif before is not None and before.instance == told.instance:
+            del self._known[told.key]

@@ -1,0 +1,221 @@
+"""Reading a topic: committed records only, in batches, without ever waiting for a full one.
+
+Measured (docs/wire.md): ``fetch.queue.backoff.ms`` decides the throughput, and waiting for n messages the latency.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from time import monotonic
+from typing import Any, Final
+
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from stream.kafka.connection import REQUEST_TIMEOUT_S, Settings, asking, client_settings, kafka_error
+from tokens.errors import FreshetError
+
+PREFETCH_KB: Final = 64 * 1024
+MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
+"""A message above the topic's bound must still come in, to be a dead letter."""
+
+_HARMLESS: Final = frozenset(
+    {
+        KafkaError._PARTITION_EOF,
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._TIMED_OUT,
+        KafkaError._RESOLVE,
+        KafkaError.REQUEST_TIMED_OUT,
+    }
+)
+"""librdkafka goes on by itself after these; who reads sees nothing new meanwhile."""
+
+
+class ReadError(FreshetError):
+    """A topic cannot be read on.
+
+    Codes: ``offset_out_of_range`` (what comes next is gone: rebuild, never a silent reset), ``read_failed``,
+    ``read_timeout`` (no progress before the deadline).
+    """
+
+    code = "read_failed"
+
+
+def reader_settings(bootstrap: str, group: str | None = None, more: Mapping[str, Any] | None = None) -> Settings:
+    """Settings of a read_committed consumer that commits nothing by itself and never resets an offset."""
+    return {
+        **client_settings(bootstrap),
+        "group.id": group or "freshet",
+        "isolation.level": "read_committed",
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "auto.offset.reset": "error",
+        "check.crcs": True,
+        "fetch.queue.backoff.ms": 2,
+        "fetch.wait.max.ms": 10,
+        "fetch.min.bytes": 1,
+        "fetch.error.backoff.ms": 100,
+        "max.partition.fetch.bytes": 4 * 1024 * 1024,
+        "fetch.max.bytes": MESSAGE_BYTES_MAX,
+        "receive.message.max.bytes": MESSAGE_BYTES_MAX + 1024,
+        "queued.min.messages": 100_000,
+        "queued.max.messages.kbytes": PREFETCH_KB,
+        "partition.assignment.strategy": "cooperative-sticky",
+        **(more or {}),
+    }
+
+
+def open_consumer(bootstrap: str, group: str | None = None, more: Mapping[str, Any] | None = None) -> Consumer:
+    """A consumer with `reader_settings`; ``group`` None: for `assign` only. ``more`` are librdkafka settings."""
+    return Consumer(reader_settings(bootstrap, group, more))
+
+
+def poll_batch(consumer: Consumer, messages_max: int = 10_000, timeout_s: float = 0.1) -> list[Message]:
+    """What has arrived: waits up to ``timeout_s`` for a first message, then takes the rest without waiting.
+
+    Raises `ReadError` for an error that the client does not get over by itself.
+    """
+    first = consumer.poll(timeout_s)
+    if first is None:
+        return []
+    messages = [first, *consumer.consume(messages_max - 1, 0)] if messages_max > 1 else [first]
+    if any(map(Message.error, messages)):
+        return [message for message in messages if not _refused(message)]
+    return messages
+
+
+def _refused(message: Message) -> bool:
+    """Whether ``message`` is a harmless notice instead of data; raises `ReadError` for any other error."""
+    error = message.error()
+    if error is None:
+        return False
+    if error.code() in _HARMLESS and not error.fatal():
+        return True
+    place = f"{message.topic()}/{message.partition()} at {message.offset()}"
+    if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+        raise ReadError(
+            f"{place}: the next offset is no longer, or not yet, in the topic ({error.str()})",
+            hint="rebuild the store from a checkpoint or from the topic's start",
+            code="offset_out_of_range",
+        )
+    raise ReadError(f"{place}: {error.str()}", code="read_failed")
+
+
+def end_offsets(
+    bootstrap: str,
+    topic: str,
+    partitions: Iterable[int],
+    *,
+    committed: bool = True,
+    timeout_s: float = REQUEST_TIMEOUT_S,
+) -> dict[int, int]:
+    """Partition → the offset after the last readable record.
+
+    ``committed``: what a read_committed reader can reach now (the last stable offset); else the log's very end, which
+    an unfinished Kafka transaction may hold back from readers. Raises `KafkaUnreachable`, `KafkaRequestError`.
+    """
+    level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+    return _list_offsets(bootstrap, topic, partitions, OffsetSpec.latest(), level, timeout_s)
+
+
+def start_offsets(
+    bootstrap: str, topic: str, partitions: Iterable[int], *, timeout_s: float = REQUEST_TIMEOUT_S
+) -> dict[int, int]:
+    """Partition → the first offset that retention has left."""
+    level = IsolationLevel.READ_UNCOMMITTED
+    return _list_offsets(bootstrap, topic, partitions, OffsetSpec.earliest(), level, timeout_s)
+
+
+def offsets_for_timestamp(
+    bootstrap: str,
+    topic: str,
+    partitions: Iterable[int],
+    timestamp: int,
+    *,
+    timeout_s: float = REQUEST_TIMEOUT_S,
+) -> dict[int, int]:
+    """Partition → where to start so as to see every event with a source time of ``timestamp`` (seconds) or later.
+
+    Record times are the running maximum of source time, so the broker's index finds the place; a partition with nothing
+    that late starts at its end. The place may be earlier than needed (Kafka's commit records carry the broker's time),
+    never too late: skip what is older.
+    """
+    wanted = list(partitions)
+    spec, level = OffsetSpec.for_timestamp(timestamp * 1000), IsolationLevel.READ_UNCOMMITTED
+    found = _list_offsets(bootstrap, topic, wanted, spec, level, timeout_s)
+    ends = end_offsets(bootstrap, topic, wanted, timeout_s=timeout_s)
+    return {partition: offset if offset >= 0 else ends[partition] for partition, offset in found.items()}
+
+
+def _list_offsets(
+    bootstrap: str, topic: str, partitions: Iterable[int], spec: Any, level: Any, timeout_s: float
+) -> dict[int, int]:
+    admin = AdminClient(client_settings(bootstrap))
+    request = {TopicPartition(topic, partition): spec for partition in partitions}
+    if not request:
+        return {}
+
+    def ask() -> dict[int, int]:
+        futures = admin.list_offsets(request, isolation_level=level, request_timeout=timeout_s)
+        return {place.partition: future.result().offset for place, future in futures.items()}
+
+    return asking(bootstrap, f"list offsets of {topic}", ask, patience_s=timeout_s)
+
+
+def read_range(
+    bootstrap: str,
+    topic: str,
+    partition: int,
+    start: int,
+    end: int,
+    *,
+    timeout_s: float = 30.0,
+    messages_max: int = 10_000,
+) -> Iterator[Message]:
+    """The committed records of ``partition`` with ``start`` <= offset < ``end``, once, then ends.
+
+    Raises `ReadError` ``read_timeout`` if there is no progress for ``timeout_s`` (an unfinished transaction before
+    ``end``, or no broker), ``offset_out_of_range`` if ``start`` is gone.
+    """
+    if start >= end:
+        return
+    consumer = open_consumer(bootstrap, more={"enable.partition.eof": True})
+    try:
+        consumer.assign([TopicPartition(topic, partition, start)])
+        yield from _read_until(consumer, TopicPartition(topic, partition), end, timeout_s, messages_max)
+    except KafkaException as error:
+        raise kafka_error(error, bootstrap, f"read {topic}/{partition}") from error
+    finally:
+        consumer.close()
+
+
+def _read_until(
+    consumer: Consumer, place: TopicPartition, end: int, timeout_s: float, messages_max: int
+) -> Iterator[Message]:
+    """Records up to ``end``; the end may lie on a control record, which only the consumer's position passes."""
+    deadline = monotonic() + timeout_s
+    reached = -1
+    while True:
+        for message in poll_batch(consumer, messages_max, 0.05):
+            if message.offset() >= end:
+                return
+            yield message
+        position = consumer.position([place])[0].offset
+        if position >= end:
+            return
+        if position > reached:
+            reached, deadline = position, monotonic() + timeout_s
+        elif monotonic() > deadline:
+            raise ReadError(
+                f"{place.topic}/{place.partition}: no progress at {max(reached, 0)} of {end} for {timeout_s:g} s",
+                hint="a Kafka transaction may be unfinished there, or the broker is away",
+                code="read_timeout",
+            )

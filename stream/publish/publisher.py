@@ -1,0 +1,345 @@
+"""A shard's publisher: source transactions in, Kafka transactions out, exactly once, crash-only.
+
+One Kafka transaction per batch holds events, markers and the shard's state, so a restart resumes exactly from what is
+in the topic. Nothing is ever aborted or retried here: on any error the producer is dropped, `PublisherLost` is raised,
+and the caller starts anew from `Publisher.open` (design, *Publishing*).
+
+A batch leaves as soon as the one before it is committed and `batch_interval_s` has passed since that began: a lone
+transaction leaves at once, at full rate batches fill up while the one before is on its way.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from types import TracebackType
+from typing import Final, Self
+
+import structlog
+
+from stream.kafka.topics import MESSAGE_BYTES_MIN, RETENTION_MS_MIN, check_topics, events_topic
+from stream.publish.clock import Clock, SystemClock
+from stream.publish.resume import Tail, read_tail
+from stream.publish.shard_producer import PublisherLost, ShardProducer
+from stream.wire.batch import Batch, Framer, Limits
+from stream.wire.events import ResumePoint, SourceTransaction
+from stream.wire.keys import Layout
+from tokens.errors import FreshetError
+
+__all__ = ["LayoutMismatch", "Publisher", "PublisherLost", "PublisherStats", "record_time_ms"]
+
+log = structlog.get_logger(__name__)
+
+BACKLOG_AGE_MS: Final = RETENTION_MS_MIN // 2
+"""Records are never stamped as older than this."""
+
+
+class LayoutMismatch(FreshetError):
+    """The topic was published with another layout; code ``layout_changed``."""
+
+    code = "layout_changed"
+
+
+@dataclass(slots=True)
+class PublisherStats:
+    """Counters since `open`, for metrics."""
+
+    events: int = 0
+    rows: int = 0
+    transactions: int = 0
+    batches: int = 0
+    bytes: int = 0
+    last_commit_s: float = 0.0
+    """How long the last Kafka transaction took, from begin to committed."""
+    last_timestamp: int = 0
+    """Source seconds of the last committed position."""
+
+
+def record_time_ms(last_ms: int, source_s: int, now_s: float) -> int:
+    """Kafka time of a batch's records: the running maximum of source time, bounded by now. Never below ``last_ms``.
+
+    A time that is too high only makes a search by time start too early, never too late. So an old backlog is not
+    stamped with its own age: the broker would drop it by retention as soon as it came.
+    """
+    now_ms = int(now_s * 1000)
+    return max(last_ms, min(source_s * 1000, now_ms), now_ms - BACKLOG_AGE_MS)
+
+
+class Publisher:
+    """Publishes one shard. `publish`, `advance`, `flush` may be called from one thread; a thread of its own commits.
+
+    Memory is bounded: a batch that fills up while the one before is being committed makes `publish` wait.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        keyspace: str,
+        shard: str,
+        layout: Layout,
+        *,
+        batch_interval_s: float = 0.025,
+        batch_bytes: int = 4 * 1024 * 1024,
+        idle_marker_s: float = 1.0,
+        transactional_id: str | None = None,
+        limits: Limits | None = None,
+        clock: Clock | None = None,
+        stopping: threading.Event | None = None,
+        new_epoch: bool = False,
+    ) -> None:
+        """``stopping``: once it is set, no wait for Kafka lasts longer than a few seconds.
+
+        ``new_epoch``: where the shard's states contradict each other, start a new epoch instead of refusing.
+        """
+        self.bootstrap = bootstrap
+        self.shard = shard
+        self.layout = layout
+        self.topic = events_topic(keyspace)
+        self.keyspace = keyspace
+        self.stats = PublisherStats()
+        self._interval_s = batch_interval_s
+        self._idle_s = idle_marker_s
+        self._limits = replace(limits or Limits(), batch_bytes=batch_bytes)
+        self._limits.check(MESSAGE_BYTES_MIN)
+        self._new_epoch = new_epoch
+        self._clock = clock or SystemClock()
+        self._producer = ShardProducer(
+            bootstrap,
+            self.topic,
+            shard,
+            transactional_id or f"freshet.{keyspace}.{shard}",
+            self._clock,
+            stopping or threading.Event(),
+        )
+        self._changed = threading.Condition()
+        self._framer: Framer | None = None
+        self._thread: threading.Thread | None = None
+        self._lost: PublisherLost | None = None
+        self._record_time_ms = 0
+        self._collecting = 1
+        """Number of the batch that is being filled; batches below `_committed` + 1 are out."""
+        self._committed = 0
+        self._pressing = False
+        self._closing = False
+
+    # --- start and end ---
+
+    def open(self, start_if_new: Callable[[], tuple[str, int]]) -> ResumePoint:
+        """Take the shard over and say where its source must go on.
+
+        Fences any earlier publisher of the shard first, then reads the topic. If the shard was never published, or the
+        topic has forgotten what it needs to go on from, an epoch starts at ``start_if_new()`` = (position, source
+        seconds): it voids all there was. Raises `TopicError`, `LayoutMismatch`, `KafkaUnreachable`, `ResumeError`,
+        `PublisherLost`.
+        """
+        check_topics(self.bootstrap, self.keyspace, self.layout.partitions)
+        self._producer.open()
+        tail = read_tail(self.bootstrap, self.topic, self.layout.home_partition(self.shard), self.shard)
+        if tail.layout and tail.layout != str(self.layout):
+            raise LayoutMismatch(
+                f"{self.topic} was published with layout {tail.layout}, not {self.layout}",
+                hint="a topic keeps its layout: set the old one, or publish into a new keyspace",
+            )
+        if tail.problem is not None and tail.problem.code != "open_map_lost" and not self._new_epoch:
+            raise tail.problem
+        self._record_time_ms = tail.record_time_ms
+        self._framer = Framer(self.shard, self.layout, tail.point, self._limits)
+        if tail.point is None:
+            self._start_first_epoch(self._framer, tail, *start_if_new())
+        resume = self._framer.resume
+        log.info(
+            "publisher open", shard=self.shard, epoch=resume.epoch, ordinal=resume.ordinal, position=resume.position
+        )
+        self._thread = threading.Thread(target=self._run, name=f"publisher {self.shard}", daemon=True)
+        self._thread.start()
+        return resume
+
+    def _start_first_epoch(self, framer: Framer, tail: Tail, position: str, timestamp: int) -> None:
+        """A shard without a state to go on from: new, or forgotten by retention; its epoch is above any earlier one."""
+        reason, epoch = "first_start", 1 if tail.pristine else int(self._clock.now())
+        if tail.problem is not None:
+            reason, epoch = tail.problem.code, tail.epoch + 1
+            log.error("epoch ends", shard=self.shard, code=reason, reason=str(tail.problem), next_epoch=epoch)
+        framer.start_epoch(position, timestamp, reason, epoch)
+        self._commit(framer.take())
+
+    def close(self) -> None:
+        """Commit what is buffered and end. Raises `PublisherLost` if that was not possible."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+        self._producer.drop()
+        if self._lost is not None:
+            raise self._lost
+
+    def abandon(self) -> None:
+        """End without committing, as a crash would; what is open is left to the broker."""
+        self._lose(PublisherLost(f"publisher of {self.shard} was abandoned"))
+        if self._thread is not None:
+            self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abandon()
+
+    # --- what the source calls ---
+
+    def publish(self, txn: SourceTransaction) -> None:
+        """Take the source's next transaction; returns when it is buffered, which may wait for the broker.
+
+        After a restart the first one may be partly out: its published part is skipped. Raises `PublisherLost`.
+        """
+        with self._changed:
+            framer = self._alive()
+            idle = framer.empty
+            start = self._already_out(framer, txn)
+            while True:
+                end = framer.room(txn, start)
+                if end < 0:
+                    self._press()
+                    continue
+                self._guarded(framer, partial(framer.add, txn, start, end))
+                if end == len(txn.changes):
+                    break
+                start = end
+            if idle or framer.size >= self._limits.batch_bytes:
+                self._changed.notify_all()
+
+    def advance(self, position: str, timestamp: int) -> None:
+        """The source is at ``position`` without a change since the last one. Raises `PublisherLost`."""
+        with self._changed:
+            framer = self._alive()
+            self._guarded(framer, partial(framer.advance, position, timestamp))
+            self._changed.notify_all()
+
+    def start_new_epoch(self, position: str, timestamp: int, reason: str) -> ResumePoint:
+        """The source's history was replaced: void everything and go on from ``position``. Raises `PublisherLost`."""
+        with self._changed:
+            framer = self._alive()
+            while not framer.empty:
+                self._press()
+            self._guarded(framer, partial(framer.start_epoch, position, timestamp, reason))
+            resume = framer.resume
+        self.flush()
+        return resume
+
+    def flush(self) -> None:
+        """Return when everything taken so far is committed. Raises `PublisherLost`."""
+        with self._changed:
+            framer = self._alive()
+            wanted = self._collecting if not framer.empty else self._collecting - 1
+            while self._committed < wanted:
+                self._press()
+
+    def _already_out(self, framer: Framer, txn: SourceTransaction) -> int:
+        out = framer.resume.partial_events if framer.split_gtid == txn.gtid else 0
+        return min(out, len(txn.changes))
+
+    def _alive(self) -> Framer:
+        if self._lost is not None:
+            raise self._lost
+        if self._framer is None or self._closing:
+            raise PublisherLost(f"publisher of {self.shard} is not open")
+        return self._framer
+
+    def _press(self) -> None:
+        """Ask for the batch to leave now, and wait until something has happened."""
+        self._pressing = True
+        self._changed.notify_all()
+        self._changed.wait()
+        if self._lost is not None:
+            raise self._lost
+
+    def _guarded(self, framer: Framer, step: Callable[[], None]) -> None:
+        """A step that fails halfway leaves the framer unusable: then the publisher is lost."""
+        try:
+            step()
+        except Exception as error:
+            lost = PublisherLost(f"{self.shard} after {framer.resume.position}: {error}")
+            self._lose(lost)
+            raise lost from error
+
+    # --- the committing thread ---
+
+    def _run(self) -> None:
+        try:
+            began = self._clock.monotonic()
+            while (began := self._commit_next(began)) >= 0:
+                pass
+        except PublisherLost as lost:
+            self._lose(lost)
+        except Exception as error:
+            log.exception("publisher failed", shard=self.shard)
+            self._lose(PublisherLost(f"publisher of {self.shard} failed: {error}"))
+
+    def _commit_next(self, began: float) -> float:
+        """Wait for the next batch, commit it, return when that began; negative when there is nothing more to do.
+
+        ``began``: when the batch before it did.
+        """
+        with self._changed:
+            framer = self._wait_until_due(began)
+            if framer is None:
+                return -1.0
+            began = self._clock.monotonic()
+            self._pressing = False
+            number, batch = self._collecting, framer.take()
+            self._collecting += 1
+            self._changed.notify_all()
+        self._commit(batch)
+        with self._changed:
+            self._committed = number
+            self._changed.notify_all()
+        return began
+
+    def _wait_until_due(self, began: float) -> Framer | None:
+        """The framer once a batch has to leave; None when there is nothing more to do."""
+        while True:
+            framer = self._framer
+            if self._lost is not None or framer is None:
+                return None
+            if self._closing and framer.empty:
+                return None
+            waits_s = self._interval_s if not framer.empty else self._idle_s
+            left_s = began + waits_s - self._clock.monotonic()
+            full = framer.size >= self._limits.batch_bytes
+            if left_s <= 0 or (not framer.empty and (self._closing or self._pressing or full)):
+                return framer
+            self._changed.wait(left_s)
+
+    def _commit(self, batch: Batch) -> None:
+        """One Kafka transaction; raises `PublisherLost`, never aborts."""
+        began = self._clock.monotonic()
+        self._record_time_ms = record_time_ms(self._record_time_ms, batch.timestamp_max, self._clock.now())
+        self._producer.commit(batch.records, self._record_time_ms)
+        self._count(batch, self._clock.monotonic() - began)
+
+    def _count(self, batch: Batch, took_s: float) -> None:
+        stats = self.stats
+        stats.events += batch.events
+        stats.rows += batch.rows
+        stats.transactions += batch.transactions
+        stats.batches += 1
+        stats.bytes += batch.bytes
+        stats.last_commit_s = took_s
+        stats.last_timestamp = batch.resume.timestamp
+
+    def _lose(self, lost: PublisherLost) -> None:
+        """Drop the producer, with what is open in it, and wake everybody up."""
+        with self._changed:
+            if self._lost is None:
+                self._lost = lost
+                log.warning("publisher lost", shard=self.shard, code=lost.code, error=str(lost))
+            self._producer.drop()
+            self._changed.notify_all()

@@ -1,0 +1,157 @@
+"""The rows of one transaction, one final image a key, in memory up to a bound and on disk beyond it.
+
+The order of the result is the order of keys, whatever the bound: a publisher that stopped inside a transaction counts
+the events that are already out, and skips as many.
+"""
+
+from __future__ import annotations
+
+import heapq
+import struct
+import tempfile
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import IO, overload
+
+from stream.wire.events import ABSENT, VALUE, Change, RowChange
+
+SPILL_BYTES = 64 << 20
+_ENTRY_OVERHEAD_BYTES = 200
+_ENTRY = struct.Struct("<Ii")
+_DELETED = -1
+
+
+class TransactionRows:
+    """Collects row changes: the last one of a key wins. ``spill_bytes`` bounds memory, roughly."""
+
+    __slots__ = ("_bytes", "_images", "_runs", "_spill_bytes")
+
+    def __init__(self, spill_bytes: int = SPILL_BYTES) -> None:
+        self._images: dict[bytes, bytes | None] = {}
+        self._bytes = 0
+        self._spill_bytes = spill_bytes
+        self._runs: list[IO[bytes]] = []
+
+    @property
+    def spilled(self) -> bool:
+        """Whether some of the rows went to disk."""
+        return bool(self._runs)
+
+    def put(self, key: bytes, image: bytes | None) -> None:
+        """The row of ``key`` is now ``image``, or deleted (None)."""
+        self._images[key] = image
+        self._bytes += len(key) + (len(image) if image else 0) + _ENTRY_OVERHEAD_BYTES
+        if self._bytes >= self._spill_bytes:
+            self._spill()
+
+    def _spill(self) -> None:
+        run = tempfile.TemporaryFile(prefix="freshet-transaction-")  # noqa: SIM115  (lives as long as the changes do)
+        for key in sorted(self._images):
+            _write(run, key, self._images[key])
+        self._runs.append(run)
+        self._images.clear()
+        self._bytes = 0
+
+    def changes(self, voided: frozenset[bytes], tail: Sequence[Change] = ()) -> Sequence[Change]:
+        """Row changes in the order of their keys, but those of ``voided`` tables (key prefixes), then ``tail``."""
+        if self._runs:
+            if self._images:
+                self._spill()
+            return SpilledChanges(_merge(self._runs), voided, tuple(tail))
+        images = self._images
+        found: list[Change] = [
+            RowChange(key, VALUE, image) if (image := images[key]) is not None else RowChange(key, ABSENT)
+            for key in sorted(images)
+            if not voided or key[: key.index(0) + 1] not in voided
+        ]
+        found.extend(tail)
+        return found
+
+
+def _write(run: IO[bytes], key: bytes, image: bytes | None) -> None:
+    size = _DELETED if image is None else len(image)
+    run.write(_ENTRY.pack(len(key), size))
+    run.write(key)
+    if image:
+        run.write(image)
+
+
+def _entry(run: IO[bytes]) -> tuple[bytes, bytes | None] | None:
+    head = run.read(_ENTRY.size)
+    if not head:
+        return None
+    key_size, size = _ENTRY.unpack(head)
+    key = run.read(key_size)
+    return key, (None if size == _DELETED else run.read(size))
+
+
+def _read(run: IO[bytes]) -> Iterator[tuple[bytes, bytes | None]]:
+    run.seek(0)
+    while (entry := _entry(run)) is not None:
+        yield entry
+
+
+def _tagged(run: IO[bytes], rank: int) -> Iterator[tuple[bytes, int, bytes | None]]:
+    return ((key, rank, image) for key, image in _read(run))
+
+
+def _merge(runs: list[IO[bytes]]) -> IO[bytes]:
+    """One sorted file of all runs; of a key in several the latest run's image."""
+    merged = tempfile.TemporaryFile(prefix="freshet-transaction-")  # noqa: SIM115
+    tagged = [_tagged(run, -number) for number, run in enumerate(runs)]
+    last: bytes | None = None
+    for key, _, image in heapq.merge(*tagged, key=lambda entry: entry[:2]):
+        if key != last:
+            _write(merged, key, image)
+            last = key
+    for run in runs:
+        run.close()
+    merged.flush()
+    return merged
+
+
+class SpilledChanges(Sequence[Change]):
+    """The changes of a transaction that did not fit in memory, read from disk as they are asked for.
+
+    Asking in order is cheap; 8 bytes a row stay in memory. One reader at a time.
+    """
+
+    def __init__(self, merged: IO[bytes], voided: frozenset[bytes], tail: tuple[Change, ...]) -> None:
+        self._file = merged
+        self._tail = tail
+        self._starts = array("Q")
+        start = 0
+        for key, image in _read(merged):
+            if not voided or key[: key.index(0) + 1] not in voided:
+                self._starts.append(start)
+            start += _ENTRY.size + len(key) + (len(image) if image else 0)
+        self._at = start
+
+    def __len__(self) -> int:
+        return len(self._starts) + len(self._tail)
+
+    def __iter__(self) -> Iterator[Change]:
+        return (self[index] for index in range(len(self)))
+
+    @overload
+    def __getitem__(self, index: int) -> Change: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Change]: ...
+
+    def __getitem__(self, index: int | slice) -> Change | Sequence[Change]:
+        if isinstance(index, slice):
+            return [self[each] for each in range(*index.indices(len(self)))]
+        if index < 0:
+            index += len(self)
+        if index >= len(self._starts):
+            return self._tail[index - len(self._starts)]
+        start = self._starts[index]
+        if start != self._at:
+            self._file.seek(start)
+        entry = _entry(self._file)
+        if entry is None:
+            raise IndexError(index)
+        key, image = entry
+        self._at = start + _ENTRY.size + len(key) + (len(image) if image else 0)
+        return RowChange(key, ABSENT) if image is None else RowChange(key, VALUE, image)

@@ -1,0 +1,183 @@
+"""Binlog events other than rows and table maps: headers, GTIDs, queries, XA. Pure."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import NamedTuple
+
+from stream.sources.mariadb.binlog.table_map import BinlogFormatError
+
+HEADER_SIZE = 19
+EVENT_BYTES_MAX = 1 << 30
+"""MariaDB's own bound of an event (``slave_max_allowed_packet``)."""
+
+QUERY = 2
+STOP = 3
+ROTATE = 4
+INTVAR = 5
+RAND = 13
+USER_VAR = 14
+FORMAT_DESCRIPTION = 15
+XID = 16
+BEGIN_LOAD_QUERY = 17
+EXECUTE_LOAD_QUERY = 18
+TABLE_MAP = 19
+WRITE_ROWS_V1 = 23
+UPDATE_ROWS_V1 = 24
+DELETE_ROWS_V1 = 25
+INCIDENT = 26
+HEARTBEAT = 27
+WRITE_ROWS = 30
+UPDATE_ROWS = 31
+DELETE_ROWS = 32
+XA_PREPARE = 38
+ANNOTATE_ROWS = 160
+BINLOG_CHECKPOINT = 161
+GTID = 162
+GTID_LIST = 163
+START_ENCRYPTION = 164
+QUERY_COMPRESSED = 165
+WRITE_ROWS_COMPRESSED_V1 = 166
+UPDATE_ROWS_COMPRESSED_V1 = 167
+DELETE_ROWS_COMPRESSED_V1 = 168
+WRITE_ROWS_COMPRESSED = 169
+UPDATE_ROWS_COMPRESSED = 170
+DELETE_ROWS_COMPRESSED = 171
+
+WRITES = frozenset({WRITE_ROWS_V1, WRITE_ROWS, WRITE_ROWS_COMPRESSED_V1, WRITE_ROWS_COMPRESSED})
+UPDATES = frozenset({UPDATE_ROWS_V1, UPDATE_ROWS, UPDATE_ROWS_COMPRESSED_V1, UPDATE_ROWS_COMPRESSED})
+DELETES = frozenset({DELETE_ROWS_V1, DELETE_ROWS, DELETE_ROWS_COMPRESSED_V1, DELETE_ROWS_COMPRESSED})
+ROWS = WRITES | UPDATES | DELETES
+WITH_EXTRA_DATA = frozenset(
+    {WRITE_ROWS, UPDATE_ROWS, DELETE_ROWS, WRITE_ROWS_COMPRESSED, UPDATE_ROWS_COMPRESSED, DELETE_ROWS_COMPRESSED}
+)
+COMPRESSED_ROWS = frozenset(range(WRITE_ROWS_COMPRESSED_V1, DELETE_ROWS_COMPRESSED + 1))
+SILENT = frozenset(
+    {STOP, ROTATE, INTVAR, RAND, USER_VAR, ANNOTATE_ROWS, BINLOG_CHECKPOINT, GTID_LIST, START_ENCRYPTION, HEARTBEAT}
+)
+"""Events that change nothing by themselves."""
+
+STATEMENT_END = 1
+"""Flag of a rows event: the last one of its statement."""
+
+STANDALONE = 1
+PREPARED_XA = 64
+COMPLETED_XA = 128
+"""Flags of a GTID event."""
+
+_GTID = struct.Struct("<QIB")
+_QUERY = struct.Struct("<IIBHH")
+_STATUS_SIZES = {0: 4, 1: 8, 3: 4, 4: 6, 7: 2, 8: 2, 9: 8, 10: 4, 13: 3, 128: 3, 129: 8}
+_STATUS_CHARSET = 4
+_STATUS_CATALOG = 6
+_STATUS_TIME_ZONE = 5
+
+
+class Gtid(NamedTuple):
+    """A GTID event: the transaction that begins here, and its flags."""
+
+    domain: int
+    server: int
+    sequence: int
+    flags: int
+
+
+class LogPlace(NamedTuple):
+    """A place in a server's binary logs: the server's id, the number of the file, and the offset in it in bytes."""
+
+    server: int
+    number: int
+    offset: int
+
+    @classmethod
+    def of(cls, server: int, file: str, offset: int) -> LogPlace:
+        """``binlog.000012`` and an offset; files of one server are ordered by their numbers."""
+        digits = file.rpartition(".")[2]
+        return cls(server, int(digits) if digits.isdecimal() else 0, offset)
+
+
+class Query(NamedTuple):
+    """A statement. ``collation`` is that of its client (0: unknown), in which ``sql`` is written."""
+
+    database: str
+    sql: bytes
+    collation: int
+
+
+def parse_gtid(event: bytes) -> Gtid:
+    """Raises `BinlogFormatError`."""
+    try:
+        sequence, domain, flags = _GTID.unpack_from(event, HEADER_SIZE)
+    except struct.error as error:
+        raise BinlogFormatError(f"a GTID event that does not parse: {error}") from error
+    return Gtid(domain, int.from_bytes(event[5:9], "little"), sequence, flags)
+
+
+def parse_heartbeat(event: bytes) -> LogPlace:
+    """How far the server has sent its logs; of the offset the last 32 bits."""
+    file = event[HEADER_SIZE:].decode(errors="replace")
+    return LogPlace.of(int.from_bytes(event[5:9], "little"), file, int.from_bytes(event[13:17], "little"))
+
+
+def parse_query(event: bytes) -> Query:
+    """A query event, compressed or not. An unknown status variable ends the search for the character set.
+
+    Raises `BinlogFormatError`.
+    """
+    try:
+        _, _, database_size, _, status_size = _QUERY.unpack_from(event, HEADER_SIZE)
+        start = HEADER_SIZE + _QUERY.size
+        status = event[start : start + status_size]
+        start += status_size
+        database = event[start : start + database_size].decode()
+        sql = event[start + database_size + 1 :]
+        if event[4] == QUERY_COMPRESSED:
+            sql = uncompress(sql)
+    except (struct.error, UnicodeDecodeError) as error:
+        raise BinlogFormatError(f"a query event that does not parse: {error}") from error
+    return Query(database, sql, _client_collation(status))
+
+
+def _client_collation(status: bytes) -> int:
+    at = 0
+    while at + 1 < len(status):
+        kind = status[at]
+        at += 1
+        if kind == _STATUS_CHARSET:
+            return int.from_bytes(status[at : at + 2], "little")
+        if kind in (_STATUS_CATALOG, _STATUS_TIME_ZONE):
+            at += 1 + status[at]
+        elif kind in _STATUS_SIZES:
+            at += _STATUS_SIZES[kind]
+        else:
+            break
+    return 0
+
+
+def uncompress(data: bytes) -> bytes:
+    """``log_bin_compress``: a head byte, the length in 1 to 4 bytes, a zlib stream. Raises `BinlogFormatError`."""
+    if not data or data[0] & 0xF0 != 0x80 or not 1 <= data[0] & 7 <= 4:
+        raise BinlogFormatError("a compressed event with an unknown head")
+    start = 1 + (data[0] & 7)
+    size = int.from_bytes(data[1:start], "big")
+    if size > EVENT_BYTES_MAX:
+        raise BinlogFormatError(f"a compressed event that promises {size} bytes")
+    try:
+        stream = zlib.decompressobj()
+        found = stream.decompress(data[start:], size + 1)  # one more than promised shows that there is more
+    except zlib.error as error:
+        raise BinlogFormatError(f"a compressed event that cannot be uncompressed: {error}") from error
+    if len(found) != size or not stream.eof:
+        raise BinlogFormatError(f"a compressed event of {len(found)} bytes that promised {size}")
+    return found
+
+
+def parse_xa_prepare(event: bytes) -> tuple[int, bytes, bytes, bool]:
+    """Format, gtrid, bqual of an XA_PREPARE event, and whether it commits in one phase. Raises `BinlogFormatError`."""
+    try:
+        one_phase, form, gtrid, bqual = struct.unpack_from("<BIII", event, HEADER_SIZE)
+    except struct.error as error:
+        raise BinlogFormatError(f"an XA_PREPARE event that does not parse: {error}") from error
+    start = HEADER_SIZE + 13
+    return form, event[start : start + gtrid], event[start + gtrid : start + gtrid + bqual], bool(one_phase)

@@ -1,0 +1,382 @@
+"""From a binlog to source transactions: read to the transaction's end, coalesce, say what is not known.
+
+The schema that decodes a row is the binlog's own table map; information_schema adds kinds that the binlog doesn't know
+(UUID, INET) and the key's order. Where the two disagree the table is void for that transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import cast
+
+import structlog
+
+from stream.sources.mariadb.binlog import events
+from stream.sources.mariadb.binlog.coalesce import SPILL_BYTES, TransactionRows
+from stream.sources.mariadb.binlog.dump import BinlogDump
+from stream.sources.mariadb.binlog.events import HEADER_SIZE, Gtid
+from stream.sources.mariadb.binlog.rows import SchemaDiffers, TableDecoder
+from stream.sources.mariadb.binlog.silent import StatementTables
+from stream.sources.mariadb.binlog.statements import Statement, classify
+from stream.sources.mariadb.binlog.table_map import BinlogFormatError, parse_table_map, table_name_of
+from stream.sources.mariadb.catalog import LiveCatalog
+from stream.sources.mariadb.gtid import GtidPosition
+from stream.sources.mariadb.image import UndecodableValue
+from stream.sources.mariadb.schema import missing_table
+from stream.wire.events import Change, DescribeTable, SourceTransaction, VoidTable
+
+log = structlog.get_logger(__name__)
+
+EVERYTHING = "*"
+
+
+class _Undecodable:
+    """Stands in for a decoder where a table of ours can't be decoded; says why."""
+
+    __slots__ = ("name", "reason")
+
+    def __init__(self, name: str, reason: str) -> None:
+        self.name, self.reason = name, reason
+
+
+_Mapped = TableDecoder | _Undecodable | None
+"""None: a table that is not published."""
+
+
+class _Transaction:
+    """What has been read of the transaction that is being read."""
+
+    __slots__ = ("described", "gtid", "rows", "touched", "voids")
+
+    def __init__(self, gtid: Gtid, spill_bytes: int) -> None:
+        self.gtid = gtid
+        self.rows = TransactionRows(spill_bytes)
+        self.voids: dict[str, str] = {}
+        self.described: dict[str, DescribeTable] = {}
+        self.touched: set[str] = set()
+
+
+class BinlogReader:
+    """Yields the transactions after ``position`` (``MariaDB/0-1-5`` or bare), in binlog order.
+
+    The position must have been checked (`position.check_resumable`): of a domain that it doesn't name, the server sends
+    everything it still has. Iteration ends by `stop`; errors are `MariaDBError`, after which a new reader goes on from
+    `position`.
+    """
+
+    def __init__(self, dump: BinlogDump, catalog: LiveCatalog, position: str, spill_bytes: int = SPILL_BYTES) -> None:
+        self._dump = dump
+        self._catalog = catalog
+        self._spill_bytes = spill_bytes
+        self._position = GtidPosition.parse(position)
+        self._stopping = False
+        self.heard = events.LogPlace(0, 0, 0)  # by the last heartbeat
+        self._by_id: dict[int, _Mapped] = {}
+        self._by_body: dict[bytes, _Mapped] = {}
+        self._reread: set[bytes] = set()
+        self._transaction: _Transaction | None = None
+        self._statement = StatementTables()
+        self._announced: dict[str, tuple[str, DescribeTable]] = {}
+        self._prepared: dict[tuple[int, bytes, bytes], frozenset[str]] = {}
+
+    @property
+    def position(self) -> str:
+        """The set after the last transaction that was yielded, ``MariaDB/…``."""
+        return str(self._position)
+
+    def stop(self) -> None:
+        """Ends the iteration soon; safe from a signal handler or another thread."""
+        self._stopping = True
+        self._dump.close()
+
+    def transactions(self) -> Iterator[SourceTransaction | None]:
+        """Source transactions; None whenever the server has nothing new (at each heartbeat)."""
+        read = self._dump.read
+        while not self._stopping:
+            try:
+                event = read()
+            except Exception:
+                if self._stopping:
+                    return
+                raise
+            kind = event[4]
+            if kind in events.ROWS:
+                self._rows(event, kind)
+            elif kind == events.TABLE_MAP:
+                self._table_map(event)
+            elif kind == events.GTID:
+                self._begin(event)
+            elif kind == events.XID:
+                yield self._commit(event)
+            elif kind == events.HEARTBEAT:
+                self.heard = events.parse_heartbeat(event)
+                yield None
+            elif kind == events.FORMAT_DESCRIPTION:
+                self._new_file()
+            elif kind not in events.SILENT:
+                done = self._other(event, kind)
+                if done is not None:
+                    yield done
+
+    def _begin(self, event: bytes) -> None:
+        self._by_id.clear()
+        self._statement.clear()
+        self._transaction = _Transaction(events.parse_gtid(event), self._spill_bytes)
+
+    def _new_file(self) -> None:
+        """A transaction that a crashed server left unfinished at the end of a file never happened."""
+        self._by_id.clear()
+        self._statement.clear()
+        self._transaction = None
+
+    def _current(self) -> _Transaction:
+        if self._transaction is None:
+            raise BinlogFormatError(
+                "the binlog has a change outside of a GTID group",
+                hint="is this a MariaDB server with GTIDs (10.0.2 or later)?",
+            )
+        return self._transaction
+
+    # -- rows ------------------------------------------------------------------------------------------------------
+
+    def _table_map(self, event: bytes) -> None:
+        table_id = int.from_bytes(event[HEADER_SIZE : HEADER_SIZE + 6], "little")
+        body = event[HEADER_SIZE + 6 :]
+        mapped = self._by_body.get(body, self)
+        if mapped is self:
+            try:
+                mapped = self._by_body[body] = self._map(body)
+            except BinlogFormatError as error:
+                log.warning("everything is void", reason=str(error))
+                self._by_id.pop(table_id, None)
+                self._current().voids[EVERYTHING] = str(error)
+                return
+        mapped = cast("_Mapped", mapped)
+        self._by_id[table_id] = mapped
+        if mapped is not None:
+            self._statement.named(mapped.info.name if isinstance(mapped, TableDecoder) else mapped.name)
+
+    def _map(self, body: bytes) -> _Mapped:
+        database, table = table_name_of(body)
+        if not self._catalog.include(database, table):
+            return None
+        name = f"{database}.{table}"
+        try:
+            return self._decoder(name, body)
+        except (SchemaDiffers, BinlogFormatError) as error:
+            reason = str(error)
+        if body not in self._reread:
+            self._reread.add(body)
+            before = self._catalog.get(name)
+            now = self._catalog.reread(database, table)
+            if now != before:
+                self._announce(name, "its schema changed without a DDL in the binlog")
+            try:
+                return self._decoder(name, body)
+            except (SchemaDiffers, BinlogFormatError) as error:
+                reason = str(error)
+        log.warning("table cannot be decoded", table=name, reason=reason)
+        return _Undecodable(name, reason)
+
+    def _announce(self, name: str, reason: str) -> None:
+        """Goes out with the next transaction that does: the one being read may never be committed."""
+        info = self._catalog.get(name)
+        self._announced[name] = (reason, missing_table(name) if info is None else info.describe())
+
+    def _decoder(self, name: str, body: bytes) -> TableDecoder | None:
+        info = self._catalog.get(name)
+        if info is None:
+            raise SchemaDiffers(f"{name} is not at the server (any more)")
+        if not info.cacheable:
+            return None
+        return TableDecoder(parse_table_map(body), info, self._catalog.charsets)
+
+    def _rows(self, event: bytes, kind: int) -> None:
+        table_id = int.from_bytes(event[HEADER_SIZE : HEADER_SIZE + 6], "little")
+        transaction = self._current()
+        if len(event) < HEADER_SIZE + 8:
+            transaction.voids[EVERYTHING] = "a rows event that ends in its header"
+            return
+        flags = event[HEADER_SIZE + 6]
+        mapped = self._by_id.get(table_id, self)
+        if mapped is self:
+            transaction.voids[EVERYTHING] = "rows of a table that was not named before"
+        elif isinstance(mapped, TableDecoder):
+            name = mapped.info.name
+            self._statement.logged(name, kind)
+            transaction.touched.add(name)
+            try:
+                self._decode(mapped, event, kind, transaction.rows)
+            except (UndecodableValue, BinlogFormatError, IndexError) as error:
+                log.warning("rows cannot be decoded", table=name, reason=str(error))
+                transaction.voids.setdefault(name, str(error))
+        elif isinstance(mapped, _Undecodable):
+            self._statement.logged(mapped.name, 0)
+            transaction.voids.setdefault(mapped.name, mapped.reason)
+        if flags & events.STATEMENT_END:
+            self._statement.end(self._catalog.cascades, transaction.voids)
+
+    def _decode(self, decoder: TableDecoder, event: bytes, kind: int, rows: TransactionRows) -> None:
+        at = HEADER_SIZE + 8
+        if kind in events.WITH_EXTRA_DATA:
+            at += int.from_bytes(event[at : at + 2], "little")
+        width = event[at]
+        at += 1
+        if width >= 251:
+            at += 2
+        at = _whole(decoder, event, at)
+        if kind in events.UPDATES:
+            at = _whole(decoder, event, at)
+        data = event
+        if kind in events.COMPRESSED_ROWS:
+            data, at = events.uncompress(event[at:]), 0
+        end = len(data)
+        row, put = decoder.row, rows.put
+        if kind in events.WRITES:
+            while at < end:
+                key, image, at = row(data, at)
+                put(key, image)
+        elif kind in events.DELETES:
+            while at < end:
+                key, at = decoder.key(data, at)
+                put(key, None)
+        else:
+            while at < end:
+                old, at = decoder.key(data, at)
+                key, image, at = row(data, at)
+                if old != key:
+                    put(old, None)
+                put(key, image)
+
+    # -- ends of transactions ----------------------------------------------------------------------------------------
+
+    def _commit(self, event: bytes, published: bool = True) -> SourceTransaction:
+        transaction = self._current()
+        self._transaction = None
+        if self._statement:
+            self._statement.end(self._catalog.cascades, transaction.voids)
+        if not published:
+            transaction = _Transaction(transaction.gtid, self._spill_bytes)
+        for name, (reason, described) in self._announced.items():
+            transaction.voids.setdefault(name, reason)
+            transaction.described[name] = described
+        self._announced.clear()
+        domain, server, sequence, _ = transaction.gtid
+        self._position.add(domain, server, sequence)
+        return SourceTransaction(
+            f"MariaDB/{domain}-{server}-{sequence}",
+            str(self._position),
+            int.from_bytes(event[:4], "little"),
+            cast("list[Change]", self._changes(transaction)),
+        )
+
+    def _changes(self, transaction: _Transaction) -> Sequence[Change]:
+        tail: list[Change] = [VoidTable(name, transaction.voids[name]) for name in sorted(transaction.voids)]
+        tail += [transaction.described[name] for name in sorted(transaction.described)]
+        voided = frozenset(name.encode() + b"\0" for name in transaction.voids)
+        return transaction.rows.changes(voided, tail)
+
+    def _other(self, event: bytes, kind: int) -> SourceTransaction | None:
+        if kind in (events.QUERY, events.QUERY_COMPRESSED):
+            return self._query(event)
+        if kind == events.XA_PREPARE:
+            return self._xa_prepare(event)
+        transaction = self._current()
+        reason = {
+            events.INCIDENT: "the server says that it lost events (INCIDENT)",
+            events.BEGIN_LOAD_QUERY: "a LOAD DATA logged as a statement",
+            events.EXECUTE_LOAD_QUERY: "a LOAD DATA logged as a statement",
+        }.get(kind, f"a binlog event of unknown type {kind}")
+        log.warning("everything is void", reason=reason, gtid=_gtid_text(transaction.gtid))
+        transaction.voids.setdefault(EVERYTHING, reason)
+        standalone = transaction.gtid.flags & events.STANDALONE
+        return self._commit(event) if standalone or kind == events.INCIDENT else None
+
+    def _query(self, event: bytes) -> SourceTransaction | None:
+        transaction = self._current()
+        try:
+            statement = self._classified(events.parse_query(event))
+        except BinlogFormatError as error:
+            statement = Statement("all", reason=str(error))
+        effect = statement.effect
+        if effect == "commit":
+            return self._commit(event)
+        if effect == "rollback":
+            self._rolled_back(transaction, "the transaction was rolled back, but not all of it could be")
+            return self._commit(event)
+        if effect == "rollback_to":
+            self._rolled_back(transaction, "part of the transaction was rolled back to a savepoint")
+        elif effect in ("xa_commit", "xa_rollback"):
+            self._xa_end(transaction, statement)
+        elif effect == "tables":
+            self._ddl(transaction, statement)
+        elif effect == "database":
+            if self._catalog.include.may_include(statement.tables[0][0]):
+                transaction.voids.setdefault(EVERYTHING, statement.reason)
+        elif effect == "all":
+            log.warning("everything is void", reason=statement.reason, gtid=_gtid_text(transaction.gtid))
+            transaction.voids.setdefault(EVERYTHING, statement.reason)
+        return self._commit(event) if transaction.gtid.flags & events.STANDALONE else None
+
+    def _classified(self, query: events.Query) -> Statement:
+        charset = self._catalog.charsets.by_collation.get(query.collation, "")
+        if not query.sql.isascii() and not charset.startswith("utf8"):
+            return Statement("all", reason=f"a statement in character set {charset or 'unknown'}")
+        try:
+            return classify(query.sql.decode(), query.database)
+        except UnicodeDecodeError:
+            return Statement("all", reason="a statement whose text cannot be decoded")
+
+    def _rolled_back(self, transaction: _Transaction, reason: str) -> None:
+        """Rows in the binlog that were undone after all: of their tables nothing is known."""
+        for name in transaction.touched:
+            transaction.voids.setdefault(name, reason)
+
+    def _ddl(self, transaction: _Transaction, statement: Statement) -> None:
+        names = list(statement.tables)
+        if self._catalog.lower_case_names:
+            names = [(database.lower(), table.lower()) for database, table in names]
+        names = [name for name in names if self._catalog.include(*name)]
+        if not names:
+            return
+        self._by_body.clear()
+        self._reread.clear()
+        for described in self._catalog.after_ddl(names):
+            transaction.voids.setdefault(described.table, statement.reason)
+            transaction.described[described.table] = described
+
+    def _xa_prepare(self, event: bytes) -> SourceTransaction:
+        form, gtrid, bqual, one_phase = events.parse_xa_prepare(event)
+        if one_phase:
+            return self._commit(event)
+        transaction = self._current()
+        names = transaction.touched | transaction.voids.keys() | self._statement.names
+        if self._statement:
+            self._statement.end(self._catalog.cascades, transaction.voids)
+        self._prepared[form, gtrid, bqual] = frozenset(names | transaction.voids.keys())
+        return self._commit(event, published=False)
+
+    def _xa_end(self, transaction: _Transaction, statement: Statement) -> None:
+        names = self._prepared.pop(statement.xid, None)
+        if statement.effect == "xa_rollback":
+            return
+        if names is None:
+            log.warning("XA COMMIT of a transaction prepared before the start: everything is void")
+            transaction.voids[EVERYTHING] = "XA COMMIT of a transaction that was prepared before this source started"
+            return
+        for name in names:
+            transaction.voids.setdefault(name, "XA COMMIT: its rows were logged at XA PREPARE")
+
+
+def _whole(decoder: TableDecoder, event: bytes, at: int) -> int:
+    """Checks that an image holds all columns; where its bitmap ends."""
+    end = at + decoder.bitmap_bytes
+    if int.from_bytes(event[at:end], "little") & decoder.all_present != decoder.all_present:
+        raise UndecodableValue(
+            f"a partial row image of {decoder.info.name}", hint="SET GLOBAL binlog_row_image = FULL, also in sessions"
+        )
+    return end
+
+
+def _gtid_text(gtid: Gtid) -> str:
+    return f"{gtid.domain}-{gtid.server}-{gtid.sequence}"

@@ -1,0 +1,398 @@
+"""Row images of the binlog into canonical keys and images, column by column. Pure.
+
+A reader is ``(buffer, position) -> (canonical JSON, next position)``; a table's are built once for each table map.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from datetime import date, timedelta
+from functools import lru_cache
+
+from pymysqlreplication.constants import FIELD_TYPE
+
+from stream.sources.mariadb.binlog.table_map import MappedColumn, TableMap
+from stream.sources.mariadb.charsets import BINARY_COLLATION, Charsets, Decode
+from stream.sources.mariadb.image import NULL, UndecodableValue, binary_json, inet_text, json_of, uuid_text
+from stream.sources.mariadb.schema import ColumnInfo, TableInfo
+
+Read = Callable[[bytes, int], tuple[bytes, int]]
+
+_FIXED = {
+    (FIELD_TYPE.TINY, False): struct.Struct("<b"),
+    (FIELD_TYPE.TINY, True): struct.Struct("<B"),
+    (FIELD_TYPE.SHORT, False): struct.Struct("<h"),
+    (FIELD_TYPE.SHORT, True): struct.Struct("<H"),
+    (FIELD_TYPE.LONG, False): struct.Struct("<i"),
+    (FIELD_TYPE.LONG, True): struct.Struct("<I"),
+    (FIELD_TYPE.LONGLONG, False): struct.Struct("<q"),
+    (FIELD_TYPE.LONGLONG, True): struct.Struct("<Q"),
+}
+_FLOAT = struct.Struct("<f")
+_DOUBLE = struct.Struct("<d")
+_DECIMAL_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
+_DAY_S = 86_400
+
+_ALLOWED_KINDS: dict[int, tuple[str, ...]] = {
+    FIELD_TYPE.TINY: ("int",),
+    FIELD_TYPE.SHORT: ("int",),
+    FIELD_TYPE.INT24: ("int",),
+    FIELD_TYPE.LONG: ("int",),
+    FIELD_TYPE.LONGLONG: ("int",),
+    FIELD_TYPE.NEWDECIMAL: ("decimal",),
+    FIELD_TYPE.FLOAT: ("float",),
+    FIELD_TYPE.DOUBLE: ("double",),
+    FIELD_TYPE.YEAR: ("year",),
+    FIELD_TYPE.DATE: ("date",),
+    FIELD_TYPE.DATETIME2: ("datetime",),
+    FIELD_TYPE.TIMESTAMP2: ("timestamp",),
+    FIELD_TYPE.TIME2: ("time",),
+    FIELD_TYPE.BIT: ("bit",),
+    FIELD_TYPE.ENUM: ("enum",),
+    FIELD_TYPE.SET: ("set",),
+}
+_STRINGS = (FIELD_TYPE.STRING, FIELD_TYPE.VAR_STRING, FIELD_TYPE.VARCHAR, FIELD_TYPE.BLOB)
+
+
+class SchemaDiffers(UndecodableValue):
+    """The table map and information_schema describe different tables. Code ``schema_differs``."""
+
+    code = "schema_differs"
+
+
+class TableDecoder:
+    """Decodes the rows of one table map. Raises `SchemaDiffers` where ``info`` describes another table."""
+
+    __slots__ = ("_columns", "_key", "_null_bytes", "all_present", "bitmap_bytes", "info")
+
+    def __init__(self, table_map: TableMap, info: TableInfo, charsets: Charsets) -> None:
+        mapped = table_map.columns
+        if not table_map.has_names:
+            raise SchemaDiffers(
+                f"the binlog names no columns of {info.name}", hint="SET GLOBAL binlog_row_metadata = FULL"
+            )
+        if [column.name for column in mapped] != [column.name for column in info.columns]:
+            raise SchemaDiffers(f"{info.name} has other columns in the binlog than at the server now")
+        if sorted(table_map.primary_key) != sorted(info.key_indexes):
+            raise SchemaDiffers(f"{info.name} has another primary key in the binlog than at the server now")
+        self.info = info
+        self.bitmap_bytes = (len(mapped) + 7) // 8
+        self.all_present = (1 << len(mapped)) - 1
+        self._null_bytes = self.bitmap_bytes
+        try:
+            self._columns = tuple(
+                (1 << index, column.json_name, _reader(found, column, charsets))
+                for index, (found, column) in enumerate(zip(mapped, info.columns, strict=True))
+            )
+        except SchemaDiffers:
+            raise
+        except (ValueError, IndexError, OverflowError) as error:
+            raise SchemaDiffers(f"{info.name} has a column that no server has: {error}") from error
+        self._key = info.key_indexes
+
+    def row(self, data: bytes, position: int) -> tuple[bytes, bytes, int]:
+        """Key, image and the position after the row. Raises `UndecodableValue`."""
+        try:
+            start = position + self._null_bytes
+            nulls = int.from_bytes(data[position:start], "little")
+            position = start
+            values: list[bytes] = []
+            for bit, _, read in self._columns:
+                if nulls & bit:
+                    values.append(NULL)
+                else:
+                    value, position = read(data, position)
+                    values.append(value)
+            if position > len(data):
+                raise UndecodableValue("the row ends beyond its event")
+            image = b"{" + b",".join([c[1] + value for c, value in zip(self._columns, values, strict=True)]) + b"}"
+            key = self.info.key_prefix + b"[" + b",".join([values[index] for index in self._key]) + b"]"
+        except (struct.error, IndexError, ValueError, OverflowError) as error:
+            raise UndecodableValue(f"a row of {self.info.name} cannot be decoded: {error}") from error
+        return key, image, position
+
+    def key(self, data: bytes, position: int) -> tuple[bytes, int]:
+        """Key of a row whose image nobody needs, and the position after it. Raises `UndecodableValue`."""
+        key, _, position = self.row(data, position)
+        return key, position
+
+
+def _reader(found: MappedColumn, column: ColumnInfo, charsets: Charsets) -> Read:
+    kind = found.type
+    if kind in _STRINGS:
+        return _string_reader(found, column, charsets)
+    if column.kind not in _ALLOWED_KINDS.get(kind, ()):
+        raise SchemaDiffers(f"column {column.name} is {column.kind} at the server but of type {kind} in the binlog")
+    fixed = _FIXED.get((kind, found.unsigned))
+    if fixed is not None:
+        return _integer(fixed)
+    if kind in (FIELD_TYPE.ENUM, FIELD_TYPE.SET):
+        decode = charsets.decoder(charsets.by_collation.get(found.collation, ""))
+        if decode is None:
+            raise SchemaDiffers(f"column {column.name} has a character set that cannot be decoded")
+        return (_enum if kind == FIELD_TYPE.ENUM else _set)(found, decode)
+    return _READERS[kind](found)
+
+
+def _integer(fixed: struct.Struct) -> Read:
+    unpack, size = fixed.unpack_from, fixed.size
+
+    def read(data: bytes, position: int) -> tuple[bytes, int]:
+        return b"%d" % unpack(data, position)[0], position + size
+
+    return read
+
+
+def _medium(found: MappedColumn) -> Read:
+    signed = not found.unsigned
+
+    def read(data: bytes, position: int) -> tuple[bytes, int]:
+        end = position + 3
+        return b"%d" % int.from_bytes(data[position:end], "little", signed=signed), end
+
+    return read
+
+
+def _float(_: MappedColumn) -> Read:
+    def read(data: bytes, position: int) -> tuple[bytes, int]:
+        return json_of(_FLOAT.unpack_from(data, position)[0]), position + 4
+
+    return read
+
+
+def _double(_: MappedColumn) -> Read:
+    def read(data: bytes, position: int) -> tuple[bytes, int]:
+        return json_of(_DOUBLE.unpack_from(data, position)[0]), position + 8
+
+    return read
+
+
+def _year(_: MappedColumn) -> Read:
+    def read(data: bytes, position: int) -> tuple[bytes, int]:
+        year = data[position]
+        return b"%d" % (year + 1900 if year else 0), position + 1
+
+    return read
+
+
+def _bit(found: MappedColumn) -> Read:
+    size = (found.meta >> 8) + (1 if found.meta & 0xFF else 0)
+
+    def read(data: bytes, position: int) -> tuple[bytes, int]:
+        end = position + size
+        return b"%d" % int.from_bytes(data[position:end], "big"), end
+
+    return read
+
+
+def _decimal(found: MappedColumn) -> Read:
+    precision, scale = found.meta >> 8, found.meta & 0xFF
+    whole, first = divmod(precision - scale, 9)
+    parts, last = divmod(scale, 9)
+    head, tail = _DECIMAL_BYTES[first], _DECIMAL_BYTES[last]
+    size = head + 4 * (whole + parts) + tail
+    top, mask = 1 << (8 * size - 1), (1 << (8 * size)) - 1
+    groups = [(head, first)] if head else []
+    groups += [(4, 9)] * (whole + parts)
+    groups += [(tail, last)] if tail else []
+
+    def read(data: bytes, position: int) -> tuple[bytes, int]:
+        end = position + size
+        number = int.from_bytes(data[position:end], "big")
+        negative = not number & top
+        number = (~number & mask if negative else number) ^ top
+        raw = number.to_bytes(size, "big")
+        at, digits = 0, ""
+        for length, count in groups:
+            digits += f"{int.from_bytes(raw[at : at + length], 'big'):0{count}d}"
+            at += length
+        text = digits[: precision - scale].lstrip("0") or "0"
+        if scale:
+            text += "." + digits[precision - scale :]
+        return f'"{"-" if negative else ""}{text}"'.encode(), end
+
+    return read
+
+
+def _date(_: MappedColumn) -> Read:
+    def read(data: bytes, position: int) -> tuple[bytes, int]:
+        end = position + 3
+        value = int.from_bytes(data[position:end], "little")
+        return b'"%04d-%02d-%02d"' % (value >> 9, value >> 5 & 15, value & 31), end
+
+    return read
+
+
+def _fraction(fsp: int) -> tuple[int, int, bytes]:
+    """Bytes on disk, divisor, and the format of a fraction of ``fsp`` digits."""
+    if not 0 <= fsp <= 6:
+        raise SchemaDiffers(f"{fsp} fractional digits")
+    size = (fsp + 1) // 2
+    return size, 10 ** (2 * size - fsp), b".%%0%dd" % fsp if fsp else b""
+
+
+def _datetime(found: MappedColumn) -> Read:
+    size, divisor, form = _fraction(found.meta)
+
+    def read(data: bytes, position: int) -> tuple[bytes, int]:
+        end = position + 5
+        value = int.from_bytes(data[position:end], "big") - 0x8000000000
+        year, month = divmod(value >> 22, 13)
+        text = b'"%04d-%02d-%02d %02d:%02d:%02d' % (
+            year,
+            month,
+            value >> 17 & 31,
+            value >> 12 & 31,
+            value >> 6 & 63,
+            value & 63,
+        )
+        if size:
+            fraction = int.from_bytes(data[end : end + size], "big")
+            return text + form % (fraction // divisor) + b'"', end + size
+        return text + b'"', end
+
+    return read
+
+
+@lru_cache(maxsize=4096)
+def _day(days: int) -> bytes:
+    return (date(1970, 1, 1) + timedelta(days=days)).isoformat().encode()
+
+
+def _timestamp(found: MappedColumn) -> Read:
+    size, divisor, form = _fraction(found.meta)
+
+    def read(data: bytes, position: int) -> tuple[bytes, int]:
+        end = position + 4
+        seconds = int.from_bytes(data[position:end], "big")
+        fraction = int.from_bytes(data[end : end + size], "big")
+        if seconds or fraction:
+            days, rest = divmod(seconds, _DAY_S)
+            text = b'"%s %02d:%02d:%02d' % (_day(days), rest // 3600, rest // 60 % 60, rest % 60)
+        else:
+            text = b'"0000-00-00 00:00:00'
+        if size:
+            text += form % (fraction // divisor)
+        return text + b'"', end + size
+
+    return read
+
+
+def _time(found: MappedColumn) -> Read:
+    size, divisor, form = _fraction(found.meta)
+    width = 3 + size
+    half = 1 << (8 * width - 1)
+
+    def read(data: bytes, position: int) -> tuple[bytes, int]:
+        end = position + width
+        value = int.from_bytes(data[position:end], "big") - half
+        sign, value = (b"-", -value) if value < 0 else (b"", value)
+        whole = value >> (8 * size)
+        text = b'"%s%02d:%02d:%02d' % (sign, whole >> 12 & 0x3FF, whole >> 6 & 63, whole & 63)
+        if size:
+            text += form % ((value & ((1 << (8 * size)) - 1)) // divisor)
+        return text + b'"', end
+
+    return read
+
+
+def _enum(found: MappedColumn, decode: Decode) -> Read:
+    size = found.meta & 0xFF
+    texts = [json_of(""), *(json_of(decode(value)) for value in found.values)]
+
+    def read(data: bytes, position: int) -> tuple[bytes, int]:
+        end = position + size
+        return texts[int.from_bytes(data[position:end], "little")], end
+
+    return read
+
+
+def _set(found: MappedColumn, decode: Decode) -> Read:
+    size = found.meta & 0xFF
+    texts = [decode(value) for value in found.values]
+
+    @lru_cache(maxsize=1024)
+    def canonical(mask: int) -> bytes:
+        if mask >> len(texts):
+            raise UndecodableValue("a SET value has bits that its column does not name")
+        return json_of(",".join(text for index, text in enumerate(texts) if mask >> index & 1))
+
+    def read(data: bytes, position: int) -> tuple[bytes, int]:
+        end = position + size
+        return canonical(int.from_bytes(data[position:end], "little")), end
+
+    return read
+
+
+def _string_reader(found: MappedColumn, column: ColumnInfo, charsets: Charsets) -> Read:
+    fixed_size = 0
+    if found.type == FIELD_TYPE.BLOB:
+        length_bytes = found.meta
+    elif found.type == FIELD_TYPE.VARCHAR:
+        length_bytes = 2 if found.meta > 255 else 1
+    else:
+        fixed_size = ((found.meta >> 4 & 0x300) ^ 0x300) + (found.meta & 0xFF)
+        length_bytes = 2 if fixed_size > 255 else 1
+    if found.collation == BINARY_COLLATION:
+        return _binary_reader(length_bytes, fixed_size, column)
+    if column.kind not in ("text", "json"):
+        raise SchemaDiffers(f"column {column.name} is {column.kind} at the server but text in the binlog")
+    decode = charsets.decoder(charsets.by_collation.get(found.collation, ""))
+    if decode is None:
+        raise SchemaDiffers(f"column {column.name} has a character set that cannot be decoded")
+    return _text(length_bytes, decode)
+
+
+def _text(length_bytes: int, decode: Decode) -> Read:
+    def read(data: bytes, position: int) -> tuple[bytes, int]:
+        start = position + length_bytes
+        end = start + int.from_bytes(data[position:start], "little")
+        return json_of(decode(data[start:end])), end
+
+    return read
+
+
+def _binary_reader(length_bytes: int, fixed_size: int, column: ColumnInfo) -> Read:
+    fixed = bool(fixed_size)
+    if column.kind == "uuid" and fixed_size == 16:
+        form: Callable[[bytes], bytes] = _uuid
+    elif column.kind == "inet" and fixed_size == column.length:
+        form = _inet
+    elif column.kind == "binary" and (not fixed or fixed_size == column.length):
+        form = binary_json
+    else:
+        raise SchemaDiffers(f"column {column.name} is {column.kind} at the server but binary in the binlog")
+
+    def read(data: bytes, position: int) -> tuple[bytes, int]:
+        start = position + length_bytes
+        end = start + int.from_bytes(data[position:start], "little")
+        value = data[start:end]
+        return form(value.ljust(fixed_size, b"\0") if fixed else value), end
+
+    return read
+
+
+def _inet(value: bytes) -> bytes:
+    return json_of(inet_text(value))
+
+
+def _uuid(value: bytes) -> bytes:
+    """A UUID as its column stores it: versions 1 to 5 with their groups in reverse order, so that they sort by time."""
+    if value[6] & 0x80 and 0 < value[8] < 0x60:
+        value = value[12:16] + value[10:12] + value[8:10] + value[6:8] + value[0:6]
+    return b'"' + uuid_text(value).encode() + b'"'
+
+
+_READERS: dict[int, Callable[[MappedColumn], Read]] = {
+    FIELD_TYPE.INT24: _medium,
+    FIELD_TYPE.FLOAT: _float,
+    FIELD_TYPE.DOUBLE: _double,
+    FIELD_TYPE.YEAR: _year,
+    FIELD_TYPE.BIT: _bit,
+    FIELD_TYPE.NEWDECIMAL: _decimal,
+    FIELD_TYPE.DATE: _date,
+    FIELD_TYPE.DATETIME2: _datetime,
+    FIELD_TYPE.TIMESTAMP2: _timestamp,
+    FIELD_TYPE.TIME2: _time,
+}

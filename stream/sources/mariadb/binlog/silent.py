@@ -1,0 +1,74 @@
+"""Changes that the binlog doesn't log: InnoDB's foreign keys change rows of other tables without a word.
+
+A statement names all tables that it may touch so, in table maps; and the catalog knows which foreign keys there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from typing import Final
+
+from stream.sources.mariadb.binlog import events
+from stream.sources.mariadb.schema import Cascades
+
+_SEEN: Final = 1
+_DELETED: Final = 2
+_UPDATED: Final = 4
+_KINDS: Final = (
+    dict.fromkeys(events.WRITES, _SEEN)
+    | dict.fromkeys(events.DELETES, _DELETED)
+    | dict.fromkeys(events.UPDATES, _UPDATED)
+)
+_REASON: Final = "the transaction may have changed rows by a foreign key (named in the binlog, without rows)"
+
+
+class StatementTables:
+    """The tables that the statement being read has named, and what rows it has logged of each."""
+
+    __slots__ = ("_seen",)
+
+    def __init__(self) -> None:
+        self._seen: dict[str, int] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._seen)
+
+    @property
+    def names(self) -> Set[str]:
+        """Those named so far."""
+        return self._seen.keys()
+
+    def named(self, table: str) -> None:
+        """A table map was read."""
+        self._seen.setdefault(table, 0)
+
+    def logged(self, table: str, kind: int) -> None:
+        """A rows event of type ``kind`` was read; 0: of a table that can't be decoded."""
+        self._seen[table] = self._seen.get(table, 0) | _KINDS.get(kind, _SEEN)
+
+    def clear(self) -> None:
+        """A statement begins."""
+        self._seen.clear()
+
+    def end(self, cascades: Cascades, voids: dict[str, str]) -> None:
+        """The statement ends: puts into ``voids`` (table → why) each table that it may have changed without a word."""
+        seen = self._seen
+        if len(seen) == 1 and not cascades.on_delete and not cascades.on_update:
+            if 0 in seen.values():
+                self._void_silent(cascades, voids)
+        elif seen:
+            self._void_silent(cascades, voids)
+        seen.clear()
+
+    def _void_silent(self, cascades: Cascades, voids: dict[str, str]) -> None:
+        """A mapped table without rows, and what hangs below changed tables."""
+        for name, logged in self._seen.items():
+            if not logged:
+                voids.setdefault(name, _REASON)
+                below = cascades.on_delete.get(name, frozenset()) | cascades.on_update.get(name, frozenset())
+            else:
+                below = cascades.on_delete.get(name, frozenset()) if logged & _DELETED else frozenset()
+                below |= cascades.on_update.get(name, frozenset()) if logged & _UPDATED else frozenset()
+                below &= self._seen.keys()
+            for child in below:
+                voids.setdefault(child, _REASON)

@@ -1,0 +1,394 @@
+"""From source transactions to the records of one Kafka transaction. Pure: no I/O, no clock.
+
+A `Framer` numbers events, routes them to partitions and keeps, per partition, columns of rows and ready records in
+source order. `Framer.take` ends the batch: one marker a partition, then the shard's `SourceState` (design,
+*Publishing*).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from stream.wire.codec import INT_MAX, Record, encode
+from stream.wire.events import (
+    ABSENT,
+    VALUE,
+    VOID,
+    AbortTransaction,
+    AllocateWriteId,
+    BindName,
+    Change,
+    CommitTransaction,
+    DescribeTable,
+    OpenTransaction,
+    ResetWriteIds,
+    ResumePoint,
+    RowChange,
+    SourceTransaction,
+    TableImage,
+    VoidTable,
+)
+from stream.wire.keys import KeyFormatError, Layout, split_row_key
+from stream.wire.records import RowColumns, describe, open_fields
+from tokens.errors import FreshetError
+
+ROW_OVERHEAD: Final = 24
+"""Bytes that a row is counted with beside its key and image."""
+EVENT_OVERHEAD: Final = 256
+"""Bytes that any other event is counted with, for each partition it goes to."""
+
+FRAME_OVERHEAD: Final = 64 * 1024
+"""Bytes that a message may have beside the rows' or the image."""
+
+
+class BatchError(FreshetError, ValueError):
+    """A transaction that cannot be framed, or not now; code ``bad_transaction``."""
+
+    code = "bad_transaction"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of a batch and its frames, in rows and bytes."""
+
+    rows_max: int = 500
+    """Rows a frame."""
+    bytes_max: int = 256 * 1024
+    """Bytes of keys and images after which a frame is closed."""
+    batch_bytes: int = 4 * 1024 * 1024
+    """Bytes of a batch; a transaction above it is split over several."""
+    image_bytes_max: int = 900_000
+    """A row image above it is published as VOID: its key is read through."""
+    table_image_bytes_max: int = 4 * 1024 * 1024
+    """A table image above it is published as written, awaited: the table is read through."""
+    key_bytes_max: int = 64 * 1024
+    """A row whose key is above it voids its table."""
+    open_map_every: int = 128
+    """The open-transaction map is written whole in every so many-th state record,"""
+    open_map_small: int = 32
+    """and whenever it is not larger than this."""
+
+    def check(self, message_bytes_max: int) -> None:
+        """Raises `BatchError` ``bad_limits`` if a frame within these limits could be larger than a message may be."""
+        largest = max(self.bytes_max + self.image_bytes_max + self.key_bytes_max, self.table_image_bytes_max)
+        largest += FRAME_OVERHEAD
+        if largest > message_bytes_max or min(self.rows_max, self.bytes_max, self.batch_bytes) < 1:
+            raise BatchError(
+                f"a frame could reach {largest} bytes, a message holds {message_bytes_max}",
+                hint="lower the bound of a frame",
+                code="bad_limits",
+            )
+
+
+@dataclass(slots=True)
+class Batch:
+    """The records of one Kafka transaction, in the order to be produced."""
+
+    records: list[tuple[int, bytes]]
+    """(partition, value)"""
+    resume: ResumePoint
+    """Where the publisher is once this batch is committed."""
+    timestamp_max: int
+    """Running maximum of source time, seconds; 0 if none is known."""
+    events: int
+    rows: int
+    transactions: int
+    """Whole transactions that end in this batch."""
+    bytes: int
+
+
+class Framer:
+    """Collects transactions of one shard into batches.
+
+    Use: ``end = room(txn, start)``; if negative, `take` first; else ``add(txn, start, end)``, and again from ``end``
+    until it is ``len(txn.changes)``. Not thread-safe.
+    """
+
+    def __init__(
+        self, shard: str, layout: Layout, resume: ResumePoint | None = None, limits: Limits | None = None
+    ) -> None:
+        """``resume`` as read from the topic; without one, `start_epoch` must come first."""
+        self.shard = shard
+        self.layout = layout
+        self.limits = limits or Limits()
+        at = resume or ResumePoint(shard, 0, 0, "", 0, "")
+        self._at = at.copy()
+        self._home = layout.home_partition(shard)
+        self._timestamp_max = at.timestamp
+        self._serial = 0
+        self._map_due = True
+        self._reset()
+
+    def _reset(self) -> None:
+        self._rows: list[RowColumns | None] = [None] * self.layout.partitions
+        self._records: list[list[bytes]] = [[] for _ in range(self.layout.partitions)]
+        self._opened: dict[int, OpenTransaction] = {}
+        self._closed: set[int] = set()
+        self._size = self._events = self._row_count = self._transactions = 0
+        self._split = self._dirty = False
+
+    @property
+    def size(self) -> int:
+        """Bytes collected since the last `take`."""
+        return self._size
+
+    @property
+    def empty(self) -> bool:
+        """Nothing was collected since the last `take`, not even a position."""
+        return not self._dirty
+
+    @property
+    def split_gtid(self) -> str:
+        """The transaction that is partly out, or empty."""
+        return self._at.partial_gtid
+
+    @property
+    def resume(self) -> ResumePoint:
+        """Where the publisher is once everything collected is out."""
+        return self._at.copy()
+
+    # --- collecting ---
+
+    def room(self, txn: SourceTransaction, start: int = 0) -> int:
+        """Up to which change ``txn`` may be added now from ``start`` on; -1: the batch must be taken first."""
+        if self._split:
+            return -1
+        changes = txn.changes
+        limit = self.limits.batch_bytes
+        size = len(txn.position) + ROW_OVERHEAD
+        for index in range(start, len(changes)):
+            size += self._size_of(changes[index])
+            if size > limit and index > start:
+                return -1 if not self.empty else index
+        return -1 if self._size + size > limit and not self.empty else len(changes)
+
+    def add(self, txn: SourceTransaction, start: int, end: int) -> None:
+        """Number and route ``txn.changes[start:end]``; ``end`` as `room` says. At the last one the position moves.
+
+        Raises `BatchError` for a change that cannot be, or an ``start`` that does not continue what is out.
+        """
+        at = self._at
+        if at.partial_gtid and (txn.gtid != at.partial_gtid or start != at.partial_events):
+            raise BatchError(
+                f"{at.partial_events} events of {at.partial_gtid} are out, and {txn.gtid} from {start} on comes next",
+                hint="the source must continue with the transaction that is partly published",
+            )
+        self._serial += 1
+        self._dirty = True
+        self._size += len(txn.position) + ROW_OVERHEAD
+        ordinal = at.ordinal
+        for change in txn.changes[start:end]:
+            ordinal += 1
+            if type(change) is RowChange:
+                self._add_row(change, txn, ordinal)
+            else:
+                self._add_event(change, txn, ordinal)
+        at.ordinal = ordinal
+        self._events += end - start
+        self._timestamp_max = max(self._timestamp_max, txn.timestamp)
+        if end < len(txn.changes):
+            at.partial_gtid, at.partial_events, self._split = txn.gtid, end, True
+        else:
+            self._end(txn)
+
+    def advance(self, position: str, timestamp: int) -> None:
+        """The source is at ``position``, and nothing of it has changed since."""
+        if self._at.partial_gtid:
+            raise BatchError(f"{self._at.partial_gtid} is partly out, the position cannot pass it")
+        self._at.position, self._at.timestamp = position, timestamp
+        self._timestamp_max = max(self._timestamp_max, timestamp)
+        self._dirty = True
+
+    def start_epoch(self, position: str, timestamp: int, reason: str, epoch: int | None = None) -> None:
+        """A new history: ordinals from 1, everything of earlier epochs void, low-water at ``position``.
+
+        The batch must be empty; raises `BatchError`.
+        """
+        if not self.empty:
+            raise BatchError("an epoch starts in a batch of its own")
+        number = self._at.epoch + 1 if epoch is None else epoch
+        if number <= self._at.epoch:
+            raise BatchError(f"epoch {number} does not follow {self._at.epoch}")
+        self._at = ResumePoint(self.shard, number, 1, position, timestamp, position)
+        self._timestamp_max = max(self._timestamp_max, timestamp)
+        self._map_due = True
+        event = self._head(1, position, timestamp) | {"position": position, "reason": reason}
+        self._broadcast(encode("EpochStart", event))
+        self._events, self._dirty = 1, True
+
+    def _end(self, txn: SourceTransaction) -> None:
+        at = self._at
+        for opened in txn.opened:
+            at.open_transactions[opened.txn] = self._opened[opened.txn] = opened
+            self._closed.discard(opened.txn)
+        for closed in txn.closed:
+            at.open_transactions.pop(closed, None)
+            self._opened.pop(closed, None)
+            self._closed.add(closed)
+        at.position, at.timestamp = txn.position, txn.timestamp
+        at.partial_gtid, at.partial_events = "", 0
+        self._transactions += 1
+
+    def _add_row(self, change: RowChange, txn: SourceTransaction, ordinal: int) -> None:
+        key, operation, image = change.key, change.operation, change.image
+        if key.find(b"\0") < 1:
+            raise KeyFormatError(f"{key[:40]!r} of {txn.gtid} is no row key")
+        if operation == VALUE:
+            if not image or len(image) > self.limits.image_bytes_max:
+                operation, image = VOID, b""
+        elif operation in (ABSENT, VOID):
+            image = b""
+        else:
+            raise BatchError(f"row operation {operation} of {txn.gtid} is none")
+        if len(key) > self.limits.key_bytes_max:
+            table, _ = split_row_key(key)
+            self._add_event(VoidTable(table, f"a key of {len(key)} bytes"), txn, ordinal)
+            return
+        partition = self.layout.partition_of(key)
+        rows = self._rows[partition]
+        if rows is None or ordinal - rows.base > INT_MAX:
+            rows = self._close_rows(partition, ordinal - 1)
+        if rows.serial != self._serial:
+            rows.begin(self._serial, txn)
+        rows.keys.append(key)
+        rows.images.append(image)
+        rows.operations.append(operation)
+        rows.ordinals.append(ordinal - rows.base)
+        rows.transactions[-1] += 1
+        size = len(key) + len(image) + ROW_OVERHEAD
+        rows.size += size
+        self._size += size
+        self._row_count += 1
+        if len(rows.keys) >= self.limits.rows_max or rows.size >= self.limits.bytes_max:
+            self._seal(partition)
+
+    def _close_rows(self, partition: int, base: int) -> RowColumns:
+        """Seal what is open there and open a frame whose ordinals are counted from ``base``."""
+        self._seal(partition)
+        rows = self._rows[partition] = RowColumns(base)
+        return rows
+
+    def _seal(self, partition: int) -> None:
+        rows = self._rows[partition]
+        if rows is not None:
+            self._records[partition].append(rows.encode(self.shard, self._at.epoch))
+            self._rows[partition] = None
+
+    def _put(self, partition: int, value: bytes) -> None:
+        self._seal(partition)
+        self._records[partition].append(value)
+        self._size += len(value)
+
+    def _broadcast(self, value: bytes) -> None:
+        for partition in range(self.layout.partitions):
+            self._put(partition, value)
+
+    # --- catalog and table events ---
+
+    def _head(self, ordinal: int, gtid: str, timestamp: int) -> Record:
+        return {
+            "shard": self.shard,
+            "epoch": self._at.epoch,
+            "ordinal": ordinal,
+            "gtid": gtid,
+            "timestamp": timestamp,
+        }
+
+    def _add_event(self, change: Change, txn: SourceTransaction, ordinal: int) -> None:
+        name, fields = describe(change, txn.position, self.limits.table_image_bytes_max)
+        value = encode(name, self._head(ordinal, txn.gtid, txn.timestamp) | fields)
+        for partition in self._route(change, txn):
+            self._put(partition, value)
+
+    def _route(self, change: Change, txn: SourceTransaction) -> Iterable[int]:
+        """The partitions that an event other than a row goes to."""
+        match change:
+            case VoidTable() | DescribeTable() | BindName():
+                return range(self.layout.partitions)
+            case AllocateWriteId() | TableImage() | ResetWriteIds():
+                return (self.layout.table_partition(change.table_id),)
+            case CommitTransaction() | AbortTransaction():
+                return self._touched(change.txn, change.write_ids, txn)
+        raise BatchError(f"{type(change).__name__} is no event")
+
+    def _touched(self, number: int, pairs: Iterable[tuple[int, int]], txn: SourceTransaction) -> list[int]:
+        """Partitions of every object that the transaction allocated on or wrote; the shard's home if there is none."""
+        tables = {table for table, _ in pairs}
+        for known in (self._at.open_transactions.get(number), *(each for each in txn.opened if each.txn == number)):
+            if known is not None:
+                tables.update(table for table, _ in known.write_ids)
+                tables.update(known.wrote)
+        return sorted({self.layout.table_partition(table) for table in tables}) or [self._home]
+
+    def _size_of(self, change: Change) -> int:
+        """Bytes that a change is planned with; at least what `add` counts, for rows exactly."""
+        if type(change) is RowChange:
+            image = len(change.image)
+            return len(change.key) + ROW_OVERHEAD + (image if image <= self.limits.image_bytes_max else 0)
+        if type(change) is TableImage:
+            return EVENT_OVERHEAD + len(change.image or b"") + len(change.write_ids or "")
+        return EVENT_OVERHEAD * self.layout.partitions
+
+    # --- the end of a batch ---
+
+    def take(self) -> Batch:
+        """The batch so far, ended by markers and state; the framer then collects the next one.
+
+        Of an empty batch: markers with the unchanged position and the next sequence number.
+        """
+        at = self._at
+        if at.epoch < 1:
+            raise BatchError("no epoch has started")
+        for partition in range(self.layout.partitions):
+            self._seal(partition)
+        at.sequence += 1
+        marker = encode("Marker", self._marker())
+        records = [(partition, value) for partition, values in enumerate(self._records) for value in (*values, marker)]
+        records.append((self._home, encode("SourceState", self._state())))
+        batch = Batch(
+            records=records,
+            resume=self.resume,
+            timestamp_max=self._timestamp_max,
+            events=self._events,
+            rows=self._row_count,
+            transactions=self._transactions,
+            bytes=sum(len(value) for _, value in records),
+        )
+        self._reset()
+        return batch
+
+    def _marker(self) -> Record:
+        at = self._at
+        return {
+            "shard": self.shard,
+            "epoch": at.epoch,
+            "ordinal": at.ordinal - at.partial_events,
+            "position": at.position,
+            "timestamp": at.timestamp,
+            "low_water": at.low_water,
+            "layout": str(self.layout),
+            "whole": not at.partial_gtid,
+        }
+
+    def _state(self) -> Record:
+        at, limits = self._at, self.limits
+        known = at.open_transactions
+        whole = self._map_due or len(known) <= limits.open_map_small or at.sequence % limits.open_map_every == 0
+        self._map_due = False
+        return {
+            "shard": self.shard,
+            "epoch": at.epoch,
+            "ordinal": at.ordinal,
+            "position": at.position,
+            "timestamp": at.timestamp,
+            "low_water": at.low_water,
+            "partial_gtid": at.partial_gtid,
+            "partial_events": at.partial_events,
+            "sequence": at.sequence,
+            "whole": whole,
+            "opened": [open_fields(each) for each in (known if whole else self._opened).values()],
+            "closed": [] if whole else sorted(self._closed),
+            "layout": str(self.layout),
+        }

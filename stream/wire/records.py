@@ -1,0 +1,156 @@
+"""Rows, changes and open transactions as the fields of Avro records, and back. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from stream.wire.codec import Record, encode
+from stream.wire.events import (
+    AbortTransaction,
+    AllocateWriteId,
+    BindName,
+    Change,
+    CommitTransaction,
+    DescribeTable,
+    OpenTransaction,
+    ResetWriteIds,
+    SourceTransaction,
+    TableImage,
+    VoidTable,
+)
+
+
+class RowColumns:
+    """A row frame of one partition that is being filled; ``base`` is what its ordinals are counted from."""
+
+    __slots__ = (
+        "base",
+        "gtids",
+        "images",
+        "keys",
+        "operations",
+        "ordinals",
+        "origins",
+        "positions",
+        "serial",
+        "size",
+        "timestamps",
+        "transactions",
+    )
+
+    def __init__(self, base: int) -> None:
+        self.base = base
+        self.serial = -1
+        self.size = 0
+        self.keys: list[bytes] = []
+        self.images: list[bytes] = []
+        self.operations = bytearray()
+        self.ordinals: list[int] = []
+        self.transactions: list[int] = []
+        self.gtids: list[str] = []
+        self.positions: list[str] = []
+        self.timestamps: list[int] = []
+        self.origins: list[str] = []
+
+    def begin(self, serial: int, txn: SourceTransaction) -> None:
+        """The rows that follow are ``txn``'s."""
+        self.serial = serial
+        self.transactions.append(0)
+        self.gtids.append(txn.gtid)
+        self.positions.append(txn.position)
+        self.timestamps.append(txn.timestamp)
+        self.origins.append(txn.origin)
+        self.size += len(txn.gtid) + len(txn.position) + len(txn.origin)
+
+    def encode(self, shard: str, epoch: int) -> bytes:
+        """The frame as a message."""
+        return encode(
+            "RowFrame",
+            {
+                "shard": shard,
+                "epoch": epoch,
+                "ordinal": self.base,
+                "keys": self.keys,
+                "images": self.images,
+                "operations": bytes(self.operations),
+                "ordinals": self.ordinals,
+                "transactions": self.transactions,
+                "gtids": self.gtids,
+                "positions": [] if self.positions == self.gtids else self.positions,
+                "timestamps": self.timestamps,
+                "origins": self.origins if any(self.origins) else [],
+            },
+        )
+
+
+def describe(change: Change, position: str, image_bytes_max: int) -> tuple[str, Record]:
+    """Record name and own fields of any change but a row; ``position`` is the set after its transaction.
+
+    A table image above ``image_bytes_max`` is left out. Raises `TypeError` for what is no such change.
+    """
+    match change:
+        case VoidTable(table, reason):
+            return "TableVoid", {"position": position, "table": table, "reason": reason}
+        case DescribeTable():
+            return "TableSchema", _schema_fields(change)
+        case BindName(name, table_id, previous):
+            return "NameBinding", {"name": name, "table_id": table_id, "previous_name": previous}
+        case AllocateWriteId(table_id, txn, write_id, reallocated):
+            fields: Record = {"table_id": table_id, "txn": txn, "write_id": write_id, "reallocated": reallocated}
+            return "AllocWriteId", fields
+        case TableImage():
+            return "TableImage", _image_fields(change, image_bytes_max)
+        case ResetWriteIds(table_id, write_ids, committed):
+            return "WriteIdsReset", {"table_id": table_id, "write_ids": write_ids, "committed": committed}
+        case CommitTransaction(txn, pairs):
+            return "CommitTxn", {"txn": txn, "write_ids": _pairs(pairs)}
+        case AbortTransaction(txn, pairs, reconciled):
+            return "AbortTxn", {"txn": txn, "write_ids": _pairs(pairs), "reconciled": reconciled}
+    raise TypeError(f"{type(change).__name__} is no event")
+
+
+def open_fields(opened: OpenTransaction) -> Record:
+    """An open transaction as `SourceState` holds it."""
+    return {
+        "txn": opened.txn,
+        "write_ids": _pairs(opened.write_ids),
+        "seen_open": opened.seen_open,
+        "wrote": list(opened.wrote),
+    }
+
+
+def open_transaction(fields: Record) -> OpenTransaction:
+    """The open transaction that `SourceState` holds; inverse of `open_fields`."""
+    pairs = tuple((pair["table_id"], pair["write_id"]) for pair in fields["write_ids"])
+    return OpenTransaction(fields["txn"], pairs, fields["seen_open"], tuple(fields["wrote"]))
+
+
+def _pairs(pairs: Iterable[tuple[int, int]]) -> list[Record]:
+    return [{"table_id": table, "write_id": write_id} for table, write_id in pairs]
+
+
+def _schema_fields(change: DescribeTable) -> Record:
+    return {
+        "table": change.table,
+        "columns": [{"name": each.name, "kind": each.kind, "exact": each.exact} for each in change.columns],
+        "primary_key": list(change.primary_key),
+        "cacheable": change.cacheable,
+        "reason": change.reason,
+    }
+
+
+def _image_fields(change: TableImage, image_bytes_max: int) -> Record:
+    too_big = change.image is not None and len(change.image) > image_bytes_max
+    return {
+        "table_id": change.table_id,
+        "name": change.name,
+        "kind": change.kind,
+        "change": "written" if too_big and change.change == "image" else change.change,
+        "txn": change.txn,
+        "write_id": change.write_id,
+        "staged": change.staged,
+        "image": None if too_big else change.image,
+        "write_ids": change.write_ids,
+        "lo": change.lo,
+        "hi": change.hi,
+    }
