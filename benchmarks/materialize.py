@@ -28,7 +28,7 @@ WATCH_S = 0.002
 
 
 class CountingOutlet:
-    """An outlet without Kafka: a measurement must have no dead letters, and nobody to announce itself to."""
+    """An kafka_output without Kafka: a measurement must have no dead letters, and nobody to announce itself to."""
 
     def __init__(self) -> None:
         self.ready = 0
@@ -78,8 +78,8 @@ def materialize(bootstrap: str, keyspace: str, events: int) -> dict[str, Any]:
     """Rows a second from assignment to everything folded and durable. Runs in a child process."""
     with tempfile.TemporaryDirectory(prefix="freshet-bench-") as directory:
         settings = settings_for(bootstrap, keyspace, Path(directory))
-        ownership, outlet = Ownership(settings.data_dir), CountingOutlet()
-        consumption = Consumption(settings, ownership, outlet, lambda _: None)
+        ownership, kafka_output = Ownership(settings.data_dir), CountingOutlet()
+        consumption = Consumption(settings, ownership, kafka_output, lambda _: None)
         commits: list[float] = []
         consumption.commit_seconds.append(commits.append)
         as_in_production()
@@ -89,14 +89,14 @@ def materialize(bootstrap: str, keyspace: str, events: int) -> dict[str, Any]:
         _until(folding, lambda: len(ownership) == partitions)
         began, cpu = time.perf_counter(), time.process_time()
         owned = list(ownership)
-        _until(folding, lambda: outlet.ready == partitions)
+        _until(folding, lambda: kafka_output.ready == partitions)
         folded = time.perf_counter()
         consumption.stop()
         _until(folding, lambda: not any(each.store.is_dirty for each in owned))
         durable, cpu = time.perf_counter(), time.process_time() - cpu
         folding.join()
-        if outlet.dead or min(each.position for each in owned) <= 0:
-            raise AssertionError(f"{outlet.dead} dead letters")
+        if kafka_output.dead or min(each.position for each in owned) <= 0:
+            raise AssertionError(f"{kafka_output.dead} dead letters")
         return {
             "rows_s": events / (durable - began),
             "seconds": durable - began,

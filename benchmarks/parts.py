@@ -18,7 +18,7 @@ from consumers.fold.state import Changes, Head, Lineage, PartitionState
 from consumers.process.loop import BATCH_MESSAGES
 from consumers.store.store import PartitionStore
 from freshet.settings import ConsumerSettings, PublisherSettings
-from stream.wire.batch import Framer, Limits
+from stream.wire.batch import BatchLimits, Framer
 from stream.wire.codec import decode
 from stream.wire.keys import Layout
 
@@ -106,7 +106,7 @@ def _write(changes: list[Changes]) -> float:
 def framing(rows: int = ROWS, rows_a_frame: int = 0) -> dict[str, Any]:
     """Rows a second of framing and encoding single-row transactions, without Kafka. Runs in a child process."""
     defaults = PublisherSettings()
-    limits = Limits(
+    limits = BatchLimits(
         rows_max=rows_a_frame or defaults.frame_rows_max,
         bytes_max=defaults.frame_bytes_max,
         batch_bytes=defaults.batch_bytes,

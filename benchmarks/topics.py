@@ -14,7 +14,7 @@ from freshet.settings import PublisherSettings
 from stream.kafka.reader import end_offsets, read_range
 from stream.kafka.topics import ensure_topics, events_topic
 from stream.publish.publisher import Publisher
-from stream.wire.batch import Limits
+from stream.wire.batch import BatchLimits
 from stream.wire.codec import ROW_FRAME_HEADER
 from stream.wire.events import SourceTransaction
 from stream.wire.keys import Layout
@@ -49,7 +49,7 @@ def make_publisher(
         Layout(PARTITIONS),
         batch_interval_s=(batch_interval_ms or defaults.batch_interval_ms) / 1000,
         batch_bytes=defaults.batch_bytes,
-        limits=Limits(rows_max=rows_a_frame or defaults.frame_rows_max, bytes_max=defaults.frame_bytes_max),
+        limits=BatchLimits(rows_max=rows_a_frame or defaults.frame_rows_max, bytes_max=defaults.frame_bytes_max),
     )
 
 

@@ -9,7 +9,7 @@ secrets are never printed. Rooms below ``freshet`` don't know this module.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -241,7 +241,7 @@ def load_settings(config: Path | None = None, flags: Mapping[str, Any] | None = 
     try:
         return Settings(**_given(flags or {}))
     except ValidationError as error:
-        raise from_validation(error, _file_in_use()) from None
+        raise from_validation(error, _file_in_use(), _known_keys) from None
     except (OSError, ValueError, RecursionError) as error:
         raise SettingsError(f"cannot read {_file_in_use()}: {error}", hint="it must be TOML, UTF-8") from None
 
@@ -263,3 +263,16 @@ def _named_by_environment() -> Path | None:
 def _file_in_use() -> Path:
     named = _config_file.get() or _named_by_environment()
     return named or (DEFAULT_CONFIG if DEFAULT_CONFIG.exists() or not LOCAL_CONFIG.exists() else LOCAL_CONFIG)
+
+
+def _known_keys(path: Sequence[str]) -> Iterable[str]:
+    """The keys of the section at ``path``; none if there is no such section."""
+    if path[:1] == ["keyspaces"]:
+        if len(path) == 2:
+            return KeyspaceSettings.model_fields
+        return {*MariaDBSource.model_fields, *WorkloadSource.model_fields}
+    if not path:
+        return Settings.model_fields
+    field = Settings.model_fields.get(path[0]) if len(path) == 1 else None
+    section = field.annotation if field is not None else None
+    return section.model_fields if isinstance(section, type) and issubclass(section, Section) else ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +71,13 @@ def unknown_variables(environment: Mapping[str, str], fields: Iterable[str]) -> 
     return None
 
 
-def from_validation(error: ValidationError, file: Path) -> SettingsError:
-    """The first finding as one line; how many more there are; where the key can be set."""
+def from_validation(
+    error: ValidationError, file: Path, known_keys: Callable[[Sequence[str]], Iterable[str]]
+) -> SettingsError:
+    """The first finding as one line; how many more there are; where the key can be set.
+
+    ``known_keys``: section path → the keys that it may hold; none if it isn't a section.
+    """
     findings = error.errors(include_url=False)
     first = findings[0]
     path = _path(first["loc"])
@@ -80,7 +85,7 @@ def from_validation(error: ValidationError, file: Path) -> SettingsError:
     message = f"{key}: {_what(first)}"
     if len(findings) > 1:
         message += f" (and {len(findings) - 1} more)"
-    return SettingsError(message, hint=_hint(first, path, file))
+    return SettingsError(message, hint=_hint(first, path, file, known_keys))
 
 
 def _path(loc: tuple[int | str, ...]) -> list[str]:
@@ -108,33 +113,14 @@ def _what(finding: Any) -> str:
     return f"{text}, not {value!r}"
 
 
-def _hint(finding: Any, path: list[str], file: Path) -> str:
+def _hint(finding: Any, path: list[str], file: Path, known_keys: Callable[[Sequence[str]], Iterable[str]]) -> str:
     if finding["type"] == "extra_forbidden":
-        known = _siblings(path[:-1])
+        known = sorted(known_keys(path[:-1]))
         return _did_you_mean(path[-1], known) if known else "take it out"
     section, name = ".".join(path[:-1]), path[-1] if path else ""
     where = f"[{section}] {name}" if section else name
     variable = "FRESHET_" + "__".join(path).upper()
     return f"set it in {file} ({where}), by {variable}, or by a flag"
-
-
-def _siblings(path: list[str]) -> list[str]:
-    """The known keys of the section at ``path``; empty if the section isn't a plain one."""
-    from freshet import settings
-
-    sections: dict[str, Iterable[str]] = {
-        "": settings.Settings.model_fields,
-        "kafka": settings.KafkaSettings.model_fields,
-        "publisher": settings.PublisherSettings.model_fields,
-        "consumer": settings.ConsumerSettings.model_fields,
-        "serve": settings.ServeSettings.model_fields,
-        "log": settings.LogSettings.model_fields,
-    }
-    if path[:1] == ["keyspaces"]:
-        if len(path) == 2:
-            return sorted(settings.KeyspaceSettings.model_fields)
-        return sorted({*settings.MariaDBSource.model_fields, *settings.WorkloadSource.model_fields})
-    return sorted(sections.get(".".join(path), ()))
 
 
 def _did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -13,7 +13,7 @@ import uvicorn
 
 from serving.http.app import Closer, Front, make_app
 from serving.http.connection import BoundedConnection
-from serving.http.guard import Limits, refuse_open_listen
+from serving.http.guard import RequestLimits, refuse_open_listen
 from serving.http.query import QueryLimits
 from serving.metrics import FrontMetrics
 from serving.reads.fills import Fills
@@ -36,7 +36,7 @@ def make_front(
     fixed: Mapping[tuple[str, int], str] | None = None,
     owner_token: str = "",
     bearer_token: str | None = None,
-    limits: Limits | None = None,
+    limits: RequestLimits | None = None,
     query_limits: QueryLimits | None = None,
     closers: Sequence[Closer] = (),
 ) -> Front:
@@ -55,7 +55,7 @@ def make_front(
         locations=Locations(owners, by_name),
         readiness=Readiness(owners, by_name),
         metrics=metrics,
-        limits=limits or Limits(),
+        limits=limits or RequestLimits(),
         query_limits=query_limits or QueryLimits(),
         bearer_token=bearer_token,
         closers=(fills.close, owners.close, *sources, *closers),

@@ -26,7 +26,7 @@ from consumers.fold.catalog_state import (
     name_key,
     table_key,
 )
-from consumers.fold.state import EVERY_TABLE, NAME_PREFIX, DeadLetter, Lookup, Void
+from consumers.fold.state import EVERY_TABLE, NAME_PREFIX, Lookup, Rejection, Void
 from tokens import Position, ValidWriteIdList
 
 Event = dict[str, Any]
@@ -37,7 +37,7 @@ Voids = Mapping[tuple[str, str], Void]
 class CatalogChanges(dict[bytes, bytes]):
     """Entries that change, and what of the event was refused."""
 
-    dead: tuple[DeadLetter, ...] = ()
+    dead: tuple[Rejection, ...] = ()
 
 
 def fold_catalog(name: str, event: Event, lookup: Lookup, voids: Voids) -> CatalogChanges:
@@ -249,7 +249,7 @@ def _fold_end(event: Event, lookup: Lookup, *, committed: bool) -> CatalogChange
             continue
         refused = _end_in_table(state, event, write_ids, committed=committed)
         if refused:
-            changes.dead = (*changes.dead, DeadLetter("commit_of_aborted", refused, f"table {table_id}"))
+            changes.dead = (*changes.dead, Rejection("commit_of_aborted", refused, f"table {table_id}"))
         changes.update(_changed(state, event))
     return changes
 

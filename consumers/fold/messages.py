@@ -20,10 +20,10 @@ from consumers.fold.state import (
     EVERY_TABLE,
     NAME_PREFIX,
     Changes,
-    DeadLetter,
     Head,
     Lineage,
     PartitionState,
+    Rejection,
     Void,
     schema_key,
 )
@@ -105,7 +105,7 @@ def _fold_marker(head: Head, after: int, marker: dict[str, Any]) -> Changes:
     Position.parse(marker["low_water"])
     if head.layout and marker["layout"] != head.layout:
         reason = f"layout {marker['layout']} differs from the topic's {head.layout}"
-        return Changes(after, {}, dead=(DeadLetter("layout_changed", reason, f"shard {shard}"),))
+        return Changes(after, {}, dead=(Rejection("layout_changed", reason, f"shard {shard}"),))
     lineage = lineage_for(head, shard, epoch)
     if lineage is None:
         return Changes(after, {}, dead=(older_epoch(marker),))
@@ -154,4 +154,4 @@ def _poison(state: PartitionState, after: int, code: str, reason: str, place: st
     voids = {
         (EVERY_TABLE, shard): Void(lineage.epoch, lineage.ordinal, "") for shard, lineage in state.head.lineages.items()
     }
-    return Changes(after, {}, {}, voids, dead=(DeadLetter(code, reason, place),))
+    return Changes(after, {}, {}, voids, dead=(Rejection(code, reason, place),))

@@ -24,7 +24,7 @@ from consumers.fold.entry import (
     encode_transaction_tag,
     encode_transaction_tags,
 )
-from consumers.fold.state import EVERY_TABLE, Changes, DeadLetter, Head, Lineage, PartitionState, Void
+from consumers.fold.state import EVERY_TABLE, Changes, Head, Lineage, PartitionState, Rejection, Void
 from stream.wire.codec import ROW_FRAME_HEADER
 from stream.wire.single import read_long, read_single, single_prefix
 from tokens import Order, Position, TokenError
@@ -57,10 +57,10 @@ def epoch_voids(head: Head, shard: str, epoch: int) -> dict[tuple[str, str], Voi
     return {(EVERY_TABLE, shard): Void(epoch, 0, "")}
 
 
-def older_epoch(event: dict[str, Any]) -> DeadLetter:
+def older_epoch(event: dict[str, Any]) -> Rejection:
     """The dead letter of an event whose epoch is over."""
     shard, epoch = event["shard"], event["epoch"]
-    return DeadLetter("older_epoch", f"epoch {epoch} of shard {shard} is over; a newer one has begun", f"shard {shard}")
+    return Rejection("older_epoch", f"epoch {epoch} of shard {shard} is over; a newer one has begun", f"shard {shard}")
 
 
 def fold_singles(head: Head, records: Sequence[Record], at: int) -> tuple[Changes, int] | None:
@@ -221,7 +221,7 @@ def _settle_by_key(
     lineage: Lineage,
     accepted: dict[bytes, bytes],
     suspects: list[int],
-) -> tuple[dict[bytes, bytes], dict[tuple[str, str], Void], tuple[DeadLetter, ...]]:
+) -> tuple[dict[bytes, bytes], dict[tuple[str, str], Void], tuple[Rejection, ...]]:
     """The general case: each event is compared with the entry that its key has.
 
     ``accepted`` rows rise above their own lineage, so only entries of other shards can be in their way;
@@ -230,7 +230,7 @@ def _settle_by_key(
     shard, epoch = frame["shard"], frame["epoch"]
     entries: dict[bytes, bytes] = {}
     voids: dict[tuple[str, str], Void] = {}
-    dead: list[DeadLetter] = []
+    dead: list[Rejection] = []
     for key, value in accepted.items():
         settled = _settle(state.lookup(key), value)
         if settled is not None:
@@ -242,13 +242,13 @@ def _settle_by_key(
             frame["ordinal"] + frame["ordinals"][row],
         )
         if not _is_row_key(key):
-            dead.append(DeadLetter("bad_key", f"row {row} has no table in its key", f"ordinal {ordinal}"))
+            dead.append(Rejection("bad_key", f"row {row} has no table in its key", f"ordinal {ordinal}"))
             voids[EVERY_TABLE, shard] = Void(epoch, max(lineage.ordinal, ordinal), "")
             continue
         image = frame["images"][row] if operation == VALUE else b""
         if operation not in _ROW_KINDS or (operation == VALUE and not image):
             reason = f"row {row} has operation {operation} and {len(image)} bytes of image"
-            dead.append(DeadLetter("bad_operation", reason, f"key {key!r}"))
+            dead.append(Rejection("bad_operation", reason, f"key {key!r}"))
             operation = VOID
         existing = entries.get(key) or state.lookup(key)
         settled = _settle(existing, _pack_head(operation, ordinal) + tags[row] + image)

@@ -51,7 +51,7 @@ class Void(NamedTuple):
     floor: str
 
 
-class DeadLetter(NamedTuple):
+class Rejection(NamedTuple):
     """A message, or a part of one, that could not be folded. ``place`` says which part."""
 
     code: str
@@ -81,7 +81,7 @@ class Changes(NamedTuple):
     lineages: dict[str, Lineage] = {}  # noqa: RUF012 - never mutated: Changes are read-only values
     voids: dict[tuple[str, str], Void] = {}  # noqa: RUF012
     layout: str = ""
-    dead: tuple[DeadLetter, ...] = ()
+    dead: tuple[Rejection, ...] = ()
     messages: int = 1
 
 

@@ -11,7 +11,7 @@ import xxhash
 from consumers.fold.catalog_state import decode_binding, decode_table, name_key, table_key
 from consumers.fold.entry import ABSENT, VALUE
 from consumers.fold.state import Head, Void, schema_key
-from consumers.owner.overlay import Fill
+from consumers.owner.overlay import OverlayFill
 from consumers.owner.partitions import Partition
 from consumers.owner.protocol import Fill as FillRequest
 from consumers.owner.protocol import FillTable, Row, Table
@@ -126,7 +126,7 @@ def fill_row(partition: Partition, request: FillRequest) -> tuple[bool, str]:
     before = partition.overlay.get(request.key, view.stamp)
     if before is not None and Position.parse(before.lo).order(Position.parse(request.lo)) is Order.NEWER:
         return False, f"a fill of {before.lo} is there, which is newer"
-    fill = Fill(request.image, request.lo, request.hi, request.timestamp, view.stamp)
+    fill = OverlayFill(request.image, request.lo, request.hi, request.timestamp, view.stamp)
     if not partition.overlay.put(request.key, fill):
         return False, "it is larger than the overlay"
     return True, why
@@ -283,7 +283,7 @@ def fill_table(partition: Partition, request: FillTable) -> tuple[bool, str]:
     )
     if not accepted:
         return False, why
-    fill = Fill(request.image, request.lo, request.hi, 0, stamp, answer)
+    fill = OverlayFill(request.image, request.lo, request.hi, 0, stamp, answer)
     if not partition.overlay.put(key, fill):
         return False, "it is larger than the overlay"
     return True, why

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 import structlog
@@ -26,9 +26,6 @@ from consumers.owner.protocol import (
 )
 from tokens.errors import FreshetError
 
-if TYPE_CHECKING:
-    from consumers.owner.server import OwnerServer
-
 log = structlog.get_logger(__name__)
 
 CONNECTION_WAITING_MAX: Final = 1_024
@@ -37,10 +34,25 @@ HELLO_TIMEOUT_S: Final = 10.0
 WRITE_BUFFER_BYTES: Final = 8 << 20
 
 
+class Answerer(Protocol):
+    """Whose connection it is: `consumers.owner.server.OwnerServer`."""
+
+    instance: str
+    token: str
+    waiting: int
+    connections: set[FrontConnection]
+
+    def answer(self, request: Request) -> Answer | Coroutine[Any, Any, Answer]:
+        """The answer, or what to await for it."""
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs ``work`` beside."""
+
+
 class FrontConnection(asyncio.Protocol):
     """One front's connection."""
 
-    def __init__(self, server: OwnerServer) -> None:
+    def __init__(self, server: Answerer) -> None:
         self._server = server
         self._frames = FrameBuffer(HELLO_BYTES_MAX)
         self._transport: Any = None
@@ -133,7 +145,7 @@ class FrontConnection(asyncio.Protocol):
             return Failure(request.id, "unauthorized", "the token is not the owner's", "set consumer.owner_token")
         self._greeted = True
         self._frames.frame_bytes_max = FRAME_BYTES_MAX
-        return Welcome(request.id, VERSION, self._server.ownership.instance)
+        return Welcome(request.id, VERSION, self._server.instance)
 
     async def _later(self, request_id: int, work: Coroutine[Any, Any, Answer]) -> None:
         try:

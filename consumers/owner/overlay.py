@@ -16,7 +16,7 @@ ENTRY_BYTES: Final = 400
 """Charged for each entry beside its bytes: dict slots, tuple, texts."""
 
 
-class Fill(NamedTuple):
+class OverlayFill(NamedTuple):
     """A value read from the source. ``image`` None: no such row. ``lo`` decides freshness, ``hi`` is taken away.
 
     ``stamp`` is what it was made over; ``table`` is the whole answer where the key is a catalog table's.
@@ -38,12 +38,12 @@ class Overlay:
         self.bytes_max = bytes_max
         self.bytes = 0
         self.evictions = 0
-        self._fills: OrderedDict[bytes, Fill] = OrderedDict()
+        self._fills: OrderedDict[bytes, OverlayFill] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._fills)
 
-    def get(self, key: bytes, stamp: Hashable) -> Fill | None:
+    def get(self, key: bytes, stamp: Hashable) -> OverlayFill | None:
         """The fill of ``key`` if it was made over ``stamp``; one that was not is dropped: it can't answer again."""
         fill = self._fills.get(key)
         if fill is None:
@@ -54,7 +54,7 @@ class Overlay:
         self._fills.move_to_end(key)
         return fill
 
-    def put(self, key: bytes, fill: Fill) -> bool:
+    def put(self, key: bytes, fill: OverlayFill) -> bool:
         """Keeps ``fill``; False if it alone is above the bound."""
         if key in self._fills:
             self._drop(key)
@@ -78,6 +78,6 @@ class Overlay:
         self.bytes = 0
 
 
-def _size(key: bytes, fill: Fill) -> int:
+def _size(key: bytes, fill: OverlayFill) -> int:
     listed = len(fill.table.write_ids) if fill.table is not None else 0
     return ENTRY_BYTES + len(key) + len(fill.image or b"") + len(fill.lo) + len(fill.hi) + listed

@@ -51,6 +51,7 @@ class OwnerServer:
     def __init__(self, ownership: Ownership, make_checkpoints: MakeCheckpoints, *, token: str = "") -> None:
         """``make_checkpoints`` has the fold thread make them. ``token``: what a `Hello` must bring; "": nothing."""
         self.ownership = ownership
+        self.instance = ownership.instance
         self.token = token
         self.waiting = 0
         self.answered: dict[str, int] = {}
@@ -125,7 +126,7 @@ class OwnerServer:
             case Checkpoint():
                 return self._checkpoint(request)
             case Hello():
-                return Welcome(request.id, VERSION, self.ownership.instance)
+                return Welcome(request.id, VERSION, self.instance)
 
     def _get(self, request: Get) -> Answer | Coroutine[Any, Any, Answer]:
         if len(request.keys) > KEYS_MAX:

@@ -12,8 +12,9 @@ from typing import Any
 import structlog
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from consumers.owner.partitions import REBUILDING, Ownership, Partition, open_partition, set_aside
-from consumers.process.kafka_output import Outlet
+from consumers.owner.partitions import REBUILDING, Ownership, Partition
+from consumers.process.kafka_output import ConsumerOutput
+from consumers.process.opening import open_partition, set_aside
 from consumers.store.errors import RebuildNeededError, StoreCorruptError, StoreError
 from stream.kafka.connection import REQUEST_TIMEOUT_S, kafka_error
 from stream.kafka.topics import Topic
@@ -33,7 +34,7 @@ class Assignment:
         bootstrap: str,
         data_dir: Path,
         ownership: Ownership,
-        outlet: Outlet,
+        kafka_output: ConsumerOutput,
         on_progress: Callable[[Partition], None],
     ) -> None:
         """``on_progress``: as of `consumers.process.loop.Consumption`."""
@@ -43,7 +44,7 @@ class Assignment:
         self._bootstrap = bootstrap
         self._data_dir = data_dir
         self._ownership = ownership
-        self._outlet = outlet
+        self._kafka_output = kafka_output
         self._on_progress = on_progress
         self._topics: Mapping[str, tuple[str, Topic]] = {}
 
@@ -124,7 +125,7 @@ class Assignment:
         for partition in partitions:
             self._leave(partition)
             try:
-                partition.store.close(commit=not partition.unburied)
+                partition.store.close(commit=not partition.dead_letters_pending)
             except StoreError as error:
                 log.warning(
                     "store closed without its tail", partition=partition.name, code=error.code, reason=str(error)
@@ -152,7 +153,7 @@ class Assignment:
         """From here on nobody is answered from it; its commit, if one is under way, has ended."""
         self._ownership.remove(partition)
         if partition.ready:
-            self._outlet.withdraw(partition)
+            self._kafka_output.withdraw(partition)
         self._on_progress(partition)
         if partition.committing is not None:
             partition.committing.exception()

@@ -11,7 +11,7 @@ import msgspec
 import structlog
 from confluent_kafka import KafkaException
 
-from consumers.fold.state import DeadLetter
+from consumers.fold.state import Rejection
 from consumers.owner.partitions import Partition
 from stream.kafka import dead_letters, locations
 from stream.kafka.connection import kafka_error
@@ -26,10 +26,10 @@ CLOSE_S: Final = 3.0
 """What could not be announced by then is left: an owner that is gone doesn't answer."""
 
 
-class Outlet(Protocol):
+class ConsumerOutput(Protocol):
     """Where dead letters and announcements go: Kafka, or in tests a list."""
 
-    def dead_letter(self, partition: Partition, offset: int, value: bytes | None, letter: DeadLetter) -> None:
+    def dead_letter(self, partition: Partition, offset: int, value: bytes | None, letter: Rejection) -> None:
         """Sends one dead letter; may return before it is there."""
 
     def flush(self) -> None:
@@ -45,7 +45,7 @@ class Outlet(Protocol):
         """Sends what is left."""
 
 
-class KafkaOutlet:
+class KafkaOutput:
     """Used by the fold thread; announcements are made in a thread of their own, in order."""
 
     def __init__(self, bootstrap: str, address: str, instance: str) -> None:
@@ -63,7 +63,7 @@ class KafkaOutlet:
         self._announcer = Thread(target=self._send_all, name="announce", daemon=True)
         self._announcer.start()
 
-    def dead_letter(self, partition: Partition, offset: int, value: bytes | None, letter: DeadLetter) -> None:
+    def dead_letter(self, partition: Partition, offset: int, value: bytes | None, letter: Rejection) -> None:
         """Remembers one dead letter until `flush`."""
         place = f" ({letter.place})" if letter.place else ""
         self._unsent.setdefault(partition.keyspace, []).append(

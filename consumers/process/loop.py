@@ -21,25 +21,17 @@ from typing import Any, Final, TypeVar
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from consumers.fold.state import DeadLetter
-from consumers.owner.partitions import (
-    CATCHING_UP,
-    DISK_FAILS,
-    DISK_FULL,
-    NO_RESOURCES,
-    READY,
-    Ownership,
-    Partition,
-    check_layout,
-)
+from consumers.fold.state import Rejection
+from consumers.owner.partitions import CATCHING_UP, DISK_FAILS, DISK_FULL, NO_RESOURCES, READY, Ownership, Partition
 from consumers.process.assignment import Assignment, SessionEnd
 from consumers.process.committing import Committer
-from consumers.process.kafka_output import Outlet
+from consumers.process.kafka_output import ConsumerOutput
+from consumers.process.opening import check_layout
 from consumers.process.topic_search import TopicSearch
 from consumers.store.errors import DiskFailsError, DiskFullError, StalledError, StoreError
 from consumers.store.store import Commit
 from stream.kafka.connection import KafkaRequestError, KafkaUnreachable, kafka_error
-from stream.kafka.reader import ReadError, open_consumer, poll_batch
+from stream.kafka.reader import TopicReadError, open_consumer, poll_batch
 from stream.kafka.topics import TopicError
 from tokens.errors import FreshetError
 
@@ -76,7 +68,7 @@ class Consumption:
         self,
         settings: ConsumptionSettings,
         ownership: Ownership,
-        outlet: Outlet,
+        kafka_output: ConsumerOutput,
         on_progress: Callable[[Partition], None],
     ) -> None:
         """``on_progress`` is called in the fold thread when waiters of a partition should look again."""
@@ -85,12 +77,12 @@ class Consumption:
         self.ready: Future[None] = Future()
         """Done when each keyspace has its topic, and all partitions that were assigned first have caught up."""
         self.commit_seconds: list[Callable[[float], None]] = []
-        self._outlet = outlet
+        self._kafka_output = kafka_output
         self._on_progress = on_progress
         self._stopping = Event()
         self._committer = Committer(settings.commit_rows, settings.commit_interval_s)
         self._search = TopicSearch(settings.bootstrap, settings.keyspaces)
-        self._assignment = Assignment(settings.bootstrap, settings.data_dir, ownership, outlet, on_progress)
+        self._assignment = Assignment(settings.bootstrap, settings.data_dir, ownership, kafka_output, on_progress)
         self._assignment.overlay_bytes = settings.overlay_bytes // len(settings.keyspaces)
         ownership.awaited = frozenset(settings.keyspaces)
         self._consumer: Any = None
@@ -124,7 +116,7 @@ class Consumption:
                 except (
                     KafkaUnreachable,
                     KafkaRequestError,
-                    ReadError,
+                    TopicReadError,
                     TopicError,
                     KafkaException,
                     StalledError,
@@ -134,7 +126,7 @@ class Consumption:
                     self._retry_s = min(self._retry_s * 2, RETRY_S_MAX)
         finally:
             self._committer.close()
-            self._outlet.close()
+            self._kafka_output.close()
 
     def _complain(self, error: Exception) -> None:
         """One line for a trouble, not one for each time it is met."""
@@ -239,7 +231,7 @@ class Consumption:
         if store.broken is not None or partition.is_paused:
             return
         before = store.visible.lineages
-        partition.unburied = True
+        partition.dead_letters_pending = True
         try:
             dead = store.fold(records)
         except StoreError as error:
@@ -249,28 +241,28 @@ class Consumption:
         partition.events += len(records)
         partition.position = max(partition.position, records[-1][0] + 1)
         if not dead:
-            partition.unburied = False
+            partition.dead_letters_pending = False
         else:
             self._bury(partition, dict(records), dead)
         if partition.waiters and store.visible.lineages != before:
             self._on_progress(partition)
 
     def _bury(
-        self, partition: Partition, values: dict[int, bytes | None], dead: Sequence[tuple[int, DeadLetter]]
+        self, partition: Partition, values: dict[int, bytes | None], dead: Sequence[tuple[int, Rejection]]
     ) -> None:
         """Dead letters must be in their topic before the store commits past them."""
         partition.dead_letters += len(dead)
         for offset, letter in dead:
             log.warning("dead letter", partition=partition.name, offset=offset, **letter._asdict())
-            self._outlet.dead_letter(partition, offset, values[offset], letter)
+            self._kafka_output.dead_letter(partition, offset, values[offset], letter)
         while not self._stopping.is_set():
             try:
-                self._outlet.flush()
+                self._kafka_output.flush()
             except FreshetError as error:
                 self._complain(error)
                 self._stopping.wait(RETRY_S)
             else:
-                partition.unburied = False
+                partition.dead_letters_pending = False
                 return
 
     def _commit(self, partition: Partition, now: float) -> None:
@@ -340,7 +332,7 @@ class Consumption:
                 partition.ready = True
                 if not partition.is_paused:  # else `_resume` says so
                     partition.state = READY
-                self._outlet.announce(partition)
+                self._kafka_output.announce(partition)
                 log.info("partition is ready", partition=partition.name, offset=partition.store.state.head.offset)
         if not self.ready.done() and self.ownership.is_ready:
             self.ready.set_result(None)

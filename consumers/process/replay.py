@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from consumers.fold.catalog_state import TRANSACTIONAL, decode_binding, decode_table, table_key
 from consumers.fold.messages import fold_message
-from consumers.fold.state import NAME_PREFIX, DeadLetter, Head, PartitionState
+from consumers.fold.state import NAME_PREFIX, Head, PartitionState, Rejection
 from consumers.owner.tables import why_unservable
 from stream.sources.hive.messages import FLAVOR
 from stream.sources.hive.translator import HiveTranslator
@@ -35,7 +35,7 @@ class Replay:
 
     def __init__(self, catalog: str = "hive", *, with_images: bool = True) -> None:
         self.entries: dict[bytes, bytes] = {}
-        self.dead: list[DeadLetter] = []
+        self.dead: list[Rejection] = []
         self._shard = f"{catalog}/0"
         self._translator = HiveTranslator(catalog=catalog, with_images=with_images)
         self._framer = Framer(self._shard, Layout(1))

@@ -20,7 +20,7 @@ import structlog
 from consumers.owner.partitions import Ownership, Partition
 from consumers.owner.protocol import CheckpointPlace, OwnerError
 from consumers.owner.server import OwnerServer, is_loopback
-from consumers.process.kafka_output import KafkaOutlet
+from consumers.process.kafka_output import KafkaOutput
 from consumers.process.loop import Consumption, ConsumptionSettings
 from consumers.process.metrics import serve_metrics
 from consumers.store.errors import StoreError, translate
@@ -122,8 +122,8 @@ class ConsumerProcess:
         self.server = OwnerServer(ownership, self._make_checkpoints, token=self.owner.token)
         host, port = await self.server.start(self.owner.host, self.owner.port)
         address = self.owner.announced or f"{_reachable(host)}:{port}"
-        outlet = KafkaOutlet(self.settings.bootstrap, address, ownership.instance)
-        self.consumption = Consumption(self.settings, ownership, outlet, on_progress)
+        kafka_output = KafkaOutput(self.settings.bootstrap, address, ownership.instance)
+        self.consumption = Consumption(self.settings, ownership, kafka_output, on_progress)
         if self.owner.metrics_port is not None:
             self._listen_for_metrics(self.owner.metrics_port)
         self._thread = threading.Thread(target=self._fold, name="fold")

@@ -24,9 +24,9 @@ from typing import Final
 from consumers.fold.messages import fold_messages
 from consumers.fold.state import (
     Changes,
-    DeadLetter,
     Head,
     PartitionState,
+    Rejection,
     head_entries,
 )
 from consumers.store.digest import digest_items
@@ -141,12 +141,12 @@ class PartitionStore:
                     raise
         return value
 
-    def fold(self, records: Sequence[tuple[int, bytes | None]]) -> list[tuple[int, DeadLetter]]:
+    def fold(self, records: Sequence[tuple[int, bytes | None]]) -> list[tuple[int, Rejection]]:
         """Folds (offset, value) records and publishes the result; returns dead letters with their offsets.
 
         Records below the head's offset were folded before and are passed over.
         """
-        dead: list[tuple[int, DeadLetter]] = []
+        dead: list[tuple[int, Rejection]] = []
         state = self.state
         with self._folding:
             head, put = state.head, self._active.update

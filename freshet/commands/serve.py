@@ -63,7 +63,7 @@ def _run(server: Any) -> None:
 
 def _front(settings: Settings, reader: LocationsReader) -> Front:
     from serving.compose import make_front
-    from serving.http.guard import Limits
+    from serving.http.guard import RequestLimits
     from serving.http.query import QueryLimits
 
     def locate(keyspace: str, partition: int) -> str | None:
@@ -77,7 +77,7 @@ def _front(settings: Settings, reader: LocationsReader) -> Front:
         fixed=fixed_locations(settings),
         owner_token=owner_token.get_secret_value() if owner_token else "",
         bearer_token=secret.get_secret_value() if secret else None,
-        limits=Limits(body_bytes_max=BODY_BYTES_MAX),
+        limits=RequestLimits(body_bytes_max=BODY_BYTES_MAX),
         query_limits=QueryLimits(wait_ms_max=settings.serve.max_wait_ms_limit),
     )
 

@@ -84,7 +84,7 @@ def mariadb(
         stopping.set()
         source.stop()
 
-    with stopping_on_signals(stop), naming_the_way_out(f"freshet source mariadb --keyspace {keyspace}"):
+    with stopping_on_signals(stop), with_recovery_hint(f"freshet source mariadb --keyspace {keyspace}"):
         source.run()
     log.info("stopped", keyspace=keyspace, transactions=source.transactions)
 
@@ -142,7 +142,7 @@ def publishers(settings: Settings, keyspace: str, stopping: threading.Event, *, 
     """
     from stream.kafka.topics import ensure_topics
     from stream.publish.publisher import Publisher
-    from stream.wire.batch import Limits
+    from stream.wire.batch import BatchLimits
     from stream.wire.keys import Layout
 
     chosen = settings.keyspace(keyspace)
@@ -166,7 +166,7 @@ def publishers(settings: Settings, keyspace: str, stopping: threading.Event, *, 
             layout,
             batch_interval_s=batching.batch_interval_ms / 1000,
             batch_bytes=batching.batch_bytes,
-            limits=Limits(rows_max=batching.frame_rows_max, bytes_max=batching.frame_bytes_max),
+            limits=BatchLimits(rows_max=batching.frame_rows_max, bytes_max=batching.frame_bytes_max),
             stopping=stopping,
             new_epoch=new_epoch,
         )
@@ -197,7 +197,7 @@ def stopping_on_signals(stop: Any) -> Any:
 
 
 @contextlib.contextmanager
-def naming_the_way_out(command: str) -> Iterator[None]:
+def with_recovery_hint(command: str) -> Iterator[None]:
     """Puts the command that heals it into the hint of an error about the shard's states."""
     from stream.publish.resume import ResumeError
 

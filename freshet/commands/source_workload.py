@@ -73,7 +73,7 @@ def workload(
                     server, found.database, seed=found.seed, tables=found.tables, rate=rate, workers=TRAFFIC_WORKERS
                 )
             )
-        stack.enter_context(source_command.naming_the_way_out(f"freshet source workload --keyspace {keyspace}"))
+        stack.enter_context(source_command.with_recovery_hint(f"freshet source workload --keyspace {keyspace}"))
         make = source_command.publishers(settings, keyspace, stop, new_epoch=new_epoch)
         run(Source(server, found.database, new_epoch=new_epoch), make, stop)
     log.info("stopped", keyspace=keyspace)

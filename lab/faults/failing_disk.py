@@ -34,8 +34,8 @@ from lab.faults.fuse import (
     ROOT_ID,
     UNANSWERED,
     Device,
+    FuseRequest,
     Op,
-    Request,
     Unmounted,
     attributes_out,
     directory_out,
@@ -92,7 +92,7 @@ class Passthrough:
         self._numbers = {self._nodes[ROOT_ID].place: ROOT_ID}
         self._next = ROOT_ID + 1
         self._listed: dict[int, list[tuple[str, int, int]]] = {}
-        self._does: dict[int, Callable[[Request], tuple[bytes | memoryview, ...]]] = {
+        self._does: dict[int, Callable[[FuseRequest], tuple[bytes | memoryview, ...]]] = {
             op: getattr(self, f"_{op.name.lower()}") for op in KNOWN - {Op.INIT, Op.INTERRUPT, Op.DESTROY}
         }
 
@@ -152,23 +152,23 @@ class Passthrough:
             os.close(node.handle)
             del self._nodes[number], self._numbers[node.place]
 
-    def _lookup(self, request: Request) -> tuple[bytes]:
+    def _lookup(self, request: FuseRequest) -> tuple[bytes]:
         return (self._entered(request.node, request.names()[0]),)
 
-    def _forget(self, request: Request) -> tuple[()]:
+    def _forget(self, request: FuseRequest) -> tuple[()]:
         self._forgotten(request.node, _HANDLE.unpack_from(request.body)[0])
         return ()
 
-    def _batch_forget(self, request: Request) -> tuple[()]:
+    def _batch_forget(self, request: FuseRequest) -> tuple[()]:
         [count] = Struct("<I").unpack_from(request.body)
         for at in range(count):
             self._forgotten(*_TWO.unpack_from(request.body, 8 + at * _TWO.size))
         return ()
 
-    def _getattr(self, request: Request) -> tuple[bytes]:
+    def _getattr(self, request: FuseRequest) -> tuple[bytes]:
         return (attributes_out(os.fstat(self._at(request.node).handle)),)
 
-    def _setattr(self, request: Request) -> tuple[bytes]:
+    def _setattr(self, request: FuseRequest) -> tuple[bytes]:
         valid, _, handle, size, _, atime, mtime, _, atime_ns, mtime_ns, _, mode, _, uid, gid, _ = _SETATTR.unpack_from(
             request.body
         )
@@ -193,73 +193,73 @@ class Passthrough:
             )
         return (attributes_out(os.fstat(node.handle)),)
 
-    def _mkdir(self, request: Request) -> tuple[bytes]:
+    def _mkdir(self, request: FuseRequest) -> tuple[bytes]:
         mode, _ = _MKDIR.unpack_from(request.body)
         [name] = request.names(_MKDIR.size)
         os.mkdir(name, mode, dir_fd=self._at(request.node).handle)
         return (self._entered(request.node, name),)
 
-    def _unlink(self, request: Request) -> tuple[()]:
+    def _unlink(self, request: FuseRequest) -> tuple[()]:
         os.unlink(request.names()[0], dir_fd=self._at(request.node).handle)
         return ()
 
-    def _rmdir(self, request: Request) -> tuple[()]:
+    def _rmdir(self, request: FuseRequest) -> tuple[()]:
         os.rmdir(request.names()[0], dir_fd=self._at(request.node).handle)
         return ()
 
-    def _rename(self, request: Request, skip: int = _HANDLE.size) -> tuple[()]:
+    def _rename(self, request: FuseRequest, skip: int = _HANDLE.size) -> tuple[()]:
         [target] = _HANDLE.unpack_from(request.body)
         old, new = request.names(skip)
         os.rename(old, new, src_dir_fd=self._at(request.node).handle, dst_dir_fd=self._at(target).handle)
         return ()
 
-    def _rename2(self, request: Request) -> tuple[()]:
+    def _rename2(self, request: FuseRequest) -> tuple[()]:
         if _RENAME_FLAGS.unpack_from(request.body)[1]:
             raise OSError(errno.EINVAL, "no exchange here")
         return self._rename(request, _RENAME_FLAGS.size)
 
-    def _link(self, request: Request) -> tuple[bytes]:
+    def _link(self, request: FuseRequest) -> tuple[bytes]:
         [linked] = _HANDLE.unpack_from(request.body)
         [name] = request.names(_HANDLE.size)
         os.link(self._at(linked).path, name, dst_dir_fd=self._at(request.node).handle, follow_symlinks=True)
         return (self._entered(request.node, name),)
 
-    def _open(self, request: Request) -> tuple[bytes]:
+    def _open(self, request: FuseRequest) -> tuple[bytes]:
         flags, _ = _OPEN.unpack_from(request.body)
         handle = os.open(self._at(request.node).path, flags & ~(os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_DIRECT))
         return (_OPENED.pack(handle, OPENED_DIRECT, 0),)
 
-    def _create(self, request: Request) -> tuple[bytes]:
+    def _create(self, request: FuseRequest) -> tuple[bytes]:
         flags, mode, *_ = _CREATE.unpack_from(request.body)
         [name] = request.names(_CREATE.size)
         handle = os.open(name, (flags | os.O_CREAT) & ~os.O_DIRECT, mode, dir_fd=self._at(request.node).handle)
         return (self._entered(request.node, name) + _OPENED.pack(handle, OPENED_DIRECT, 0),)
 
-    def _read(self, request: Request) -> tuple[bytes]:
+    def _read(self, request: FuseRequest) -> tuple[bytes]:
         handle, offset, size, *_ = _IO.unpack_from(request.body)
         return (os.pread(handle, size, offset),)
 
-    def _write(self, request: Request) -> tuple[bytes]:
+    def _write(self, request: FuseRequest) -> tuple[bytes]:
         handle, offset, size, *_ = _IO.unpack_from(request.body)
         done = os.pwrite(handle, request.body[_IO.size : _IO.size + size], offset)
         return (_WRITTEN.pack(done, 0),)
 
-    def _statfs(self, request: Request) -> tuple[bytes]:
+    def _statfs(self, request: FuseRequest) -> tuple[bytes]:
         return (statfs_out(os.statvfs(self._at(request.node).path)),)
 
-    def _release(self, request: Request) -> tuple[()]:
+    def _release(self, request: FuseRequest) -> tuple[()]:
         os.close(_HANDLE.unpack_from(request.body)[0])
         return ()
 
-    def _fsync(self, request: Request) -> tuple[()]:
+    def _fsync(self, request: FuseRequest) -> tuple[()]:
         handle, flags, _ = _FSYNC.unpack_from(request.body)
         (os.fdatasync if flags & _FDATASYNC else os.fsync)(handle)
         return ()
 
-    def _opendir(self, request: Request) -> tuple[bytes]:
+    def _opendir(self, request: FuseRequest) -> tuple[bytes]:
         return (_OPENED.pack(os.open(self._at(request.node).path, os.O_RDONLY | os.O_DIRECTORY), 0, 0),)
 
-    def _readdir(self, request: Request) -> tuple[bytes]:
+    def _readdir(self, request: FuseRequest) -> tuple[bytes]:
         handle, offset, size, *_ = _IO.unpack_from(request.body)
         if offset == 0 or handle not in self._listed:
             here = os.fstat(handle).st_ino
@@ -268,13 +268,13 @@ class Passthrough:
                 self._listed[handle] += [(each.name, each.inode(), _kind(each)) for each in found]
         return (directory_out(self._listed[handle], offset, size),)
 
-    def _releasedir(self, request: Request) -> tuple[()]:
+    def _releasedir(self, request: FuseRequest) -> tuple[()]:
         [handle] = _HANDLE.unpack_from(request.body)
         self._listed.pop(handle, None)
         os.close(handle)
         return ()
 
-    def _fsyncdir(self, request: Request) -> tuple[()]:
+    def _fsyncdir(self, request: FuseRequest) -> tuple[()]:
         return self._fsync(request)
 
 
@@ -285,7 +285,7 @@ def _kind(found: os.DirEntry[str]) -> int:
     return (stat.S_IFDIR if found.is_dir() else stat.S_IFREG) >> 12
 
 
-def _unknown(request: Request) -> tuple[()]:
+def _unknown(request: FuseRequest) -> tuple[()]:
     """The kernel then does without, and asks no more."""
     raise OSError(errno.ENOSYS, f"request {request.op} is not done here")
 

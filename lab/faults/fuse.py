@@ -79,7 +79,7 @@ UNANSWERED: Final = frozenset({Op.FORGET, Op.BATCH_FORGET, Op.INTERRUPT})
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class FuseRequest:
     """One request: ``op`` as a number (it may be one that `Op` has not), its node, and the bytes of its arguments."""
 
     op: int
@@ -112,7 +112,7 @@ class Device:
             os.close(self.handle)
             raise
 
-    def read(self) -> Request | None:
+    def read(self) -> FuseRequest | None:
         """The next request, valid until the next call; None if there is none (it was taken back).
 
         Raises `Unmounted`.
@@ -126,17 +126,17 @@ class Device:
                 raise Unmounted from error
             raise
         _, op, unique, node, *_ = _HEADER.unpack_from(self._buffer)
-        return Request(op, unique, node, self._buffer[_HEADER.size : size])
+        return FuseRequest(op, unique, node, self._buffer[_HEADER.size : size])
 
-    def answer(self, request: Request, *parts: bytes | memoryview) -> None:
+    def answer(self, request: FuseRequest, *parts: bytes | memoryview) -> None:
         """Says that it is done; ``parts`` are the answer's bytes."""
         self._write(request, 0, parts)
 
-    def refuse(self, request: Request, number: int) -> None:
+    def refuse(self, request: FuseRequest, number: int) -> None:
         """Says which error (of `errno`) it is."""
         self._write(request, -number, ())
 
-    def _write(self, request: Request, error: int, parts: tuple[bytes | memoryview, ...]) -> None:
+    def _write(self, request: FuseRequest, error: int, parts: tuple[bytes | memoryview, ...]) -> None:
         size = _ANSWER.size + sum(len(part) for part in parts)
         try:
             os.writev(self.handle, [_ANSWER.pack(size, error, request.unique), *parts])
@@ -144,7 +144,7 @@ class Device:
             if failed.errno not in (errno.ENOENT, errno.ENODEV):  # who asked was killed; or nobody is left
                 raise
 
-    def begin(self, request: Request) -> None:
+    def begin(self, request: FuseRequest) -> None:
         """Answers INIT."""
         major, minor, read_ahead, offered = _INIT_IN.unpack_from(request.body)
         if (major, minor < _MINOR) != (7, False):

@@ -17,7 +17,7 @@ from random import Random
 from time import process_time
 from typing import Protocol
 
-from lab.simulation.remembering import remembering
+from lab.simulation.memo import sharing_work
 
 Op = tuple[str | int, ...]
 """Name, then integers."""
@@ -199,7 +199,7 @@ def run_many(
     """Runs histories until one fails. ``during`` is entered around all of them (a mutation)."""
     report = Report(world.name, seed)
     started = process_time()
-    with during or nullcontext(), remembering(), _few_collections() as collect:
+    with during or nullcontext(), sharing_work(), _few_collections() as collect:
         for number in numbers:
             ops = history_of(world, seed, number)
             outcome = run_one(world, ops)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
 
-from lab.simulation.remembering import forget
+from lab.simulation.memo import forget
 from tokens.errors import FreshetError
 
 

@@ -20,7 +20,7 @@ import httpx
 from serving.client import wire
 from serving.client.session import Answer, Plan, Reply, SessionState
 from serving.client.tracked import TrackedConnection
-from serving.client.wire import ClientError, HistoryLost, Request, Row, Table, Unreachable
+from serving.client.wire import ClientError, HistoryLost, HttpRequest, Row, Table, Unreachable
 from tokens import TokenError, Vector
 
 DEFAULT_TIMEOUT_S = 35.0
@@ -56,7 +56,7 @@ class FreshetClient:
         """One row without any demand: ``freshness`` is ``eventual``. Raises `ClientError`."""
         return wire.read_row(*self.send(wire.row_request(keyspace, table, pk, {})))
 
-    def send(self, request: Request) -> Reply:
+    def send(self, request: HttpRequest) -> Reply:
         """Status and body of one request. Raises `Unreachable`."""
         try:
             answer = self._http.request(**_arguments(request))
@@ -72,7 +72,7 @@ class Session(SessionState):
     next read works, and may not see what was lost.
     """
 
-    def __init__(self, send: Callable[[Request], Reply], vector: Vector) -> None:
+    def __init__(self, send: Callable[[HttpRequest], Reply], vector: Vector) -> None:
         super().__init__(vector)
         self._send = send
 
@@ -160,7 +160,7 @@ class AsyncClient:
         """One row without any demand: ``freshness`` is ``eventual``. Raises `ClientError`."""
         return wire.read_row(*await self.send(wire.row_request(keyspace, table, pk, {})))
 
-    async def send(self, request: Request) -> Reply:
+    async def send(self, request: HttpRequest) -> Reply:
         """Status and body of one request. Raises `Unreachable`."""
         try:
             answer = await self._http.request(**_arguments(request))
@@ -175,7 +175,7 @@ class AsyncSession(SessionState):
     It wraps no connection: after a commit ask it for ``SELECT @@last_gtid`` and `observe` the answer.
     """
 
-    def __init__(self, send: Callable[[Request], Awaitable[Reply]], vector: Vector) -> None:
+    def __init__(self, send: Callable[[HttpRequest], Awaitable[Reply]], vector: Vector) -> None:
         super().__init__(vector)
         self._send = send
 
@@ -230,7 +230,7 @@ def _options(base_url: str, token: str | None, timeout: float) -> dict[str, Any]
     return {"base_url": base_url.rstrip("/"), "headers": headers, "timeout": timeout}
 
 
-def _arguments(request: Request) -> dict[str, Any]:
+def _arguments(request: HttpRequest) -> dict[str, Any]:
     return {
         "method": request.method,
         "url": request.path,

@@ -11,12 +11,12 @@ from typing import TypeAlias, TypeVar
 
 from serving.client import wire
 from serving.client.tracked import TrackedConnection
-from serving.client.wire import ClientError, HistoryLost, Request, Row, ServerError, Table
+from serving.client.wire import ClientError, HistoryLost, HttpRequest, Row, ServerError, Table
 from tokens import Position, Vector
 
 Answer = TypeVar("Answer")
 Reply: TypeAlias = tuple[int, bytes]
-Plan: TypeAlias = Generator[Request, Reply, Answer]
+Plan: TypeAlias = Generator[HttpRequest, Reply, Answer]
 
 
 class SessionState:
@@ -139,7 +139,7 @@ class SessionState:
             params["max_wait_ms"] = str(max_wait_ms)
         return params
 
-    def _ask(self, request: Request, read: Callable[[int, bytes], Answer], demanded: str) -> Plan[Answer]:
+    def _ask(self, request: HttpRequest, read: Callable[[int, bytes], Answer], demanded: str) -> Plan[Answer]:
         try:
             return read(*(yield request))
         except HistoryLost as lost:

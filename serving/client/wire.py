@@ -33,7 +33,7 @@ class Unauthorized(ClientError):
     """No bearer token, or not the right one (401, 403)."""
 
 
-class UnknownThing(ClientError):
+class NotFoundError(ClientError):
     """404 for a keyspace, table or path; a row that isn't there is an answer, not an error."""
 
 
@@ -69,7 +69,7 @@ _BY_STATUS: Mapping[int, type[ClientError]] = {
     400: BadRequest,
     401: Unauthorized,
     403: Unauthorized,
-    404: UnknownThing,
+    404: NotFoundError,
     405: BadRequest,
     409: Conflict,
     413: BadRequest,
@@ -83,7 +83,7 @@ _ENVELOPE = b'{"served_from":'
 """What every answer begins with, and no problem does."""
 
 
-class Request(NamedTuple):
+class HttpRequest(NamedTuple):
     """One HTTP request: ``path`` is percent-encoded; ``body`` is JSON, empty for GET."""
 
     method: str
@@ -120,36 +120,36 @@ class Table:
     token: str = field(repr=False)
 
 
-def row_request(keyspace: str, table: str, pk: Sequence[object], params: Mapping[str, str]) -> Request:
+def row_request(keyspace: str, table: str, pk: Sequence[object], params: Mapping[str, str]) -> HttpRequest:
     """GET of one row. Raises `serving.errors.ReadError` ``bad_key``."""
     path = f"/v1/rows/{quote(keyspace, safe='')}/{quote(table, safe='')}/{format_key(pk)}"
-    return Request("GET", path, dict(params))
+    return HttpRequest("GET", path, dict(params))
 
 
 def rows_request(
     keyspace: str, keys: Sequence[tuple[str, Sequence[object]]], params: Mapping[str, str | int]
-) -> Request:
+) -> HttpRequest:
     """POST of a batch: (table, key values) pairs. Raises `serving.errors.ReadError` ``bad_key``."""
     wanted = [{"table": table, "pk": format_key(pk)} for table, pk in keys]
     body = msgspec.json.encode({"keys": wanted, **params})
-    return Request("POST", f"/v1/rows/{quote(keyspace, safe='')}:batch", {}, body)
+    return HttpRequest("POST", f"/v1/rows/{quote(keyspace, safe='')}:batch", {}, body)
 
 
 def table_request(
     catalog: str, db: str, table: str, write_ids: str | None, table_id: int, params: Mapping[str, str]
-) -> Request:
+) -> HttpRequest:
     """GET of one catalog table."""
     query = {"catalog": catalog, **params}
     if write_ids is not None:
         query["valid_write_ids"] = write_ids
     if table_id:
         query["table_id"] = str(table_id)
-    return Request("GET", f"/v1/tables/{quote(db, safe='')}/{quote(table, safe='')}", query)
+    return HttpRequest("GET", f"/v1/tables/{quote(db, safe='')}/{quote(table, safe='')}", query)
 
 
-def location_request(keyspace: str, partition: int) -> Request:
+def location_request(keyspace: str, partition: int) -> HttpRequest:
     """GET of a partition's owner; its token is the partition's watermark."""
-    return Request("GET", f"/v1/locations/{quote(keyspace, safe='')}/{partition}", {})
+    return HttpRequest("GET", f"/v1/locations/{quote(keyspace, safe='')}/{partition}", {})
 
 
 class _Location(msgspec.Struct):

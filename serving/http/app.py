@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 
 from serving.errors import ReadError
 from serving.http.answers import LocationAnswer, problem_bytes
-from serving.http.guard import App, Guard, Limits, Receive, Scope, Send, read_body, send_json
+from serving.http.guard import App, Guard, Receive, RequestLimits, Scope, Send, read_body, send_json
 from serving.http.openapi import PROBLEM, add_reads
 from serving.http.query import (
     ROW_PARAMETERS,
@@ -53,7 +53,7 @@ class Front:
     locations: Locations
     readiness: Readiness
     metrics: FrontMetrics
-    limits: Limits = field(default_factory=Limits)
+    limits: RequestLimits = field(default_factory=RequestLimits)
     query_limits: QueryLimits = field(default_factory=QueryLimits)
     bearer_token: str | None = None
     closers: Sequence[Closer] = ()

@@ -40,7 +40,7 @@ class OpenListenRefused(FreshetError):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RequestLimits:
     """A limit on everything. Bytes, counts, milliseconds."""
 
     in_flight_max: int = 512
@@ -68,7 +68,7 @@ def refuse_open_listen(host: str, bearer_token: str | None) -> None:
 class Guard:
     """ASGI wrapper: bearer token, request bounds, in-flight bound, metrics, and one line for every unexpected error."""
 
-    def __init__(self, app: App, *, bearer_token: str | None, limits: Limits, metrics: FrontMetrics) -> None:
+    def __init__(self, app: App, *, bearer_token: str | None, limits: RequestLimits, metrics: FrontMetrics) -> None:
         self._app = app
         self._expected = f"Bearer {bearer_token}".encode() if bearer_token else None
         self._limits = limits

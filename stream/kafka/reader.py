@@ -39,7 +39,7 @@ _HARMLESS: Final = frozenset(
 """librdkafka goes on by itself after these; who reads sees nothing new meanwhile."""
 
 
-class ReadError(FreshetError):
+class TopicReadError(FreshetError):
     """A topic cannot be read on.
 
     Codes: ``offset_out_of_range`` (what comes next is gone: rebuild, never a silent reset), ``read_failed``,
@@ -81,7 +81,7 @@ def open_consumer(bootstrap: str, group: str | None = None, more: Mapping[str, A
 def poll_batch(consumer: Consumer, messages_max: int = 10_000, timeout_s: float = 0.1) -> list[Message]:
     """What has arrived: waits up to ``timeout_s`` for a first message, then takes the rest without waiting.
 
-    Raises `ReadError` for an error that the client does not get over by itself.
+    Raises `TopicReadError` for an error that the client does not get over by itself.
     """
     first = consumer.poll(timeout_s)
     if first is None:
@@ -93,7 +93,7 @@ def poll_batch(consumer: Consumer, messages_max: int = 10_000, timeout_s: float 
 
 
 def _refused(message: Message) -> bool:
-    """Whether ``message`` is a harmless notice instead of data; raises `ReadError` for any other error."""
+    """Whether ``message`` is a harmless notice instead of data; raises `TopicReadError` for any other error."""
     error = message.error()
     if error is None:
         return False
@@ -101,12 +101,12 @@ def _refused(message: Message) -> bool:
         return True
     place = f"{message.topic()}/{message.partition()} at {message.offset()}"
     if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-        raise ReadError(
+        raise TopicReadError(
             f"{place}: the next offset is no longer, or not yet, in the topic ({error.str()})",
             hint="rebuild the store from a checkpoint or from the topic's start",
             code="offset_out_of_range",
         )
-    raise ReadError(f"{place}: {error.str()}", code="read_failed")
+    raise TopicReadError(f"{place}: {error.str()}", code="read_failed")
 
 
 def end_offsets(
@@ -182,7 +182,7 @@ def read_range(
 ) -> Iterator[Message]:
     """The committed records of ``partition`` with ``start`` <= offset < ``end``, once, then ends.
 
-    Raises `ReadError` ``read_timeout`` if there is no progress for ``timeout_s`` (an unfinished transaction before
+    Raises `TopicReadError` ``read_timeout`` if there is no progress for ``timeout_s`` (an unfinished transaction before
     ``end``, or no broker), ``offset_out_of_range`` if ``start`` is gone.
     """
     if start >= end:
@@ -214,7 +214,7 @@ def _read_until(
         if position > reached:
             reached, deadline = position, monotonic() + timeout_s
         elif monotonic() > deadline:
-            raise ReadError(
+            raise TopicReadError(
                 f"{place.topic}/{place.partition}: no progress at {max(reached, 0)} of {end} for {timeout_s:g} s",
                 hint="a Kafka transaction may be unfinished there, or the broker is away",
                 code="read_timeout",

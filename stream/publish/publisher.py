@@ -23,7 +23,7 @@ from stream.kafka.topics import MESSAGE_BYTES_MIN, RETENTION_MS_MIN, check_topic
 from stream.publish.clock import Clock, SystemClock
 from stream.publish.resume import Tail, read_tail
 from stream.publish.shard_producer import PublisherLost, ShardProducer
-from stream.wire.batch import Batch, Framer, Limits
+from stream.wire.batch import Batch, BatchLimits, Framer
 from stream.wire.events import ResumePoint, SourceTransaction
 from stream.wire.keys import Layout
 from tokens.errors import FreshetError
@@ -84,7 +84,7 @@ class Publisher:
         batch_bytes: int = 4 * 1024 * 1024,
         idle_marker_s: float = 1.0,
         transactional_id: str | None = None,
-        limits: Limits | None = None,
+        limits: BatchLimits | None = None,
         clock: Clock | None = None,
         stopping: threading.Event | None = None,
         new_epoch: bool = False,
@@ -101,7 +101,7 @@ class Publisher:
         self.stats = PublisherStats()
         self._interval_s = batch_interval_s
         self._idle_s = idle_marker_s
-        self._limits = replace(limits or Limits(), batch_bytes=batch_bytes)
+        self._limits = replace(limits or BatchLimits(), batch_bytes=batch_bytes)
         self._limits.check(MESSAGE_BYTES_MIN)
         self._new_epoch = new_epoch
         self._clock = clock or SystemClock()

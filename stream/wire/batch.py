@@ -50,7 +50,7 @@ class BatchError(FreshetError, ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BatchLimits:
     """Bounds of a batch and its frames, in rows and bytes."""
 
     rows_max: int = 500
@@ -107,12 +107,12 @@ class Framer:
     """
 
     def __init__(
-        self, shard: str, layout: Layout, resume: ResumePoint | None = None, limits: Limits | None = None
+        self, shard: str, layout: Layout, resume: ResumePoint | None = None, limits: BatchLimits | None = None
     ) -> None:
         """``resume`` as read from the topic; without one, `start_epoch` must come first."""
         self.shard = shard
         self.layout = layout
-        self.limits = limits or Limits()
+        self.limits = limits or BatchLimits()
         at = resume or ResumePoint(shard, 0, 0, "", 0, "")
         self._at = at.copy()
         self._home = layout.home_partition(shard)

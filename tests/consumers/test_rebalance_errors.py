@@ -9,16 +9,17 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from consumers.owner.partitions import Ownership, Partition, open_partition
+from consumers.owner.partitions import Ownership, Partition
 from consumers.process import assignment
 from consumers.process.loop import Consumption, ConsumptionSettings
+from consumers.process.opening import open_partition
 from consumers.store.errors import DiskFullError
 from stream.kafka.topics import Topic
 from tests.consumers.consuming import Feed, until
 
 
 class Silent:
-    """An outlet to nowhere."""
+    """An kafka_output to nowhere."""
 
     def dead_letter(self, *_: Any) -> None:
         """Nothing."""

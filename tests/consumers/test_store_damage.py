@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from consumers.owner.partitions import open_store
+from consumers.process.opening import open_store
 from consumers.store import rocks
 from consumers.store.errors import StoreCorruptError, StoreError
 from consumers.store.store import PartitionStore, StoreView

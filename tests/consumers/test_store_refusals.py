@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from consumers.fold.state import FOLD_VERSION
-from consumers.owner.partitions import check_range, open_store
+from consumers.process.opening import check_range, open_store
 from consumers.store.errors import RebuildNeededError, StoreCorruptError, StoreLockedError, StoreNewerError
 from consumers.store.manifest import MANIFEST_NAME, read_manifest, write_manifest
 from tests.consumers.histories import key

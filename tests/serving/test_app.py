@@ -10,7 +10,7 @@ import pytest
 
 from serving.compose import make_front
 from serving.http.app import make_app
-from serving.http.guard import Limits
+from serving.http.guard import RequestLimits
 from serving.http.query import QueryLimits
 from serving.reads.spaces import RowSpace, TableSpace
 from stream.wire.keys import Layout
@@ -24,7 +24,7 @@ def ask(method: str, path: str, **options: Any) -> httpx.Response:
         front = make_front(
             [RowSpace("shop", Layout(4), "shop"), TableSpace("hive", Layout(2))],
             lambda _keyspace, _partition: None,
-            limits=Limits(body_bytes_max=2_000),
+            limits=RequestLimits(body_bytes_max=2_000),
             query_limits=QueryLimits(batch_keys_max=3),
         )
         transport = httpx.ASGITransport(make_app(front))

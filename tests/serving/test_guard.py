@@ -12,10 +12,10 @@ from serving.errors import ReadError
 from serving.http.answers import Problem
 from serving.http.guard import (
     Guard,
-    Limits,
     Message,
     OpenListenRefused,
     Receive,
+    RequestLimits,
     Scope,
     Send,
     read_body,
@@ -48,8 +48,8 @@ async def hello(_: Scope, __: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": b"hello"})
 
 
-def guard(app: Any = hello, token: str | None = None, limits: Limits | None = None) -> Guard:
-    return Guard(app, bearer_token=token, limits=limits or Limits(), metrics=FrontMetrics())
+def guard(app: Any = hello, token: str | None = None, limits: RequestLimits | None = None) -> Guard:
+    return Guard(app, bearer_token=token, limits=limits or RequestLimits(), metrics=FrontMetrics())
 
 
 def code_of(body: bytes) -> str:
@@ -88,7 +88,7 @@ def test_requests_beyond_the_bound_are_turned_away() -> None:
             await gate.wait()
             await hello(scope, receive, send)
 
-        app = guard(slow, limits=Limits(in_flight_max=2))
+        app = guard(slow, limits=RequestLimits(in_flight_max=2))
         under_way = [asyncio.create_task(ask(app, scope_of())) for _ in range(2)]
         await asyncio.sleep(0)
         status, body = await ask(app, scope_of())
@@ -146,7 +146,7 @@ def test_a_read_error_keeps_its_status_and_token() -> None:
 
 def test_a_long_url_is_refused() -> None:
     """There is a limit on everything."""
-    status, body = asyncio.run(ask(guard(limits=Limits(url_bytes_max=30)), scope_of("/v1/" + "x" * 40)))
+    status, body = asyncio.run(ask(guard(limits=RequestLimits(url_bytes_max=30)), scope_of("/v1/" + "x" * 40)))
     assert (status, code_of(body)) == (414, "request_too_long")
 
 

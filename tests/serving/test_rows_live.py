@@ -13,7 +13,7 @@ import pytest
 
 from freshet.local.mariadb import MariaDBServer
 from serving.client.client import AsyncClient, HistoryLost, Row, Session
-from serving.client.wire import BadRequest, Unavailable, UnknownThing, Unreachable
+from serving.client.wire import BadRequest, NotFoundError, Unavailable, Unreachable
 from serving.reads.spaces import DOUBTED_AFTER_S
 from tests.serving.stack import ServingStack, eventually, settled
 from tokens import EventToken, Position, Vector
@@ -227,9 +227,9 @@ def test_wrong_input_is_refused_with_the_reason(stack: ServingStack, session: Se
         ("accounts", (1, 2), BadRequest, "bad_key"),
         ("lines", (1,), BadRequest, "bad_key"),
         ("keyless", (1,), BadRequest, "bad_key"),
-        ("nowhere", (1,), UnknownThing, "unknown_table"),
-        ("mysql.user", ("root",), UnknownThing, "unknown_table"),
-        ("information_schema.TABLES", (1,), UnknownThing, "unknown_table"),
+        ("nowhere", (1,), NotFoundError, "unknown_table"),
+        ("mysql.user", ("root",), NotFoundError, "unknown_table"),
+        ("information_schema.TABLES", (1,), NotFoundError, "unknown_table"),
     ]:
         with pytest.raises(kind) as caught:
             session.get_row(keyspace, table, *pk)

@@ -11,12 +11,12 @@ from serving.client.client import AsyncSession, Session
 from serving.client.wire import (
     BadRequest,
     HistoryLost,
-    Request,
+    HttpRequest,
+    NotFoundError,
     ServerError,
     TooManyRequests,
     Unauthorized,
     Unavailable,
-    UnknownThing,
 )
 from serving.errors import ReadError
 from serving.http.answers import RowAnswer, RowBatchAnswer, envelope_bytes, problem_bytes, row_bytes
@@ -47,9 +47,9 @@ class Front:
 
     def __init__(self, *answers: tuple[int, bytes]) -> None:
         self.answers = list(answers)
-        self.requests: list[Request] = []
+        self.requests: list[HttpRequest] = []
 
-    def __call__(self, request: Request) -> tuple[int, bytes]:
+    def __call__(self, request: HttpRequest) -> tuple[int, bytes]:
         self.requests.append(request)
         return self.answers.pop(0)
 
@@ -121,7 +121,7 @@ def test_what_is_seen_while_history_is_lost_elsewhere_stays_seen(batch: bool) ->
     """Of the 409 only the lost shard is taken over: another thread's write meanwhile is in the next demand."""
     lost = str(vector(shop="2 0-1-3", bank="1 0-2-4"))
 
-    def front(request: Request) -> tuple[int, bytes]:  # noqa: ARG001 - one answer to all
+    def front(request: HttpRequest) -> tuple[int, bytes]:  # noqa: ARG001 - one answer to all
         session.observe("bank/0", "MariaDB/0-2-9")
         if not batch:
             return problem("history_lost", lost)
@@ -140,7 +140,7 @@ def test_what_is_seen_while_history_is_lost_elsewhere_stays_seen(batch: bool) ->
     [
         ("bad_key", BadRequest),
         ("unauthorized", Unauthorized),
-        ("unknown_table", UnknownThing),
+        ("unknown_table", NotFoundError),
         ("too_many_requests", TooManyRequests),
         ("source_behind", Unavailable),
         ("internal", ServerError),
@@ -184,7 +184,7 @@ class AsyncFront(Front):
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def ask(self, request: Request) -> tuple[int, bytes]:
+    async def ask(self, request: HttpRequest) -> tuple[int, bytes]:
         answer = self(request)
         await self.gate.wait()
         return answer
@@ -195,7 +195,7 @@ def test_an_asynchronous_session_asks_and_keeps_what_a_blocking_one_does() -> No
     located = (200, msgspec.json.encode({"token": str(vector(shop="2 0-1-3"))}))
     answers = (located, row(vector(shop="2 0-1-9")), problem("history_lost", str(vector(shop="3 0-1-2"))))
 
-    async def story() -> tuple[list[Request], str]:
+    async def story() -> tuple[list[HttpRequest], str]:
         front = AsyncFront(*answers)
         session = AsyncSession(front.ask, Vector())
         session.observe("shop/0", "MariaDB/0-1-8")

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from freshet.cli import app
 from lab.simulation.campaign import hunt, named, shrunk, simulate
 from lab.simulation.engine import Op, World, history_of, run_many, run_one
+from lab.simulation.memo import sharing_work
 from lab.simulation.mutations import Edit, Mutation, MutationError, all_mutations
-from lab.simulation.remembering import remembering
 from lab.simulation.shrink import shrink
 from lab.simulation.worlds import all_worlds
 from tokens import decision
@@ -50,7 +50,7 @@ def test_a_seed_gives_the_same_histories_and_the_same_outcomes(world: World) -> 
 def test_a_history_comes_out_the_same_whatever_is_remembered(world: World, seed: int) -> None:
     """What histories share makes them faster and nothing else: every word of the story is the same without it."""
     histories = [history_of(world, seed, number) for number in range(100 if seed == 11 else 2_000)]
-    with remembering():
+    with sharing_work():
         shared = [repr(run_one(world, ops, trace=True)) for ops in histories]
     for ops, outcome in zip(histories, shared, strict=True):
         assert repr(run_one(world, ops, trace=True)) == outcome

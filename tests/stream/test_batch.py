@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stream.publish.resume import resume_point
-from stream.wire.batch import Batch, BatchError, Framer, Limits
+from stream.wire.batch import Batch, BatchError, BatchLimits, Framer
 from stream.wire.codec import INT_MAX, decode
 from stream.wire.events import (
     VALUE,
@@ -26,7 +26,7 @@ from stream.wire.keys import KeyFormatError, Layout, row_key
 from tests.stream.histories import histories, partitions, read, record
 
 SHARD = "shop/0"
-TINY = Limits(rows_max=3, bytes_max=120, batch_bytes=400, open_map_every=3, open_map_small=1)
+TINY = BatchLimits(rows_max=3, bytes_max=120, batch_bytes=400, open_map_every=3, open_map_small=1)
 HEAD = {"shard", "epoch", "ordinal", "gtid", "timestamp"}
 layouts = st.builds(Layout, st.integers(1, 5))
 START = ResumePoint(SHARD, 1, 0, "MariaDB/0-1-0", 1_600_000_000, "MariaDB/0-1-0")
@@ -45,7 +45,7 @@ def _publish(framer: Framer, txn: SourceTransaction, batches: list[Batch], start
         start = end
 
 
-def _framed(history: list[SourceTransaction], layout: Layout, limits: Limits = TINY) -> tuple[Framer, list[Batch]]:
+def _framed(history: list[SourceTransaction], layout: Layout, limits: BatchLimits = TINY) -> tuple[Framer, list[Batch]]:
     framer = Framer(SHARD, layout, START, limits)
     batches: list[Batch] = []
     for txn in history:
@@ -165,7 +165,7 @@ def test_a_publisher_that_dies_between_batches_goes_on_exactly(
 @given(histories(), st.integers(1, 4))
 def test_the_map_of_open_transactions_survives_in_the_states(history: list[SourceTransaction], every: int) -> None:
     """Deltas since the last whole map give the publisher's map, wherever the topic's tail is cut."""
-    layout, limits = Layout(2), Limits(batch_bytes=300, open_map_every=every, open_map_small=0)
+    layout, limits = Layout(2), BatchLimits(batch_bytes=300, open_map_every=every, open_map_small=0)
     framer = Framer(SHARD, layout, START, limits)
     batches: list[Batch] = []
     expected: dict[int, OpenTransaction] = {}
@@ -191,7 +191,7 @@ def _txn(number: int, changes: list[Any], **more: Any) -> SourceTransaction:
 
 def test_many_small_transactions_share_a_frame() -> None:
     """At full rate a reader pays per frame, not per transaction."""
-    _, batches = _framed([_txn(n, _rows(1)) for n in range(1, 101)], Layout(1), Limits())
+    _, batches = _framed([_txn(n, _rows(1)) for n in range(1, 101)], Layout(1), BatchLimits())
     [batch] = batches
     name, frame = decode(batch.records[0][1])
     assert (name, len(frame["keys"]), len(frame["gtids"]), frame["positions"]) == ("RowFrame", 100, 100, [])
@@ -200,10 +200,10 @@ def test_many_small_transactions_share_a_frame() -> None:
 
 def test_frames_are_bounded_in_rows_and_bytes() -> None:
     """No frame grows so large that a reader stalls on it."""
-    _, batches = _framed([_txn(1, _rows(1200))], Layout(1), Limits())
+    _, batches = _framed([_txn(1, _rows(1200))], Layout(1), BatchLimits())
     counts = [len(decode(v)[1]["keys"]) for _, v in batches[0].records if decode(v)[0] == "RowFrame"]
     assert counts == [500, 500, 200]
-    _, batches = _framed([_txn(1, _rows(10, 100_000))], Layout(1), Limits())
+    _, batches = _framed([_txn(1, _rows(10, 100_000))], Layout(1), BatchLimits())
     sizes = [len(v) for _, v in batches[0].records if decode(v)[0] == "RowFrame"]
     assert len(sizes) == 4
     assert max(sizes) < 400_000
@@ -212,7 +212,7 @@ def test_frames_are_bounded_in_rows_and_bytes() -> None:
 def test_a_giant_transaction_is_alone_in_its_batches_until_it_ends() -> None:
     """Markers of its batches repeat the last whole position and say that more is coming."""
     small, giant, after = _txn(1, _rows(2)), _txn(2, _rows(400)), _txn(3, _rows(1))
-    _, batches = _framed([small, giant, after], Layout(2), Limits(batch_bytes=4096))
+    _, batches = _framed([small, giant, after], Layout(2), BatchLimits(batch_bytes=4096))
     markers = [decode(v)[1] for batch in batches for p, v in batch.records if p == 0 and decode(v)[0] == "Marker"]
     assert len(batches) > 3
     assert (markers[0]["position"], markers[0]["ordinal"], markers[0]["whole"]) == (small.position, 2, True)
@@ -226,7 +226,7 @@ def test_a_giant_transaction_is_alone_in_its_batches_until_it_ends() -> None:
 
 def test_an_image_above_the_bound_is_published_as_void() -> None:
     """A huge row is read through; it does not stop the stream."""
-    _, batches = _framed([_txn(1, [RowChange(b"t\0[1]", VALUE, b"x" * 900_001)])], Layout(1), Limits())
+    _, batches = _framed([_txn(1, [RowChange(b"t\0[1]", VALUE, b"x" * 900_001)])], Layout(1), BatchLimits())
     frame = decode(batches[0].records[0][1])[1]
     assert (frame["operations"], frame["images"]) == (bytes([VOID]), [b""])
 
@@ -234,7 +234,7 @@ def test_an_image_above_the_bound_is_published_as_void() -> None:
 def test_a_key_above_the_bound_voids_its_table() -> None:
     """A key that can't be carried must not leave its old entry looking fresh."""
     change = RowChange(row_key("t", ["k" * 70_000]), VALUE, b"{}")
-    _, batches = _framed([_txn(1, [change])], Layout(3), Limits())
+    _, batches = _framed([_txn(1, [change])], Layout(3), BatchLimits())
     voids = [p for p, v in batches[0].records if decode(v)[0] == "TableVoid" and decode(v)[1]["table"] == "t"]
     assert voids == [0, 1, 2]
 
@@ -242,7 +242,7 @@ def test_a_key_above_the_bound_voids_its_table() -> None:
 def test_a_table_image_above_the_bound_becomes_an_awaited_write() -> None:
     """A huge table is read through."""
     change = TableImage(7, "db.t", "transactional", "image", image=b"x" * 100)
-    _, batches = _framed([_txn(1, [change])], Layout(1), Limits(table_image_bytes_max=99))
+    _, batches = _framed([_txn(1, [change])], Layout(1), BatchLimits(table_image_bytes_max=99))
     fields = decode(batches[0].records[0][1])[1]
     assert (fields["change"], fields["image"]) == ("written", None)
 
@@ -252,14 +252,14 @@ def test_a_commit_also_goes_where_its_transaction_wrote_without_a_write_id() -> 
     layout = Layout(64)
     opened = OpenTransaction(5, ((7, 1),), True, (8, 9))
     first = _txn(1, [], opened=(opened,))
-    _, batches = _framed([first, _txn(2, [CommitTransaction(5, ((6, 1),))], closed=(5,))], layout, Limits())
+    _, batches = _framed([first, _txn(2, [CommitTransaction(5, ((6, 1),))], closed=(5,))], layout, BatchLimits())
     there = {p for batch in batches for p, v in batch.records if decode(v)[0] == "CommitTxn"}
     assert there == {layout.table_partition(table) for table in (6, 7, 8, 9)}
 
 
 def test_a_new_epoch_starts_alone_and_numbers_from_one() -> None:
     """Lost history: everything of the old epoch is void, everywhere, and the low-water moves to the new start."""
-    framer, _ = _framed([_txn(1, _rows(3))], Layout(2), Limits())
+    framer, _ = _framed([_txn(1, _rows(3))], Layout(2), BatchLimits())
     framer.start_epoch("MariaDB/0-2-900", 1_700_000_100, "history_lost")
     with pytest.raises(BatchError):
         framer.start_epoch("MariaDB/0-2-900", 1_700_000_100, "history_lost")
@@ -333,11 +333,11 @@ def test_ordinals_far_apart_start_a_new_frame() -> None:
 
 
 @pytest.mark.parametrize(
-    "limits", [Limits(bytes_max=16 << 20), Limits(table_image_bytes_max=16 << 20), Limits(rows_max=0)]
+    "limits", [BatchLimits(bytes_max=16 << 20), BatchLimits(table_image_bytes_max=16 << 20), BatchLimits(rows_max=0)]
 )
-def test_limits_that_allow_a_frame_no_topic_takes_are_refused(limits: Limits) -> None:
+def test_limits_that_allow_a_frame_no_topic_takes_are_refused(limits: BatchLimits) -> None:
     """A message too large for the topic would stop the publisher for ever."""
-    Limits(bytes_max=8 << 20).check(12 << 20)
+    BatchLimits(bytes_max=8 << 20).check(12 << 20)
     with pytest.raises(BatchError) as refused:
         limits.check(12 << 20)
     assert refused.value.code == "bad_limits"

@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from stream.kafka.connection import KafkaUnreachable
 from stream.kafka.reader import (
-    ReadError,
+    TopicReadError,
     end_offsets,
     offsets_for_timestamp,
     open_consumer,
@@ -69,7 +69,7 @@ def test_what_is_not_committed_is_not_read(kafka: str, topic: str) -> None:
     producer.flush()
     assert end_offsets(kafka, topic, [0]) == {0: 2}
     assert end_offsets(kafka, topic, [0], committed=False) == {0: 3}
-    with pytest.raises(ReadError) as stuck:
+    with pytest.raises(TopicReadError) as stuck:
         list(read_range(kafka, topic, 0, 0, 3, timeout_s=0.5))
     assert stuck.value.code == "read_timeout"
     _producer(kafka, topic)
@@ -79,7 +79,7 @@ def test_what_is_not_committed_is_not_read(kafka: str, topic: str) -> None:
 @pytest.mark.parametrize("start", [500, 10_000])
 def test_an_offset_that_is_not_there_is_an_error(kafka: str, topic: str, start: int) -> None:
     """A store whose next offset is gone must be rebuilt; it must never be moved somewhere else in silence."""
-    with pytest.raises(ReadError) as gone:
+    with pytest.raises(TopicReadError) as gone:
         list(read_range(kafka, topic, 0, start, start + 10, timeout_s=10))
     assert gone.value.code == "offset_out_of_range"
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from lab.simulation.catalog.publishing import SHARD
+from lab.simulation.catalog.run_state import RunState
 from lab.simulation.catalog.source import NAMES
-from lab.simulation.catalog.standing import Standing
 from lab.simulation.rows.publishing import Ending
 
 
-class Changing(Standing):
+class Changing(RunState):
     """The metastore, its publisher, the topic, the owners."""
 
     # --- the metastore ---

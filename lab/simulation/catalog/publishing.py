@@ -6,21 +6,21 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple, cast
 
 from lab.simulation.catalog.source import Metastore, Snapshot
-from lab.simulation.remembering import decoded, kept
+from lab.simulation.memo import decoded, kept
 from lab.simulation.rows.publishing import Ending, PublisherDied, collect
 from lab.simulation.rows.topic import Topic
 from lab.workload.events import WorkloadTranslator, bootstrap, names
 from lab.workload.log import event_id_of
 from lab.workload.run import names_again
 from stream.publish.resume import resume_point
-from stream.wire.batch import Batch, Framer, Limits
+from stream.wire.batch import Batch, BatchLimits, Framer
 from stream.wire.events import Change, OpenTransaction, ResumePoint, SourceTransaction, TableImage
 
 SHARD: Final = "d/0"
 LIMITS: Final = (
-    Limits(batch_bytes=4_000),
-    Limits(batch_bytes=300, open_map_every=3, open_map_small=0),
-    Limits(batch_bytes=4_000, table_image_bytes_max=20),
+    BatchLimits(batch_bytes=4_000),
+    BatchLimits(batch_bytes=300, open_map_every=3, open_map_small=0),
+    BatchLimits(batch_bytes=4_000, table_image_bytes_max=20),
 )
 """Batches of some events; of one: then a CREATE is split, and the map of open transactions is told by deltas; some
 images too large to be published."""
@@ -39,7 +39,7 @@ class First(NamedTuple):
 class CatalogPublishing:
     """The publisher's process."""
 
-    def __init__(self, topic: Topic, store: Metastore, limits: Limits) -> None:
+    def __init__(self, topic: Topic, store: Metastore, limits: BatchLimits) -> None:
         self.topic = topic
         self.store = store
         self.limits = limits

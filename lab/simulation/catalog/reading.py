@@ -10,8 +10,8 @@ from consumers.owner.partitions import Partition
 from consumers.owner.protocol import FillTable, Table
 from consumers.owner.tables import MissingWriteIds
 from lab.simulation.catalog.publishing import SHARD
+from lab.simulation.catalog.run_state import Lists, Reader, RunState
 from lab.simulation.catalog.source import NAMES, OPEN, Metastore
-from lab.simulation.catalog.standing import Lists, Reader, Standing
 from lab.simulation.rows.owning import OwnedPartition, Racing
 from lab.workload.catalog import position_of
 from lab.workload.log import event_id_of
@@ -46,7 +46,7 @@ def _racing(owned: OwnedPartition, count: int) -> Partition:
     return cast("Partition", racing)
 
 
-class ReadingOps(Standing):
+class ReadingOps(RunState):
     """Readers and what they are told."""
 
     # --- reads ---

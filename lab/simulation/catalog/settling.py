@@ -7,8 +7,8 @@ from consumers.owner.tables import why_unservable
 from lab.simulation.catalog.changing import Changing
 from lab.simulation.catalog.publishing import SHARD
 from lab.simulation.catalog.reading import NOTHING_LOST, RECOVERS, SAME_STATE, ReadingOps
+from lab.simulation.catalog.run_state import Lists, Reader
 from lab.simulation.catalog.shaping import OWNERS
-from lab.simulation.catalog.standing import Lists, Reader
 from lab.simulation.rows.judging import refolded
 from lab.simulation.rows.publishing import Ending
 from lab.workload.catalog import position_of

@@ -22,7 +22,7 @@ KINDS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "list": (4, (READERS, 2, 3)),
     "read": (8, (READERS, OWNERS, 6)),
 }
-SPICE: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
+RARE_OPERATIONS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "rename": (2, (2,)),
     "drop": (1, (2, 2)),
     "clean": (2, ()),
@@ -195,7 +195,7 @@ MOTIFS: Final[tuple[tuple[Op, ...], ...]] = (
 """Ops that lead to places that chance finds too seldom (see `lab.simulation.rows.shaping`)."""
 
 
-_ALL: Final = KINDS | SPICE
+_ALL: Final = KINDS | RARE_OPERATIONS
 
 
 def random_history(rng: Random) -> History:
@@ -203,7 +203,7 @@ def random_history(rng: Random) -> History:
     pick = rng.random
     small = pick() < SMALL
     share = 0.15 + 0.5 * pick()
-    names = [*KINDS, *[name for name in SPICE if pick() < share]]
+    names = [*KINDS, *[name for name in RARE_OPERATIONS if pick() < share]]
     ops: History = [("world", int(pick() < 0.3), int(pick() < 0.4), rng.choice((0, 0, 1, 2)), int(small))]
     favourite = int(pick() * 2)
     ops += [("create", favourite, 0), ("open",)] if pick() < 0.9 else []

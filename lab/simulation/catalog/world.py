@@ -16,9 +16,9 @@ from lab.simulation.catalog.reading import (
     STALE,
     UNCOMMITTED,
 )
+from lab.simulation.catalog.run_state import SHAPE, STATES
 from lab.simulation.catalog.settling import CatalogWorld
 from lab.simulation.catalog.shaping import random_history
-from lab.simulation.catalog.standing import SHAPE, STATES
 from lab.simulation.engine import History, Op, Outcome, ops_of, play, shape
 
 FAULTS: Final = (

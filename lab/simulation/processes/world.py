@@ -204,7 +204,7 @@ KINDS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "all": (2, (PROCESSES,)),
     "commit": (5, (PROCESSES, 8)),
 }
-SPICE: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
+RARE_OPERATIONS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "crash": (3, (PROCESSES,)),
     "rebuild": (1, (PROCESSES,)),
     "checkpoint": (2, (PROCESSES,)),
@@ -232,7 +232,7 @@ class Processes:
         pick = rng.random
         count = 4 + int(pick() * 6) if pick() < SMALL else 6 + int(pick() * 12)
         share = 0.2 + 0.5 * pick()
-        kinds = KINDS | {name: kind for name, kind in SPICE.items() if pick() < share}
+        kinds = KINDS | {name: kind for name, kind in RARE_OPERATIONS.items() if pick() < share}
         names = list(kinds)
         ops: History = [("world", int(pick() < 0.2), int(pick() * 3)), ("publish", 0, 0, 0, 0)]
         for name in rng.choices(names, [kinds[name][0] for name in names], k=count):

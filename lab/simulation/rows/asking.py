@@ -15,7 +15,7 @@ from lab.simulation.rows.owning import OwnedPartition
 from lab.simulation.rows.source import SLOTS, Snapshot
 from lab.simulation.rows.truth import Image
 from serving.client.client import Session as ClientSession
-from serving.client.wire import HistoryLost, Request
+from serving.client.wire import HistoryLost, HttpRequest
 from serving.errors import ReadError
 from serving.http.query import ReadDemand
 from serving.reads.proof import Proof, history_lost, judge
@@ -36,7 +36,7 @@ class Seen(NamedTuple):
 NOTHING_SEEN: Final = Vector()
 
 
-def _send(located: Callable[[], str], request: Request) -> tuple[int, bytes]:
+def _send(located: Callable[[], str], request: HttpRequest) -> tuple[int, bytes]:
     """The front's answer to where the end of the log is: the only thing that a session asks by itself."""
     del request
     return 200, json.dumps({"token": located()}).encode()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from lab.simulation.rows.publishing import Ending
+from lab.simulation.rows.run_state import RunState
 from lab.simulation.rows.shaping import TABLES
 from lab.simulation.rows.source import CHILD, SLOTS, SLOTS_A_SHARD, Source
-from lab.simulation.rows.standing import Standing
 from lab.simulation.rows.topic import damaged
 
 
-class Changing(Standing):
+class Changing(RunState):
     """Sources, publishers, the topic."""
 
     # --- the source ---

@@ -7,22 +7,22 @@ from enum import IntEnum
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple, cast
 
-from lab.simulation.remembering import decoded, kept
+from lab.simulation.memo import decoded, kept
 from lab.simulation.rows.source import CATALOG, DESCRIBED, Reader, Source
 from lab.simulation.rows.topic import Topic
 from stream.publish.publisher import Publisher as RealPublisher
 from stream.publish.resume import resume_point
-from stream.sources.mariadb.position import HistoryLost, check_in_history
+from stream.sources.mariadb.position import SourceHistoryLost, check_in_history
 from stream.sources.mariadb.source import _Progress
-from stream.wire.batch import Batch, Framer, Limits
+from stream.wire.batch import Batch, BatchLimits, Framer
 from stream.wire.events import ResumePoint, SourceTransaction
 
 MARK: Final = 7
 """Stands for the fingerprint of the choice of tables."""
 LIMITS: Final = (
-    Limits(rows_max=2, batch_bytes=2_000),
-    Limits(rows_max=1, batch_bytes=90),
-    Limits(rows_max=1, batch_bytes=2_000),
+    BatchLimits(rows_max=2, batch_bytes=2_000),
+    BatchLimits(rows_max=1, batch_bytes=90),
+    BatchLimits(rows_max=1, batch_bytes=2_000),
 )
 """Frames of two rows, batches of some transactions; batches of a row or two, so that transactions are split; frames of
 one row, many in a batch."""
@@ -63,7 +63,7 @@ def _copied(progress: _Progress) -> _Progress:
 class Publishing:
     """A shard's publisher process, and the one after it."""
 
-    def __init__(self, topic: Topic, source: Source, limits: Limits) -> None:
+    def __init__(self, topic: Topic, source: Source, limits: BatchLimits) -> None:
         self.topic = topic
         self._limits = limits
         self.source = source
@@ -134,7 +134,7 @@ class Publishing:
         assert framer is not None
         try:
             check_in_history(source.state, progress.position, source.history.positions[-1])
-        except HistoryLost:
+        except SourceHistoryLost:
             if not framer.empty:
                 self._commit()
             framer.start_epoch(

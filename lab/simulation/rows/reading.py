@@ -9,13 +9,13 @@ from lab.simulation.rows import asking
 from lab.simulation.rows.asking import Given, Offer, Question, Reading, Session
 from lab.simulation.rows.judging import EXPLAINS, MONOTONIC
 from lab.simulation.rows.owning import OwnedPartition, Racing
+from lab.simulation.rows.run_state import RunState
 from lab.simulation.rows.source import SLOTS, SLOTS_A_SHARD
-from lab.simulation.rows.standing import Standing
 from serving.client.wire import HistoryLost, ServerError
 from tokens import Vector
 
 
-class ReadingOps(Standing):
+class ReadingOps(RunState):
     """Owners, fronts, sessions."""
 
     # --- owners ---

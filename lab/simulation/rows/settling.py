@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from consumers.owner.rows import may_fill
-from lab.simulation.remembering import decoded
+from lab.simulation.memo import decoded
 from lab.simulation.rows import asking
 from lab.simulation.rows.asking import Question, Reading, Session
 from lab.simulation.rows.changing import Changing

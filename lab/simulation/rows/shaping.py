@@ -35,7 +35,7 @@ BASE: Final[dict[str, tuple[int, Fields]]] = {
     "read": (9, ("session", "slot", "owner", "front", 13)),
 }
 """Ops of every history, with their weights."""
-SPICE: Final[dict[str, tuple[int, Fields]]] = {
+RARE_OPERATIONS: Final[dict[str, tuple[int, Fields]]] = {
     "publish ending badly": (3, ("shard", 4, 4, 3)),
     "alter": (1, ("shard", 3)),
     "clock": (1, ("shard", 8)),
@@ -62,7 +62,7 @@ SPICE: Final[dict[str, tuple[int, Fields]]] = {
     "stray": (1, ("slot",)),
 }
 """Ops that a history has or has not."""
-KINDS: Final = BASE | SPICE
+KINDS: Final = BASE | RARE_OPERATIONS
 _NAMED: Final = {
     "shard": 2,
     "session": SESSIONS,
@@ -80,7 +80,7 @@ def random_history(rng: Random) -> History:
     favourites = {name: int(pick() * bound) for name, bound in _NAMED.items()}
     favourites["seed"] = int(pick() * SEED)
     share = 0.1 + 0.5 * pick()
-    names = [*BASE, *[name for name in SPICE if pick() < share]]
+    names = [*BASE, *[name for name in RARE_OPERATIONS if pick() < share]]
     ops: History = [
         ("world", *(int(pick() < share) for share in (0.3, 0.2, 0.25)), rng.choice((0, 0, 1, 2)), int(small))
     ]

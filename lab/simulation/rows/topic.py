@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from operator import gt
 
-from lab.simulation.remembering import decoded
+from lab.simulation.memo import decoded
 from stream.wire.batch import Batch
 from stream.wire.codec import decode, encode
 from stream.wire.keys import Layout

@@ -8,9 +8,9 @@ from typing import Final
 
 from lab.simulation.engine import History, Op, Outcome, ops_of, play, shape
 from lab.simulation.rows.judging import RULES
+from lab.simulation.rows.run_state import SHAPE, STATES
 from lab.simulation.rows.settling import RowWorld
 from lab.simulation.rows.shaping import random_history
-from lab.simulation.rows.standing import SHAPE, STATES
 
 FAULTS: Final = (
     "binlog ahead of the engine",

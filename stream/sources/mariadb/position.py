@@ -14,7 +14,7 @@ from stream.sources.mariadb.connection import GRANTS_HINT, Connection, MariaDBEr
 from stream.sources.mariadb.gtid import GtidPosition
 
 
-class HistoryLost(MariaDBError):
+class SourceHistoryLost(MariaDBError):
     """The server doesn't have transactions that were published: its history was replaced. Code ``history_lost``."""
 
     code = "history_lost"
@@ -120,8 +120,8 @@ def _check_filters(connection: Connection) -> None:
 def check_resumable(connection: Connection, position: str) -> None:
     """Whether the binlog has everything after ``position`` and nothing of it was replaced.
 
-    Raises `HistoryLost` (a new epoch is needed), or `NotResumable`: ``binlog_purged`` says how far back the server
-    could start, ``unknown_domain`` names a domain whose events may lie on both sides of the position.
+    Raises `SourceHistoryLost` (a new epoch is needed), or `NotResumable`: ``binlog_purged`` says how far back the
+    server could start, ``unknown_domain`` names a domain whose events may lie on both sides of the position.
     """
     mine = GtidPosition.parse(position).domains
     check_not_lost(connection, position)
@@ -152,16 +152,19 @@ def _unknown_domain(domain: int, gtid: str, position: str) -> None:
 
 
 def check_not_lost(connection: Connection, position: str) -> None:
-    """Whether everything up to ``position`` is in the server's history. Raises `HistoryLost`."""
+    """Whether everything up to ``position`` is in the server's history. Raises `SourceHistoryLost`."""
     ((state, here),) = fetch_all(connection, "SELECT @@gtid_binlog_state, @@gtid_binlog_pos")
     check_in_history(_by_domain_and_server(state), position, here)
 
 
 def check_in_history(state: dict[tuple[int, int], int], position: str, here: str) -> None:
-    """``state``: the last sequence of each (domain, server); ``here``: the server's position. Raises `HistoryLost`."""
+    """``state``: the last sequence of each (domain, server); ``here``: the server's position.
+
+    Raises `SourceHistoryLost`.
+    """
     for domain, (server, sequence) in GtidPosition.parse(position).domains.items():
         if state.get((domain, server), 0) < sequence:
-            raise HistoryLost(
+            raise SourceHistoryLost(
                 f"{domain}-{server}-{sequence} of {position} was published, but is not in the server's history"
                 f" (it is at {here or 'the start'})",
                 hint="the server was restored or another one took over without it: a new epoch starts",

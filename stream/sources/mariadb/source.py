@@ -21,8 +21,8 @@ from stream.sources.mariadb.binlog.reader import EVERYTHING, BinlogReader
 from stream.sources.mariadb.catalog import LiveCatalog
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBUnreachable, connect, translated
 from stream.sources.mariadb.position import (
-    HistoryLost,
     ServerPosition,
+    SourceHistoryLost,
     check_resumable,
     check_server,
     current_position,
@@ -175,7 +175,7 @@ class MariaDBSource:
                 except MariaDBUnreachable as error:
                     catalog.close()
                     self._wait("MariaDB is away", error)
-                except HistoryLost as lost:
+                except SourceHistoryLost as lost:
                     self._lose_history(lost)
         finally:
             catalog.close()
@@ -223,7 +223,7 @@ class MariaDBSource:
                 if not self._new_epoch_for:
                     try:
                         check_resumable(connection, progress.position)
-                    except HistoryLost as lost:
+                    except SourceHistoryLost as lost:
                         self._lose_history(lost)
                 if self._new_epoch_for:
                     self._new_epoch(publisher, progress, current_position(connection), self._new_epoch_for)
@@ -231,7 +231,7 @@ class MariaDBSource:
         finally:
             connection._force_close()
 
-    def _lose_history(self, lost: HistoryLost) -> None:
+    def _lose_history(self, lost: SourceHistoryLost) -> None:
         log.warning("history lost", shard=self._options.shard, reason=str(lost))
         self._new_epoch_for = "history_lost"
 

@@ -19,7 +19,7 @@ from stream.sources.mariadb.connection import (
     fetch_all,
     translated,
 )
-from stream.sources.mariadb.position import HistoryLost, check_not_lost
+from stream.sources.mariadb.position import SourceHistoryLost, check_not_lost
 
 LOOK_EVERY_S = 2.0
 STUCK_S = 15.0
@@ -49,13 +49,13 @@ class DumpWatch:
     def look(self, heard: LogPlace, position: str) -> None:
         """``heard``: where the last heartbeat was; ``position``: all that was delivered (``MariaDB/…``).
 
-        Raises `HistoryLost`: the server's logs are not those any more. Raises `MariaDBUnreachable`: the connection
-        delivers nothing of what was logged long ago. A server that can't be asked proves nothing.
+        Raises `SourceHistoryLost`: the server's logs are not those any more. Raises `MariaDBUnreachable`: the
+        connection delivers nothing of what was logged long ago. A server that can't be asked proves nothing.
         """
         self._look_at = self._clock() + LOOK_EVERY_S
         try:
             end = self._end_of_log(position)
-        except HistoryLost:
+        except SourceHistoryLost:
             raise
         except MariaDBError:
             self.close()
@@ -63,7 +63,7 @@ class DumpWatch:
         if heard.server != end.server:  # another server answers at this address: only its GTIDs can be compared
             return
         if heard > end:
-            raise HistoryLost(
+            raise SourceHistoryLost(
                 f"the binary log ends before the place that was read: the server's logs were reset (at {position})",
                 hint="RESET MASTER, or a restore in place: a new epoch starts",
             )

@@ -6,7 +6,7 @@ from typing import Any
 
 from consumers.fold.catalog import fold_catalog, void_catalog
 from consumers.fold.catalog_state import TableState, decode_binding, decode_table, name_key, table_key
-from consumers.fold.state import DeadLetter, Void
+from consumers.fold.state import Rejection, Void
 
 SHARD = "hive/0"
 
@@ -16,7 +16,7 @@ class Log:
 
     def __init__(self) -> None:
         self.entries: dict[bytes, bytes] = {}
-        self.dead: list[DeadLetter] = []
+        self.dead: list[Rejection] = []
         self.voids: dict[tuple[str, str], Void] = {}
         self.ordinal = 0
         self.epoch = 1

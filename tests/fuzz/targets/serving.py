@@ -10,7 +10,7 @@ from serving.client.wire import ClientError, read_location, read_row, read_rows,
 from serving.compose import make_front
 from serving.errors import STATUS_OF_CODE, ReadError
 from serving.http.app import make_app
-from serving.http.guard import Limits
+from serving.http.guard import RequestLimits
 from serving.http.query import (
     ROW_PARAMETERS,
     TABLE_PARAMETERS,
@@ -143,7 +143,7 @@ def _front() -> Case:
     front = make_front(
         [RowSpace("shop", Layout(4), "shop"), TableSpace("hive", Layout(2))],
         lambda _keyspace, _partition: None,
-        limits=Limits(body_bytes_max=100_000),
+        limits=RequestLimits(body_bytes_max=100_000),
     )
     app = make_app(front)
     runner = asyncio.Runner()

@@ -13,9 +13,9 @@ import pytest
 from stream.sources.mariadb.by_key import SourceRow
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBUnreachable, connect
 from stream.sources.mariadb.position import (
-    HistoryLost,
     NotResumable,
     ServerSettingsError,
+    SourceHistoryLost,
     check_resumable,
     check_server,
     current_position,
@@ -60,7 +60,7 @@ def test_positions_that_the_server_never_reached_are_lost_history(source: Source
     domain, server, sequence = at.removeprefix("MariaDB/").split(",")[0].split("-")
     check_resumable(source.session, at)
     for lost in (f"{domain}-{server}-{int(sequence) + 100}", f"{domain}-9-{sequence}", f"77-{server}-1"):
-        with pytest.raises(HistoryLost):
+        with pytest.raises(SourceHistoryLost):
             check_resumable(source.session, f"MariaDB/{lost}")
 
 

@@ -11,7 +11,7 @@ import pytest
 from stream.sources.mariadb.binlog.dump import BinlogDump
 from stream.sources.mariadb.binlog.events import LogPlace
 from stream.sources.mariadb.connection import MariaDBError, MariaDBUnreachable
-from stream.sources.mariadb.position import HistoryLost
+from stream.sources.mariadb.position import SourceHistoryLost
 from stream.sources.mariadb.watch import STUCK_S, DumpWatch
 from tests.sources.mariadb.conftest import Source
 from tests.sources.mariadb.test_source import PARTITIONS, Running, of_kind, published, until
@@ -49,7 +49,7 @@ def test_logs_that_end_before_what_was_read_are_other_logs(source: Source) -> No
     """Also when the new history's numbers have passed the old one's."""
     watch, end = DumpWatch(source.settings), end_of_log(source)
     watch.look(end, source.position())
-    with pytest.raises(HistoryLost, match="were reset"):
+    with pytest.raises(SourceHistoryLost, match="were reset"):
         watch.look(end._replace(offset=end.offset + 1), source.position())
     watch.look(end._replace(offset=end.offset + 1, server=end.server + 1), source.position())
     watch.close()

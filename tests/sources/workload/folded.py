@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from consumers.fold.catalog_state import TableState, decode_binding, decode_table, name_key, table_key
 from consumers.fold.messages import fold_message
-from consumers.fold.state import DeadLetter, Head, PartitionState
+from consumers.fold.state import Head, PartitionState, Rejection
 from stream.wire.batch import Framer
 from stream.wire.events import SourceTransaction
 from stream.wire.keys import Layout
@@ -19,7 +19,7 @@ class Folded:
         self.layout = Layout(partitions)
         self.entries: list[dict[bytes, bytes]] = [{} for _ in range(partitions)]
         self.states = [PartitionState(Head(), entries.get) for entries in self.entries]
-        self.dead: list[DeadLetter] = []
+        self.dead: list[Rejection] = []
         self.framer = Framer(shard, self.layout)
 
     def start(self, position: str, timestamp: int = 1_700_000_000) -> None:

@@ -27,7 +27,7 @@ from stream.kafka.reader import end_offsets, read_range
 from stream.kafka.topics import ensure_topics, events_topic
 from stream.publish.publisher import Publisher
 from stream.sources.mariadb.connection import ConnectionSettings
-from stream.wire.batch import Limits
+from stream.wire.batch import BatchLimits
 from stream.wire.codec import encode
 from stream.wire.events import OpenTransaction, ResumePoint, SourceTransaction
 from stream.wire.keys import Layout
@@ -87,7 +87,7 @@ class Topic:
             assert time.monotonic() < deadline, f"the topic is at {self.position()}, the log at {catalog.position()}"
 
 
-NEVER_WHOLE: dict[str, Any] = {"limits": Limits(open_map_small=-1, open_map_every=1_000_000)}
+NEVER_WHOLE: dict[str, Any] = {"limits": BatchLimits(open_map_small=-1, open_map_every=1_000_000)}
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ def _located(owners: list[list[OwnedPartition]]) -> str:
     return str(answering.watermarks(owners[0][0].partition))
 
 
-class Standing(Told):
+class RunState(Told):
     """One run of a history: everything that there is."""
 
     def __init__(self, shape: Sequence[int], outcome: Outcome, trace: bool) -> None:
@@ -88,7 +88,7 @@ class Standing(Told):
         return self.owners[owner][self.topic.layout.partition_of(key)]
 
 
-STATES: Final[dict[str, Callable[[Standing, list[OwnedPartition]], bool]]] = {
+STATES: Final[dict[str, Callable[[RunState, list[OwnedPartition]], bool]]] = {
     "quiet": lambda w, owned: not w.readings and not any(o.behind for o in owned),
     "a batch collected": lambda w, _: any(p.collected for p in w.publishers),
     "a transaction partly out": lambda w, _: any(p.split for p in w.publishers),

@@ -40,7 +40,7 @@ class Reader:
         self.seen: dict[int, int] = {}
 
 
-class Standing(Told):
+class RunState(Told):
     """One run of a history: everything that there is."""
 
     def __init__(self, shape: Sequence[int], outcome: Outcome, trace: bool) -> None:
@@ -82,7 +82,7 @@ class Standing(Told):
         self.say(f"event {self.store.end}: {what}")
 
 
-STATES: Final[dict[str, Callable[[Standing], bool]]] = {
+STATES: Final[dict[str, Callable[[RunState], bool]]] = {
     "a transaction open": lambda w: bool(w.store.open_txns()),
     "a write uncommitted": lambda w: any(
         row.event_type == "WRITE" and w.store.txns.get(row.txn) == OPEN for row in w.store.log

@@ -143,7 +143,7 @@ _demand_of = lru_cache(maxsize=1_024)(answering.demand_of)
 
 
 class Kept:
-    """What a model makes again and again of equal parts. ``on`` while there is remembering; empty otherwise."""
+    """What a model makes again and again of equal parts. ``on`` while there is sharing_work; empty otherwise."""
 
     def __init__(self) -> None:
         self.on = False
@@ -176,7 +176,7 @@ def forget() -> None:
 
 
 @contextmanager
-def remembering() -> Iterator[None]:
+def sharing_work() -> Iterator[None]:
     """Publishers, the fold and the owners' answers use what is remembered."""
     ours: dict[str, Any] = {
         "decode": decoded,
