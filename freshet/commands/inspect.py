@@ -19,7 +19,8 @@ from consumers.owner.rows import UNKNOWN_KEY, view_row
 from consumers.store.store import StoreView
 from freshet.owners import asking, owner_addresses
 from freshet.settings import Settings, load_settings
-from serving.reads.rowkey import RowKey, RowTable, parse_row_key
+from serving.reads.rowkey import RowKey, parse_row_key
+from serving.sources.source import RowTable
 from stream.wire.codec import CodecError, decode
 from stream.wire.events import Column
 from stream.wire.keys import Layout

@@ -9,9 +9,9 @@ from urllib.parse import quote
 
 import msgspec
 
+from serving.client.answers import Problem, RowAnswer, RowBatchAnswer, TableAnswer
+from serving.client.keys import format_key
 from serving.errors import STATUS_OF_CODE
-from serving.http.answers import Problem, RowAnswer, RowBatchAnswer, TableAnswer
-from serving.reads.rowkey import format_key
 from tokens.errors import FreshetError
 
 

@@ -13,8 +13,9 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.responses import PlainTextResponse, Response
 from starlette.exceptions import HTTPException
 
+from serving.client.answers import LocationAnswer
 from serving.errors import ReadError
-from serving.http.answers import LocationAnswer, problem_bytes
+from serving.http.answers import problem_bytes
 from serving.http.guard import App, Guard, Receive, RequestLimits, Scope, Send, read_body, send_json
 from serving.http.openapi import PROBLEM, add_reads
 from serving.http.query import (

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from serving.http.answers import LocationAnswer, Problem, RowAnswer, RowBatchAnswer, TableAnswer, TableBatchAnswer
+from serving.client.answers import LocationAnswer, Problem, RowAnswer, RowBatchAnswer, TableAnswer, TableBatchAnswer
 from serving.http.query import RowBatchBody, TableBatchBody
 
 JsonObject = dict[str, Any]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from serving.errors import ReadError
 from serving.http.answers import envelope_bytes, problem_bytes
-from serving.http.query import ReadDemand, RowWanted, TableWanted
+from serving.reads.demands import ReadDemand, RowWanted, TableWanted
 from serving.reads.rows import Answered, RowReads
 from serving.reads.spaces import RowSpace, TableSpace
 from serving.reads.tables import TableReads

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from serving.client.answers import LocationAnswer
 from serving.errors import ReadError
-from serving.http.answers import LocationAnswer
 from serving.reads.owners import OwnerAway, Owners
 from serving.reads.spaces import RowSpace, TableSpace, learn_watermarks
 

@@ -7,7 +7,7 @@ from time import monotonic
 from typing import NamedTuple, TypeVar
 
 from serving.errors import ReadError
-from serving.http.query import ReadDemand
+from serving.reads.demands import ReadDemand
 from tokens import Demand, Freshness, Position, Tag, Vector, decide
 from tokens.decision import HISTORY_LOST
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from base64 import b64encode
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
 from serving.errors import ReadError
+from serving.sources.source import RowTable
 from stream.sources.mariadb.image import UndecodableValue, request_key_value
 from stream.wire.events import Column
 from stream.wire.keys import KeyFormatError, row_key
@@ -24,16 +24,6 @@ KEY_BYTES_MAX = 4096
 _INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,4})?")
 _NUMERIC_KINDS = frozenset({"decimal", "float", "double"})
-
-
-@dataclass(frozen=True, slots=True)
-class RowTable:
-    """What a front must know of a row table. ``key`` are its primary key's columns, in key order."""
-
-    name: str
-    key: tuple[Column, ...]
-    cacheable: bool
-    reason: str = ""
 
 
 class RowKey(NamedTuple):
@@ -92,18 +82,3 @@ def _assemble(table: RowTable, columns: Sequence[tuple[object, bool]]) -> RowKey
         return RowKey(row_key(table.name, values), values, all(exact for _, exact in columns))
     except KeyFormatError as error:
         raise ReadError("bad_key", str(error)) from error
-
-
-def format_key(values: Sequence[object]) -> str:
-    """The path segment for key values: the client's direction of `parse_row_key`. Raises `ReadError` ``bad_key``."""
-    if not values:
-        raise ReadError("bad_key", "a row is named by at least one key column")
-    return ",".join(_format_column(value) for value in values)
-
-
-def _format_column(value: object) -> str:
-    if isinstance(value, bytes | bytearray | memoryview):
-        return quote(bytes(value), safe="")
-    if value is None or isinstance(value, bool):
-        raise ReadError("bad_key", f"{value!r} names no row")
-    return quote(str(value), safe="")

@@ -13,15 +13,15 @@ from consumers.fold.entry import VALUE
 from consumers.owner.protocol import KEYS_MAX, Fill, Row
 from serving.errors import ReadError
 from serving.http.answers import envelope_bytes, row_bytes
-from serving.http.query import ReadDemand, RowOptions, RowWanted
 from serving.metrics import FrontMetrics
+from serving.reads.demands import ReadDemand, RowOptions, RowWanted
 from serving.reads.fills import Fills
 from serving.reads.flight import Flights
 from serving.reads.owners import OwnerAway, Owners
 from serving.reads.proof import Proof, history_lost, judge, prove
-from serving.reads.rowkey import RowKey, RowTable, parse_row_key
+from serving.reads.rowkey import RowKey, parse_row_key
 from serving.reads.spaces import RowSpace, Tables, learn_epochs
-from serving.sources.source import RowAt, SchemaChanged, SourceRow
+from serving.sources.source import RowAt, RowTable, SchemaChanged, SourceRow
 from tokens import EventToken, Order, Position, TokenError, Vector, order
 
 Key = TypeVar("Key")

@@ -11,8 +11,7 @@ from consumers.owner.protocol import Description
 from serving.errors import ReadError
 from serving.reads.flight import Flights
 from serving.reads.owners import OwnerAway, Owners
-from serving.reads.rowkey import RowTable
-from serving.sources.source import RowSource, TableSource
+from serving.sources.source import RowSource, RowTable, TableSource
 from stream.wire.events import Column
 from stream.wire.keys import Layout
 from tokens import Vector

@@ -10,8 +10,8 @@ from consumers.owner.protocol import FillTable, Table
 from consumers.owner.tables import MissingWriteIds, TableFill, read_fill
 from serving.errors import ReadError
 from serving.http.answers import envelope_bytes, table_bytes
-from serving.http.query import ReadDemand, TableWanted
 from serving.metrics import FrontMetrics
+from serving.reads.demands import ReadDemand, TableWanted
 from serving.reads.fills import Fills
 from serving.reads.flight import Flights
 from serving.reads.owners import OwnerAway, Owners

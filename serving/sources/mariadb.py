@@ -7,8 +7,7 @@ from fnmatch import fnmatchcase
 from typing import TypeVar
 
 from serving.errors import ReadError
-from serving.reads.rowkey import RowTable
-from serving.sources.source import RowAt, SchemaChanged, SourceRow, SourceThreads
+from serving.sources.source import RowAt, RowTable, SchemaChanged, SourceRow, SourceThreads
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError, MariaDBUnreachable
 from stream.sources.mariadb.image import UndecodableValue
 from stream.sources.mariadb.schema import SYSTEM_DATABASES, TableInfo

@@ -5,13 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeVar
 
 from serving.errors import ReadError
-from serving.reads.rowkey import RowTable
+from stream.wire.events import Column
 from tokens import Position
 
 Found = TypeVar("Found")
+
+
+@dataclass(frozen=True, slots=True)
+class RowTable:
+    """What a front must know of a row table. ``key`` are its primary key's columns, in key order."""
+
+    name: str
+    key: tuple[Column, ...]
+    cacheable: bool
+    reason: str = ""
 
 
 class SourceRow(NamedTuple):

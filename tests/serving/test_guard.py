@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from serving.client.answers import Problem
 from serving.errors import ReadError
-from serving.http.answers import Problem
 from serving.http.guard import (
     Guard,
     Message,

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serving.client.keys import format_key
 from serving.errors import ReadError
-from serving.reads.rowkey import KEY_BYTES_MAX, RowTable, format_key, parse_row_key
+from serving.reads.rowkey import KEY_BYTES_MAX, parse_row_key
+from serving.sources.source import RowTable
 from stream.wire.events import Column
 from stream.wire.keys import split_row_key
 

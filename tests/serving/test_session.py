@@ -7,6 +7,7 @@ import asyncio
 import msgspec
 import pytest
 
+from serving.client.answers import RowAnswer, RowBatchAnswer
 from serving.client.client import AsyncSession, Session
 from serving.client.wire import (
     BadRequest,
@@ -19,7 +20,7 @@ from serving.client.wire import (
     Unavailable,
 )
 from serving.errors import ReadError
-from serving.http.answers import RowAnswer, RowBatchAnswer, envelope_bytes, problem_bytes, row_bytes
+from serving.http.answers import envelope_bytes, problem_bytes, row_bytes
 from tokens import Position, Vector
 
 

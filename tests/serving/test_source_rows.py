@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from freshet.local.mariadb import MariaDBAddress
 from serving.errors import ReadError
-from serving.reads.rowkey import RowTable, parse_row_key
+from serving.reads.rowkey import parse_row_key
 from serving.sources.mariadb import MariaDBRows, TableScope
-from serving.sources.source import RowAt, SchemaChanged, SourceRow
+from serving.sources.source import RowAt, RowTable, SchemaChanged, SourceRow
 from stream.sources.mariadb.connection import ConnectionSettings
 
 Outcome = SourceRow | ReadError | SchemaChanged

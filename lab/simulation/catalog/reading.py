@@ -16,7 +16,7 @@ from lab.simulation.rows.owning import OwnedPartition, Racing
 from lab.workload.catalog import position_of
 from lab.workload.log import event_id_of
 from serving.errors import ReadError
-from serving.http.query import ReadDemand, TableWanted
+from serving.reads.demands import ReadDemand, TableWanted
 from serving.reads.proof import Proof, history_lost
 from serving.reads.rows import advanced
 from serving.reads.tables import judge_table

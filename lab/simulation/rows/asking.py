@@ -17,7 +17,7 @@ from lab.simulation.rows.truth import Image
 from serving.client.client import Session as ClientSession
 from serving.client.wire import HistoryLost, HttpRequest
 from serving.errors import ReadError
-from serving.http.query import ReadDemand
+from serving.reads.demands import ReadDemand
 from serving.reads.proof import Proof, history_lost, judge
 from serving.reads.rowkey import RowKey
 from serving.reads.rows import advanced, may_answer, may_offer

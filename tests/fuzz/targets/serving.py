@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import Any
 
+from serving.client.keys import format_key
 from serving.client.wire import ClientError, read_location, read_row, read_rows, read_table
 from serving.compose import make_front
 from serving.errors import STATUS_OF_CODE, ReadError
@@ -20,8 +21,9 @@ from serving.http.query import (
     row_batch,
     table_batch,
 )
-from serving.reads.rowkey import RowTable, format_key, parse_row_key
+from serving.reads.rowkey import parse_row_key
 from serving.reads.spaces import RowSpace, TableSpace
+from serving.sources.source import RowTable
 from stream.wire.events import Column
 from stream.wire.keys import Layout, split_row_key
 from tests.fuzz.engine import Case, Misbehaved, Target, refused
