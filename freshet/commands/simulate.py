@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from contextlib import nullcontext
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from lab.simulation.campaign import Caught, as_json, hunts, named, shrunk, simulate
-from lab.simulation.engine import Report
-from lab.simulation.worlds import all_worlds, worlds_named
+if TYPE_CHECKING:
+    from lab.simulation.campaign import Caught
+    from lab.simulation.engine import Report
 
 EMPTY_SHOWN = 12
 
@@ -39,6 +39,9 @@ def command(
 
 
 def _simulate(console: Console, world: str, seed: int, histories: int, first: int, jobs: int, plain: bool) -> bool:
+    from lab.simulation.campaign import as_json, shrunk, simulate
+    from lab.simulation.worlds import worlds_named
+
     reports = []
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
@@ -64,6 +67,8 @@ def _simulate(console: Console, world: str, seed: int, histories: int, first: in
 
 
 def _print(report: Report) -> None:
+    from lab.simulation.worlds import all_worlds
+
     world = all_worlds()[report.world]
     rate = report.histories / report.seconds if report.seconds else 0
     empty, cells = report.empty(world), len(world.faults) * len(world.states)
@@ -78,35 +83,37 @@ def _print(report: Report) -> None:
 
 
 def _mutate(console: Console, name: str, seed: int, histories: int, jobs: int, plain: bool) -> bool:
-    mutations = named(name)
+    from lab.simulation.campaign import hunts, shrunk
+    from lab.simulation.planted.every import planted_bugs
+
+    bugs = planted_bugs(name)
     found: list[Caught] = []
-    for caught in hunts(mutations, seed, histories, jobs):
+    for caught in hunts(bugs, seed, histories, jobs):
         found.append(caught)
         if console.is_terminal and not plain:
-            console.print(f"[dim]{len(found)}/{len(mutations)} {caught.mutation.name}[/dim]", highlight=False)
+            console.print(f"[dim]{len(found)}/{len(bugs)} {caught.bug.name}[/dim]", highlight=False)
     survivors = [each for each in found if not each.rule]
     if plain:
         typer.echo(json.dumps({"mutations": [_row(each) for each in found], "survived": len(survivors)}))
         return bool(survivors)
-    rows = [("mutation", "world", "caught by", "after", "the bug")]
+    rows = [("planted bug", "world", "caught by", "after", "the bug")]
     for each in sorted(found, key=lambda each: (bool(each.rule), each.histories)):
-        mutation = each.mutation
-        rows.append((mutation.name, mutation.world, each.rule or "SURVIVED", f"{each.histories:,}", mutation.what))
+        bug = each.bug
+        rows.append((bug.name, bug.world, each.rule or "SURVIVED", f"{each.histories:,}", bug.what))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     for row in rows:
         typer.echo("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]]))
     typer.echo(f"{len(found) - len(survivors)} of {len(found)} planted bugs caught")
     if name != "all" and found[0].failure is not None:
-        typer.echo(shrunk(found[0].failure, found[0].mutation).text)
+        typer.echo(shrunk(found[0].failure, found[0].bug).text)
     return bool(survivors)
 
 
 def _row(caught: Caught) -> dict[str, object]:
-    mutation = caught.mutation
     return {
-        "name": mutation.name,
-        "world": mutation.world,
-        "what": mutation.what,
+        "name": caught.bug.name,
+        "world": caught.bug.world,
+        "what": caught.bug.what,
         "caught_by": caught.rule,
         "histories": caught.histories,
     }

@@ -1,4 +1,4 @@
-"""Many histories, over several processes; mutations, each until it is caught; and what to show of a failure."""
+"""Many histories, over several processes; planted bugs, each until it is caught; and what to show of a failure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from lab.simulation.engine import Failure, History, Report, run_many, run_one
-from lab.simulation.mutations import Mutation, MutationError, all_mutations
+from lab.simulation.planted.every import planted_bugs
+from lab.simulation.planted.planting import PlantedBug, PlantedBugError
 from lab.simulation.shrink import shrink
 from lab.simulation.worlds import all_worlds
 
@@ -37,7 +38,7 @@ class Shrunk:
         return "\n".join([*lines, f"  ops: {self.ops}", f"  again: {again}"])
 
 
-def shrunk(failure: Failure, planted: Mutation | None = None) -> Shrunk:
+def shrunk(failure: Failure, planted: PlantedBug | None = None) -> Shrunk:
     """The failure with as few ops as can be found."""
     world = all_worlds()[failure.world]
     rule = failure.violation.rule
@@ -99,28 +100,28 @@ def _run_slice(part: tuple[str, int, int, int]) -> Report:
 
 @dataclass(frozen=True, slots=True)
 class Caught:
-    """What became of a mutation. ``rule`` "": it survived."""
+    """What became of a planted bug. ``rule`` "": it survived."""
 
-    mutation: Mutation
+    bug: PlantedBug
     rule: str
     histories: int
     seconds: float
     failure: Failure | None
 
 
-def hunt(mutation: Mutation, seed: int, histories: int) -> Caught:
-    """Runs the mutation's world with the bug in it until it is caught. Raises `MutationError`."""
-    report = run_many(all_worlds()[mutation.world], seed, range(histories), during=mutation.planted())
+def hunt(bug: PlantedBug, seed: int, histories: int) -> Caught:
+    """Runs the bug's world with the bug in it until it is caught. Raises `PlantedBugError`."""
+    report = run_many(all_worlds()[bug.world], seed, range(histories), during=bug.planted())
     failure = report.failure
     if failure is not None and failure.violation.what.startswith(BROKEN):
-        raise MutationError(f"mutation {mutation.name} is itself broken: {failure.violation.what}")
+        raise PlantedBugError(f"planted bug {bug.name} is itself broken: {failure.violation.what}")
     rule = failure.violation.rule if failure is not None else ""
-    return Caught(mutation, rule, report.histories, report.seconds, failure)
+    return Caught(bug, rule, report.histories, report.seconds, failure)
 
 
-def hunts(mutations: list[Mutation], seed: int, histories: int, jobs: int = 1) -> Iterator[Caught]:
-    """Each mutation's hunt, in order."""
-    parts = [(mutation.name, seed, histories) for mutation in mutations]
+def hunts(bugs: list[PlantedBug], seed: int, histories: int, jobs: int = 1) -> Iterator[Caught]:
+    """Each bug's hunt, in order."""
+    parts = [(bug.name, seed, histories) for bug in bugs]
     if jobs <= 1:
         yield from map(_hunt_named, parts)
         return
@@ -130,19 +131,7 @@ def hunts(mutations: list[Mutation], seed: int, histories: int, jobs: int = 1) -
 
 def _hunt_named(part: tuple[str, int, int]) -> Caught:
     name, seed, histories = part
-    return hunt(named(name)[0], seed, histories)
-
-
-def named(name: str) -> list[Mutation]:
-    """The mutation of that name, or ``all``. Raises `MutationError` ``unknown_mutation``."""
-    mutations = all_mutations()
-    found = mutations if name == "all" else [each for each in mutations if each.name == name]
-    if not found:
-        names = ", ".join(each.name for each in mutations)
-        raise MutationError(
-            f"there is no mutation {name}", hint=f"mutations are: all, {names}", code="unknown_mutation"
-        )
-    return found
+    return hunt(planted_bugs(name)[0], seed, histories)
 
 
 def as_json(report: Report) -> dict[str, Any]:

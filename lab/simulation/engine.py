@@ -196,7 +196,7 @@ def run_many(
     *,
     during: AbstractContextManager[object] | None = None,
 ) -> Report:
-    """Runs histories until one fails. ``during`` is entered around all of them (a mutation)."""
+    """Runs histories until one fails. ``during`` is entered around all of them (a planted bug)."""
     report = Report(world.name, seed)
     started = process_time()
     with during or nullcontext(), sharing_work(), _few_collections() as collect:

@@ -31,8 +31,8 @@ from stream.wire.batch import BatchLimits
 from stream.wire.codec import encode
 from stream.wire.events import OpenTransaction, ResumePoint, SourceTransaction
 from stream.wire.keys import Layout
-from tests.sources.workload.folded import Folded
-from tests.sources.workload.test_workload_fold import _agrees
+from tests.lab.workload.folded import Folded
+from tests.lab.workload.test_workload_fold import _agrees
 from tests.stream.committed import ordinals as ordinals_of
 from tests.stream.committed import records
 

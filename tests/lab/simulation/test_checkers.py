@@ -7,20 +7,21 @@ from typing import Final
 import pytest
 
 from consumers.store import store
-from lab.simulation.campaign import hunt, named
-from lab.simulation.mutations import Edit, Mutation
+from lab.simulation.campaign import hunt
+from lab.simulation.planted.every import planted_bugs
+from lab.simulation.planted.planting import Change, PlantedBug, Replace, Return
 from lab.simulation.worlds import all_worlds
 from serving.reads import rows
 from stream.wire.batch import Framer
 
 WORLDS = all_worlds()
 HISTORIES_MAX = 5_000
-SLIP = Edit(Framer.add, "= txn.gtid, end, True", "= txn.gtid, max(1, end - 1), True")
-UNSEEN = Edit(store.PartitionStore.items, "newer = self._frozen | self._active", "newer = dict(self._active)")
-CRUDE: Final = {
-    "publisher_miscounts": SLIP,
+MISCOUNTED = Replace(Framer.add, "any_txn.gtid, any_end, True", "any_txn.gtid, max(1, any_end - 1), True")
+UNSEEN = Replace(store.PartitionStore.items, "self._frozen | self._active", "dict(self._active)")
+CRUDE: Final[dict[str, Change]] = {
+    "publisher_miscounts": MISCOUNTED,
     "frozen_entries_left_out": UNSEEN,
-    "token_never_advances": Edit(rows.advanced, "if not shard or not position:", "if True:"),
+    "token_never_advances": Return(rows.advanced, "str(Vector.parse(token) if token else Vector())"),
 }
 FIRED_BY: Final = {
     "rows": {
@@ -58,5 +59,5 @@ FIRED_BY: Final = {
 def test_every_rule_of_a_world_is_told_by_its_own_checker(world: str, rule: str) -> None:
     """A checker that never fires proves nothing: for each one there is a bug that it is the first to see."""
     name = FIRED_BY[world][rule]
-    planted = Mutation(name, name, world, (CRUDE[name],)) if name in CRUDE else named(name)[0]
+    planted = PlantedBug(name, name, world, (CRUDE[name],)) if name in CRUDE else planted_bugs(name)[0]
     assert hunt(planted, 1, HISTORIES_MAX).rule == rule

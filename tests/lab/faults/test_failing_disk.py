@@ -105,7 +105,7 @@ with disk_for(Path(sys.argv[1])) as disk:
 
 def test_the_disk_goes_with_the_process_that_mounted_it_however_that_ends(tmp_path: Path) -> None:
     """SIGKILL of the run leaves no mount of ours behind."""
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(tmp_path / "disk")], stdout=subprocess.PIPE, text=True, cwd=root
     )

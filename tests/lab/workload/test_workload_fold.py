@@ -14,7 +14,7 @@ from lab.workload.judge import judge
 from lab.workload.log import WorkloadLog, event_id_of
 from lab.workload.traffic import Traffic, Worker
 from stream.sources.mariadb.connection import ConnectionSettings
-from tests.sources.workload.folded import Folded
+from tests.lab.workload.folded import Folded
 from tokens import Demand, Position, ValidWriteIdList
 
 

@@ -8,13 +8,12 @@ import pytest
 from typer.testing import CliRunner
 
 from freshet.cli import app
-from lab.simulation.campaign import hunt, named, shrunk, simulate
+from lab.simulation.campaign import hunt, shrunk, simulate
 from lab.simulation.engine import Op, World, history_of, run_many, run_one
 from lab.simulation.memo import sharing_work
-from lab.simulation.mutations import Edit, Mutation, MutationError, all_mutations
+from lab.simulation.planted.every import PLANTED_BUGS, planted_bugs
 from lab.simulation.shrink import shrink
 from lab.simulation.worlds import all_worlds
-from tokens import decision
 
 WORLDS = all_worlds()
 HISTORIES = 20_000
@@ -78,36 +77,21 @@ def test_a_history_is_shrunk_to_the_ops_that_matter() -> None:
 
 def test_a_failure_tells_its_seed_and_a_short_story() -> None:
     """Somebody who sees a violation can understand it, and run it again."""
-    [mutation] = named("fill_survives_a_change")
-    caught = hunt(mutation, 1, 2_000)
+    [bug] = planted_bugs("fill_survives_a_change")
+    caught = hunt(bug, 1, 2_000)
     assert caught.failure is not None
-    story = shrunk(caught.failure, mutation)
+    story = shrunk(caught.failure, bug)
     assert len(story.ops) <= 8
     assert "--seed 1" in story.text
     assert "comes to its owner: filled" in story.text
 
 
-def test_a_mutation_that_no_longer_fits_the_code_is_an_error() -> None:
-    """A planted bug that plants nothing must not count as caught, nor as survived."""
-    outdated = Mutation("old", "…", "rows", (Edit(decision.decide, "no such text", ""),))
-    with pytest.raises(MutationError, match="holds 0 times"), outdated.planted():
-        pass
-
-
-def test_a_mutation_leaves_no_trace() -> None:
-    """After a planted bug the code is as before."""
-    before = decision._judge_vector.__code__
-    with named("stale_is_fresh")[0].planted():
-        assert decision._judge_vector.__code__ is not before
-    assert decision._judge_vector.__code__ is before
-
-
 def test_what_the_code_did_before_a_bug_was_planted_is_not_remembered() -> None:
     """Histories that ran well just before do not hide the bug from the histories after."""
-    [mutation] = named("watermark_without_marker")
-    first = hunt(mutation, 1, 2_000)
+    [bug] = planted_bugs("watermark_without_marker")
+    first = hunt(bug, 1, 2_000)
     assert run_many(WORLDS["rows"], 1, range(first.histories)).failure is None
-    again = hunt(mutation, 1, 2_000)
+    again = hunt(bug, 1, 2_000)
     assert (again.rule, again.histories) == (first.rule, first.histories)
 
 
@@ -136,6 +120,5 @@ def test_several_processes_find_what_one_finds() -> None:
 
 def test_there_are_planted_bugs_enough() -> None:
     """Each has a name of its own and a world that must catch it."""
-    mutations = all_mutations()
-    assert len({mutation.name for mutation in mutations}) == len(mutations) >= 25
-    assert {mutation.world for mutation in mutations} <= set(WORLDS)
+    assert len({bug.name for bug in PLANTED_BUGS}) == len(PLANTED_BUGS) == 152
+    assert {bug.world for bug in PLANTED_BUGS} <= set(WORLDS)

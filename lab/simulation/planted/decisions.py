@@ -1,0 +1,146 @@
+"""Planted bugs in `tokens`: what is compared with what, and what follows from it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lab.simulation.planted.planting import Replace, always, catalog, never, rows
+from tokens import decision
+from tokens.mariadb import MariadbPosition
+from tokens.vector import Vector
+from tokens.writeids import ValidWriteIdList
+
+REACHED_BY_MARK: Final = "by_mark is Order.NEWER or by_mark is Order.SAME"
+REACHED_BY_VALUE: Final = "by_value is Order.NEWER or by_value is Order.SAME"
+OTHER_TABLE_ID: Final = "any_demand.table_id and any_demand.table_id != any_tag.table_id"
+
+DECISIONS: Final = (
+    rows(
+        "epochs_not_compared",
+        "a session's position of a lost history is compared with the new one's",
+        never(decision._judge_vector, "any_epoch < any_tag.epoch"),
+    ),
+    rows(
+        "later_epoch_ignored",
+        "a demand of a later epoch is compared with the old one's positions",
+        never(decision._judge_vector, "any_epoch > any_tag.epoch"),
+    ),
+    rows(
+        "stale_is_fresh",
+        "a position that is older than the demand is taken for fresh",
+        Replace(decision._judge_vector, REACHED_BY_MARK, "by_mark is not Order.UNKNOWN"),
+    ),
+    rows(
+        "unknown_is_fresh",
+        "positions that cannot be compared are taken for fresh",
+        Replace(decision._judge_vector, REACHED_BY_VALUE, "by_value is not Order.OLDER"),
+    ),
+    rows(
+        "watermark_ignored",
+        "only the entry's own position can prove a demand",
+        never(decision._judge_vector, REACHED_BY_MARK),
+    ),
+    rows(
+        "value_at_the_demand_is_stale",
+        "a value of just the position that is demanded is not fresh",
+        Replace(decision._judge_vector, REACHED_BY_VALUE, "by_value is Order.NEWER"),
+    ),
+    rows(
+        "watermark_at_the_demand_is_stale",
+        "a watermark of just the position that is demanded is not enough",
+        Replace(decision._judge_vector, REACHED_BY_MARK, "by_mark is Order.NEWER"),
+    ),
+    rows(
+        "fresh_without_demand",
+        "an answer to a request without a token is called fresh",
+        Replace(decision.decide, "Freshness.EVENTUAL", "Freshness.FRESH"),
+    ),
+    catalog(
+        "compare_instead_of_covers",
+        "a list is fresh if Hive's compare calls it newer: only the smallest id that differs counts",
+        Replace(
+            decision._judge_list,
+            "any_tag.missing(any_list)",
+            'None if __import__("tokens").hive_compare(any_tag, any_list) >= 0 else any_tag.missing(any_list)',
+        ),
+    ),
+    catalog(
+        "hwm_is_enough",
+        "a list is covered if its high-water mark is reached",
+        Replace(
+            decision._judge_list,
+            "any_tagged.missing(any_wanted)",
+            "None if any_tagged.hwm >= any_wanted.hwm else any_tagged.missing(any_wanted)",
+        ),
+    ),
+    catalog(
+        "table_id_not_compared",
+        "a table is answered for the id of another one",
+        never(decision.decide, OTHER_TABLE_ID),
+    ),
+)
+POSITIONS: Final = (
+    rows(
+        "position_by_one_domain",
+        "positions of several domains are compared by the first domain that differs",
+        never(MariadbPosition.order, "any_ahead and any_behind"),
+    ),
+    rows(
+        "order_by_common_domains",
+        "positions are compared by the domains that both have",
+        never(MariadbPosition.order, "any_common < len(any_theirs)"),
+    ),
+    rows(
+        "join_takes_the_smaller",
+        "positions are joined by the smaller sequence",
+        Replace(MariadbPosition.join, "any_mine[1] < any_theirs[1]", "any_mine[1] > any_theirs[1]"),
+    ),
+    rows(
+        "join_forgets_domains",
+        "a domain that only the second position has is forgotten",
+        Replace(MariadbPosition.join, "any_mine is None or any_rest", "any_mine is not None and any_rest"),
+        Replace(
+            MariadbPosition.join,
+            "any_mine[1] == any_theirs[1] and any_rest",
+            "any_mine is not None and any_mine[1] == any_theirs[1] and any_rest",
+        ),
+    ),
+    rows(
+        "session_token_is_scalar",
+        "the session's token names one shard: the last one read",
+        Replace(Vector.merge, "dict(self._components)", "{}"),
+    ),
+    rows(
+        "merge_replaces",
+        "of two positions of a shard a session keeps the last, not both",
+        Replace(Vector.merge, "any_mine.position.join(any_theirs.position)", "any_theirs.position"),
+    ),
+    rows(
+        "merge_keeps_the_older_epoch",
+        "of two epochs of a shard a session keeps the older one",
+        Replace(Vector.merge, "any_theirs.epoch > any_mine.epoch", "any_theirs.epoch < any_mine.epoch"),
+    ),
+)
+LISTS: Final = (
+    catalog(
+        "forgotten_aborted_id_is_missing",
+        "an id that the tag knows aborted, and the cleaner has forgotten, counts as a write that is missing",
+        always(ValidWriteIdList.missing, "any_id not in any_aborted"),
+    ),
+    catalog(
+        "ids_beyond_the_tag_ignored",
+        "ids above the tag's high-water mark are not missing",
+        never(ValidWriteIdList.missing, "any_low <= any_other.hwm"),
+    ),
+    catalog(
+        "first_id_beyond_the_tag_ignored",
+        "the first id above the tag's high-water mark is not missing",
+        Replace(ValidWriteIdList.missing, "max(1, self.hwm + 1)", "max(1, self.hwm + 2)"),
+    ),
+    catalog(
+        "open_ids_of_the_tag_ignored",
+        "ids that are open in the tag are not missing",
+        never(ValidWriteIdList.missing, "any_previous < any_id <= self.hwm"),
+    ),
+)
+BUGS: Final = (*DECISIONS, *POSITIONS, *LISTS)

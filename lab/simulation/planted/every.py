@@ -1,0 +1,41 @@
+"""Every planted bug there is."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lab.simulation.planted import (
+    decisions,
+    fold_catalog,
+    fold_rows,
+    fronts,
+    owner_rows,
+    owner_tables,
+    publishing,
+    sources,
+    stores,
+)
+from lab.simulation.planted.planting import PlantedBug, PlantedBugError
+
+PLANTED_BUGS: Final = (
+    *decisions.BUGS,
+    *sources.BUGS,
+    *publishing.BUGS,
+    *fold_rows.BUGS,
+    *fold_catalog.BUGS,
+    *stores.BUGS,
+    *owner_rows.BUGS,
+    *owner_tables.BUGS,
+    *fronts.BUGS,
+)
+
+
+def planted_bugs(name: str) -> list[PlantedBug]:
+    """The planted bug of that name, or ``all``. Raises `PlantedBugError` ``unknown_mutation``."""
+    found = [bug for bug in PLANTED_BUGS if name in ("all", bug.name)]
+    if not found:
+        names = ", ".join(bug.name for bug in PLANTED_BUGS)
+        raise PlantedBugError(
+            f"there is no planted bug {name}", hint=f"planted bugs are: all, {names}", code="unknown_mutation"
+        )
+    return found

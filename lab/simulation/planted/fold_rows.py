@@ -1,0 +1,190 @@
+"""Planted bugs in `consumers.fold`, what rows, markers and voids go through."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from consumers.fold import messages, state
+from consumers.fold import rows as row_fold
+from lab.simulation.planted.planting import Replace, Return, always, leave_out, never, processes, rows
+
+LATER: Final = "(any_new.epoch, any_new.ordinal) > (any_old.epoch, any_old.ordinal)"
+
+EVENTS: Final = (
+    rows(
+        "watermark_without_marker",
+        "rows move the watermark",
+        Replace(
+            row_fold.fold_rows,
+            "any_lineage._replace(ordinal=any_last)",
+            "any_lineage._replace(ordinal=any_last, watermark=positions[-1])",
+        ),
+        Replace(
+            row_fold.fold_singles,
+            "any_lineage._replace(ordinal=any_last)",
+            "any_lineage._replace(ordinal=any_last, watermark=gtid.decode())",
+        ),
+    ),
+    rows(
+        "timestamps_order",
+        "two events of one key are ordered by their timestamps",
+        Replace(row_fold._settle, LATER, "(any_new.epoch, any_new.timestamp) > (any_old.epoch, any_old.timestamp)"),
+    ),
+    rows(
+        "gtids_order",
+        "two events of one shard are ordered by their GTIDs as sets",
+        Replace(
+            row_fold._settle,
+            "any_old.shard == any_new.shard",
+            "any_old.shard == any_new.shard and"
+            " Position.parse(any_new.position).order(Position.parse(any_old.position)) is not Order.UNKNOWN",
+        ),
+        Replace(row_fold.fold_rows, "_row_tags(any_frame, any_positions)", '_row_tags(any_frame, any_frame["gtids"])'),
+    ),
+    rows(
+        "duplicates_win",
+        "an event that was folded before is folded once more",
+        always(row_fold._settle, LATER),
+    ),
+    rows(
+        "tombstone_forgotten",
+        "a deleted row leaves no tombstone",
+        Replace(
+            row_fold._checked_entries,
+            "any_entries[any_key] = any_entry",
+            "if operation == VALUE:\n    any_entries[any_key] = any_entry",
+        ),
+    ),
+    rows(
+        "other_shards_entry_replaced",
+        "an event whose order to another shard's entry is unknown replaces it",
+        Replace(row_fold._settle, "any_tag = encode_transaction_tag(...)", "return value"),
+    ),
+    rows(
+        "bad_row_voids_nothing",
+        "a row whose operation cannot be read is skipped",
+        Replace(row_fold._settle_by_key, "any_operation = VOID", "continue"),
+    ),
+    rows(
+        "bad_key_voids_nothing",
+        "a row whose key cannot be read is a dead letter and nothing else",
+        leave_out(row_fold._settle_by_key, "any_voids[EVERY_TABLE, any_shard] = ..."),
+    ),
+    rows(
+        "bad_key_voids_what_was_before_its_frame",
+        "a row whose key cannot be read does not void the rows before it in its frame",
+        Replace(row_fold._settle_by_key, "max(any_lineage.ordinal, any_ordinal)", "any_lineage.ordinal"),
+    ),
+    rows(
+        "event_sets_ordinal_back",
+        "an event that comes once more sets back which ordinal was folded last, and with it what a void covers",
+        Replace(messages._fold_one, "max(any_lineage.ordinal, any_ordinal)", "any_ordinal"),
+    ),
+    processes(
+        "runs_fold_otherwise",
+        "frames of one row that are taken together get the first one's time",
+        Replace(
+            row_fold.fold_singles,
+            "stamp, seconds = timestamp, any_read",
+            "stamp, seconds = timestamp, seconds or any_read",
+        ),
+    ),
+    processes(
+        "run_ends_too_early",
+        "after frames of one row that were taken together one message is passed over",
+        Replace(
+            messages.fold_messages,
+            "any_changes, any_at = run",
+            "any_changes, any_at = run[0], min(run[1] + (run[1] - any_at > 2), end)",
+        ),
+    ),
+)
+MARKERS: Final = (
+    rows(
+        "older_marker_taken",
+        "a marker that comes once more sets the watermark back, and ends the wait of a later void",
+        never(messages._fold_marker, "any_ordinal < any_lineage.watermark_ordinal"),
+    ),
+    rows(
+        "equal_marker_ignored",
+        "a marker after transactions without events does not move the watermark",
+        Replace(
+            messages._fold_marker,
+            "any_ordinal < any_lineage.watermark_ordinal",
+            "any_ordinal <= any_lineage.watermark_ordinal and any_lineage.watermark",
+        ),
+    ),
+    rows(
+        "part_ends_voids",
+        "the marker of a batch that ends inside a transaction ends the wait of a void",
+        always(messages._fold_marker, 'any_marker["whole"]'),
+    ),
+    rows(
+        "other_shards_marker_ends_voids",
+        "another shard's marker ends the wait of a void",
+        always(messages._fold_marker, "any_scope[1] == any_shard"),
+        always(messages._fold_marker, "any_void.epoch == any_epoch"),
+    ),
+)
+VOIDS: Final = (
+    rows(
+        "poison_voids_nothing",
+        "a message that cannot be read is a dead letter and nothing else",
+        Replace(
+            messages._poison,
+            "Changes(any_after, any_entries, any_moved, any_voids, dead=any_dead)",
+            "Changes(any_after, any_entries, any_moved, {}, dead=any_dead)",
+        ),
+    ),
+    rows(
+        "poison_void_off_by_one",
+        "what a message that cannot be read voids ends one event too early",
+        Replace(messages._poison, "any_lineage.ordinal", "any_lineage.ordinal - 1"),
+    ),
+    rows(
+        "older_void_replaces",
+        "a void that comes once more takes the place of a newer one",
+        always(messages._fold_table_void, "any_before is None or ..."),
+    ),
+)
+EPOCHS: Final = (
+    rows(
+        "epoch_voids_nothing",
+        "a new epoch leaves the entries of the one before",
+        never(messages._fold_epoch_start, "any_shard in any_head.lineages"),
+        Return(row_fold.epoch_voids, "{}"),
+    ),
+    rows(
+        "older_epoch_folded",
+        "an event of an epoch that is over is folded",
+        Replace(row_fold.lineage_for, "any_lineage if any_epoch == any_lineage.epoch else None", "any_lineage"),
+    ),
+    rows(
+        "epoch_start_counts_twice",
+        "the start of an epoch that comes once more voids anew, with less",
+        never(messages._fold_epoch_start, "any_head.lineages.get(any_shard) is not None and ..."),
+    ),
+)
+HEADS: Final = (
+    processes(
+        "offset_one_too_far",
+        "the durable offset passes over a message",
+        Replace(state.head_entries, "any_head.offset", "any_head.offset + (1 if any_head.offset else 0)"),
+    ),
+    processes(
+        "watermarks_not_durable",
+        "how far each shard is folded is lost in a crash",
+        leave_out(state.read_head, "any_head.lineages[...] = ..."),
+    ),
+    processes(
+        "layout_not_durable",
+        "the layout is lost in a crash",
+        leave_out(state.read_head, "any_head.layout = ..."),
+    ),
+    processes(
+        "voids_not_durable",
+        "the voids are lost in a crash",
+        leave_out(state.read_head, "any_head.voids[...] = ..."),
+    ),
+)
+BUGS: Final = (*EVENTS, *MARKERS, *VOIDS, *EPOCHS, *HEADS)

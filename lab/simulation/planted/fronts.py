@@ -1,0 +1,116 @@
+"""Planted bugs in `serving`: what a front gives, offers and proves, and what a session takes away."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from consumers.owner import answering
+from lab.simulation.planted.planting import Replace, Return, always, leave_out, never, rows
+from serving.client.session import SessionState
+from serving.reads import proof, spaces
+from serving.reads import rows as row_reads
+
+NO_OWN_KEY: Final = Replace(
+    row_reads.may_offer,
+    "any_own and any_row.shard == any_shard and any_rest",
+    "any_row.shard == any_shard and any_rest",
+)
+ABSENCE_REFUSED: Final = "any_request.image is None"
+NEW_TOKEN: Final = "any_vector.with_component(...) if any_position else any_vector.without(any_shard)"
+
+OFFERS: Final = (
+    rows(
+        "fill_of_another_shard",
+        "the front offers a fill where the owner takes the key for another shard's",
+        always(row_reads.may_offer, "any_row.shard == any_shard"),
+    ),
+    rows(
+        "fill_of_another_spelling",
+        "a row found by a collation is kept under the key that was asked for",
+        NO_OWN_KEY,
+        never(answering._refuse_by_schema, ABSENCE_REFUSED),
+    ),
+    rows(
+        "absence_of_another_spelling",
+        "no row under this spelling is kept, and told, as no row at all",
+        always(row_reads.may_answer, "any_row.image is not None or any_key.exact"),
+        never(answering._refuse_by_schema, ABSENCE_REFUSED),
+        NO_OWN_KEY,
+    ),
+    rows(
+        "absence_of_a_text_key",
+        "that there is no row is kept for a key that a collation compares",
+        never(answering._refuse_by_schema, ABSENCE_REFUSED),
+        Replace(row_reads.may_offer, "any_same if any_found else any_key.exact", "any_same if any_found else True"),
+    ),
+)
+SESSIONS: Final = (
+    rows(
+        "session_goes_back",
+        "a session adopts the last answer's token instead of merging it",
+        Replace(SessionState.adopt, "self._vector.merge(any_token)", "any_token"),
+        Replace(row_reads.advanced, "any_vector.merge(any_seen)", "any_seen"),
+    ),
+    rows(
+        "own_write_not_observed",
+        "a session's own commit does not enter its vector",
+        leave_out(SessionState.observe, "self._vector = ..."),
+    ),
+    rows(
+        "first_write_in_the_fronts_epoch",
+        "a session's first write is placed in an epoch that the session knows is over",
+        Replace(SessionState._place, "max(any_known.epoch, any_seen.epoch)", "any_known.epoch"),
+    ),
+    rows(
+        "unplaced_write_forgotten",
+        "a session's first write is forgotten when its shard's epoch is learnt",
+        leave_out(SessionState._place, "self._vector = ..."),
+    ),
+    rows(
+        "lost_token_not_adopted",
+        "a session goes on with the token that was refused",
+        Return(SessionState._adopt_lost, "None"),
+    ),
+)
+PROOFS: Final = (
+    rows(
+        "source_needs_no_proof",
+        "whatever the source says is given, however far it lags",
+        always(proof.judge, "any_freshness in _PROVED"),
+    ),
+    rows(
+        "source_is_where_it_is_wanted",
+        "the source is taken to have reached whatever is demanded",
+        Replace(
+            proof.judge,
+            "Tag(shard=any_shard, epoch=any_epoch, lo=any_lo, hi=any_hi, watermark=None)",
+            "Tag(shard=any_shard, epoch=any_epoch, lo=any_lo, hi=any_hi, watermark=proof.wanted)",
+        ),
+    ),
+    rows(
+        "proof_takes_the_older_epoch",
+        "the source's answer is taken to be of the older of the epochs that are known",
+        Replace(proof.Proof.__init__, "max(any_epochs)", "min(any_epochs)"),
+    ),
+    rows(
+        "proof_ignores_the_sessions_epoch",
+        "the source's answer is of the epoch that the front knows, though the session knows a later one",
+        Replace(proof.Proof.__init__, "any_component.epoch if any_component else None", "None"),
+    ),
+    rows(
+        "front_goes_back_an_epoch",
+        "a front believes an owner that is behind",
+        always(spaces.Epochs.learn, "any_epoch > self.known.get(...)"),
+    ),
+    rows(
+        "lost_token_is_the_old_one",
+        "409 history_lost comes with the token that was refused",
+        Replace(proof.history_lost, NEW_TOKEN, "any_vector"),
+    ),
+    rows(
+        "lost_token_forgets_other_shards",
+        "409 history_lost of one shard forgets what was seen of the others",
+        Replace(proof.history_lost, NEW_TOKEN, "type(any_vector)()"),
+    ),
+)
+BUGS: Final = (*OFFERS, *SESSIONS, *PROOFS)

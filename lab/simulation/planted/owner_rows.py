@@ -1,0 +1,194 @@
+"""Planted bugs in `consumers.owner`, what reads and fills of rows go through."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from consumers.owner import answering
+from consumers.owner import rows as reading
+from consumers.owner.overlay import Overlay
+from lab.simulation.planted.planting import Replace, Return, never, rows
+
+VOIDED: Final = "(any_entry.epoch, any_entry.ordinal) <= (any_void.epoch, any_void.ordinal)"
+BELOW_LOW_WATER: Final = "not any_lo.at_or_past(Position.parse(any_lineage.low_water))"
+BELOW_TOMBSTONE: Final = "any_known and not any_lo.at_or_past(Position.parse(any_view.lo))"
+BELOW_FLOOR: Final = "any_void.epoch == any_epoch and not any_lo.at_or_past(Position.parse(any_void.floor))"
+BEHIND_WATERMARK: Final = "any_lineage.watermark and not any_lo.at_or_past(Position.parse(any_lineage.watermark))"
+
+VIEWS: Final = (
+    rows(
+        "void_not_met",
+        "a table's void is not looked at when reading",
+        never(reading.view_row, VOIDED),
+    ),
+    rows(
+        "void_off_by_one",
+        "a void covers only what is older than the event before it",
+        Replace(
+            reading.view_row,
+            VOIDED,
+            "(any_entry.epoch, any_entry.ordinal + 2) <= (any_void.epoch, any_void.ordinal)",
+        ),
+    ),
+    rows(
+        "epoch_of_the_head",
+        "an entry of a new epoch is called of the old one while its head is not visible",
+        Replace(reading.view_row, "max(any_found.epoch, any_entry.epoch)", "any_found.epoch"),
+    ),
+    rows(
+        "watermark_before_value",
+        "an owner takes the watermark after the entry",
+        Replace(
+            answering.answer_row,
+            "any_head = any_store.visible\nany_view = view_row(any_head, any_key, any_store.get(any_key))",
+            "value = any_store.get(any_key)\nany_head = any_store.visible\n"
+            "any_view = view_row(any_head, any_key, value)",
+        ),
+    ),
+    rows(
+        "watermark_of_another_partition",
+        "a watermark counts for every partition of its topic",
+        Replace(
+            answering.answer_row,
+            "any_view = view_row(any_head, any_key, any_value)",
+            'marks = getattr(partition, "topic", partition).__dict__.setdefault("marks", {})\n'
+            "for name, each in any_head.lineages.items():\n"
+            "    if name not in marks or (each.epoch, each.watermark_ordinal) > marks[name][:2]:\n"
+            "        marks[name] = each.epoch, each.watermark_ordinal, each.watermark\n"
+            "any_view = view_row(any_head, any_key, any_value)\n"
+            "if any_view.shard in marks and marks[any_view.shard][0] == any_view.epoch:\n"
+            "    any_view = any_view._replace(watermark=marks[any_view.shard][2])",
+        ),
+    ),
+    rows(
+        "unknown_is_servable",
+        "what is not known to be stale is served",
+        Return(reading.is_servable, "freshness is not Freshness.STALE"),
+    ),
+    rows(
+        "wait_ends_at_any_watermark",
+        "a wait is over as soon as there is a watermark that can be compared",
+        Replace(answering.reached, "any_order not in (Order.NEWER, Order.SAME)", "any_order is Order.UNKNOWN"),
+    ),
+    rows(
+        "wait_ignores_the_epoch",
+        "a wait is over when the position is reached in another history",
+        never(answering.reached, "any_lineage.epoch != any_epoch"),
+    ),
+)
+FILLS: Final = (
+    rows(
+        "fill_survives_a_change",
+        "a fill answers on although its key was changed",
+        never(Overlay.get, "any_fill.stamp != any_stamp"),
+    ),
+    rows(
+        "fill_survives_a_void",
+        "a fill answers on although its table was voided",
+        Return(reading._all_voids, "()"),
+    ),
+    rows(
+        "stamp_without_ordinal",
+        "a fill does not remember which event of its key it was made over",
+        Replace(
+            reading.view_row,
+            "Stamp(any_shard, any_epoch, any_entry.ordinal, any_voids)",
+            "Stamp(any_shard, any_epoch, 0, any_voids)",
+        ),
+    ),
+    rows(
+        "fill_without_cas",
+        "a fill is kept although its key changed since the look-up",
+        never(answering.fill_row, "any_view.stamp != any_request.stamp"),
+        never(reading.may_fill, BELOW_TOMBSTONE),
+    ),
+    rows(
+        "fill_older_than_the_tombstone",
+        "a lagging replica's answer stands over a tombstone that is newer",
+        never(reading.may_fill, BELOW_TOMBSTONE),
+        never(reading.may_fill, BELOW_FLOOR),
+        never(reading.may_fill, BEHIND_WATERMARK),
+    ),
+    rows(
+        "fill_older_than_an_unread_row",
+        "a fill may be older than a row that could not be read",
+        never(reading.may_fill, BELOW_TOMBSTONE),
+    ),
+    rows(
+        "fill_below_the_floor",
+        "a fill may be older than the void of its table",
+        never(reading.may_fill, BELOW_FLOOR),
+        never(reading.may_fill, BEHIND_WATERMARK),
+    ),
+    rows(
+        "fill_older_than_a_void",
+        "a fill may be older than the void of its table, while the marker is awaited",
+        never(reading.may_fill, BELOW_FLOOR),
+    ),
+    rows(
+        "fill_before_the_marker",
+        "a fill does not wait for the marker that follows a void",
+        never(reading.may_fill, "not any_void.floor"),
+        Replace(reading.may_fill, BELOW_FLOOR, f"any_void.floor and {BELOW_FLOOR}"),
+        Replace(
+            reading._all_voids,
+            "tuple(any_void for any_pair in any_voids if any_test)",
+            'tuple(any_void._replace(floor="") for any_pair in any_voids if any_test)',
+        ),
+    ),
+    rows(
+        "low_water_exclusive",
+        "a fill at the low-water is refused",
+        Replace(
+            reading.may_fill,
+            BELOW_LOW_WATER,
+            'any_lo.order(Position.parse(any_lineage.low_water)).name != "NEWER"',
+        ),
+    ),
+    rows(
+        "floor_exclusive",
+        "a fill at the floor of a void is refused",
+        Replace(
+            reading.may_fill,
+            BELOW_FLOOR,
+            'any_void.epoch == any_epoch and any_lo.order(Position.parse(any_void.floor)).name != "NEWER"',
+        ),
+    ),
+    rows(
+        "fill_at_the_watermark_refused",
+        "a fill at the watermark is refused",
+        Replace(
+            reading.may_fill,
+            BEHIND_WATERMARK,
+            'any_lineage.watermark and any_lo.order(Position.parse(any_lineage.watermark)).name != "NEWER"',
+        ),
+    ),
+    rows(
+        "newer_fill_replaced_by_older",
+        "a late fill takes the place of a newer one, and says more than it knows",
+        Replace(
+            answering.fill_row,
+            "if any_before is not None and any_newer:\n    ...",
+            "if any_before is not None and any_newer:\n    request.lo = any_before.lo",
+        ),
+    ),
+    rows(
+        "lo_and_hi_swapped",
+        "a fill is judged by what it holds at most, not by what it holds at least",
+        Replace(
+            answering.answer_row,
+            "Tag(any_shard, any_epoch, Position.parse(any_fill.lo), Position.parse(any_fill.hi), any_mark)",
+            "Tag(any_shard, any_epoch, Position.parse(any_fill.hi), Position.parse(any_fill.lo), any_mark)",
+        ),
+    ),
+    rows(
+        "session_takes_lo",
+        "a session takes away what a fill holds at least, not what it may hold",
+        Replace(
+            answering.answer_row,
+            "any_view._replace(lo=any_fill.lo, hi=any_fill.hi, timestamp=any_time)",
+            "any_view._replace(lo=any_fill.hi, hi=any_fill.lo, timestamp=any_time)",
+        ),
+    ),
+)
+BUGS: Final = (*VIEWS, *FILLS)

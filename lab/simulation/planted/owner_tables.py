@@ -1,0 +1,98 @@
+"""Planted bugs in `consumers.owner`, what reads and fills of catalog tables go through, and in the world's reader."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from consumers.owner import answering, tables
+from lab.simulation.catalog.reading import ReadingOps
+from lab.simulation.planted.decisions import OTHER_TABLE_ID, REACHED_BY_MARK
+from lab.simulation.planted.planting import Replace, Return, Swap, always, catalog, never
+from tokens import decision
+
+VOIDED: Final = "(any_state.epoch, any_state.image_ordinal) <= (any_void.epoch, any_void.ordinal)"
+
+DEMANDS: Final = (
+    catalog(
+        "recreated_table_by_name",
+        "a table is found by its name, whatever id was asked for",
+        Replace(
+            answering.answer_table,
+            "any_state = any_store.get(table_key(table_id))",
+            "table_id = bound or table_id\nany_state = any_store.get(table_key(table_id))",
+        ),
+        never(decision.decide, OTHER_TABLE_ID),
+    ),
+    catalog(
+        "list_and_id_not_required",
+        "a transactional table is answered to a demand without its id",
+        Return(tables.require_write_ids, "None"),
+        never(decision.decide, OTHER_TABLE_ID),
+    ),
+    catalog(
+        "external_table_needs_no_position",
+        "an external table is fresh for whoever asks",
+        Replace(tables._bearing, "any_demand.vector", "type(any_demand.vector)()"),
+        Replace(decision._judge_vector, REACHED_BY_MARK, "by_mark is not None"),
+    ),
+    catalog(
+        "session_not_asked_of_a_table",
+        "a folded table is fresh for whoever has its list, whatever the session has seen",
+        Replace(
+            tables.read_table,
+            "_bearing(any_kind, any_demand)",
+            "Demand(write_ids=any_demand.write_ids, table_id=any_demand.table_id, given=True)",
+        ),
+    ),
+)
+STATES: Final = (
+    catalog(
+        "table_void_not_met",
+        "a void is not looked at when a table is read",
+        never(tables.why_unservable, VOIDED),
+    ),
+    catalog(
+        "table_void_off_by_one",
+        "a void does not cover the event right before it",
+        Replace(
+            tables.why_unservable,
+            VOIDED,
+            "(any_state.epoch, any_state.image_ordinal) < (any_void.epoch, any_void.ordinal)",
+        ),
+    ),
+    catalog(
+        "table_watermark_after_its_state",
+        "an owner takes the watermark after the table's state",
+        Swap(answering.answer_table, "any_head = any_store.visible", "any_state = any_store.get(table_key(...))"),
+    ),
+)
+FILLS: Final = (
+    catalog(
+        "demand_stored_as_tag",
+        "a fill is stamped with the list of the reader who asked",
+        Replace(
+            tables.read_fill,
+            "ValidWriteIdList.parse(any_fill.write_ids)",
+            "demand.write_ids",
+        ),
+        Replace(tables._list_of, "any_state.kind != TRANSACTIONAL or ...", "any_state.kind != TRANSACTIONAL"),
+    ),
+    catalog(
+        "tag_after_fetch",
+        "a fill is stamped with list and position as of when it is offered",
+        Replace(
+            ReadingOps._deliver,
+            "any_accepted, any_why = answering.fill_table(...)",
+            "table = self.store.by_id[fill.table_id]\n"
+            'fill.write_ids = self.store.list_of(table) if fill.write_ids else ""\n'
+            "fill.lo = fill.hi = position_of(self.store.end)\n"
+            "any_accepted, any_why = answering.fill_table(owned.partition, fill)",
+        ),
+    ),
+    catalog(
+        "own_write_for_everybody",
+        "a reader gets what another open transaction has staged",
+        always(ReadingOps._landed, "any_table.staged is not None and any_table.staged[0] == any_own"),
+    ),
+)
+BUGS: Final = (*DEMANDS, *STATES, *FILLS)

@@ -1,0 +1,197 @@
+"""What a planted bug is, and how it gets into the running code.
+
+A bug is a change that somebody could have made: in a function of ours, this Python becomes that. It is matched by
+structure (`snippets`), so a new layout of the code does not break it. A bug that does not apply any more because the
+code moved on is an error, not a pass.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import CodeType, FunctionType
+from typing import Any, Final, Protocol
+
+from lab.simulation.memo import forget
+from lab.simulation.planted.snippets import Place, parsed, places, statements
+from tokens.errors import FreshetError
+
+_FUTURE: Final = "from __future__ import annotations\n"
+
+
+class PlantedBugError(FreshetError):
+    """A planted bug that does not fit the code; code ``mutation_outdated``."""
+
+    code = "mutation_outdated"
+
+
+class Change(Protocol):
+    """A change of one function."""
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """The function that is changed."""
+
+    def apply(self, tree: ast.FunctionDef) -> None:
+        """Changes the function's syntax tree. Raises `PlantedBugError`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """In ``function`` the snippet ``old`` becomes ``new``."""
+
+    function: Callable[..., Any]
+    old: str
+    new: str
+
+    def apply(self, tree: ast.FunctionDef) -> None:
+        """Raises `PlantedBugError`."""
+        old, new = parsed(self.old), parsed(self.new)
+        if isinstance(old, ast.expr) and isinstance(new, ast.expr):
+            _only_place(tree, old, self.old).put([new])
+        else:
+            _only_place(tree, statements(self.old), self.old).put(statements(self.new))
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """In ``function`` two statements change places."""
+
+    function: Callable[..., Any]
+    first: str
+    second: str
+
+    def apply(self, tree: ast.FunctionDef) -> None:
+        """Raises `PlantedBugError`."""
+        one, other = (_only_place(tree, statements(text), text) for text in (self.first, self.second))
+        [earlier], [later] = (getattr(at.parent, at.field)[at.at : (at.at or 0) + at.size] for at in (one, other))
+        one.put([later])
+        other.put([earlier])
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """``function`` does nothing but return ``value``."""
+
+    function: Callable[..., Any]
+    value: str
+
+    def apply(self, tree: ast.FunctionDef) -> None:
+        """Never raises."""
+        tree.body = statements(f"return {self.value}")
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """``function`` begins with these statements."""
+
+    function: Callable[..., Any]
+    new: str
+
+    def apply(self, tree: ast.FunctionDef) -> None:
+        """Never raises."""
+        tree.body[:0] = statements(self.new)
+
+
+def always(function: Callable[..., Any], condition: str) -> Replace:
+    """A condition that counts as true."""
+    return Replace(function, condition, "True")
+
+
+def never(function: Callable[..., Any], condition: str) -> Replace:
+    """A condition that counts as false."""
+    return Replace(function, condition, "False")
+
+
+def leave_out(function: Callable[..., Any], statement: str) -> Replace:
+    """A statement that is not executed."""
+    return Replace(function, statement, "pass")
+
+
+def _only_place(tree: ast.AST, snippet: ast.expr | list[ast.stmt], text: str) -> Place:
+    found = list(places(tree, snippet))
+    if len(found) != 1:
+        raise PlantedBugError(
+            f"it holds {len(found)} times {text!r}", hint="the code has changed: write the planted bug anew"
+        )
+    return found[0]
+
+
+@dataclass(frozen=True, slots=True)
+class PlantedBug:
+    """``what`` is wrong, in words; ``world``: the world that must catch it."""
+
+    name: str
+    what: str
+    world: str
+    changes: tuple[Change, ...]
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        """The bug is in the code meanwhile. Raises `PlantedBugError`."""
+        grouped: dict[FunctionType, list[Change]] = {}
+        for change in self.changes:
+            grouped.setdefault(_plain(change.function), []).append(change)
+        before = {function: function.__code__ for function in grouped}
+        made = {function: self._changed(function, changes) for function, changes in grouped.items()}
+        try:
+            for function, code in made.items():
+                function.__code__ = code
+            self._forget()
+            yield
+        finally:
+            for function, code in before.items():
+                function.__code__ = code
+            self._forget()
+
+    def _forget(self) -> None:
+        """What was computed with the other code: in the simulator, and in caches of the functions themselves."""
+        forget()
+        for change in self.changes:
+            clear = getattr(change.function, "cache_clear", None)
+            if clear is not None:
+                clear()
+
+    def _changed(self, function: FunctionType, changes: list[Change]) -> CodeType:
+        module = ast.parse(_FUTURE + textwrap.dedent(inspect.getsource(function)))
+        tree = module.body[1]
+        assert isinstance(tree, ast.FunctionDef)
+        tree.decorator_list = []
+        for change in changes:
+            try:
+                change.apply(tree)
+            except PlantedBugError as error:
+                where = f"planted bug {self.name}: {function.__module__}.{function.__qualname__}"
+                raise PlantedBugError(f"{where}: {error}", hint=error.hint) from None
+        code = compile(ast.fix_missing_locations(module), f"<planted bug {self.name}>", "exec")
+        scope: dict[str, Any] = {}
+        exec(code, function.__globals__, scope)
+        made: FunctionType = scope[function.__name__]
+        return made.__code__
+
+
+def _plain(function: Callable[..., Any]) -> FunctionType:
+    """The function itself, below a cache or a property."""
+    found: Any = function.fget if isinstance(function, property) else inspect.unwrap(function)
+    if not isinstance(found, FunctionType):
+        raise PlantedBugError(f"{function!r} is no function of Python")
+    return found
+
+
+def rows(name: str, what: str, *changes: Change) -> PlantedBug:
+    """A bug that the world of rows must catch."""
+    return PlantedBug(name, what, "rows", changes)
+
+
+def catalog(name: str, what: str, *changes: Change) -> PlantedBug:
+    """A bug that the world of catalog tables must catch."""
+    return PlantedBug(name, what, "catalog", changes)
+
+
+def processes(name: str, what: str, *changes: Change) -> PlantedBug:
+    """A bug that the world of processes must catch."""
+    return PlantedBug(name, what, "processes", changes)

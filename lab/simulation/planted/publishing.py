@@ -1,0 +1,78 @@
+"""Planted bugs in `stream.wire` and `stream.publish`: batches, markers, and how a publisher goes on."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lab.simulation.planted.planting import Begin, Replace, Return, always, catalog, rows
+from stream.publish import resume
+from stream.publish.publisher import Publisher
+from stream.wire.batch import Framer
+
+MARKERS: Final = (
+    rows(
+        "marker_inside_a_transaction",
+        "a marker names the position of a transaction that is partly out",
+        Replace(Framer._marker, "any_at.position", "any_at.partial_gtid or any_at.position"),
+    ),
+    rows(
+        "marker_always_whole",
+        "the marker of a batch that ends inside a transaction says that it does not",
+        always(Framer._marker, "not any_at.partial_gtid"),
+    ),
+    rows(
+        "marker_where_something_changed",
+        "a partition in which nothing changed gets no marker",
+        Replace(Framer.take, "(*any_values, any_marker)", "(*any_values, any_marker) if any_values else ()"),
+    ),
+)
+ROUTES: Final = (
+    rows(
+        "void_in_one_partition",
+        "a table's void goes to the shard's home partition only",
+        Begin(Framer._route, "if isinstance(change, VoidTable):\n    return (self._home,)"),
+    ),
+    catalog(
+        "binding_to_one_partition",
+        "a name is bound in one partition only",
+        Begin(Framer._route, "if isinstance(change, BindName):\n    return (self._home,)"),
+    ),
+    catalog(
+        "commit_to_one_partition",
+        "a COMMIT goes to the shard's home partition only",
+        Return(Framer._touched, "[self._home]"),
+    ),
+)
+RESUMING: Final = (
+    rows(
+        "resume_forgets_the_part",
+        "a restarted publisher publishes the whole of a transaction that was partly out",
+        Replace(resume.resume_point, 'any_state["partial_gtid"]', '""'),
+        Replace(resume.resume_point, 'any_state["partial_events"]', "0"),
+    ),
+    rows(
+        "resume_skips_too_much",
+        "a restarted publisher takes the transaction that was partly out for published",
+        Replace(Publisher._already_out, "min(any_out, len(any_changes))", "len(any_changes) if any_out else 0"),
+    ),
+    rows(
+        "resume_counts_anew",
+        "a restarted publisher numbers its events from where the batch before ended",
+        Replace(resume.resume_point, 'any_state["ordinal"]', 'max(1, any_state["ordinal"] - 1)'),
+    ),
+    rows(
+        "resume_from_the_last_but_one",
+        "a restarted publisher goes on from the state record before the last",
+        Replace(
+            resume.resume_point,
+            "_since_whole(list(any_states))",
+            "_since_whole(list(any_states)[:-1] or list(any_states))",
+        ),
+    ),
+    catalog(
+        "opened_delta_lost",
+        "the map of open transactions is told whole, or not at all",
+        Replace(Framer._state, "any_known if any_whole else self._opened", "any_known if any_whole else {}"),
+    ),
+)
+BUGS: Final = (*MARKERS, *ROUTES, *RESUMING)

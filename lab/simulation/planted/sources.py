@@ -1,0 +1,137 @@
+"""Planted bugs in what reads a source of truth: the binlog, the workload catalog's log, and the models of servers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lab.simulation.planted.planting import Begin, Replace, always, catalog, leave_out, never, rows
+from lab.simulation.rows import asking
+from lab.simulation.rows.source import Source
+from lab.workload import events
+from lab.workload.events import WorkloadTranslator
+from stream.sources.mariadb import position as mariadb_position
+from stream.sources.mariadb.binlog.coalesce import TransactionRows
+from stream.sources.mariadb.binlog.reader import BinlogReader
+from stream.sources.mariadb.binlog.silent import StatementTables
+
+READS: Final = (
+    rows(
+        "binlog_end_as_token",
+        "a read of the source takes the binlog's end for the position of what it read",
+        Replace(Source.read, "any_history.positions[index]", "any_history.positions[-1]"),
+    ),
+    rows(
+        "token_after_fetch",
+        "a read of the source takes its position after the row",
+        Replace(asking.position_of, "any_snapshot.position", "any_snapshot.now()"),
+    ),
+)
+BINLOG: Final = (
+    rows(
+        "second_update_discarded",
+        "of two updates of a key in one transaction the first one is published",
+        Replace(
+            TransactionRows.put, "self._images[any_key] = any_image", "self._images.setdefault(any_key, any_image)"
+        ),
+    ),
+    rows(
+        "moved_key_keeps_the_old_row",
+        "an UPDATE that moves a primary key does not delete the old one",
+        never(BinlogReader._decode, "any_old != any_key"),
+    ),
+    rows(
+        "delete_not_published",
+        "a deleted row is not published",
+        Replace(
+            BinlogReader._decode,
+            "any_key, any_at = any_decoder.key(any_data, any_at)\nany_put(any_key, None)",
+            "any_key, any_at = any_decoder.key(any_data, any_at)",
+        ),
+    ),
+    rows(
+        "cascade_ignored",
+        "rows that a foreign key changes without a word are not voided",
+        Begin(
+            StatementTables.end,
+            "if len(self._seen) > 1 or cascades.on_delete or cascades.on_update:\n    self._seen.clear()\n    return",
+        ),
+    ),
+    rows(
+        "ddl_ignored",
+        "DDL voids nothing",
+        leave_out(BinlogReader._ddl, "any_transaction.voids.setdefault(...)"),
+    ),
+    rows(
+        "void_before_its_transactions_rows",
+        "a transaction's voids are published before its rows",
+        Replace(
+            BinlogReader._changes,
+            "any_transaction.rows.changes(any_voided, any_tail)",
+            "[*any_tail, *any_transaction.rows.changes(frozenset(), ())]",
+        ),
+    ),
+    rows(
+        "lost_history_not_noticed",
+        "the source goes on although what it had published is lost",
+        never(mariadb_position.check_in_history, "any_state.get(...) < any_sequence"),
+    ),
+    rows(
+        "history_checked_by_domain",
+        "a server that counts as far as was published is taken for the same, whoever wrote it",
+        Replace(
+            mariadb_position.check_in_history,
+            "any_state.get((any_domain, any_server), 0)",
+            "max((at for (each, _), at in any_state.items() if each == any_domain), default=0)",
+        ),
+    ),
+)
+WORKLOAD: Final = (
+    catalog(
+        "alloc_trusted_without_open",
+        "a COMMIT's write ids are those seen, although its OPEN was not",
+        always(WorkloadTranslator._ended, "any_known.seen_open"),
+        leave_out(events._open_transactions, "any_held.append(...)"),
+    ),
+    catalog(
+        "open_map_not_resumed",
+        "a restarted publisher forgets which transactions are open, and asks nobody",
+        Replace(WorkloadTranslator._ended, "tuple(sorted(self._lookup(any_txn)))", "()"),
+        Replace(WorkloadTranslator.__init__, "self._open = any_map", "self._open = {}"),
+    ),
+    catalog(
+        "forgotten_ids_are_unknown",
+        "a catalog that is first published ends its list at the last id that is remembered",
+        Replace(
+            events._list_changes,
+            "any_ids.replace(any_hwm, any_open, any_aborted, committed=any_committed)",
+            "any_ids.replace(max((int(row[0]) for row in found), default=0), any_open, any_aborted,"
+            " committed=any_committed)",
+        ),
+    ),
+    catalog(
+        "collapsed_list_published",
+        "a catalog that is first published says that none of its write ids is committed",
+        never(events._list_changes, 'bool(any_ids["committed"])'),
+    ),
+    catalog(
+        "only_the_last_alloc",
+        "a COMMIT names the write id of the table that was allocated last",
+        Replace(WorkloadTranslator._allocated, "(*any_known.write_ids, any_pair)", "(any_pair,)"),
+    ),
+    catalog(
+        "abort_by_an_older_list",
+        "transactions that are not in a list of open ones, which is older than the log, are taken for aborted",
+        Replace(
+            WorkloadTranslator.__init__,
+            "self._open = any_map",
+            "self._open = any_map\nself._listed = set(self._open)",
+        ),
+        Replace(
+            WorkloadTranslator._changes,
+            "return [AllocateWriteId(any_table, any_txn, any_id)]",
+            "gone = () if any_txn in self._listed else (AbortTransaction(any_txn, ((any_table, any_id),), True),)\n"
+            "return [AllocateWriteId(any_table, any_txn, any_id), *gone]",
+        ),
+    ),
+)
+BUGS: Final = (*READS, *BINLOG, *WORKLOAD)
