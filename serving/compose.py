@@ -16,12 +16,13 @@ from serving.http.connection import BoundedConnection
 from serving.http.guard import RequestLimits, refuse_open_listen
 from serving.http.query import QueryLimits
 from serving.metrics import FrontMetrics
+from serving.reads.descriptions import Descriptions
 from serving.reads.fills import Fills
 from serving.reads.locations import Locations
 from serving.reads.owners import Locate, Owners
 from serving.reads.readiness import Readiness
 from serving.reads.rows import RowReads
-from serving.reads.spaces import RowSpace, Tables, TableSpace
+from serving.reads.spaces import RowSpace, TableSpace
 from serving.reads.tables import TableReads
 
 STOP_TIMEOUT_S = 10
@@ -45,7 +46,7 @@ def make_front(
     owners = Owners(locate, metrics, fixed=fixed, token=owner_token)
     fills = Fills(owners, metrics)
     by_name = {space.name: space for space in spaces}
-    rows = RowReads(owners, Tables(owners), fills, metrics)
+    rows = RowReads(owners, Descriptions(owners), fills, metrics)
     sources = [space.source.close for space in spaces if space.source is not None]
     return Front(
         row_spaces={name: space for name, space in by_name.items() if isinstance(space, RowSpace)},

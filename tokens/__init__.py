@@ -1,7 +1,7 @@
 """Pure values: positions, event tokens, vectors, write-id lists, and the comparator. No I/O, no clock."""
 
 from tokens import logs, mariadb, mysql  # noqa: F401  # each registers its flavor with Position
-from tokens.decision import HISTORY_LOST, Demand, Freshness, Tag, decide
+from tokens.decision import Decision, Demand, Freshness, Tag, Verdict, decide
 from tokens.errors import FreshetError, TokenError
 from tokens.event import EventToken, Origin, order, vitess_fresher
 from tokens.position import NO_POSITION, Order, Position
@@ -9,9 +9,9 @@ from tokens.vector import Component, Vector
 from tokens.writeids import ValidWriteIdList, hive_compare
 
 __all__ = [
-    "HISTORY_LOST",
     "NO_POSITION",
     "Component",
+    "Decision",
     "Demand",
     "EventToken",
     "FreshetError",
@@ -23,6 +23,7 @@ __all__ = [
     "TokenError",
     "ValidWriteIdList",
     "Vector",
+    "Verdict",
     "decide",
     "hive_compare",
     "order",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Self
 
 from tokens.position import Order, Position
 from tokens.vector import Vector
@@ -53,18 +54,61 @@ class Tag:
     image_known: bool = True
 
 
-HISTORY_LOST = "history_lost"
-"""How the reason begins when the demand lies in a history that the shard has lost."""
+class Verdict(StrEnum):
+    """The ground of a decision: what programs act on, where ``why`` is for people."""
+
+    PROVED = "proved"
+    NO_DEMAND = "no_demand"
+    IMAGE_UNKNOWN = "image_unknown"
+    OTHER_TABLE = "other_table"
+    LIST_UNKNOWN = "list_unknown"
+    LIST_NOT_COVERED = "list_not_covered"
+    SHARD_UNKNOWN = "shard_unknown"
+    NOT_REACHED = "not_reached"
+    INCOMPARABLE = "incomparable"
+    HISTORY_LOST = "history_lost"
 
 
-def decide(demand: Demand, tag: Tag) -> tuple[Freshness, str]:
+class Decision(tuple[Freshness, str]):
+    """What `decide` says. It unpacks as (freshness, why); ``verdict`` is the ground as data."""
+
+    verdict: Verdict
+
+    def __new__(cls, freshness: Freshness, why: str, verdict: Verdict) -> Self:
+        """``why``: one line for people."""
+        decision = super().__new__(cls, (freshness, why))
+        decision.verdict = verdict
+        return decision
+
+    @property
+    def freshness(self) -> Freshness:
+        """How fresh the answer is for the demand."""
+        return self[0]
+
+    @property
+    def why(self) -> str:
+        """One line that says why."""
+        return self[1]
+
+    @property
+    def may_be_served(self) -> bool:
+        """Whether the answer may be given for the demand."""
+        return self[0] is Freshness.FRESH or self[0] is Freshness.EVENTUAL
+
+    @property
+    def history_lost(self) -> bool:
+        """Whether the demand lies in a history that the shard has lost."""
+        return self.verdict is Verdict.HISTORY_LOST
+
+
+def decide(demand: Demand, tag: Tag) -> Decision:
     """Whether what ``tag`` stamps is fresh for ``demand``, and one line that says why.
 
     FRESH iff the image is known, the list is covered (where there is one) and ``lo`` or the watermark is provably at or
     past the session's component of the tag's own shard. Never raises.
     """
     if not tag.image_known:
-        return Freshness.UNKNOWN, "the value isn't known here, only that it changed"
+        return _unknown(Verdict.IMAGE_UNKNOWN, "the value isn't known here, only that it changed")
     wanted_list = demand.write_ids
     if demand.table_id and demand.table_id != tag.table_id:
         return _other_table_id(demand.table_id, tag.table_id)
@@ -76,53 +120,64 @@ def decide(demand: Demand, tag: Tag) -> tuple[Freshness, str]:
         refusal = _judge_vector(demand.vector, tag)
         if refusal is not None:
             return refusal
-        return Freshness.FRESH, "at or past what the session has seen" if wanted_list is None else _FRESH_BOTH
+        return _REACHED if wanted_list is None else _COVERED_AND_REACHED
     if wanted_list is not None:
-        return Freshness.FRESH, "every write of the list is in it"
-    if demand.given:
-        return Freshness.FRESH, "the session has seen nothing yet"
-    return Freshness.EVENTUAL, "the request brought neither a token nor a write-id list"
+        return _COVERED
+    return _NOTHING_SEEN if demand.given else _NO_DEMAND
 
 
-_FRESH_BOTH = "every write of the list is in it, and it is at or past what the session has seen"
+def _proved(why: str) -> Decision:
+    return Decision(Freshness.FRESH, why, Verdict.PROVED)
 
 
-def _other_table_id(wanted: int, tagged: int) -> tuple[Freshness, str]:
+_REACHED = _proved("at or past what the session has seen")
+_COVERED = _proved("every write of the list is in it")
+_COVERED_AND_REACHED = _proved(f"{_COVERED.why}, and it is {_REACHED.why}")
+_NOTHING_SEEN = _proved("the session has seen nothing yet")
+_NO_DEMAND = Decision(Freshness.EVENTUAL, "the request brought neither a token nor a write-id list", Verdict.NO_DEMAND)
+
+
+def _stale(verdict: Verdict, why: str) -> Decision:
+    return Decision(Freshness.STALE, why, verdict)
+
+
+def _unknown(verdict: Verdict, why: str) -> Decision:
+    return Decision(Freshness.UNKNOWN, why, verdict)
+
+
+def _other_table_id(wanted: int, tagged: int) -> Decision:
     if not tagged:
-        return Freshness.UNKNOWN, f"the entry's table id isn't known, table id {wanted} was asked for"
-    return (
-        Freshness.STALE,
-        f"the entry is of table id {tagged}, table id {wanted} was asked for: dropped and re-created",
-    )
+        return _unknown(Verdict.OTHER_TABLE, f"the entry's table id isn't known, table id {wanted} was asked for")
+    why = f"the entry is of table id {tagged}, table id {wanted} was asked for: dropped and re-created"
+    return _stale(Verdict.OTHER_TABLE, why)
 
 
-def _judge_list(wanted: ValidWriteIdList, tagged: ValidWriteIdList | None) -> tuple[Freshness, str] | None:
+def _judge_list(wanted: ValidWriteIdList, tagged: ValidWriteIdList | None) -> Decision | None:
     if tagged is None:
-        return Freshness.UNKNOWN, "the entry carries no write-id list"
+        return _unknown(Verdict.LIST_UNKNOWN, "the entry carries no write-id list")
     if not tagged.same_table(wanted):
-        return Freshness.STALE, f"the entry is of table {tagged.table}, the list is of {wanted.table}"
+        return _stale(Verdict.OTHER_TABLE, f"the entry is of table {tagged.table}, the list is of {wanted.table}")
     missing = tagged.missing(wanted)
     if missing is None:
         return None
-    if missing.total == 1:
-        return Freshness.STALE, f"write id {missing.first} committed since"
-    return Freshness.STALE, f"write id {missing.first} and {missing.total - 1} more committed since"
+    more = f" and {missing.total - 1} more" if missing.total > 1 else ""
+    return _stale(Verdict.LIST_NOT_COVERED, f"write id {missing.first}{more} committed since")
 
 
-def _judge_vector(vector: Vector, tag: Tag) -> tuple[Freshness, str] | None:
+def _judge_vector(vector: Vector, tag: Tag) -> Decision | None:
     if not tag.shard:
-        return Freshness.UNKNOWN, f"the entry's shard isn't known, the session has seen {', '.join(vector)}"
+        why = f"the entry's shard isn't known, the session has seen {', '.join(vector)}"
+        return _unknown(Verdict.SHARD_UNKNOWN, why)
     component = vector.get(tag.shard)
     if component is None:
         return None
     epoch, seen = component
     if epoch > tag.epoch:
-        return Freshness.STALE, f"the session has seen epoch {epoch} of {tag.shard}, the entry is of epoch {tag.epoch}"
+        why = f"the session has seen epoch {epoch} of {tag.shard}, the entry is of epoch {tag.epoch}"
+        return _stale(Verdict.NOT_REACHED, why)
     if epoch < tag.epoch:
-        return Freshness.UNKNOWN, (
-            f"{HISTORY_LOST}: the session has seen {seen} in epoch {epoch} of {tag.shard}, a history that epoch"
-            f" {tag.epoch} replaced"
-        )
+        why = f"the session has seen {seen} in epoch {epoch} of {tag.shard}, a history that epoch {tag.epoch} replaced"
+        return _unknown(Verdict.HISTORY_LOST, why)
     by_value = Order.UNKNOWN if tag.lo is None else tag.lo.order(seen)
     if by_value is Order.NEWER or by_value is Order.SAME:
         return None
@@ -132,11 +187,13 @@ def _judge_vector(vector: Vector, tag: Tag) -> tuple[Freshness, str] | None:
     return _not_reached(seen, tag, by_value, by_mark)
 
 
-def _not_reached(seen: Position, tag: Tag, by_value: Order, by_mark: Order) -> tuple[Freshness, str]:
+def _not_reached(seen: Position, tag: Tag, by_value: Order, by_mark: Order) -> Decision:
     known = [(place, answer) for place, answer in ((tag.watermark, by_mark), (tag.lo, by_value)) if place is not None]
     if not known:
-        return Freshness.UNKNOWN, f"nothing says how far {tag.shard} is in this partition; the session has seen {seen}"
+        why = f"nothing says how far {tag.shard} is in this partition; the session has seen {seen}"
+        return _unknown(Verdict.NOT_REACHED, why)
     place = known[0][0]
     if all(answer is Order.OLDER for _, answer in known):
-        return Freshness.STALE, f"{tag.shard} is at {place} here, the session has seen {seen}"
-    return Freshness.UNKNOWN, f"{tag.shard} is at {place} here, which cannot be compared with the session's {seen}"
+        return _stale(Verdict.NOT_REACHED, f"{tag.shard} is at {place} here, the session has seen {seen}")
+    why = f"{tag.shard} is at {place} here, which cannot be compared with the session's {seen}"
+    return _unknown(Verdict.INCOMPARABLE, why)

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Final, NamedTuple
 
-from consumers.owner.tables import TableFill
+from consumers.owner.protocol import FillTable
 
 ENTRY_BYTES: Final = 400
 """Charged for each entry beside its bytes: dict slots, tuple, texts."""
@@ -27,7 +27,7 @@ class OverlayFill(NamedTuple):
     hi: str
     timestamp: int
     stamp: Hashable
-    table: TableFill | None = None
+    table: FillTable | None = None
 
 
 class Overlay:

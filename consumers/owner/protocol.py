@@ -7,11 +7,11 @@ are text (``MariaDB/0-1-5``; `tokens.Vector`); "" is none.
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from consumers.owner.rows import Stamp
+from consumers.fold.state import Void
 from tokens.errors import FreshetError
 
 VERSION: Final = 1
@@ -23,8 +23,10 @@ KEYS_MAX: Final = 1_000
 WAIT_MS_MAX: Final = 60_000
 PREFIX_BYTES: Final = 4
 
-PROVED: Final = ("fresh", "eventual")
-"""Freshness names with which an answer may be given from the cache."""
+UNKNOWN_KEY: Final = 0
+"""`Row.kind`: nothing was folded for the key since the shard's low-water."""
+HISTORY_LOST: Final = "history_lost"
+"""`Row.code` and `Table.code`: the demand lies in a history that the shard has lost."""
 
 
 class OwnerError(FreshetError):
@@ -80,6 +82,15 @@ class Wait(Message, tag="wait"):
     max_wait_ms: int
 
 
+class Stamp(NamedTuple):
+    """What a fill of a row was made over. It answers only while the stamp of its key is still the same."""
+
+    shard: str
+    epoch: int
+    ordinal: int
+    voids: tuple[Void, ...]
+
+
 class Fill(Message, tag="fill"):
     """What the source said of a key (``image`` None: no such row), read at ``lo``; ``stamp`` as the `Row` had it."""
 
@@ -94,7 +105,11 @@ class Fill(Message, tag="fill"):
 
 
 class FillTable(Message, tag="fill_table"):
-    """What the source said of a catalog table (`catalog_reading.TableFill`); ``stamp`` as the `Table` had it."""
+    """What the source said of a catalog table; ``stamp`` as the `Table` had it.
+
+    ``lo`` was noted before it was read, nothing in it is later than ``hi``. ``write_ids`` is the list fetched before
+    the image, "" for a table that has none.
+    """
 
     keyspace: str
     partition: int

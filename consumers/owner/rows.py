@@ -1,56 +1,84 @@
-"""What an owner's state says about a key: pure functions over head, entry and overlay values.
-
-The order of reads matters to the caller: watermark (the head's lineage) first, entry after. Then the value is
-never older than the watermark it is judged by.
-"""
+"""What an owner says about a row key: its state, the decision for a demand, and what may fill it. No I/O of its own."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from consumers.fold.entry import VALUE, VOID, decode_entry
-from consumers.fold.state import EVERY_TABLE, Head, Lineage, Void
-from tokens import Freshness, Position, Tag, TokenError
-
-UNKNOWN_KEY = 0
-"""View kind: nothing was folded for the key since the shard's low-water."""
-
-
-class Stamp(NamedTuple):
-    """What a fill was made over. It answers only while the stamp of its key is still the same."""
-
-    shard: str
-    epoch: int
-    ordinal: int
-    voids: tuple[Void, ...]
-
-
-class View(NamedTuple):
-    """What is known of one key. ``kind`` is VALUE, ABSENT, VOID or UNKNOWN_KEY."""
-
-    kind: int
-    image: bytes
-    shard: str
-    epoch: int
-    ordinal: int
-    timestamp: int
-    lo: str
-    hi: str
-    watermark: str
-    stamp: Stamp
-    why: str
+from consumers.fold.entry import ABSENT, VALUE, VOID, decode_entry
+from consumers.fold.state import EVERY_TABLE, Head, Void, schema_key
+from consumers.owner.evidence import ACCEPTED, FillVerdict, may_catch_up, own_lineage, refuse_fill, refused, tag_of
+from consumers.owner.overlay import OverlayFill
+from consumers.owner.partitions import Partition
+from consumers.owner.protocol import HISTORY_LOST, UNKNOWN_KEY, Fill, Row, Stamp
+from stream.wire.codec import decode
+from tokens import Demand, Freshness, Order, Position, TokenError, decide
 
 
 def table_of(key: bytes) -> str:
-    """The table in a row key; raises ``UnicodeDecodeError`` if the name is no UTF-8."""
+    """The table in a row key; raises ``UnicodeDecodeError`` if the name is not UTF-8."""
     return key.partition(b"\0")[0].decode()
 
 
-def own_lineage(head: Head) -> tuple[str, Lineage | None]:
-    """The shard of keys that have no entry: known where the partition has one shard only."""
-    if len(head.lineages) == 1:
-        return next(iter(head.lineages.items()))
-    return "", None
+def view_row(head: Head, key: bytes, value: bytes | None) -> Row:
+    """What is folded of a row key: its entry, unless a void of its table or shard is newer. Judged for no demand."""
+    table = table_of(key)
+    if value is None:
+        shard, lineage = own_lineage(head)
+        epoch, watermark, low_water = (lineage.epoch, lineage.watermark, lineage.low_water) if lineage else (0, "", "")
+        stamp = Stamp(shard, epoch, 0, _all_voids(head, table))
+        why = "no event of this key was folded"
+        return _row(UNKNOWN_KEY, None, why, shard, epoch, "", 0, watermark, low_water, stamp)
+    entry = decode_entry(value)
+    found = head.lineages.get(entry.shard)
+    # The head is read before the entry: it may be of the epoch before.
+    current = max(found.epoch, entry.epoch) if found else entry.epoch
+    watermark = found.watermark if found and found.epoch == entry.epoch else ""
+    stamp = Stamp(entry.shard, entry.epoch, entry.ordinal, _all_voids(head, table))
+    kind, position, why = entry.kind, entry.position, f"folded from {entry.position} at ordinal {entry.ordinal}"
+    if not _is_position(position):
+        kind, position, why = VOID, "", f"the position of its event, {entry.position!r}, cannot be read"
+    for void in voids_of(head, table, entry.shard):
+        if (entry.epoch, entry.ordinal) <= (void.epoch, void.ordinal):
+            kind, why = VOID, f"voided at ordinal {void.ordinal} of epoch {void.epoch}"
+    image = entry.image if kind == VALUE else None
+    low_water = found.low_water if found else ""
+    return _row(kind, image, why, entry.shard, current, position, entry.timestamp, watermark, low_water, stamp)
+
+
+def _row(
+    kind: int,
+    image: bytes | None,
+    why: str,
+    shard: str,
+    epoch: int,
+    position: str,
+    timestamp: int,
+    watermark: str,
+    low_water: str,
+    stamp: Stamp,
+) -> Row:
+    """A folded image stands for one place: its ``lo`` and ``hi`` are both ``position``."""
+    return Row(
+        kind=kind,
+        image=image,
+        freshness=Freshness.UNKNOWN.value,
+        why=why,
+        served=False,
+        needs_source=True,
+        shard=shard,
+        epoch=epoch,
+        lo=position,
+        hi=position,
+        timestamp=timestamp,
+        watermark=watermark,
+        low_water=low_water,
+        stamp=stamp,
+    )
+
+
+def _is_position(text: str) -> bool:
+    try:
+        return bool(Position.parse(text).flavor)
+    except TokenError:
+        return False
 
 
 def voids_of(head: Head, table: str, shard: str) -> tuple[Void, ...]:
@@ -62,106 +90,106 @@ def voids_of(head: Head, table: str, shard: str) -> tuple[Void, ...]:
     return tuple(void for void in found if void is not None)
 
 
-def view_row(head: Head, key: bytes, value: bytes | None) -> View:
-    """The state of a row key: its entry, unless a void of its table or shard is newer."""
-    table = table_of(key)
-    if value is None:
-        shard, lineage = own_lineage(head)
-        epoch, watermark = (lineage.epoch, lineage.watermark) if lineage else (0, "")
-        stamp = Stamp(shard, epoch, 0, _all_voids(head, table))
-        return View(UNKNOWN_KEY, b"", shard, epoch, 0, 0, "", "", watermark, stamp, "no event of this key was folded")
-    entry = decode_entry(value)
-    found = head.lineages.get(entry.shard)
-    watermark = found.watermark if found and found.epoch == entry.epoch else ""
-    voids = voids_of(head, table, entry.shard)
-    stamp = Stamp(entry.shard, entry.epoch, entry.ordinal, _all_voids(head, table))
-    kind, image, why = entry.kind, entry.image, f"folded from {entry.position} at ordinal {entry.ordinal}"
-    position = entry.position
-    if not _is_position(position):
-        kind, image, position, why = VOID, b"", "", f"the position of its event, {entry.position!r}, cannot be read"
-    for void in voids:
-        if (entry.epoch, entry.ordinal) <= (void.epoch, void.ordinal):
-            kind, image, why = VOID, b"", f"voided at ordinal {void.ordinal} of epoch {void.epoch}"
-    # The head is read before the entry: it may be of the epoch before.
-    current = max(found.epoch, entry.epoch) if found else entry.epoch
-    return View(
-        kind,
-        image,
-        entry.shard,
-        current,
-        entry.ordinal,
-        entry.timestamp,
-        position,
-        position,
-        watermark,
-        stamp,
-        why,
-    )
-
-
-def _is_position(text: str) -> bool:
-    try:
-        return bool(Position.parse(text).flavor)
-    except TokenError:
-        return False
-
-
 def _all_voids(head: Head, table: str) -> tuple[Void, ...]:
     if not head.voids:
         return ()
     return tuple(void for (scope, _), void in sorted(head.voids.items()) if scope in (table, EVERY_TABLE))
 
 
-def tag_of(view: View) -> Tag:
-    """The view as the comparator wants it."""
-    return Tag(
-        shard=view.shard,
-        epoch=view.epoch,
-        lo=_parse(view.lo),
-        hi=_parse(view.hi),
-        watermark=_parse(view.watermark),
-    )
+def answer_row(partition: Partition, key: bytes, demand: Demand) -> Row:
+    """What is known of ``key``, and whether it may be given for ``demand``.
 
-
-def _parse(text: str) -> Position | None:
-    return Position.parse(text) if text else None
-
-
-def may_fill(head: Head, key: bytes, value: bytes | None, lo: str) -> tuple[bool, str]:
-    """Whether a value read from the source at ``lo`` may stand beside the folded state of its key.
-
-    The rules (design.md, "Rows"): over a value, left to the stream; over a tombstone, known to be as new; over
-    nothing, at or above the low-water; never below the floor of a void, and not while a void waits for its marker.
-    A fill behind the watermark is refused too: at a primary it would be lost history, at a replica the next will do.
+    A key without a folded value is answered by its fill, if the overlay has one that was made over the same state.
     """
-    view = view_row(head, key, value)
+    store = partition.store
+    head = store.visible
+    row = view_row(head, key, store.get(key))
+    if row.kind not in (VALUE, ABSENT):
+        fill = partition.overlay.get(key, row.stamp)
+        if fill is None:
+            return row
+        row.kind = VALUE if fill.image is not None else ABSENT
+        row.image, row.lo, row.hi, row.timestamp = fill.image, fill.lo, fill.hi, fill.timestamp
+        row.why, row.filled = f"filled from the source at {fill.lo}", True
+    decide_row(row, demand)
+    return row
+
+
+def decide_row(row: Row, demand: Demand) -> None:
+    """Writes the decision into ``row``; an image that may not be given is taken out."""
+    decision = decide(demand, tag_of(row))
+    row.freshness = decision.freshness.value
+    if decision.may_be_served:
+        row.served, row.needs_source, row.why = True, False, f"{decision.why}; {row.why}"
+        return
+    row.image, row.why = None, decision.why
+    row.needs_source = not may_catch_up(decision, row.watermark)
+    row.code = HISTORY_LOST if decision.history_lost else ""
+
+
+def fill_row(partition: Partition, request: Fill) -> FillVerdict:
+    """Keeps what the source said of a key if it may stand beside the folded state; raises `tokens.TokenError`.
+
+    CAS: the key's stamp must still be the one that the reader was given. The overlay entry carries it, so an event
+    that is folded right after this check silences the fill all the same.
+    """
+    store = partition.store
+    head = store.visible
+    row = view_row(head, request.key, store.get(request.key))
+    if row.stamp != request.stamp:
+        return refused("the key changed meanwhile")
+    Position.parse(request.hi)
+    verdict = may_fill(head, request.key, row, request.lo)
+    if not verdict.accepted:
+        return verdict
+    refusal = _refuse_by_schema(partition, request)
+    if refusal:
+        return refused(refusal)
+    before = partition.overlay.get(request.key, row.stamp)
+    if before is not None and Position.parse(before.lo).order(Position.parse(request.lo)) is Order.NEWER:
+        return refused(f"a fill of {before.lo} is there, which is newer")
+    fill = OverlayFill(request.image, request.lo, request.hi, request.timestamp, row.stamp)
+    if not partition.overlay.put(request.key, fill):
+        return refused("it is larger than the overlay")
+    return verdict
+
+
+def may_fill(head: Head, key: bytes, row: Row, lo: str) -> FillVerdict:
+    """Whether a value read from the source at ``lo`` may stand beside ``row``, the folded state of ``key``.
+
+    Over a value: left to the stream. Over a tombstone: only if known to be as new. Else as `refuse_fill`. Raises
+    `tokens.TokenError`.
+    """
     position = Position.parse(lo)
-    lineage = head.lineages.get(view.shard)
+    lineage = head.lineages.get(row.shard)
     if lineage is None:
-        return False, "the shard of the key is not known here"
-    if view.kind == VALUE:
-        return False, "the stream already has a value"
-    if not lineage.low_water or not position.at_or_past(Position.parse(lineage.low_water)):
-        return False, f"{lo} is below the low-water {lineage.low_water or '(unknown)'}"
-    for void in voids_of(head, table_of(key), view.shard):
-        if not void.floor:
-            return False, "the key was voided, and the marker that follows has not come"
-        if void.epoch == lineage.epoch and not position.at_or_past(Position.parse(void.floor)):
-            return False, f"{lo} is below {void.floor}, where the key's table was voided"
-    same_epoch = value is not None and decode_entry(value).epoch == lineage.epoch
-    if same_epoch and not view.lo:
-        if lineage.watermark_ordinal < view.ordinal:
-            return (
-                False,
-                "the position of the key's last event cannot be read, and the marker that follows has not come",
-            )
-    elif same_epoch and not position.at_or_past(Position.parse(view.lo)):
-        return False, f"{lo} is not known to be as new as the tombstone's {view.lo}"
-    if lineage.watermark and not position.at_or_past(Position.parse(lineage.watermark)):
-        return False, f"{lo} is behind the watermark {lineage.watermark}"
-    return True, "filled"
+        return refused("the shard of the key is not known here")
+    if row.kind == VALUE:
+        return refused("the stream already has a value")
+    refusal = refuse_fill(position, lineage, voids_of(head, table_of(key), row.shard))
+    if refusal:
+        return refused(refusal)
+    if row.kind != UNKNOWN_KEY and row.stamp.epoch == lineage.epoch:
+        if not row.lo:
+            if lineage.watermark_ordinal < row.stamp.ordinal:
+                why = "the position of the key's last event cannot be read, and the marker that follows has not come"
+                return refused(why)
+        elif not position.at_or_past(Position.parse(row.lo)):
+            return refused(f"{lo} is not known to be as new as the tombstone's {row.lo}")
+    return ACCEPTED
 
 
-def is_servable(freshness: Freshness) -> bool:
-    """Whether an answer from the cache may be given with this decision."""
-    return freshness in (Freshness.FRESH, Freshness.EVENTUAL)
+def _refuse_by_schema(partition: Partition, request: Fill) -> str:
+    """Absence may be kept only where equal keys have equal texts; tables that are read through are never kept."""
+    described = partition.store.get(schema_key(table_of(request.key)))
+    if described is None:
+        return "the table's schema is not known here yet"
+    _, schema = decode(described)
+    if not schema["cacheable"]:
+        return f"the table is always read through: {schema['reason']}"
+    if request.image is None:
+        exact = {column["name"]: column["exact"] for column in schema["columns"]}
+        inexact = [name for name in schema["primary_key"] if not exact.get(name, False)]
+        if inexact:
+            return f"key column {inexact[0]} is compared by a collation: absence can't be kept"
+    return ""

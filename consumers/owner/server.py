@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 
-from consumers.owner import answering
 from consumers.owner.connection import FrontConnection
+from consumers.owner.evidence import demand_of, reached, watermarks
 from consumers.owner.partitions import Ownership, Partition
 from consumers.owner.protocol import (
     KEYS_MAX,
@@ -40,8 +40,11 @@ from consumers.owner.protocol import (
     Welcome,
 )
 from consumers.owner.reporting import describe_table, status_of
-from tokens import Demand, Vector
+from consumers.owner.rows import answer_row, fill_row
+from consumers.owner.tables import answer_table, fill_table, find_table, no_table
+from tokens import Vector
 
+Found = TypeVar("Found", Row, Table)
 MakeCheckpoints = Callable[[list[Partition]], Awaitable[list[CheckpointPlace]]]
 
 
@@ -112,10 +115,10 @@ class OwnerServer:
             case GetTable():
                 return self._get_table(request)
             case Fill():
-                accepted, why = answering.fill_row(self.partition(request.keyspace, request.partition), request)
+                accepted, why = fill_row(self.partition(request.keyspace, request.partition), request)
                 return Filled(request.id, accepted, why)
             case FillTable():
-                accepted, why = answering.fill_table(self.partition(request.keyspace, request.partition), request)
+                accepted, why = fill_table(self.partition(request.keyspace, request.partition), request)
                 return Filled(request.id, accepted, why)
             case Wait():
                 return self._wait(request)
@@ -131,73 +134,72 @@ class OwnerServer:
     def _get(self, request: Get) -> Answer | Coroutine[Any, Any, Answer]:
         if len(request.keys) > KEYS_MAX:
             raise OwnerError(f"{len(request.keys)} keys in one request", hint=f"at most {KEYS_MAX}", code="bad_request")
-        partition = self.partition(request.keyspace, request.partition)
-        demand = answering.demand_of(request.vector)
-        rows = [answering.answer_row(partition, key, demand) for key in request.keys]
-        if request.max_wait_ms > 0 and any(_waits(row) for row in rows):
-            return self._get_later(request, demand)
-        return self._rows(request.id, rows)
+        demand = demand_of(request.vector)
 
-    async def _get_later(self, request: Get, demand: Demand) -> Answer:
-        rows: list[Row] = []
+        def look(partition: Partition) -> list[Row]:
+            return [answer_row(partition, key, demand) for key in request.keys]
 
-        def look(partition: Partition) -> bool:
-            rows[:] = [answering.answer_row(partition, key, demand) for key in request.keys]
-            return not any(_waits(row) for row in rows)
+        def done(rows: list[Row]) -> Rows:
+            self._count(rows)
+            return Rows(request.id, rows)
 
-        await self._until(request.keyspace, request.partition, request.max_wait_ms, look)
-        return self._rows(request.id, rows)
-
-    def _rows(self, request_id: int, rows: list[Row]) -> Rows:
-        for row in rows:
-            self._count(row)
-        return Rows(request_id, rows)
-
-    def _count(self, answer: Row | Table) -> None:
-        name = answer.freshness
-        self.answered[name] = self.answered.get(name, 0) + 1
+        return self._now_or_later(request.keyspace, request.partition, request.max_wait_ms, look, done)
 
     def _get_table(self, request: GetTable) -> Answer | Coroutine[Any, Any, Answer]:
-        demand = answering.demand_of(request.vector, request.write_ids, request.table_id)
+        demand = demand_of(request.vector, request.write_ids, request.table_id)
         owned = self.ownership.of(request.keyspace)
         if not owned:
             raise OwnerError(f"this process owns nothing of {request.keyspace}", code="not_owner")
-        table_id, number = answering.find_table(owned, request.name, request.table_id)
+        table_id, number = find_table(owned, request.name, request.table_id)
+
+        def look(partition: Partition) -> list[Table]:
+            return [answer_table(partition, request.name, table_id, demand)]
+
+        def done(tables: list[Table]) -> Table:
+            self._count(tables)
+            tables[0].id = request.id
+            return tables[0]
+
         if not table_id:
-            return self._table(request.id, answering.no_table(-1, 0, f"{request.name} stands for nothing here"))
-        partition = self.ownership.get(request.keyspace, number)
-        if partition is None:
-            why = f"table {table_id} is in partition {number}"
-            return self._table(request.id, answering.no_table(number, table_id, why, elsewhere=True))
-        table = answering.answer_table(partition, request.name, table_id, demand)
-        if request.max_wait_ms > 0 and _waits(table):
-            return self._get_table_later(request, demand, table_id, number)
-        return self._table(request.id, table)
+            return done([no_table(-1, 0, f"{request.name} stands for nothing here")])
+        if self.ownership.get(request.keyspace, number) is None:
+            return done([no_table(number, table_id, f"table {table_id} is in partition {number}", elsewhere=True)])
+        return self._now_or_later(request.keyspace, number, request.max_wait_ms, look, done)
 
-    async def _get_table_later(self, request: GetTable, demand: Demand, table_id: int, number: int) -> Answer:
-        found: list[Table] = []
+    def _count(self, answers: Sequence[Row | Table]) -> None:
+        for answer in answers:
+            self.answered[answer.freshness] = self.answered.get(answer.freshness, 0) + 1
 
-        def look(partition: Partition) -> bool:
-            found[:] = [answering.answer_table(partition, request.name, table_id, demand)]
-            return not _waits(found[0])
+    def _now_or_later(
+        self,
+        keyspace: str,
+        number: int,
+        max_wait_ms: int,
+        look: Callable[[Partition], list[Found]],
+        done: Callable[[list[Found]], Answer],
+    ) -> Answer | Coroutine[Any, Any, Answer]:
+        """``done`` of what ``look`` sees: at once, or once nothing of it may become servable by waiting."""
+        found = look(self.partition(keyspace, number))
+        if max_wait_ms <= 0 or not any(map(_waits, found)):
+            return done(found)
 
-        await self._until(request.keyspace, number, request.max_wait_ms, look)
-        return self._table(request.id, found[0])
+        async def later() -> Answer:
+            def settled(partition: Partition) -> bool:
+                found[:] = look(partition)
+                return not any(map(_waits, found))
 
-    def _table(self, request_id: int, table: Table) -> Table:
-        table.id = request_id
-        self._count(table)
-        return table
+            await self._until(keyspace, number, max_wait_ms, settled)
+            return done(found)
+
+        return later()
 
     async def _wait(self, request: Wait) -> Answer:
         vector = Vector.parse(request.vector) if request.vector else Vector()
-
-        def look(partition: Partition) -> bool:
-            return answering.reached(partition, vector)
-
-        there = await self._until(request.keyspace, request.partition, request.max_wait_ms, look)
+        there = await self._until(
+            request.keyspace, request.partition, request.max_wait_ms, lambda partition: reached(partition, vector)
+        )
         partition = self.partition(request.keyspace, request.partition)
-        return Waited(request.id, there, str(answering.watermarks(partition)))
+        return Waited(request.id, there, str(watermarks(partition)))
 
     async def _until(self, keyspace: str, number: int, max_wait_ms: int, look: Callable[[Partition], bool]) -> bool:
         """Looks whenever the partition's watermark has moved, until satisfied (True) or time is up (False)."""

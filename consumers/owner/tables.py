@@ -1,17 +1,37 @@
-"""What an owner's state says about a catalog table, and what may stand beside it. Pure.
-
-The order of reads matters to the caller as for rows: watermark first, state after.
-"""
+"""What an owner says about a catalog table: its state, the decision for a demand, and what may fill it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
-from consumers.fold.catalog_state import EXTERNAL, TRANSACTIONAL, UNHEARD, TableState, decode_table
-from consumers.fold.state import EVERY_TABLE, Void
+import xxhash
+
+from consumers.fold.catalog_state import (
+    EXTERNAL,
+    TRANSACTIONAL,
+    UNHEARD,
+    TableState,
+    decode_binding,
+    decode_table,
+    name_key,
+    table_key,
+)
+from consumers.fold.state import EVERY_TABLE, Head, Lineage, Void
+from consumers.owner.evidence import (
+    ACCEPTED,
+    Evidence,
+    FillVerdict,
+    own_lineage,
+    refuse_fill,
+    refused,
+    tag_of,
+)
+from consumers.owner.overlay import OverlayFill
+from consumers.owner.partitions import Partition
+from consumers.owner.protocol import HISTORY_LOST, FillTable, Table
+from stream.wire.keys import Layout, LayoutError
 from stream.write_ids import NO_OPEN_ID
-from tokens import Demand, FreshetError, Freshness, Position, Tag, ValidWriteIdList, decide
+from tokens import Decision, Demand, FreshetError, Freshness, Position, ValidWriteIdList, decide
 
 Voids = Iterable[tuple[tuple[str, str], Void]]
 """As in ``Head.voids.items()``: ((table or ``*``, shard), void)."""
@@ -23,152 +43,139 @@ class MissingWriteIds(FreshetError):
     code = "missing_write_ids"
 
 
-class TableFill(NamedTuple):
-    """A table as the source of truth answered. ``lo`` was noted before it was read, nothing in it is later than ``hi``.
+def find_table(partitions: list[Partition], name: str, table_id: int) -> tuple[int, int]:
+    """Table id and partition of a name: the id as given, else as bound; (0, -1) if the name stands for nothing here."""
+    for partition in partitions:
+        head = partition.store.visible
+        try:
+            layout = Layout.parse(head.layout) if head.layout else None
+        except LayoutError:
+            layout = None
+        if layout is None:
+            continue
+        wanted = table_id or bound_id(partition, name)
+        return (wanted, layout.table_partition(wanted)) if wanted else (0, -1)
+    return 0, -1
 
-    ``write_ids`` is the list fetched before the image, "" for a table that has none.
+
+def bound_id(partition: Partition, name: str) -> int:
+    """The table id that ``name`` stands for in this partition, 0 for none."""
+    value = partition.store.get(name_key(name))
+    return decode_binding(value).table_id if value is not None else 0
+
+
+def no_table(partition: int, table_id: int, why: str, *, elsewhere: bool = False) -> Table:
+    """The answer where there is no state to judge."""
+    found = _undecided(table_id, "", None, b"")
+    found.partition, found.why, found.elsewhere, found.needs_source = partition, why, elsewhere, not elsewhere
+    return found
+
+
+def _undecided(table_id: int, shard: str, lineage: Lineage | None, stamp: bytes) -> Table:
+    """A table of which nothing is known but where its partition is."""
+    return Table(
+        id=0,
+        table_id=table_id,
+        partition=-1,
+        image=None,
+        write_ids="",
+        freshness=Freshness.UNKNOWN.value,
+        why="",
+        served=False,
+        needs_source=True,
+        shard=shard,
+        epoch=lineage.epoch if lineage else 0,
+        lo="",
+        hi="",
+        watermark=lineage.watermark if lineage else "",
+        low_water=lineage.low_water if lineage else "",
+        stamp=stamp,
+    )
+
+
+def answer_table(partition: Partition, name: str, table_id: int, demand: Demand) -> Table:
+    """What is known of a catalog table, and whether it may be given for ``demand``.
+
+    Raises `MissingWriteIds`, `consumers.fold.catalog_state.CatalogStateError`.
     """
-
-    table_id: int
-    name: str
-    kind: str
-    image: bytes
-    write_ids: str
-    lo: str
-    hi: str
-
-
-class CatalogAnswer(NamedTuple):
-    """``servable``: ``image`` may be given to the reader. ``lo``, ``hi`` and ``write_ids`` are "" if not known."""
-
-    servable: bool
-    image: bytes | None
-    freshness: Freshness
-    why: str
-    lo: str
-    hi: str
-    write_ids: str
-    table_id: int
+    store = partition.store
+    head = store.visible
+    bound = bound_id(partition, name)
+    state_bytes = store.get(table_key(table_id))
+    state = decode_table(state_bytes) if state_bytes is not None else None
+    found = view_table(head, state, table_id, table_stamp(state_bytes, head))
+    found.partition = partition.number
+    read_table(found, state, demand, head.voids.items())
+    if not found.served:
+        kept = partition.overlay.get(table_key(table_id), found.stamp)
+        if kept is not None and kept.table is not None:
+            read_fill(found, kept.table, demand)
+    named = state.name if state is not None and state.exists else name
+    if found.served and (named != name or bound != table_id):
+        found.served, found.needs_source, found.image = False, False, None
+        found.freshness = Freshness.STALE.value
+        found.why = f"{name} stands for table id {bound or '(none)'} here, not {table_id}"
+    return found
 
 
-def read_table(
-    state_bytes: bytes | None,
-    demand: Demand,
-    watermark: Position | None,
-    shard: str,
-    epoch: int,
-    voids: Voids = (),
-) -> CatalogAnswer:
-    """Whether the folded state answers ``demand``, and why (not).
+def view_table(head: Head, state: TableState | None, table_id: int, stamp: bytes) -> Table:
+    """Where a table's state stands in history, its image not looked at yet."""
+    shard, lineage = (state.shard, head.lineages.get(state.shard)) if state is not None else own_lineage(head)
+    return _undecided(table_id, shard, lineage, stamp)
 
-    ``watermark`` and ``epoch`` are those of ``shard`` in the partition. Raises `MissingWriteIds` for a transactional
-    table if the demand lacks list or table id, `CatalogStateError` for bytes that are no state.
+
+def read_table(found: Table, state: TableState | None, demand: Demand, voids: Voids = ()) -> None:
+    """Writes into ``found`` what the folded state answers to ``demand``, and why (not).
+
+    Raises `MissingWriteIds` for a transactional table if the demand lacks list or table id.
     """
-    if state_bytes is None:
-        return _unknown("no event of this table was folded", demand.table_id)
-    state = decode_table(state_bytes)
-    if state.epoch != epoch or state.shard != shard:
-        return _unknown(f"folded from {state.shard} epoch {state.epoch}, the shard is {shard} epoch {epoch}", 0)
+    if state is None:
+        found.why = "no event of this table was folded"
+        return
+    if state.epoch != found.epoch or state.shard != found.shard:
+        found.why = f"folded from {state.shard} epoch {state.epoch}, the shard is {found.shard} epoch {found.epoch}"
+        return
     if state.exists:
         require_write_ids(state.name, state.kind, demand)
-    text = state.ids.text(state.name) if state.kind == TRANSACTIONAL else ""
-    why = why_unservable(state, voids)
-    if why:
-        return CatalogAnswer(False, None, Freshness.UNKNOWN, why, state.lo, state.hi, text, state.table_id)
-    tag = Tag(
-        shard=shard,
-        epoch=epoch,
-        lo=Position.parse(state.lo),
-        hi=Position.parse(state.hi),
-        watermark=watermark,
-        write_ids=_list_of(state),
-        table_id=state.table_id,
-    )
-    freshness, reason = decide(_bearing(state.kind, demand), tag)
-    return _answer(state.image, freshness, reason, state.lo, state.hi, text, state.table_id)
+    found.lo, found.hi = state.lo, state.hi
+    found.write_ids = state.ids.text(state.name) if state.kind == TRANSACTIONAL else ""
+    found.why = why_unservable(state, voids)
+    if not found.why:
+        listed = _list_of(state)
+        _write(found, decide_table(found, state.kind, listed, state.table_id, demand), state.image)
 
 
-def read_fill(fill: TableFill, demand: Demand, watermark: Position | None, shard: str, epoch: int) -> CatalogAnswer:
-    """As `read_table`, for a value in the overlay (its folded state unchanged), or one just read from the source.
+def read_fill(found: Table, fill: FillTable, demand: Demand) -> None:
+    """As `read_table`, for a value in the overlay; the folded state below it is unchanged."""
+    found.lo, found.hi, found.write_ids, found.filled = fill.lo, fill.hi, fill.write_ids, True
+    _write(found, decide_answer(found, fill.name, fill.kind, fill.write_ids, fill.table_id, demand), fill.image)
 
-    For the latter ``watermark`` is None: only its own position and list may prove the demand.
+
+def decide_answer(evidence: Evidence, name: str, kind: str, write_ids: str, table_id: int, demand: Demand) -> Decision:
+    """The decision on a table as the source of truth answered it, now or when the fill was made.
+
+    Raises `MissingWriteIds`.
     """
-    require_write_ids(fill.name, fill.kind, demand)
-    listed = fill.kind == TRANSACTIONAL and fill.write_ids
-    tag = Tag(
-        shard=shard,
-        epoch=epoch,
-        lo=Position.parse(fill.lo),
-        hi=Position.parse(fill.hi),
-        watermark=watermark,
-        write_ids=ValidWriteIdList.parse(fill.write_ids) if listed else None,
-        table_id=fill.table_id,
-    )
-    freshness, why = decide(_bearing(fill.kind, demand), tag)
-    return _answer(fill.image, freshness, why, fill.lo, fill.hi, fill.write_ids, fill.table_id)
+    require_write_ids(name, kind, demand)
+    listed = ValidWriteIdList.parse(write_ids) if kind == TRANSACTIONAL and write_ids else None
+    return decide_table(evidence, kind, listed, table_id, demand)
 
 
-def may_fill_table(
-    state_bytes: bytes | None,
-    fill: TableFill,
-    low_water: str,
-    watermark: str,
-    shard: str,
-    epoch: int,
-    voids: Voids = (),
-) -> tuple[bool, str]:
-    """Whether a source's answer may stand in the overlay over this state, and why (not).
-
-    Not over an image that the stream has; not while a writer is pending, unless the fill's own list says that it has
-    ended (its COMMIT may be lost, or still to come); not below the low-water, the last write event,
-    a void's floor or the watermark (a source behind the stream). ``low_water`` and ``watermark`` are "" if not known.
-    """
-    lo = Position.parse(fill.lo)
-    if not low_water or not lo.at_or_past(Position.parse(low_water)):
-        return False, f"{fill.lo} is below the low-water {low_water or '(unknown)'}"
-    if watermark and not lo.at_or_past(Position.parse(watermark)):
-        return False, f"{fill.lo} is behind the watermark {watermark}"
-    for (scope, of_shard), void in voids:
-        if of_shard != shard or scope not in (EVERY_TABLE, fill.name) or void.epoch != epoch:
-            continue
-        if not void.floor:
-            return False, "the table was voided, and the marker that follows has not come"
-        if not lo.at_or_past(Position.parse(void.floor)):
-            return False, f"{fill.lo} is below {void.floor}, where the table was voided"
-    if state_bytes is None:
-        return True, "filled"
-    state = decode_table(state_bytes)
-    if (state.shard, state.epoch) != (shard, epoch):
-        return True, "filled"
-    return _may_fill_over(state, fill, lo, why_unservable(state, voids))
+def decide_table(
+    evidence: Evidence, kind: str, listed: ValidWriteIdList | None, table_id: int, demand: Demand
+) -> Decision:
+    """The decision on a table of which ``listed`` is in the image. An external table has no list to cover."""
+    if kind != TRANSACTIONAL and demand.write_ids is not None:
+        demand = Demand(vector=demand.vector, table_id=demand.table_id, given=demand.given)
+    return decide(demand, tag_of(evidence, listed, table_id))
 
 
-def _may_fill_over(state: TableState, fill: TableFill, lo: Position, unservable: str) -> tuple[bool, str]:
-    if state.table_id != fill.table_id:
-        return False, f"the answer is of table id {fill.table_id}, the entry of {state.table_id}"
-    if state.created and not state.exists:
-        return False, "the table was dropped"
-    if state.pending and _may_be_open(state.pending, fill.write_ids):
-        return False, state.waits_for()
-    if state.exists and state.name != fill.name:
-        return False, f"the answer is of {fill.name}, the table is {state.name} here"
-    if not unservable and (state.ids.known or state.kind == EXTERNAL):
-        return False, "the stream already has an image"
-    if state.write_position and not lo.at_or_past(Position.parse(state.write_position)):
-        return False, f"{fill.lo} is below the last write, {state.write_position}"
-    return True, "filled"
-
-
-def _may_be_open(pending: Iterable[tuple[int, int]], fetched: str) -> bool:
-    """Whether one of the writers may not have ended yet by the list that was fetched before the image."""
-    if not fetched:
-        return True
-    found = ValidWriteIdList.parse(fetched)
-    still = {*found.open_ids}
-    for writer in pending:
-        if found.min_open != NO_OPEN_ID if writer == UNHEARD else writer[1] > found.hwm or writer[1] in still:
-            return True
-    return False
+def _write(found: Table, decision: Decision, image: bytes | None) -> None:
+    found.freshness, found.why = decision.freshness.value, decision.why
+    found.served = decision.may_be_served
+    found.image = image if found.served else None
+    found.needs_source = not found.served and decision.freshness is not Freshness.STALE
+    found.code = HISTORY_LOST if decision.history_lost else ""
 
 
 def require_write_ids(name: str, kind: str, demand: Demand) -> None:
@@ -183,14 +190,18 @@ def require_write_ids(name: str, kind: str, demand: Demand) -> None:
 
 
 def why_unservable(state: TableState, voids: Voids = ()) -> str:
-    """Why the folded image may not be given to anybody, else empty."""
+    """Why the folded image may not be given for any demand, else empty."""
     why = state.waits_for()
-    for (scope, shard), void in voids:
-        if shard != state.shard or scope not in (EVERY_TABLE, state.name):
-            continue
-        if not why and (state.epoch, state.image_ordinal) <= (void.epoch, void.ordinal):
-            why = f"voided at ordinal {void.ordinal} of epoch {void.epoch}"
-    return why
+    if why:
+        return why
+    for void in _voids_of(voids, state.name, state.shard):
+        if (state.epoch, state.image_ordinal) <= (void.epoch, void.ordinal):
+            return f"voided at ordinal {void.ordinal} of epoch {void.epoch}"
+    return ""
+
+
+def _voids_of(voids: Voids, name: str, shard: str) -> Iterable[Void]:
+    return (void for (scope, of_shard), void in sorted(voids) if of_shard == shard and scope in (EVERY_TABLE, name))
 
 
 def _list_of(state: TableState) -> ValidWriteIdList | None:
@@ -200,19 +211,78 @@ def _list_of(state: TableState) -> ValidWriteIdList | None:
     return ValidWriteIdList(state.name, ids.hwm, (write_id for write_id, _ in ids.open), ids.aborted)
 
 
-def _bearing(kind: str, demand: Demand) -> Demand:
-    """The part of the demand that bears on the kind: an external table has no list."""
-    if kind == TRANSACTIONAL or demand.write_ids is None:
-        return demand
-    return Demand(vector=demand.vector, write_ids=None, table_id=demand.table_id, given=demand.given)
+def fill_table(partition: Partition, request: FillTable) -> FillVerdict:
+    """As `consumers.owner.rows.fill_row`, for a catalog table."""
+    store = partition.store
+    head = store.visible
+    key = table_key(request.table_id)
+    state_bytes = store.get(key)
+    if table_stamp(state_bytes, head) != request.stamp:
+        return refused("the table changed meanwhile")
+    state = decode_table(state_bytes) if state_bytes is not None else None
+    shard, lineage = (state.shard, head.lineages.get(state.shard)) if state is not None else own_lineage(head)
+    if lineage is None:
+        return refused("the shard of the table is not known here")
+    if bound_id(partition, request.name) != request.table_id:
+        return refused(f"{request.name} does not stand for table id {request.table_id} here")
+    Position.parse(request.hi)
+    verdict = may_fill_table(state, request, shard, lineage, head.voids.items())
+    if not verdict.accepted:
+        return verdict
+    fill = OverlayFill(request.image, request.lo, request.hi, 0, request.stamp, request)
+    if not partition.overlay.put(key, fill):
+        return refused("it is larger than the overlay")
+    return verdict
 
 
-def _answer(
-    image: bytes | None, freshness: Freshness, why: str, lo: str, hi: str, write_ids: str, table_id: int
-) -> CatalogAnswer:
-    servable = freshness in (Freshness.FRESH, Freshness.EVENTUAL)
-    return CatalogAnswer(servable, image if servable else None, freshness, why, lo, hi, write_ids, table_id)
+def may_fill_table(
+    state: TableState | None, fill: FillTable, shard: str, lineage: Lineage, voids: Voids = ()
+) -> FillVerdict:
+    """Whether a source's answer may stand in the overlay over this state, and why (not).
+
+    Not over an image that the stream has; not while a writer is pending, unless the fill's own list says that it has
+    ended (its COMMIT may be lost, or still to come); not below the last write event. Else as `refuse_fill`.
+    """
+    lo = Position.parse(fill.lo)
+    refusal = refuse_fill(lo, lineage, _voids_of(voids, fill.name, shard))
+    if refusal:
+        return refused(refusal)
+    if state is None or (state.shard, state.epoch) != (shard, lineage.epoch):
+        return ACCEPTED
+    return _may_fill_over(state, fill, lo, why_unservable(state, voids))
 
 
-def _unknown(why: str, table_id: int) -> CatalogAnswer:
-    return CatalogAnswer(False, None, Freshness.UNKNOWN, why, "", "", "", table_id)
+def _may_fill_over(state: TableState, fill: FillTable, lo: Position, unservable: str) -> FillVerdict:
+    if state.table_id != fill.table_id:
+        return refused(f"the answer is of table id {fill.table_id}, the entry of {state.table_id}")
+    if state.created and not state.exists:
+        return refused("the table was dropped")
+    if state.pending and _may_be_open(state.pending, fill.write_ids):
+        return refused(state.waits_for())
+    if state.exists and state.name != fill.name:
+        return refused(f"the answer is of {fill.name}, the table is {state.name} here")
+    if not unservable and (state.ids.known or state.kind == EXTERNAL):
+        return refused("the stream already has an image")
+    if state.write_position and not lo.at_or_past(Position.parse(state.write_position)):
+        return refused(f"{fill.lo} is below the last write, {state.write_position}")
+    return ACCEPTED
+
+
+def _may_be_open(pending: Iterable[tuple[int, int]], fetched: str) -> bool:
+    """Whether one of the writers may not have ended yet by the list that was fetched before the image."""
+    if not fetched:
+        return True
+    found = ValidWriteIdList.parse(fetched)
+    still = {*found.open_ids}
+    for writer in pending:
+        if found.min_open != NO_OPEN_ID if writer == UNHEARD else writer[1] > found.hwm or writer[1] in still:
+            return True
+    return False
+
+
+def table_stamp(state_bytes: bytes | None, head: Head) -> bytes:
+    """What a fill of a table is made over: its folded bytes, the epochs and the voids."""
+    digest = xxhash.xxh3_128(state_bytes or b"")
+    epochs = sorted((shard, lineage.epoch) for shard, lineage in head.lineages.items())
+    digest.update(repr((state_bytes is None, epochs, sorted(head.voids.items()))).encode())
+    return digest.digest()

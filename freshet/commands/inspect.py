@@ -14,8 +14,8 @@ import typer
 from consumers.fold.catalog_state import CatalogStateError, decode_binding, decode_table
 from consumers.fold.entry import ABSENT, VALUE, VOID, decode_entry
 from consumers.fold.state import CATALOG, META, NAME_PREFIX, SCHEMA_PREFIX
-from consumers.owner.protocol import Description, OwnerError, Row
-from consumers.owner.rows import UNKNOWN_KEY, view_row
+from consumers.owner.protocol import UNKNOWN_KEY, Description, OwnerError, Row
+from consumers.owner.rows import view_row
 from consumers.store.store import StoreView
 from freshet.owners import asking, owner_addresses
 from freshet.settings import Settings, load_settings

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from consumers.fold import messages as fold
 from consumers.fold.state import Changes, Lineage, PartitionState, Void
-from consumers.owner import answering
+from consumers.owner import evidence
+from consumers.owner import rows as owner_rows
 from consumers.store import store
 from stream.wire import batch, codec, records
 
@@ -139,7 +140,7 @@ def _together(done: list[Changes]) -> list[Changes]:
     return [Changes(done[-1].offset, entries, lineages, voids, layout, (), messages)]
 
 
-_demand_of = lru_cache(maxsize=1_024)(answering.demand_of)
+_demand_of = lru_cache(maxsize=1_024)(evidence.demand_of)
 
 
 class Kept:
@@ -198,4 +199,4 @@ def sharing_work() -> Iterator[None]:
             scope.update(names)
 
 
-_MODULES: Final = (fold, answering, batch, records, store)
+_MODULES: Final = (fold, evidence, owner_rows, batch, records, store)

@@ -15,7 +15,8 @@ from starlette.exceptions import HTTPException
 
 from serving.client.answers import LocationAnswer
 from serving.errors import ReadError
-from serving.http.answers import problem_bytes
+from serving.http.answers import Reply, problem_bytes, reply_to
+from serving.http.batches import row_batch_answer, table_batch_answer
 from serving.http.guard import App, Guard, Receive, RequestLimits, Scope, Send, read_body, send_json
 from serving.http.openapi import PROBLEM, add_reads
 from serving.http.query import (
@@ -31,10 +32,10 @@ from serving.http.query import (
     table_wanted,
 )
 from serving.metrics import FrontMetrics
-from serving.reads.batches import RowBatches, TableBatches
+from serving.reads.demands import RowWanted
 from serving.reads.locations import Locations
 from serving.reads.readiness import Readiness
-from serving.reads.rows import Answered, RowReads
+from serving.reads.rows import RowReads
 from serving.reads.spaces import RowSpace, TableSpace
 from serving.reads.tables import TableReads
 
@@ -73,8 +74,6 @@ class Reads:
     def __init__(self, front: Front, rest: App) -> None:
         self._front = front
         self._rest = rest
-        self._row_batches = RowBatches(front.rows)
-        self._table_batches = TableBatches(front.tables)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request. Raises `ReadError`, which the guard turns into an answer."""
@@ -103,22 +102,24 @@ class Reads:
                 raise ReadError("unknown_path", f"nothing is at {scope['path']}")
         await send_json(send, answered.status, answered.body)
 
-    async def _row(self, scope: Scope, keyspace: bytes, table: bytes, pk: bytes) -> Answered:
+    async def _row(self, scope: Scope, keyspace: bytes, table: bytes, pk: bytes) -> Reply:
         front = self._front
         found = parameters(scope["query_string"], ROW_PARAMETERS)
         demand = demand_of(found.get("token"), found.get("max_wait_ms"), front.query_limits)
         space = self._row_space(path_text(keyspace, "keyspace"))
-        return await front.rows.read(space, path_text(table, "table"), pk, demand, row_options(found))
+        wanted = [RowWanted(path_text(table, "table"), pk)]
+        [answer] = await front.rows.read_many(space, wanted, demand, row_options(found))
+        return reply_to(answer)
 
-    async def _rows(self, scope: Scope, receive: Receive, keyspace: bytes) -> Answered:
+    async def _rows(self, scope: Scope, receive: Receive, keyspace: bytes) -> Reply:
         parameters(scope["query_string"], frozenset())
         space = self._row_space(path_text(keyspace, "keyspace"))
         wanted, demand = row_batch(
             await read_body(scope, receive, self._front.limits.body_bytes_max), self._front.query_limits
         )
-        return await self._row_batches.read(space, wanted, demand)
+        return reply_to(row_batch_answer(await self._front.rows.read_many(space, wanted, demand), demand))
 
-    async def _table(self, scope: Scope, db: bytes, table: bytes) -> Answered:
+    async def _table(self, scope: Scope, db: bytes, table: bytes) -> Reply:
         front = self._front
         found = parameters(scope["query_string"], TABLE_PARAMETERS)
         demand = demand_of(found.get("token"), found.get("max_wait_ms"), front.query_limits)
@@ -129,13 +130,15 @@ class Reads:
             found.get("valid_write_ids"),
             found.get("table_id"),
         )
-        return await front.tables.read(self._table_space(wanted.catalog), wanted, demand)
+        [answer] = await front.tables.read_many([(self._table_space(wanted.catalog), wanted)], demand)
+        return reply_to(answer)
 
-    async def _tables(self, scope: Scope, receive: Receive) -> Answered:
+    async def _tables(self, scope: Scope, receive: Receive) -> Reply:
         parameters(scope["query_string"], frozenset())
         body = await read_body(scope, receive, self._front.limits.body_bytes_max)
         wanted, demand = table_batch(body, self._front.query_limits)
-        return await self._table_batches.read([(self._table_space(each.catalog), each) for each in wanted], demand)
+        placed = [(self._table_space(each.catalog), each) for each in wanted]
+        return reply_to(table_batch_answer(await self._front.tables.read_many(placed, demand), demand))
 
     def _row_space(self, name: str) -> RowSpace:
         space = self._front.row_spaces.get(name)

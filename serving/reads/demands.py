@@ -16,6 +16,11 @@ class ReadDemand(NamedTuple):
     given: bool = False
     max_wait_ms: int = 0
 
+    @property
+    def token(self) -> str:
+        """The vector as text; "" where the read brought none."""
+        return str(self.vector) if self.given else ""
+
 
 class RowOptions(NamedTuple):
     """What else a row's answer is to say."""

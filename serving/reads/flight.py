@@ -3,54 +3,52 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Generic, TypeAlias, TypeVar
 
 Key = TypeVar("Key")
+Wanted = TypeVar("Wanted")
 Result = TypeVar("Result")
 
-Start: TypeAlias = Callable[[Collection[Key]], Awaitable[Mapping[Key, Result | Exception]]]
+Fetch: TypeAlias = Callable[[Mapping[Key, Wanted]], Awaitable[Mapping[Key, Result | Exception]]]
 """Reads some keys: for each its result, or its error. What it raises is the error of each."""
 
 
-class Flights(Generic[Key, Result]):
+class Flights(Generic[Key, Wanted, Result]):
     """Reads under way, by key; one flight may carry many keys. One event loop; holds nothing once the reads are done.
 
-    What is under way never fails: a key's error lands like a result.
+    What is under way never fails: a key's error is a result like any other.
     """
 
-    def __init__(self, on_shared: Callable[[], None] = lambda: None) -> None:
-        """``on_shared`` is called for each read that somebody else's flight answered."""
-        self._under_way: dict[Key, asyncio.Future[Result | Exception]] = {}
-        self._flying: set[asyncio.Task[None]] = set()
+    def __init__(self, fetch: Fetch[Key, Wanted, Result], on_shared: Callable[[], None] = lambda: None) -> None:
+        """``on_shared`` is called for each read that another reader's flight answered."""
+        self._fetch = fetch
         self._on_shared = on_shared
+        self._under_way: dict[Key, asyncio.Future[Result | Exception]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
         return len(self._under_way)
 
-    async def read(self, key: Key, proves: Callable[[Result], bool], start: Callable[[], Awaitable[Result]]) -> Result:
+    async def read(self, key: Key, wanted: Wanted, proves: Callable[[Result], bool]) -> Result:
         """As `read_many`, of one key. Raises its error."""
-
-        async def start_one(keys: Collection[Key]) -> Mapping[Key, Result | Exception]:
-            return {each: await start() for each in keys}
-
-        landed = (await self.read_many([key], proves, start_one))[key]
-        if isinstance(landed, Exception):
-            raise landed
-        return landed
+        result = (await self.read_many({key: wanted}, proves))[key]
+        if isinstance(result, Exception):
+            raise result
+        return result
 
     async def read_many(
-        self, keys: Collection[Key], proves: Callable[[Result], bool], start: Start[Key, Result]
+        self, wanted: Mapping[Key, Wanted], proves: Callable[[Result], bool]
     ) -> dict[Key, Result | Exception]:
-        """What each key's flight brought; those of which none is under way take off together.
+        """What each key's flight brought; those of which none is under way start together.
 
-        A flight that took off before the demand arose may have read too early. Its result is then used only if it
+        A flight that started before the demand arose may have read too early. Its result is then used only if it
         ``proves`` the demand; else the key's next flight, started after the demand arose, is joined or started. One
         that was started here is final, whatever it proves. A caller that is cancelled leaves its flights to the others.
         """
-        earlier = {key: flight for key in keys if (flight := self._under_way.get(key)) is not None}
-        own = self._take_off([key for key in keys if key not in earlier], start)
-        found = await _landed({**earlier, **own})
+        earlier = {key: flight for key in wanted if (flight := self._under_way.get(key)) is not None}
+        own = self._start({key: each for key, each in wanted.items() if key not in earlier})
+        found = await _results({**earlier, **own})
         early = self._not_shared(earlier, found, proves)
         if not early:
             return found
@@ -59,61 +57,58 @@ class Flights(Generic[Key, Result]):
             for key in early
             if (flight := self._under_way.get(key)) is not None and flight is not earlier[key]
         }
-        own = self._take_off([key for key in early if key not in later], start)
-        found |= await _landed({**later, **own})
+        own = self._start({key: wanted[key] for key in early if key not in later})
+        found |= await _results({**later, **own})
         if unproved := self._not_shared(later, found, proves):
-            found |= await _outcomes(unproved, start)
+            found |= await self._outcomes({key: wanted[key] for key in unproved})
         return found
 
     def _not_shared(
         self, joined: Iterable[Key], found: Mapping[Key, Result | Exception], proves: Callable[[Result], bool]
     ) -> list[Key]:
-        """The keys whose flights, which were joined, came back with what proves nothing; an error is everybody's."""
+        """The keys whose flights were joined and came back with what proves nothing; an error is everyone's."""
         unproved = []
         for key in joined:
-            landed = found[key]
-            if isinstance(landed, Exception):
+            result = found[key]
+            if isinstance(result, Exception):
                 continue
-            if proves(landed):
+            if proves(result):
                 self._on_shared()
             else:
                 unproved.append(key)
         return unproved
 
-    def _take_off(
-        self, keys: Collection[Key], start: Start[Key, Result]
-    ) -> Mapping[Key, asyncio.Future[Result | Exception]]:
-        if not keys:
+    def _start(self, wanted: Mapping[Key, Wanted]) -> Mapping[Key, asyncio.Future[Result | Exception]]:
+        if not wanted:
             return {}
         loop = asyncio.get_running_loop()
-        landings: dict[Key, asyncio.Future[Result | Exception]] = {key: loop.create_future() for key in keys}
-        self._under_way.update(landings)
+        results: dict[Key, asyncio.Future[Result | Exception]] = {key: loop.create_future() for key in wanted}
+        self._under_way.update(results)
 
         async def fly() -> None:
             try:
-                for key, landed in (await _outcomes(keys, start)).items():
-                    landings[key].set_result(landed)
+                for key, result in (await self._outcomes(wanted)).items():
+                    results[key].set_result(result)
             finally:
-                for key, landing in landings.items():
-                    landing.cancel()  # where the loop ends; one that has landed stays as it is
-                    if self._under_way.get(key) is landing:
+                for key, future in results.items():
+                    future.cancel()  # where the loop ends; one that is done stays as it is
+                    if self._under_way.get(key) is future:
                         del self._under_way[key]
 
-        flight = loop.create_task(fly())
-        self._flying.add(flight)
-        flight.add_done_callback(self._flying.discard)
-        return landings
+        task = loop.create_task(fly())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return results
+
+    async def _outcomes(self, wanted: Mapping[Key, Wanted]) -> dict[Key, Result | Exception]:
+        try:
+            found = await self._fetch(wanted)
+        except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for a key
+            return dict.fromkeys(wanted, error)
+        return {key: found[key] for key in wanted}
 
 
-async def _outcomes(keys: Collection[Key], start: Start[Key, Result]) -> dict[Key, Result | Exception]:
-    try:
-        found = await start(keys)
-    except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for a key
-        return dict.fromkeys(keys, error)
-    return {key: found[key] for key in keys}
-
-
-async def _landed(flights: Mapping[Key, asyncio.Future[Result | Exception]]) -> dict[Key, Result | Exception]:
+async def _results(flights: Mapping[Key, asyncio.Future[Result | Exception]]) -> dict[Key, Result | Exception]:
     if flights:
         await asyncio.wait(flights.values())  # unlike awaiting them, it leaves them be if the caller is cancelled
     return {key: flight.result() for key, flight in flights.items()}

@@ -27,7 +27,10 @@ class Locations:
             raise ReadError("unknown_path", f"{keyspace} has the partitions 0 to {space.layout.partitions - 1}")
         why = "the owner, as it announced itself; the token is the partition's watermark"
         try:
-            token = self._last[keyspace, partition] = await learn_watermarks(self._owners, space, partition)
+            token = await self._owners.ask(
+                keyspace, partition, lambda client: learn_watermarks(client, space, partition)
+            )
+            self._last[keyspace, partition] = token
         except OwnerAway as away:
             known = self._last.get((keyspace, partition))
             if known is None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from time import monotonic
 from typing import TypeVar
 
@@ -76,6 +77,37 @@ class Owners:
                 raise
             return await self._ask_at(moved, question)
 
+    async def ask_any(
+        self,
+        keyspace: str,
+        partitions: Iterable[int],
+        question: Callable[[OwnerClient, int], Awaitable[Found]],
+        is_enough: Callable[[Found], bool],
+    ) -> Found:
+        """The first answer to ``question`` (of an owner, and one of its partitions) that is enough, or else the last.
+
+        Each owner is asked once. Raises `OwnerAway` if none of them answers.
+        """
+        asked: set[str | None] = set()
+        answers: list[Found] = []
+        away: OwnerAway | None = None
+        for partition in partitions:
+            address = self.address_of(keyspace, partition)
+            if address in asked:
+                continue
+            asked.add(address)
+            try:
+                found = await self.ask(keyspace, partition, partial(_of_partition, question, partition))
+            except OwnerAway as error:
+                away = error
+                continue
+            if is_enough(found):
+                return found
+            answers.append(found)
+        if answers:
+            return answers[-1]
+        raise away or OwnerAway(f"no process has announced that it owns a partition of {keyspace}")
+
     async def _ask_at(self, address: str, question: Callable[[OwnerClient], Awaitable[Found]]) -> Found:
         if self._away_until and self._away_until.get(address, 0.0) > monotonic():
             raise OwnerAway(f"the owner at {address} did not answer a moment ago")
@@ -105,3 +137,9 @@ class Owners:
         """Closes all connections."""
         clients, self._clients = list(self._clients.values()), {}
         await asyncio.gather(*(client.close() for client in clients), return_exceptions=True)
+
+
+def _of_partition(
+    question: Callable[[OwnerClient, int], Awaitable[Found]], partition: int, client: OwnerClient
+) -> Awaitable[Found]:
+    return question(client, partition)

@@ -1,36 +1,19 @@
-"""Whether the source's answer proves a demand, waiting for a source that lags, and what to say of lost history."""
+"""Whether an answer of the source proves a demand, what the session takes away, and what to say of lost history."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from time import monotonic
-from typing import NamedTuple, TypeVar
+from functools import lru_cache
 
 from serving.errors import ReadError
 from serving.reads.demands import ReadDemand
-from tokens import Demand, Freshness, Position, Tag, Vector, decide
-from tokens.decision import HISTORY_LOST
-
-Key = TypeVar("Key")
-Found = TypeVar("Found")
-
-_PROVED = (Freshness.FRESH, Freshness.EVENTUAL)
-
-
-class Verdict(NamedTuple):
-    """``proved``: the answer may be given. ``lost``: the demand lies in a lost history."""
-
-    freshness: str
-    why: str
-    proved: bool
-    lost: bool
+from tokens import Decision, Demand, Freshness, Position, Tag, TokenError, Vector, Verdict, decide
 
 
 class Proof:
     """A demand, and the shard and epoch that the source's positions belong to.
 
     The epoch is the highest that owners or the session itself have named: a source that is read now is in no older one.
-    None: nobody has named any, then an answer is ``eventual`` and the token can't hold it.
+    None: nothing has named one, then an answer is ``eventual`` and the token can't hold it.
     """
 
     __slots__ = ("demand", "epoch", "shard")
@@ -48,61 +31,51 @@ class Proof:
         component = self.demand.vector.get(self.shard)
         return component.position if component is not None else None
 
+    def judge(self, position: Position) -> Decision:
+        """Whether a value read at ``position`` proves the demand. The source has no watermark: it is all there."""
+        if self.epoch is None:
+            return _NO_EPOCH
+        tag = Tag(shard=self.shard, epoch=self.epoch, lo=position, hi=position, watermark=None)
+        return decide(Demand(vector=self.demand.vector, given=self.demand.given), tag)
 
-def judge(proof: Proof, position: Position) -> Verdict:
-    """Whether a value that was read at ``position`` proves the demand. The source has no watermark: it is all there."""
-    if proof.epoch is None:
-        why = "no owner has named the epoch of the shard yet, so the token cannot hold this answer"
-        return Verdict(Freshness.EVENTUAL.value, why, proved=True, lost=False)
-    tag = Tag(shard=proof.shard, epoch=proof.epoch, lo=position, hi=position, watermark=None)
-    freshness, why = decide(Demand(vector=proof.demand.vector, given=proof.demand.given), tag)
-    return Verdict(freshness.value, why, freshness in _PROVED, why.startswith(HISTORY_LOST))
+    def is_behind(self, position: Position) -> bool:
+        """Whether the source has yet to reach what is demanded: waiting for it may help."""
+        decision = self.judge(position)
+        return not decision.may_be_served and not decision.history_lost
 
+    def advanced(self, position: str) -> str:
+        """The session's new token after an answer that holds nothing later than ``position``."""
+        if self.epoch is None:
+            return self.demand.token
+        return advanced(self.demand.token, self.shard, self.epoch, position)
 
-async def prove(
-    proof: Proof,
-    keys: Collection[Key],
-    read: Callable[[Collection[Key]], Awaitable[Mapping[Key, Found | Exception]]],
-    position_of: Callable[[Found], Position],
-    wait: Callable[[Position, float], Awaitable[bool]],
-    deadline: float,
-) -> dict[Key, Found | Exception]:
-    """What the source says of each key, or why it can't be given: one demand, judged for each.
-
-    Where the source lags, it is waited for until ``deadline`` (`time.monotonic`), and what it did not prove is read
-    again. Errors of a key: `ReadError` ``source_behind``, ``history_lost``, what ``wait`` raises, what ``read`` brings.
-    """
-    found = dict(await read(keys))
-    behind = [key for key, each in found.items() if not isinstance(each, Exception) and _lags(proof, position_of(each))]
-    remaining = deadline - monotonic()
-    if behind and proof.wanted is not None and remaining > 0:
-        try:
-            await wait(proof.wanted, remaining)
-            found |= await read(behind)
-        except ReadError as error:
-            found |= dict.fromkeys(behind, error)
-    for key, each in found.items():
-        if not isinstance(each, Exception):
-            refusal = _refusal(proof, position_of(each))
-            found[key] = each if refusal is None else refusal
-    return found
+    def refusal(self, decision: Decision, position: Position) -> ReadError:
+        """Why an answer that was read at ``position`` can't be given."""
+        if decision.history_lost:
+            return history_lost(self.demand.vector, self.shard, self.epoch or 0, str(position), decision.why)
+        return ReadError("source_behind", f"the source's answer does not prove the demand: {decision.why}")
 
 
-def _lags(proof: Proof, position: Position) -> bool:
-    verdict = judge(proof, position)
-    return not verdict.proved and not verdict.lost
+_NO_EPOCH = Decision(
+    Freshness.EVENTUAL,
+    "no owner has named the epoch of the shard yet, so the token cannot hold this answer",
+    Verdict.NO_DEMAND,
+)
 
 
-def _refusal(proof: Proof, position: Position) -> ReadError | None:
-    verdict = judge(proof, position)
-    if verdict.lost:
-        return history_lost(proof.demand.vector, proof.shard, proof.epoch or 0, str(position), verdict.why)
-    if not verdict.proved:
-        return ReadError("source_behind", f"the source's answer does not prove the demand: {verdict.why}")
-    return None
+@lru_cache(maxsize=8192)
+def advanced(token: str, shard: str, epoch: int, position: str) -> str:
+    """The session's new vector: what it had seen and what this answer holds. Raises `ReadError` ``bad_token``."""
+    vector = Vector.parse(token) if token else Vector()
+    if not shard or not position:
+        return str(vector)
+    try:
+        return str(vector.merge(Vector({shard: (epoch, Position.parse(position))})))
+    except TokenError as error:
+        raise ReadError("bad_token", f"token: {error}", hint=error.hint) from error
 
 
 def history_lost(vector: Vector, shard: str, epoch: int, position: str, why: str) -> ReadError:
     """409 with the token to go on with: the shard's component is where the new history is now."""
     token = vector.with_component(shard, epoch, Position.parse(position)) if position else vector.without(shard)
-    return ReadError("history_lost", why.removeprefix(f"{HISTORY_LOST}: "), token=str(token))
+    return ReadError("history_lost", why, token=str(token))

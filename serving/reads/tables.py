@@ -3,32 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from time import monotonic
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias, cast
 
-from consumers.owner.protocol import FillTable, Table
-from consumers.owner.tables import MissingWriteIds, TableFill, read_fill
+import msgspec
+
+from consumers.owner.client import OwnerClient
+from consumers.owner.protocol import HISTORY_LOST, FillTable, Table
+from consumers.owner.tables import MissingWriteIds, decide_answer
+from serving.client.answers import FreshnessName, ServedFrom, TableAnswer
 from serving.errors import ReadError
-from serving.http.answers import envelope_bytes, table_bytes
 from serving.metrics import FrontMetrics
 from serving.reads.demands import ReadDemand, TableWanted
 from serving.reads.fills import Fills
 from serving.reads.flight import Flights
 from serving.reads.owners import OwnerAway, Owners
-from serving.reads.proof import Proof, Verdict, history_lost, judge
-from serving.reads.rows import Answered, advanced
-from serving.reads.spaces import TableSpace, learn_epochs
+from serving.reads.proof import Proof, advanced, history_lost
+from serving.reads.rows import ABSENCE_HINT
+from serving.reads.spaces import TableSpace, epoch_of
 from serving.sources.source import SourceTable
-from tokens import Demand
-from tokens.decision import HISTORY_LOST
+from tokens import Decision, Demand
 
 NAMES_MAX = 100_000
+READS_MAX = 16
+"""Tables of one request that are read at a time."""
 POLL_S = 0.05
 """How often a source that does not cover the list yet is asked again, within ``max_wait_ms``."""
 
 
 class Question(NamedTuple):
-    """One table that is asked for."""
+    """One table that is asked for. ``deadline``: of `time.monotonic`."""
 
     space: TableSpace
     wanted: TableWanted
@@ -36,181 +41,209 @@ class Question(NamedTuple):
     deadline: float
 
 
+class Miss(NamedTuple):
+    """A question that only the source can answer. ``found``: what the owner said, if any; ``why``: what it lacked."""
+
+    question: Question
+    found: Table | None
+    why: str
+
+
+Place: TypeAlias = tuple[str, str, int | None]
+"""Catalog, table and epoch."""
+
+
 class TableReads:
-    """Answers reads of catalog tables. Of one event loop. Raises `ReadError`."""
+    """Answers reads of catalog tables. Of one event loop."""
 
     def __init__(self, owners: Owners, fills: Fills, metrics: FrontMetrics) -> None:
         self._owners = owners
         self._fills = fills
         self._metrics = metrics
-        self._flights: Flights[tuple[str, str, int | None], SourceTable] = Flights(metrics.source_shared.inc)
+        self._flights: Flights[Place, Miss, SourceTable] = Flights(self._fetch, metrics.source_shared.inc)
         self._partitions: dict[tuple[str, str], int] = {}
 
-    async def read(self, space: TableSpace, wanted: TableWanted, demand: ReadDemand) -> Answered:
-        """One table."""
+    async def read_many(
+        self, wanted: Sequence[tuple[TableSpace, TableWanted]], demand: ReadDemand
+    ) -> list[TableAnswer | ReadError]:
+        """Tables in the order of ``wanted``, each an answer or its error."""
+        gate = asyncio.Semaphore(READS_MAX)
+
+        async def read(space: TableSpace, table: TableWanted) -> TableAnswer | ReadError:
+            async with gate:
+                try:
+                    deadline = monotonic() + demand.max_wait_ms / 1000
+                    return await self._read(Question(space, table, demand, deadline))
+                except ReadError as error:
+                    return error
+
+        return await asyncio.gather(*(read(*each) for each in wanted))
+
+    async def _read(self, question: Question) -> TableAnswer:
+        space, wanted, demand, _ = question
         listed = wanted.write_ids.table if wanted.write_ids is not None else None
         if listed and listed.lower() != wanted.name.lower():
             raise ReadError("bad_write_ids", f"valid_write_ids is a list of {listed}, {wanted.name} is asked for")
-        question = Question(space, wanted, demand, monotonic() + demand.max_wait_ms / 1000)
         try:
-            found, why = await self._ask(question), ""
+            found = await self._ask_owners(question)
         except OwnerAway as away:
             if space.source is None:
                 raise
-            found, why = None, str(away)
-        if found is None:
-            return await self._from_source(question, None, why)
+            return await self._from_source(Miss(question, None, str(away)))
         space.epochs.learn(found.shard, found.epoch)
-        if found.code == "history_lost":
+        if found.code == HISTORY_LOST:
             raise history_lost(demand.vector, found.shard, found.epoch, found.watermark, found.why)
         if found.code:
             raise ReadError(found.code, found.why)
-        if found.served and found.image is not None:
-            return self._from_cache(question, found)
-        return await self._from_source(question, found, found.why)
+        if not found.served or found.image is None:
+            return await self._from_source(Miss(question, found, found.why))
+        token = advanced(demand.token, found.shard, found.epoch, found.hi)
+        return self._answer("cache", found.freshness, found.why, token, found.table_id, found.write_ids, found.image)
 
-    async def _ask(self, question: Question) -> Table:
+    async def _ask_owners(self, question: Question) -> Table:
         """The owner's answer. Every partition knows every name, and says in which one the table's state is."""
-        space, wanted, _, _ = question
-        known = self._partitions.get((space.name, wanted.name))
-        first = [known] if known is not None else []
-        away: OwnerAway | None = None
-        asked: set[str | None] = set()
-        for partition in [*first, *range(space.layout.partitions)]:
-            address = self._owners.address_of(space.name, partition)
-            if address in asked:
-                continue
-            asked.add(address)
-            try:
-                found = await self._ask_at(question, partition)
-                if found.elsewhere:
-                    found = await self._ask_at(question, found.partition)
-            except OwnerAway as error:
-                away = error
-                continue
-            if found.table_id and not found.elsewhere:
-                if len(self._partitions) >= NAMES_MAX:
-                    self._partitions.clear()
-                self._partitions[space.name, wanted.name] = found.partition
-            return found
-        raise away or OwnerAway(f"no process has announced that it owns a partition of {space.name}")
-
-    async def _ask_at(self, question: Question, partition: int) -> Table:
         space, wanted, demand, _ = question
-        return await self._owners.ask(
-            space.name,
-            partition,
-            lambda client: client.get_table(
+
+        async def get(client: OwnerClient) -> Table:
+            return await client.get_table(
                 space.name,
                 wanted.name,
                 "" if wanted.write_ids is None else str(wanted.write_ids),
                 wanted.table_id,
-                str(demand.vector) if demand.given else "",
+                demand.token,
                 demand.max_wait_ms,
-            ),
-        )
+            )
 
-    def _from_cache(self, question: Question, found: Table) -> Answered:
-        demand = question.demand
-        token = advanced(str(demand.vector) if demand.given else "", found.shard, found.epoch, found.hi)
-        envelope = envelope_bytes("cache", found.freshness, found.why, token)
-        self._metrics.answered("table", "cache", found.freshness)
-        body = table_bytes(envelope, found.table_id, found.write_ids or None, found.image)
-        return Answered(200, body, "cache", found.freshness, token)
+        async def ask(client: OwnerClient, _: int) -> Table:
+            found = await get(client)
+            return await self._owners.ask(space.name, found.partition, get) if found.elsewhere else found
 
-    async def _from_source(self, question: Question, found: Table | None, cache_why: str) -> Answered:
-        space, wanted, demand, deadline = question
+        known = self._partitions.get((space.name, wanted.name))
+        first = [known] if known is not None else []
+        partitions = [*first, *range(space.layout.partitions)]
+        found = await self._owners.ask_any(space.name, partitions, ask, lambda _: True)
+        if found.table_id and not found.elsewhere:
+            if len(self._partitions) >= NAMES_MAX:
+                self._partitions.clear()
+            self._partitions[space.name, wanted.name] = found.partition
+        return found
+
+    async def _from_source(self, miss: Miss) -> TableAnswer:
+        (space, wanted, demand, deadline), _, cache_why = miss
         source = space.source
         if source is None:
             why = f"the cache cannot prove its answer ({cache_why}), and catalog {space.name} has no source here"
             raise ReadError("source_unreachable", why)
-        proof = Proof(demand, source.shard, await learn_epochs(self._owners, space, source.shard))
+        proof = Proof(demand, source.shard, await epoch_of(self._owners, space, source.shard))
         while True:
-            landed = await self._flights.read(
+            found = await self._flights.read(
                 (space.name, wanted.name, proof.epoch),
-                lambda seen: judge_table(proof, wanted, seen).proved,
-                lambda: self._fetch(question, found),
+                miss,
+                lambda seen: judge_table(proof, wanted, seen).may_be_served,
             )
-            verdict = judge_table(proof, wanted, landed)
-            if verdict.proved or verdict.lost or _other_id(wanted, landed):
+            decision = judge_table(proof, wanted, found)
+            if decision.may_be_served or decision.history_lost or _has_other_id(wanted, found):
                 break
             if wanted.write_ids is not None:
                 own = await source.read(wanted.name, str(wanted.write_ids))
-                verdict_of_own = judge_table(proof, wanted, own)
-                if verdict_of_own.proved:
-                    landed, verdict = own, verdict_of_own
+                of_own = judge_table(proof, wanted, own)
+                if of_own.may_be_served:
+                    found, decision = own, of_own
                     break
             if monotonic() >= deadline:
                 break
             await asyncio.sleep(POLL_S)
-        if not verdict.proved:
-            raise _refusal(proof, wanted, landed, verdict)
-        token = str(demand.vector) if demand.given else ""
-        if proof.epoch is not None:
-            token = advanced(token, proof.shard, proof.epoch, str(landed.position))
-        why = f"read from the source at {landed.position}: {verdict.why}; the cache: {cache_why}"
-        envelope = envelope_bytes("source", verdict.freshness, why, token)
-        self._metrics.answered("table", "source", verdict.freshness)
-        missing = "" if landed.image is not None else f"catalog {space.name} has no table {wanted.name}"
-        body = table_bytes(envelope, landed.table_id, landed.write_ids or None, landed.image, missing)
-        return Answered(404 if missing else 200, body, "source", verdict.freshness, token)
+        if not decision.may_be_served:
+            if _has_other_id(wanted, found) and not decision.history_lost:
+                why = f"{wanted.name} has table id {found.table_id} at the source: {decision.why}"
+                raise ReadError("table_id_changed", why)
+            raise proof.refusal(decision, found.position)
+        why = f"read from the source at {found.position}: {decision.why}; the cache: {cache_why}"
+        token = proof.advanced(str(found.position))
+        name = decision.freshness.value
+        if found.image is not None:
+            return self._answer("source", name, why, token, found.table_id, found.write_ids, found.image)
+        answer = self._answer("source", name, why, token, 0, "", None)
+        answer.code, answer.message = "not_found", f"catalog {space.name} has no table {wanted.name}"
+        answer.hint = ABSENCE_HINT
+        return answer
 
-    async def _fetch(self, question: Question, found: Table | None) -> SourceTable:
+    def _answer(
+        self,
+        served_from: ServedFrom,
+        freshness: str,
+        why: str,
+        token: str,
+        table_id: int,
+        write_ids: str,
+        image: bytes | None,
+    ) -> TableAnswer:
+        self._metrics.answered("table", served_from, freshness)
+        raw, name = msgspec.Raw(image if image is not None else b"null"), cast("FreshnessName", freshness)
+        return TableAnswer(served_from, name, why, token, image is not None, table_id, write_ids or None, raw)
+
+    async def _fetch(self, misses: Mapping[Place, Miss]) -> dict[Place, SourceTable | Exception]:
+        return {place: await self._fetch_one(miss) for place, miss in misses.items()}
+
+    async def _fetch_one(self, miss: Miss) -> SourceTable:
         """Reads the source, and offers the answer to the owner of the table's partition."""
-        space, name = question.space, question.wanted.name
+        (space, wanted, _, _), found, _ = miss
         assert space.source is not None
         self._metrics.source_reads.inc()
         try:
-            landed = await space.source.read(name)
+            seen = await space.source.read(wanted.name)
         except ReadError:
             self._metrics.source_failures.inc()
             raise
-        if landed.image is None or found is None or found.table_id != landed.table_id or found.elsewhere:
-            return landed
-        position = str(landed.position)
-        fill = FillTable(
-            0,
-            space.name,
-            found.partition,
-            landed.table_id,
-            name,
-            landed.kind,
-            landed.image,
-            landed.write_ids,
-            position,
-            position,
-            found.stamp,
-        )
-        self._fills.offer_table(space.name, found.partition, fill)
-        return landed
+        if found is not None and (fill := fill_of(space.name, wanted.name, found, seen)) is not None:
+            self._fills.offer_table(space.name, found.partition, fill)
+        return seen
 
 
-def judge_table(proof: Proof, wanted: TableWanted, landed: SourceTable) -> Verdict:
+def fill_of(keyspace: str, name: str, found: Table, seen: SourceTable) -> FillTable | None:
+    """What may be offered to the owner, who answered ``found``, of what the source said; None: nothing."""
+    if seen.image is None or found.table_id != seen.table_id or found.elsewhere:
+        return None
+    at = str(seen.position)
+    return FillTable(
+        id=0,
+        keyspace=keyspace,
+        partition=found.partition,
+        table_id=seen.table_id,
+        name=name,
+        kind=seen.kind,
+        image=seen.image,
+        write_ids=seen.write_ids,
+        lo=at,
+        hi=at,
+        stamp=found.stamp,
+    )
+
+
+class SourceEvidence(NamedTuple):
+    """A `consumers.owner.evidence.Evidence`: a table that was read at one position of the source, just now."""
+
+    shard: str
+    epoch: int
+    lo: str
+    hi: str
+    watermark: str = ""
+
+
+def judge_table(proof: Proof, wanted: TableWanted, found: SourceTable) -> Decision:
     """Whether what the source said proves the demand: its list, id and position. Raises `ReadError` 400."""
-    by_position = judge(proof, landed.position)
-    if landed.image is None or by_position.lost:
+    by_position = proof.judge(found.position)
+    if found.image is None or by_position.history_lost:
         return by_position
-    position = str(landed.position)
-    fill = TableFill(landed.table_id, wanted.name, landed.kind, landed.image, landed.write_ids, position, position)
+    at = str(found.position)
     demand = Demand(proof.demand.vector, wanted.write_ids, wanted.table_id, proof.demand.given)
+    evidence = SourceEvidence(proof.shard, proof.epoch or 0, at, at)
     try:
-        answer = read_fill(fill, demand, None, proof.shard, proof.epoch or 0)
+        decision = decide_answer(evidence, wanted.name, found.kind, found.write_ids, found.table_id, demand)
     except MissingWriteIds as error:
         raise ReadError("missing_write_ids", str(error), hint=error.hint) from error
-    if proof.epoch is None and answer.servable:
-        return by_position
-    return Verdict(answer.freshness.value, answer.why, answer.servable, answer.why.startswith(HISTORY_LOST))
+    return by_position if proof.epoch is None and decision.may_be_served else decision
 
 
-def _other_id(wanted: TableWanted, landed: SourceTable) -> bool:
-    return landed.image is not None and bool(wanted.table_id) and wanted.table_id != landed.table_id
-
-
-def _refusal(proof: Proof, wanted: TableWanted, landed: SourceTable, verdict: Verdict) -> ReadError:
-    if verdict.lost:
-        return history_lost(proof.demand.vector, proof.shard, proof.epoch or 0, str(landed.position), verdict.why)
-    if _other_id(wanted, landed):
-        return ReadError(
-            "table_id_changed", f"{wanted.name} has table id {landed.table_id} at the source: {verdict.why}"
-        )
-    return ReadError("source_behind", f"the source's answer does not prove the demand: {verdict.why}")
+def _has_other_id(wanted: TableWanted, found: SourceTable) -> bool:
+    return found.image is not None and bool(wanted.table_id) and wanted.table_id != found.table_id

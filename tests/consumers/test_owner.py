@@ -13,6 +13,7 @@ from consumers.owner.client import OwnerClient
 from consumers.owner.protocol import (
     FRAME_BYTES_MAX,
     KEYS_MAX,
+    UNKNOWN_KEY,
     Failure,
     Fill,
     Get,
@@ -23,7 +24,6 @@ from consumers.owner.protocol import (
     decode_answer,
     encode_frame,
 )
-from consumers.owner.rows import UNKNOWN_KEY
 from consumers.owner.server import OwnerServer
 from consumers.store.store import StoreView
 from tests.consumers.histories import LAYOUT, SHARD, event, frame, gtid, key, marker, start, value

@@ -6,13 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.fold.entry import decode_entry
-from consumers.owner.rows import UNKNOWN_KEY, View, may_fill, view_row
+from consumers.owner.protocol import UNKNOWN_KEY, Row
+from consumers.owner.rows import may_fill, view_row
 from stream.wire.events import ABSENT, VALUE, VOID
 from tests.consumers.histories import LAYOUT, SHARD, Folded, event, frame, gtid, key, marker, start, value
 
 
-def _view(folded: Folded, number: int) -> View:
+def _view(folded: Folded, number: int) -> Row:
     return view_row(folded.state.head, key(number), folded.entries.get(key(number)))
+
+
+def _may_fill(folded: Folded, number: int, lo: str) -> bool:
+    return may_fill(folded.state.head, key(number), _view(folded, number), lo).accepted
 
 
 def test_a_newer_ordinal_replaces_and_carries_the_transactions_position() -> None:
@@ -89,9 +94,9 @@ def test_an_unannounced_epoch_voids_too_and_waits_for_its_marker() -> None:
     """A lost EpochStart doesn't let entries of the lost history answer, nor fills below an unknown start."""
     folded = Folded(start(), value(1, b"a", 2), marker(2), value(3, b"c", 2, epoch=2))
     assert _view(folded, 1).kind == VOID
-    assert not may_fill(folded.state.head, key(1), folded.entries[key(1)], gtid(99))[0]
+    assert not _may_fill(folded, 1, gtid(99))
     folded.fold(marker(2, epoch=2))
-    assert may_fill(folded.state.head, key(1), folded.entries[key(1)], gtid(99))[0]
+    assert _may_fill(folded, 1, gtid(99))
 
 
 def test_garbage_voids_the_partition_until_the_marker_that_follows() -> None:
@@ -100,12 +105,12 @@ def test_garbage_voids_the_partition_until_the_marker_that_follows() -> None:
     assert len(folded.dead) == 1
     assert _view(folded, 1).kind == VOID
     assert _view(folded, 2).kind == UNKNOWN_KEY
-    assert not may_fill(folded.state.head, key(2), None, gtid(50))[0]
+    assert not _may_fill(folded, 2, gtid(50))
     folded.fold(marker(2, whole=False))
-    assert not may_fill(folded.state.head, key(2), None, gtid(50))[0]
+    assert not _may_fill(folded, 2, gtid(50))
     folded.fold(marker(3))
-    assert may_fill(folded.state.head, key(2), None, gtid(50))[0]
-    assert not may_fill(folded.state.head, key(2), None, gtid(2))[0]
+    assert _may_fill(folded, 2, gtid(50))
+    assert not _may_fill(folded, 2, gtid(2))
 
 
 def test_a_row_with_an_unknown_operation_voids_its_key_only() -> None:
@@ -134,16 +139,15 @@ def test_a_marker_of_another_layout_is_refused() -> None:
 def test_fills_keep_the_rules_of_the_low_water_and_of_tombstones() -> None:
     """Over a value never; over a tombstone only as new; below the low-water or behind the watermark never."""
     folded = Folded(start(sequence=10), marker(1, sequence=10, low_water=gtid(10)))
-    head = folded.state.head
-    assert not may_fill(head, key(1), None, gtid(9))[0]
-    assert may_fill(head, key(1), None, gtid(10))[0]
+    assert not _may_fill(folded, 1, gtid(9))
+    assert _may_fill(folded, 1, gtid(10))
     folded.fold(frame([(key(1), ABSENT, b"", 20)]))
-    assert not may_fill(head, key(1), folded.entries[key(1)], gtid(19))[0]
-    assert may_fill(head, key(1), folded.entries[key(1)], gtid(20))[0]
+    assert not _may_fill(folded, 1, gtid(19))
+    assert _may_fill(folded, 1, gtid(20))
     folded.fold(value(2, b"v", 21))
-    assert not may_fill(head, key(2), folded.entries[key(2)], gtid(30))[0]
+    assert not _may_fill(folded, 2, gtid(30))
     folded.fold(marker(25, low_water=gtid(10)))
-    assert not may_fill(head, key(3), None, gtid(24))[0]
+    assert not _may_fill(folded, 3, gtid(24))
 
 
 _rows = st.lists(

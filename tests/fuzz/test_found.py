@@ -19,8 +19,9 @@ import pytest
 from consumers.fold.entry import VALUE, VOID, decode_entry
 from consumers.fold.state import read_head
 from consumers.owner.connection import HELLO_TIMEOUT_S
+from consumers.owner.evidence import tag_of
 from consumers.owner.protocol import HELLO_BYTES_MAX, FrameBuffer, OwnerError, decode_request
-from consumers.owner.rows import may_fill, tag_of, view_row
+from consumers.owner.rows import may_fill, view_row
 from consumers.store.errors import StoreCorruptError
 from consumers.store.manifest import MANIFEST_NAME, read_manifest
 from freshet.local.process import free_ports
@@ -127,10 +128,11 @@ def test_a_row_whose_position_is_no_position_is_unknown_until_a_fill_past_the_ne
     demand = Demand(Vector({SHARD: (1, Position.parse(gtid(2)))}), given=True)
     view = view_row(folded.state.head, key(1), folded.entries[key(1)])
     assert decide(demand, tag_of(view))[0].value != "fresh"
-    assert (view.kind, view.image) == (VOID, b"")
-    assert not may_fill(folded.state.head, key(1), folded.entries[key(1)], gtid(5))[0]
+    assert (view.kind, view.image) == (VOID, None)
+    assert not may_fill(folded.state.head, key(1), view, gtid(5)).accepted
     folded.fold(marker(2))
-    assert may_fill(folded.state.head, key(1), folded.entries[key(1)], gtid(5)) == (True, "filled")
+    view = view_row(folded.state.head, key(1), folded.entries[key(1)])
+    assert may_fill(folded.state.head, key(1), view, gtid(5)) == (True, "filled")
 
 
 def test_a_low_water_that_is_no_position_is_poison() -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Mapping
 from functools import partial
-from operator import le
+from operator import add, le
 
 import pytest
 
@@ -18,16 +18,33 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
+Make = Callable[[int], int | Exception]
+"""From what a read of the source brought to the result of one key of it."""
+
+
+def as_it_is(found: int) -> int:
+    """The result is what was read."""
+    return found
+
+
 class Source:
-    """A source whose reads end when the test says so."""
+    """A source whose reads end when the test says so; one read brings all keys of a flight."""
 
     def __init__(self) -> None:
         self.reads: list[asyncio.Future[int]] = []
+        self.asked: list[list[str]] = []
 
-    async def read(self) -> int:
+    async def fetch(self, wanted: Mapping[str, Make]) -> dict[str, int | Exception]:
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.reads.append(future)
-        return await future
+        self.asked.append(list(wanted))
+        found = await future
+        return {key: make(found) for key, make in wanted.items()}
+
+
+def flights_of(source: Source, on_shared: Callable[[], None] = lambda: None) -> Flights[str, Make, int]:
+    """Flights to ``source``."""
+    return Flights(source.fetch, on_shared)
 
 
 def test_concurrent_reads_of_a_key_ask_the_source_once() -> None:
@@ -35,8 +52,9 @@ def test_concurrent_reads_of_a_key_ask_the_source_once() -> None:
 
     async def story() -> None:
         shared: list[int] = []
-        flights, source = Flights[str, int](lambda: shared.append(1)), Source()
-        readers = [asyncio.create_task(flights.read("k", lambda found: found >= 5, source.read)) for _ in range(50)]
+        source = Source()
+        flights = flights_of(source, lambda: shared.append(1))
+        readers = [asyncio.create_task(flights.read("k", as_it_is, lambda found: found >= 5)) for _ in range(50)]
         await settle()
         assert len(source.reads) == 1
         source.reads[0].set_result(5)
@@ -51,8 +69,9 @@ def test_reads_of_other_keys_fly_alone() -> None:
     """Keys do not wait for each other."""
 
     async def story() -> None:
-        flights, source = Flights[str, int](), Source()
-        readers = [asyncio.create_task(flights.read(key, lambda _: True, source.read)) for key in "ab"]
+        source = Source()
+        flights = flights_of(source)
+        readers = [asyncio.create_task(flights.read(key, as_it_is, lambda _: True)) for key in "ab"]
         await settle()
         assert len(source.reads) == 2
         for value, future in enumerate(source.reads):
@@ -62,14 +81,15 @@ def test_reads_of_other_keys_fly_alone() -> None:
     asyncio.run(story())
 
 
-def test_a_flight_that_took_off_too_early_is_not_shared() -> None:
+def test_a_flight_that_started_too_early_is_not_shared() -> None:
     """A read that began before the reader's own write may miss it: the reader takes the next flight."""
 
     async def story() -> None:
-        flights, source = Flights[str, int](), Source()
-        early = asyncio.create_task(flights.read("k", lambda found: found >= 1, source.read))
+        source = Source()
+        flights = flights_of(source)
+        early = asyncio.create_task(flights.read("k", as_it_is, lambda found: found >= 1))
         await settle()
-        late = [asyncio.create_task(flights.read("k", lambda found: found >= 2, source.read)) for _ in range(20)]
+        late = [asyncio.create_task(flights.read("k", as_it_is, lambda found: found >= 2)) for _ in range(20)]
         await settle()
         source.reads[0].set_result(1)
         await settle()
@@ -85,11 +105,12 @@ def test_a_second_flight_that_proves_nothing_leads_to_an_own_read() -> None:
     """A reader is never answered by a flight that its demand is not proved by, unless the flight is its own."""
 
     async def story() -> None:
-        flights, source = Flights[str, int](), Source()
-        tasks = [asyncio.create_task(flights.read("k", lambda _: True, source.read))]
+        source = Source()
+        flights = flights_of(source)
+        tasks = [asyncio.create_task(flights.read("k", as_it_is, lambda _: True))]
         await settle()
         proofs = [partial(le, need) for need in (2, 3)]
-        tasks += [asyncio.create_task(flights.read("k", proof, source.read)) for proof in proofs]
+        tasks += [asyncio.create_task(flights.read("k", as_it_is, proof)) for proof in proofs]
         await settle()
         source.reads[0].set_result(1)
         await settle()
@@ -106,10 +127,11 @@ def test_a_reader_that_leaves_does_not_end_the_flight() -> None:
     """One client's disconnect must not fail the others."""
 
     async def story() -> None:
-        flights, source = Flights[str, int](), Source()
-        first = asyncio.create_task(flights.read("k", lambda _: True, source.read))
+        source = Source()
+        flights = flights_of(source)
+        first = asyncio.create_task(flights.read("k", as_it_is, lambda _: True))
         await settle()
-        second = asyncio.create_task(flights.read("k", lambda _: True, source.read))
+        second = asyncio.create_task(flights.read("k", as_it_is, lambda _: True))
         await settle()
         first.cancel()
         await settle()
@@ -123,13 +145,14 @@ def test_a_failure_reaches_every_reader_and_the_next_one_tries_again() -> None:
     """A failed flight is not remembered."""
 
     async def story() -> None:
-        flights, source = Flights[str, int](), Source()
-        readers = [asyncio.create_task(flights.read("k", lambda _: True, source.read)) for _ in range(3)]
+        source = Source()
+        flights = flights_of(source)
+        readers = [asyncio.create_task(flights.read("k", as_it_is, lambda _: True)) for _ in range(3)]
         await settle()
         source.reads[0].set_exception(ConnectionError("away"))
         results = await asyncio.gather(*readers, return_exceptions=True)
         assert [type(result) for result in results] == [ConnectionError] * 3
-        again = asyncio.create_task(flights.read("k", lambda _: True, source.read))
+        again = asyncio.create_task(flights.read("k", as_it_is, lambda _: True))
         await settle()
         source.reads[1].set_result(1)
         assert await again == 1
@@ -141,8 +164,9 @@ def test_a_flight_whose_readers_all_left_ends_without_a_warning(caplog: pytest.L
     """An exception that nobody waits for is not reported as never retrieved."""
 
     async def story() -> None:
-        flights, source = Flights[str, int](), Source()
-        reader = asyncio.create_task(flights.read("k", lambda _: True, source.read))
+        source = Source()
+        flights = flights_of(source)
+        reader = asyncio.create_task(flights.read("k", as_it_is, lambda _: True))
         await settle()
         reader.cancel()
         await settle()
@@ -154,26 +178,22 @@ def test_a_flight_whose_readers_all_left_ends_without_a_warning(caplog: pytest.L
     assert "never retrieved" not in caplog.text
 
 
-def test_keys_that_nobody_reads_take_off_together_and_the_others_join() -> None:
+def test_keys_that_nobody_reads_start_together_and_the_others_join() -> None:
     """A batch shares the flights that are under way, for each key alone, and its own keys' one flight is shared too."""
 
     async def story() -> None:
         shared: list[int] = []
-        flights, source = Flights[str, int](lambda: shared.append(1)), Source()
-        asked: list[list[str]] = []
+        source = Source()
+        flights = flights_of(source, lambda: shared.append(1))
+        wanted: dict[str, Make] = {key: partial(add, ord(key)) for key in "abc"} | {"bad": lambda _: KeyError("bad")}
 
-        async def start(keys: Collection[str]) -> dict[str, int | Exception]:
-            asked.append(list(keys))
-            base = await source.read()
-            return {key: KeyError(key) if key == "bad" else base + ord(key) for key in keys}
-
-        single = asyncio.create_task(flights.read("a", lambda _: True, source.read))
+        single = asyncio.create_task(flights.read("a", as_it_is, lambda _: True))
         await settle()
-        batch = asyncio.create_task(flights.read_many(["a", "b", "bad", "c"], lambda found: found > 0, start))
+        batch = asyncio.create_task(flights.read_many(wanted, lambda found: found > 0))
         await settle()
-        other = asyncio.create_task(flights.read("b", lambda _: True, source.read))
+        other = asyncio.create_task(flights.read("b", as_it_is, lambda _: True))
         await settle()
-        assert (asked, len(source.reads)) == ([["b", "bad", "c"]], 2)
+        assert source.asked == [["a"], ["b", "c", "bad"]]
         source.reads[1].set_result(1000)
         assert await other == 1098
         assert not batch.done()
@@ -186,27 +206,22 @@ def test_keys_that_nobody_reads_take_off_together_and_the_others_join() -> None:
     asyncio.run(story())
 
 
-def test_a_batch_takes_again_only_what_took_off_too_early() -> None:
-    """Keys of an early flight that proves nothing fly again, together; the others are kept as they landed."""
+def test_a_batch_takes_again_only_what_started_too_early() -> None:
+    """Keys of an early flight that proves nothing fly again, together; the others are kept as they came."""
 
     async def story() -> None:
-        flights, source = Flights[str, int](), Source()
-        asked: list[list[str]] = []
-
-        async def start(keys: Collection[str]) -> dict[str, int | Exception]:
-            asked.append(list(keys))
-            return dict.fromkeys(keys, await source.read())
-
-        early = [asyncio.create_task(flights.read(key, lambda _: True, source.read)) for key in "ab"]
+        source = Source()
+        flights = flights_of(source)
+        early = [asyncio.create_task(flights.read(key, as_it_is, lambda _: True)) for key in "ab"]
         await settle()
-        batch = asyncio.create_task(flights.read_many("abc", lambda found: found >= 5, start))
+        batch = asyncio.create_task(flights.read_many(dict.fromkeys("abc", as_it_is), lambda found: found >= 5))
         await settle()
-        for number, landed in enumerate((1, 5, 9)):
-            source.reads[number].set_result(landed)
+        for number, result in enumerate((1, 5, 9)):
+            source.reads[number].set_result(result)
         await settle()
         source.reads[3].set_result(6)
         assert await batch == {"a": 6, "b": 5, "c": 9}
-        assert asked == [["c"], ["a"]]
+        assert source.asked == [["a"], ["b"], ["c"], ["a"]]
         assert await asyncio.gather(*early) == [1, 5]
 
     asyncio.run(story())

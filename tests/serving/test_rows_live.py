@@ -14,7 +14,7 @@ import pytest
 from freshet.local.mariadb import MariaDBServer
 from serving.client.client import AsyncClient, HistoryLost, Row, Session
 from serving.client.wire import BadRequest, NotFoundError, Unavailable, Unreachable
-from serving.reads.spaces import DOUBTED_AFTER_S
+from serving.reads.descriptions import TRUSTED_FOR_S
 from tests.serving.stack import ServingStack, eventually, settled
 from tokens import EventToken, Position, Vector
 
@@ -290,7 +290,7 @@ def test_a_key_of_a_new_shape_is_tried_on_the_table_as_it_is_now(stack: ServingS
     described_at = time.monotonic()
     for table in tables:
         stack.run(f"ALTER TABLE {table} DROP PRIMARY KEY, ADD PRIMARY KEY (b, id)")
-    eventually(lambda: time.monotonic() - described_at > DOUBTED_AFTER_S, what="an old description")
+    eventually(lambda: time.monotonic() - described_at > TRUSTED_FOR_S, what="an old description")
     assert stack.get(f"/v1/rows/{stack.keyspace}/widened/2,1").json()["row"] == {"id": 1, "b": 2}
     keys = [{"table": "widened_too", "pk": "2,1"}, {"table": "widened_too", "pk": "7"}]
     answer = httpx.post(f"{stack.url}/v1/rows/{stack.keyspace}:batch", json={"keys": keys}, timeout=40).json()

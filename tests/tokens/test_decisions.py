@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tokens import strategies as some
-from tokens import Demand, Freshness, Position, Tag, ValidWriteIdList, Vector, decide
+from tokens import Demand, Freshness, Position, Tag, ValidWriteIdList, Vector, Verdict, decide
 
 P = Position.parse
 L = ValidWriteIdList.parse
@@ -90,7 +90,7 @@ LIST_TAG = Tag("hive/0", 1, P("HiveEvent/9"), None, P("HiveEvent/9"), L("db.t:12
         (Demand(_vector("ks/0", 1, "MySQL56/")), _tag(), Freshness.UNKNOWN, "cannot be compared"),
         (Demand(_vector("ks/0", 1, "MariaDB/0-1-1")), _tag(lo="", watermark=""), Freshness.UNKNOWN, "nothing says"),
         (Demand(_vector("ks/0", 2, "MariaDB/0-1-1")), _tag(), Freshness.STALE, "seen epoch 2 of ks/0"),
-        (Demand(_vector("ks/0", 0, "MariaDB/0-1-1")), _tag(), Freshness.UNKNOWN, "history_lost: "),
+        (Demand(_vector("ks/0", 0, "MariaDB/0-1-1")), _tag(), Freshness.UNKNOWN, "a history that epoch 1 replaced"),
         (Demand(_vector("ks/9", 1, "MariaDB/0-1-99")), _tag(), Freshness.FRESH, "at or past"),
         (Demand(_vector("ks/0", 1, "MariaDB/0-1-1")), _tag(shard=""), Freshness.UNKNOWN, "shard isn't known"),
         (Demand(given=True), _tag(shard=""), Freshness.FRESH, "nothing yet"),
@@ -122,6 +122,14 @@ def test_each_reason_is_one_clear_line(demand: Demand, tag: Tag, freshness: Fres
     answer, reason = decide(demand, tag)
     assert answer is freshness
     assert why in reason
+
+
+def test_a_lost_history_is_told_by_data_not_by_prose() -> None:
+    """Programs act on the verdict; the line beside it may be reworded."""
+    lost = decide(Demand(_vector("ks/0", 0, "MariaDB/0-1-1")), _tag())
+    assert (lost.verdict, lost.history_lost, lost.may_be_served) == (Verdict.HISTORY_LOST, True, False)
+    proved = decide(Demand(_vector("ks/0", 1, "MariaDB/0-1-7")), _tag())
+    assert (proved.verdict, proved.history_lost, proved.may_be_served) == (Verdict.PROVED, False, True)
 
 
 def _asked(demand: Demand) -> bool:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Final, cast
 
-from consumers.owner import answering
+from consumers.owner import evidence
+from consumers.owner import tables as owner_tables
+from consumers.owner.evidence import FillVerdict
 from consumers.owner.partitions import Partition
 from consumers.owner.protocol import FillTable, Table
 from consumers.owner.tables import MissingWriteIds
@@ -17,9 +19,8 @@ from lab.workload.catalog import position_of
 from lab.workload.log import event_id_of
 from serving.errors import ReadError
 from serving.reads.demands import ReadDemand, TableWanted
-from serving.reads.proof import Proof, history_lost
-from serving.reads.rows import advanced
-from serving.reads.tables import judge_table
+from serving.reads.proof import Proof, advanced, history_lost
+from serving.reads.tables import fill_of, judge_table
 from serving.sources.source import SourceTable
 from tokens import Position, ValidWriteIdList, Vector
 
@@ -89,7 +90,7 @@ class ReadingOps(RunState):
     def _find(self, owner: int, lists: Lists) -> OwnedPartition | None:
         """The partition that holds the table, by what any partition says of its name."""
         owned = self.owners[owner]
-        table_id, number = answering.find_table([each.partition for each in owned], lists.name, lists.table_id)
+        table_id, number = owner_tables.find_table([each.partition for each in owned], lists.name, lists.table_id)
         return owned[number] if table_id else None
 
     def _read(
@@ -110,12 +111,12 @@ class ReadingOps(RunState):
         found: Table | None = None
         token = str(session.vector)
         if owned is not None:
-            request = answering.demand_of(token, lists.write_ids, table_id)
-            bound = table_id or answering.bound_id(owned.partition, lists.name)
+            request = evidence.demand_of(token, lists.write_ids, table_id)
+            bound = table_id or owner_tables.bound_id(owned.partition, lists.name)
             if self.topic.layout.table_partition(bound) != owned.number:
                 return False
             try:
-                found = answering.answer_table(_racing(owned, racing), lists.name, bound, request)
+                found = owner_tables.answer_table(_racing(owned, racing), lists.name, bound, request)
             except MissingWriteIds:
                 self.outcome.answers["400 missing_write_ids"] += 1
                 if identified and lists.write_ids:
@@ -159,56 +160,42 @@ class ReadingOps(RunState):
         *,
         late: bool,
     ) -> None:
-        landed = self._landed(store, lists.name, None)
+        seen = self._seen_at(store, lists.name, None)
         write_ids = ValidWriteIdList.parse(lists.write_ids) if lists.write_ids else None
         wanted = TableWanted("hive", "d", lists.name[2:], write_ids, lists.table_id)
         if SHARD not in self.epochs.known:  # as `serving.reads.spaces.learn_epochs`
             for each in self.owners[self.last_owner]:
-                for name, component in answering.watermarks(each.partition).items():
+                for name, component in evidence.watermarks(each.partition).items():
                     self.epochs.learn(name, component.epoch)
         proof = Proof(demand, SHARD, self.epochs.known.get(SHARD))
         why = found.why if found is not None else "no owner knows the name"
         self.say(f"reader {session.number} asks owner for {lists.name}: not servable, {why}")
         try:
-            verdict = judge_table(proof, wanted, landed)
-            if (
-                landed.image is not None
-                and found is not None
-                and found.table_id == landed.table_id
-                and owned is not None
-            ):
-                at = str(landed.position)
-                self.fills.append(
-                    (
-                        owned,
-                        FillTable(
-                            0, "d", owned.number, landed.table_id, lists.name, landed.kind, landed.image,
-                            landed.write_ids, at, at, found.stamp,
-                        ),
-                    )
-                )  # fmt: skip
+            decision = judge_table(proof, wanted, seen)
+            fill = fill_of("d", lists.name, found, seen) if found is not None and owned is not None else None
+            if fill is not None and owned is not None:
+                self.fills.append((owned, fill))
                 if not late:
                     self._deliver(*self.fills.pop())
-            if not verdict.proved and write_ids is not None:
+            if not decision.may_be_served and write_ids is not None:
                 # Only the primary knows whose an open id is (docs/consistency.md).
-                landed = self._landed(self.store, lists.name, write_ids)
-                verdict = judge_table(proof, wanted, landed)
+                seen = self._seen_at(self.store, lists.name, write_ids)
+                decision = judge_table(proof, wanted, seen)
         except ReadError as error:
             self.outcome.answers[f"{error.status} {error.code}"] += 1
             return
-        if verdict.lost:
-            at = str(landed.position)
-            self._lost(session, history_lost(session.vector, SHARD, proof.epoch or 0, at, verdict.why))
+        if decision.history_lost:
+            self._lost(session, proof.refusal(decision, seen.position))
             return
-        if not verdict.proved:
+        if not decision.may_be_served:
             self.outcome.answers["not proved"] += 1
             return
-        if landed.image is not None:
-            self._judge(session, lists, landed.image, "source", verdict.freshness, verdict.why, str(landed.position))
-        if proof.epoch is not None:
-            session.vector = Vector.parse(advanced(str(demand.vector), SHARD, proof.epoch, str(landed.position)))
+        if seen.image is not None:
+            at = str(seen.position)
+            self._judge(session, lists, seen.image, "source", decision.freshness, decision.why, at)
+        session.vector = Vector.parse(proof.advanced(str(seen.position)))
 
-    def _landed(self, store: Metastore, name: str, wanted: ValidWriteIdList | None) -> SourceTable:
+    def _seen_at(self, store: Metastore, name: str, wanted: ValidWriteIdList | None) -> SourceTable:
         """As `WorkloadCatalog.read_table`."""
         position = Position.parse(position_of(store.end))
         table = store.tables.get(name)
@@ -223,11 +210,11 @@ class ReadingOps(RunState):
         text = store.list_of(table, own) if table.kind == "transactional" else ""
         return SourceTable(table.table_id, table.kind, image, text, position)
 
-    def _deliver(self, owned: OwnedPartition, fill: FillTable) -> tuple[bool, str]:
-        accepted, why = answering.fill_table(owned.partition, fill)
+    def _deliver(self, owned: OwnedPartition, fill: FillTable) -> FillVerdict:
+        accepted, why = owner_tables.fill_table(owned.partition, fill)
         self.outcome.answers[f"fill {'accepted' if accepted else 'refused'}"] += 1
         self.say(f"  a fill of {fill.name} (id {fill.table_id}) read at {fill.lo} comes to its owner: {why}")
-        return accepted, why
+        return FillVerdict(accepted, why)
 
     def _judge(
         self, session: Reader, lists: Lists, image: Image, served: str, freshness: str, why: str, hi: str

@@ -53,7 +53,7 @@ DECISIONS: Final = (
     rows(
         "fresh_without_demand",
         "an answer to a request without a token is called fresh",
-        Replace(decision.decide, "Freshness.EVENTUAL", "Freshness.FRESH"),
+        Replace(decision.decide, "_NO_DEMAND", "_NOTHING_SEEN"),
     ),
     catalog(
         "compare_instead_of_covers",

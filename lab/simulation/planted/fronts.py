@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from consumers.owner import answering
+from consumers.owner import rows as owner_rows
 from lab.simulation.planted.planting import Replace, Return, always, leave_out, never, rows
 from serving.client.session import SessionState
 from serving.reads import proof, spaces
@@ -28,19 +28,19 @@ OFFERS: Final = (
         "fill_of_another_spelling",
         "a row found by a collation is kept under the key that was asked for",
         NO_OWN_KEY,
-        never(answering._refuse_by_schema, ABSENCE_REFUSED),
+        never(owner_rows._refuse_by_schema, ABSENCE_REFUSED),
     ),
     rows(
         "absence_of_another_spelling",
         "no row under this spelling is kept, and told, as no row at all",
         always(row_reads.may_answer, "any_row.image is not None or any_key.exact"),
-        never(answering._refuse_by_schema, ABSENCE_REFUSED),
+        never(owner_rows._refuse_by_schema, ABSENCE_REFUSED),
         NO_OWN_KEY,
     ),
     rows(
         "absence_of_a_text_key",
         "that there is no row is kept for a key that a collation compares",
-        never(answering._refuse_by_schema, ABSENCE_REFUSED),
+        never(owner_rows._refuse_by_schema, ABSENCE_REFUSED),
         Replace(row_reads.may_offer, "any_same if any_found else any_key.exact", "any_same if any_found else True"),
     ),
 )
@@ -49,7 +49,7 @@ SESSIONS: Final = (
         "session_goes_back",
         "a session adopts the last answer's token instead of merging it",
         Replace(SessionState.adopt, "self._vector.merge(any_token)", "any_token"),
-        Replace(row_reads.advanced, "any_vector.merge(any_seen)", "any_seen"),
+        Replace(proof.advanced, "any_vector.merge(any_seen)", "any_seen"),
     ),
     rows(
         "own_write_not_observed",
@@ -76,15 +76,15 @@ PROOFS: Final = (
     rows(
         "source_needs_no_proof",
         "whatever the source says is given, however far it lags",
-        always(proof.judge, "any_freshness in _PROVED"),
+        Replace(proof.Proof.judge, "Demand(...)", "Demand(given=True)"),
     ),
     rows(
         "source_is_where_it_is_wanted",
         "the source is taken to have reached whatever is demanded",
         Replace(
-            proof.judge,
+            proof.Proof.judge,
             "Tag(shard=any_shard, epoch=any_epoch, lo=any_lo, hi=any_hi, watermark=None)",
-            "Tag(shard=any_shard, epoch=any_epoch, lo=any_lo, hi=any_hi, watermark=proof.wanted)",
+            "Tag(shard=any_shard, epoch=any_epoch, lo=any_lo, hi=any_hi, watermark=self.wanted)",
         ),
     ),
     rows(

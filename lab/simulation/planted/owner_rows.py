@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from typing import Final
 
-from consumers.owner import answering
+from consumers.owner import evidence
 from consumers.owner import rows as reading
 from consumers.owner.overlay import Overlay
 from lab.simulation.planted.planting import Replace, Return, never, rows
+from tokens import Decision
 
 VOIDED: Final = "(any_entry.epoch, any_entry.ordinal) <= (any_void.epoch, any_void.ordinal)"
 BELOW_LOW_WATER: Final = "not any_lo.at_or_past(Position.parse(any_lineage.low_water))"
-BELOW_TOMBSTONE: Final = "any_known and not any_lo.at_or_past(Position.parse(any_view.lo))"
-BELOW_FLOOR: Final = "any_void.epoch == any_epoch and not any_lo.at_or_past(Position.parse(any_void.floor))"
+BELOW_TOMBSTONE: Final = "not any_lo.at_or_past(Position.parse(any_row.lo))"
+BELOW_FLOOR: Final = "not any_lo.at_or_past(Position.parse(any_void.floor))"
 BEHIND_WATERMARK: Final = "any_lineage.watermark and not any_lo.at_or_past(Position.parse(any_lineage.watermark))"
+
+FILL_TAKEN: Final = (
+    "any_row.image, any_row.lo, any_row.hi, any_row.timestamp"
+    " = any_fill.image, any_fill.lo, any_fill.hi, any_fill.timestamp"
+)
 
 VIEWS: Final = (
     rows(
@@ -39,7 +45,7 @@ VIEWS: Final = (
         "watermark_before_value",
         "an owner takes the watermark after the entry",
         Replace(
-            answering.answer_row,
+            reading.answer_row,
             "any_head = any_store.visible\nany_view = view_row(any_head, any_key, any_store.get(any_key))",
             "value = any_store.get(any_key)\nany_head = any_store.visible\n"
             "any_view = view_row(any_head, any_key, value)",
@@ -49,7 +55,7 @@ VIEWS: Final = (
         "watermark_of_another_partition",
         "a watermark counts for every partition of its topic",
         Replace(
-            answering.answer_row,
+            reading.answer_row,
             "any_view = view_row(any_head, any_key, any_value)",
             'marks = getattr(partition, "topic", partition).__dict__.setdefault("marks", {})\n'
             "for name, each in any_head.lineages.items():\n"
@@ -57,23 +63,23 @@ VIEWS: Final = (
             "        marks[name] = each.epoch, each.watermark_ordinal, each.watermark\n"
             "any_view = view_row(any_head, any_key, any_value)\n"
             "if any_view.shard in marks and marks[any_view.shard][0] == any_view.epoch:\n"
-            "    any_view = any_view._replace(watermark=marks[any_view.shard][2])",
+            "    any_view.watermark = marks[any_view.shard][2]",
         ),
     ),
     rows(
         "unknown_is_servable",
         "what is not known to be stale is served",
-        Return(reading.is_servable, "freshness is not Freshness.STALE"),
+        Return(Decision.may_be_served, "self[0] is not Freshness.STALE"),
     ),
     rows(
         "wait_ends_at_any_watermark",
         "a wait is over as soon as there is a watermark that can be compared",
-        Replace(answering.reached, "any_order not in (Order.NEWER, Order.SAME)", "any_order is Order.UNKNOWN"),
+        Replace(evidence.reached, "any_order not in (Order.NEWER, Order.SAME)", "any_order is Order.UNKNOWN"),
     ),
     rows(
         "wait_ignores_the_epoch",
         "a wait is over when the position is reached in another history",
-        never(answering.reached, "any_lineage.epoch != any_epoch"),
+        never(evidence.reached, "any_lineage.epoch != any_epoch"),
     ),
 )
 FILLS: Final = (
@@ -99,15 +105,15 @@ FILLS: Final = (
     rows(
         "fill_without_cas",
         "a fill is kept although its key changed since the look-up",
-        never(answering.fill_row, "any_view.stamp != any_request.stamp"),
+        never(reading.fill_row, "any_view.stamp != any_request.stamp"),
         never(reading.may_fill, BELOW_TOMBSTONE),
     ),
     rows(
         "fill_older_than_the_tombstone",
         "a lagging replica's answer stands over a tombstone that is newer",
         never(reading.may_fill, BELOW_TOMBSTONE),
-        never(reading.may_fill, BELOW_FLOOR),
-        never(reading.may_fill, BEHIND_WATERMARK),
+        never(evidence.refuse_fill, BELOW_FLOOR),
+        never(evidence.refuse_fill, BEHIND_WATERMARK),
     ),
     rows(
         "fill_older_than_an_unread_row",
@@ -117,19 +123,19 @@ FILLS: Final = (
     rows(
         "fill_below_the_floor",
         "a fill may be older than the void of its table",
-        never(reading.may_fill, BELOW_FLOOR),
-        never(reading.may_fill, BEHIND_WATERMARK),
+        never(evidence.refuse_fill, BELOW_FLOOR),
+        never(evidence.refuse_fill, BEHIND_WATERMARK),
     ),
     rows(
         "fill_older_than_a_void",
         "a fill may be older than the void of its table, while the marker is awaited",
-        never(reading.may_fill, BELOW_FLOOR),
+        never(evidence.refuse_fill, BELOW_FLOOR),
     ),
     rows(
         "fill_before_the_marker",
         "a fill does not wait for the marker that follows a void",
-        never(reading.may_fill, "not any_void.floor"),
-        Replace(reading.may_fill, BELOW_FLOOR, f"any_void.floor and {BELOW_FLOOR}"),
+        never(evidence.refuse_fill, "not any_void.floor"),
+        Replace(evidence.refuse_fill, BELOW_FLOOR, f"any_void.floor and {BELOW_FLOOR}"),
         Replace(
             reading._all_voids,
             "tuple(any_void for any_pair in any_voids if any_test)",
@@ -140,7 +146,7 @@ FILLS: Final = (
         "low_water_exclusive",
         "a fill at the low-water is refused",
         Replace(
-            reading.may_fill,
+            evidence.refuse_fill,
             BELOW_LOW_WATER,
             'any_lo.order(Position.parse(any_lineage.low_water)).name != "NEWER"',
         ),
@@ -149,16 +155,16 @@ FILLS: Final = (
         "floor_exclusive",
         "a fill at the floor of a void is refused",
         Replace(
-            reading.may_fill,
+            evidence.refuse_fill,
             BELOW_FLOOR,
-            'any_void.epoch == any_epoch and any_lo.order(Position.parse(any_void.floor)).name != "NEWER"',
+            'any_lo.order(Position.parse(any_void.floor)).name != "NEWER"',
         ),
     ),
     rows(
         "fill_at_the_watermark_refused",
         "a fill at the watermark is refused",
         Replace(
-            reading.may_fill,
+            evidence.refuse_fill,
             BEHIND_WATERMARK,
             'any_lineage.watermark and any_lo.order(Position.parse(any_lineage.watermark)).name != "NEWER"',
         ),
@@ -167,7 +173,7 @@ FILLS: Final = (
         "newer_fill_replaced_by_older",
         "a late fill takes the place of a newer one, and says more than it knows",
         Replace(
-            answering.fill_row,
+            reading.fill_row,
             "if any_before is not None and any_newer:\n    ...",
             "if any_before is not None and any_newer:\n    request.lo = any_before.lo",
         ),
@@ -176,18 +182,18 @@ FILLS: Final = (
         "lo_and_hi_swapped",
         "a fill is judged by what it holds at most, not by what it holds at least",
         Replace(
-            answering.answer_row,
-            "Tag(any_shard, any_epoch, Position.parse(any_fill.lo), Position.parse(any_fill.hi), any_mark)",
-            "Tag(any_shard, any_epoch, Position.parse(any_fill.hi), Position.parse(any_fill.lo), any_mark)",
+            reading.answer_row,
+            FILL_TAKEN,
+            FILL_TAKEN.replace("any_fill.lo", "any_fill.hi"),
         ),
     ),
     rows(
         "session_takes_lo",
         "a session takes away what a fill holds at least, not what it may hold",
         Replace(
-            answering.answer_row,
-            "any_view._replace(lo=any_fill.lo, hi=any_fill.hi, timestamp=any_time)",
-            "any_view._replace(lo=any_fill.hi, hi=any_fill.lo, timestamp=any_time)",
+            reading.answer_row,
+            FILL_TAKEN,
+            FILL_TAKEN.replace("any_fill.hi", "any_fill.lo"),
         ),
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from consumers.owner import answering, tables
+from consumers.owner import tables
 from lab.simulation.catalog.reading import ReadingOps
 from lab.simulation.planted.decisions import OTHER_TABLE_ID, REACHED_BY_MARK
 from lab.simulation.planted.planting import Replace, Return, Swap, always, catalog, never
@@ -17,7 +17,7 @@ DEMANDS: Final = (
         "recreated_table_by_name",
         "a table is found by its name, whatever id was asked for",
         Replace(
-            answering.answer_table,
+            tables.answer_table,
             "any_state = any_store.get(table_key(table_id))",
             "table_id = bound or table_id\nany_state = any_store.get(table_key(table_id))",
         ),
@@ -32,7 +32,7 @@ DEMANDS: Final = (
     catalog(
         "external_table_needs_no_position",
         "an external table is fresh for whoever asks",
-        Replace(tables._bearing, "any_demand.vector", "type(any_demand.vector)()"),
+        Replace(tables.decide_table, "any_demand.vector", "type(any_demand.vector)()"),
         Replace(decision._judge_vector, REACHED_BY_MARK, "by_mark is not None"),
     ),
     catalog(
@@ -40,8 +40,9 @@ DEMANDS: Final = (
         "a folded table is fresh for whoever has its list, whatever the session has seen",
         Replace(
             tables.read_table,
-            "_bearing(any_kind, any_demand)",
-            "Demand(write_ids=any_demand.write_ids, table_id=any_demand.table_id, given=True)",
+            "decide_table(any_found, any_kind, any_list, any_id, any_demand)",
+            "decide_table(any_found, any_kind, any_list, any_id, "
+            "Demand(write_ids=any_demand.write_ids, table_id=any_demand.table_id, given=True))",
         ),
     ),
 )
@@ -63,7 +64,7 @@ STATES: Final = (
     catalog(
         "table_watermark_after_its_state",
         "an owner takes the watermark after the table's state",
-        Swap(answering.answer_table, "any_head = any_store.visible", "any_state = any_store.get(table_key(...))"),
+        Swap(tables.answer_table, "any_head = any_store.visible", "any_state = any_store.get(table_key(...))"),
     ),
 )
 FILLS: Final = (
@@ -71,8 +72,8 @@ FILLS: Final = (
         "demand_stored_as_tag",
         "a fill is stamped with the list of the reader who asked",
         Replace(
-            tables.read_fill,
-            "ValidWriteIdList.parse(any_fill.write_ids)",
+            tables.decide_answer,
+            "ValidWriteIdList.parse(any_ids)",
             "demand.write_ids",
         ),
         Replace(tables._list_of, "any_state.kind != TRANSACTIONAL or ...", "any_state.kind != TRANSACTIONAL"),
@@ -82,17 +83,17 @@ FILLS: Final = (
         "a fill is stamped with list and position as of when it is offered",
         Replace(
             ReadingOps._deliver,
-            "any_accepted, any_why = answering.fill_table(...)",
+            "any_accepted, any_why = owner_tables.fill_table(...)",
             "table = self.store.by_id[fill.table_id]\n"
             'fill.write_ids = self.store.list_of(table) if fill.write_ids else ""\n'
             "fill.lo = fill.hi = position_of(self.store.end)\n"
-            "any_accepted, any_why = answering.fill_table(owned.partition, fill)",
+            "any_accepted, any_why = owner_tables.fill_table(owned.partition, fill)",
         ),
     ),
     catalog(
         "own_write_for_everybody",
         "a reader gets what another open transaction has staged",
-        always(ReadingOps._landed, "any_table.staged is not None and any_table.staged[0] == any_own"),
+        always(ReadingOps._seen_at, "any_table.staged is not None and any_table.staged[0] == any_own"),
     ),
 )
 BUGS: Final = (*DEMANDS, *STATES, *FILLS)

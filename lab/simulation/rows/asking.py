@@ -8,7 +8,8 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple, cast
 
-from consumers.owner import answering
+from consumers.owner import evidence
+from consumers.owner import rows as owner_rows
 from consumers.owner.partitions import Partition
 from consumers.owner.protocol import Fill, Row
 from lab.simulation.rows.owning import OwnedPartition
@@ -18,9 +19,9 @@ from serving.client.client import Session as ClientSession
 from serving.client.wire import HistoryLost, HttpRequest
 from serving.errors import ReadError
 from serving.reads.demands import ReadDemand
-from serving.reads.proof import Proof, history_lost, judge
+from serving.reads.proof import Proof, advanced, history_lost
 from serving.reads.rowkey import RowKey
-from serving.reads.rows import advanced, may_answer, may_offer
+from serving.reads.rows import may_answer, may_offer
 from serving.reads.spaces import Epochs
 from serving.sources.source import SourceRow
 from tokens import Position, Vector
@@ -135,10 +136,10 @@ def ask(
     partition = owned.partition
     if store is not None:
         partition = cast("Partition", SimpleNamespace(store=store, overlay=owned.overlay, number=owned.number))
-    row = answering.answer_row(partition, key.key, answering.demand_of(token if given else ""))
+    row = owner_rows.answer_row(partition, key.key, evidence.demand_of(token if given else ""))
     epochs.learn(row.shard, row.epoch)
-    if shard not in epochs.known:  # as `serving.reads.spaces.learn_epochs`
-        for name, component in answering.watermarks(owned.partition).items():
+    if shard not in epochs.known:  # as `serving.reads.spaces.epoch_of`
+        for name, component in evidence.watermarks(owned.partition).items():
             epochs.learn(name, component.epoch)
     proof = Proof(demand, shard, epochs.known.get(shard))
     question = Question(
@@ -182,23 +183,19 @@ def answer(reading: Reading) -> Given | HistoryLost | None:
     session, proof = question.session, question.proof
     found = source_row(reading)
     hi = str(found.hi)
-    verdict = judge(proof, found.position)
-    if verdict.lost:
-        at = str(found.position)
-        return _lost(history_lost(question.demand.vector, proof.shard, proof.epoch or 0, at, verdict.why))
-    if not verdict.proved:
+    decision = proof.judge(found.position)
+    if decision.history_lost:
+        return _lost(proof.refusal(decision, found.position))
+    if not decision.may_be_served:
         return None
-    token = str(question.demand.vector) if question.demand.given else ""
-    if proof.epoch is not None:
-        token = advanced(token, proof.shard, proof.epoch, hi)
-        if question.demand.given:
-            session.client.adopt(token)
+    if question.demand.given:
+        session.client.adopt(proof.advanced(hi))
     return Given(
         question,
         snapshot.image,
         "source",
-        verdict.freshness,
-        verdict.why,
+        decision.freshness,
+        decision.why,
         proof.shard,
         proof.epoch,
         hi,

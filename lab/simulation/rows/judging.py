@@ -8,7 +8,8 @@ from typing import Final
 from consumers.fold.entry import ABSENT, VALUE, VOID, decode_entry
 from consumers.fold.messages import fold_message
 from consumers.fold.state import Head, PartitionState, head_entries
-from consumers.owner.rows import UNKNOWN_KEY, view_row
+from consumers.owner.protocol import UNKNOWN_KEY
+from consumers.owner.rows import view_row
 from lab.simulation.rows.asking import Given, Offer, Reading
 from lab.simulation.rows.publishing import Publishing
 from lab.simulation.rows.source import SLOTS, SLOTS_A_SHARD
@@ -176,8 +177,8 @@ class Judge:
         view = view_row(head, SLOTS[slot].key, value)
         true = history.state(slot, history.end)
         place = f"{SLOTS[slot].key!r} in partition {partition} of {owner}"
-        if view.kind in (VALUE, ABSENT) and (view.image or None) != true:
-            self._complain(NOTHING_LOST, f"{place} is folded to {_text(view.image or None)}, it is {_text(true)}")
+        if view.kind in (VALUE, ABSENT) and view.image != true:
+            self._complain(NOTHING_LOST, f"{place} is folded to {_text(view.image)}, it is {_text(true)}")
         if view.kind in (VOID, UNKNOWN_KEY) and not voidable:
             started = publisher.epoch_start[max(publisher.epoch_start)]
             if history.changed_since(slot, started):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from consumers.owner import answering
+from consumers.owner import evidence
+from consumers.owner import rows as owner_rows
+from consumers.owner.evidence import FillVerdict
 from lab.simulation.rows import asking
 from lab.simulation.rows.asking import Given, Offer, Question, Reading, Session
 from lab.simulation.rows.judging import EXPLAINS, MONOTONIC
@@ -219,14 +221,14 @@ class ReadingOps(RunState):
         shard = f"s/{reading.question.slot // SLOTS_A_SHARD}"
         self._answered(found, session, before, shard, "the source")
 
-    def _deliver(self, fill: Offer) -> tuple[bool, str]:
-        accepted, why = answering.fill_row(fill.owned.partition, fill.request)
+    def _deliver(self, fill: Offer) -> FillVerdict:
+        accepted, why = owner_rows.fill_row(fill.owned.partition, fill.request)
         if accepted:
             self.judge.filled(fill)
         self.outcome.answers[f"fill {'accepted' if accepted else 'refused'}"] += 1
         if self.tracing:
             self.say(f"  a fill of {fill.request.key!r} read at {fill.request.lo} comes to its owner: {why}")
-        return accepted, why
+        return FillVerdict(accepted, why)
 
     def op_snap(self, number: int, how: int) -> None:
         """``how``: of the primary (0), of the replica (1), of a primary whose snapshots name no position (2)."""
@@ -280,12 +282,12 @@ class ReadingOps(RunState):
         """`reached` says that the partition covers the vector: then every known row is servable for it."""
         owned = self._partition(owner, partition)
         vector = self.sessions[session].client.vector
-        if not vector or not answering.reached(owned.partition, vector):
+        if not vector or not evidence.reached(owned.partition, vector):
             return
         self.say(f"session {session} has waited for partition {owned.number} of owner {owner}")
         for slot in range(len(self.sources) * SLOTS_A_SHARD):
             if self._owned(owner, slot, False) is owned:
-                row = answering.answer_row(owned.partition, SLOTS[slot].key, answering.demand_of(str(vector)))
+                row = owner_rows.answer_row(owned.partition, SLOTS[slot].key, evidence.demand_of(str(vector)))
                 if not row.served and row.kind in (1, 2):
                     self.complain(EXPLAINS, f"the wait for {shown(vector)} is over, {SLOTS[slot].key!r}: {row.why}")
 

@@ -7,7 +7,7 @@ from functools import partial
 from itertools import chain
 from typing import Final
 
-from consumers.owner import answering
+from consumers.owner import evidence
 from lab.simulation.engine import Outcome, Told
 from lab.simulation.rows.asking import Offer, Reading, Session
 from lab.simulation.rows.judging import Judge
@@ -24,7 +24,7 @@ SHAPE: Final = 5
 
 
 def _located(owners: list[list[OwnedPartition]]) -> str:
-    return str(answering.watermarks(owners[0][0].partition))
+    return str(evidence.watermarks(owners[0][0].partition))
 
 
 class RunState(Told):

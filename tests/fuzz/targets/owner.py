@@ -25,6 +25,7 @@ from consumers.owner.protocol import (
     OwnerError,
     Request,
     Rows,
+    Stamp,
     Status,
     Wait,
     Welcome,
@@ -32,7 +33,6 @@ from consumers.owner.protocol import (
     decode_request,
     encode_frame,
 )
-from consumers.owner.rows import Stamp
 from stream.wire.events import VALUE
 from tests.consumers.histories import SHARD, frame, gtid, key, marker, start, value
 from tests.consumers.owning import Owner, schema, vector

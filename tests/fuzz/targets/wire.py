@@ -9,8 +9,9 @@ from consumers.fold.catalog_state import decode_binding, decode_table
 from consumers.fold.entry import VALUE, decode_entry
 from consumers.fold.messages import fold_message, fold_messages
 from consumers.fold.state import CATALOG, META, NAME_PREFIX, Head, PartitionState, head_entries, read_head
-from consumers.owner.rows import may_fill, tag_of, view_row
-from consumers.owner.tables import MissingWriteIds, read_table
+from consumers.owner.evidence import tag_of
+from consumers.owner.rows import may_fill, view_row
+from consumers.owner.tables import MissingWriteIds, read_table, view_table
 from stream.kafka.dead_letters import DeadLetter, _letter
 from stream.kafka.locations import LocationsReader
 from stream.publish.resume import ResumeError, resume_point
@@ -228,17 +229,16 @@ def _readable(partition: _Partition) -> None:
             view = refused(UnicodeDecodeError, view_row, head, name, value)
             if view is not None:
                 decide(demand, tag_of(view))
-                may_fill(head, name, value, gtid(5))
+                may_fill(head, name, view, gtid(5))
 
 
 def _table_readable(head: Head, value: bytes, demand: Demand) -> None:
     state = decode_table(value)
-    lineage = head.lineages.get(state.shard)
-    mark = Position.parse(lineage.watermark) if lineage and lineage.watermark else None
     listed = Demand(demand.vector, ValidWriteIdList.parse("d.t:2:2:2:"), state.table_id, given=True)
-    voids = sorted(head.voids.items())
     for each in (demand, listed):
-        refused(MissingWriteIds, read_table, value, each, mark, state.shard, state.epoch, voids)
+        found = view_table(head, state, state.table_id, b"")
+        found.epoch = state.epoch
+        refused(MissingWriteIds, read_table, found, state, each, head.voids.items())
 
 
 def _goes_on(partition: _Partition) -> None:

@@ -55,9 +55,9 @@ def logged(log_file: Path) -> list[dict[str, Any]]:
 
 
 LIAR = """
-import consumers.owner.answering
-from tokens import Freshness
-consumers.owner.answering.decide = lambda demand, tag: (Freshness.FRESH, "because I say so")
+import consumers.owner.rows
+from tokens import Decision, Freshness, Verdict
+consumers.owner.rows.decide = lambda demand, tag: Decision(Freshness.FRESH, "because I say so", Verdict.PROVED)
 """
 
 

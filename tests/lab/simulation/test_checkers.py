@@ -11,7 +11,7 @@ from lab.simulation.campaign import hunt
 from lab.simulation.planted.every import planted_bugs
 from lab.simulation.planted.planting import Change, PlantedBug, Replace, Return
 from lab.simulation.worlds import all_worlds
-from serving.reads import rows
+from serving.reads import proof
 from stream.wire.batch import Framer
 
 WORLDS = all_worlds()
@@ -21,7 +21,7 @@ UNSEEN = Replace(store.PartitionStore.items, "self._frozen | self._active", "dic
 CRUDE: Final[dict[str, Change]] = {
     "publisher_miscounts": MISCOUNTED,
     "frozen_entries_left_out": UNSEEN,
-    "token_never_advances": Return(rows.advanced, "str(Vector.parse(token) if token else Vector())"),
+    "token_never_advances": Return(proof.advanced, "str(Vector.parse(token) if token else Vector())"),
 }
 FIRED_BY: Final = {
     "rows": {

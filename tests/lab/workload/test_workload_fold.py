@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from consumers.owner.tables import read_table
+from consumers.fold.catalog_state import decode_table
+from consumers.owner.tables import read_table, view_table
 from lab.workload.catalog import WorkloadCatalog, version_of
 from lab.workload.events import WorkloadTranslator, bootstrap
 from lab.workload.judge import judge
@@ -15,7 +16,7 @@ from lab.workload.log import WorkloadLog, event_id_of
 from lab.workload.traffic import Traffic, Worker
 from stream.sources.mariadb.connection import ConnectionSettings
 from tests.lab.workload.folded import Folded
-from tokens import Demand, Position, ValidWriteIdList
+from tokens import Demand, ValidWriteIdList
 
 
 def _agrees(folded: Folded, catalog: WorkloadCatalog) -> None:
@@ -126,9 +127,10 @@ def test_no_answer_from_the_fold_misses_a_write_inside_its_demand(
             if truth is None or truth.table_id != table_id:
                 continue
             wanted = Demand(write_ids=ValidWriteIdList.parse(truth.write_ids), table_id=table_id)
-            watermark = Position.parse(folded.states[0].head.lineages["hive/0"].watermark)
-            answer = read_table(state, wanted, watermark, "hive/0", 1)
-            if answer.servable and answer.image is not None:
+            known = decode_table(state)
+            answer = view_table(folded.states[0].head, known, table_id, b"")
+            read_table(answer, known, wanted)
+            if answer.served and answer.image is not None:
                 served += 1
                 assert not judge(catalog, table_id, answer.image, truth.write_ids).wrong
             else:
