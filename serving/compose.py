@@ -11,10 +11,11 @@ from types import FrameType
 import structlog
 import uvicorn
 
-from serving.http.app import Closer, Front, make_app
+from serving.http.app import make_app
 from serving.http.connection import BoundedConnection
-from serving.http.guard import RequestLimits, refuse_open_listen
-from serving.http.query import QueryLimits
+from serving.http.front import Closer, Front
+from serving.http.guard import refuse_open_listen
+from serving.http.limits import RequestLimits
 from serving.metrics import FrontMetrics
 from serving.reads.descriptions import Descriptions
 from serving.reads.fills import Fills
@@ -38,7 +39,6 @@ def make_front(
     owner_token: str = "",
     bearer_token: str | None = None,
     limits: RequestLimits | None = None,
-    query_limits: QueryLimits | None = None,
     closers: Sequence[Closer] = (),
 ) -> Front:
     """A front over ``spaces``. ``locate`` and ``fixed``: as in `Owners`. ``closers`` are awaited when it stops."""
@@ -57,7 +57,6 @@ def make_front(
         readiness=Readiness(owners, by_name),
         metrics=metrics,
         limits=limits or RequestLimits(),
-        query_limits=query_limits or QueryLimits(),
         bearer_token=bearer_token,
         closers=(fills.close, owners.close, *sources, *closers),
     )

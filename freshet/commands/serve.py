@@ -12,13 +12,11 @@ from freshet.settings import KeyspaceSettings, MariaDBSource, Settings, Workload
 from freshet.settings_errors import SettingsError
 
 if TYPE_CHECKING:
-    from serving.http.app import Front
+    from serving.http.front import Front
     from serving.reads.spaces import RowSpace, TableSpace
     from stream.kafka.locations import LocationsReader
 
 log = structlog.get_logger(__name__)
-
-BODY_BYTES_MAX = 1 << 20
 
 
 def command(
@@ -63,8 +61,7 @@ def _run(server: Any) -> None:
 
 def _front(settings: Settings, reader: LocationsReader) -> Front:
     from serving.compose import make_front
-    from serving.http.guard import RequestLimits
-    from serving.http.query import QueryLimits
+    from serving.http.limits import RequestLimits
 
     def locate(keyspace: str, partition: int) -> str | None:
         found = reader.owner_of(keyspace, partition)
@@ -77,8 +74,7 @@ def _front(settings: Settings, reader: LocationsReader) -> Front:
         fixed=fixed_locations(settings),
         owner_token=owner_token.get_secret_value() if owner_token else "",
         bearer_token=secret.get_secret_value() if secret else None,
-        limits=RequestLimits(body_bytes_max=BODY_BYTES_MAX),
-        query_limits=QueryLimits(wait_ms_max=settings.serve.max_wait_ms_limit),
+        limits=RequestLimits(wait_ms_max=settings.serve.max_wait_ms_limit),
     )
 
 

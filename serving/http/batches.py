@@ -15,7 +15,7 @@ from serving.client.answers import (
     TableBatchAnswer,
 )
 from serving.errors import ReadError
-from serving.http.answers import problem_bytes
+from serving.http.answers import encode, problem_bytes
 from serving.reads.demands import ReadDemand
 from tokens import Vector
 
@@ -33,7 +33,7 @@ def table_batch_answer(elements: Sequence[TableAnswer | ReadError], demand: Read
 
 
 def _encoded(element: RowAnswer | TableAnswer | ReadError) -> msgspec.Raw:
-    return msgspec.Raw(problem_bytes(element) if isinstance(element, ReadError) else msgspec.json.encode(element))
+    return msgspec.Raw(problem_bytes(element) if isinstance(element, ReadError) else encode(element))
 
 
 def _together(

@@ -6,17 +6,13 @@ client could fill the memory, or hold a connection for each byte that it sends. 
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from serving.errors import ReadError
 from serving.http.answers import problem_bytes
-
-HEAD_BYTES_MAX: Final = 128 << 10
-"""Request line and headers; trailers of a chunked body likewise. One read of the socket more may be held."""
-HEAD_TIMEOUT_S: Final = 30.0
-"""For a request's head, from the connection or the last answer on."""
+from serving.http.limits import HEAD_BYTES_MAX, HEAD_TIMEOUT_S
 
 
 class BoundedConnection(HttpToolsProtocol):

@@ -6,28 +6,18 @@ import asyncio
 import hmac
 import ipaddress
 import secrets
-from collections.abc import Awaitable, Callable, MutableMapping
-from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
 
 import structlog
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serving.errors import ReadError
 from serving.http.answers import problem_bytes
+from serving.http.limits import BODY_TIMEOUT_S, RequestLimits
 from serving.metrics import FrontMetrics
 from tokens.errors import FreshetError
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
-
 _log = structlog.get_logger(__name__)
-
-BODY_TIMEOUT_S = 30.0
-"""Between two pieces of a request's body: who waits for one holds a place among those in flight."""
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 """Answered without a bearer token and beyond the in-flight limit: they tell no data, and must answer under load."""
@@ -37,17 +27,6 @@ class OpenListenRefused(FreshetError):
     """A listen address that others can reach, without a bearer token; code ``refuse_open_listen``."""
 
     code = "refuse_open_listen"
-
-
-@dataclass(frozen=True, slots=True)
-class RequestLimits:
-    """A limit on everything. Bytes, counts, milliseconds."""
-
-    in_flight_max: int = 512
-    body_bytes_max: int = 1 << 20
-    url_bytes_max: int = 64 << 10
-    batch_keys_max: int = 1000
-    wait_ms_max: int = 30_000
 
 
 def refuse_open_listen(host: str, bearer_token: str | None) -> None:
@@ -68,7 +47,7 @@ def refuse_open_listen(host: str, bearer_token: str | None) -> None:
 class Guard:
     """ASGI wrapper: bearer token, request bounds, in-flight bound, metrics, and one line for every unexpected error."""
 
-    def __init__(self, app: App, *, bearer_token: str | None, limits: RequestLimits, metrics: FrontMetrics) -> None:
+    def __init__(self, app: ASGIApp, *, bearer_token: str | None, limits: RequestLimits, metrics: FrontMetrics) -> None:
         self._app = app
         self._expected = f"Bearer {bearer_token}".encode() if bearer_token else None
         self._limits = limits
@@ -141,16 +120,17 @@ def _carries(scope: Scope, expected: bytes) -> bool:
     return False
 
 
-_JSON = (b"content-type", b"application/json")
-_EXTRA_HEADERS: dict[str, tuple[tuple[bytes, bytes], ...]] = {
+JSON = b"application/json"
+_Headers = tuple[tuple[bytes, bytes], ...]
+_EXTRA_HEADERS: dict[str, _Headers] = {
     "unauthorized": ((b"www-authenticate", b"Bearer"),),
     "too_many_requests": ((b"retry-after", b"1"),),
 }
 
 
-async def send_json(send: Send, status: int, body: bytes, extra: tuple[tuple[bytes, bytes], ...] = ()) -> None:
-    """A whole JSON answer."""
-    headers = [_JSON, (b"content-length", b"%d" % len(body)), *extra]
+async def send_whole(send: Send, status: int, body: bytes, content_type: bytes = JSON, extra: _Headers = ()) -> None:
+    """An answer in one piece."""
+    headers = [(b"content-type", content_type), (b"content-length", b"%d" % len(body)), *extra]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
@@ -158,7 +138,7 @@ async def send_json(send: Send, status: int, body: bytes, extra: tuple[tuple[byt
 async def send_problem(send: Send, error: ReadError) -> None:
     """The answer to a read that isn't answered."""
     extra = ((b"allow", error.allow.encode()),) if error.allow else _EXTRA_HEADERS.get(error.code, ())
-    await send_json(send, error.status, problem_bytes(error), extra)
+    await send_whole(send, error.status, problem_bytes(error), extra=extra)
 
 
 async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:

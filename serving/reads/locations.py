@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from serving.client.answers import LocationAnswer
 from serving.errors import ReadError
 from serving.reads.owners import OwnerAway, Owners
@@ -18,8 +16,8 @@ class Locations:
         self._spaces = spaces
         self._last: dict[tuple[str, int], str] = {}
 
-    async def read(self, keyspace: str, partition: int) -> bytes:
-        """A `LocationAnswer`. Raises `ReadError` ``unknown_keyspace``, ``no_owner``."""
+    async def read(self, keyspace: str, partition: int) -> LocationAnswer:
+        """The owner of a partition. Raises `ReadError` ``unknown_keyspace``, ``no_owner``."""
         space = self._spaces.get(keyspace)
         if space is None:
             raise ReadError("unknown_keyspace", f"no keyspace {keyspace!r} is served here")
@@ -37,5 +35,4 @@ class Locations:
                 raise
             token, why = known, f"{away}; the token is the last watermark that is known"
         address = self._owners.address_of(keyspace, partition) or ""
-        answer = LocationAnswer("cache", "eventual", why, token, keyspace, partition, address)
-        return msgspec.json.encode(answer)
+        return LocationAnswer("cache", "eventual", why, token, keyspace, partition, address)

@@ -12,7 +12,8 @@ import pytest
 from consumers.owner.client import OwnerClient
 from consumers.owner.protocol import VERSION, Hello, OwnerError, decode_request, encode_frame
 from serving.errors import ReadError
-from serving.http.query import QueryLimits, demand_of
+from serving.http.limits import RequestLimits
+from serving.http.query import demand_of
 from stream.kafka.dead_letters import DeadLetter, _letter
 from stream.kafka.locations import Announcement, LocationsReader
 from tests.consumers.owning import Owner
@@ -87,7 +88,7 @@ def test_a_token_of_a_newer_format_is_refused_by_its_number() -> None:
     assert refused.value.code == "bad_token"
     assert "newer Freshet" in refused.value.hint
     with pytest.raises(ReadError, match="format v2") as told:
-        demand_of(NEWER_TOKEN, None, QueryLimits())
+        demand_of(NEWER_TOKEN, None, RequestLimits())
     assert told.value.status == 400
     assert "newer Freshet" in told.value.hint
 

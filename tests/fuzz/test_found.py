@@ -29,8 +29,9 @@ from freshet.settings import load_settings
 from freshet.settings_errors import SettingsError
 from serving.client.wire import ServerError, read_row
 from serving.errors import HINTS, STATUS_OF_CODE, ReadError
-from serving.http.connection import HEAD_BYTES_MAX
-from serving.http.query import QueryLimits, row_batch
+from serving.http.limits import HEAD_BYTES_MAX
+from serving.http.query import RowBatchBody
+from serving.http.route import body_of
 from stream.kafka.locations import LocationsReader
 from stream.sources.hive.messages import MESSAGE_BYTES_MAX, HiveMessageError, decode_message, integer, parse_table
 from stream.sources.mariadb.binlog.events import uncompress
@@ -295,7 +296,7 @@ def test_settings_that_are_nested_without_end_are_refused(tmp_path: Path, monkey
 def test_a_body_that_is_no_utf8_is_the_readers_error(body: bytes) -> None:
     """It was an unexpected error, with an incident."""
     with pytest.raises(ReadError) as found:
-        row_batch(body, QueryLimits())
+        body_of(RowBatchBody, body)
     assert found.value.code == "bad_body"
 
 

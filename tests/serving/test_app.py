@@ -10,8 +10,7 @@ import pytest
 
 from serving.compose import make_front
 from serving.http.app import make_app
-from serving.http.guard import RequestLimits
-from serving.http.query import QueryLimits
+from serving.http.limits import RequestLimits
 from serving.reads.spaces import RowSpace, TableSpace
 from stream.wire.keys import Layout
 from tokens import Vector
@@ -24,8 +23,7 @@ def ask(method: str, path: str, **options: Any) -> httpx.Response:
         front = make_front(
             [RowSpace("shop", Layout(4), "shop"), TableSpace("hive", Layout(2))],
             lambda _keyspace, _partition: None,
-            limits=RequestLimits(body_bytes_max=2_000),
-            query_limits=QueryLimits(batch_keys_max=3),
+            limits=RequestLimits(body_bytes_max=2_000, batch_keys_max=3),
         )
         transport = httpx.ASGITransport(make_app(front))
         async with httpx.AsyncClient(transport=transport, base_url="http://front") as client:

@@ -7,20 +7,17 @@ from typing import Any
 
 import msgspec
 import pytest
+from starlette.types import Message, Receive, Scope, Send
 
 from serving.client.answers import Problem
 from serving.errors import ReadError
 from serving.http.guard import (
     Guard,
-    Message,
     OpenListenRefused,
-    Receive,
-    RequestLimits,
-    Scope,
-    Send,
     read_body,
     refuse_open_listen,
 )
+from serving.http.limits import RequestLimits
 from serving.metrics import FrontMetrics
 
 

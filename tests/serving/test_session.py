@@ -20,7 +20,8 @@ from serving.client.wire import (
     Unavailable,
 )
 from serving.errors import ReadError
-from serving.http.answers import problem_bytes, reply_to
+from serving.http.answers import problem_bytes
+from serving.http.routes import reply_to
 from tokens import Position, Vector
 
 
@@ -37,7 +38,8 @@ def row(token: Vector, image: bytes | None = b'{"id":7}') -> tuple[int, bytes]:
     answer = RowAnswer("cache", "fresh", "why", str(token), image is not None, msgspec.Raw(image or b"null"))
     if image is None:
         answer.code, answer.message = "not_found", "no row"
-    return reply_to(answer)
+    status, body, _ = reply_to(answer)
+    return status, body
 
 
 def problem(code: str, token: str | None = None) -> tuple[int, bytes]:
@@ -167,7 +169,7 @@ def test_an_answer_carries_the_image_as_it_is(image: bytes | None) -> None:
     """The image is embedded byte for byte, and the whole decodes to the described type."""
     why = 'a "quoted" reason'
     answer = RowAnswer("source", "stale", why, "v1.x", image is not None, msgspec.Raw(image or b"null"), "t", False)
-    status, body = reply_to(answer)
+    status, body, _ = reply_to(answer)
     found = msgspec.json.decode(body, type=RowAnswer, strict=True)
     assert (found.served_from, found.freshness, found.why, found.token) == ("source", "stale", why, "v1.x")
     assert (image or b"null") in body

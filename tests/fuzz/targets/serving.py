@@ -11,16 +11,19 @@ from serving.client.wire import ClientError, read_location, read_row, read_rows,
 from serving.compose import make_front
 from serving.errors import STATUS_OF_CODE, ReadError
 from serving.http.app import make_app
-from serving.http.guard import RequestLimits
+from serving.http.limits import RequestLimits
 from serving.http.query import (
-    ROW_PARAMETERS,
-    TABLE_PARAMETERS,
-    QueryLimits,
+    RowBatchBody,
+    RowParameters,
+    TableBatchBody,
+    TableParameters,
     demand_of,
-    parameters,
     row_batch,
+    row_options,
     table_batch,
+    table_wanted,
 )
+from serving.http.route import body_of, parameters_of
 from serving.reads.rowkey import parse_row_key
 from serving.reads.spaces import RowSpace, TableSpace
 from serving.sources.source import RowTable
@@ -120,16 +123,24 @@ def _body(rng: Rng) -> bytes:
 
 
 def _query() -> Case:
-    limits = QueryLimits()
+    limits = RequestLimits()
+    row_path, table_path = {"keyspace": "shop", "table": "t", "pk": "7"}, {"db": "d", "table": "t"}
 
     def run(drawn: tuple[bytes, bytes]) -> None:
         query, body = drawn
-        for allowed in (ROW_PARAMETERS, TABLE_PARAMETERS):
-            found = refused(ReadError, parameters, query, allowed)
-            if found:
-                refused(ReadError, demand_of, found.get("token"), found.get("max_wait_ms"), limits)
-        refused(ReadError, row_batch, body, limits)
-        refused(ReadError, table_batch, body, limits)
+        row = refused(ReadError, parameters_of, RowParameters, row_path, query)
+        if row is not None:
+            refused(ReadError, demand_of, row.token, row.max_wait_ms, limits)
+            refused(ReadError, row_options, row)
+        table = refused(ReadError, parameters_of, TableParameters, table_path, query)
+        if table is not None:
+            refused(ReadError, table_wanted, table)
+        rows = refused(ReadError, body_of, RowBatchBody, body)
+        if rows is not None:
+            refused(ReadError, row_batch, rows, limits)
+        tables = refused(ReadError, body_of, TableBatchBody, body)
+        if tables is not None:
+            refused(ReadError, table_batch, tables, limits)
 
     return Case(lambda rng: (_query_string(rng), _body(rng)), run)
 

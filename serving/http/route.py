@@ -1,0 +1,194 @@
+"""A route of the API as one value, and what follows from it: matching, parsing and refusing.
+
+`serving.http.routes` holds the table of all routes, `serving.http.openapi` describes them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from itertools import chain, zip_longest
+from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
+from urllib.parse import parse_qsl, unquote_to_bytes
+
+import msgspec
+from starlette.routing import BaseRoute, Match
+from starlette.types import Receive, Scope, Send
+
+from serving.errors import ReadError
+from serving.http.front import Front
+from serving.http.guard import JSON, read_body, send_whole
+from serving.http.limits import QUERY_FIELDS_MAX
+
+P = TypeVar("P")
+B = TypeVar("B")
+
+_PLACEHOLDER = re.compile(r"\{(\w+)(:raw)?\}")
+_FLAGS = {"": "true", "yes": "true", "no": "false"}
+"""Spellings of a flag that msgspec doesn't know."""
+
+
+class Reply(NamedTuple):
+    """What a handler answers with."""
+
+    status: int
+    body: bytes
+    content_type: bytes = JSON
+
+
+@dataclass(frozen=True, kw_only=True)
+class Route(Generic[P, B]):
+    """One method at one path.
+
+    ``path``: segments with ``{name}`` are decoded, with ``{name:raw}`` they stay percent-encoded. ``parameters``: a
+    Struct with a field for each name of the path and each query parameter; None: the query string is not looked at.
+    ``body``: a Struct, or None. ``answer``: a Struct, or None for plain text. ``errors``: codes of the handler, beside
+    those that follow from ``parameters`` and ``body``, or are every route's.
+    """
+
+    method: str
+    path: str
+    handler: Callable[[Front, P, B], Awaitable[Reply]]
+    parameters: type[P] | None = None
+    body: type[B] | None = None
+    answer: type[msgspec.Struct] | None = None
+    errors: tuple[str, ...] = ()
+    name: str
+    tag: str
+    summary: str
+    text: str
+    returns: str
+
+    @cached_property
+    def path_names(self) -> tuple[str, ...]:
+        """The names in the path."""
+        return tuple(name for name, _ in _PLACEHOLDER.findall(self.path))
+
+    @cached_property
+    def _decoded(self) -> tuple[str, ...]:
+        return tuple(name for name, raw in _PLACEHOLDER.findall(self.path) if not raw)
+
+    @cached_property
+    def template(self) -> str:
+        """The path as OpenAPI writes it."""
+        return _PLACEHOLDER.sub(r"{\1}", self.path)
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """Matches the path of a request as it was sent, with a group for each name."""
+        literals = [re.escape(literal) for literal in _PLACEHOLDER.sub("\0", self.path).split("\0")]
+        groups = [f"(?P<{name}>[^/]*)" for name in self.path_names]
+        return re.compile("".join(chain.from_iterable(zip_longest(literals, groups, fillvalue=""))))
+
+    async def run(self, front: Front, path: dict[str, str], scope: Scope, receive: Receive) -> Reply:
+        """Answers one request, whose ``path`` is as it was sent. Raises `ReadError`."""
+        parameters: Any = None
+        if self.parameters is not None:
+            for name in self._decoded:
+                path[name] = path_text(path[name], name)
+            parameters = parameters_of(self.parameters, path, scope["query_string"])
+        body: Any = None
+        if self.body is not None:
+            body = body_of(self.body, await read_body(scope, receive, front.limits.body_bytes_max))
+        return await self.handler(front, parameters, body)
+
+
+class Place(BaseRoute):
+    """The routes at one path, for Starlette's router: matched by the path as it was sent, since a key may hold encoded
+    slashes and commas.
+    """
+
+    def __init__(self, front: Front, routes: Iterable[Route[Any, Any]]) -> None:
+        self._front = front
+        self._routes = {route.method: route for route in routes}
+        self._matches = next(iter(self._routes.values())).pattern.fullmatch
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Any method matches: the refusal of another one is this place's too."""
+        sent = scope.get("raw_path") or scope["path"].encode()
+        found = self._matches(sent.decode("latin-1"))
+        return (Match.FULL, {"path_params": found.groupdict()}) if found else (Match.NONE, {})
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers. Raises `ReadError`, which the guard turns into an answer."""
+        route = self._routes.get(scope["method"])
+        if route is None:
+            allowed = ", ".join(sorted(self._routes))
+            refusal = ReadError(
+                "method_not_allowed", f"{scope['method']} is not served at {scope['path']}, {allowed} is"
+            )
+            refusal.allow = allowed
+            raise refusal
+        reply = await route.run(self._front, scope["path_params"], scope, receive)
+        await send_whole(send, reply.status, reply.body, reply.content_type)
+
+
+def path_text(segment: str, name: str) -> str:
+    """A segment of a path, as it was sent, percent-decoded. Raises `ReadError` ``bad_parameter``."""
+    text = segment
+    if "%" in segment or not segment.isascii():
+        try:
+            text = unquote_to_bytes(segment.encode("latin-1")).decode()
+        except UnicodeDecodeError as error:
+            raise ReadError("bad_parameter", f"{name} in the path is not UTF-8") from error
+    if not text or "\0" in text:
+        raise ReadError("bad_parameter", f"{name} in the path is {'empty' if not text else 'no name'}")
+    return text
+
+
+def parameters_of(kind: type[P], path: Mapping[str, str], query: bytes) -> P:
+    """The names of the path and the query string as a ``kind``. Raises `ReadError` ``bad_parameter``.
+
+    An unknown parameter is refused: a misspelt ``token`` must not become a read without one.
+    """
+    found = {**path}
+    for name, value in _pairs(query):
+        if name in found:
+            raise ReadError("bad_parameter", f"parameter {name!r} is given twice")
+        found[name] = value
+    if query:
+        for name in _flags_of(kind):  # type: ignore[arg-type]  # mypy takes no type[P] for hashable
+            if name in found:
+                found[name] = _FLAGS.get(found[name].lower(), found[name])
+    try:
+        return msgspec.convert(found, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise _refusal(kind, path, found, str(error)) from error
+
+
+def body_of(kind: type[B], body: bytes) -> B:
+    """A body as a ``kind``. Raises `ReadError` ``bad_body``."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (ValueError, RecursionError) as error:
+        raise ReadError("bad_body", f"the body is not what /openapi.json describes: {error}") from error
+
+
+def _pairs(query: bytes) -> list[tuple[str, str]]:
+    if not query:
+        return []
+    try:
+        return parse_qsl(
+            query.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=QUERY_FIELDS_MAX
+        )
+    except ValueError as error:
+        raise ReadError("bad_parameter", f"the query string cannot be read: {error}") from error
+
+
+@cache
+def _flags_of(kind: type) -> tuple[str, ...]:
+    return tuple(name for name, hint in get_type_hints(kind).items() if hint is bool)
+
+
+def _refusal(kind: type[Any], path: Mapping[str, str], found: Mapping[str, str], why: str) -> ReadError:
+    names = {each.name for each in msgspec.structs.fields(kind)}
+    for name in found:
+        if name not in names:
+            hint = f"known: {', '.join(sorted(names - set(path)))}"
+            return ReadError("bad_parameter", f"unknown parameter {name!r}", hint=hint)
+    said, _, name = why.removesuffix("`").partition(" - at `$.")
+    if name not in found:
+        return ReadError("bad_parameter", f"the parameters: {why}")
+    return ReadError("bad_parameter", f"{name}: {said.removesuffix(', got `str`')}, got {found[name]!r}")

@@ -1,0 +1,204 @@
+"""One table says what a route takes: what it describes, checks and refuses are held against each other."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any, Literal
+
+import httpx
+import msgspec
+import pytest
+from starlette.routing import Router
+
+from serving.compose import make_front
+from serving.errors import STATUS_OF_CODE, ReadError
+from serving.http.front import Front
+from serving.http.guard import OPEN_PATHS, Guard
+from serving.http.limits import QUERY_FIELDS_MAX, RequestLimits
+from serving.http.openapi import describe
+from serving.http.query import RowParameters, TableParameters
+from serving.http.route import Place, Reply, Route, parameters_of
+from serving.http.routes import ROUTES
+from tests.serving.test_app import ask, refused
+
+ROW_PATH = {"keyspace": "shop", "table": "t", "pk": "7"}
+TABLE_PATH = {"db": "d", "table": "t"}
+
+
+class Shelf(msgspec.Struct, forbid_unknown_fields=True):
+    room: str
+    book: str
+    copies: Annotated[int, msgspec.Meta(ge=1, le=9)] = 1
+
+
+class Loan(msgspec.Struct):
+    reader: str
+
+
+class Lent(msgspec.Struct):
+    said: str
+
+
+async def lend(_: Front, shelf: Shelf, loan: Loan) -> Reply:
+    return Reply(200, msgspec.json.encode(Lent(f"{shelf.room}|{shelf.book}|{shelf.copies}|{loan.reader}")))
+
+
+async def give_back(_: Front, shelf: Shelf, __: None) -> Reply:
+    raise ReadError("not_found", f"no book {shelf.book} in {shelf.room}")
+
+
+TEXTS: Any = {"tag": "library", "summary": "s", "text": "t", "returns": "r"}
+LIBRARY: tuple[Route[Any, Any], ...] = (
+    Route(
+        method="POST",
+        path="/{room}/{book:raw}",
+        handler=lend,
+        parameters=Shelf,
+        body=Loan,
+        answer=Lent,
+        name="lend",
+        **TEXTS,
+    ),
+    Route(
+        method="DELETE",
+        path="/{room}/{book:raw}",
+        handler=give_back,
+        parameters=Shelf,
+        answer=Lent,
+        errors=("not_found",),
+        name="giveBack",
+        **TEXTS,
+    ),
+)
+
+
+def library(method: str, path: str, **options: Any) -> httpx.Response:
+    """One request to an application of two routes that nothing else in the repository knows."""
+
+    async def story() -> httpx.Response:
+        front = make_front([], lambda _keyspace, _partition: None)
+        router = Router([Place(front, LIBRARY)])
+        app = Guard(router, bearer_token=None, limits=RequestLimits(), metrics=front.metrics)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://library") as client:
+            return await client.request(method, path, **options)
+
+    return asyncio.run(story())
+
+
+def test_a_route_is_one_entry() -> None:
+    """Matching, decoding, parsing, methods and description of a new route follow from its entry."""
+    answer = library("POST", "/a%2Fb/c%2Cd?copies=3", json={"reader": "Ada"})
+    assert (answer.status_code, answer.json()) == (200, {"said": "a/b|c%2Cd|3|Ada"})
+    assert refused(library("POST", "/a/b?copies=10", json={"reader": "Ada"}), 400, "bad_parameter").startswith(
+        "copies:"
+    )
+    assert refused(library("POST", "/a/b", json={}), 400, "bad_body")
+    assert refused(library("DELETE", "/a/b"), 404, "not_found")
+    wrong = library("GET", "/a/b")
+    assert refused(wrong, 405, "method_not_allowed")
+    assert wrong.headers["allow"] == "DELETE, POST"
+
+    described = describe(LIBRARY)["paths"]["/{room}/{book}"]
+    assert set(described) == {"post", "delete"}
+    assert {"400", "413"} <= set(described["post"]["responses"])
+    assert "404" in described["delete"]["responses"]
+    copies = next(each for each in described["post"]["parameters"] if each["name"] == "copies")
+    assert copies["schema"] == {"type": "integer", "minimum": 1, "maximum": 9, "default": 1}
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
+def test_another_method_is_refused_with_those_there_are(route: Route[Any, Any]) -> None:
+    """405 says in ``Allow`` which methods the path has."""
+    path = route.template.format(keyspace="shop", table="t", pk="7", db="d", partition="0")
+    answer = ask("PATCH", path)
+    assert refused(answer, 405, "method_not_allowed")
+    assert answer.headers["allow"] == route.method
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
+def test_the_codes_of_a_route_are_codes_of_the_api(route: Route[Any, Any]) -> None:
+    """A code that has no status could not be described or answered."""
+    assert set(route.errors) <= set(STATUS_OF_CODE)
+
+
+def test_what_needs_no_token_is_a_route() -> None:
+    """A path that is open to everyone is not left behind when its route goes."""
+    assert {route.path for route in ROUTES} >= OPEN_PATHS
+
+
+def test_a_bound_that_is_described_is_the_one_that_holds() -> None:
+    """Each parameter takes the ends of its described range, and refuses by its name what is beyond them."""
+    found = 0
+    for kind, path in ((RowParameters, ROW_PATH), (TableParameters, TABLE_PATH)):
+        for name, schema in schema_of(kind).items():
+            for end, step in (("minimum", -1), ("maximum", 1)):
+                if end in schema:
+                    found += 1
+                    assert getattr(parameters_of(kind, path, f"{name}={schema[end]}".encode()), name) == schema[end]
+                    with pytest.raises(ReadError, match=f"^{name}: ") as caught:
+                        parameters_of(kind, path, f"{name}={schema[end] + step}".encode())
+                    assert caught.value.code == "bad_parameter"
+    assert found == 6
+
+
+def schema_of(kind: type) -> dict[str, Any]:
+    """The described fields of a Struct."""
+    fields: dict[str, Any] = msgspec.json.schema(kind)["$defs"][kind.__name__]["properties"]
+    return fields
+
+
+@pytest.mark.parametrize(
+    ("query", "named"),
+    [
+        ("tokn=x", "tokn"),
+        ("token=x&token=x", "token"),
+        ("pk=8", "pk"),
+        ("max_wait_ms=", "max_wait_ms"),
+        ("max_wait_ms=1_0", "max_wait_ms"),
+        ("include_event_token=maybe", "include_event_token"),
+        ("a%0Ab=x", r"a\nb"),
+    ],
+)
+def test_a_parameter_that_is_refused_is_named(query: str, named: str) -> None:
+    """The message names the offending parameter, the hint those there are."""
+    with pytest.raises(ReadError) as caught:
+        parameters_of(RowParameters, ROW_PATH, query.encode())
+    assert (caught.value.code, caught.value.status) == ("bad_parameter", 400)
+    assert named in str(caught.value)
+    assert str(caught.value).isprintable()
+    assert caught.value.hint
+
+
+def test_an_unknown_parameter_is_refused_with_those_that_can_be_given() -> None:
+    """The hint leaves out what the path gives."""
+    with pytest.raises(ReadError) as caught:
+        parameters_of(RowParameters, ROW_PATH, b"tokn=x")
+    assert caught.value.hint == "known: compare_event_token, include_event_token, max_wait_ms, token"
+
+
+def test_a_parameter_that_is_missing_is_named() -> None:
+    """A parameter without a default has to be given, and is described so."""
+    with pytest.raises(ReadError, match="book") as caught:
+        parameters_of(Shelf, {"room": "a"}, b"copies=2")
+    assert caught.value.code == "bad_parameter"
+    required = [
+        each["name"] for each in describe(LIBRARY)["paths"]["/{room}/{book}"]["post"]["parameters"] if each["required"]
+    ]
+    assert required == ["room", "book"]
+
+
+@pytest.mark.parametrize("query", [b"token=%FF", b"token=\xff", b"&".join([b"token=x"] * (QUERY_FIELDS_MAX + 1))])
+def test_a_query_that_cannot_be_read_is_refused(query: bytes) -> None:
+    """What is no text, or is endless, is the reader's error."""
+    with pytest.raises(ReadError, match="query string") as caught:
+        parameters_of(RowParameters, ROW_PATH, query)
+    assert caught.value.code == "bad_parameter"
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"), [("=1", True), ("=True", True), ("=yes", True), ("", True), ("=0", False), ("=no", False)]
+)
+def test_a_flag_may_be_spelt_as_people_do(text: str, meant: Literal[True, False]) -> None:
+    """A flag without a value is set."""
+    query = f"include_event_token{text}".encode()
+    assert parameters_of(RowParameters, ROW_PATH, query).include_event_token is meant
