@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tokens.position import Order, Position
-from tokens.vector import Vector
-from tokens.writeids import ValidWriteIdList
+from .position import Order, Position
+from .vector import Vector
+from .writeids import ValidWriteIdList
 
 
 class Freshness(StrEnum):
