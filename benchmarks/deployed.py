@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import httpx
+import httpx2
 import psutil
 
 from consumers.owner.client import OwnerConnection
@@ -68,8 +68,8 @@ class Deployed:
 
     def _front_ready(self) -> bool:
         try:
-            return httpx.get(f"{self.url}/readyz", timeout=2).status_code == httpx.codes.OK
-        except httpx.HTTPError:
+            return httpx2.get(f"{self.url}/readyz", timeout=2).status_code == httpx2.codes.OK
+        except httpx2.HTTPError:
             return False
 
     def _start(self, command: str, log: Path) -> ServerProcess:

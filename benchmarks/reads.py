@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final, cast
 
-import httpx
+import httpx2
 import uvloop
 
 from benchmarks.child import ROOT, TIMEOUT_S, command, measure
@@ -119,7 +119,7 @@ def over_http(
     url: str, keyspace: str, keys: int, seconds: float, token: str, rate: int, maximum: bool = True
 ) -> dict[str, Any]:
     """Runs in a child process."""
-    address = httpx.URL(url)
+    address = httpx2.URL(url)
     tail = f"?token={token}&max_wait_ms=1000 HTTP/1.1\r\nHost: {address.host}\r\n\r\n"
 
     def request(key: int) -> bytes:

@@ -22,6 +22,7 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperGroup
 
+from freshet import DISTRIBUTION
 from tokens.errors import FreshetError
 
 EXIT_FAILURE = 1
@@ -82,7 +83,7 @@ app = typer.Typer(cls=LazyGroup, no_args_is_help=True, add_completion=False, ric
 def show_version(wanted: bool) -> None:
     """Print the version and end."""
     if wanted:
-        typer.echo(f"freshet {importlib.metadata.version('freshet')}")
+        typer.echo(f"freshet {importlib.metadata.version(DISTRIBUTION)}")
         raise typer.Exit
 
 

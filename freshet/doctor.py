@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 
+from freshet import DISTRIBUTION
 from freshet.local import artifacts
 from freshet.local.cache import cache_dir
 from freshet.local.errors import JavaError
@@ -167,12 +168,19 @@ def _packages() -> list[Check]:
         except Exception as error:  # noqa: BLE001 - a package can fail to import in any way
             broken.append(f"{name} ({type(error).__name__}: {error})")
     if broken:
-        return [Check("packages", "missing", "; ".join(broken), "make setup")]
+        return [
+            Check(
+                "packages",
+                "missing",
+                "; ".join(broken),
+                f"install {DISTRIBUTION} again (in its repository: make setup)",
+            )
+        ]
     return [Check("packages", "ok", f"all {len(names)} can be imported")]
 
 
 def _required() -> list[str]:
-    requirements = importlib.metadata.requires("freshet") or []
+    requirements = importlib.metadata.requires(DISTRIBUTION) or []
     return [re.split(r"[^A-Za-z0-9_.-]", each, maxsplit=1)[0] for each in requirements if "extra ==" not in each]
 
 

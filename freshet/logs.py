@@ -52,5 +52,5 @@ def configure_logs(format: Format = "auto", level: str = "info") -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(number)
-    for chatty in ("urllib3", "httpx", "httpcore", "jgo", "py4j", "asyncio", "uvicorn.access"):
+    for chatty in ("urllib3", "httpx2", "httpcore2", "jgo", "py4j", "asyncio", "uvicorn.access"):
         logging.getLogger(chatty).setLevel(max(number, logging.WARNING))

@@ -2,39 +2,8 @@
 
 from __future__ import annotations
 
+from serving.client.answers import STATUS_OF_CODE
 from tokens.errors import FreshetError
-
-STATUS_OF_CODE: dict[str, int] = {
-    "bad_request": 400,
-    "bad_token": 400,
-    "bad_key": 400,
-    "bad_parameter": 400,
-    "bad_body": 400,
-    "missing_write_ids": 400,
-    "bad_write_ids": 400,
-    "unauthorized": 401,
-    "not_found": 404,
-    "unknown_path": 404,
-    "unknown_keyspace": 404,
-    "unknown_table": 404,
-    "method_not_allowed": 405,
-    "request_timeout": 408,
-    "history_lost": 409,
-    "table_id_changed": 409,
-    "body_too_large": 413,
-    "too_many_keys": 413,
-    "request_too_long": 414,
-    "too_many_requests": 429,
-    "head_too_large": 431,
-    "internal": 500,
-    "not_ready": 503,
-    "stopping": 503,
-    "no_owner": 503,
-    "source_unreachable": 503,
-    "source_behind": 503,
-    "source_failed": 503,
-}
-"""Every code that the API answers with, and its HTTP status."""
 
 HINTS: dict[str, str] = {
     "bad_token": "send the token of an earlier answer unchanged, percent-encoded; leave it out for a first read",
@@ -70,7 +39,10 @@ HINTS: dict[str, str] = {
 
 
 class ReadError(FreshetError):
-    """A read that is not answered. ``code``: see `STATUS_OF_CODE`; ``token``: the session's new vector, or None."""
+    """A read that is not answered.
+
+    ``code``: one of `serving.client.answers.STATUS_OF_CODE`; ``token``: the session's new vector, or None.
+    """
 
     code = "internal"
 

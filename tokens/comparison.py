@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from tokens.errors import TokenError
-from tokens.event import EventToken, order, vitess_fresher
-from tokens.integers import shown
-from tokens.position import Order, Position
-from tokens.vector import PREFIX, Vector
-from tokens.writeids import Missing, ValidWriteIdList, hive_compare
+from .errors import TokenError
+from .event import EventToken, order, vitess_fresher
+from .integers import shown
+from .position import Order, Position
+from .vector import PREFIX, Vector
+from .writeids import Missing, ValidWriteIdList, hive_compare
 
 Token: TypeAlias = Position | EventToken | Vector | ValidWriteIdList
 

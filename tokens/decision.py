@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
 
-from tokens.position import Order, Position
-from tokens.vector import Vector
-from tokens.writeids import ValidWriteIdList
+from .position import Order, Position
+from .vector import Vector
+from .writeids import ValidWriteIdList
 
 
 class Freshness(StrEnum):

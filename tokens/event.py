@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import NamedTuple, Self
 from urllib.parse import quote
 
-from tokens.errors import TokenError
-from tokens.integers import INT64_MAX, INT64_MIN, shown
-from tokens.position import Order, Position
+from .errors import TokenError
+from .integers import INT64_MAX, INT64_MIN, shown
+from .position import Order, Position
 
 _INT64_TEXT = re.compile(r"-?[0-9]{1,19}")
 _PERCENT = re.compile(r"%([0-9A-Fa-f]{2})?")

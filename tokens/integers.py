@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from tokens.errors import TokenError
+from .errors import TokenError
 
 INT64_MAX = 2**63 - 1
 INT64_MIN = -(2**63)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tokens.errors import TokenError
-from tokens.integers import INT64_MAX, UINT64_MAX, parse_unsigned, parse_unsigned_any_base, shown
-from tokens.position import Order, Position
+from .errors import TokenError
+from .integers import INT64_MAX, UINT64_MAX, parse_unsigned, parse_unsigned_any_base, shown
+from .position import Order, Position
 
 
 class FilePosition(Position):

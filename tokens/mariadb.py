@@ -6,9 +6,9 @@ parts skipped, the last of a repeated domain wins. Numbers are u32, u32, u64.
 
 from __future__ import annotations
 
-from tokens.errors import TokenError
-from tokens.integers import GO_SPACE, UINT32_MAX, UINT64_MAX, parse_unsigned, shown
-from tokens.position import Order, Position
+from .errors import TokenError
+from .integers import GO_SPACE, UINT32_MAX, UINT64_MAX, parse_unsigned, shown
+from .position import Order, Position
 
 NO_ONE_SERVER = 0
 """Server id in a joined position whose sides name different servers for one sequence. No server has it, so such a

@@ -10,9 +10,9 @@ import re
 from bisect import bisect_right
 from typing import TypeAlias
 
-from tokens.errors import TokenError
-from tokens.integers import GO_SPACE, INT64_MAX, parse_unsigned, shown
-from tokens.position import Order, Position
+from .errors import TokenError
+from .integers import GO_SPACE, INT64_MAX, parse_unsigned, shown
+from .position import Order, Position
 
 Intervals: TypeAlias = tuple[tuple[int, int], ...]
 """Closed intervals (first, last), ascending, with at least one missing number between two."""

@@ -11,8 +11,8 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import ClassVar
 
-from tokens.errors import TokenError
-from tokens.integers import shown
+from .errors import TokenError
+from .integers import shown
 
 CACHED_TEXT_MAX = 1024
 """Longer texts are parsed each time, so that a few huge sets cannot fill the cache."""

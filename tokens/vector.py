@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from tokens.errors import TokenError
-from tokens.event import EventToken
-from tokens.integers import INT64_MAX, shown
-from tokens.position import Order, Position
+from .errors import TokenError
+from .event import EventToken
+from .integers import INT64_MAX, shown
+from .position import Order, Position
 
 PREFIX = "v1."
 CACHED_TEXT_MAX = 1024

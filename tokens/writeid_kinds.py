@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Self
 
-from tokens.errors import TokenError
-from tokens.integers import parse_java_long, shown
-from tokens.writeids import RangeAnswer, ValidWriteIdList
+from .errors import TokenError
+from .integers import parse_java_long, shown
+from .writeids import RangeAnswer, ValidWriteIdList
 
 
 class CompactorWriteIdList(ValidWriteIdList):

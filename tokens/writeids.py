@@ -14,8 +14,8 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple, Self
 
-from tokens.errors import TokenError
-from tokens.integers import INT64_MAX, parse_java_long, shown, wrap_int64
+from .errors import TokenError
+from .integers import INT64_MAX, parse_java_long, shown, wrap_int64
 
 NO_OPEN_ID = INT64_MAX
 """minOpen of a list without an open id."""

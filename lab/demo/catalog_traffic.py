@@ -15,7 +15,7 @@ from lab.demo.stack import CATALOG, CATALOG_DATABASE, Stack
 from lab.workload.catalog import CatalogError, WorkloadCatalog
 from lab.workload.judge import Verdict, judge
 from lab.workload.traffic import Traffic
-from serving.client.client import ClientError, FreshetClient, Session
+from serving.client import ClientError, FreshetClient, Session
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError
 
 log = structlog.get_logger(__name__)

@@ -18,7 +18,7 @@ import structlog
 from lab.demo.row_traffic import ACCOUNTS, LINES, ORDERS, RECONNECT_S, RowTraffic
 from lab.demo.stack import ROWS, Stack
 from lab.demo.truth import Answer, RowKey
-from serving.client.client import ClientError, FreshetClient, Row, Session
+from serving.client import ClientError, FreshetClient, Row, Session
 from tokens import Position, Vector
 
 log = structlog.get_logger(__name__)

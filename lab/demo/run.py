@@ -24,7 +24,7 @@ from lab.demo.row_traffic import RowTraffic, create_tables
 from lab.demo.stack import CATALOG, ROWS, Stack
 from lab.demo.summary import Findings
 from lab.demo.verdict import rebuild_and_verify
-from serving.client.client import ClientError, FreshetClient
+from serving.client import ClientError, FreshetClient
 from stream.kafka.locations import LocationsReader
 from tokens import Vector
 

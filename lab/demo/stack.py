@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import httpx
+import httpx2
 import pymysql
 import structlog
 import tomli_w
@@ -158,11 +158,11 @@ class Stack:
             if ended := self.ended():
                 raise LocalServerError(ended, hint=f"logs are in {self.directory}")
             try:
-                answer = httpx.get(f"{self.url}/readyz", timeout=2)
-                if answer.status_code == httpx.codes.OK:
+                answer = httpx2.get(f"{self.url}/readyz", timeout=2)
+                if answer.status_code == httpx2.codes.OK:
                     return
                 said = answer.text
-            except httpx.HTTPError as error:
+            except httpx2.HTTPError as error:
                 said = str(error)
             time.sleep(0.1)
         raise LocalServerError(f"not ready after {timeout_s:.0f} s: {said}", hint=f"logs are in {self.directory}")

@@ -35,7 +35,7 @@ from lab.faults.rig import FaultyStack
 from lab.faults.schedule import Fault, schedule
 from lab.faults.wall_clock import WallClocks
 from lab.workload.catalog import WorkloadCatalog
-from serving.client.client import FreshetClient
+from serving.client import FreshetClient
 from stream.kafka.locations import LocationsReader
 from tokens import Position
 from tokens.errors import FreshetError

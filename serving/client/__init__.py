@@ -1,0 +1,42 @@
+"""The typed client of Freshet's read API; in an application's environment ``freshet_client``."""
+
+from ._tokens import FreshetError, TokenError
+from .answers import Row, Table
+from .client import AsyncClient, AsyncSession, FreshetClient, Session
+from .errors import (
+    BadRequest,
+    ClientError,
+    Conflict,
+    HistoryLost,
+    NotFoundError,
+    ServerError,
+    TooManyRequests,
+    Unauthorized,
+    Unavailable,
+    Unreachable,
+    WriteNotTracked,
+)
+from .tracked import TrackedConnection
+
+__all__ = [
+    "AsyncClient",
+    "AsyncSession",
+    "BadRequest",
+    "ClientError",
+    "Conflict",
+    "FreshetClient",
+    "FreshetError",
+    "HistoryLost",
+    "NotFoundError",
+    "Row",
+    "ServerError",
+    "Session",
+    "Table",
+    "TokenError",
+    "TooManyRequests",
+    "TrackedConnection",
+    "Unauthorized",
+    "Unavailable",
+    "Unreachable",
+    "WriteNotTracked",
+]

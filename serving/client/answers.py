@@ -1,19 +1,54 @@
-"""The answers of the read API as types: what the front sends, the client reads, and /openapi.json describes."""
+"""The contract of the read API: its answers as types, as /openapi.json describes them, and the status of each code."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 
 ServedFrom = Literal["cache", "source"]
 FreshnessName = Literal["fresh", "stale", "unknown", "eventual"]
 
-Image = Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema={"type": ["object", "null"]})]
-"""JSON as it came from the source: an object, or null."""
+Image = TypeVar("Image")
+"""A row or a table as JSON: `msgspec.Raw` where it is sent, as it came from the source; `Columns` where it is read."""
+
+Columns: TypeAlias = dict[str, Any] | None
+_OBJECT_OR_NULL = msgspec.Meta(extra_json_schema={"type": ["object", "null"]})
+
+STATUS_OF_CODE: dict[str, int] = {
+    "bad_request": 400,
+    "bad_token": 400,
+    "bad_key": 400,
+    "bad_parameter": 400,
+    "bad_body": 400,
+    "missing_write_ids": 400,
+    "bad_write_ids": 400,
+    "unauthorized": 401,
+    "not_found": 404,
+    "unknown_path": 404,
+    "unknown_keyspace": 404,
+    "unknown_table": 404,
+    "method_not_allowed": 405,
+    "request_timeout": 408,
+    "history_lost": 409,
+    "table_id_changed": 409,
+    "body_too_large": 413,
+    "too_many_keys": 413,
+    "request_too_long": 414,
+    "too_many_requests": 429,
+    "head_too_large": 431,
+    "internal": 500,
+    "not_ready": 503,
+    "stopping": 503,
+    "no_owner": 503,
+    "source_unreachable": 503,
+    "source_behind": 503,
+    "source_failed": 503,
+}
+"""Every code that the API answers with, and its HTTP status."""
 
 
-class RowAnswer(msgspec.Struct, omit_defaults=True):
+class RowAnswer(msgspec.Struct, Generic[Image], omit_defaults=True, frozen=True):
     """One row; ``row`` is its image. ``token`` is the session's new vector: send it with the next read."""
 
     served_from: ServedFrom
@@ -21,7 +56,7 @@ class RowAnswer(msgspec.Struct, omit_defaults=True):
     why: str
     token: str
     found: bool
-    row: Image
+    value: Annotated[Image, _OBJECT_OR_NULL] = msgspec.field(name="row")
     event_token: str | None = None
     fresher: bool | None = None
     code: str = ""
@@ -29,7 +64,7 @@ class RowAnswer(msgspec.Struct, omit_defaults=True):
     hint: str = ""
 
 
-class TableAnswer(msgspec.Struct, omit_defaults=True):
+class TableAnswer(msgspec.Struct, Generic[Image], omit_defaults=True, frozen=True):
     """One catalog table: its stored image, its id, and the write-id list that the image is good for."""
 
     served_from: ServedFrom
@@ -39,10 +74,18 @@ class TableAnswer(msgspec.Struct, omit_defaults=True):
     found: bool
     table_id: int
     write_ids: str | None
-    table: Image
+    value: Annotated[Image, _OBJECT_OR_NULL] = msgspec.field(name="table")
     code: str = ""
     message: str = ""
     hint: str = ""
+
+
+class Row(RowAnswer[Columns], omit_defaults=True, frozen=True):
+    """A row, or the news that there is none. ``value``: column → canonical value (`docs/api.md`), None if not found."""
+
+
+class Table(TableAnswer[Columns], omit_defaults=True, frozen=True):
+    """A catalog table as stored; ``write_ids`` is the list that ``value`` is good for."""
 
 
 class Problem(msgspec.Struct, omit_defaults=True):

@@ -6,22 +6,27 @@ db = session.wrap(pymysql.connect(...), shard="shop/0")
 ...                                   # write and commit through db
 row = session.get_row("shop", "shop.orders", 7)      # sees the write, from the cache or from the source
 
-`AsyncClient` and `AsyncSession` are the same for asyncio; what a session knows and asks is in `serving.client.session`.
+`AsyncClient` and `AsyncSession` are the same for asyncio; what a session knows and asks is in `session.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import wraps
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Concatenate, ParamSpec, Self
 
-import httpx
+import httpx2
 
-from serving.client import wire
-from serving.client.session import Answer, Plan, Reply, SessionState
-from serving.client.tracked import TrackedConnection
-from serving.client.wire import ClientError, HistoryLost, HttpRequest, Row, Table, Unreachable
-from tokens import TokenError, Vector
+from . import wire
+from ._tokens import Vector
+from .answers import Row
+from .errors import Unreachable
+from .session import Plan, Reply, SessionState
+from .tracked import TrackedConnection
+from .wire import Answer, HttpRequest
+
+Arguments = ParamSpec("Arguments")
 
 DEFAULT_TIMEOUT_S = 35.0
 """Longer than the longest wait for freshness that the server allows."""
@@ -34,7 +39,7 @@ class FreshetClient:
     """
 
     def __init__(self, base_url: str, token: str | None = None, timeout: float = DEFAULT_TIMEOUT_S) -> None:
-        self._http = httpx.Client(**_options(base_url, token, timeout))
+        self._http = httpx2.Client(**_options(base_url, token, timeout))
 
     def __enter__(self) -> Self:
         return self
@@ -60,9 +65,33 @@ class FreshetClient:
         """Status and body of one request. Raises `Unreachable`."""
         try:
             answer = self._http.request(**_arguments(request))
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             raise _unreachable(self._http.base_url, error) from error
         return answer.status_code, answer.content
+
+
+def _blocking(
+    plan: Callable[Concatenate[SessionState, Arguments], Plan[Answer]],
+) -> Callable[Concatenate[Session, Arguments], Answer]:
+    """The method that runs ``plan`` and blocks; its signature and docstring are the plan's."""
+
+    @wraps(plan)
+    def read(session: Session, /, *arguments: Arguments.args, **options: Arguments.kwargs) -> Answer:
+        return session._run(plan(session, *arguments, **options))
+
+    return read
+
+
+def _awaiting(
+    plan: Callable[Concatenate[SessionState, Arguments], Plan[Answer]],
+) -> Callable[Concatenate[AsyncSession, Arguments], Coroutine[Any, Any, Answer]]:
+    """The coroutine method that runs ``plan``."""
+
+    @wraps(plan)
+    async def read(session: AsyncSession, /, *arguments: Arguments.args, **options: Arguments.kwargs) -> Answer:
+        return await session._run(plan(session, *arguments, **options))
+
+    return read
 
 
 class Session(SessionState):
@@ -81,36 +110,9 @@ class Session(SessionState):
         """The vector's text: hand it to another session, process or machine, and it continues this one."""
         return self._run(self.plan_token())
 
-    def get_row(
-        self,
-        keyspace: str,
-        table: str,
-        *pk: object,
-        max_wait_ms: int | None = None,
-        include_event_token: bool = False,
-        compare_event_token: str | None = None,
-    ) -> Row:
-        """The row with primary key ``pk`` (key columns in key order), at least as new as all the session has seen."""
-        return self._run(self.plan_row(keyspace, table, pk, max_wait_ms, include_event_token, compare_event_token))
-
-    def get_rows(
-        self, keyspace: str, keys: Sequence[tuple[str, Sequence[object]]], max_wait_ms: int | None = None
-    ) -> list[Row]:
-        """Rows in the order of ``keys``, (table, key values) pairs. Raises the first element's error, if one failed."""
-        return self._run(self.plan_rows(keyspace, keys, max_wait_ms))
-
-    def get_table(
-        self,
-        db: str,
-        table: str,
-        valid_write_ids: str | None = None,
-        table_id: int = 0,
-        *,
-        catalog: str = "hive",
-        max_wait_ms: int | None = None,
-    ) -> Table:
-        """A catalog table that covers ``valid_write_ids`` (Hive's text) and all the session has seen."""
-        return self._run(self.plan_table(catalog, db, table, valid_write_ids, table_id, max_wait_ms))
+    get_row = _blocking(SessionState.plan_row)
+    get_rows = _blocking(SessionState.plan_rows)
+    get_table = _blocking(SessionState.plan_table)
 
     def wrap(self, connection: Any, shard: str) -> TrackedConnection:
         """The PyMySQL ``connection``, whose commits this session's reads will see. ``shard``: e.g. ``shop/0``."""
@@ -135,10 +137,10 @@ class Session(SessionState):
 
 
 class AsyncClient:
-    """`FreshetClient` for asyncio, as ``httpx.AsyncClient`` is to ``httpx.Client``. Of one event loop."""
+    """`FreshetClient` for asyncio, as ``httpx2.AsyncClient`` is to ``httpx2.Client``. Of one event loop."""
 
     def __init__(self, base_url: str, token: str | None = None, timeout: float = DEFAULT_TIMEOUT_S) -> None:
-        self._http = httpx.AsyncClient(**_options(base_url, token, timeout))
+        self._http = httpx2.AsyncClient(**_options(base_url, token, timeout))
 
     async def __aenter__(self) -> Self:
         return self
@@ -164,7 +166,7 @@ class AsyncClient:
         """Status and body of one request. Raises `Unreachable`."""
         try:
             answer = await self._http.request(**_arguments(request))
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             raise _unreachable(self._http.base_url, error) from error
         return answer.status_code, answer.content
 
@@ -179,41 +181,10 @@ class AsyncSession(SessionState):
         super().__init__(vector)
         self._send = send
 
-    async def token(self) -> str:
-        """The vector's text: hand it to another session, process or machine, and it continues this one."""
-        return await self._run(self.plan_token())
-
-    async def get_row(
-        self,
-        keyspace: str,
-        table: str,
-        *pk: object,
-        max_wait_ms: int | None = None,
-        include_event_token: bool = False,
-        compare_event_token: str | None = None,
-    ) -> Row:
-        """As `Session.get_row`."""
-        plan = self.plan_row(keyspace, table, pk, max_wait_ms, include_event_token, compare_event_token)
-        return await self._run(plan)
-
-    async def get_rows(
-        self, keyspace: str, keys: Sequence[tuple[str, Sequence[object]]], max_wait_ms: int | None = None
-    ) -> list[Row]:
-        """As `Session.get_rows`."""
-        return await self._run(self.plan_rows(keyspace, keys, max_wait_ms))
-
-    async def get_table(
-        self,
-        db: str,
-        table: str,
-        valid_write_ids: str | None = None,
-        table_id: int = 0,
-        *,
-        catalog: str = "hive",
-        max_wait_ms: int | None = None,
-    ) -> Table:
-        """As `Session.get_table`."""
-        return await self._run(self.plan_table(catalog, db, table, valid_write_ids, table_id, max_wait_ms))
+    token = _awaiting(SessionState.plan_token)
+    get_row = _awaiting(SessionState.plan_row)
+    get_rows = _awaiting(SessionState.plan_rows)
+    get_table = _awaiting(SessionState.plan_table)
 
     async def _run(self, plan: Plan[Answer]) -> Answer:
         try:
@@ -240,19 +211,5 @@ def _arguments(request: HttpRequest) -> dict[str, Any]:
     }
 
 
-def _unreachable(base_url: httpx.URL, error: httpx.HTTPError) -> Unreachable:
+def _unreachable(base_url: httpx2.URL, error: httpx2.HTTPError) -> Unreachable:
     return Unreachable(f"{base_url} did not answer: {error or type(error).__name__}", hint="is `freshet serve` up?")
-
-
-__all__ = [
-    "AsyncClient",
-    "AsyncSession",
-    "ClientError",
-    "FreshetClient",
-    "HistoryLost",
-    "Row",
-    "Session",
-    "Table",
-    "TokenError",
-    "TrackedConnection",
-]

@@ -1,20 +1,22 @@
 """What a client's session knows, and what it asks: without I/O, so that one that blocks and one that awaits share it.
 
-A read is a *plan*: a generator that yields requests, is sent (status, body) for each, and returns the answer.
+A read is a *plan*: a generator that yields requests, is sent (status, body) for each, and returns the answer. What a
+plan takes, returns and raises is what the sessions' method of that name does: ``get_row`` runs ``plan_row``.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator, Sequence
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
-from serving.client import wire
-from serving.client.tracked import TrackedConnection
-from serving.client.wire import ClientError, HistoryLost, HttpRequest, Row, ServerError, Table
-from tokens import Position, Vector
+from . import wire
+from ._tokens import Position, Vector
+from .answers import Row, Table
+from .errors import ClientError, HistoryLost, ServerError
+from .tracked import TrackedConnection
+from .wire import Answer, HttpRequest
 
-Answer = TypeVar("Answer")
 Reply: TypeAlias = tuple[int, bytes]
 Plan: TypeAlias = Generator[HttpRequest, Reply, Answer]
 
@@ -56,7 +58,7 @@ class SessionState:
             self._vector = self._vector.merge(Vector.parse(token))
 
     def plan_token(self) -> Plan[str]:
-        """The vector's text, with all own writes in it."""
+        """The vector's text: hand it to another session, process or machine, and it continues this one."""
         with self._lock:
             for tracked in self._tracked:
                 tracked.require_settled()
@@ -89,12 +91,12 @@ class SessionState:
         self,
         keyspace: str,
         table: str,
-        pk: Sequence[object],
-        max_wait_ms: int | None,
-        include_event_token: bool,
-        compare_event_token: str | None,
+        *pk: object,
+        max_wait_ms: int | None = None,
+        include_event_token: bool = False,
+        compare_event_token: str | None = None,
     ) -> Plan[Row]:
-        """One row."""
+        """The row with primary key ``pk`` (key columns in key order), at least as new as all the session has seen."""
         params = yield from self._params(max_wait_ms)
         if include_event_token:
             params["include_event_token"] = "true"
@@ -106,9 +108,9 @@ class SessionState:
         return row
 
     def plan_rows(
-        self, keyspace: str, keys: Sequence[tuple[str, Sequence[object]]], max_wait_ms: int | None
+        self, keyspace: str, keys: Sequence[tuple[str, Sequence[object]]], max_wait_ms: int | None = None
     ) -> Plan[list[Row]]:
-        """Rows of one batch."""
+        """Rows in the order of ``keys``, (table, key values) pairs. Raises the first element's error, if one failed."""
         demanded = yield from self.plan_token()
         params: dict[str, str | int] = {"token": demanded}
         if max_wait_ms is not None:
@@ -124,11 +126,18 @@ class SessionState:
         return rows
 
     def plan_table(
-        self, catalog: str, db: str, table: str, write_ids: str | None, table_id: int, max_wait_ms: int | None
+        self,
+        db: str,
+        table: str,
+        valid_write_ids: str | None = None,
+        table_id: int = 0,
+        *,
+        catalog: str = "hive",
+        max_wait_ms: int | None = None,
     ) -> Plan[Table]:
-        """One catalog table."""
+        """A catalog table that covers ``valid_write_ids`` (Hive's text) and all the session has seen."""
         params = yield from self._params(max_wait_ms)
-        request = wire.table_request(catalog, db, table, write_ids, table_id, params)
+        request = wire.table_request(catalog, db, table, valid_write_ids, table_id, params)
         found: Table = yield from self._ask(request, wire.read_table, params["token"])
         self.adopt(found.token)
         return found

@@ -7,25 +7,16 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
-import pymysql
-from pymysql.constants import SERVER_STATUS
-
-from serving.client.wire import ClientError
+from .errors import WriteNotTracked
 
 _READ_ONLY = frozenset({"select", "show", "explain", "describe", "desc", "use", "with", "values", "help", "kill"})
 _WITHIN_TRANSACTION = frozenset({"insert", "update", "delete", "replace", "load"})
 """Statements that never end the transaction that they run in; what they pend for is its COMMIT."""
 
+_IN_TRANSACTION = 1
+"""SERVER_STATUS_IN_TRANS of the protocol."""
+
 _FIRST_WORD = re.compile(rb"(?:\s|/\*(?!!).*?\*/|--[^\n]*\n|#[^\n]*\n|\()*([A-Za-z]+)", re.DOTALL)
-
-
-class WriteNotTracked(ClientError):
-    """A transaction may have been committed whose GTID is not known; code ``write_not_tracked``.
-
-    A read that would have to follow it is refused rather than answered without it.
-    """
-
-    code = "write_not_tracked"
 
 
 class TrackedConnection:
@@ -100,6 +91,8 @@ class TrackedConnection:
 
     def settle(self, force: bool = False) -> None:
         """Takes the last commit's GTID, if there may be a new one and the connection is free to be asked."""
+        import pymysql  # the client doesn't need it: whoever wraps one of its connections has it
+
         result = self._inner._result
         if not (self._pending or force) or (result is not None and (result.has_next or result.unbuffered_active)):
             return
@@ -129,7 +122,7 @@ class TrackedConnection:
             )
 
     def _in_transaction(self) -> bool:
-        return bool(self._inner.server_status & SERVER_STATUS.SERVER_STATUS_IN_TRANS)
+        return bool(self._inner.server_status & _IN_TRANSACTION)
 
 
 def _first_word(sql: str | bytes) -> str:

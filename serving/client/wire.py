@@ -3,67 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn, TypeVar
 from urllib.parse import quote
 
 import msgspec
 
-from serving.client.answers import Problem, RowAnswer, RowBatchAnswer, TableAnswer
-from serving.client.keys import format_key
-from serving.errors import STATUS_OF_CODE
-from tokens.errors import FreshetError
-
-
-class ClientError(FreshetError):
-    """A request that was not answered. ``status`` is HTTP's; 0 where there was no answer at all."""
-
-    code = "client_error"
-
-    def __init__(self, message: str, *, hint: str = "", code: str | None = None, status: int = 0) -> None:
-        super().__init__(message, hint=hint, code=code)
-        self.status = status
-
-
-class BadRequest(ClientError):
-    """The request is wrong (400, 413, 414): ``bad_token``, ``bad_key``, ``missing_write_ids``, …"""
-
-
-class Unauthorized(ClientError):
-    """No bearer token, or not the right one (401, 403)."""
-
-
-class NotFoundError(ClientError):
-    """404 for a keyspace, table or path; a row that isn't there is an answer, not an error."""
-
-
-class HistoryLost(ClientError):
-    """409 ``history_lost``: the source lost what the session had seen. The session has adopted ``token`` already."""
-
-    token: str = ""
-
-
-class Conflict(ClientError):
-    """The demand and the source disagree (other 409): ``table_id_changed``, …"""
-
-
-class TooManyRequests(ClientError):
-    """429: try again shortly."""
-
-
-class Unavailable(ClientError):
-    """503: neither the cache nor the source can prove an answer now, or the front is not ready. Try again."""
-
-
-class Unreachable(ClientError):
-    """The front did not answer; code ``unreachable``."""
-
-    code = "unreachable"
-
-
-class ServerError(ClientError):
-    """500, or an answer that is none of ours."""
-
+from .answers import STATUS_OF_CODE, Problem, Row, RowBatchAnswer, Table
+from .errors import (
+    BadRequest,
+    ClientError,
+    Conflict,
+    HistoryLost,
+    NotFoundError,
+    ServerError,
+    TooManyRequests,
+    Unauthorized,
+    Unavailable,
+)
+from .keys import format_key
 
 _BY_STATUS: Mapping[int, type[ClientError]] = {
     400: BadRequest,
@@ -79,6 +36,8 @@ _BY_STATUS: Mapping[int, type[ClientError]] = {
 }
 
 
+Answer = TypeVar("Answer")
+
 _ENVELOPE = b'{"served_from":'
 """What every answer begins with, and no problem does."""
 
@@ -92,36 +51,8 @@ class HttpRequest(NamedTuple):
     body: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A row, or the news that there is none. ``value``: column → canonical value (`docs/api.md`), None if not found."""
-
-    found: bool
-    value: dict[str, Any] | None
-    freshness: str
-    served_from: str
-    why: str
-    token: str = field(repr=False)
-    event_token: str | None = None
-    fresher: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A catalog table as stored; ``write_ids`` is the list that ``value`` is good for."""
-
-    found: bool
-    value: dict[str, Any] | None
-    table_id: int
-    write_ids: str | None
-    freshness: str
-    served_from: str
-    why: str
-    token: str = field(repr=False)
-
-
 def row_request(keyspace: str, table: str, pk: Sequence[object], params: Mapping[str, str]) -> HttpRequest:
-    """GET of one row. Raises `serving.errors.ReadError` ``bad_key``."""
+    """GET of one row. Raises `BadRequest` ``bad_key``."""
     path = f"/v1/rows/{quote(keyspace, safe='')}/{quote(table, safe='')}/{format_key(pk)}"
     return HttpRequest("GET", path, dict(params))
 
@@ -129,7 +60,7 @@ def row_request(keyspace: str, table: str, pk: Sequence[object], params: Mapping
 def rows_request(
     keyspace: str, keys: Sequence[tuple[str, Sequence[object]]], params: Mapping[str, str | int]
 ) -> HttpRequest:
-    """POST of a batch: (table, key values) pairs. Raises `serving.errors.ReadError` ``bad_key``."""
+    """POST of a batch: (table, key values) pairs. Raises `BadRequest` ``bad_key``."""
     wanted = [{"table": table, "pk": format_key(pk)} for table, pk in keys]
     body = msgspec.json.encode({"keys": wanted, **params})
     return HttpRequest("POST", f"/v1/rows/{quote(keyspace, safe='')}:batch", {}, body)
@@ -156,63 +87,39 @@ class _Location(msgspec.Struct):
     token: str
 
 
-_row = msgspec.json.Decoder(RowAnswer)
-_table = msgspec.json.Decoder(TableAnswer)
+_row = msgspec.json.Decoder(Row)
+_table = msgspec.json.Decoder(Table)
 _rows = msgspec.json.Decoder(RowBatchAnswer)
 _location = msgspec.json.Decoder(_Location)
 _problem = msgspec.json.Decoder(Problem)
 _object = msgspec.json.Decoder(dict[str, Any])
-_nullable = msgspec.json.Decoder(dict[str, Any] | None)
 
 
 def read_row(status: int, body: bytes) -> Row:
     """The row in an answer. Raises `ClientError`."""
-    return _as_row(_decode(_row, body)) if _is_answer(status, body) else _fail(status, body)
+    return _decode(_row, body) if _is_answer(status, body) else _fail(status, body)
 
 
 def read_rows(status: int, body: bytes) -> tuple[list[Row | ClientError], str]:
     """The rows of a batch in the order of its keys, each a row or its error; the new token. Raises `ClientError`."""
-    if not _is_answer(status, body):
-        _fail(status, body)
-    batch = _decode(_rows, body)
+    batch = _decode(_rows, body) if _is_answer(status, body) else _fail(status, body)
     return [_element(bytes(element)) for element in batch.rows], batch.token
 
 
 def read_table(status: int, body: bytes) -> Table:
     """The table in an answer. Raises `ClientError`."""
-    if not _is_answer(status, body):
-        _fail(status, body)
-    found = _decode(_table, body)
-    value = _decode(_nullable, bytes(found.table))
-    return Table(
-        found.found, value, found.table_id, found.write_ids, found.freshness, found.served_from, found.why, found.token
-    )
+    return _decode(_table, body) if _is_answer(status, body) else _fail(status, body)
 
 
 def read_location(status: int, body: bytes) -> str:
     """The token of a location answer. Raises `ClientError`."""
-    if status != 200:
-        _fail(status, body)
-    return str(_decode(_location, body).token)
+    return _decode(_location, body).token if status == 200 else _fail(status, body)
 
 
 def _element(body: bytes) -> Row | ClientError:
     if body.startswith(_ENVELOPE):
-        return _as_row(_decode(_row, body))
+        return _decode(_row, body)
     return _error_of(STATUS_OF_CODE.get(str(_decode(_object, body).get("code")), 500), body)
-
-
-def _as_row(found: RowAnswer) -> Row:
-    return Row(
-        found.found,
-        _decode(_nullable, bytes(found.row)),
-        found.freshness,
-        found.served_from,
-        found.why,
-        found.token,
-        found.event_token,
-        found.fresher,
-    )
 
 
 def _is_answer(status: int, body: bytes) -> bool:
@@ -220,7 +127,7 @@ def _is_answer(status: int, body: bytes) -> bool:
     return status == 200 or (status == 404 and body.startswith(_ENVELOPE))
 
 
-def _decode(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
+def _decode(decoder: msgspec.json.Decoder[Answer], body: bytes) -> Answer:
     try:
         return decoder.decode(body)
     except (ValueError, RecursionError) as error:
@@ -229,7 +136,7 @@ def _decode(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
         ) from None
 
 
-def _fail(status: int, body: bytes) -> Any:
+def _fail(status: int, body: bytes) -> NoReturn:
     raise _error_of(status, body)
 
 

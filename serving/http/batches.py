@@ -8,36 +8,36 @@ import msgspec
 
 from serving.client.answers import (
     FreshnessName,
-    RowAnswer,
     RowBatchAnswer,
     ServedFrom,
-    TableAnswer,
     TableBatchAnswer,
 )
 from serving.errors import ReadError
 from serving.http.answers import encode, problem_bytes
 from serving.reads.demands import ReadDemand
+from serving.reads.rows import FoundRow
+from serving.reads.tables import FoundTable
 from tokens import Vector
 
 _FROM_STRONG_TO_WEAK: tuple[FreshnessName, ...] = ("fresh", "eventual", "stale", "unknown")
 
 
-def row_batch_answer(elements: Sequence[RowAnswer | ReadError], demand: ReadDemand) -> RowBatchAnswer:
+def row_batch_answer(elements: Sequence[FoundRow | ReadError], demand: ReadDemand) -> RowBatchAnswer:
     """One answer of rows. Raises `ReadError` ``history_lost``."""
     return RowBatchAnswer(*_together(elements, demand), [_encoded(each) for each in elements])
 
 
-def table_batch_answer(elements: Sequence[TableAnswer | ReadError], demand: ReadDemand) -> TableBatchAnswer:
+def table_batch_answer(elements: Sequence[FoundTable | ReadError], demand: ReadDemand) -> TableBatchAnswer:
     """One answer of tables. Raises `ReadError` ``history_lost``."""
     return TableBatchAnswer(*_together(elements, demand), [_encoded(each) for each in elements])
 
 
-def _encoded(element: RowAnswer | TableAnswer | ReadError) -> msgspec.Raw:
+def _encoded(element: FoundRow | FoundTable | ReadError) -> msgspec.Raw:
     return msgspec.Raw(problem_bytes(element) if isinstance(element, ReadError) else encode(element))
 
 
 def _together(
-    elements: Sequence[RowAnswer | TableAnswer | ReadError], demand: ReadDemand
+    elements: Sequence[FoundRow | FoundTable | ReadError], demand: ReadDemand
 ) -> tuple[ServedFrom, FreshnessName, str, str]:
     """What all answers begin with. A lost history concerns the whole session, so it is the whole answer."""
     vector, weakest, sources, failed = demand.vector, 0, 0, 0

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from serving.client.answers import Problem
-from serving.errors import HINTS, STATUS_OF_CODE
+from serving.client.answers import STATUS_OF_CODE, Problem
+from serving.errors import HINTS
 from serving.http.guard import OPEN_PATHS
 from serving.http.route import Route
 

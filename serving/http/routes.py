@@ -27,6 +27,8 @@ from serving.http.query import (
 )
 from serving.http.route import Reply, Route
 from serving.reads.demands import RowWanted
+from serving.reads.rows import FoundRow
+from serving.reads.tables import FoundTable
 
 
 class StatusAnswer(msgspec.Struct):
@@ -35,7 +37,7 @@ class StatusAnswer(msgspec.Struct):
     status: Literal["ok", "ready"]
 
 
-def reply_to(answer: RowAnswer | TableAnswer | ReadError) -> Reply:
+def reply_to(answer: FoundRow | FoundTable | ReadError) -> Reply:
     """200, or 404 for what is known not to exist, which is an answer too. Raises the `ReadError` that it is."""
     if isinstance(answer, ReadError):
         raise answer

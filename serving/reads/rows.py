@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from time import monotonic
-from typing import NamedTuple, TypeAlias, cast
+from typing import NamedTuple, TypeAlias, TypedDict, cast
 
 import msgspec
 
@@ -27,8 +27,7 @@ from serving.sources.source import RowAt, RowTable, SchemaChanged, SourceRow
 from tokens import EventToken, Order, Position, order
 
 NO_OPTIONS = RowOptions()
-ABSENCE_HINT = "the token of this answer proves the absence as it would a row"
-NO_ROW = msgspec.Raw(b"null")
+NOTHING = msgspec.Raw(b"null")
 
 
 class ReadPass(NamedTuple):
@@ -56,7 +55,8 @@ class Miss(NamedTuple):
     why: str
 
 
-Outcome: TypeAlias = RowAnswer | ReadError | SchemaChanged
+FoundRow: TypeAlias = RowAnswer[msgspec.Raw]
+Outcome: TypeAlias = FoundRow | ReadError | SchemaChanged
 Place: TypeAlias = tuple[str, bytes, int | None]
 """Keyspace, key and epoch: a read of the source in another epoch is of another history, whatever its numbers say."""
 
@@ -73,13 +73,13 @@ class RowReads:
 
     async def read_many(
         self, space: RowSpace, wanted: Sequence[RowWanted], demand: ReadDemand, options: RowOptions = NO_OPTIONS
-    ) -> list[RowAnswer | ReadError]:
+    ) -> list[FoundRow | ReadError]:
         """Rows in the order of ``wanted``, each an answer or its error. What the cache misses is one read.
 
         Raises `ReadError` ``bad_token`` for a demand that no owner can judge.
         """
         reading = ReadPass(space, demand, options, monotonic() + demand.max_wait_ms / 1000)
-        answers: dict[int, RowAnswer | ReadError] = {}
+        answers: dict[int, FoundRow | ReadError] = {}
         left = dict(enumerate(wanted))
         for last in (False, True):
             outcomes = await self._read_round(reading, left)
@@ -165,7 +165,7 @@ class RowReads:
             await asyncio.gather(*(ask(*part) for part in parts))
         return found
 
-    def _from_owner(self, question: Question, row: Row | None, why: str) -> RowAnswer | ReadError | Miss:
+    def _from_owner(self, question: Question, row: Row | None, why: str) -> FoundRow | ReadError | Miss:
         """The owner's answer where it may be given, else what to go to the source with."""
         space, demand, options, _ = question.reading
         if row is not None:
@@ -232,21 +232,22 @@ class RowReads:
         token: str,
         image: bytes | None,
         own: EventToken | None,
-    ) -> RowAnswer:
+    ) -> FoundRow:
         self._metrics.answered("row", served_from, freshness)
-        name = cast("FreshnessName", freshness)
-        if image is not None:
-            answer = RowAnswer(served_from, name, why, token, True, msgspec.Raw(image))
-        else:
-            answer = RowAnswer(served_from, name, why, token, False, NO_ROW)
-            answer.code, answer.hint = "not_found", ABSENCE_HINT
-            answer.message = f"{question.table.name} has no row {list(question.key.values)}"
         options = question.reading.options
-        if own is not None and options.include_event_token:
-            answer.event_token = str(own)
-        if own is not None and options.compare_event_token is not None:
-            answer.fresher = is_fresher(own, options.compare_event_token)
-        return answer
+        compared = options.compare_event_token
+        missing = "" if image is not None else f"{question.table.name} has no row {list(question.key.values)}"
+        return RowAnswer(
+            served_from,
+            cast("FreshnessName", freshness),
+            why,
+            token,
+            found=image is not None,
+            value=msgspec.Raw(image) if image is not None else NOTHING,
+            event_token=str(own) if own is not None and options.include_event_token else None,
+            fresher=is_fresher(own, compared) if own is not None and compared is not None else None,
+            **not_found(missing),
+        )
 
     async def _fetch(self, misses: Mapping[Place, Miss]) -> dict[Place, SourceRow | Exception]:
         """Reads the source in one snapshot, and offers its answers to the owners where they may stand in the cache."""
@@ -282,6 +283,22 @@ def _fill_of(miss: Miss, found: SourceRow) -> Fill | None:
     lo, hi = str(found.position), str(found.hi)
     partition = space.layout.partition_of(key.key)
     return Fill(0, space.name, partition, key.key, found.image, lo, hi, found.timestamp, row.stamp)
+
+
+class Absence(TypedDict, total=False):
+    """The fields by which an answer says what isn't there."""
+
+    code: str
+    message: str
+    hint: str
+
+
+def not_found(what: str) -> Absence:
+    """``what`` isn't there; no fields if it is empty."""
+    if not what:
+        return {}
+    hint = "the token of this answer proves the absence as it would a row"
+    return {"code": "not_found", "message": what, "hint": hint}
 
 
 def may_answer(row: Row, key: RowKey) -> bool:

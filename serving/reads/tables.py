@@ -20,7 +20,7 @@ from serving.reads.fills import Fills
 from serving.reads.flight import Flights
 from serving.reads.owners import OwnerAway, Owners
 from serving.reads.proof import Proof, advanced, history_lost
-from serving.reads.rows import ABSENCE_HINT
+from serving.reads.rows import NOTHING, not_found
 from serving.reads.spaces import TableSpace, epoch_of
 from serving.sources.source import SourceTable
 from tokens import Decision, Demand
@@ -49,6 +49,7 @@ class Miss(NamedTuple):
     why: str
 
 
+FoundTable: TypeAlias = TableAnswer[msgspec.Raw]
 Place: TypeAlias = tuple[str, str, int | None]
 """Catalog, table and epoch."""
 
@@ -65,11 +66,11 @@ class TableReads:
 
     async def read_many(
         self, wanted: Sequence[tuple[TableSpace, TableWanted]], demand: ReadDemand
-    ) -> list[TableAnswer | ReadError]:
+    ) -> list[FoundTable | ReadError]:
         """Tables in the order of ``wanted``, each an answer or its error."""
         gate = asyncio.Semaphore(READS_MAX)
 
-        async def read(space: TableSpace, table: TableWanted) -> TableAnswer | ReadError:
+        async def read(space: TableSpace, table: TableWanted) -> FoundTable | ReadError:
             async with gate:
                 try:
                     deadline = monotonic() + demand.max_wait_ms / 1000
@@ -79,7 +80,7 @@ class TableReads:
 
         return await asyncio.gather(*(read(*each) for each in wanted))
 
-    async def _read(self, question: Question) -> TableAnswer:
+    async def _read(self, question: Question) -> FoundTable:
         space, wanted, demand, _ = question
         listed = wanted.write_ids.table if wanted.write_ids is not None else None
         if listed and listed.lower() != wanted.name.lower():
@@ -128,7 +129,7 @@ class TableReads:
             self._partitions[space.name, wanted.name] = found.partition
         return found
 
-    async def _from_source(self, miss: Miss) -> TableAnswer:
+    async def _from_source(self, miss: Miss) -> FoundTable:
         (space, wanted, demand, deadline), _, cache_why = miss
         source = space.source
         if source is None:
@@ -161,12 +162,8 @@ class TableReads:
         why = f"read from the source at {found.position}: {decision.why}; the cache: {cache_why}"
         token = proof.advanced(str(found.position))
         name = decision.freshness.value
-        if found.image is not None:
-            return self._answer("source", name, why, token, found.table_id, found.write_ids, found.image)
-        answer = self._answer("source", name, why, token, 0, "", None)
-        answer.code, answer.message = "not_found", f"catalog {space.name} has no table {wanted.name}"
-        answer.hint = ABSENCE_HINT
-        return answer
+        missing = "" if found.image is not None else f"catalog {space.name} has no table {wanted.name}"
+        return self._answer("source", name, why, token, found.table_id, found.write_ids, found.image, missing)
 
     def _answer(
         self,
@@ -177,10 +174,20 @@ class TableReads:
         table_id: int,
         write_ids: str,
         image: bytes | None,
-    ) -> TableAnswer:
+        missing: str = "",
+    ) -> FoundTable:
         self._metrics.answered("table", served_from, freshness)
-        raw, name = msgspec.Raw(image if image is not None else b"null"), cast("FreshnessName", freshness)
-        return TableAnswer(served_from, name, why, token, image is not None, table_id, write_ids or None, raw)
+        return TableAnswer(
+            served_from,
+            cast("FreshnessName", freshness),
+            why,
+            token,
+            found=image is not None,
+            table_id=table_id,
+            write_ids=write_ids or None,
+            value=msgspec.Raw(image) if image is not None else NOTHING,
+            **not_found(missing),
+        )
 
     async def _fetch(self, misses: Mapping[Place, Miss]) -> dict[Place, SourceTable | Exception]:
         return {place: await self._fetch_one(miss) for place, miss in misses.items()}

@@ -27,8 +27,10 @@ from consumers.store.manifest import MANIFEST_NAME, read_manifest
 from freshet.local.process import free_ports
 from freshet.settings import load_settings
 from freshet.settings_errors import SettingsError
-from serving.client.wire import ServerError, read_row
-from serving.errors import HINTS, STATUS_OF_CODE, ReadError
+from serving.client import ServerError
+from serving.client.answers import STATUS_OF_CODE
+from serving.client.wire import read_row
+from serving.errors import HINTS, ReadError
 from serving.http.limits import HEAD_BYTES_MAX
 from serving.http.query import RowBatchBody
 from serving.http.route import body_of

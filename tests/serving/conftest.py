@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from freshet.local.mariadb import MariaDBAddress
-from serving.client.client import Session
+from serving.client import Session
 from tests.serving.stack import ServingStack
 
 TABLES = (

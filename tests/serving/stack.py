@@ -11,12 +11,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-import httpx
+import httpx2
 import tomli_w
 
 from freshet.local.mariadb import MariaDBAddress
 from freshet.local.process import ServerProcess, free_ports
-from serving.client.client import FreshetClient
+from serving.client import FreshetClient
 from tokens import Position, Vector
 
 READY_TIMEOUT_S = 60.0
@@ -124,8 +124,8 @@ class ServingStack:
             for process in self._processes.values():
                 assert process.running(), f"{process.name} ended:\n{process.log_tail()}"
             try:
-                return httpx.get(f"{self.url}/readyz", timeout=2).status_code == httpx.codes.OK
-            except httpx.HTTPError:
+                return httpx2.get(f"{self.url}/readyz", timeout=2).status_code == httpx2.codes.OK
+            except httpx2.HTTPError:
                 return False
 
         eventually(ready, timeout_s=READY_TIMEOUT_S, what="readiness")
@@ -152,9 +152,9 @@ class ServingStack:
             for statement in statements:
                 cursor.execute(statement)
 
-    def get(self, path: str, **params: str) -> httpx.Response:
+    def get(self, path: str, **params: str) -> httpx2.Response:
         """GET below the API's root."""
-        return httpx.get(f"{self.url}{path}", params=params, timeout=40)
+        return httpx2.get(f"{self.url}{path}", params=params, timeout=40)
 
 
 def settled(stack: ServingStack) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from serving.compose import make_front
@@ -16,23 +16,23 @@ from stream.wire.keys import Layout
 from tokens import Vector
 
 
-def ask(method: str, path: str, **options: Any) -> httpx.Response:
+def ask(method: str, path: str, **options: Any) -> httpx2.Response:
     """One request to a front that knows the keyspaces shop and hive, and no owner."""
 
-    async def story() -> httpx.Response:
+    async def story() -> httpx2.Response:
         front = make_front(
             [RowSpace("shop", Layout(4), "shop"), TableSpace("hive", Layout(2))],
             lambda _keyspace, _partition: None,
             limits=RequestLimits(body_bytes_max=2_000, batch_keys_max=3),
         )
-        transport = httpx.ASGITransport(make_app(front))
-        async with httpx.AsyncClient(transport=transport, base_url="http://front") as client:
+        transport = httpx2.ASGITransport(make_app(front))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://front") as client:
             return await client.request(method, path, **options)
 
     return asyncio.run(story())
 
 
-def refused(response: httpx.Response, status: int, code: str) -> str:
+def refused(response: httpx2.Response, status: int, code: str) -> str:
     """The message of an error answer, whose shape is checked."""
     body = response.json()
     assert (response.status_code, body["code"]) == (status, code), body

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import httpx
+import httpx2
 
-from serving.client.client import Session
+from serving.client import Session
 from tests.serving.stack import ServingStack, eventually, settled
 from tokens import Position, Vector
 
@@ -15,7 +15,7 @@ from tokens import Position, Vector
 def batch(stack: ServingStack, keys: list[tuple[str, str]], **demand: object) -> list[dict[str, object]]:
     """The elements of a batch's answer."""
     body = {"keys": [{"table": table, "pk": pk} for table, pk in keys], **demand}
-    answer = httpx.post(f"{stack.url}/v1/rows/{stack.keyspace}:batch", json=body, timeout=40).json()
+    answer = httpx2.post(f"{stack.url}/v1/rows/{stack.keyspace}:batch", json=body, timeout=40).json()
     found: list[dict[str, object]] = answer["rows"]
     return found
 
@@ -35,7 +35,7 @@ def test_a_batch_is_one_demand(stack: ServingStack, session: Session) -> None:
     assert [row.found for row in rows] == [True] * 20 + [False] * 5
     assert [row.value["id"] for row in rows[:20] if row.value] == list(range(20, 40))
     assert {row.freshness for row in rows} == {"fresh"}
-    body = httpx.post(
+    body = httpx2.post(
         f"{stack.url}/v1/rows/{stack.keyspace}:batch",
         json={"keys": [{"table": "accounts", "pk": [20]}, {"table": "accounts", "pk": "x"}, {"table": "no", "pk": 1}]},
     ).json()

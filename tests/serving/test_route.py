@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated, Any, Literal
 
-import httpx
+import httpx2
 import msgspec
 import pytest
 from starlette.routing import Router
 
+from serving.client.answers import STATUS_OF_CODE
 from serving.compose import make_front
-from serving.errors import STATUS_OF_CODE, ReadError
+from serving.errors import ReadError
 from serving.http.front import Front
 from serving.http.guard import OPEN_PATHS, Guard
 from serving.http.limits import QUERY_FIELDS_MAX, RequestLimits
@@ -72,14 +73,14 @@ LIBRARY: tuple[Route[Any, Any], ...] = (
 )
 
 
-def library(method: str, path: str, **options: Any) -> httpx.Response:
+def library(method: str, path: str, **options: Any) -> httpx2.Response:
     """One request to an application of two routes that nothing else in the repository knows."""
 
-    async def story() -> httpx.Response:
+    async def story() -> httpx2.Response:
         front = make_front([], lambda _keyspace, _partition: None)
         router = Router([Place(front, LIBRARY)])
         app = Guard(router, bearer_token=None, limits=RequestLimits(), metrics=front.metrics)
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://library") as client:
+        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://library") as client:
             return await client.request(method, path, **options)
 
     return asyncio.run(story())

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serving.client import ClientError
 from serving.client.keys import format_key
 from serving.errors import ReadError
 from serving.reads.rowkey import KEY_BYTES_MAX, parse_row_key
@@ -98,5 +99,5 @@ def test_the_clients_key_reads_back(number: int, text: str, raw: bytes) -> None:
 
 def test_null_names_no_row() -> None:
     """None is refused by the client before anything is sent."""
-    with pytest.raises(ReadError, match="None"):
+    with pytest.raises(ClientError, match="None"):
         format_key((None,))

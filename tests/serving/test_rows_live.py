@@ -8,12 +8,20 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from freshet.local.mariadb import MariaDBServer
-from serving.client.client import AsyncClient, HistoryLost, Row, Session
-from serving.client.wire import BadRequest, NotFoundError, Unavailable, Unreachable
+from serving.client import (
+    AsyncClient,
+    BadRequest,
+    HistoryLost,
+    NotFoundError,
+    Row,
+    Session,
+    Unavailable,
+    Unreachable,
+)
 from serving.reads.descriptions import TRUSTED_FOR_S
 from tests.serving.stack import ServingStack, eventually, settled
 from tokens import EventToken, Position, Vector
@@ -285,15 +293,15 @@ def test_a_key_of_a_new_shape_is_tried_on_the_table_as_it_is_now(stack: ServingS
     tables = ("widened", "widened_too")
     for table in tables:
         stack.run(f"CREATE TABLE {table} (id INT PRIMARY KEY, b INT NOT NULL)", f"INSERT INTO {table} VALUES (1, 2)")
-        assert stack.get(f"/v1/rows/{stack.keyspace}/{table}/1").status_code == httpx.codes.OK
-        assert stack.get(f"/v1/rows/{stack.keyspace}/{table}/9").status_code == httpx.codes.NOT_FOUND  # of the source
+        assert stack.get(f"/v1/rows/{stack.keyspace}/{table}/1").status_code == httpx2.codes.OK
+        assert stack.get(f"/v1/rows/{stack.keyspace}/{table}/9").status_code == httpx2.codes.NOT_FOUND  # of the source
     described_at = time.monotonic()
     for table in tables:
         stack.run(f"ALTER TABLE {table} DROP PRIMARY KEY, ADD PRIMARY KEY (b, id)")
     eventually(lambda: time.monotonic() - described_at > TRUSTED_FOR_S, what="an old description")
     assert stack.get(f"/v1/rows/{stack.keyspace}/widened/2,1").json()["row"] == {"id": 1, "b": 2}
     keys = [{"table": "widened_too", "pk": "2,1"}, {"table": "widened_too", "pk": "7"}]
-    answer = httpx.post(f"{stack.url}/v1/rows/{stack.keyspace}:batch", json={"keys": keys}, timeout=40).json()
+    answer = httpx2.post(f"{stack.url}/v1/rows/{stack.keyspace}:batch", json={"keys": keys}, timeout=40).json()
     assert [each.get("row") or each["code"] for each in answer["rows"]] == [{"id": 1, "b": 2}, "bad_key"]
 
 

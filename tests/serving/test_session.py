@@ -7,21 +7,23 @@ import asyncio
 import msgspec
 import pytest
 
-from serving.client.answers import RowAnswer, RowBatchAnswer
-from serving.client.client import AsyncSession, Session
-from serving.client.wire import (
+from serving.client import (
+    AsyncSession,
     BadRequest,
     HistoryLost,
-    HttpRequest,
     NotFoundError,
     ServerError,
+    Session,
     TooManyRequests,
     Unauthorized,
     Unavailable,
 )
+from serving.client.answers import RowAnswer, RowBatchAnswer
+from serving.client.wire import HttpRequest
 from serving.errors import ReadError
 from serving.http.answers import problem_bytes
 from serving.http.routes import reply_to
+from serving.reads.rows import not_found
 from tokens import Position, Vector
 
 
@@ -35,9 +37,9 @@ def vector(**components: str) -> Vector:
 
 
 def row(token: Vector, image: bytes | None = b'{"id":7}') -> tuple[int, bytes]:
-    answer = RowAnswer("cache", "fresh", "why", str(token), image is not None, msgspec.Raw(image or b"null"))
-    if image is None:
-        answer.code, answer.message = "not_found", "no row"
+    found = image is not None
+    missing = not_found("" if found else "no row")
+    answer = RowAnswer("cache", "fresh", "why", str(token), found, msgspec.Raw(image or b"null"), **missing)
     status, body, _ = reply_to(answer)
     return status, body
 
@@ -170,10 +172,10 @@ def test_an_answer_carries_the_image_as_it_is(image: bytes | None) -> None:
     why = 'a "quoted" reason'
     answer = RowAnswer("source", "stale", why, "v1.x", image is not None, msgspec.Raw(image or b"null"), "t", False)
     status, body, _ = reply_to(answer)
-    found = msgspec.json.decode(body, type=RowAnswer, strict=True)
+    found = msgspec.json.decode(body, type=RowAnswer[msgspec.Raw], strict=True)
     assert (found.served_from, found.freshness, found.why, found.token) == ("source", "stale", why, "v1.x")
     assert (image or b"null") in body
-    assert bytes(found.row) == (image or b"null")
+    assert bytes(found.value) == (image or b"null")
     assert (found.found, found.event_token, found.fresher) == (image is not None, "t", False)
     assert status == (200 if image else 404)
 

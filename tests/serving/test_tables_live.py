@@ -5,13 +5,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 
-import httpx
+import httpx2
 import pytest
 
 from freshet.local.mariadb import MariaDBAddress
 from lab.workload.catalog import WorkloadCatalog
-from serving.client.client import Session, Table
-from serving.client.wire import BadRequest, Conflict, Unavailable
+from serving.client import BadRequest, Conflict, Session, Table, Unavailable
 from stream.sources.mariadb.connection import ConnectionSettings
 from tests.serving.stack import ServingStack, eventually
 from tokens import Vector
@@ -164,7 +163,7 @@ def test_tables_are_read_in_batches(stack: ServingStack, catalog: WorkloadCatalo
     write(catalog, "d.batch")
     wanted = {"catalog": stack.keyspace, "db": "d", "table": "batch"}
     listed = {**wanted, "valid_write_ids": catalog.valid_write_ids("d.batch"), "table_id": table_id}
-    body = httpx.post(f"{stack.url}/v1/tables:batch", json={"tables": [listed, wanted]}).json()
+    body = httpx2.post(f"{stack.url}/v1/tables:batch", json={"tables": [listed, wanted]}).json()
     assert body["tables"][0]["table"]["version"] == 2
     assert body["tables"][1]["code"] == "missing_write_ids"
     assert Vector.parse(body["token"]).get(stack.shard) is not None

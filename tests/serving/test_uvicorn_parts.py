@@ -10,8 +10,8 @@ import pytest
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from serving.client.answers import STATUS_OF_CODE
 from serving.compose import FrontServer
-from serving.errors import STATUS_OF_CODE
 from serving.http.connection import BoundedConnection
 
 OVERRIDDEN = [

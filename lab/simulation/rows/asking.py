@@ -15,8 +15,9 @@ from consumers.owner.protocol import Fill, Row
 from lab.simulation.rows.owning import OwnedPartition
 from lab.simulation.rows.source import SLOTS, Snapshot
 from lab.simulation.rows.truth import Image
-from serving.client.client import Session as ClientSession
-from serving.client.wire import HistoryLost, HttpRequest
+from serving.client import HistoryLost
+from serving.client import Session as ClientSession
+from serving.client.wire import HttpRequest
 from serving.errors import ReadError
 from serving.reads.demands import ReadDemand
 from serving.reads.proof import Proof, advanced, history_lost

@@ -15,7 +15,7 @@ from lab.simulation.rows.publishing import Publishing
 from lab.simulation.rows.source import SLOTS, SLOTS_A_SHARD
 from lab.simulation.rows.topic import Topic
 from lab.simulation.rows.truth import History
-from serving.client.wire import HistoryLost
+from serving.client import HistoryLost
 from tokens import Vector
 
 STALE: Final = "no stale answer"

@@ -13,7 +13,7 @@ from lab.simulation.rows.judging import EXPLAINS, MONOTONIC
 from lab.simulation.rows.owning import OwnedPartition, Racing
 from lab.simulation.rows.run_state import RunState
 from lab.simulation.rows.source import SLOTS, SLOTS_A_SHARD
-from serving.client.wire import HistoryLost, ServerError
+from serving.client import HistoryLost, ServerError
 from tokens import Vector
 
 

@@ -12,7 +12,7 @@ from lab.simulation.rows.publishing import Ending
 from lab.simulation.rows.reading import ReadingOps, shown
 from lab.simulation.rows.shaping import OWNERS
 from lab.simulation.rows.source import SLOTS, SLOTS_A_SHARD, TEXT
-from serving.client.wire import HistoryLost
+from serving.client import HistoryLost
 from serving.reads.spaces import Epochs
 from stream.wire.codec import ROW_FRAME_HEADER
 from tokens import Position, Vector

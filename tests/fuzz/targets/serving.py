@@ -6,10 +6,12 @@ import asyncio
 import json
 from typing import Any
 
+from serving.client import ClientError
+from serving.client.answers import STATUS_OF_CODE
 from serving.client.keys import format_key
-from serving.client.wire import ClientError, read_location, read_row, read_rows, read_table
+from serving.client.wire import read_location, read_row, read_rows, read_table
 from serving.compose import make_front
-from serving.errors import STATUS_OF_CODE, ReadError
+from serving.errors import ReadError
 from serving.http.app import make_app
 from serving.http.limits import RequestLimits
 from serving.http.query import (
@@ -79,7 +81,7 @@ def _rowkey() -> Case:
         name, values = split_row_key(found.key)
         if name != table.name or len(values) != len(table.key):
             raise Misbehaved(f"{segment!r} became {found}")
-        refused(ReadError, format_key, [value for value in found.values if not isinstance(value, dict)])
+        refused(ClientError, format_key, [value for value in found.values if not isinstance(value, dict)])
 
     return Case(draw, run)
 

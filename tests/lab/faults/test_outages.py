@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from lab.demo.catalog_traffic import CatalogSide
@@ -17,7 +17,7 @@ from lab.demo.row_traffic import create_tables, journalled
 from lab.demo.stack import ROWS
 from lab.faults.rig import FaultyStack
 from lab.faults.run import tracebacks, wait_caught_up
-from serving.client.client import ClientError, FreshetClient
+from serving.client import ClientError, FreshetClient
 from tests.consumers.consuming import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -53,8 +53,8 @@ def answered(url: str) -> Callable[[], Any]:
 
     def ask() -> Any:
         try:
-            return httpx.get(f"{url}/healthz", timeout=2).status_code == httpx.codes.OK
-        except httpx.HTTPError:
+            return httpx2.get(f"{url}/healthz", timeout=2).status_code == httpx2.codes.OK
+        except httpx2.HTTPError:
             return False
 
     return ask
@@ -67,7 +67,7 @@ def test_every_process_waits_for_a_kafka_that_is_away_at_start(rig: FaultyStack)
     rig.start_roles(wait=False)
     until(answered(rig.url), "the front answers")
     with FreshetClient(rig.url) as client:
-        assert httpx.get(f"{rig.url}/readyz", timeout=10).status_code == httpx.codes.SERVICE_UNAVAILABLE
+        assert httpx2.get(f"{rig.url}/readyz", timeout=10).status_code == httpx2.codes.SERVICE_UNAVAILABLE
         row = client.get_row(ROWS, f"{ROWS}.accounts", 1)
         assert (row.served_from, row.freshness, (row.value or {})["version"]) == ("source", "eventual", 1)
         for role in ("source-rows", "source-catalog", "consume", "serve"):

@@ -1,0 +1,64 @@
+"""What a client raises: by kind, with the server's code, message and hint."""
+
+from __future__ import annotations
+
+from ._tokens import FreshetError
+
+
+class ClientError(FreshetError):
+    """A request that was not answered. ``status`` is HTTP's; 0 where there was no answer at all."""
+
+    code = "client_error"
+
+    def __init__(self, message: str, *, hint: str = "", code: str | None = None, status: int = 0) -> None:
+        super().__init__(message, hint=hint, code=code)
+        self.status = status
+
+
+class BadRequest(ClientError):
+    """The request is wrong (400, 413, 414): ``bad_token``, ``bad_key``, ``missing_write_ids``, …"""
+
+
+class Unauthorized(ClientError):
+    """No bearer token, or not the right one (401, 403)."""
+
+
+class NotFoundError(ClientError):
+    """404 for a keyspace, table or path; a row that isn't there is an answer, not an error."""
+
+
+class HistoryLost(ClientError):
+    """409 ``history_lost``: the source lost what the session had seen. The session has adopted ``token`` already."""
+
+    token: str = ""
+
+
+class Conflict(ClientError):
+    """The demand and the source disagree (other 409): ``table_id_changed``, …"""
+
+
+class TooManyRequests(ClientError):
+    """429: try again shortly."""
+
+
+class Unavailable(ClientError):
+    """503: neither the cache nor the source can prove an answer now, or the front is not ready. Try again."""
+
+
+class Unreachable(ClientError):
+    """The front did not answer; code ``unreachable``."""
+
+    code = "unreachable"
+
+
+class ServerError(ClientError):
+    """500, or an answer that is none of ours."""
+
+
+class WriteNotTracked(ClientError):
+    """A transaction may have been committed whose GTID is not known; code ``write_not_tracked``.
+
+    A read that would have to follow it is refused rather than answered without it.
+    """
+
+    code = "write_not_tracked"

@@ -1,0 +1,49 @@
+"""Declared is what is imported, and the other way round; exceptions and reasons are in the pyproject.toml files."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def complaints(directory: Path) -> str:
+    """What deptry finds in a directory, by the ``pyproject.toml`` there; "" for nothing."""
+    command = [sys.executable, "-m", "deptry", "--no-ansi", "."]
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=120, check=False)
+    return done.stdout + done.stderr if done.returncode else ""
+
+
+def test_the_application_declares_what_it_imports() -> None:
+    """An environment made from the wheel alone has every package, and none for nothing."""
+    assert complaints(ROOT) == ""
+
+
+def test_the_client_declares_what_it_imports_and_imports_no_room() -> None:
+    """It is a distribution of its own: of ours only `tokens` is in its wheel."""
+    assert complaints(ROOT / "serving" / "client") == ""
+
+
+def test_tokens_can_be_carried_under_another_name() -> None:
+    """In the client's wheel it is `freshet_client._tokens`: its modules import each other relatively."""
+    files = (ROOT / "tokens").glob("*.py")
+    assert [file.name for file in files if re.search(r"^\s*(from|import) tokens\b", file.read_text(), re.M)] == []
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("import msgspec\nimport rich", "'rich' imported"),
+        ("import os", "'msgspec' defined as a dependency but not used"),
+    ],
+)
+def test_an_undeclared_or_unused_package_would_be_found(tmp_path: Path, code: str, found: str) -> None:
+    """The check is no formality."""
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "x"\nversion = "1"\ndependencies = ["msgspec"]\n')
+    (tmp_path / "module.py").write_text(code)
+    assert found in complaints(tmp_path)

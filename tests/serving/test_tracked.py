@@ -1,0 +1,53 @@
+"""What `TrackedConnection` uses of PyMySQL beside its documented interface: its upper bound is why this stays true."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+from pymysql.constants import SERVER_STATUS
+
+from freshet.local.mariadb import MariaDBAddress
+from serving.client import tracked
+
+
+def test_pymysql_has_the_privates_that_tracking_reads(mariadb: MariaDBAddress) -> None:
+    """Without one of them a commit's GTID would be asked for too early, too late or never."""
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        assert connection.open is True
+        assert connection.server_status & tracked._IN_TRANSACTION == 0
+        cursor.execute("START TRANSACTION")
+        assert connection.server_status & tracked._IN_TRANSACTION
+        cursor.execute("SELECT 1")
+        assert (connection._result.has_next, connection._result.unbuffered_active) == (False, False)
+        connection._result = None  # is put back after a query of tracking's own
+        assert cursor.fetchone() == (1,)
+
+
+def test_pymysql_cursors_ask_through_the_connection_that_they_were_given(mariadb: MariaDBAddress) -> None:
+    """`cursor.connection` is where tracking puts itself: a cursor that kept another one would hide its writes."""
+    queries: list[str] = []
+
+    class Listening(tracked.TrackedConnection):
+        def query(self, sql: str | bytes, unbuffered: bool = False) -> int:
+            queries.append(str(sql))
+            return super().query(sql, unbuffered)
+
+    observed: list[str] = []
+    connection: Any = Listening(mariadb.connect(), observed.append)
+    with connection, connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+        assert cursor.fetchone() == (1,)
+    assert (queries, observed) == (["SELECT 1"], [])
+
+
+def test_the_transaction_flag_is_that_of_the_protocol() -> None:
+    """The client knows it without PyMySQL."""
+    assert tracked._IN_TRANSACTION == SERVER_STATUS.SERVER_STATUS_IN_TRANS
+
+
+def test_the_client_is_imported_without_pymysql() -> None:
+    """Only who wraps one of its connections needs it."""
+    code = "import sys; sys.modules['pymysql'] = None; import serving.client; serving.client.TrackedConnection"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
