@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import structlog
 import typer
 
-from freshet.settings import KeyspaceSettings, MariaDBSource, Settings, WorkloadSource, load_settings
+from freshet.settings import KeyspaceSettings, MariaDBSourceSettings, Settings, WorkloadSourceSettings, load_settings
 from freshet.settings_errors import SettingsError
 
 if TYPE_CHECKING:
@@ -104,11 +104,11 @@ def space_of(settings: Settings, name: str, chosen: KeyspaceSettings) -> RowSpac
     source, shard = chosen.source, settings.shard_of(name)
     if chosen.kind == "catalog":
         tables = None
-        if isinstance(source, WorkloadSource):
+        if isinstance(source, WorkloadSourceSettings):
             server = ConnectionSettings(source.host, source.port, source.user, source.password.get_secret_value())
             tables = WorkloadTables(server, source.database, shard)
         return TableSpace(name, Layout(chosen.partitions), tables)
-    if not isinstance(source, MariaDBSource):
+    if not isinstance(source, MariaDBSourceSettings):
         return RowSpace(name, Layout(chosen.partitions))
     server = ConnectionSettings(source.host, source.port, source.user, source.password.get_secret_value())
     scope = TableScope(source.databases, source.include, source.exclude)

@@ -29,7 +29,7 @@ OWNERS_TIMEOUT_S = 5.0
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from spark_jobs.verify import Verdict
+    from spark_jobs.verify import StoresVerdict
 
 
 def command(
@@ -114,7 +114,7 @@ def live_checkpoint(bootstrap: str, keyspace: str, owners: list[str]) -> Mapping
     return checkpoint_owners(owners, keyspace, partitions, token=secret)
 
 
-def verdict_text(verdict: Verdict) -> str:
+def verdict_text(verdict: StoresVerdict) -> str:
     """The outcome for a person: a line a partition, then the first differing keys."""
     lines: list[str] = []
     for each in verdict.partitions:

@@ -10,8 +10,8 @@ from consumers.owner.partitions import Partition
 from consumers.owner.protocol import FillTable, Table
 from consumers.owner.tables import MissingWriteIds
 from lab.simulation.catalog.publishing import SHARD
-from lab.simulation.catalog.run_state import Lists, Reader, RunState
-from lab.simulation.catalog.source import NAMES, OPEN, Metastore
+from lab.simulation.catalog.run_state import CatalogReader, CatalogRunState, Lists
+from lab.simulation.catalog.source import NAMES, OPEN, SimulatedMetastore
 from lab.simulation.rows.owning import OwnedPartition, Racing
 from lab.workload.catalog import position_of
 from lab.workload.log import event_id_of
@@ -46,7 +46,7 @@ def _racing(owned: OwnedPartition, count: int) -> Partition:
     return cast("Partition", racing)
 
 
-class ReadingOps(RunState):
+class CatalogReadOps(CatalogRunState):
     """Readers and what they are told."""
 
     # --- reads ---
@@ -94,13 +94,13 @@ class ReadingOps(RunState):
 
     def _read(
         self,
-        session: Reader,
+        session: CatalogReader,
         lists: Lists,
         owner: int,
         *,
         late: bool,
         identified: bool = True,
-        store: Metastore | None = None,
+        store: SimulatedMetastore | None = None,
         racing: int = 0,
     ) -> bool:
         """One read; whether the cache could answer it. ``store``: what answers where it can't."""
@@ -138,7 +138,7 @@ class ReadingOps(RunState):
         self._through(session, lists, owned, found, demand, store or self.store, late=late)
         return False
 
-    def _lost(self, session: Reader, error: ReadError) -> None:
+    def _lost(self, session: CatalogReader, error: ReadError) -> None:
         """409: the session goes on with the token that it is told, and has seen nothing of the new epoch."""
         self.outcome.answers["409 history_lost"] += 1
         self.say(f"reader {session.number} is told that history was lost: {error}")
@@ -150,12 +150,12 @@ class ReadingOps(RunState):
 
     def _through(
         self,
-        session: Reader,
+        session: CatalogReader,
         lists: Lists,
         owned: OwnedPartition | None,
         found: Table | None,
         demand: ReadDemand,
-        store: Metastore,
+        store: SimulatedMetastore,
         *,
         late: bool,
     ) -> None:
@@ -208,7 +208,7 @@ class ReadingOps(RunState):
         if proof.epoch is not None:
             session.vector = Vector.parse(advanced(str(demand.vector), SHARD, proof.epoch, str(landed.position)))
 
-    def _landed(self, store: Metastore, name: str, wanted: ValidWriteIdList | None) -> SourceTable:
+    def _landed(self, store: SimulatedMetastore, name: str, wanted: ValidWriteIdList | None) -> SourceTable:
         """As `WorkloadCatalog.read_table`."""
         position = Position.parse(position_of(store.end))
         table = store.tables.get(name)
@@ -230,7 +230,7 @@ class ReadingOps(RunState):
         return accepted, why
 
     def _judge(
-        self, session: Reader, lists: Lists, image: Image, served: str, freshness: str, why: str, hi: str
+        self, session: CatalogReader, lists: Lists, image: Image, served: str, freshness: str, why: str, hi: str
     ) -> None:
         self.outcome.answers[f"{served}: {freshness}"] += 1
         store, table_id = self.store, lists.table_id

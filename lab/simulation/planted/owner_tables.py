@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from consumers.owner import answering, tables
-from lab.simulation.catalog.reading import ReadingOps
+from lab.simulation.catalog.reading import CatalogReadOps
 from lab.simulation.planted.decisions import OTHER_TABLE_ID, REACHED_BY_MARK
 from lab.simulation.planted.planting import Replace, Return, Swap, always, catalog, never
 from tokens import decision
@@ -81,7 +81,7 @@ FILLS: Final = (
         "tag_after_fetch",
         "a fill is stamped with list and position as of when it is offered",
         Replace(
-            ReadingOps._deliver,
+            CatalogReadOps._deliver,
             "any_accepted, any_why = answering.fill_table(...)",
             "table = self.store.by_id[fill.table_id]\n"
             'fill.write_ids = self.store.list_of(table) if fill.write_ids else ""\n'
@@ -92,7 +92,7 @@ FILLS: Final = (
     catalog(
         "own_write_for_everybody",
         "a reader gets what another open transaction has staged",
-        always(ReadingOps._landed, "any_table.staged is not None and any_table.staged[0] == any_own"),
+        always(CatalogReadOps._landed, "any_table.staged is not None and any_table.staged[0] == any_own"),
     ),
 )
 BUGS: Final = (*DEMANDS, *STATES, *FILLS)
