@@ -95,7 +95,6 @@ def fixed_locations(settings: Settings) -> dict[tuple[str, int], str]:
 
 def space_of(settings: Settings, name: str, chosen: KeyspaceSettings) -> RowSpace | TableSpace:
     """A keyspace as the front serves it, with its source of truth where one is set."""
-    from lab.workload.tables import WorkloadTables
     from serving.reads.spaces import RowSpace, TableSpace
     from serving.sources.mariadb import MariaDBRows, TableScope
     from stream.sources.mariadb.connection import ConnectionSettings
@@ -105,6 +104,8 @@ def space_of(settings: Settings, name: str, chosen: KeyspaceSettings) -> RowSpac
     if chosen.kind == "catalog":
         tables = None
         if isinstance(source, WorkloadSourceSettings):
+            from lab.workload.tables import WorkloadTables
+
             server = ConnectionSettings(source.host, source.port, source.user, source.password.get_secret_value())
             tables = WorkloadTables(server, source.database, shard)
         return TableSpace(name, Layout(chosen.partitions), tables)

@@ -6,7 +6,7 @@ import multiprocessing
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from lab.simulation.engine import BrokenHistory, History, Report, run_many, run_one
 from lab.simulation.planted.every import planted_bugs
@@ -132,17 +132,3 @@ def hunts(bugs: list[PlantedBug], seed: int, histories: int, jobs: int = 1) -> I
 def _hunt_named(part: tuple[str, int, int]) -> Caught:
     name, seed, histories = part
     return hunt(planted_bugs(name)[0], seed, histories)
-
-
-def as_json(report: Report) -> dict[str, Any]:
-    """A report for a program."""
-    world = all_worlds()[report.world]
-    return {
-        "world": report.world,
-        "seed": report.seed,
-        "histories": report.histories,
-        "seconds": round(report.seconds, 3),
-        "answers": dict(sorted(report.answers.items())),
-        "met": [{"fault": fault, "state": state, "times": n} for (fault, state), n in sorted(report.met.items())],
-        "never_met": [{"fault": fault, "state": state} for fault, state in report.empty(world)],
-    }

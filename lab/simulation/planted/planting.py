@@ -175,8 +175,8 @@ class PlantedBug:
 
 
 def _plain(function: Callable[..., Any]) -> FunctionType:
-    """The function itself, below a cache or a property."""
-    found: Any = function.fget if isinstance(function, property) else inspect.unwrap(function)
+    """The function itself, below a cache."""
+    found = inspect.unwrap(function)
     if not isinstance(found, FunctionType):
         raise PlantedBugError(f"{function!r} is no function of Python")
     return found
