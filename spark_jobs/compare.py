@@ -53,11 +53,6 @@ class StateComparison:
         """Whether no key differs."""
         return not (self.only_left or self.only_right or self.changed)
 
-    @property
-    def differing(self) -> int:
-        """How many keys differ."""
-        return self.only_left + self.only_right + self.changed
-
 
 def compare_items(left: Iterable[Item], right: Iterable[Item], *, keep: int = DIFFERENCES_MAX) -> StateComparison:
     """Compare two states given as (key, value) in key order; keeps the first ``keep`` differences."""

@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple, cast
 
 from lab.simulation.catalog.source import MetastoreSnapshot, SimulatedMetastore
 from lab.simulation.memo import decoded, kept
+from lab.simulation.models.topic import SimulatedTopic
 from lab.simulation.rows.publishing import Ending, PublisherDied, collect
-from lab.simulation.rows.topic import SimulatedTopic
 from lab.workload.events import WorkloadTranslator, bootstrap, names
 from lab.workload.log import event_id_of
 from lab.workload.run import names_again

@@ -12,7 +12,7 @@ from consumers.owner.tables import MissingWriteIds
 from lab.simulation.catalog.publishing import SHARD
 from lab.simulation.catalog.run_state import CatalogReader, CatalogRunState, Lists
 from lab.simulation.catalog.source import NAMES, OPEN, SimulatedMetastore
-from lab.simulation.rows.owning import OwnedPartition, Racing
+from lab.simulation.models.owning import OwnedPartition, Racing
 from lab.workload.catalog import position_of
 from lab.workload.log import event_id_of
 from serving.errors import ReadError

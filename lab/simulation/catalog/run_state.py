@@ -11,8 +11,8 @@ from lab.simulation.catalog.publishing import LIMITS, CatalogPublishing
 from lab.simulation.catalog.shaping import OWNERS, READERS
 from lab.simulation.catalog.source import OPEN, SimulatedMetastore
 from lab.simulation.engine import Outcome, Told
-from lab.simulation.rows.owning import OwnedPartition
-from lab.simulation.rows.topic import SimulatedTopic
+from lab.simulation.models.owning import OwnedPartition
+from lab.simulation.models.topic import SimulatedTopic
 from serving.reads.spaces import Epochs
 from stream.wire.keys import Layout
 from tokens import Vector

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from lab.simulation.rows.truth import CommitHistory
+from lab.simulation.models.truth import CommitHistory
 from lab.workload.catalog import encode_image, position_of
 from lab.workload.events import LogRow
 from lab.workload.lists import server_list

@@ -9,11 +9,11 @@ from typing import Final
 from consumers.fold.messages import fold_message
 from consumers.fold.state import Head, PartitionState, head_entries
 from lab.simulation.engine import History, Op, Outcome, Told, Violation, ops_of, play, shape
+from lab.simulation.models.owning import MemoryRocks, OwnedPartition
+from lab.simulation.models.topic import SimulatedTopic, damaged
 from lab.simulation.rows.judging import SAME_STATE
-from lab.simulation.rows.owning import MemoryRocks, OwnedPartition
 from lab.simulation.rows.publishing import LIMITS, Ending, Publishing
 from lab.simulation.rows.source import SimulatedSource
-from lab.simulation.rows.topic import SimulatedTopic, damaged
 from stream.wire.keys import Layout
 
 PROCESSES: Final = 3

@@ -11,9 +11,9 @@ from typing import Any, Final, NamedTuple, cast
 from consumers.owner import answering
 from consumers.owner.partitions import Partition
 from consumers.owner.protocol import Fill, Row
-from lab.simulation.rows.owning import OwnedPartition
+from lab.simulation.models.owning import OwnedPartition
+from lab.simulation.models.truth import Image
 from lab.simulation.rows.source import SLOTS, RowSnapshot
-from lab.simulation.rows.truth import Image
 from serving.client.client import Session
 from serving.client.wire import HistoryLost, HttpRequest
 from serving.errors import ReadError

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from lab.simulation.models.topic import damaged
 from lab.simulation.rows.publishing import Ending
 from lab.simulation.rows.run_state import RowsRunState
 from lab.simulation.rows.shaping import TABLES
 from lab.simulation.rows.source import CHILD, SLOTS, SLOTS_A_SHARD, SimulatedSource
-from lab.simulation.rows.topic import damaged
 
 
 class RowChangeOps(RowsRunState):

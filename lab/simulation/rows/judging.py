@@ -9,11 +9,11 @@ from consumers.fold.entry import ABSENT, VALUE, VOID, decode_entry
 from consumers.fold.messages import fold_message
 from consumers.fold.state import Head, PartitionState, head_entries
 from consumers.owner.rows import UNKNOWN_KEY, view_row
+from lab.simulation.models.topic import SimulatedTopic
+from lab.simulation.models.truth import CommitHistory
 from lab.simulation.rows.asking import Given, Offer, Reading
 from lab.simulation.rows.publishing import Publishing
 from lab.simulation.rows.source import SLOTS, SLOTS_A_SHARD
-from lab.simulation.rows.topic import SimulatedTopic
-from lab.simulation.rows.truth import CommitHistory
 from serving.client.wire import HistoryLost
 from tokens import Vector
 

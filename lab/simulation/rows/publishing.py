@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any, Final, NamedTuple, cast
 
 from lab.simulation.memo import decoded, kept
+from lab.simulation.models.topic import SimulatedTopic
 from lab.simulation.rows.source import CATALOG, DESCRIBED, SimulatedBinlogReader, SimulatedSource
-from lab.simulation.rows.topic import SimulatedTopic
 from stream.publish.publisher import Publisher as RealPublisher
 from stream.publish.resume import resume_point
 from stream.sources.mariadb.position import SourceHistoryLost, check_in_history

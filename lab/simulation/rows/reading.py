@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from consumers.owner import answering
+from lab.simulation.models.owning import OwnedPartition, Racing
 from lab.simulation.rows import asking
 from lab.simulation.rows.asking import Given, Offer, PendingRead, Reading, SimulatedSession
 from lab.simulation.rows.judging import EXPLAINS, MONOTONIC
-from lab.simulation.rows.owning import OwnedPartition, Racing
 from lab.simulation.rows.run_state import RowsRunState
 from lab.simulation.rows.source import SLOTS, SLOTS_A_SHARD
 from serving.client.wire import HistoryLost, ServerError

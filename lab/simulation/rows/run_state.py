@@ -9,13 +9,13 @@ from typing import Final
 
 from consumers.owner import answering
 from lab.simulation.engine import Outcome, Told
+from lab.simulation.models.owning import OwnedPartition
+from lab.simulation.models.topic import SimulatedTopic
 from lab.simulation.rows.asking import Offer, Reading, SimulatedSession
 from lab.simulation.rows.judging import Judge
-from lab.simulation.rows.owning import OwnedPartition
 from lab.simulation.rows.publishing import LIMITS, Publishing
 from lab.simulation.rows.shaping import FRONTS, OWNERS, SESSIONS, TABLES
 from lab.simulation.rows.source import SLOTS, SLOTS_A_SHARD, SimulatedSource
-from lab.simulation.rows.topic import SimulatedTopic
 from serving.reads.spaces import Epochs
 from stream.wire.keys import Layout
 

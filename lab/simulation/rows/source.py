@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
-from lab.simulation.rows.truth import CommitHistory, Image
+from lab.simulation.models.truth import CommitHistory, Image
 from stream.sources.mariadb.binlog import events
 from stream.sources.mariadb.binlog.reader import BinlogReader
 from stream.sources.mariadb.binlog.rows import TableDecoder

@@ -12,7 +12,7 @@ from consumers.owner.overlay import Overlay
 from consumers.owner.partitions import Partition
 from consumers.store.manifest import Manifest
 from consumers.store.store import PartitionStore
-from lab.simulation.rows.topic import SimulatedTopic
+from lab.simulation.models.topic import SimulatedTopic
 from stream.wire.keys import Layout
 
 OVERLAY_BYTES: Final = 1_600
