@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from freshet.commands.rebuild import spark_settings
+from freshet.spark import spark_settings
 from spark_jobs.rebuild import RebuildRequest, rebuild
 from spark_jobs.session import spark_session
 

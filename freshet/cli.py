@@ -31,7 +31,7 @@ EXIT_BROKEN_PIPE = 141
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CommandEntry:
     """A command that may exist, and what ``freshet --help`` says about it (without importing it)."""
 
     name: str
@@ -40,20 +40,20 @@ class Entry:
 
 
 ENTRIES = (
-    Entry("doctor", "Check that this machine has what Freshet needs."),
-    Entry("local", "Start, stop and show real servers on this machine."),
-    Entry("source", "Publish the changes of a source of truth into Kafka."),
-    Entry("consume", "Fold a keyspace into its stores and answer for them."),
-    Entry("serve", "Answer reads over HTTP."),
-    Entry("rebuild", "Rebuild stores from Kafka with Spark."),
-    Entry("verify", "Compare stores with a rebuild, byte for byte."),
-    Entry("compare", "Decide whether a tag is fresh enough for a demand."),
-    Entry("inspect", "Show what a store holds for a key, and why."),
-    Entry("dlq", "List, show and retry dead letters."),
-    Entry("lag", "Show how far stores are behind their topics."),
-    Entry("replay", "Fold a captured log, offline."),
-    Entry("simulate", "Run seeded histories against an oracle."),
-    Entry("demo", "Everything on one machine, real servers, real traffic.", hidden=True),
+    CommandEntry("doctor", "Check that this machine has what Freshet needs."),
+    CommandEntry("local", "Start, stop and show real servers on this machine."),
+    CommandEntry("source", "Publish the changes of a source of truth into Kafka."),
+    CommandEntry("consume", "Fold a keyspace into its stores and answer for them."),
+    CommandEntry("serve", "Answer reads over HTTP."),
+    CommandEntry("rebuild", "Rebuild stores from Kafka with Spark."),
+    CommandEntry("verify", "Compare stores with a rebuild, byte for byte."),
+    CommandEntry("compare", "Decide whether a tag is fresh enough for a demand."),
+    CommandEntry("inspect", "Show what a store holds for a key, and why."),
+    CommandEntry("dlq", "List, show and retry dead letters."),
+    CommandEntry("lag", "Show how far stores are behind their topics."),
+    CommandEntry("replay", "Fold a captured log, offline."),
+    CommandEntry("simulate", "Run seeded histories against an oracle."),
+    CommandEntry("demo", "Everything on one machine, real servers, real traffic.", hidden=True),
 )
 
 
@@ -207,7 +207,7 @@ def _exists(name: str) -> bool:
     return importlib.util.find_spec(_module(name)) is not None
 
 
-def _load(entry: Entry) -> Any:
+def _load(entry: CommandEntry) -> Any:
     module: Any = importlib.import_module(_module(entry.name))
     if hasattr(module, "app"):
         command: Any = typer.main.get_command(module.app)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from consumers.owner.client import OwnerConnection
 from freshet.keyspaces import naming_known
-from freshet.settings import Settings
+from freshet.settings import Settings, load_settings
 from stream.kafka.locations import LocationError, LocationsReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+OWNERS_TIMEOUT_S = 5.0
+"""How long to wait for owners that have just begun: they announce themselves a moment after they are ready."""
 
 
 def owner_addresses(settings: Settings, keyspace: str, given: Sequence[str] = ()) -> dict[int, str]:
@@ -36,3 +41,23 @@ def asking(settings: Settings, address: str) -> Iterator[OwnerConnection]:
     token = settings.consumer.owner_token
     with OwnerConnection(address, token=token.get_secret_value() if token is not None else "") as connection:
         yield connection
+
+
+def live_checkpoint(bootstrap: str, keyspace: str, owners: list[str]) -> Mapping[int, Path]:
+    """Checkpoints that the owners of all partitions make now: partition → directory.
+
+    Raises `LocationError` if one is not announced, and what `spark_jobs.verify.checkpoint_owners` does.
+    """
+    from spark_jobs.verify import checkpoint_owners
+    from stream.kafka.topics import describe_topic, events_topic
+
+    partitions = range(describe_topic(bootstrap, events_topic(keyspace)).partitions)
+    if not owners:
+        deadline = time.monotonic() + OWNERS_TIMEOUT_S
+        with LocationsReader(bootstrap) as locations:
+            left = (max(deadline - time.monotonic(), 0) for _ in partitions)
+            found = [locations.wait_for(keyspace, each, wait_s) for each, wait_s in zip(partitions, left, strict=True)]
+        owners = [each.address for each in found]
+    token = load_settings().consumer.owner_token
+    secret = "" if token is None else token.get_secret_value()
+    return checkpoint_owners(owners, keyspace, partitions, token=secret)

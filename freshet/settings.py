@@ -70,7 +70,7 @@ class KafkaSettings(Section):
         return Cluster(self.bootstrap, self.extra).check()
 
 
-class MariaDBSource(Section):
+class MariaDBSourceSettings(Section):
     """A MariaDB server whose binlog is one shard. ``server_id`` must differ from every other replica's.
 
     ``include``/``exclude`` are ``db.table`` patterns (``shop.*``); ``key_prefix_columns``: table → how many
@@ -89,7 +89,7 @@ class MariaDBSource(Section):
     key_prefix_columns: Annotated[dict[str, Annotated[int, Field(ge=1, le=64)]], Json] = Field(default_factory=dict)
 
 
-class WorkloadSource(Section):
+class WorkloadSourceSettings(Section):
     """A catalog whose truth is tables of a MariaDB ``database``, and the history that a seed generates in it."""
 
     kind: Literal["workload"]
@@ -103,7 +103,7 @@ class WorkloadSource(Section):
     transactions_per_s: float = Field(default=50.0, gt=0, le=1_000_000)
 
 
-Source = Annotated[MariaDBSource | WorkloadSource, Field(discriminator="kind")]
+SourceSettings = Annotated[MariaDBSourceSettings | WorkloadSourceSettings, Field(discriminator="kind")]
 
 
 class KeyspaceSettings(Section):
@@ -115,7 +115,7 @@ class KeyspaceSettings(Section):
     kind: Literal["rows", "catalog"] = "rows"
     partitions: int = Field(default=4, ge=1, le=1_024)
     shard: Shard | None = None
-    source: Source | None = None
+    source: SourceSettings | None = None
     retention_ms: int = Field(default=7 * DAY_MS, ge=DAY_MS, le=YEAR_MS)
 
     @model_validator(mode="after")
@@ -212,12 +212,6 @@ class Settings(BaseSettings):
         """The shard of a keyspace: as set, else ``<keyspace>/0``."""
         return self.keyspace(name).shard or f"{name}/0"
 
-    def public(self) -> dict[str, Any]:
-        """All values, JSON-ready, secrets masked: what may be shown or logged."""
-        shown = self.model_dump(mode="json")
-        shown["kafka"]["extra"] = dict.fromkeys(self.kafka.extra, "**********")
-        return shown
-
 
 def use_config(path: Path | None) -> None:
     """Name the TOML file for `load_settings` calls from here on (``--config``)."""
@@ -270,7 +264,7 @@ def _known_keys(path: Sequence[str]) -> Iterable[str]:
     if path[:1] == ["keyspaces"]:
         if len(path) == 2:
             return KeyspaceSettings.model_fields
-        return {*MariaDBSource.model_fields, *WorkloadSource.model_fields}
+        return {*MariaDBSourceSettings.model_fields, *WorkloadSourceSettings.model_fields}
     if not path:
         return Settings.model_fields
     field = Settings.model_fields.get(path[0]) if len(path) == 1 else None

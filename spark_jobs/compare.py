@@ -38,7 +38,7 @@ class Difference:
 
 
 @dataclass(slots=True)
-class Comparison:
+class StateComparison:
     """The outcome for two states: items on each side, and how many keys differ in which way."""
 
     left_items: int = 0
@@ -53,15 +53,10 @@ class Comparison:
         """Whether no key differs."""
         return not (self.only_left or self.only_right or self.changed)
 
-    @property
-    def differing(self) -> int:
-        """How many keys differ."""
-        return self.only_left + self.only_right + self.changed
 
-
-def compare_items(left: Iterable[Item], right: Iterable[Item], *, keep: int = DIFFERENCES_MAX) -> Comparison:
+def compare_items(left: Iterable[Item], right: Iterable[Item], *, keep: int = DIFFERENCES_MAX) -> StateComparison:
     """Compare two states given as (key, value) in key order; keeps the first ``keep`` differences."""
-    outcome = Comparison()
+    outcome = StateComparison()
     lefts, rights = iter(left), iter(right)
     while True:
         chunk, other = list(islice(lefts, CHUNK_ITEMS)), list(islice(rights, CHUNK_ITEMS))
@@ -74,7 +69,7 @@ def compare_items(left: Iterable[Item], right: Iterable[Item], *, keep: int = DI
         outcome.right_items += len(chunk)
 
 
-def _merge(outcome: Comparison, lefts: Iterator[Item], rights: Iterator[Item], keep: int) -> None:
+def _merge(outcome: StateComparison, lefts: Iterator[Item], rights: Iterator[Item], keep: int) -> None:
     left, right = next(lefts, None), next(rights, None)
     while left is not None or right is not None:
         if right is None or (left is not None and left[0] < right[0]):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from typing import Any
 
@@ -51,8 +50,3 @@ def describe_value(key: bytes, value: bytes | None) -> dict[str, Any]:
     if entry.image:
         described["image"] = entry.image.decode(errors="backslashreplace")[:IMAGE_CHARACTERS_MAX]
     return described
-
-
-def describe_text(key: bytes, value: bytes | None) -> str:
-    """`describe_value` on one line."""
-    return json.dumps(describe_value(key, value), ensure_ascii=False, separators=(", ", ": "))

@@ -12,7 +12,7 @@ from typing import Any
 
 from consumers.owner.client import OwnerConnection
 from consumers.store.store import StoreView
-from spark_jobs.compare import DIFFERENCES_MAX, Comparison, compare_items
+from spark_jobs.compare import DIFFERENCES_MAX, StateComparison, compare_items
 from tokens.errors import FreshetError
 
 
@@ -45,7 +45,7 @@ class PartitionVerdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class StoresVerdict:
     """The outcome of a whole comparison. ``left`` and ``right`` are what the sides are called."""
 
     left: str
@@ -75,7 +75,7 @@ def verify_stores(
     names: tuple[str, str] = ("left", "right"),
     keep: int = DIFFERENCES_MAX,
     progress: Callable[[int, int], None] | None = None,
-) -> Verdict:
+) -> StoresVerdict:
     """Compare store directories by partition; ``progress`` gets partitions done and all.
 
     Raises `VerifyError` if the sides cannot be compared, `consumers.store.errors.StoreError` if one cannot be read.
@@ -96,10 +96,10 @@ def verify_stores(
             verdicts.append(_verdict(partition, one, other, comparison))
         if progress is not None:
             progress(len(verdicts), len(left))
-    return Verdict(*names, keyspace, tuple(verdicts))
+    return StoresVerdict(*names, keyspace, tuple(verdicts))
 
 
-def _verdict(partition: int, one: StoreView, other: StoreView, comparison: Comparison) -> PartitionVerdict:
+def _verdict(partition: int, one: StoreView, other: StoreView, comparison: StateComparison) -> PartitionVerdict:
     digest, _ = one.digest()
     return PartitionVerdict(
         partition=partition,

@@ -1,12 +1,18 @@
-"""The rooms keep to themselves: who may import whom, and what the pure core may not touch."""
+"""The rooms keep to themselves: who may import whom, what the pure core may not touch, and nothing that is not read."""
 
 from __future__ import annotations
 
 import ast
+import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
+
+from tests.import_graph import circles, folders, imports, modules
+from tests.unread import Definition, unread
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -17,10 +23,62 @@ MAY_IMPORT = {
     "consumers": {"stream", "tokens"},
     "serving": {"consumers", "stream", "tokens"},
     "spark_jobs": {"consumers", "stream", "tokens"},
-    "freshet": {"schemas", "tokens", "stream", "consumers", "serving", "spark_jobs", "lab"},
+    "freshet": {"schemas", "tokens", "stream", "consumers", "serving", "spark_jobs"},
     "lab": {"schemas", "tokens", "stream", "consumers", "serving", "spark_jobs", "freshet"},
 }
 """docs/architecture.md, *Rooms and imports*."""
+
+COMMANDS: Final = "freshet/commands"
+"""One file a command: it may hold many files, and load lab inside functions."""
+MODULES_MAX: Final = 13
+KNOWN_CIRCLES: Final = [["serving.http", "serving.reads"]]
+"""To be emptied."""
+REGISTERING: Final = ("app.", "atexit.", "model_validator", "field_validator")
+"""Decorators that hand a function to typer, FastAPI, the interpreter or pydantic."""
+CALLED_BY_LIBRARIES: Final = {
+    "connection_lost": "asyncio.Protocol",
+    "pause_writing": "asyncio.Protocol",
+    "resume_writing": "asyncio.Protocol",
+    "list_commands": "click.Group",
+    "format_commands": "click.Group",
+    "settings_customise_sources": "pydantic-settings",
+    "visit_Name": "ast.NodeTransformer",
+    "should_exit": "uvicorn.Server",
+    "capture_signals": "uvicorn.Server",
+    "send_400_response": "uvicorn's protocol",
+}
+CALLED_BY_NAME: Final = {
+    ("lab/simulation", "op_"): "an op of a history names its method",
+    ("lab/faults/failing_disk.py", "_"): "a request of the kernel names its method",
+}
+READ_BY_TESTS: Final = {
+    "lab/simulation/engine.py:rules": "every rule of a world must be told by a planted bug",
+    "lab/simulation/rows/world.py:rules": "as above",
+    "lab/simulation/catalog/world.py:rules": "as above",
+    "lab/simulation/processes/world.py:rules": "as above",
+    "serving/client/client.py:get_rows": "the client is a library",
+    "spark_jobs/output.py:read_report": "rebuild.json is a kept format: every version of it must stay readable",
+    "tokens/writeids.py:is_aborted": "a fixed name",
+    "tokens/writeids.py:is_valid_base": "Hive's own, compared with Hive's class",
+    "tokens/writeids.py:range_aborted": "Hive's own, compared with Hive's class",
+    "tokens/writeid_kinds.py:is_aborted": "Hive's own, compared with Hive's class",
+    "tokens/writeid_kinds.py:CompactorWriteIdList": "Hive's own, compared with Hive's class",
+    "tokens/writeid_kinds.py:CleanerWriteIdList": "Hive's own, compared with Hive's class",
+}
+"""path:name → why it stays although the product does not read it."""
+KNOWN_UNREAD: Final = {
+    "consumers/owner/protocol.py:PROVED",
+    "consumers/owner/protocol.py:overlay_entries",
+    "stream/kafka/reader.py:offsets_for_timestamp",
+    "stream/publish/publisher.py:last_commit_s",
+    "stream/publish/publisher.py:last_timestamp",
+    "stream/sources/mariadb/binlog/coalesce.py:spilled",
+    "stream/sources/mariadb/binlog/events.py:PREPARED_XA",
+    "stream/sources/mariadb/binlog/events.py:COMPLETED_XA",
+    "stream/wire/codec.py:RECORDS",
+    "stream/wire/codec.py:schema_text",
+}
+"""To be emptied."""
 
 PURE = [
     "tokens",
@@ -64,24 +122,83 @@ def sources(*rooms: str) -> Iterator[Path]:
             yield found.relative_to(REPOSITORY)
 
 
-def imported(path: Path) -> Iterator[tuple[int, str]]:
-    """(line, top-level package) of every import of a file, wherever it stands."""
-    for node in ast.walk(ast.parse((REPOSITORY / path).read_text(), str(path))):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield node.lineno, alias.name.split(".")[0]
-        elif isinstance(node, ast.ImportFrom):
-            yield node.lineno, path.parts[0] if node.level else (node.module or "").split(".")[0]
+def imported(path: Path, *, lazy: bool = True) -> Iterator[tuple[int, str]]:
+    """(line, top-level package) of every import of a file; ``lazy``: also of those inside functions."""
+    for line, name in imports(ast.parse((REPOSITORY / path).read_text(), str(path)), lazy=lazy):
+        yield line, name.split(".")[0]
 
 
 @pytest.mark.parametrize("room", MAY_IMPORT)
 def test_a_room_imports_only_what_lies_below_it(room: str) -> None:
-    """Data goes one way, source → stream → consumers → serving, and so do imports."""
+    """Data goes one way, source → stream → consumers → serving, and so do imports; only commands load lab, lazily."""
     forbidden = (set(MAY_IMPORT) | {"tests", "benchmarks"}) - MAY_IMPORT[room] - {room}
-    broken = [
-        f"{path}:{line} imports {name}" for path in sources(room) for line, name in imported(path) if name in forbidden
-    ]
+    broken = []
+    for path in sources(room):
+        lazily = set(imported(path)) - set(imported(path, lazy=False)) if path.is_relative_to(COMMANDS) else set()
+        allowed = {place for place in lazily if place[1] == "lab"}
+        broken += [f"{path}:{line} imports {name}" for line, name in {*imported(path)} - allowed if name in forbidden]
     assert not broken
+
+
+def test_no_module_imports_itself_over_others() -> None:
+    """Each module can be read, and imported, after those that it needs."""
+    assert circles(modules(REPOSITORY, *MAY_IMPORT)) == []
+
+
+def test_no_two_folders_side_by_side_import_each_other() -> None:
+    """Each folder lies above or below its neighbours."""
+    assert circles(folders(modules(REPOSITORY, *MAY_IMPORT))) == KNOWN_CIRCLES
+
+
+def test_no_folder_holds_more_than_about_a_dozen_modules() -> None:
+    """A larger folder is two things."""
+    sizes = Counter(str(path.parent) for path in sources(*MAY_IMPORT) if path.name != "__init__.py")
+    assert {folder: size for folder, size in sizes.items() if size > MODULES_MAX and folder != COMMANDS} == {}
+
+
+def test_everything_defined_is_read() -> None:
+    """What nothing reads, or only tests do, is no part of the product; what is listed as an exception is one."""
+    found = unread(REPOSITORY, list(MAY_IMPORT))
+    left = [each for each in found if not _called_from_outside(each)]
+    excused = KNOWN_UNREAD | set(READ_BY_TESTS)
+    assert [str(each) for each in left if f"{each.path}:{each.name}" not in excused] == []
+    assert excused - {f"{each.path}:{each.name}" for each in left} == set()
+
+
+def _called_from_outside(each: Definition) -> bool:
+    if any(decorator.startswith(REGISTERING) for decorator in each.decorators):
+        return True
+    return each.name in CALLED_BY_LIBRARIES or any(
+        each.path.startswith(path) and each.name.startswith(prefix) for path, prefix in CALLED_BY_NAME
+    )
+
+
+def test_what_the_checks_above_look_for_is_found(tmp_path: Path) -> None:
+    """A circle over lazy imports is none; one of three modules, and a field that is only written, are found."""
+    room = tmp_path / "room"
+    for name, text in {
+        "one/a.py": "from room.two import b",
+        "two/b.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import room.one.c",
+        "one/c.py": "from room.one import a\ndef f():\n    import room.d",
+        "d.py": "from room.one.c import f\nclass X:\n    def __init__(self):\n        self.left = self.kept = 1",
+        "e.py": "from room.d import X\nprint(X().kept)",
+    }.items():
+        (room / name).parent.mkdir(parents=True, exist_ok=True)
+        (room / name).write_text(text)
+    graph = modules(tmp_path, "room")
+    assert circles(graph) == [["room.one.a", "room.one.c", "room.two.b"]]
+    assert circles(folders(graph)) == [["room.one", "room.two"]]
+    assert [str(each) for each in unread(tmp_path, ["room"])] == [
+        "room/d.py:4 field left",
+        "room/one/c.py:2 function f",
+    ]
+
+
+def test_ruff_refuses_unread_parameters() -> None:
+    """The other half of the rule above."""
+    settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["ruff"]["lint"]
+    assert "ARG" in settings["select"]
+    assert not {rule for rule in settings["ignore"] if rule.startswith("ARG")}
 
 
 def test_schemas_runs_nothing() -> None:

@@ -69,10 +69,6 @@ class FilePosition(Position):
     def set_text(self) -> str:
         return f"{self.file}:{self.offset}"
 
-    @property
-    def is_empty(self) -> bool:
-        return False
-
     def _same_log(self, other: FilePosition) -> bool:
         return self._base == other._base and (self._number is None) == (other._number is None)
 
@@ -125,10 +121,6 @@ class EventPosition(Position):
 
     def set_text(self) -> str:
         return str(self.event_id)
-
-    @property
-    def is_empty(self) -> bool:
-        return self.event_id == 0
 
     def _key(self) -> object:
         return self.event_id

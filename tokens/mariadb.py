@@ -123,10 +123,6 @@ class MariadbPosition(Position):
             return f"{domain}-{server}-{sequence}"
         return ",".join(f"{domain}-{server}-{sequence}" for domain, (server, sequence) in sorted(domains.items()))
 
-    @property
-    def is_empty(self) -> bool:
-        return not self._domains
-
     def _key(self) -> object:
         return self._domains
 

@@ -121,10 +121,6 @@ class MysqlPosition(Position):
             parts.extend(f":{first}" if first == last else f":{first}-{last}" for first, last in intervals)
         return "".join(parts)
 
-    @property
-    def is_empty(self) -> bool:
-        return not self._sources
-
     def _key(self) -> object:
         return self._sources
 

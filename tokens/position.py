@@ -109,11 +109,6 @@ class Position:
     def set_text(self) -> str:
         """The canonical text without the flavor."""
 
-    @property
-    @abstractmethod
-    def is_empty(self) -> bool:
-        """True iff no transaction is in it."""
-
     @abstractmethod
     def _key(self) -> object:
         """What equal positions of this flavor have equal."""
@@ -200,10 +195,6 @@ class NoPosition(Position):
 
     def set_text(self) -> str:
         return ""
-
-    @property
-    def is_empty(self) -> bool:
-        return True
 
     def _key(self) -> object:
         return None

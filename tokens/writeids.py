@@ -182,10 +182,6 @@ class ValidWriteIdList:
                 count += beyond
         return Missing(first, count) if count else None
 
-    def equivalent(self, other: ValidWriteIdList) -> bool:
-        """True iff both lists see the same writes of the same table."""
-        return self.covers(other) and other.covers(self) and not (self._differs_in_aborted(other))
-
     def allocate(self, write_id: int) -> Self:
         """The list after the id was given to a transaction: ids up to it are known, the new ones open.
 
@@ -214,10 +210,6 @@ class ValidWriteIdList:
             return self
         opened = (open_id for open_id in self.open_ids if open_id != write_id)
         return type(self)(self.table, self.hwm, opened, (*self.aborted_ids, write_id))
-
-    def with_table(self, table: str | None) -> Self:
-        """The same ids under another table name (a rename)."""
-        return type(self)(table, self.hwm, self.open_ids, self.aborted_ids, self.min_open)
 
     def __str__(self) -> str:
         text = self._text
@@ -252,11 +244,6 @@ class ValidWriteIdList:
         exceptions = self.exceptions
         inside = exceptions[bisect_left(exceptions, low) : bisect_right(exceptions, high)]
         return sorted(set(inside))
-
-    def _differs_in_aborted(self, other: ValidWriteIdList) -> bool:
-        return any(other.is_valid(write_id) for write_id in self._aborted_ids if 1 <= write_id <= self.hwm) or any(
-            self.is_valid(write_id) for write_id in other._aborted_ids if 1 <= write_id <= other.hwm
-        )
 
     def _refuse_jump(self, write_id: int) -> None:
         if write_id - self.hwm > JUMP_MAX:

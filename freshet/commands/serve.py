@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import structlog
 import typer
 
-from freshet.settings import KeyspaceSettings, MariaDBSource, Settings, WorkloadSource, load_settings
+from freshet.settings import KeyspaceSettings, MariaDBSourceSettings, Settings, WorkloadSourceSettings, load_settings
 from freshet.settings_errors import SettingsError
 
 if TYPE_CHECKING:
@@ -91,7 +91,6 @@ def fixed_locations(settings: Settings) -> dict[tuple[str, int], str]:
 
 def space_of(settings: Settings, name: str, chosen: KeyspaceSettings) -> RowSpace | TableSpace:
     """A keyspace as the front serves it, with its source of truth where one is set."""
-    from lab.workload.tables import WorkloadTables
     from serving.reads.spaces import RowSpace, TableSpace
     from serving.sources.mariadb import MariaDBRows, TableScope
     from stream.sources.mariadb.connection import ConnectionSettings
@@ -100,11 +99,13 @@ def space_of(settings: Settings, name: str, chosen: KeyspaceSettings) -> RowSpac
     source, shard = chosen.source, settings.shard_of(name)
     if chosen.kind == "catalog":
         tables = None
-        if isinstance(source, WorkloadSource):
+        if isinstance(source, WorkloadSourceSettings):
+            from lab.workload.tables import WorkloadTables
+
             server = ConnectionSettings(source.host, source.port, source.user, source.password.get_secret_value())
             tables = WorkloadTables(server, source.database, shard)
         return TableSpace(name, Layout(chosen.partitions), tables)
-    if not isinstance(source, MariaDBSource):
+    if not isinstance(source, MariaDBSourceSettings):
         return RowSpace(name, Layout(chosen.partitions))
     server = ConnectionSettings(source.host, source.port, source.user, source.password.get_secret_value())
     scope = TableScope(source.databases, source.include, source.exclude)

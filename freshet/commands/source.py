@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import structlog
 import typer
 
-from freshet.settings import MariaDBSource, Settings, load_settings
+from freshet.settings import MariaDBSourceSettings, Settings, load_settings
 from freshet.settings_errors import SettingsError, unknown_keyspace
 
 app = typer.Typer(
@@ -58,7 +58,7 @@ def mariadb(
     The user needs REPLICATION SLAVE, BINLOG MONITOR (REPLICATION CLIENT) and SELECT; the server log_bin,
     binlog_format=ROW, binlog_row_image=FULL and binlog_row_metadata=FULL.
     """
-    from stream.sources.mariadb.source import MariaDBSource as Source
+    from stream.sources.mariadb.source import MariaDBSource
 
     check_keyspace(keyspace, "mariadb", named=bool(databases))
     if password_file is not None:
@@ -78,7 +78,7 @@ def mariadb(
     settings = load_settings(flags={"kafka": {"bootstrap": bootstrap}, "keyspaces": {keyspace: keyspace_flags}})
     stopping = threading.Event()
     make = publishers(settings, keyspace, stopping, new_epoch=new_epoch)
-    source = Source(_options(settings, keyspace, new_epoch), make, _ready(keyspace))
+    source = MariaDBSource(_options(settings, keyspace, new_epoch), make, _ready(keyspace))
 
     def stop() -> None:
         stopping.set()
@@ -124,7 +124,7 @@ def _options(settings: Settings, keyspace: str, new_epoch: bool) -> Any:
     from stream.sources.mariadb.source import SourceOptions
 
     found = settings.keyspace(keyspace).source
-    if not isinstance(found, MariaDBSource):
+    if not isinstance(found, MariaDBSourceSettings):
         raise SettingsError(f"keyspace {keyspace} has no MariaDB source", hint="name a database with --database")
     return SourceOptions(
         settings=ConnectionSettings(found.host, found.port, found.user, found.password.get_secret_value()),
@@ -146,7 +146,7 @@ def publishers(settings: Settings, keyspace: str, stopping: threading.Event, *, 
     from stream.wire.keys import Layout
 
     chosen = settings.keyspace(keyspace)
-    prefixes = chosen.source.key_prefix_columns if isinstance(chosen.source, MariaDBSource) else {}
+    prefixes = chosen.source.key_prefix_columns if isinstance(chosen.source, MariaDBSourceSettings) else {}
     layout = Layout(chosen.partitions, prefixes)
     batching = settings.publisher
     cluster = settings.kafka.cluster

@@ -11,7 +11,7 @@ import structlog
 import typer
 
 from freshet.commands import source as source_command
-from freshet.settings import WorkloadSource, load_settings
+from freshet.settings import WorkloadSourceSettings, load_settings
 from freshet.settings_errors import SettingsError
 
 log = structlog.get_logger(__name__)
@@ -42,8 +42,7 @@ def workload(
 
     The database must exist; its tables are created. The user needs SELECT, INSERT, UPDATE, DELETE and CREATE on it.
     """
-    from lab.workload.run import WorkloadSource as Source
-    from lab.workload.run import run
+    from lab.workload.run import WorkloadSource, run
     from lab.workload.traffic import Traffic
     from stream.sources.mariadb.connection import ConnectionSettings
 
@@ -61,7 +60,7 @@ def workload(
     keyspaces = {keyspace: {"kind": "catalog", "partitions": partitions, "source": flags}}
     settings = load_settings(flags={"kafka": {"bootstrap": bootstrap}, "keyspaces": keyspaces})
     found = settings.keyspace(keyspace).source
-    if not isinstance(found, WorkloadSource):
+    if not isinstance(found, WorkloadSourceSettings):
         raise SettingsError(f"keyspace {keyspace} has no workload source", hint="give it kind = workload")
     server = ConnectionSettings(found.host, found.port, found.user, found.password.get_secret_value())
     stop = threading.Event()
@@ -75,5 +74,5 @@ def workload(
             )
         stack.enter_context(source_command.with_recovery_hint(f"freshet source workload --keyspace {keyspace}"))
         make = source_command.publishers(settings, keyspace, stop, new_epoch=new_epoch)
-        run(Source(server, found.database, new_epoch=new_epoch), make, stop)
+        run(WorkloadSource(server, found.database, new_epoch=new_epoch), make, stop)
     log.info("stopped", keyspace=keyspace)

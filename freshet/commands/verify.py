@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,18 +17,14 @@ from freshet.commands.rebuild import (
     SparkLog,
     run_rebuild,
     shown_progress,
-    spark_settings,
 )
 from freshet.keyspaces import naming_known
+from freshet.owners import live_checkpoint
 from freshet.settings import load_settings
-
-OWNERS_TIMEOUT_S = 5.0
-"""How long to wait for owners that have just begun: they announce themselves a moment after they are ready."""
+from freshet.spark import spark_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from spark_jobs.verify import Verdict
+    from spark_jobs.verify import StoresVerdict
 
 
 def command(
@@ -93,28 +88,7 @@ def command(
         raise typer.Exit(1)
 
 
-def live_checkpoint(bootstrap: str, keyspace: str, owners: list[str]) -> Mapping[int, Path]:
-    """Checkpoints that the owners of all partitions make now: partition → directory.
-
-    Raises `LocationError` if one is not announced, and what `spark_jobs.verify.checkpoint_owners` does.
-    """
-    from spark_jobs.verify import checkpoint_owners
-    from stream.kafka.locations import LocationsReader
-    from stream.kafka.topics import describe_topic, events_topic
-
-    partitions = range(describe_topic(bootstrap, events_topic(keyspace)).partitions)
-    if not owners:
-        deadline = time.monotonic() + OWNERS_TIMEOUT_S
-        with LocationsReader(bootstrap) as locations:
-            left = (max(deadline - time.monotonic(), 0) for _ in partitions)
-            found = [locations.wait_for(keyspace, each, wait_s) for each, wait_s in zip(partitions, left, strict=True)]
-        owners = [each.address for each in found]
-    token = load_settings().consumer.owner_token
-    secret = "" if token is None else token.get_secret_value()
-    return checkpoint_owners(owners, keyspace, partitions, token=secret)
-
-
-def verdict_text(verdict: Verdict) -> str:
+def verdict_text(verdict: StoresVerdict) -> str:
     """The outcome for a person: a line a partition, then the first differing keys."""
     lines: list[str] = []
     for each in verdict.partitions:

@@ -13,7 +13,7 @@ import structlog
 
 from lab.demo.stack import CATALOG, CATALOG_DATABASE, Stack
 from lab.workload.catalog import CatalogError, WorkloadCatalog
-from lab.workload.judge import Verdict, judge
+from lab.workload.judge import JudgeVerdict, judge
 from lab.workload.traffic import Traffic
 from serving.client import ClientError, FreshetClient, Session
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError
@@ -132,7 +132,7 @@ class CatalogSide:
         if verdict.wrong:
             self._wrong.append(f"{name}: {verdict.wrong} ({table.served_from}, {table.why})")
 
-    def _judged(self, ask: Callable[[], Verdict]) -> Verdict:
+    def _judged(self, ask: Callable[[], JudgeVerdict]) -> JudgeVerdict:
         """The truth's verdict, also if it is away for a while: what it says of this answer doesn't change."""
         deadline = time.monotonic() + TRUTH_AWAY_S
         while True:

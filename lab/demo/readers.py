@@ -17,7 +17,7 @@ import structlog
 
 from lab.demo.row_traffic import ACCOUNTS, LINES, ORDERS, RECONNECT_S, RowTraffic
 from lab.demo.stack import ROWS, Stack
-from lab.demo.truth import Answer, RowKey
+from lab.demo.truth import ReadAnswer, RowKey
 from serving.client import ClientError, FreshetClient, Row, Session
 from tokens import Position, Vector
 
@@ -31,7 +31,7 @@ class Readers:
 
     def __init__(self, stack: Stack, traffic: RowTraffic, keys: int, seed: int, patient: bool = False) -> None:
         """``patient``: who writes and reads connects again after an outage of the database."""
-        self.answers: list[Answer] = []
+        self.answers: list[ReadAnswer] = []
         self.counts: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         self.errors: list[str] = []
@@ -58,7 +58,7 @@ class Readers:
         for thread in self._threads:
             thread.join(timeout=40)
 
-    def wrong(self) -> list[Answer]:
+    def wrong(self) -> list[ReadAnswer]:
         """Answers that no state of the row at or after the demand explains; call when the writers are done."""
         return [answer for answer in self.answers if not self._traffic.history.allows(answer)]
 
@@ -75,7 +75,7 @@ class Readers:
 
     def _note(self, key: RowKey, demanded: int, row: Row) -> None:
         version = row.value["version"] if row.found and row.value is not None else None
-        answer = Answer(key, demanded, version, row.freshness, row.served_from, row.why)
+        answer = ReadAnswer(key, demanded, version, row.freshness, row.served_from, row.why)
         with self._lock:
             self.answers.append(answer)
             self.counts[f"{row.served_from}/{row.freshness}"] += 1

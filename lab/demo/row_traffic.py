@@ -1,7 +1,7 @@
 """Concurrent transactions on MariaDB: what an application does to its rows, and what makes caches lie.
 
 Multi-row commits, several updates of one row in a transaction, updates that move a primary key, rollbacks,
-deletes, foreign-key cascades, DDL in the middle. Each row carries a version; `truth.History` keeps them all.
+deletes, foreign-key cascades, DDL in the middle. Each row carries a version; `truth.RowVersions` keeps them all.
 
 Patient traffic goes on after the server was away. Whether a commit that lost its answer took place is looked up in the
 binary log when everything is over: each transaction also writes its number to a journal, a table of another database.
@@ -21,7 +21,7 @@ from typing import Any
 import pymysql
 import structlog
 
-from lab.demo.truth import History, RowKey
+from lab.demo.truth import RowKey, RowVersions
 
 log = structlog.get_logger(__name__)
 
@@ -82,7 +82,7 @@ class RowTraffic:
         patient: bool = False,
     ) -> None:
         """``patient``: writers connect again after an outage, and commits in doubt are looked up in the end."""
-        self.history = History()
+        self.history = RowVersions()
         self.in_doubt: dict[int, dict[RowKey, int | None]] = {}
         """Journal number → what the transaction changed, if it was committed."""
         self.clock_shift_s = 0.0

@@ -16,7 +16,7 @@ RowKey = tuple[str, int]
 """(table, primary key)."""
 
 
-class Answer(NamedTuple):
+class ReadAnswer(NamedTuple):
     """One read: the newest sequence that its demand named (0: none), and the version it got (None: no row)."""
 
     key: RowKey
@@ -28,7 +28,7 @@ class Answer(NamedTuple):
 
 
 @dataclass(slots=True)
-class History:
+class RowVersions:
     """All versions that each key ever had, in commit order. Not thread-safe across one key's writers."""
 
     changes: dict[RowKey, list[tuple[int, int | None]]] = field(default_factory=lambda: defaultdict(list))
@@ -42,7 +42,7 @@ class History:
         for changes in self.changes.values():
             changes.sort()
 
-    def allows(self, answer: Answer) -> bool:
+    def allows(self, answer: ReadAnswer) -> bool:
         """Whether the answer is a state that the key had at or after its demand."""
         changes = self.changes.get(answer.key, [])
         at = bisect_right(changes, answer.demanded, key=lambda change: change[0])
@@ -50,7 +50,7 @@ class History:
         states.append(changes[at - 1][1] if at else None)
         return answer.version in states
 
-    def expected(self, answer: Answer) -> str:
+    def expected(self, answer: ReadAnswer) -> str:
         """A line for a person about a wrong answer."""
         changes = self.changes.get(answer.key, [])
         return (

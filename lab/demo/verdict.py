@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from freshet.commands.rebuild import spark_settings
-from freshet.commands.verify import live_checkpoint
+from freshet.owners import live_checkpoint
+from freshet.spark import spark_settings
 from lab.demo.stack import CATALOG, ROWS, Stack
 
 

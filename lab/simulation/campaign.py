@@ -6,9 +6,9 @@ import multiprocessing
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from lab.simulation.engine import Failure, History, Report, run_many, run_one
+from lab.simulation.engine import BrokenHistory, History, Report, run_many, run_one
 from lab.simulation.planted.every import planted_bugs
 from lab.simulation.planted.planting import PlantedBug, PlantedBugError
 from lab.simulation.shrink import shrink
@@ -24,7 +24,7 @@ BROKEN: Final = ("NameError", "UnboundLocalError", "SyntaxError")
 class Shrunk:
     """A failure as a person wants to see it."""
 
-    failure: Failure
+    failure: BrokenHistory
     ops: History
     story: list[str]
 
@@ -38,7 +38,7 @@ class Shrunk:
         return "\n".join([*lines, f"  ops: {self.ops}", f"  again: {again}"])
 
 
-def shrunk(failure: Failure, planted: PlantedBug | None = None) -> Shrunk:
+def shrunk(failure: BrokenHistory, planted: PlantedBug | None = None) -> Shrunk:
     """The failure with as few ops as can be found."""
     world = all_worlds()[failure.world]
     rule = failure.violation.rule
@@ -52,7 +52,7 @@ def shrunk(failure: Failure, planted: PlantedBug | None = None) -> Shrunk:
         outcome = run_one(world, ops, trace=True)
         violation = outcome.violations[0] if outcome.violations else failure.violation
         story = outcome.trace or [str(op) for op in ops]
-        return Shrunk(Failure(failure.world, failure.seed, failure.number, failure.ops, violation), ops, story)
+        return Shrunk(BrokenHistory(failure.world, failure.seed, failure.number, failure.ops, violation), ops, story)
 
     if planted is None:
         return work()
@@ -106,7 +106,7 @@ class Caught:
     rule: str
     histories: int
     seconds: float
-    failure: Failure | None
+    failure: BrokenHistory | None
 
 
 def hunt(bug: PlantedBug, seed: int, histories: int) -> Caught:
@@ -132,17 +132,3 @@ def hunts(bugs: list[PlantedBug], seed: int, histories: int, jobs: int = 1) -> I
 def _hunt_named(part: tuple[str, int, int]) -> Caught:
     name, seed, histories = part
     return hunt(planted_bugs(name)[0], seed, histories)
-
-
-def as_json(report: Report) -> dict[str, Any]:
-    """A report for a program."""
-    world = all_worlds()[report.world]
-    return {
-        "world": report.world,
-        "seed": report.seed,
-        "histories": report.histories,
-        "seconds": round(report.seconds, 3),
-        "answers": dict(sorted(report.answers.items())),
-        "met": [{"fault": fault, "state": state, "times": n} for (fault, state), n in sorted(report.met.items())],
-        "never_met": [{"fault": fault, "state": state} for fault, state in report.empty(world)],
-    }

@@ -26,7 +26,7 @@ Cell = tuple[str, str]
 """(fault, state that it met)."""
 
 COLLECTED_EVERY = 256
-"""Histories between two collections of garbage. A history leaves next to none (`Run.close`)."""
+"""Histories between two collections of garbage. A history leaves next to none (`HistoryRun.close`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class World(Protocol):
         """Runs a history; equal histories give equal outcomes. May raise what the code under test raises."""
 
 
-class Run(Protocol):
+class HistoryRun(Protocol):
     """A world while it runs one history."""
 
     outcome: Outcome
@@ -98,7 +98,7 @@ class Told:
 
 
 @dataclass(slots=True)
-class Failure:
+class BrokenHistory:
     """A history that broke a rule. ``number`` counts from 0 within the seed."""
 
     world: str
@@ -117,7 +117,7 @@ class Report:
     histories: int = 0
     seconds: float = 0.0
     """Of processor time, over all processes: what else the machine does is not counted."""
-    failure: Failure | None = None
+    failure: BrokenHistory | None = None
     met: Counter[Cell] = field(default_factory=Counter)
     answers: Counter[str] = field(default_factory=Counter)
 
@@ -161,7 +161,7 @@ def shape(ops: Sequence[Op], fields: int) -> tuple[int, ...]:
     return (*(int(value) for value in given), *(0,) * fields)[:fields]
 
 
-def play(run: Run, ops: Sequence[Op], known: Mapping[str, Callable[..., None]]) -> Outcome:
+def play(run: HistoryRun, ops: Sequence[Op], known: Mapping[str, Callable[..., None]]) -> Outcome:
     """Runs the ops, and then until it is quiet. Stops at the first violation."""
     outcome = run.outcome
     try:
@@ -209,7 +209,7 @@ def run_many(
             for answer, times in outcome.answers.items():
                 report.answers[answer] += times
             if outcome.violations:
-                report.failure = Failure(world.name, seed, number, ops, outcome.violations[0])
+                report.failure = BrokenHistory(world.name, seed, number, ops, outcome.violations[0])
                 break
             if not report.histories % COLLECTED_EVERY:
                 collect()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from lab.simulation.catalog.world import Catalog
+from lab.simulation.catalog.world import CatalogWorld
 from lab.simulation.engine import World
-from lab.simulation.processes.world import Processes
-from lab.simulation.rows.world import Rows
+from lab.simulation.processes.world import ProcessesWorld
+from lab.simulation.rows.world import RowsWorld
 from tokens.errors import FreshetError
 
 
@@ -17,7 +17,7 @@ class UnknownWorld(FreshetError):
 
 def all_worlds() -> dict[str, World]:
     """Every world, by name."""
-    worlds: tuple[World, ...] = (Rows(), Catalog(), Processes())
+    worlds: tuple[World, ...] = (RowsWorld(), CatalogWorld(), ProcessesWorld())
     return {world.name: world for world in worlds}
 
 

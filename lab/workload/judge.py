@@ -9,7 +9,7 @@ from lab.workload.log import event_id_of
 from tokens import ValidWriteIdList
 
 
-class Verdict(NamedTuple):
+class JudgeVerdict(NamedTuple):
     """``needed``: the newest version inside the demand, 0 where the table is gone; ``wrong`` is empty if it was met."""
 
     needed: int
@@ -46,13 +46,13 @@ def judge(
     image: bytes,
     valid_write_ids: str | None = None,
     position: str | None = None,
-) -> Verdict:
+) -> JudgeVerdict:
     """Whether ``image``, answered for ``table_id`` to this demand, holds every write that it must."""
     got = version_of(image)
     needed = newest_version(catalog, table_id, valid_write_ids, position)
     if got >= needed:
-        return Verdict(needed, got, "")
+        return JudgeVerdict(needed, got, "")
     asked = f"list {valid_write_ids or '(none)'}, position {position or '(none)'}"
-    return Verdict(
+    return JudgeVerdict(
         needed, got, f"table {table_id} was answered with version {got}, the demand holds {needed} ({asked})"
     )

@@ -10,7 +10,7 @@ from freshet.local.mariadb import MariaDBAddress
 from stream.kafka.topics import ensure_topics, events_topic
 from tests.bad_input.running import freshet_fails, source_arguments
 from tests.consumers.consuming import ConsumeProcess, assert_equal_to_uninterrupted, caught_up, until
-from tests.consumers.test_consume import delete_topic, try_feed
+from tests.consumers.process.test_consume import delete_topic, try_feed
 
 
 def test_a_source_refuses_a_topic_with_another_partition_count(

@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from freshet import cli
-from freshet.settings import KeyspaceSettings, MariaDBSource, Settings, WorkloadSource
+from freshet.settings import KeyspaceSettings, MariaDBSourceSettings, Settings, WorkloadSourceSettings
 from tokens.errors import FreshetError
 
 ROOT = Path(__file__).parents[2]
@@ -136,7 +136,12 @@ def test_every_setting_is_documented_with_its_default() -> None:
     """docs/settings.md is complete, and true."""
     page = text_of(ROOT / "docs/settings.md")
     rows = dict(re.findall(r"^\| `([\w.]+)` \| ([^|]+) \|", page, re.MULTILINE))
-    known = fields_of(Settings) | fields_of(KeyspaceSettings) | fields_of(MariaDBSource) | fields_of(WorkloadSource)
+    known = (
+        fields_of(Settings)
+        | fields_of(KeyspaceSettings)
+        | fields_of(MariaDBSourceSettings)
+        | fields_of(WorkloadSourceSettings)
+    )
     for name in ("keyspaces", "source"):
         known.pop(name)
     assert set(rows) == set(known)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from freshet.commands.verify import live_checkpoint
+from freshet.owners import live_checkpoint
 from spark_jobs.beginning import lost_history
 from spark_jobs.output import find_stores
 from spark_jobs.rebuild import RebuildRequest, checkpoint_offsets, rebuild

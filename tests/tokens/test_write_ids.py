@@ -189,7 +189,6 @@ def test_allocation_commit_and_abort_follow_the_log() -> None:
     assert str(write_ids.abort(3).abort(1).abort(9)) == "db.t:3:2:2:3"
     assert str(write_ids.commit(5)) == "db.t:5:2:2,4:3"
     assert str(write_ids.commit(2).commit(3)) == f"db.t:3:{MAX}::"
-    assert str(write_ids.with_table("db.u")) == "db.u:3:2:2:3"
     with pytest.raises(TokenError) as refused:
         write_ids.allocate(10_000_001)
     assert refused.value.code == "write_id_jump"
@@ -202,12 +201,6 @@ def test_a_commit_adds_one_valid_id_and_nothing_else(write_ids: ValidWriteIdList
     assert some.valid_ids(tidy.commit(write_id)) == some.valid_ids(tidy) | {write_id}
     assert some.valid_ids(tidy.allocate(write_id)) == some.valid_ids(tidy)
     assert some.valid_ids(tidy.abort(write_id)) == some.valid_ids(tidy)
-
-
-@given(some.write_id_lists(), some.write_id_lists())
-def test_equivalent_lists_serve_the_same_readers(a: ValidWriteIdList, b: ValidWriteIdList) -> None:
-    """Two lists are equivalent iff they see the same ids."""
-    assert a.equivalent(b) is (some.valid_ids(a) == some.valid_ids(b))
 
 
 def test_compactor_and_cleaner_lists() -> None:

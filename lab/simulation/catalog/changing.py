@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from lab.simulation.catalog.publishing import SHARD
-from lab.simulation.catalog.run_state import RunState
+from lab.simulation.catalog.run_state import CatalogRunState
 from lab.simulation.catalog.source import NAMES
 from lab.simulation.rows.publishing import Ending
 
 
-class Changing(RunState):
+class CatalogChangeOps(CatalogRunState):
     """The metastore, its publisher, the topic, the owners."""
 
     # --- the metastore ---

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, cast
 
-from lab.simulation.catalog.source import Metastore, Snapshot
+from lab.simulation.catalog.source import MetastoreSnapshot, SimulatedMetastore
 from lab.simulation.memo import decoded, kept
+from lab.simulation.models.topic import SimulatedTopic
 from lab.simulation.rows.publishing import Ending, PublisherDied, collect
-from lab.simulation.rows.topic import Topic
 from lab.workload.events import WorkloadTranslator, bootstrap, names
 from lab.workload.log import event_id_of
 from lab.workload.run import names_again
@@ -39,7 +39,7 @@ class First(NamedTuple):
 class CatalogPublishing:
     """The publisher's process."""
 
-    def __init__(self, topic: Topic, store: Metastore, limits: BatchLimits) -> None:
+    def __init__(self, topic: SimulatedTopic, store: SimulatedMetastore, limits: BatchLimits) -> None:
         self.topic = topic
         self.store = store
         self.limits = limits
@@ -138,7 +138,7 @@ class CatalogPublishing:
             self.die()
 
     def _begin(self, framer: Framer, reason: str) -> None:
-        found = bootstrap(cast("Any", Snapshot(self.store)))
+        found = bootstrap(cast("Any", MetastoreSnapshot(self.store)))
         framer.start_epoch(found.position, found.timestamp, reason)
         self.began, self.epoch = self.store.end, framer.resume.epoch
         self._publish(found.transaction)
@@ -150,7 +150,9 @@ class CatalogPublishing:
         self._next = event_id_of(resume.position)
         cut = resume.partial_gtid == resume.position
         if not is_new and (cut or (self._next == self.store.end and not resume.partial_gtid)):
-            bindings = names_again(names(cast("Any", Snapshot(self.store))), resume.partial_events if cut else 0)
+            bindings = names_again(
+                names(cast("Any", MetastoreSnapshot(self.store))), resume.partial_events if cut else 0
+            )
             self._publish(SourceTransaction(resume.position, resume.position, resume.timestamp, bindings))
 
     def _as_published(self, transaction: SourceTransaction, kind: str) -> SourceTransaction:

@@ -12,9 +12,9 @@ from consumers.owner.partitions import Partition
 from consumers.owner.protocol import FillTable, Table
 from consumers.owner.tables import MissingWriteIds
 from lab.simulation.catalog.publishing import SHARD
-from lab.simulation.catalog.run_state import Lists, Reader, RunState
-from lab.simulation.catalog.source import NAMES, OPEN, Metastore
-from lab.simulation.rows.owning import OwnedPartition, Racing
+from lab.simulation.catalog.run_state import CatalogReader, CatalogRunState, Lists
+from lab.simulation.catalog.source import NAMES, OPEN, SimulatedMetastore
+from lab.simulation.models.owning import OwnedPartition, Racing
 from lab.workload.catalog import position_of
 from lab.workload.log import event_id_of
 from serving.errors import ReadError
@@ -47,7 +47,7 @@ def _racing(owned: OwnedPartition, count: int) -> Partition:
     return cast("Partition", racing)
 
 
-class ReadingOps(RunState):
+class CatalogReadOps(CatalogRunState):
     """Readers and what they are told."""
 
     # --- reads ---
@@ -95,13 +95,13 @@ class ReadingOps(RunState):
 
     def _read(
         self,
-        session: Reader,
+        session: CatalogReader,
         lists: Lists,
         owner: int,
         *,
         late: bool,
         identified: bool = True,
-        store: Metastore | None = None,
+        store: SimulatedMetastore | None = None,
         racing: int = 0,
     ) -> bool:
         """One read; whether the cache could answer it. ``store``: what answers where it can't."""
@@ -139,7 +139,7 @@ class ReadingOps(RunState):
         self._through(session, lists, owned, found, demand, store or self.store, late=late)
         return False
 
-    def _lost(self, session: Reader, error: ReadError) -> None:
+    def _lost(self, session: CatalogReader, error: ReadError) -> None:
         """409: the session goes on with the token that it is told, and has seen nothing of the new epoch."""
         self.outcome.answers["409 history_lost"] += 1
         self.say(f"reader {session.number} is told that history was lost: {error}")
@@ -151,12 +151,12 @@ class ReadingOps(RunState):
 
     def _through(
         self,
-        session: Reader,
+        session: CatalogReader,
         lists: Lists,
         owned: OwnedPartition | None,
         found: Table | None,
         demand: ReadDemand,
-        store: Metastore,
+        store: SimulatedMetastore,
         *,
         late: bool,
     ) -> None:
@@ -195,7 +195,7 @@ class ReadingOps(RunState):
             self._judge(session, lists, seen.image, "source", decision.freshness, decision.why, at)
         session.vector = Vector.parse(proof.advanced(str(seen.position)))
 
-    def _seen_at(self, store: Metastore, name: str, wanted: ValidWriteIdList | None) -> SourceTable:
+    def _seen_at(self, store: SimulatedMetastore, name: str, wanted: ValidWriteIdList | None) -> SourceTable:
         """As `WorkloadCatalog.read_table`."""
         position = Position.parse(position_of(store.end))
         table = store.tables.get(name)
@@ -217,7 +217,7 @@ class ReadingOps(RunState):
         return FillVerdict(accepted, why)
 
     def _judge(
-        self, session: Reader, lists: Lists, image: Image, served: str, freshness: str, why: str, hi: str
+        self, session: CatalogReader, lists: Lists, image: Image, served: str, freshness: str, why: str, hi: str
     ) -> None:
         self.outcome.answers[f"{served}: {freshness}"] += 1
         store, table_id = self.store, lists.table_id

@@ -9,10 +9,10 @@ from typing import Final, NamedTuple
 from consumers.owner.protocol import FillTable
 from lab.simulation.catalog.publishing import LIMITS, CatalogPublishing
 from lab.simulation.catalog.shaping import OWNERS, READERS
-from lab.simulation.catalog.source import OPEN, Metastore
+from lab.simulation.catalog.source import OPEN, SimulatedMetastore
 from lab.simulation.engine import Outcome, Told
-from lab.simulation.rows.owning import OwnedPartition
-from lab.simulation.rows.topic import Topic
+from lab.simulation.models.owning import OwnedPartition
+from lab.simulation.models.topic import SimulatedTopic
 from serving.reads.spaces import Epochs
 from stream.wire.keys import Layout
 from tokens import Vector
@@ -30,7 +30,7 @@ class Lists(NamedTuple):
     own: int
 
 
-class Reader:
+class CatalogReader:
     """A session. ``seen``: table id → the event whose state of it was truly seen."""
 
     def __init__(self, number: int) -> None:
@@ -40,7 +40,7 @@ class Reader:
         self.seen: dict[int, int] = {}
 
 
-class RunState(Told):
+class CatalogRunState(Told):
     """One run of a history: everything that there is."""
 
     def __init__(self, shape: Sequence[int], outcome: Outcome, trace: bool) -> None:
@@ -49,17 +49,17 @@ class RunState(Told):
         partitions, undoes, limits, quick = shape
         self.quick = bool(quick)
         """At the end only one owner is looked at."""
-        self.store = Metastore(undoes=not undoes)
+        self.store = SimulatedMetastore(undoes=not undoes)
         self.last_owner = 0
         """Which owner did something last."""
-        self.topic = Topic(Layout(1 + 2 * (partitions % 2)))
+        self.topic = SimulatedTopic(Layout(1 + 2 * (partitions % 2)))
         self.topic.damageable = frozenset(
             {"AllocWriteId", "TableImage", "CommitTxn", "AbortTxn", "WriteIdsReset", "NameBinding"}
         )
         self.publisher = CatalogPublishing(self.topic, self.store, LIMITS[limits % 3])
         count = self.topic.layout.partitions
         self.owners = [[OwnedPartition(self.topic, number) for number in range(count)] for _ in range(OWNERS)]
-        self.readers = [Reader(number) for number in range(READERS)]
+        self.readers = [CatalogReader(number) for number in range(READERS)]
         self.fills: list[tuple[OwnedPartition, FillTable]] = []
         self.damaged = False
         self.incomplete = False
@@ -68,7 +68,7 @@ class RunState(Told):
         self.epochs = Epochs()
 
     def close(self) -> None:
-        """See `engine.Run.close`."""
+        """See `engine.HistoryRun.close`."""
         for owned in chain.from_iterable(self.owners):
             owned.close()
 
@@ -82,7 +82,7 @@ class RunState(Told):
         self.say(f"event {self.store.end}: {what}")
 
 
-STATES: Final[dict[str, Callable[[RunState], bool]]] = {
+STATES: Final[dict[str, Callable[[CatalogRunState], bool]]] = {
     "a transaction open": lambda w: bool(w.store.open_txns()),
     "a write uncommitted": lambda w: any(
         row.event_type == "WRITE" and w.store.txns.get(row.txn) == OPEN for row in w.store.log

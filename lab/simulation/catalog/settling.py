@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from consumers.fold.catalog_state import decode_table, table_key
 from consumers.owner.tables import why_unservable
-from lab.simulation.catalog.changing import Changing
+from lab.simulation.catalog.changing import CatalogChangeOps
 from lab.simulation.catalog.publishing import SHARD
-from lab.simulation.catalog.reading import NOTHING_LOST, RECOVERS, SAME_STATE, ReadingOps
-from lab.simulation.catalog.run_state import Lists, Reader
+from lab.simulation.catalog.reading import NOTHING_LOST, RECOVERS, SAME_STATE, CatalogReadOps
+from lab.simulation.catalog.run_state import CatalogReader, Lists
 from lab.simulation.catalog.shaping import OWNERS
 from lab.simulation.rows.judging import refolded
 from lab.simulation.rows.publishing import Ending
@@ -15,7 +15,7 @@ from lab.workload.catalog import position_of
 from tokens import Position, ValidWriteIdList, Vector
 
 
-class CatalogWorld(Changing, ReadingOps):
+class CatalogRun(CatalogChangeOps, CatalogReadOps):
     """One run of a history, and its end."""
 
     def finish(self) -> None:
@@ -74,7 +74,7 @@ class CatalogWorld(Changing, ReadingOps):
             claims = ValidWriteIdList.parse(text).covers(ValidWriteIdList.parse(folded)) if self.incomplete else False
             if folded != text and not claims:
                 self.complain(NOTHING_LOST, f"the folded list is {folded}, the server's {text}")
-        session = Reader(9)
+        session = CatalogReader(9)
         session.vector = Vector({SHARD: (self.publisher.epoch, Position.parse(position_of(self.store.end)))})
         for _ in range(2):
             if self._read(session, lists, owner, late=False) or self.incomplete:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from lab.simulation.rows.truth import History
+from lab.simulation.models.truth import CommitHistory
 from lab.workload.catalog import encode_image, position_of
 from lab.workload.events import LogRow
 from lab.workload.lists import server_list
@@ -26,7 +26,7 @@ def _image_of(version: int) -> bytes:
 
 
 @dataclass(slots=True)
-class Table:
+class MetastoreTable:
     """A table as it is. ``staged``: (transaction, image) of an uncommitted write that its ABORT undoes."""
 
     table_id: int
@@ -39,16 +39,16 @@ class Table:
     staged: tuple[int, bytes] | None = None
 
 
-class Metastore:
+class SimulatedMetastore:
     """The truth. Its events count from 1; event 0 is the beginning."""
 
     def __init__(self, *, undoes: bool) -> None:
         self.undoes = undoes
         self.log: list[LogRow] = []
-        self.tables: dict[str, Table] = {}
-        self.by_id: dict[int, Table] = {}
+        self.tables: dict[str, MetastoreTable] = {}
+        self.by_id: dict[int, MetastoreTable] = {}
         self.txns: dict[int, str] = {}
-        self.history = History(0, position_of(0))
+        self.history = CommitHistory(0, position_of(0))
         """Slot: table id."""
         self.writes: dict[int, list[tuple[int, int]]] = {}
         """Table id → (write id, event since which its write is there for others)."""
@@ -64,7 +64,7 @@ class Metastore:
         """The last event."""
         return len(self.log)
 
-    def as_it_is(self) -> Metastore:
+    def as_it_is(self) -> SimulatedMetastore:
         """What a replica that has come so far shows from now on."""
         seen = copy(self)
         seen.log, seen.txns = self.log[:], dict(self.txns)
@@ -101,13 +101,13 @@ class Metastore:
         if name in self.tables:
             return False
         table_id = len(self.by_id) + 1
-        table = Table(table_id, name, kind, self._image())
+        table = MetastoreTable(table_id, name, kind, self._image())
         self.tables[name] = self.by_id[table_id] = table
         event = self._append("CREATE", 0, table_id, table.image, name=name, kind=kind)
         self.history.put(table_id, event, table.image)
         return True
 
-    def allocate(self, txn: int, table: Table) -> int:
+    def allocate(self, txn: int, table: MetastoreTable) -> int:
         """The transaction's write id on the table."""
         for write_id, holder in table.write_ids.items():
             if holder == txn:
@@ -118,7 +118,7 @@ class Metastore:
         self._append("ALLOC", txn, table.table_id, write_id=write_id)
         return write_id
 
-    def write(self, txn: int, table: Table) -> bool:
+    def write(self, txn: int, table: MetastoreTable) -> bool:
         """A new image, by ``txn`` (an external table: by nobody)."""
         image = self._image()
         fields: dict[str, Any] = {"name": table.name, "kind": table.kind}
@@ -153,7 +153,7 @@ class Metastore:
                     self.writes.setdefault(table.table_id, []).append((write_id, event))
                 table.staged = None
 
-    def rename(self, table: Table, name: str) -> bool:
+    def rename(self, table: MetastoreTable, name: str) -> bool:
         """Another name, if it is free."""
         if name in self.tables:
             return False
@@ -164,7 +164,7 @@ class Metastore:
         self._append("RENAME", 0, table.table_id, name=name, kind=table.kind, previous=before)
         return True
 
-    def drop(self, table: Table) -> None:
+    def drop(self, table: MetastoreTable) -> None:
         """The table is gone."""
         del self.tables[table.name]
         event = self._append("DROP", 0, table.table_id, name=table.name, kind=table.kind)
@@ -180,7 +180,7 @@ class Metastore:
                     self.cleaned = found = True
         return found
 
-    def list_of(self, table: Table, own: int = 0) -> str:
+    def list_of(self, table: MetastoreTable, own: int = 0) -> str:
         """The table's list as the server builds it."""
         opened = {txn for txn, state in self.txns.items() if state == OPEN}
         aborted = {txn for txn, state in self.txns.items() if state == ABORTED}
@@ -197,10 +197,10 @@ class Metastore:
         ]
 
 
-class Snapshot:
+class MetastoreSnapshot:
     """What `lab.workload.events.bootstrap` reads of a `CatalogSnapshot`."""
 
-    def __init__(self, store: Metastore) -> None:
+    def __init__(self, store: SimulatedMetastore) -> None:
         self._store = store
 
     def position(self) -> tuple[str, int]:

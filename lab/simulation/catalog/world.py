@@ -17,7 +17,7 @@ from lab.simulation.catalog.reading import (
     UNCOMMITTED,
 )
 from lab.simulation.catalog.run_state import SHAPE, STATES
-from lab.simulation.catalog.settling import CatalogWorld
+from lab.simulation.catalog.settling import CatalogRun
 from lab.simulation.catalog.shaping import random_history
 from lab.simulation.engine import History, Op, Outcome, ops_of, play, shape
 
@@ -37,10 +37,10 @@ FAULTS: Final = (
     "owner crash",
     "late fill",
 )
-OPS: Final = ops_of(CatalogWorld)
+OPS: Final = ops_of(CatalogRun)
 
 
-class Catalog:
+class CatalogWorld:
     """Catalog tables, from a metastore's log to readers with lists."""
 
     name = "catalog"
@@ -56,4 +56,4 @@ class Catalog:
 
     def run(self, ops: Sequence[Op], *, trace: bool = False) -> Outcome:
         """Runs the ops, and then until it is quiet. Stops at the first violation."""
-        return play(CatalogWorld(shape(ops, SHAPE), Outcome(), trace), ops, OPS)
+        return play(CatalogRun(shape(ops, SHAPE), Outcome(), trace), ops, OPS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from consumers.owner import tables
-from lab.simulation.catalog.reading import ReadingOps
+from lab.simulation.catalog.reading import CatalogReadOps
 from lab.simulation.planted.decisions import OTHER_TABLE_ID, REACHED_BY_MARK
 from lab.simulation.planted.planting import Replace, Return, Swap, always, catalog, never
 from tokens import decision
@@ -82,7 +82,7 @@ FILLS: Final = (
         "tag_after_fetch",
         "a fill is stamped with list and position as of when it is offered",
         Replace(
-            ReadingOps._deliver,
+            CatalogReadOps._deliver,
             "any_accepted, any_why = owner_tables.fill_table(...)",
             "table = self.store.by_id[fill.table_id]\n"
             'fill.write_ids = self.store.list_of(table) if fill.write_ids else ""\n'
@@ -93,7 +93,7 @@ FILLS: Final = (
     catalog(
         "own_write_for_everybody",
         "a reader gets what another open transaction has staged",
-        always(ReadingOps._seen_at, "any_table.staged is not None and any_table.staged[0] == any_own"),
+        always(CatalogReadOps._seen_at, "any_table.staged is not None and any_table.staged[0] == any_own"),
     ),
 )
 BUGS: Final = (*DEMANDS, *STATES, *FILLS)

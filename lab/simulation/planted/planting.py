@@ -159,7 +159,8 @@ class PlantedBug:
     def _changed(self, function: FunctionType, changes: list[Change]) -> CodeType:
         module = ast.parse(_FUTURE + textwrap.dedent(inspect.getsource(function)))
         tree = module.body[1]
-        assert isinstance(tree, ast.FunctionDef)
+        if not isinstance(tree, ast.FunctionDef):
+            raise PlantedBugError(f"planted bug {self.name}: {function.__qualname__} is not written as a plain def")
         tree.decorator_list = []
         for change in changes:
             try:
@@ -175,10 +176,10 @@ class PlantedBug:
 
 
 def _plain(function: Callable[..., Any]) -> FunctionType:
-    """The function itself, below a cache or a property."""
-    found: Any = function.fget if isinstance(function, property) else inspect.unwrap(function)
+    """The function itself, below a cache."""
+    found = inspect.unwrap(function)
     if not isinstance(found, FunctionType):
-        raise PlantedBugError(f"{function!r} is no function of Python")
+        raise PlantedBugError(f"{function!r} is not a Python function")
     return found
 
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from lab.simulation.planted.planting import Begin, Replace, always, catalog, leave_out, never, rows
 from lab.simulation.rows import asking
-from lab.simulation.rows.source import Source
+from lab.simulation.rows.source import SimulatedSource
 from lab.workload import events
 from lab.workload.events import WorkloadTranslator
 from stream.sources.mariadb import position as mariadb_position
@@ -18,7 +18,7 @@ READS: Final = (
     rows(
         "binlog_end_as_token",
         "a read of the source takes the binlog's end for the position of what it read",
-        Replace(Source.read, "any_history.positions[index]", "any_history.positions[-1]"),
+        Replace(SimulatedSource.read, "any_history.positions[index]", "any_history.positions[-1]"),
     ),
     rows(
         "token_after_fetch",

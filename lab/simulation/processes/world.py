@@ -9,11 +9,11 @@ from typing import Final
 from consumers.fold.messages import fold_message
 from consumers.fold.state import Head, PartitionState, head_entries
 from lab.simulation.engine import History, Op, Outcome, Told, Violation, ops_of, play, shape
+from lab.simulation.models.owning import MemoryRocks, OwnedPartition
+from lab.simulation.models.topic import SimulatedTopic, damaged
 from lab.simulation.rows.judging import SAME_STATE
-from lab.simulation.rows.owning import MemoryRocks, OwnedPartition
 from lab.simulation.rows.publishing import LIMITS, Ending, Publishing
-from lab.simulation.rows.source import Source
-from lab.simulation.rows.topic import Topic, damaged
+from lab.simulation.rows.source import SimulatedSource
 from stream.wire.keys import Layout
 
 PROCESSES: Final = 3
@@ -28,7 +28,7 @@ SMALL: Final = 0.75
 class Reference:
     """The partition folded message by message into a dict, and its state at every offset."""
 
-    def __init__(self, topic: Topic) -> None:
+    def __init__(self, topic: SimulatedTopic) -> None:
         self._log = topic.partitions[0]
         self._entries: dict[bytes, bytes] = {}
         self._state = PartitionState(Head(), self._entries.get)
@@ -53,22 +53,22 @@ class Reference:
         return found
 
 
-class ProcessWorld(Told):
+class ProcessesRun(Told):
     """One run of a history."""
 
     def __init__(self, shape: Sequence[int], outcome: Outcome, trace: bool) -> None:
         """``shape``: two shards?, which limits."""
         super().__init__(outcome, trace)
         shards, limits = shape
-        self.topic = Topic(Layout(1))
-        self.sources = [Source(shard, 1) for shard in range(1 + shards % 2)]
+        self.topic = SimulatedTopic(Layout(1))
+        self.sources = [SimulatedSource(shard, 1) for shard in range(1 + shards % 2)]
         self.publishers = [Publishing(self.topic, source, LIMITS[limits % 3]) for source in self.sources]
         self.processes = [OwnedPartition(self.topic, 0) for _ in range(PROCESSES)]
         self.checkpoint: MemoryRocks | None = None
         self.reference = Reference(self.topic)
 
     def close(self) -> None:
-        """See `engine.Run.close`."""
+        """See `engine.HistoryRun.close`."""
         for owned in self.processes:
             owned.close()
 
@@ -184,7 +184,7 @@ class ProcessWorld(Told):
             self.check(number)
 
 
-STATES: Final[dict[str, Callable[[ProcessWorld], bool]]] = {
+STATES: Final[dict[str, Callable[[ProcessesRun], bool]]] = {
     "folded, not durable": lambda w: any(each.store.is_dirty for each in w.processes),
     "a commit under way": lambda w: any(each.store._frozen for each in w.processes),
     "behind": lambda w: any(each.behind for each in w.processes),
@@ -196,7 +196,7 @@ STATES: Final[dict[str, Callable[[ProcessWorld], bool]]] = {
     "two shards": lambda w: len(w.sources) > 1,
     "a transaction partly out": lambda w: any(each.split for each in w.publishers),
 }
-OPS: Final = ops_of(ProcessWorld)
+OPS: Final = ops_of(ProcessesRun)
 KINDS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "txn": (5, (2, 1 << 16)),
     "publish": (5, (2, 4, 4, 2)),
@@ -216,7 +216,7 @@ RARE_OPERATIONS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
 }
 
 
-class Processes:
+class ProcessesWorld:
     """Crash, pause, restart, rebuild, a checkpoint and its tail."""
 
     name = "processes"
@@ -241,4 +241,4 @@ class Processes:
 
     def run(self, ops: Sequence[Op], *, trace: bool = False) -> Outcome:
         """Runs the ops, and then to the end of the log. Stops at the first violation."""
-        return play(ProcessWorld(shape(ops, SHAPE), Outcome(), trace), ops, OPS)
+        return play(ProcessesRun(shape(ops, SHAPE), Outcome(), trace), ops, OPS)

@@ -12,11 +12,10 @@ from consumers.owner import evidence
 from consumers.owner import rows as owner_rows
 from consumers.owner.partitions import Partition
 from consumers.owner.protocol import Fill, Row
-from lab.simulation.rows.owning import OwnedPartition
-from lab.simulation.rows.source import SLOTS, Snapshot
-from lab.simulation.rows.truth import Image
-from serving.client import HistoryLost
-from serving.client import Session as ClientSession
+from lab.simulation.models.owning import OwnedPartition
+from lab.simulation.models.truth import Image
+from lab.simulation.rows.source import SLOTS, RowSnapshot
+from serving.client import HistoryLost, Session
 from serving.client.wire import HttpRequest
 from serving.errors import ReadError
 from serving.reads.demands import ReadDemand
@@ -44,12 +43,12 @@ def _send(located: Callable[[], str], request: HttpRequest) -> tuple[int, bytes]
     return 200, json.dumps({"token": located()}).encode()
 
 
-class Session:
+class SimulatedSession:
     """A reader: the real client session, and beside it what it really saw."""
 
     def __init__(self, number: int, located: Callable[[], str], vector: Vector = NOTHING_SEEN) -> None:
         self.number = number
-        self.client = ClientSession(partial(_send, located), vector)
+        self.client = Session(partial(_send, located), vector)
         self.seen: dict[str, Seen] = {}
         self.unsure: set[str] = set()
         """Shards that it wrote to: the epoch of a write is the one that others name."""
@@ -63,10 +62,10 @@ class Session:
             self.seen[shard] = Seen(history, index)
 
 
-class Question(NamedTuple):
+class PendingRead(NamedTuple):
     """A read that has got its owner's answer, and not its own yet."""
 
-    session: Session
+    session: SimulatedSession
     slot: int
     key: RowKey
     demand: ReadDemand
@@ -86,18 +85,18 @@ class Reading:
 
     __slots__ = ("hi", "lo", "noted", "question", "snapshot")
 
-    def __init__(self, question: Question, noted: str = "") -> None:
+    def __init__(self, question: PendingRead, noted: str = "") -> None:
         self.question = question
         self.noted = noted
         """Where the source was when the question was asked."""
-        self.snapshot: Snapshot | None = None
+        self.snapshot: RowSnapshot | None = None
         self.lo = self.hi = ""
 
 
 class Given(NamedTuple):
     """An answer as the session got it."""
 
-    question: Question
+    question: PendingRead
     image: Image
     served_from: str
     freshness: str
@@ -118,7 +117,7 @@ class Offer(NamedTuple):
 
 
 def ask(
-    session: Session,
+    session: SimulatedSession,
     slot: int,
     *,
     alias: bool,
@@ -127,7 +126,7 @@ def ask(
     shard: str,
     given: bool,
     store: Any = None,
-) -> Given | Question | HistoryLost:
+) -> Given | PendingRead | HistoryLost:
     """The owner's answer if it may be given, or what to go to the source with, or lost history."""
     found = SLOTS[slot]
     exact = not found.alias
@@ -143,7 +142,7 @@ def ask(
         for name, component in evidence.watermarks(owned.partition).items():
             epochs.learn(name, component.epoch)
     proof = Proof(demand, shard, epochs.known.get(shard))
-    question = Question(
+    question = PendingRead(
         session, slot, key, demand, owned, row, proof, session.seen.get(shard), shard in session.blurred
     )
     if row.code == "history_lost":
@@ -172,7 +171,7 @@ def source_row(reading: Reading) -> SourceRow:
     return SourceRow(snapshot.image, key, lo, hi, snapshot.timestamp)
 
 
-def position_of(snapshot: Snapshot) -> Position:
+def position_of(snapshot: RowSnapshot) -> Position:
     """The position that a read of the source says it was made at."""
     return Position.parse(snapshot.position)
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from lab.simulation.models.topic import damaged
 from lab.simulation.rows.publishing import Ending
-from lab.simulation.rows.run_state import RunState
+from lab.simulation.rows.run_state import RowsRunState
 from lab.simulation.rows.shaping import TABLES
-from lab.simulation.rows.source import CHILD, SLOTS, SLOTS_A_SHARD, Source
-from lab.simulation.rows.topic import damaged
+from lab.simulation.rows.source import CHILD, SLOTS, SLOTS_A_SHARD, SimulatedSource
 
 
-class Changing(RunState):
+class RowChangeOps(RowsRunState):
     """Sources, publishers, the topic."""
 
     # --- the source ---
@@ -18,7 +18,7 @@ class Changing(RunState):
         source = self.sources[shard % len(self.sources)]
         self._commit(source, seed, visible=hidden != 1)
 
-    def _commit(self, source: Source, seed: int, *, visible: bool, who: str = "somebody") -> int:
+    def _commit(self, source: SimulatedSource, seed: int, *, visible: bool, who: str = "somebody") -> int:
         index, said = source.commit(seed, visible=visible)
         for what in said:
             if what.startswith(("deletes", "moves")) or "foreign key" in what:

@@ -10,11 +10,11 @@ from consumers.fold.messages import fold_message
 from consumers.fold.state import Head, PartitionState, head_entries
 from consumers.owner.protocol import UNKNOWN_KEY
 from consumers.owner.rows import view_row
+from lab.simulation.models.topic import SimulatedTopic
+from lab.simulation.models.truth import CommitHistory
 from lab.simulation.rows.asking import Given, Offer, Reading
 from lab.simulation.rows.publishing import Publishing
 from lab.simulation.rows.source import SLOTS, SLOTS_A_SHARD
-from lab.simulation.rows.topic import Topic
-from lab.simulation.rows.truth import History
 from serving.client import HistoryLost
 from tokens import Vector
 
@@ -41,7 +41,7 @@ class Judge:
         self.own: dict[tuple[int, str], tuple[int, int]] = {}
         """(session, shard) → (history, commit) of its last own write."""
 
-    def history(self, shard: int, epoch: int | None) -> History | None:
+    def history(self, shard: int, epoch: int | None) -> CommitHistory | None:
         """The history that an epoch of a shard names."""
         publisher = self._publishers[shard]
         number = publisher.history_of_epoch.get(epoch if epoch is not None else -1)
@@ -97,7 +97,7 @@ class Judge:
         histories = self._publishers[shard].source.histories
         labelled = self.history(shard, given.epoch)
         if given.history >= 0:
-            history: History | None = histories[given.history]
+            history: CommitHistory | None = histories[given.history]
             blurred = labelled is not None and labelled is not history
         else:
             history = labelled
@@ -121,7 +121,7 @@ class Judge:
             if blurred:
                 session.blurred.add(name)
 
-    def _elsewhere(self, given: Given, histories: list[History]) -> History | None:
+    def _elsewhere(self, given: Given, histories: list[CommitHistory]) -> CommitHistory | None:
         slot = given.question.slot
         return next((each for each in reversed(histories) if each.first_at(slot, given.image, 0) is not None), None)
 
@@ -139,7 +139,7 @@ class Judge:
             what = f"{_named(given)} of epoch {given.epoch} is called fresh for a session at epoch {component.epoch}"
             self._complain(STALE, what)
 
-    def _demanded(self, given: Given, name: str, history: History, *, skip: bool) -> dict[str, int]:
+    def _demanded(self, given: Given, name: str, history: CommitHistory, *, skip: bool) -> dict[str, int]:
         """Rule → the commit that the answer must be at or after by it."""
         question = given.question
         if skip or not question.demand.given or given.freshness != "fresh":
@@ -157,7 +157,7 @@ class Judge:
             demanded[MONOTONIC] = history.end + 1
         return demanded
 
-    def _stale(self, given: Given, history: History, demanded: dict[str, int]) -> None:
+    def _stale(self, given: Given, history: CommitHistory, demanded: dict[str, int]) -> None:
         slot = given.question.slot
         rule = STALE
         for name, index in demanded.items():
@@ -187,7 +187,7 @@ class Judge:
             self._complain(NOTHING_LOST, f"{place} holds an entry of no kind")
 
 
-def refolded(topic: Topic, partition: int) -> dict[bytes, bytes]:
+def refolded(topic: SimulatedTopic, partition: int) -> dict[bytes, bytes]:
     """The partition folded from its beginning, message by message, into a dict."""
     entries: dict[bytes, bytes] = {}
     state = PartitionState(Head(), entries.get)

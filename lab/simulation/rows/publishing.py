@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any, Final, NamedTuple, cast
 
 from lab.simulation.memo import decoded, kept
-from lab.simulation.rows.source import CATALOG, DESCRIBED, Reader, Source
-from lab.simulation.rows.topic import Topic
+from lab.simulation.models.topic import SimulatedTopic
+from lab.simulation.rows.source import CATALOG, DESCRIBED, SimulatedBinlogReader, SimulatedSource
 from stream.publish.publisher import Publisher as RealPublisher
 from stream.publish.resume import resume_point
 from stream.sources.mariadb.position import SourceHistoryLost, check_in_history
@@ -44,7 +44,7 @@ class PublisherDied(Exception):
     """The publisher's process is gone."""
 
 
-class Run(NamedTuple):
+class PublisherRun(NamedTuple):
     """What a run of a publisher came to that ended well: what it wrote, and where it is then."""
 
     read: int
@@ -63,7 +63,7 @@ def _copied(progress: _Progress) -> _Progress:
 class Publishing:
     """A shard's publisher process, and the one after it."""
 
-    def __init__(self, topic: Topic, source: Source, limits: BatchLimits) -> None:
+    def __init__(self, topic: SimulatedTopic, source: SimulatedSource, limits: BatchLimits) -> None:
         self.topic = topic
         self._limits = limits
         self.source = source
@@ -175,7 +175,7 @@ class Publishing:
         if not first:
             self.ensure()
         place = self._place(transactions, first=first)
-        known: Run | None = kept.get(place) if place is not None else None
+        known: PublisherRun | None = kept.get(place) if place is not None else None
         if known is None:
             written: list[Batch] = []
             self._written = written
@@ -184,7 +184,9 @@ class Publishing:
             if place is not None:
                 assert self.framer is not None
                 assert self._progress is not None
-                made = Run(read, written, self.framer.resume, self.framer._timestamp_max, _copied(self._progress))
+                made = PublisherRun(
+                    read, written, self.framer.resume, self.framer._timestamp_max, _copied(self._progress)
+                )
                 kept.put(place, made)
             return read
         if first:
@@ -276,7 +278,7 @@ class Publishing:
             return known
         if self._transactions is None:
             dump = cast("Any", SimpleNamespace(read=self.source.events_after(at).__next__))
-            self._transactions = Reader(dump, CATALOG, position).transactions()
+            self._transactions = SimulatedBinlogReader(dump, CATALOG, position).transactions()
         transaction = next(self._transactions)
         assert transaction is not None
         kept.put(place, transaction)

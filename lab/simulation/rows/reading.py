@@ -7,17 +7,17 @@ from typing import Any
 from consumers.owner import evidence
 from consumers.owner import rows as owner_rows
 from consumers.owner.evidence import FillVerdict
+from lab.simulation.models.owning import OwnedPartition, Racing
 from lab.simulation.rows import asking
-from lab.simulation.rows.asking import Given, Offer, Question, Reading, Session
+from lab.simulation.rows.asking import Given, Offer, PendingRead, Reading, SimulatedSession
 from lab.simulation.rows.judging import EXPLAINS, MONOTONIC
-from lab.simulation.rows.owning import OwnedPartition, Racing
-from lab.simulation.rows.run_state import RunState
+from lab.simulation.rows.run_state import RowsRunState
 from lab.simulation.rows.source import SLOTS, SLOTS_A_SHARD
 from serving.client import HistoryLost, ServerError
 from tokens import Vector
 
 
-class ReadingOps(RunState):
+class RowReadOps(RowsRunState):
     """Owners, fronts, sessions."""
 
     # --- owners ---
@@ -127,7 +127,7 @@ class ReadingOps(RunState):
         except ServerError as error:
             self.say(f"session {session} reads {SLOTS[slot].key!r}: {error}")
             return None
-        if isinstance(found, Question):
+        if isinstance(found, PendingRead):
             self._remembers(found, front)
             self.outcome.answers["look-up: not servable"] += 1
             if self.tracing:
@@ -142,7 +142,7 @@ class ReadingOps(RunState):
         self._answered(found, reader, reader.client.vector, shard, f"owner {owner}")
         return None
 
-    def _remembers(self, question: Question, front: int) -> None:
+    def _remembers(self, question: PendingRead, front: int) -> None:
         """A front never goes back to an epoch that an answer has told it is over."""
         told, row = self.told[front], question.row
         told[row.shard] = max(told.get(row.shard, 0), row.epoch)
@@ -151,7 +151,7 @@ class ReadingOps(RunState):
             what = f"front {front} was told of epoch {told[shard]} of {shard}, and goes by {question.proof.epoch}"
             self.complain(MONOTONIC, what)
 
-    def _blur(self, reader: Session) -> None:
+    def _blur(self, reader: SimulatedSession) -> None:
         """Where a write was placed in another history than it was made in: nobody could know (docs/consistency.md)."""
         for shard in reader.unsure:
             seen, component = reader.seen.get(shard), reader.client.vector.get(shard)
@@ -162,7 +162,9 @@ class ReadingOps(RunState):
                 if history is None or history.number != seen.history:
                     reader.blurred.add(shard)
 
-    def _answered(self, found: Given | HistoryLost, reader: Session, before: Vector, shard: str, who: str) -> None:
+    def _answered(
+        self, found: Given | HistoryLost, reader: SimulatedSession, before: Vector, shard: str, who: str
+    ) -> None:
         if isinstance(found, Given):
             self.outcome.answers[f"{found.served_from}: {found.freshness}"] += 1
             if self.tracing:

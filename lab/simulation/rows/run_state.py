@@ -9,13 +9,13 @@ from typing import Final
 
 from consumers.owner import evidence
 from lab.simulation.engine import Outcome, Told
-from lab.simulation.rows.asking import Offer, Reading, Session
+from lab.simulation.models.owning import OwnedPartition
+from lab.simulation.models.topic import SimulatedTopic
+from lab.simulation.rows.asking import Offer, Reading, SimulatedSession
 from lab.simulation.rows.judging import Judge
-from lab.simulation.rows.owning import OwnedPartition
 from lab.simulation.rows.publishing import LIMITS, Publishing
 from lab.simulation.rows.shaping import FRONTS, OWNERS, SESSIONS, TABLES
-from lab.simulation.rows.source import SLOTS, SLOTS_A_SHARD, Source
-from lab.simulation.rows.topic import Topic
+from lab.simulation.rows.source import SLOTS, SLOTS_A_SHARD, SimulatedSource
 from serving.reads.spaces import Epochs
 from stream.wire.keys import Layout
 
@@ -27,7 +27,7 @@ def _located(owners: list[list[OwnedPartition]]) -> str:
     return str(evidence.watermarks(owners[0][0].partition))
 
 
-class RunState(Told):
+class RowsRunState(Told):
     """One run of a history: everything that there is."""
 
     def __init__(self, shape: Sequence[int], outcome: Outcome, trace: bool) -> None:
@@ -38,14 +38,14 @@ class RunState(Told):
         """At the end only one owner is looked at, and only rows to which something happened."""
         self.last_owner = 0
         """Which owner did something last."""
-        self.topic = Topic(Layout(1 + partitions % 2))
-        self.sources = [Source(shard, 1 + domains % 2) for shard in range(1 + shards % 2)]
+        self.topic = SimulatedTopic(Layout(1 + partitions % 2))
+        self.sources = [SimulatedSource(shard, 1 + domains % 2) for shard in range(1 + shards % 2)]
         self.publishers = [Publishing(self.topic, source, LIMITS[limits % 3]) for source in self.sources]
         count = self.topic.layout.partitions
         self.owners = [[OwnedPartition(self.topic, number) for number in range(count)] for _ in range(OWNERS)]
         self.fronts = [Epochs() for _ in range(FRONTS)]
         self.located = partial(_located, self.owners)
-        self.sessions = [Session(number, self.located) for number in range(SESSIONS)]
+        self.sessions = [SimulatedSession(number, self.located) for number in range(SESSIONS)]
         self.told: list[dict[str, int]] = [{} for _ in range(FRONTS)]
         """The highest epoch of each shard that an answer has told each front."""
         self.readings: list[Reading] = []
@@ -60,7 +60,7 @@ class RunState(Told):
         """The topic holds what no publisher of ours wrote."""
 
     def close(self) -> None:
-        """See `engine.Run.close`."""
+        """See `engine.HistoryRun.close`."""
         for owned in chain.from_iterable(self.owners):
             owned.close()
 
@@ -88,7 +88,7 @@ class RunState(Told):
         return self.owners[owner][self.topic.layout.partition_of(key)]
 
 
-STATES: Final[dict[str, Callable[[RunState, list[OwnedPartition]], bool]]] = {
+STATES: Final[dict[str, Callable[[RowsRunState, list[OwnedPartition]], bool]]] = {
     "quiet": lambda w, owned: not w.readings and not any(o.behind for o in owned),
     "a batch collected": lambda w, _: any(p.collected for p in w.publishers),
     "a transaction partly out": lambda w, _: any(p.split for p in w.publishers),

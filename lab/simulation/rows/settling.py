@@ -5,11 +5,11 @@ from __future__ import annotations
 from consumers.owner.rows import may_fill, view_row
 from lab.simulation.memo import decoded
 from lab.simulation.rows import asking
-from lab.simulation.rows.asking import Question, Reading, Session
-from lab.simulation.rows.changing import Changing
+from lab.simulation.rows.asking import PendingRead, Reading, SimulatedSession
+from lab.simulation.rows.changing import RowChangeOps
 from lab.simulation.rows.judging import NOTHING_LOST, RECOVERS, SAME_STATE, refolded
 from lab.simulation.rows.publishing import Ending
-from lab.simulation.rows.reading import ReadingOps, shown
+from lab.simulation.rows.reading import RowReadOps, shown
 from lab.simulation.rows.shaping import OWNERS
 from lab.simulation.rows.source import SLOTS, SLOTS_A_SHARD, TEXT
 from serving.client import HistoryLost
@@ -18,7 +18,7 @@ from stream.wire.codec import ROW_FRAME_HEADER
 from tokens import Position, Vector
 
 
-class RowWorld(Changing, ReadingOps):
+class RowsRun(RowChangeOps, RowReadOps):
     """One run of a history, and its end."""
 
     def finish(self) -> None:
@@ -84,7 +84,7 @@ class RowWorld(Changing, ReadingOps):
                     self.complain(NOTHING_LOST, f"{gtid}'s change of {key!r} is in the topic twice")
                 seen.add(change)
 
-    def _settled(self, reader: Session, owner: int, slot: int) -> None:
+    def _settled(self, reader: SimulatedSession, owner: int, slot: int) -> None:
         owned, shard = self._owned(owner, slot, False), slot // SLOTS_A_SHARD
         voidable = (shard, SLOTS[slot].table) in self.voidable
         value = owned.store.get(SLOTS[slot].key)
@@ -111,23 +111,23 @@ class RowWorld(Changing, ReadingOps):
         elif self._ask_as(reader, slot, owner) is not None:
             self.complain(RECOVERS, f"{SLOTS[slot].key!r} is still not servable at owner {owner} after a fill")
 
-    def _reader_of_everything(self) -> Session:
+    def _reader_of_everything(self) -> SimulatedSession:
         vector = Vector(
             {
                 each.source.name: (max(each.epoch_start), Position.parse(each.source.history.positions[-1]))
                 for each in self.publishers
             }
         )
-        reader = Session(9, self.located, vector)
+        reader = SimulatedSession(9, self.located, vector)
         for each in self.publishers:
             reader.saw(each.source.name, each.source.history.number, each.source.history.end)
         return reader
 
-    def _ask_as(self, reader: Session, slot: int, owner: int) -> Reading | None:
+    def _ask_as(self, reader: SimulatedSession, slot: int, owner: int) -> Reading | None:
         owned, shard = self._owned(owner, slot, False), f"s/{slot // SLOTS_A_SHARD}"
         before = reader.client.vector
         found = asking.ask(reader, slot, alias=False, owned=owned, epochs=Epochs(), shard=shard, given=True)
-        if isinstance(found, Question):
+        if isinstance(found, PendingRead):
             return Reading(found)
         if isinstance(found, HistoryLost):
             self.complain(NOTHING_LOST, f"409 for {shown(before)} when it is quiet: {found}")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
-from lab.simulation.rows.truth import History, Image
+from lab.simulation.models.truth import CommitHistory, Image
 from stream.sources.mariadb.binlog import events
 from stream.sources.mariadb.binlog.reader import BinlogReader
 from stream.sources.mariadb.binlog.rows import TableDecoder
@@ -84,7 +84,7 @@ class RowDecoder(TableDecoder):
 _DECODERS: Final = {_TABLE_NUMBER[table].to_bytes(1, "big"): RowDecoder(table) for table in _TABLE_NUMBER}
 
 
-class Reader(BinlogReader):
+class SimulatedBinlogReader(BinlogReader):
     """The real reader with the model's table maps."""
 
     def _map(self, body: bytes) -> Any:
@@ -104,7 +104,7 @@ def _event(timestamp: int, kind: int, server: int, body: bytes) -> bytes:
     return _HEADER.pack(timestamp, kind, server, 0, 0, 0) + body
 
 
-class Snapshot(NamedTuple):
+class RowSnapshot(NamedTuple):
     """What a consistent snapshot of a server shows of one row."""
 
     history: int
@@ -116,7 +116,7 @@ class Snapshot(NamedTuple):
     """Where the server is when asked, later."""
 
 
-class Source:
+class SimulatedSource:
     """One shard's server. ``engine`` and ``replica`` are the commits that each shows; the binlog has all."""
 
     def __init__(self, shard: int, domains: int) -> None:
@@ -127,7 +127,7 @@ class Source:
         self.domains = domains
         self.sequences = {0: 1}
         start = "MariaDB/0-1-1"
-        self.history = History(0, start)
+        self.history = CommitHistory(0, start)
         """The current history, the last one of all."""
         self.histories = [self.history]
         self.binlog: list[tuple[bytes, ...]] = [()]
@@ -246,11 +246,11 @@ class Source:
         head = _TABLE_NUMBER[table].to_bytes(6, "little") + struct.pack("<HB", events.STATEMENT_END, 2)
         log.append(_event(self.clock, kind, self.server, head + rows))
 
-    def read(self, slot: int, *, from_replica: bool) -> Snapshot:
+    def read(self, slot: int, *, from_replica: bool) -> RowSnapshot:
         """The row in a snapshot with its own position."""
         index = self.replica if from_replica else self.engine
         history = self.history
-        return Snapshot(
+        return RowSnapshot(
             history.number,
             index,
             history.positions[index],

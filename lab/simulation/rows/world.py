@@ -9,7 +9,7 @@ from typing import Final
 from lab.simulation.engine import History, Op, Outcome, ops_of, play, shape
 from lab.simulation.rows.judging import RULES
 from lab.simulation.rows.run_state import SHAPE, STATES
-from lab.simulation.rows.settling import RowWorld
+from lab.simulation.rows.settling import RowsRun
 from lab.simulation.rows.shaping import random_history
 
 FAULTS: Final = (
@@ -37,10 +37,10 @@ FAULTS: Final = (
     "session moves",
     "a row in two shards",
 )
-OPS: Final = ops_of(RowWorld)
+OPS: Final = ops_of(RowsRun)
 
 
-class Rows:
+class RowsWorld:
     """Rows, from a MariaDB-like source to sessions."""
 
     name = "rows"
@@ -54,4 +54,4 @@ class Rows:
 
     def run(self, ops: Sequence[Op], *, trace: bool = False) -> Outcome:
         """Runs the ops, and then until it is quiet. Stops at the first violation."""
-        return play(RowWorld(shape(ops, SHAPE), Outcome(), trace), ops, OPS)
+        return play(RowsRun(shape(ops, SHAPE), Outcome(), trace), ops, OPS)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from lab.simulation.catalog.world import Catalog
+from lab.simulation.catalog.world import CatalogWorld
 from lab.simulation.engine import History, run_one
-from lab.simulation.rows.world import Rows
+from lab.simulation.rows.world import RowsWorld
 
 ROWS: dict[str, History] = {
     "the description of the tables is split over two batches and its publisher dies between them": [
@@ -97,10 +97,10 @@ CATALOG: dict[str, History] = {
 @pytest.mark.parametrize("ops", ROWS.values(), ids=ROWS)
 def test_a_history_that_once_broke_a_rule_of_rows_breaks_none(ops: History) -> None:
     """What the simulator has found once is not lost again."""
-    assert run_one(Rows(), ops).violations == []
+    assert run_one(RowsWorld(), ops).violations == []
 
 
 @pytest.mark.parametrize("ops", CATALOG.values(), ids=CATALOG)
 def test_a_history_that_once_broke_a_rule_of_tables_breaks_none(ops: History) -> None:
     """The same for the world of catalog tables."""
-    assert run_one(Catalog(), ops).violations == []
+    assert run_one(CatalogWorld(), ops).violations == []

@@ -12,7 +12,7 @@ from consumers.owner.overlay import Overlay
 from consumers.owner.partitions import Partition
 from consumers.store.manifest import Manifest
 from consumers.store.store import PartitionStore
-from lab.simulation.rows.topic import Topic
+from lab.simulation.models.topic import SimulatedTopic
 from stream.wire.keys import Layout
 
 OVERLAY_BYTES: Final = 1_600
@@ -67,7 +67,7 @@ class MemoryRocks:
 class OwnedPartition:
     """What the answering code uses of `consumers.owner.partitions.Partition`."""
 
-    def __init__(self, topic: Topic, number: int, rocks: MemoryRocks | None = None) -> None:
+    def __init__(self, topic: SimulatedTopic, number: int, rocks: MemoryRocks | None = None) -> None:
         self.topic = topic
         self.number = number
         self.rocks = rocks or MemoryRocks()

@@ -7,7 +7,7 @@ from bisect import bisect_right
 Image = bytes | None
 
 
-class History:
+class CommitHistory:
     """One history of a shard: commits 1, 2, 3…; index 0 is what was there at the start. ``number`` counts histories."""
 
     def __init__(self, number: int, start: str) -> None:
@@ -53,9 +53,9 @@ class History:
             since, now = at, found
         return since if now == image else None
 
-    def fork(self, index: int) -> History:
+    def fork(self, index: int) -> CommitHistory:
         """A new history that shares the commits up to ``index``."""
-        new = History(self.number + 1, self.positions[0])
+        new = CommitHistory(self.number + 1, self.positions[0])
         new.positions = self.positions[: index + 1]
         new.index_of = {text: at for at, text in enumerate(new.positions)}
         for slot, versions in self.versions.items():

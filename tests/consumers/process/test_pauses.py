@@ -15,7 +15,7 @@ from consumers.process.run import make_checkpoint
 from consumers.store.errors import DiskFailsError, DiskFullError, StoreCorruptError
 from consumers.store.rocks import Rocks
 from tests.consumers.consuming import Feed, until
-from tests.consumers.test_rebalance_errors import Silent
+from tests.consumers.process.test_rebalance_errors import Silent
 
 pytestmark = pytest.mark.integration
 

@@ -10,7 +10,7 @@ from stream.wire.codec import decode, encode
 from stream.wire.keys import Layout
 
 
-class Topic:
+class SimulatedTopic:
     """Committed messages, partition by partition. A commit is atomic."""
 
     def __init__(self, layout: Layout) -> None:
