@@ -10,16 +10,20 @@ from pathlib import Path
 Graph = dict[str, set[str]]
 
 
-def imports(tree: ast.Module, *, lazy: bool) -> Iterator[tuple[int, str]]:
-    """(line, module or name in it) of every import, also for type checkers only; ``lazy``: also inside functions."""
+def imports(tree: ast.Module, package: str, *, lazy: bool) -> Iterator[tuple[int, str]]:
+    """(line, module or name in it) of every import of a module of ``package``, also for type checkers only.
+
+    ``lazy``: also inside functions.
+    """
     waiting: list[ast.AST] = [tree]
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert not node.level, "imports are absolute"
-            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            module = ".".join([*above, *([node.module] if node.module else [])])
+            yield from ((node.lineno, f"{module}.{alias.name}") for alias in node.names)
         elif lazy or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             waiting += ast.iter_child_nodes(node)
 
@@ -27,16 +31,15 @@ def imports(tree: ast.Module, *, lazy: bool) -> Iterator[tuple[int, str]]:
 @cache
 def modules(repository: Path, *rooms: str) -> Graph:
     """Module → the modules of these rooms that it imports."""
-    trees = {
-        ".".join(path.relative_to(repository).with_suffix("").parts).removesuffix(".__init__"): ast.parse(
-            path.read_text()
-        )
-        for room in rooms
-        for path in sorted((repository / room).rglob("*.py"))
-    }
+    trees = {}
+    for room in rooms:
+        for path in sorted((repository / room).rglob("*.py")):
+            package = ".".join(path.relative_to(repository).parent.parts)
+            name = package if path.stem == "__init__" else f"{package}.{path.stem}"
+            trees[name] = ast.parse(path.read_text()), package
     graph: Graph = {}
-    for name, tree in trees.items():
-        wanted = {found for _, found in imports(tree, lazy=False)}
+    for name, (tree, package) in trees.items():
+        wanted = {found for _, found in imports(tree, package, lazy=False)}
         wanted |= {found.rpartition(".")[0] for found in wanted - set(trees)}
         graph[name] = (wanted & set(trees)) - {name}
     return graph

@@ -8,7 +8,6 @@ from consumers.owner import evidence
 from consumers.owner import rows as reading
 from consumers.owner.overlay import Overlay
 from lab.simulation.planted.planting import Replace, Return, never, rows
-from tokens import Decision
 
 VOIDED: Final = "(any_entry.epoch, any_entry.ordinal) <= (any_void.epoch, any_void.ordinal)"
 BELOW_LOW_WATER: Final = "not any_lo.at_or_past(Position.parse(any_lineage.low_water))"
@@ -69,7 +68,9 @@ VIEWS: Final = (
     rows(
         "unknown_is_servable",
         "what is not known to be stale is served",
-        Return(Decision.may_be_served, "self[0] is not Freshness.STALE"),
+        Replace(
+            reading.decide_row, "any_decision.may_be_served", "any_decision.freshness is not Freshness.STALE"
+        ),
     ),
     rows(
         "wait_ends_at_any_watermark",
