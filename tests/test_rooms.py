@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "freshet": {"schemas", "tokens", "stream", "consumers", "serving", "spark_jobs", "lab"},
     "lab": {"schemas", "tokens", "stream", "consumers", "serving", "spark_jobs", "freshet"},
 }
-"""docs/architecture.md, *Rooms and imports*."""
+"""docs/internals/architecture.md, *Rooms*."""
 
 PURE = [
     "tokens",

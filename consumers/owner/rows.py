@@ -130,7 +130,7 @@ def _parse(text: str) -> Position | None:
 def may_fill(head: Head, key: bytes, value: bytes | None, lo: str) -> tuple[bool, str]:
     """Whether a value read from the source at ``lo`` may stand beside the folded state of its key.
 
-    The rules (design.md, "Rows"): over a value, left to the stream; over a tombstone, known to be as new; over
+    The rules (docs/concepts/rows.md): over a value, left to the stream; over a tombstone, known to be as new; over
     nothing, at or above the low-water; never below the floor of a void, and not while a void waits for its marker.
     A fill behind the watermark is refused too: at a primary it would be lost history, at a replica the next will do.
     """

@@ -94,7 +94,7 @@ class HttpRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row, or the news that there is none. ``value``: column → canonical value (`docs/api.md`), None if not found."""
+    """A row, or its absence. ``value``: column → canonical value (`docs/start/http-api.md`), None if not found."""
 
     found: bool
     value: dict[str, Any] | None

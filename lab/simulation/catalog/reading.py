@@ -190,7 +190,7 @@ class ReadingOps(RunState):
                 if not late:
                     self._deliver(*self.fills.pop())
             if not verdict.proved and write_ids is not None:
-                # Only the primary knows whose an open id is (docs/consistency.md).
+                # Only the primary knows whose an open id is (docs/concepts/guarantees.md).
                 landed = self._landed(self.store, lists.name, write_ids)
                 verdict = judge_table(proof, wanted, landed)
         except ReadError as error:

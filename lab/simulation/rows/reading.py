@@ -150,7 +150,7 @@ class ReadingOps(RunState):
             self.complain(MONOTONIC, what)
 
     def _blur(self, reader: Session) -> None:
-        """Where a write was placed in another history than it was made in: nobody could know (docs/consistency.md)."""
+        """Where a write was placed in another history than its own: not to be known (docs/concepts/guarantees.md)."""
         for shard in reader.unsure:
             seen, component = reader.seen.get(shard), reader.client.vector.get(shard)
             if seen is None:
