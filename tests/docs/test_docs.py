@@ -185,12 +185,20 @@ def test_the_settings_that_are_shown_can_be_loaded() -> None:
         assert settings.keyspaces["shop"].partitions == 16
 
 
+@cache
+def names_of_tests() -> set[str]:
+    """All our tests, by the name of their function."""
+    code = "\n".join(text_of(file) for file in (ROOT / "tests").rglob("test_*.py"))
+    return set(re.findall(r"def (test_\w+)", code))
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=lambda page: page.stem)
 def test_every_file_and_name_of_the_code_exists(page: Path) -> None:
     """``path/to/module.py`` and ``package.module.Name`` are still there, and still called that."""
     spans = set(_SPAN.findall(text_of(page)))
     missing = {name for name in spans if is_file(name) and not file_exists(name)}
     missing |= {name for name in spans if is_dotted(name) and not dotted_exists(name)}
+    missing |= {name for name in spans if re.fullmatch(r"test_\w+", name)} - names_of_tests()
     assert missing == set()
 
 
