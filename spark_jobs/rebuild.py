@@ -2,7 +2,7 @@
 
 One Spark task reads one Kafka partition from beginning to end, committed transactions only, and hands the messages to
 the same fold as the live consumer's (`spark_jobs.partition`). Runs inside ``freshet rebuild`` and by ``spark-submit``
-(docs/rebuild.md).
+(docs/operating/rebuild.md).
 """
 
 from __future__ import annotations

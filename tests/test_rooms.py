@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "freshet": {"schemas", "tokens", "stream", "consumers", "serving", "spark_jobs"},
     "lab": {"schemas", "tokens", "stream", "consumers", "serving", "spark_jobs", "freshet"},
 }
-"""docs/architecture.md, *Rooms and imports*."""
+"""docs/internals/architecture.md, *Rooms*."""
 
 COMMANDS: Final = "freshet/commands"
 """One file a command: it may hold many files, and load lab inside functions."""
@@ -51,11 +51,6 @@ CALLED_BY_NAME: Final = {
     ("lab/faults/failing_disk.py", "_"): "a request of the kernel names its method",
 }
 READ_BY_TESTS: Final = {
-    "lab/simulation/engine.py:rules": "every rule of a world must be told by a planted bug",
-    "lab/simulation/rows/world.py:rules": "as above",
-    "lab/simulation/catalog/world.py:rules": "as above",
-    "lab/simulation/processes/world.py:rules": "as above",
-    "serving/client/client.py:get_rows": "the client is a library",
     "spark_jobs/output.py:read_report": "rebuild.json is a kept format: every version of it must stay readable",
     "tokens/writeids.py:is_aborted": "a fixed name",
     "tokens/writeids.py:is_valid_base": "Hive's own, compared with Hive's class",

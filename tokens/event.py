@@ -1,6 +1,6 @@
 """Event tokens: one place in one shard's stream, with the time the source gave it, and how two of them order.
 
-The seed's "Event Token" (timestamp, shard, position), with the epoch of the shard's history and, where an event came
+Vitess's event token (timestamp, shard, position), with the epoch of the shard's history and, where an event came
 through filtered replication, its origin. Timestamps seek and display; they never order.
 """
 
@@ -115,7 +115,7 @@ def order(a: EventToken, b: EventToken) -> Order:
 
 
 def vitess_fresher(a: EventToken | None, b: EventToken | None) -> int:
-    """The seed's timestamp-first rule, as Vitess's ``Fresher``; for compatibility, it decides nothing.
+    """Vitess's timestamp-first rule, ``Fresher``; for compatibility, it decides nothing (docs/concepts/order.md).
 
     Negative: ``a`` is older *or nobody knows*; 0: the same; positive: ``a`` is fresher. Different timestamps: their
     difference, exact (Vitess wraps at 64 bits). Unlike Vitess it never says of both that they are the fresher: sets are

@@ -1,8 +1,8 @@
 """Write-id lists: which writes of one table a reader may see, as Hive writes them.
 
 Text ``db.table:hwm:minOpen:open,…:aborted,…``; parsing, printing and the answers about single ids and ranges follow
-``org.apache.hadoop.hive.common.ValidReaderWriteIdList`` of Hive 4.0.1. The short form of the seed (section "How It
-Works"), ``[hwm:exceptions]``, is accepted too.
+``org.apache.hadoop.hive.common.ValidReaderWriteIdList`` of Hive 4.0.1. The short form of HIVE-23571,
+``[hwm:exceptions]``, is accepted too.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class ValidWriteIdList:
         return self.table == other.table or self.table is None or other.table is None
 
     def covers(self, other: ValidWriteIdList) -> bool:
-        """True iff something read under this list serves a reader that holds ``other``: the seed's "fresh or newer".
+        """True iff something read under this list serves a reader that holds ``other`` (docs/concepts/catalog.md).
 
         That is: same table, and every id valid in ``other`` is valid here or known here to be aborted.
         """
@@ -259,7 +259,7 @@ def hive_compare(a: ValidWriteIdList, b: ValidWriteIdList) -> int:
 
     Among equal table names the sign tells which list owns the smallest id of the symmetric difference. Of two tables it
     is the difference of the names (lower case, UTF-16). Raises `TokenError` where Hive throws: a list without a name
-    (other than the seed's short form, which matches any table).
+    (other than the short form, which matches any table).
     """
     if not (a.is_short_form or b.is_short_form):
         if a.table is None or b.table is None:

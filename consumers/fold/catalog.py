@@ -1,7 +1,7 @@
 """What one catalog event does to the state of tables and names. Pure; called by `fold.messages` after decoding.
 
-Rules (design, *Catalog*; seed 000, "Cache update"): a write makes the entry unusable until its image has come and its
-writer's end is folded; a COMMIT takes ids out of the open ones and never revives an image older than the last write
+Rules (docs/concepts/catalog.md): a write makes the entry unusable until its image has come and its writer's end is
+folded; a COMMIT takes ids out of the open ones and never revives an image older than the last write
 event. Where a source undoes writes on ABORT they are *staged*: the committed image stays as it is until the COMMIT.
 An event is folded into a table iff its ordinal is above the table's in the same epoch; a later epoch starts the table
 anew. A void may stand for a lost ALLOC: until the server's own list has come, a write that doesn't say who holds its id

@@ -38,8 +38,8 @@ class StagedImage(msgspec.Struct, array_like=True):
 class TableState(msgspec.Struct, array_like=True):
     """Everything folded about one table.
 
-    ``image`` answers a demand iff `waits_for` is empty (design, *Catalog*: "its image follows the last write event and
-    no transaction that wrote it is pending").
+    ``image`` answers a demand iff `waits_for` is empty: it follows the last write event, and no transaction that wrote
+    the table is pending (docs/concepts/catalog.md).
     """
 
     table_id: int

@@ -6,7 +6,7 @@ together with a void of what it may have touched, and the stream goes on.
 
 Order. Within a lineage (shard, epoch) the ordinal decides. A later epoch of the same shard is newer. An entry
 of another shard cannot be ordered, unless both carry a coordinate of the same origin: VOID with the event's
-token, the safe answer of seed 001.
+token, which is always safe (docs/concepts/order.md).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The state of one partition: a small head, kept whole in memory, and entries looked up by key.
 
-Pure values. In the store both are key → bytes (docs/architecture.md, "The fold"), so the whole state can be
-compared byte for byte; `head_entries` and `read_head` are the two directions.
+Pure values. In the store both are key → bytes (docs/internals/architecture.md, "State of a partition"), so the whole
+state can be compared byte for byte; `head_entries` and `read_head` are the two directions.
 """
 
 from __future__ import annotations

@@ -157,8 +157,8 @@ def fill_row(partition: Partition, request: Fill) -> FillVerdict:
 def may_fill(head: Head, key: bytes, row: Row, lo: str) -> FillVerdict:
     """Whether a value read from the source at ``lo`` may stand beside ``row``, the folded state of ``key``.
 
-    Over a value: left to the stream. Over a tombstone: only if known to be as new. Else as `refuse_fill`. Raises
-    `tokens.TokenError`.
+    Over a value: left to the stream. Over a tombstone: only if known to be as new. Else as `refuse_fill`
+    (docs/concepts/rows.md). Raises `tokens.TokenError`.
     """
     position = Position.parse(lo)
     lineage = head.lineages.get(row.shard)

@@ -2,7 +2,7 @@
 
 The way is the live one: translator, records as published, fold. What can't be had offline is the fetch of a table after
 a write: unless told otherwise the table as the event shows it stands in for it (a metastore may have stored another:
-docs/catalog.md).
+docs/internals/catalog.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``manifest.json``: what a store directory is, before RocksDB is asked (docs/store.md).
+"""``manifest.json``: what a store directory is, before RocksDB is asked (docs/internals/store.md).
 
 One JSON object with a checksum of itself, replaced atomically. It says which history the store stands for, so that
 a store is never continued from another topic, another layout or by another fold.

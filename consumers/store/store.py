@@ -2,7 +2,7 @@
 
 Visible is what is folded; durable is what is committed. A commit freezes the dict together with the head as of that
 moment, writes both as one sorted file and ingests it: one atomic step. After a crash the tail since the last commit
-is folded again, to the same state. On disk: docs/store.md.
+is folded again, to the same state. On disk: docs/internals/store.md.
 
 Threads. One thread folds (`fold`, `apply`). Another one may `write` meanwhile what was frozen. Readers take `visible`
 first and `get` after, without a lock: entries are put before the head that covers them is published, so no value is

@@ -54,7 +54,7 @@ def command(
     spark_log: SparkLog = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fold a keyspace's topic anew with Spark, into stores beside the live ones (docs/rebuild.md)."""
+    """Fold a keyspace's topic anew with Spark, into stores beside the live ones (docs/operating/rebuild.md)."""
     from spark_jobs.output import find_stores
     from spark_jobs.rebuild import RebuildRequest, checkpoint_offsets
     from spark_jobs.streaming import StreamingRequest, rebuild_streaming

@@ -1,8 +1,8 @@
 """Steps of the wall clock as one of our processes sees it: libfaketime, preloaded, reads the offset from a file.
 
 Only the wall clock steps, for whoever reads it by clock_gettime(2) or time(2), as Python does; the monotonic clock goes
-on. Waits keep their length, which a real step would change for those until a wall time (docs/faults.md). Needs the dev
-dependency ``libfaketime``, whose wheel holds a library for Linux on x86-64; elsewhere there are no steps.
+on. Waits keep their length, which a real step would change for those until a wall time (docs/operating/faults.md).
+Needs the dev dependency ``libfaketime``, whose wheel holds a library for Linux on x86-64; elsewhere there are no steps.
 """
 
 from __future__ import annotations

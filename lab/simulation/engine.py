@@ -31,7 +31,7 @@ COLLECTED_EVERY = 256
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A rule of design.md that did not hold, and how."""
+    """A rule of docs/concepts/guarantees.md that did not hold, and how."""
 
     rule: str
     what: str

@@ -2,7 +2,7 @@
 
 Crash-only. A start takes the shard over, continues after what the topic says is out, and rereads the names. At the
 first start everything there is is published at the position of one snapshot; if that was cut off, or the log was lost,
-a new epoch starts with it. See docs/catalog.md.
+a new epoch starts with it. See docs/internals/catalog.md.
 """
 
 from __future__ import annotations

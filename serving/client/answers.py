@@ -81,7 +81,7 @@ class TableAnswer(msgspec.Struct, Generic[Image], omit_defaults=True, frozen=Tru
 
 
 class Row(RowAnswer[Columns], omit_defaults=True, frozen=True):
-    """A row, or the news that there is none. ``value``: column → canonical value (`docs/api.md`), None if not found."""
+    """A row, or its absence. ``value``: column → canonical value (docs/start/http-api.md), None if not found."""
 
 
 class Table(TableAnswer[Columns], omit_defaults=True, frozen=True):

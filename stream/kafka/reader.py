@@ -1,6 +1,7 @@
 """Reading a topic: committed records only, in batches, without ever waiting for a full one.
 
-Measured (docs/wire.md): ``fetch.queue.backoff.ms`` decides the throughput, and waiting for n messages the latency.
+Measured (benchmarks/README.md): ``fetch.queue.backoff.ms`` decides the throughput, waiting for n messages the
+latency.
 """
 
 from __future__ import annotations

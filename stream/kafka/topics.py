@@ -1,7 +1,7 @@
 """The topics of a keyspace: made with the right settings, and refused with the fix if they have wrong ones.
 
 Events are never compacted, their partition count never changes, retention covers at least two verified snapshots, and
-record times are the publisher's, within limits wide enough for old source times (design, *Rows* and *Order and time*).
+record times are the publisher's, within limits wide enough for old source times (docs/internals/wire.md).
 """
 
 from __future__ import annotations

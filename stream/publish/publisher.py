@@ -2,7 +2,7 @@
 
 One Kafka transaction per batch holds events, markers and the shard's state, so a restart resumes exactly from what is
 in the topic. Nothing is ever aborted or retried here: on any error the producer is dropped, `PublisherLost` is raised,
-and the caller starts anew from `Publisher.open` (design, *Publishing*).
+and the caller starts anew from `Publisher.open` (docs/concepts/publishing.md).
 
 A batch leaves as soon as the one before it is committed and `batch_interval_s` has passed since that began: a lone
 transaction leaves at once, at full rate batches fill up while the one before is on its way.

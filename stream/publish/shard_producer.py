@@ -1,7 +1,7 @@
 """One shard's transactional producer: batches in, each as one Kafka transaction, or not at all.
 
-Nothing is ever aborted: on any error the producer is dropped with what is open in it, as a crash would (design,
-*Publishing*; docs/decisions/0005-crash-only-publisher.md).
+Nothing is ever aborted: on any error the producer is dropped with what is open in it, as a crash would
+(docs/concepts/publishing.md, docs/decisions/0005-crash-only-publisher.md).
 """
 
 from __future__ import annotations

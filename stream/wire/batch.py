@@ -1,8 +1,8 @@
 """From source transactions to the records of one Kafka transaction. Pure: no I/O, no clock.
 
 A `Framer` numbers events, routes them to partitions and keeps, per partition, columns of rows and ready records in
-source order. `Framer.take` ends the batch: one marker a partition, then the shard's `SourceState` (design,
-*Publishing*).
+source order. `Framer.take` ends the batch: one marker a partition, then the shard's `SourceState`
+(docs/concepts/publishing.md).
 """
 
 from __future__ import annotations

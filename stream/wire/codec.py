@@ -2,7 +2,8 @@
 
 ``C3 01``, the CRC-64-AVRO fingerprint of the writer's schema (8 bytes, little-endian), then the Avro body: any Avro
 reader that has the schema can decode it, without a registry. A schema that is replaced stays in ``schemas/`` as
-``Name.v1.avsc``: every fingerprint ever written stays readable, and is read as the current version (docs/wire.md).
+``Name.v1.avsc``: every fingerprint ever written stays readable, and is read as the current version
+(docs/internals/wire.md).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Pure. A row key is ``table 0x00 canonical-primary-key``, where the canonical primary key is a compact JSON array of the
 key columns' canonical values, non-ASCII kept as UTF-8: ``shop.orders\\0[7,"ü"]``. The layout (partitioner, partition
-count, key prefixes) belongs to the topic and never changes (design, *Rows*).
+count, key prefixes) belongs to the topic and never changes (docs/concepts/rows.md).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 An Avro decoder's cost is per field, and a frame of one row has twelve fields for one key and one image. This reads
 exactly the bytes that `stream.wire.records.RowColumns.encode` writes for one row, about four times faster (measured:
-docs/wire.md); for everything else it says None, and `stream.wire.codec.decode` has the last word.
+docs/internals/wire.md); for everything else it says None, and `stream.wire.codec.decode` has the last word.
 """
 
 from __future__ import annotations

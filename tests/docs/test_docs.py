@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import tomllib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,34 @@ import typer
 
 from freshet import cli
 from freshet.settings import KeyspaceSettings, MariaDBSourceSettings, Settings, WorkloadSourceSettings
+from serving.client.answers import STATUS_OF_CODE
+from tests.docs.naming import ROOT, dotted_exists, file_exists, is_dotted, is_file, number_in, number_of
 from tokens.errors import FreshetError
 
-ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
+SETTINGS, METRICS, HTTP_API = (
+    ROOT / "docs" / name for name in ("operating/settings.md", "operating/monitoring.md", "start/http-api.md")
+)
+NUMBERS = [
+    ROOT / "docs" / name
+    for name in (
+        "internals/wire.md",
+        "internals/store.md",
+        "internals/owner-protocol.md",
+        "operating/running.md",
+        "operating/performance.md",
+        "start/http-api.md",
+    )
+]
+"""Pages whose numbers with a unit stand in tables that are compared with the code."""
 ROOMS = ("consumers", "freshet", "lab", "serving", "spark_jobs", "stream", "tokens")
 NO_SETTINGS = {"FRESHET_CONFIG", "FRESHET_CACHE", "FRESHET_DEBUG", "FRESHET_MARIADB_PASSWORD"}
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _SPAN = re.compile(r"`([^`\n]+)`")
+_TABLE = re.compile(r"^\|.*\| value \| in the code \|\n\|[-|]+\n((?:\|.*\n)+)", re.MULTILINE)
+_MEASURE = re.compile(r"\b\d[\d.,]* ?(?:[KMG]iB|[kMG]B|bytes|ms|s|seconds|minutes|days?|rows|keys|%)(?!\w)")
+_PAGE_IN_CODE = re.compile(r"(?<![\w/])[a-z][\w/-]*\.md\b")
 _SAMPLE_SUFFIX = re.compile(r"_(total|bucket|count|sum)$")
 
 
@@ -30,6 +50,7 @@ def text_of(page: Path) -> str:
     return page.read_text(encoding="utf-8")
 
 
+@cache
 def code_of_rooms() -> str:
     """All our Python, without tests."""
     return "\n".join(text_of(file) for room in ROOMS for file in sorted((ROOT / room).rglob("*.py")))
@@ -78,6 +99,14 @@ def fields_of(model: Any, prefix: str = "") -> dict[str, Any]:
         else:
             found[prefix + name] = ... if field.is_required() else field.get_default(call_default_factory=True)
     return found
+
+
+def is_of_a_keyspace(variable: str) -> bool:
+    """Whether it sets something of one keyspace or of its source: ``FRESHET_KEYSPACES__SHOP__SOURCE__PASSWORD``."""
+    section, _, path = variable.lower().partition("__")
+    name = path.partition("__")[2].removeprefix("source__")
+    models = (KeyspaceSettings, MariaDBSourceSettings, WorkloadSourceSettings)
+    return section == "freshet_keyspaces" and any(name in model.model_fields for model in models)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -129,13 +158,14 @@ def test_every_setting_that_is_named_exists(page: Path) -> None:
     mentioned = set(re.findall(r"\bFRESHET_[A-Z_]*[A-Z]\b", text_of(page)))
     wrong |= {name for name in mentioned - variables if not name.startswith(("FRESHET_TEST_", "FRESHET_A__"))}
     wrong -= {name for name in wrong if name.startswith("FRESHET_") and name in code_of_rooms()}
+    wrong -= {name for name in wrong if is_of_a_keyspace(name)}
     assert wrong == set()
 
 
 def test_every_setting_is_documented_with_its_default() -> None:
-    """docs/settings.md is complete, and true."""
-    page = text_of(ROOT / "docs/settings.md")
-    rows = dict(re.findall(r"^\| `([\w.]+)` \| ([^|]+) \|", page, re.MULTILINE))
+    """The page of settings is complete, and true."""
+    page = text_of(SETTINGS)
+    rows = dict(re.findall(r"^\| `([a-z_.]+)` \| ([^|]+) \|", page, re.MULTILINE))
     known = (
         fields_of(Settings)
         | fields_of(KeyspaceSettings)
@@ -144,30 +174,105 @@ def test_every_setting_is_documented_with_its_default() -> None:
     )
     for name in ("keyspaces", "source"):
         known.pop(name)
-    assert set(rows) == set(known)
     told = {name: value.strip().strip("`") for name, value in rows.items()}
     plain = {name: str(value) for name, value in known.items() if isinstance(value, str | int | float) and value != ""}
-    words = {"shard": "NAME/0", "kind": "must be set"}
-    assert {name: told[name] for name in plain} == plain | {name: words[name] for name in words if name in plain}
+    wanted = plain | {"kind": "must be set"}
+    expected = "\n".join(f"| `{name}` | {wanted.get(name, told.get(name, '…'))} | … |" for name in known)
+    assert set(rows) == set(known), f"the rows should be\n{expected}"
+    assert {name: told[name] for name in wanted} == wanted, f"the rows should be\n{expected}"
 
 
 def test_the_settings_that_are_shown_can_be_loaded() -> None:
-    """The file in docs/settings.md is a file of settings."""
-    [(_, shown)] = [fence for fence in _FENCE.findall(text_of(ROOT / "docs/settings.md")) if fence[0] == "toml"]
-    settings = Settings(**tomllib.loads(shown))
-    assert settings.keyspaces["shop"].partitions == 16
+    """A file of settings in a page is one."""
+    for page in (SETTINGS, ROOT / "docs/start/own-mariadb.md"):
+        [(_, shown)] = [fence for fence in _FENCE.findall(text_of(page)) if fence[0] == "toml"]
+        settings = Settings(**tomllib.loads(shown))
+        assert settings.keyspaces["shop"].partitions == 16
+
+
+@cache
+def names_of_tests() -> set[str]:
+    """All our tests, by the name of their function."""
+    code = "\n".join(text_of(file) for file in (ROOT / "tests").rglob("test_*.py"))
+    return set(re.findall(r"def (test_\w+)", code))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=lambda page: page.stem)
+def test_every_file_and_name_of_the_code_exists(page: Path) -> None:
+    """``path/to/module.py`` and ``package.module.Name`` are still there, and still called that."""
+    spans = set(_SPAN.findall(text_of(page)))
+    missing = {name for name in spans if is_file(name) and not file_exists(name)}
+    missing |= {name for name in spans if is_dotted(name) and not dotted_exists(name)}
+    missing |= {name for name in spans if re.fullmatch(r"test_\w+", name)} - names_of_tests()
+    assert missing == set()
+
+
+def test_a_name_that_is_gone_would_be_found() -> None:
+    """The check of names is no formality."""
+    assert is_file("stream/wire/gone.py")
+    assert not file_exists("stream/wire/gone.py")
+    assert is_dotted("stream.wire.batch.Framer.gone")
+    assert not dotted_exists("stream.wire.batch.Framer.gone")
+    assert not dotted_exists("stream.wire.gone")
+    assert dotted_exists("stream.wire.batch.Framer.take")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_number_of_the_code_is_the_codes(page: Path) -> None:
+    """The tables of values say what the constants, defaults and settings say."""
+    settings = fields_of(Settings) | fields_of(KeyspaceSettings)
+    wrong = []
+    for rows in _TABLE.findall(text_of(page)):
+        for row in rows.splitlines():
+            *_, cell, source = (part.strip() for part in row.strip("|").split("|"))
+            name = source.strip("`")
+            if number_in(cell) != pytest.approx(number_of(name, settings)):
+                wrong.append(f"{name}: the page says {cell}, the code {number_of(name, settings):,g} bytes, s or times")
+    assert wrong == []
+
+
+def test_a_wrong_number_would_be_found() -> None:
+    """The check of numbers is no formality."""
+    assert sum(len(_TABLE.findall(text_of(page))) for page in PAGES) >= len(NUMBERS)
+    assert number_in("16 MiB") == number_of("stream.kafka.topics.MESSAGE_BYTES_MAX", {}) == 16 * 1024 * 1024
+    assert number_in("26 ms") != number_of("publisher.batch_interval_ms", fields_of(Settings))
+
+
+@pytest.mark.parametrize("page", NUMBERS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_numbers_with_a_unit_stand_in_tables(page: Path) -> None:
+    """A limit is written once, where it is compared with the code; the text around it has none to go stale."""
+    text = _FENCE.sub("", _TABLE.sub("", text_of(page)))
+    assert _TABLE.search(text_of(page))
+    assert _MEASURE.findall(text) == []
+    assert _MEASURE.search("ends at 500 rows or 256 KiB")
+
+
+def test_the_errors_of_the_api_have_their_status() -> None:
+    """The table of HTTP errors has every code under its status."""
+    rows = re.findall(r"^\| (\d{3}) \| (.*) \|$", text_of(HTTP_API), re.MULTILINE)
+    told = {code: int(status) for status, cell in rows for code in _SPAN.findall(cell)}
+    assert told == STATUS_OF_CODE
+
+
+def test_the_code_cites_only_pages_that_are_there() -> None:
+    """A docstring sends no reader to a page that the repository doesn't have."""
+    gone = []
+    for file in [path for room in (*ROOMS, "tests", "benchmarks") for path in sorted((ROOT / room).rglob("*.py"))]:
+        if file != Path(__file__):
+            cited = set(_PAGE_IN_CODE.findall(text_of(file)))
+            gone += [f"{file.relative_to(ROOT)}: {page}" for page in cited if not (ROOT / page).is_file()]
+    assert gone == []
 
 
 def test_every_metric_is_documented_and_every_documented_one_exists() -> None:
-    """docs/operations.md and the code name the same metrics."""
+    """The page of metrics and the code name the same ones."""
     exposed = set(re.findall(r'"(freshet_(?:consumer|store|overlay|reads|owner|serve)_[a-z_]+)"', code_of_rooms()))
-    page = text_of(ROOT / "docs/operations.md")
-    told = {_SAMPLE_SUFFIX.sub("", name) for name in re.findall(r"freshet_[a-z_]+[a-z]", page)}
+    told = {_SAMPLE_SUFFIX.sub("", name) for name in re.findall(r"freshet_[a-z_]+[a-z]", text_of(METRICS))}
     assert told == exposed
 
 
 def test_every_error_code_of_ours_is_in_a_page() -> None:
     """Whoever meets `error[code]` at night finds it."""
     codes = set(re.findall(r'\bcode(?:: str)? ?= ?"([a-z_]+)"', code_of_rooms()))
-    told = set(_SPAN.findall("\n".join(text_of(page) for page in ROOT.glob("docs/*.md"))))
+    told = set(_SPAN.findall("\n".join(text_of(page) for page in ROOT.glob("docs/**/*.md"))))
     assert codes - told == {FreshetError.code}  # what every error of ours is one of

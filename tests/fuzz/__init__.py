@@ -1,1 +1,1 @@
-"""Structure-aware fuzzing of every parser: see docs/fuzzing.md."""
+"""Structure-aware fuzzing of every parser: see docs/internals/fuzzing.md."""

@@ -1,4 +1,4 @@
-"""A few thousand inputs for every parser there is; millions by `make fuzz` (docs/fuzzing.md)."""
+"""A few thousand inputs for every parser there is; millions by `make fuzz` (docs/internals/fuzzing.md)."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def test_hive_compare_tells_who_owns_the_smallest_difference(a: ValidWriteIdList
     ],
 )
 def test_coverage_that_is_easy_to_get_wrong(tag: str, wanted: str, covered: bool) -> None:
-    """The seed's examples the right way round, forgotten aborts, other names, nameless lists, huge watermarks."""
+    """The examples of HIVE-23571, put right, forgotten aborts, other names, nameless lists, huge watermarks."""
     assert parse(tag).covers(parse(wanted)) is covered
 
 
@@ -143,7 +143,7 @@ def test_a_refused_text_is_named(text: str, part: str) -> None:
 
 
 def test_hive_compare_of_names() -> None:
-    """Names compare without case, as UTF-16 text; a nameless list is an error, the seed's short form matches any."""
+    """Names compare without case, as UTF-16 text; a nameless list is an error, the short form matches any."""
     lists = [parse(f"{name}:5:7::") for name in ("DB.T", "db.t", "db.u", "db.tt", "db.\uffff", "db.\U00010000")]
     assert hive_compare(lists[0], lists[1]) == 0
     assert hive_compare(lists[1], lists[2]) == -1

@@ -178,7 +178,7 @@ class CatalogReadOps(CatalogRunState):
                 if not late:
                     self._deliver(*self.fills.pop())
             if not decision.may_be_served and write_ids is not None:
-                # Only the primary knows whose an open id is (docs/consistency.md).
+                # Only the primary knows whose an open id is (docs/concepts/guarantees.md).
                 seen = self._seen_at(self.store, lists.name, write_ids)
                 decision = judge_table(proof, wanted, seen)
         except ReadError as error:

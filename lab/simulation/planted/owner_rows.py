@@ -68,9 +68,7 @@ VIEWS: Final = (
     rows(
         "unknown_is_servable",
         "what is not known to be stale is served",
-        Replace(
-            reading.decide_row, "any_decision.may_be_served", "any_decision.freshness is not Freshness.STALE"
-        ),
+        Replace(reading.decide_row, "any_decision.may_be_served", "any_decision.freshness is not Freshness.STALE"),
     ),
     rows(
         "wait_ends_at_any_watermark",

@@ -80,7 +80,7 @@ class RowChangeOps(RowsRunState):
         self.say(f"the replica of {source.name} is at {source.history.positions[source.replica]}")
 
     def op_restore(self, shard: int, back: int, another: int) -> None:
-        """Where the server keeps its id, the publisher sees it before it has gone past (docs/consistency.md)."""
+        """A server that keeps its id: the publisher sees it before it has gone past (docs/concepts/guarantees.md)."""
         source = self.sources[shard % len(self.sources)]
         publisher = self.publishers[source.shard]
         index = source.history.index_of[publisher.position] - 1 - back

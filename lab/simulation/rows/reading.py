@@ -152,7 +152,7 @@ class RowReadOps(RowsRunState):
             self.complain(MONOTONIC, what)
 
     def _blur(self, reader: SimulatedSession) -> None:
-        """Where a write was placed in another history than it was made in: nobody could know (docs/consistency.md)."""
+        """Where a write was placed in another history than its own, unseen (docs/concepts/guarantees.md)."""
         for shard in reader.unsure:
             seen, component = reader.seen.get(shard), reader.client.vector.get(shard)
             if seen is None:

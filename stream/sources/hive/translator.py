@@ -1,8 +1,8 @@
 """From notification events to source transactions. Pure: what it knows is the log so far and what it was started with.
 
 One event is one `SourceTransaction` whose gtid and position are ``HiveEvent/<id>``. It keeps the open transactions and
-what they allocated (trusted only if their OPEN was seen: seed 000, "Maintain WriteId", whose sentence says the opposite
-by mistake), the names and their table ids, and the server's book of write ids, so that a COMMIT, which names no table,
+what they allocated (trusted only if their OPEN was seen, else an ALLOC may be missing: docs/concepts/catalog.md), the
+names and their table ids, and the server's book of write ids, so that a COMMIT, which names no table,
 carries (table id, write id) pairs. An event that can't be read, or is of a kind that nobody knows, voids what it may
 have touched.
 """

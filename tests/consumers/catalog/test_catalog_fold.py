@@ -49,7 +49,7 @@ def test_an_image_that_was_read_before_the_last_write_is_none() -> None:
 
 
 def test_an_abort_ends_the_writer_too() -> None:
-    """An entry made unusable by a write comes back after an ABORT: the seed forgets it."""
+    """An entry made unusable by a write comes back after an ABORT, not only after a COMMIT."""
     log = Log()
     log.created()
     log.alloc(1, 1)
