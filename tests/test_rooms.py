@@ -26,6 +26,7 @@ PURE = [
     "tokens",
     "stream/wire/events.py",
     "stream/wire/keys.py",
+    "stream/wire/values.py",
     "stream/wire/batch.py",
     "consumers/fold/entry.py",
     "consumers/fold/state.py",
@@ -115,3 +116,16 @@ def test_every_part_of_the_pure_core_is_there() -> None:
 def test_no_module_has_a_name_that_says_nothing() -> None:
     """A module is named after what it holds."""
     assert [path for path in sources(*MAY_IMPORT, "tests", "benchmarks") if path.stem in VAGUE] == []
+
+
+def test_only_the_mariadb_front_imports_the_mariadb_source() -> None:
+    """Everything generic works for any source: one source's code is known to its own front and to the commands."""
+    allowed = ("stream/sources/mariadb/", "serving/sources/mariadb.py")
+    broken = [
+        f"{path}:{node.lineno} imports {node.module}"
+        for path in sources("tokens", "stream", "consumers", "serving", "spark_jobs")
+        if not path.as_posix().startswith(allowed)
+        for node in ast.walk(ast.parse((REPOSITORY / path).read_text()))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("stream.sources.mariadb")
+    ]
+    assert not broken

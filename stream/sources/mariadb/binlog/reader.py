@@ -21,9 +21,9 @@ from stream.sources.mariadb.binlog.statements import Statement, classify
 from stream.sources.mariadb.binlog.table_map import BinlogFormatError, parse_table_map, table_name_of
 from stream.sources.mariadb.catalog import LiveCatalog
 from stream.sources.mariadb.gtid import GtidPosition
-from stream.sources.mariadb.image import UndecodableValue
 from stream.sources.mariadb.schema import missing_table
 from stream.wire.events import Change, DescribeTable, SourceTransaction, VoidTable
+from stream.wire.values import UndecodableValue
 
 log = structlog.get_logger(__name__)
 
