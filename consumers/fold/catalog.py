@@ -88,7 +88,7 @@ def void_catalog(
 def _load(table_id: int, event: Event, lookup: Lookup) -> TableState | None:
     """The table's state if the event is to be folded into it, else None. A new or later epoch's one is blank."""
     if table_id < 1:
-        raise ValueError(f"table id {table_id} is none")
+        raise ValueError(f"invalid table id {table_id}")
     value = lookup(table_key(table_id))
     blank = TableState(table_id, event["shard"], event["epoch"], 0)
     if value is None:
@@ -119,7 +119,7 @@ def _fold_allocation(event: Event, lookup: Lookup) -> CatalogChanges:
     if state is None or _dropped(state):
         return CatalogChanges()
     if event["write_id"] < 1:
-        raise ValueError(f"write id {event['write_id']} is none")
+        raise ValueError(f"invalid write id {event['write_id']}")
     state.ids.allocate(event["txn"], event["write_id"], reallocated=event["reallocated"])
     return _changed(state, event)
 
@@ -142,7 +142,7 @@ def _fold_image(event: Event, lookup: Lookup, voids: Voids) -> CatalogChanges:
     elif change in ("created", "written"):
         _take_write(state, event, voids)
     else:
-        raise ValueError(f"change {change!r} of table {state.table_id} is none")
+        raise ValueError(f"invalid change {change!r} of table {state.table_id}")
     return _changed(state, event)
 
 

@@ -241,7 +241,7 @@ class Framer:
         elif operation in (ABSENT, VOID):
             image = b""
         else:
-            raise BatchError(f"row operation {operation} of {txn.gtid} is none")
+            raise BatchError(f"invalid row operation {operation} of {txn.gtid}")
         if len(key) > self.limits.key_bytes_max:
             table, _ = split_row_key(key)
             self._add_event(VoidTable(table, f"a key of {len(key)} bytes"), txn, ordinal)

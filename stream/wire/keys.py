@@ -78,6 +78,11 @@ def split_row_key(key: bytes) -> tuple[str, list[Any]]:
         raise KeyFormatError(f"{key!r} is no row key: {error}") from error
 
 
+def is_row_key(key: bytes) -> bool:
+    """Whether ``key`` begins with a table's name and 0x00; what follows is not looked at."""
+    return key.find(SEPARATOR) > 0 and key[0] > RESERVED
+
+
 def _refuse_null(table: str, primary_key: Sequence[Any]) -> None:
     """NULL is no key, and NaN would be written as one."""
     for value in primary_key:

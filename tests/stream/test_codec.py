@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stream.wire import codec
-from stream.wire.codec import CodecError, check, check_frame, decode, encode
+from stream.wire.codec import CodecError, check, decode, encode
 
 FIXTURES = sorted((Path(__file__).parent / "fixtures").glob("records.*.json"))
 
@@ -173,7 +173,7 @@ def test_damaged_messages_never_raise_anything_else(name: str, data: st.DataObje
 def test_frames_that_cannot_be_are_refused(frame: dict[str, Any]) -> None:
     """A frame whose columns disagree is a dead letter, never half folded."""
     with pytest.raises(CodecError) as refused:
-        check_frame(frame)
+        check("RowFrame", frame)
     assert refused.value.code == "bad_field"
 
 
