@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from consumers.fold.catalog_state import EXTERNAL, TRANSACTIONAL, UNHEARD, TableState, decode_table
 from consumers.fold.state import EVERY_TABLE, Void
-from stream.write_ids import NO_OPEN_ID
 from tokens import Demand, FreshetError, Freshness, Position, Tag, ValidWriteIdList, decide
+from tokens.writeids import NO_OPEN_ID
 
 Voids = Iterable[tuple[tuple[str, str], Void]]
 """As in ``Head.voids.items()``: ((table or ``*``, shard), void)."""

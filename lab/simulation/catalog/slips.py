@@ -13,8 +13,8 @@ from lab.simulation.mutations import Edit, Mutation
 from lab.workload import events
 from lab.workload.events import WorkloadTranslator
 from stream.wire.batch import Framer
-from stream.write_ids import WriteIds
 from tokens import decision
+from tokens.writeid_state import WriteIds
 from tokens.writeids import ValidWriteIdList
 
 
