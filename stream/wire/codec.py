@@ -30,6 +30,23 @@ MAGIC: Final = b"\xc3\x01"
 HEADER_SIZE: Final = 10
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
+VERSIONS: Final[dict[str, int]] = {
+    "AbortTxn": 1,
+    "AllocWriteId": 1,
+    "CommitTxn": 1,
+    "EpochStart": 1,
+    "Marker": 1,
+    "NameBinding": 1,
+    "RowFrame": 1,
+    "SourceState": 1,
+    "TableImage": 1,
+    "TableSchema": 1,
+    "TableVoid": 1,
+    "WriteIdsReset": 1,
+}
+"""All records, sorted, and the version that each of them has now. Earlier versions are read too."""
+RECORDS: Final = tuple(VERSIONS)
+"""Names of all records, sorted."""
 _SCHEMAS: Final = Path(__file__).resolve().parents[2] / "schemas"  # a folder without code is no package to ask for
 _OPERATIONS: Final = b"\x01\x02\x03"
 
@@ -64,17 +81,23 @@ def header_of(schema: Any) -> bytes:
     return MAGIC + bytes.fromhex(_fingerprint(to_parsing_canonical_form(schema), "CRC-64-AVRO"))
 
 
+def schema_files(name: str) -> list[str]:
+    """The files of a record's versions, the current one first."""
+    return [f"{name}.avsc", *(f"{name}.v{version}.avsc" for version in range(1, VERSIONS[name]))]
+
+
+def _schema(file: str) -> Any:
+    return json.loads((_SCHEMAS / file).read_text(encoding="utf-8"))
+
+
 def _load() -> tuple[dict[str, WireSchema], dict[bytes, WireSchema]]:
-    sources: dict[str, list[tuple[str, Any]]] = {}
-    for file in sorted(_SCHEMAS.glob("*.avsc")):
-        name, _, version = file.stem.partition(".")
-        sources.setdefault(name, []).append((version, json.loads(file.read_text(encoding="utf-8"))))
+    """The current schema of each record by name, and every version's by header. Files are read by name only."""
     current: dict[str, WireSchema] = {}
     known: dict[bytes, WireSchema] = {}
-    for name, versions in sources.items():
-        [now] = [schema for version, schema in versions if not version]
+    for name in RECORDS:
+        now, *earlier = map(_schema, schema_files(name))
         current[name] = WireSchema(name, header_of(now), parse_schema(now), None)
-        for _, schema in versions:
+        for schema in (now, *earlier):
             _register(known, current[name], schema)
     return current, known
 
@@ -88,8 +111,6 @@ def _register(known: dict[bytes, WireSchema], current: WireSchema, schema: Any) 
 
 
 _CURRENT, _KNOWN = _load()
-RECORDS: Final = tuple(_CURRENT)
-"""Names of all records, sorted."""
 ROW_FRAME_HEADER: Final = _CURRENT["RowFrame"].header
 """What a row frame of the current version starts with: readers that look for something else skip it by this."""
 

@@ -56,6 +56,13 @@ def test_every_record_has_a_kept_message() -> None:
     assert set(SAMPLES) == set(codec.RECORDS)
 
 
+def test_the_list_of_records_and_the_folder_of_schemas_agree() -> None:
+    """Schemas are read by name: a file that is not listed is never read, and a listed one must be there."""
+    listed = {file for name in codec.RECORDS for file in codec.schema_files(name)}
+    assert listed == {file.name for file in codec._SCHEMAS.iterdir() if file.suffix == ".avsc"}
+    assert list(codec.RECORDS) == sorted(codec.RECORDS)
+
+
 @pytest.mark.parametrize("name", codec.RECORDS)
 def test_what_is_encoded_decodes_to_the_same(name: str) -> None:
     """Encoding and decoding are inverse for every record."""
