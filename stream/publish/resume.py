@@ -147,4 +147,5 @@ def resume_point(states: Iterable[Record]) -> ResumePoint:
         partial_events=last["partial_events"],
         sequence=last["sequence"],
         open_transactions=known,
+        table_choice=last["table_choice"],
     )

@@ -227,6 +227,7 @@ class Framer:
             at.open_transactions.pop(closed, None)
             self._opened.pop(closed, None)
             self._closed.add(closed)
+        at.table_choice = txn.table_choice or at.table_choice
         at.position, at.timestamp = txn.position, txn.timestamp
         at.partial_gtid, at.partial_events = "", 0
         self._transactions += 1
@@ -391,4 +392,5 @@ class Framer:
             "opened": [open_fields(each) for each in (known if whole else self._opened).values()],
             "closed": [] if whole else sorted(self._closed),
             "layout": str(self.layout),
+            "table_choice": at.table_choice,
         }

@@ -38,7 +38,7 @@ VERSIONS: Final[dict[str, int]] = {
     "Marker": 1,
     "NameBinding": 1,
     "RowFrame": 1,
-    "SourceState": 1,
+    "SourceState": 2,
     "TableImage": 1,
     "TableSchema": 1,
     "TableVoid": 1,

@@ -32,7 +32,6 @@ from stream.sources.mariadb.watch import DumpWatch
 from stream.wire.events import (
     Change,
     DescribeTable,
-    OpenTransaction,
     ResumePoint,
     RowChange,
     SourceTransaction,
@@ -245,12 +244,12 @@ class MariaDBSource:
         Not at each start: the ordinals of a history must not depend on how often a source was restarted. With another
         choice than before everything is void first: tables that were left out for a while have changed unseen.
         """
-        mark = _fingerprint(self._options.tables)
-        if mark in progress.marks:
+        choice = _fingerprint(self._options.tables)
+        if choice == progress.table_choice:
             return
-        transaction = progress.describing(catalog.describe_all(), mark)
+        transaction = progress.describing(catalog.describe_all(), choice)
         publisher.publish(transaction)
-        progress.described(mark)
+        progress.described(choice)
         log.info("tables described", shard=self._options.shard, tables=len(transaction.changes))
 
     def _ready(self, position: str) -> None:
@@ -269,11 +268,10 @@ class MariaDBSource:
 
 
 class _Progress:
-    """Where the source is.
+    """Where the source is. ``table_choice`` is the fingerprint of the choice of tables that the topic has.
 
-    ``marks`` are the fingerprints of the choice of tables that the topic was published with. They are kept in the
-    publisher's map of open transactions, which rows have no other use for: it is in the topic, and moves with the
-    position in one Kafka transaction.
+    Version 1 of `SourceState` had no field for it: it was the only open transaction, which rows have none of. There it
+    stays until another choice is described.
     """
 
     def __init__(self, resume: ResumePoint) -> None:
@@ -286,14 +284,15 @@ class _Progress:
         self.partial_gtid = resume.partial_gtid
         self.partial_events = resume.partial_events
         self.is_new = resume.ordinal <= 1
-        self.marks = set(resume.open_transactions)
+        self._leftovers = tuple(sorted(resume.open_transactions))
+        self.table_choice = resume.table_choice or next(iter(self._leftovers), 0)
 
     @property
     def may_describe(self) -> bool:
         """Not within a transaction of the binlog; but a description of the tables that is partly out goes on."""
         return not self.partial_gtid or self.partial_gtid == self.position
 
-    def describing(self, tables: Iterable[DescribeTable], mark: int) -> SourceTransaction:
+    def describing(self, tables: Iterable[DescribeTable], choice: int) -> SourceTransaction:
         """The transaction that describes all tables. Its GTID is the position, which no later transaction has.
 
         If it is partly out already it is said once more, whole, after the events that will be skipped.
@@ -308,13 +307,14 @@ class _Progress:
             self.position,
             self.timestamp,
             changes,
-            opened=(OpenTransaction(mark),),
-            closed=tuple(sorted(self.marks)),
+            closed=self._leftovers,
+            table_choice=choice,
         )
 
-    def described(self, mark: int) -> None:
+    def described(self, choice: int) -> None:
         """What `describing` said is published."""
-        self.marks = {mark}
+        self.table_choice = choice
+        self._leftovers = ()
         self.partial_gtid = ""
 
     def fitted(self, transaction: SourceTransaction) -> SourceTransaction:

@@ -12,17 +12,23 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from io import SEEK_END, BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
+from fastavro import parse_schema, schemaless_writer
 
 from freshet.local.kafka import KafkaServer
 from freshet.local.mariadb import MariaDBAddress
-from stream.kafka.topics import ensure_topics
+from stream.kafka.connection import client_settings
+from stream.kafka.topics import ensure_topics, events_topic
 from stream.publish.publisher import Publisher
+from stream.publish.resume import resume_point
 from stream.sources.mariadb.schema import TableFilter
 from stream.sources.mariadb.source import MariaDBSource, SourceOptions
+from stream.wire.codec import header_of
 from stream.wire.events import VALUE, RowChange
 from stream.wire.keys import Layout
 from tests.sources.mariadb.conftest import Source, settings_of
@@ -124,6 +130,46 @@ def test_another_choice_of_tables_voids_everything_and_describes_again(
     with Running(kafka, keyspace_name, source):
         until(lambda: len(of_kind(kafka, keyspace_name, "TableSchema")) == 3, "descriptions")
     assert [found["table"] for found in of_kind(kafka, keyspace_name, "TableVoid")] == ["*"]
+
+
+def as_version_1(state: dict[str, Any]) -> bytes:
+    """The state that follows ``state``, as the version before `table_choice` wrote it: with the choice in the map."""
+    schema = json.loads((ROOT / "schemas" / "SourceState.v1.avsc").read_text())
+    opened = [{"txn": state["table_choice"], "write_ids": [], "seen_open": True, "wrote": []}]
+    out = BytesIO(header_of(schema))
+    out.seek(0, SEEK_END)
+    schemaless_writer(
+        out, parse_schema(schema), state | {"sequence": state["sequence"] + 1, "whole": True, "opened": opened}
+    )
+    return out.getvalue()
+
+
+def test_it_goes_on_from_a_state_of_the_version_before_without_describing_anew(
+    kafka: str, keyspace_name: str, source: Source
+) -> None:
+    """An update of the program must not void what is cached: the choice of tables is taken from its old place."""
+    source.run("CREATE TABLE t (id INT PRIMARY KEY)")
+    shard = f"{keyspace_name}/0"
+    with Running(kafka, keyspace_name, source):
+        source.run("INSERT INTO t VALUES (1)")
+        until(lambda: published(kafka, keyspace_name) == source.position(), "first row")
+    home = Layout(PARTITIONS).home_partition(shard)
+    states = [fields for name, fields in records(kafka, keyspace_name, PARTITIONS)[home] if name == "SourceState"]
+    producer = Producer(client_settings(kafka))
+    producer.produce(events_topic(keyspace_name), as_version_1(states[-1]), partition=home)
+    assert producer.flush(30) == 0
+    with Running(kafka, keyspace_name, source):
+        source.run("INSERT INTO t VALUES (2)")
+        until(lambda: published(kafka, keyspace_name) == source.position(), "second row")
+    assert images(kafka, keyspace_name) == source.selected("t")
+    assert len(of_kind(kafka, keyspace_name, "TableSchema")) == 1
+    assert len(of_kind(kafka, keyspace_name, "EpochStart")) == 1
+    assert of_kind(kafka, keyspace_name, "TableVoid") == []
+    with Running(kafka, keyspace_name, source, tables=TableFilter((source.database,), ("*.t",))):
+        until(lambda: len(of_kind(kafka, keyspace_name, "TableSchema")) == 2, "another choice")
+    states = [fields for name, fields in records(kafka, keyspace_name, PARTITIONS)[home] if name == "SourceState"]
+    point = resume_point(states)
+    assert (bool(point.table_choice), point.open_transactions) == (True, {}), "the old place is given up"
 
 
 def test_killed_at_any_instant_it_publishes_every_change_once(
