@@ -179,7 +179,7 @@ def _set_image(state: TableState, image: bytes, lo: str, hi: str, ordinal: int) 
 
 
 def _take_image(state: TableState, event: Event) -> None:
-    """An image as fetched. One that was read before the last write event is none: it stays awaited."""
+    """An image as fetched. One that was read before the last write event does not count: the next is awaited."""
     lo, hi = event["lo"] or event["gtid"], event["hi"] or event["gtid"]
     if state.write_position and not Position.parse(lo).at_or_past(Position.parse(state.write_position)):
         return

@@ -69,7 +69,7 @@ def show(keyspace: Keyspace, letter: Letter, as_json: AsJson = False) -> None:
     typer.echo(f"letter   {found.id}")
     typer.echo(f"code     {found.code}")
     typer.echo(f"reason   {found.reason}")
-    typer.echo(f"size     {found.size} bytes" + ("" if found.whole else f", {len(found.value)} kept"))
+    typer.echo(f"size     {found.size} bytes" + ("" if found.is_complete else f", {len(found.value)} kept"))
     typer.echo(f"now      {f'{problem.code}: {problem}' if problem else 'decodes: `freshet dlq retry` puts it back'}")
     if record is not None:
         typer.echo(f"record   {json.dumps(record, ensure_ascii=False)}")

@@ -34,7 +34,7 @@ class DeadLetterError(FreshetError):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """One message that could not be folded, whole or in part. ``size`` is that of the message; 0: of ``value``."""
+    """One message that could not be folded, or not all of it. ``size`` is that of the message; 0: of ``value``."""
 
     topic: str
     partition: int
@@ -50,7 +50,7 @@ class DeadLetter:
         return f"{self.topic}/{self.partition}/{self.offset}"
 
     @property
-    def whole(self) -> bool:
+    def is_complete(self) -> bool:
         """All bytes of the message are here."""
         return self.size in (0, len(self.value))
 
@@ -214,7 +214,7 @@ def retry(bootstrap: str, keyspace: str, letter_id: str = "", *, dry_run: bool =
 
 
 def _obstacle(letter: DeadLetter) -> str:
-    if not letter.whole:
+    if not letter.is_complete:
         return f"only {len(letter.value)} of its {letter.size} bytes were kept"
     problem = letter.problem()
     return f"{problem.code}: {problem}" if problem else ""

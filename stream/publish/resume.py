@@ -70,7 +70,7 @@ def read_tail(
         found, newest = _states(bootstrap, topic, partition, shard, start, upto, patience_s)
         states = found + states
         record_time_ms = max(record_time_ms, newest)
-        if _complete(states):
+        if _has_snapshot(states):
             break
         window *= 4
         start, upto = max(low, start - window), start
@@ -100,16 +100,21 @@ def _states(
     return states, newest
 
 
-def _complete(states: list[Record]) -> bool:
-    return any(_since_whole(states))
+def _has_snapshot(states: list[Record]) -> bool:
+    return any(_since_snapshot(states))
 
 
-def _since_whole(states: list[Record]) -> list[Record]:
-    """The last states, from the last one with a whole open-transaction map on; empty if there is none."""
+def _since_snapshot(states: list[Record]) -> list[Record]:
+    """The states from the last snapshot on, the one with the full map of open transactions; empty without one."""
     for index in range(len(states) - 1, -1, -1):
-        if states[index]["whole"]:
+        if _is_snapshot(states[index]):
             return states[index:]
     return []
+
+
+def _is_snapshot(state: Record) -> bool:
+    """Whether it has the full map of open transactions, and not only what changed since the state before."""
+    return bool(state["whole"])
 
 
 def resume_point(states: Iterable[Record]) -> ResumePoint:
@@ -117,7 +122,7 @@ def resume_point(states: Iterable[Record]) -> ResumePoint:
 
     Raises `ResumeError` if the open-transaction map cannot be put together from them.
     """
-    chain = _since_whole(list(states))
+    chain = _since_snapshot(list(states))
     if not chain:
         raise ResumeError("no whole map of open transactions is left in the topic", code="open_map_lost")
     known: dict[int, OpenTransaction] = {}
@@ -131,7 +136,7 @@ def resume_point(states: Iterable[Record]) -> ResumePoint:
                 "with --new-epoch",
                 code="states_contradict",
             )
-        known = {} if state["whole"] else known
+        known = {} if _is_snapshot(state) else known
         known.update((fields["txn"], open_transaction(fields)) for fields in state["opened"])
         for txn in state["closed"]:
             known.pop(txn, None)

@@ -37,7 +37,7 @@ _columns = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 class KeyFormatError(FreshetError, ValueError):
-    """A key that cannot be encoded or is none; code ``bad_key``."""
+    """A key that cannot be encoded, or bytes that are no key; code ``bad_key``."""
 
     code = "bad_key"
 

@@ -1,4 +1,4 @@
-"""Records on the wire: they decode for ever, and what is none is refused with a code."""
+"""Records on the wire: they decode for ever, and anything else is refused with a code."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ LISTS: Final = (
     _catalog(
         "opened_delta_lost",
         "the map of open transactions is told whole, or not at all",
-        Edit(Framer._state, "(known if whole else self._opened)", "(known if whole else {})"),
+        Edit(Framer._state, "(known if is_snapshot else self._opened)", "(known if is_snapshot else {})"),
     ),
 )
 TABLES: Final = (

@@ -118,12 +118,12 @@ MARKERS: Final = (
     _rows(
         "part_ends_voids",
         "the marker of a batch that ends inside a transaction ends the wait of a void",
-        Edit(fold._fold_marker, 'if marker["whole"]:', "if True:"),
+        Edit(fold._fold_marker, "if at_boundary:", "if True:"),
     ),
     _rows(
         "marker_always_whole",
         "the marker of a batch that ends inside a transaction says that it does not",
-        Edit(Framer._marker, '"whole": not at.partial_gtid', '"whole": True'),
+        Edit(Framer._marker, '"whole": at_boundary', '"whole": True'),
     ),
     _rows(
         "other_shards_marker_ends_voids",
@@ -360,7 +360,9 @@ STATES: Final = (
     _rows(
         "resume_from_the_last_but_one",
         "a restarted publisher goes on from the state record before the last",
-        Edit(resume.resume_point, "_since_whole(list(states))", "_since_whole(list(states)[:-1] or list(states))"),
+        Edit(
+            resume.resume_point, "_since_snapshot(list(states))", "_since_snapshot(list(states)[:-1] or list(states))"
+        ),
     ),
     _rows(
         "frozen_not_looked_up",

@@ -24,8 +24,8 @@ from stream.sources.mariadb.connection import (
     MariaDBError,
     translate,
 )
-from stream.sources.mariadb.image import canonical_key, canonical_row, quoted, select_columns_sql
 from stream.sources.mariadb.schema import TableInfo
+from stream.sources.mariadb.selected_rows import canonical_key, canonical_row, quoted, select_columns_sql
 from stream.wire.keys import KeyFormatError, row_key
 from stream.wire.values import UndecodableValue
 

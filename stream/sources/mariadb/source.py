@@ -18,8 +18,8 @@ from stream.publish.publisher import PublisherLost
 from stream.sources.mariadb.binlog.coalesce import SPILL_BYTES
 from stream.sources.mariadb.binlog.dump import BinlogDump
 from stream.sources.mariadb.binlog.reader import EVERYTHING, BinlogReader
-from stream.sources.mariadb.catalog import LiveCatalog
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBUnreachable, connect, translated
+from stream.sources.mariadb.live_schema import LiveSchema
 from stream.sources.mariadb.position import (
     ServerPosition,
     SourceHistoryLost,
@@ -166,28 +166,28 @@ class MariaDBSource:
     def _follow(self, publisher: PublisherLike, resume: ResumePoint) -> None:
         """Reads on from the resume point, through outages of MariaDB, until stopped."""
         progress = _Progress(resume)
-        catalog = LiveCatalog(self._options.settings, self._options.tables)
+        schema = LiveSchema(self._options.settings, self._options.tables)
         try:
             while not self._stopping.is_set():
                 try:
-                    self._read(publisher, catalog, progress)
+                    self._read(publisher, schema, progress)
                 except MariaDBUnreachable as error:
-                    catalog.close()
+                    schema.close()
                     self._wait("MariaDB is away", error)
                 except SourceHistoryLost as lost:
                     self._lose_history(lost)
         finally:
-            catalog.close()
+            schema.close()
 
-    def _read(self, publisher: PublisherLike, catalog: LiveCatalog, progress: _Progress) -> None:
+    def _read(self, publisher: PublisherLike, schema: LiveSchema, progress: _Progress) -> None:
         options = self._options
         self._check(publisher, progress)
-        catalog.load()
+        schema.load()
         if progress.may_describe:
-            self._describe(publisher, catalog, progress)
+            self._describe(publisher, schema, progress)
         bare = progress.position.removeprefix("MariaDB/")
         dump = BinlogDump(options.settings, bare, options.server_id, options.heartbeat_s)
-        self._reader = reader = BinlogReader(dump, catalog, progress.position, options.spill_bytes)
+        self._reader = reader = BinlogReader(dump, schema, progress.position, options.spill_bytes)
         watch = DumpWatch(options.settings)
         try:
             if self._stopping.is_set():
@@ -207,7 +207,7 @@ class MariaDBSource:
                 self.transactions += 1
                 if partly_out:
                     progress.partial_gtid = ""
-                    self._describe(publisher, catalog, progress)
+                    self._describe(publisher, schema, progress)
         finally:
             self._reader = None
             dump.close()
@@ -238,7 +238,7 @@ class MariaDBSource:
         progress.begin(publisher.start_new_epoch(at.position, at.timestamp, reason))
         log.info("new epoch", shard=self._options.shard, position=at.position, reason=reason)
 
-    def _describe(self, publisher: PublisherLike, catalog: LiveCatalog, progress: _Progress) -> None:
+    def _describe(self, publisher: PublisherLike, schema: LiveSchema, progress: _Progress) -> None:
         """Describes all included tables, once for each choice of tables.
 
         Not at each start: the ordinals of a history must not depend on how often a source was restarted. With another
@@ -247,7 +247,7 @@ class MariaDBSource:
         choice = _fingerprint(self._options.tables)
         if choice == progress.table_choice:
             return
-        transaction = progress.describing(catalog.describe_all(), choice)
+        transaction = progress.describing(schema.describe_all(), choice)
         publisher.publish(transaction)
         progress.described(choice)
         log.info("tables described", shard=self._options.shard, tables=len(transaction.changes))

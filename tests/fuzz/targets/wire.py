@@ -319,7 +319,7 @@ def _letters() -> Case:
     def run(message: Any) -> None:
         found: DeadLetter | None = _letter(message)
         if found is not None:
-            found.problem(), found.id, found.whole
+            found.problem(), found.id, found.is_complete
 
     return Case(draw, run)
 
