@@ -205,18 +205,23 @@ def check_frame(frame: Record) -> None:
         raise _refuse("RowFrame", f"row columns differ in length ({rows} keys)")
     if not count == len(frame["gtids"]) == len(frame["timestamps"]):
         raise _refuse("RowFrame", f"transaction columns differ in length ({count} transactions)")
-    if len(frame["positions"]) not in (0, count) or len(frame["origins"]) not in (0, count):
+    positions, origins = frame["positions"], frame["origins"]
+    if (positions and len(positions) != count) or (origins and len(origins) != count):
         raise _refuse("RowFrame", "positions or origins are neither absent nor one a transaction")
     if sum(transactions) != rows or min(transactions) < 0:
         raise _refuse("RowFrame", f"transactions hold {sum(transactions)} of {rows} rows")
     if frame["ordinal"] + min(frame["ordinals"]) < 1:
         raise _refuse("RowFrame", "an ordinal is below 1")
-    _check_lineage("RowFrame", frame)
+    if not _is_lineage(frame["shard"], frame["epoch"]):
+        raise _no_lineage("RowFrame", frame)
 
 
-def _check_lineage(name: str, record: Record) -> None:
-    if not record["shard"] or "\0" in record["shard"] or record["epoch"] < 1:
-        raise _refuse(name, f"invalid shard {record['shard']!r} or epoch {record['epoch']}")
+def _is_lineage(shard: str, epoch: int) -> bool:
+    return epoch > 0 and bool(shard) and "\0" not in shard
+
+
+def _no_lineage(name: str, record: Record) -> CodecError:
+    return _refuse(name, f"invalid shard {record['shard']!r} or epoch {record['epoch']}")
 
 
 def _check_rows(frame: Record) -> None:
@@ -248,7 +253,8 @@ def check(name: str, record: Record) -> None:
         check_frame(record)
         _check_rows(record)
         return
-    _check_lineage(name, record)
+    if not _is_lineage(record["shard"], record["epoch"]):
+        raise _no_lineage(name, record)
     if any("\0" in record.get(field, "") for field in ("table", "name", "previous_name")):
         raise _refuse(name, "a name in it holds a NUL, which ends names in the store's keys")
     if record["ordinal"] < (0 if name in ("Marker", "SourceState") else 1):
