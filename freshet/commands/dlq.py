@@ -12,7 +12,7 @@ import typer
 
 from freshet.keyspaces import naming_known
 from freshet.settings import load_settings
-from stream.kafka.connection import Cluster
+from stream.kafka.connection import KafkaCluster
 from stream.kafka.dead_letters import DeadLetter, find_letter, read_letters, retry
 from stream.wire.codec import CodecError, decode
 
@@ -30,7 +30,7 @@ HEX_BYTES = 256
 
 
 @contextmanager
-def _cluster(keyspace: str) -> Iterator[Cluster]:
+def _cluster(keyspace: str) -> Iterator[KafkaCluster]:
     settings = load_settings()
     with naming_known(settings, keyspace):
         yield settings.kafka.cluster

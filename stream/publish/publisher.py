@@ -19,6 +19,7 @@ from typing import Final, Self
 
 import structlog
 
+from stream.kafka.connection import KafkaCluster
 from stream.kafka.topics import MESSAGE_BYTES_MIN, RETENTION_MS_MIN, check_topics, events_topic
 from stream.publish.clock import Clock, SystemClock
 from stream.publish.resume import Tail, read_tail
@@ -75,7 +76,7 @@ class Publisher:
 
     def __init__(
         self,
-        bootstrap: str,
+        kafka: KafkaCluster,
         keyspace: str,
         shard: str,
         layout: Layout,
@@ -93,7 +94,7 @@ class Publisher:
 
         ``new_epoch``: where the shard's states contradict each other, start a new epoch instead of refusing.
         """
-        self.bootstrap = bootstrap
+        self.kafka = kafka
         self.shard = shard
         self.layout = layout
         self.topic = events_topic(keyspace)
@@ -106,7 +107,7 @@ class Publisher:
         self._new_epoch = new_epoch
         self._clock = clock or SystemClock()
         self._producer = ShardProducer(
-            bootstrap,
+            kafka,
             self.topic,
             shard,
             transactional_id or f"freshet.{keyspace}.{shard}",
@@ -134,9 +135,9 @@ class Publisher:
         seconds): it voids all there was. Raises `TopicError`, `LayoutMismatch`, `KafkaUnreachable`, `ResumeError`,
         `PublisherLost`.
         """
-        check_topics(self.bootstrap, self.keyspace, self.layout.partitions)
+        check_topics(self.kafka, self.keyspace, self.layout.partitions)
         self._producer.open()
-        tail = read_tail(self.bootstrap, self.topic, self.layout.home_partition(self.shard), self.shard)
+        tail = read_tail(self.kafka, self.topic, self.layout.home_partition(self.shard), self.shard)
         if tail.layout and tail.layout != str(self.layout):
             raise LayoutMismatch(
                 f"{self.topic} was published with layout {tail.layout}, not {self.layout}",

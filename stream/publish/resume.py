@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Final
 
+from stream.kafka.connection import KafkaCluster
 from stream.kafka.reader import end_offsets, read_range, start_offsets
 from stream.wire.codec import Record, decode, headers
 from stream.wire.events import OpenTransaction, ResumePoint
@@ -51,7 +52,7 @@ class Tail:
 
 
 def read_tail(
-    bootstrap: str, topic: str, partition: int, shard: str, *, timeout_s: float = 60.0, window: int = WINDOW
+    kafka: KafkaCluster, topic: str, partition: int, shard: str, *, timeout_s: float = 60.0, window: int = WINDOW
 ) -> Tail:
     """The last state of ``shard`` in its home ``partition``.
 
@@ -60,14 +61,14 @@ def read_tail(
     up to ``timeout_s`` seconds, until the broker has decided that transaction. Raises `ReadError`, `KafkaUnreachable`.
     """
     deadline = monotonic() + timeout_s
-    end = end_offsets(bootstrap, topic, [partition], committed=False)[partition]
-    low = start_offsets(bootstrap, topic, [partition])[partition]
+    end = end_offsets(kafka, topic, [partition], committed=False)[partition]
+    low = start_offsets(kafka, topic, [partition])[partition]
     states: list[Record] = []
     record_time_ms = 0
     start, upto = max(low, end - window), end
     while start < upto:
         patience_s = max(deadline - monotonic(), 0.001)
-        found, newest = _states(bootstrap, topic, partition, shard, start, upto, patience_s)
+        found, newest = _states(kafka, topic, partition, shard, start, upto, patience_s)
         states = found + states
         record_time_ms = max(record_time_ms, newest)
         if _has_snapshot(states):
@@ -85,12 +86,12 @@ def read_tail(
 
 
 def _states(
-    bootstrap: str, topic: str, partition: int, shard: str, start: int, end: int, timeout_s: float
+    kafka: KafkaCluster, topic: str, partition: int, shard: str, start: int, end: int, timeout_s: float
 ) -> tuple[list[Record], int]:
     """States of the shard in [start, end), oldest first, and the newest record time there."""
     states: list[Record] = []
     newest = 0
-    for message in read_range(bootstrap, topic, partition, start, end, timeout_s=timeout_s):
+    for message in read_range(kafka, topic, partition, start, end, timeout_s=timeout_s):
         newest = max(newest, message.timestamp()[1])
         value = message.value()
         if value is not None and value[:10] in _STATE_HEADERS:

@@ -15,6 +15,7 @@ from freshet.local.mariadb import MariaDBServer
 from serving.client.client import AsyncClient, HistoryLost, Row, Session
 from serving.client.wire import BadRequest, NotFoundError, Unavailable, Unreachable
 from serving.reads.spaces import DOUBTED_AFTER_S
+from stream.kafka.connection import KafkaCluster
 from tests.serving.stack import ServingStack, eventually, settled
 from tokens import EventToken, Position, Vector
 
@@ -364,7 +365,7 @@ def test_without_its_owner_the_source_answers(stack: ServingStack, session: Sess
 
 
 def test_without_its_source_the_cache_answers_what_it_can_prove(
-    kafka: str, new_mariadb: Callable[[], MariaDBServer], tmp_path: Path, keyspace_name: str
+    kafka: KafkaCluster, new_mariadb: Callable[[], MariaDBServer], tmp_path: Path, keyspace_name: str
 ) -> None:
     """MariaDB is killed: proved answers go on, the rest is 503 with the reason."""
     server = new_mariadb()

@@ -11,6 +11,7 @@ from consumers.fold.messages import fold_message, fold_messages
 from consumers.fold.state import CATALOG, META, NAME_PREFIX, Head, PartitionState, head_entries, read_head
 from consumers.owner.rows import may_fill, tag_of, view_row
 from consumers.owner.tables import MissingWriteIds, read_table
+from stream.kafka.connection import KafkaCluster
 from stream.kafka.dead_letters import DeadLetter, _letter
 from stream.kafka.locations import LocationsReader
 from stream.publish.resume import ResumeError, resume_point
@@ -348,7 +349,7 @@ def _announcements() -> Case:
             return _Message(b"shop/0", text.encode("utf-8", "surrogatepass"), [])
         return _Message(some_bytes(rng, [b"shop/0"]), some_bytes(rng, seeds), [])
 
-    reader = LocationsReader("127.0.0.1:1")
+    reader = LocationsReader(KafkaCluster("127.0.0.1:1"))
     owner = _Message(b"bank/1", json.dumps(good | {"keyspace": "bank", "partition": 1}).encode(), [])
 
     def run(message: Any) -> None:
