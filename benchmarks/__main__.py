@@ -37,7 +37,7 @@ def main() -> int:
     quiet()
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="freshet-bench-") as directory, KafkaServer(Path(directory)) as kafka:
-        bench = Bench(kafka.bootstrap, sizes)
+        bench = Bench(kafka.cluster, sizes)
         for section in wanted:
             bench.results[section] = SECTIONS[section](bench)
     seconds = time.monotonic() - began

@@ -11,10 +11,13 @@ import json
 import logging
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
 import structlog
+
+from stream.kafka.connection import KafkaCluster
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 TIMEOUT_S: Final = 600.0
@@ -36,7 +39,7 @@ def measure(function: str, **arguments: Any) -> dict[str, Any]:
 
 def command(function: str, **arguments: Any) -> list[str]:
     """The command line that runs ``function``."""
-    return [sys.executable, "-m", "benchmarks.child", function, json.dumps(arguments)]
+    return [sys.executable, "-m", "benchmarks.child", function, json.dumps(arguments, default=asdict)]
 
 
 def quiet() -> None:
@@ -48,7 +51,10 @@ def main(function: str, arguments: str) -> None:
     """Entry of the child process."""
     quiet()
     module, _, name = function.partition(":")
-    result = getattr(importlib.import_module(f"benchmarks.{module}"), name)(**json.loads(arguments))
+    given = json.loads(arguments)
+    if "kafka" in given:
+        given["kafka"] = KafkaCluster(**given["kafka"])
+    result = getattr(importlib.import_module(f"benchmarks.{module}"), name)(**given)
     print(json.dumps(result), flush=True)
 
 

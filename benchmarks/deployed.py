@@ -16,6 +16,7 @@ import psutil
 
 from consumers.owner.client import OwnerConnection
 from freshet.local.process import ServerProcess, free_ports
+from stream.kafka.connection import KafkaCluster
 
 POLL_S: Final = 0.005
 TIMEOUT_S: Final = 120.0
@@ -26,7 +27,7 @@ class Deployed:
     """One consumer and, if wanted, one front over ``keyspaces``, with their data in ``directory``."""
 
     directory: Path
-    bootstrap: str
+    kafka: KafkaCluster
     keyspaces: tuple[str, ...]
     consumer: ServerProcess | None = None
     front: ServerProcess | None = None
@@ -38,7 +39,7 @@ class Deployed:
     def __post_init__(self) -> None:
         self.log = self.directory / "consume.log"
         self._front_port = free_ports(1)[0]
-        sections = [f"[kafka]\nbootstrap = {json.dumps(self.bootstrap)}\n[serve]\nport = {self._front_port}\n"]
+        sections = [f"[kafka]\nbootstrap = {json.dumps(self.kafka.bootstrap)}\n[serve]\nport = {self._front_port}\n"]
         sections += [f'[keyspaces.{name}]\nkind = "rows"\npartitions = 4\n' for name in self.keyspaces]
         head = f"data_dir = {json.dumps(str(self.directory / 'stores'))}\n"
         (self.directory / "freshet.toml").write_text(head + "".join(sections))

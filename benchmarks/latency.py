@@ -25,6 +25,7 @@ from benchmarks.workload import KEYS, START_POSITION, START_SECONDS, number_of, 
 from consumers.owner.partitions import Partition
 from consumers.process.run import ConsumerProcess, OwnerSettings
 from freshet.settings import PublisherSettings
+from stream.kafka.connection import KafkaCluster
 
 WARM_UP_S: Final = 2.0
 KEYSPACE: Final = "latency"
@@ -32,16 +33,16 @@ Moves = list[tuple[float, int]]
 """(monotonic seconds, number of the transaction that the watermark stands at), rising."""
 
 
-def latency(bootstrap: str, rate: int, seconds: float, batch_interval_ms: int | None = None) -> dict[str, Any]:
+def latency(kafka: KafkaCluster, rate: int, seconds: float, batch_interval_ms: int | None = None) -> dict[str, Any]:
     """Percentiles of input → visible at ``rate`` single-row transactions a second."""
     interval = batch_interval_ms or PublisherSettings().batch_interval_ms
     keyspace = f"{KEYSPACE}{time.time_ns()}"
-    publish(bootstrap, keyspace, transactions(1_000))
+    publish(kafka, keyspace, transactions(1_000))
     first = 1_002
     count = int(rate * (seconds + WARM_UP_S))
     last = first + count - 1
     observer = subprocess.Popen(
-        command("latency:observe", bootstrap=bootstrap, keyspace=keyspace, last=last),
+        command("latency:observe", kafka=kafka, keyspace=keyspace, last=last),
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -52,7 +53,7 @@ def latency(bootstrap: str, rate: int, seconds: float, batch_interval_ms: int | 
         observer.stdout.readline()  # ready
         sent = measure(
             "latency:publish_at_rate",
-            bootstrap=bootstrap,
+            kafka=kafka,
             keyspace=keyspace,
             rate=rate,
             count=count,
@@ -91,9 +92,11 @@ def _waits(moves: dict[int, Moves], first: int, last: int, began: float, rate: i
     return waits
 
 
-def publish_at_rate(bootstrap: str, keyspace: str, rate: int, count: int, batch_interval_ms: int) -> dict[str, Any]:
+def publish_at_rate(
+    kafka: KafkaCluster, keyspace: str, rate: int, count: int, batch_interval_ms: int
+) -> dict[str, Any]:
     """Calls `Publisher.publish` for each event at its moment, or as soon after as it can. Runs in a child process."""
-    with make_publisher(bootstrap, keyspace, batch_interval_ms=batch_interval_ms) as publisher:
+    with make_publisher(kafka, keyspace, batch_interval_ms=batch_interval_ms) as publisher:
         resume = publisher.open(lambda: (START_POSITION, START_SECONDS))
         history = list(transactions(count, KEYS, seed=2, first=number_of(resume.position) + 1))
         as_in_production()
@@ -110,16 +113,16 @@ def publish_at_rate(bootstrap: str, keyspace: str, rate: int, count: int, batch_
         return {"began": began, "batches": publisher.stats.batches, "late_ms_p99": percentiles_ms(late)["p99_ms"]}
 
 
-def observe(bootstrap: str, keyspace: str, last: int) -> dict[str, Any]:
+def observe(kafka: KafkaCluster, keyspace: str, last: int) -> dict[str, Any]:
     """Consumes as in production, and notes when each partition's watermark moves. Runs in a child process."""
     with tempfile.TemporaryDirectory(prefix="freshet-bench-") as directory:
         as_in_production()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_observe(bootstrap, keyspace, last, Path(directory)))
+            return runner.run(_observe(kafka, keyspace, last, Path(directory)))
 
 
-async def _observe(bootstrap: str, keyspace: str, last: int, directory: Path) -> dict[str, Any]:
-    process = ConsumerProcess(settings_for(bootstrap, keyspace, directory), OwnerSettings())
+async def _observe(kafka: KafkaCluster, keyspace: str, last: int, directory: Path) -> dict[str, Any]:
+    process = ConsumerProcess(settings_for(kafka, keyspace, directory), OwnerSettings())
     await process.start()
     try:
         await asyncio.wrap_future(process.consumption.ready)

@@ -21,6 +21,7 @@ from consumers.owner.partitions import Ownership
 from consumers.process.loop import BATCH_MESSAGES, POLL_S, Consumption, ConsumptionSettings
 from consumers.process.run import SWITCH_INTERVAL_S
 from freshet.settings import ConsumerSettings
+from stream.kafka.connection import KafkaCluster
 from stream.kafka.reader import end_offsets, open_consumer, poll_batch
 from stream.kafka.topics import describe_topic, events_topic
 
@@ -60,11 +61,11 @@ def as_in_production() -> None:
     gc.set_threshold(50_000, 20, 50)
 
 
-def settings_for(bootstrap: str, keyspace: str, data_dir: Path) -> ConsumptionSettings:
+def settings_for(kafka: KafkaCluster, keyspace: str, data_dir: Path) -> ConsumptionSettings:
     """What `freshet consume` would take, with a group of its own."""
     defaults = ConsumerSettings()
     return ConsumptionSettings(
-        bootstrap=bootstrap,
+        kafka=kafka,
         keyspaces=(keyspace,),
         data_dir=data_dir,
         group=f"bench-{keyspace}-{time.time_ns()}",
@@ -74,10 +75,10 @@ def settings_for(bootstrap: str, keyspace: str, data_dir: Path) -> ConsumptionSe
     )
 
 
-def materialize(bootstrap: str, keyspace: str, events: int) -> dict[str, Any]:
+def materialize(kafka: KafkaCluster, keyspace: str, events: int) -> dict[str, Any]:
     """Rows a second from assignment to everything folded and durable. Runs in a child process."""
     with tempfile.TemporaryDirectory(prefix="freshet-bench-") as directory:
-        settings = settings_for(bootstrap, keyspace, Path(directory))
+        settings = settings_for(kafka, keyspace, Path(directory))
         ownership, kafka_output = Ownership(settings.data_dir), CountingOutlet()
         consumption = Consumption(settings, ownership, kafka_output, lambda _: None)
         commits: list[float] = []
@@ -85,7 +86,7 @@ def materialize(bootstrap: str, keyspace: str, events: int) -> dict[str, Any]:
         as_in_production()
         folding = threading.Thread(target=consumption.run, name="fold")
         folding.start()
-        partitions = describe_topic(bootstrap, events_topic(keyspace)).partitions
+        partitions = describe_topic(kafka, events_topic(keyspace)).partitions
         _until(folding, lambda: len(ownership) == partitions)
         began, cpu = time.perf_counter(), time.process_time()
         owned = list(ownership)
@@ -118,12 +119,12 @@ def _until(folding: threading.Thread, condition: Any) -> None:
         time.sleep(WATCH_S)
 
 
-def raw_consume(bootstrap: str, keyspace: str, events: int) -> dict[str, Any]:
+def raw_consume(kafka: KafkaCluster, keyspace: str, events: int) -> dict[str, Any]:
     """Rows a second of consuming the same records and touching each value. Runs in a child process."""
     topic = events_topic(keyspace)
-    partitions = range(describe_topic(bootstrap, topic).partitions)
-    ends = end_offsets(bootstrap, topic, list(partitions))
-    consumer = open_consumer(bootstrap, f"bench-raw-{time.time_ns()}", {"enable.partition.eof": True})
+    partitions = range(describe_topic(kafka, topic).partitions)
+    ends = end_offsets(kafka, topic, list(partitions))
+    consumer = open_consumer(kafka, f"bench-raw-{time.time_ns()}", {"enable.partition.eof": True})
     as_in_production()
     began = time.perf_counter()
     consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])

@@ -18,6 +18,7 @@ from consumers.fold.state import Changes, Head, Lineage, PartitionState
 from consumers.process.loop import BATCH_MESSAGES
 from consumers.store.store import PartitionStore
 from freshet.settings import ConsumerSettings, PublisherSettings
+from stream.kafka.connection import KafkaCluster
 from stream.wire.batch import BatchLimits, Framer
 from stream.wire.codec import decode
 from stream.wire.keys import Layout
@@ -26,9 +27,9 @@ ROWS: Final = 150_000
 """Of one partition, at most."""
 
 
-def parts(bootstrap: str, keyspace: str, rows: int = ROWS) -> dict[str, Any]:
+def parts(kafka: KafkaCluster, keyspace: str, rows: int = ROWS) -> dict[str, Any]:
     """Rows a second of each part over one partition's records. Runs in a child process."""
-    records = records_of(bootstrap, keyspace, 0)
+    records = records_of(kafka, keyspace, 0)
     frames = [(offset, value) for offset, value in records if is_frame(value)]
     counts = [len(decode(value)[1]["keys"]) for _, value in frames]
     kept = _first(counts, rows)

@@ -24,6 +24,7 @@ from benchmarks.percentiles import percentiles_ms
 from benchmarks.workload import PARTITIONS, TABLE
 from consumers.owner.client import OwnerConnection, parse_address
 from consumers.owner.protocol import Get
+from stream.kafka.connection import KafkaCluster
 from stream.wire.keys import Layout, row_key
 from tokens import Position, Vector
 
@@ -33,11 +34,11 @@ MAX_S: Final = 4.0
 
 
 def reads(
-    bootstrap: str, keyspace: str, keys: int, seconds: float, rates: dict[str, int], writes: int
+    kafka: KafkaCluster, keyspace: str, keys: int, seconds: float, rates: dict[str, int], writes: int
 ) -> dict[str, Any]:
     """Both ways, quiet and while ``writes`` events a second are published and folded."""
     with tempfile.TemporaryDirectory(prefix="freshet-bench-") as directory:
-        deployed = Deployed(Path(directory), bootstrap, (keyspace,))
+        deployed = Deployed(Path(directory), kafka, (keyspace,))
         try:
             deployed.start_consumer()
             deployed.start_front()
@@ -51,9 +52,9 @@ def reads(
             }
             if wrong := sum(each["not_fresh"] for each in found.values()):
                 raise AssertionError(f"{wrong} answers were not fresh from the cache")
-            with Writing(bootstrap, keyspace, writes, seconds):
+            with Writing(kafka, keyspace, writes, seconds):
                 found["owner_while_folding"] = measure("reads:at_owner", rate=rates["owner"], maximum=False, **owner)
-            with Writing(bootstrap, keyspace, writes, seconds):
+            with Writing(kafka, keyspace, writes, seconds):
                 found["http_while_folding"] = measure("reads:over_http", rate=rates["http"], maximum=False, **http)
             return found
         finally:
@@ -63,11 +64,11 @@ def reads(
 class Writing:
     """Publishes at a fixed rate, in a process of its own, while the block runs."""
 
-    def __init__(self, bootstrap: str, keyspace: str, rate: int, seconds: float) -> None:
+    def __init__(self, kafka: KafkaCluster, keyspace: str, rate: int, seconds: float) -> None:
         count = int(rate * (seconds + 30))
         self._command = command(
             "latency:publish_at_rate",
-            bootstrap=bootstrap,
+            kafka=kafka,
             keyspace=keyspace,
             rate=rate,
             count=count,

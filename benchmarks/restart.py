@@ -9,14 +9,15 @@ from typing import Any, Final
 
 from benchmarks.deployed import Deployed
 from benchmarks.spin import spin
+from stream.kafka.connection import KafkaCluster
 
 KEYSPACE: Final = "million"
 
 
-def restart(bootstrap: str, rounds: int) -> dict[str, Any]:
+def restart(kafka: KafkaCluster, rounds: int) -> dict[str, Any]:
     """Seconds from the start of the process to its ready line, and messages folded again."""
     with tempfile.TemporaryDirectory(prefix="freshet-bench-") as directory:
-        deployed = Deployed(Path(directory), bootstrap, (KEYSPACE,))
+        deployed = Deployed(Path(directory), kafka, (KEYSPACE,))
         try:
             first = deployed.start_consumer()
             deployed.await_offsets(lambda offset, committed, _: offset == committed)

@@ -16,6 +16,7 @@ from benchmarks import restart
 from benchmarks.child import measure
 from benchmarks.spin import spin
 from benchmarks.topics import FRAMES, OWN, keyspace_of
+from stream.kafka.connection import KafkaCluster
 
 Result = dict[str, Any]
 
@@ -52,7 +53,7 @@ QUICK: Final = Sizes(
 class Bench:
     """One run: the broker, the sizes, the topics made so far, the spins seen so far."""
 
-    bootstrap: str
+    kafka: KafkaCluster
     sizes: Sizes
     results: dict[str, Result] = field(default_factory=dict)
     spins: list[float] = field(default_factory=list)
@@ -65,7 +66,7 @@ class Bench:
 
     def child(self, function: str, **arguments: Any) -> Result:
         """One measurement against this run's broker, in a process of its own."""
-        return measure(function, bootstrap=self.bootstrap, **arguments)
+        return measure(function, kafka=self.kafka, **arguments)
 
     def topic(self, rows_a_frame: int) -> str:
         """The keyspace with frames of that size, filled on first use."""

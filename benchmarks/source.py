@@ -15,6 +15,7 @@ from benchmarks.materialize import as_in_production
 from benchmarks.topics import make_publisher
 from benchmarks.workload import PARTITIONS
 from freshet.local.mariadb import MariaDBServer
+from stream.kafka.connection import KafkaCluster
 from stream.kafka.topics import ensure_topics
 from stream.sources.mariadb.connection import ConnectionSettings
 from stream.sources.mariadb.schema import TableFilter
@@ -67,7 +68,7 @@ class Sink:
         """Nothing to do."""
 
 
-def source(bootstrap: str, transactions: int, rows: int, rounds: int) -> dict[str, Any]:
+def source(kafka: KafkaCluster, transactions: int, rows: int, rounds: int) -> dict[str, Any]:
     """Transactions of one row, and rows in transactions of 10,000, a second. Runs in a child process."""
     with (
         tempfile.TemporaryDirectory(prefix="freshet-bench-") as directory,
@@ -86,23 +87,23 @@ def source(bootstrap: str, transactions: int, rows: int, rounds: int) -> dict[st
                 cursor.execute(BIG_ROWS.format(rows=BIG_TRANSACTION), (at,))
             end = _position(cursor)
         as_in_production()
-        alone, kafka = [], []
+        alone, published = [], []
         for _ in range(rounds):
             alone.append(_follow(server, lambda: Sink(start), [middle, end]))
-            kafka.append(_into_kafka(server, bootstrap, start, [middle, end]))
+            published.append(_into_kafka(server, kafka, start, [middle, end]))
     found = {}
-    for suffix, times in (("", alone), ("_to_kafka", kafka)):
+    for suffix, times in (("", alone), ("_to_kafka", published)):
         found[f"single_row_transactions_s{suffix}"] = median(transactions / single for single, _ in times)
         found[f"rows_in_big_transactions_s{suffix}"] = median(rows / big for _, big in times)
     return found | {"transactions": transactions, "rows": rows, "big_transaction_rows": BIG_TRANSACTION}
 
 
-def _into_kafka(server: MariaDBServer, bootstrap: str, start: str, stops: list[str]) -> list[float]:
+def _into_kafka(server: MariaDBServer, kafka: KafkaCluster, start: str, stops: list[str]) -> list[float]:
     keyspace = f"mariadb{time.time_ns()}"
-    ensure_topics(bootstrap, keyspace, PARTITIONS)
-    with make_publisher(bootstrap, keyspace) as publisher:  # so the topic says where the source goes on
+    ensure_topics(kafka, keyspace, PARTITIONS)
+    with make_publisher(kafka, keyspace) as publisher:  # so the topic says where the source goes on
         publisher.open(lambda: (start, int(time.time())))
-    return _follow(server, lambda: make_publisher(bootstrap, keyspace), stops)
+    return _follow(server, lambda: make_publisher(kafka, keyspace), stops)
 
 
 def _position(cursor: Any) -> str:

@@ -9,9 +9,10 @@ from typing import Any
 from freshet.spark import spark_settings
 from spark_jobs.rebuild import RebuildRequest, rebuild
 from spark_jobs.session import spark_session
+from stream.kafka.connection import KafkaCluster
 
 
-def rebuilds(bootstrap: str, keyspaces: list[str], events: int, rounds: int) -> dict[str, Any]:
+def rebuilds(kafka: KafkaCluster, keyspaces: list[str], events: int, rounds: int) -> dict[str, Any]:
     """Rebuilds each keyspace ``rounds`` times in one session, after one that warms it up. Runs in a child process."""
     with tempfile.TemporaryDirectory(prefix="freshet-bench-") as directory:
         root = Path(directory)
@@ -21,7 +22,7 @@ def rebuilds(bootstrap: str, keyspaces: list[str], events: int, rounds: int) -> 
             for number in range(rounds + 1):
                 for name in keyspaces:
                     target = root / f"{name}-{number}"
-                    report = rebuild(session, RebuildRequest(name, bootstrap, target))
+                    report = rebuild(session, RebuildRequest(name, kafka, target))
                     if report.dead_letters:
                         raise AssertionError(f"{report.dead_letters} dead letters")
                     if number:

@@ -11,6 +11,7 @@ from typing import Any, Final
 from benchmarks import workload
 from benchmarks.workload import PARTITIONS, START_POSITION, START_SECONDS
 from freshet.settings import PublisherSettings
+from stream.kafka.connection import KafkaCluster
 from stream.kafka.reader import end_offsets, read_range
 from stream.kafka.topics import ensure_topics, events_topic
 from stream.publish.publisher import Publisher
@@ -38,12 +39,12 @@ def keyspace_of(rows_a_frame: int) -> str:
 
 
 def make_publisher(
-    bootstrap: str, keyspace: str, rows_a_frame: int = OWN, batch_interval_ms: int | None = None
+    kafka: KafkaCluster, keyspace: str, rows_a_frame: int = OWN, batch_interval_ms: int | None = None
 ) -> Publisher:
     """A publisher with the settings' defaults, but for the bound on rows in a frame if one is given."""
     defaults = PublisherSettings()
     return Publisher(
-        bootstrap,
+        kafka,
         keyspace,
         f"{keyspace}/0",
         Layout(PARTITIONS),
@@ -54,11 +55,11 @@ def make_publisher(
 
 
 def publish(
-    bootstrap: str, keyspace: str, transactions: Iterable[SourceTransaction], rows_a_frame: int = OWN
+    kafka: KafkaCluster, keyspace: str, transactions: Iterable[SourceTransaction], rows_a_frame: int = OWN
 ) -> dict[str, Any]:
     """Publishes as fast as it goes; seconds and batches that it took."""
-    ensure_topics(bootstrap, keyspace, PARTITIONS)
-    with make_publisher(bootstrap, keyspace, rows_a_frame) as publisher:
+    ensure_topics(kafka, keyspace, PARTITIONS)
+    with make_publisher(kafka, keyspace, rows_a_frame) as publisher:
         publisher.open(lambda: (START_POSITION, START_SECONDS))
         began = perf_counter()
         for transaction in chain([workload.describe_table()], transactions):
@@ -69,23 +70,23 @@ def publish(
         return {"rows": stats.rows, "seconds": seconds, "batches": stats.batches, "bytes": stats.bytes}
 
 
-def fill(bootstrap: str, rows_a_frame: int, events: int, keys: int) -> dict[str, Any]:
+def fill(kafka: KafkaCluster, rows_a_frame: int, events: int, keys: int) -> dict[str, Any]:
     """The topic for one frame size, and how long the publisher took. Runs in a child process."""
     transactions = list(workload.transactions(events, keys))
-    done = publish(bootstrap, keyspace_of(rows_a_frame), transactions, rows_a_frame)
+    done = publish(kafka, keyspace_of(rows_a_frame), transactions, rows_a_frame)
     return done | {"rows_s": done["rows"] / done["seconds"]}
 
 
-def fill_once_each(bootstrap: str, keyspace: str, keys: int) -> dict[str, Any]:
+def fill_once_each(kafka: KafkaCluster, keyspace: str, keys: int) -> dict[str, Any]:
     """A topic that holds each of ``keys`` keys once. Runs in a child process."""
-    return publish(bootstrap, keyspace, workload.each_key_once(keys))
+    return publish(kafka, keyspace, workload.each_key_once(keys))
 
 
-def records_of(bootstrap: str, keyspace: str, partition: int) -> list[tuple[int, bytes]]:
+def records_of(kafka: KafkaCluster, keyspace: str, partition: int) -> list[tuple[int, bytes]]:
     """Offset and value of all committed records of one partition."""
     topic = events_topic(keyspace)
-    [end] = end_offsets(bootstrap, topic, [partition]).values()
-    messages = read_range(bootstrap, topic, partition, 0, end)
+    [end] = end_offsets(kafka, topic, [partition]).values()
+    messages = read_range(kafka, topic, partition, 0, end)
     return [(message.offset(), message.value() or b"") for message in messages]
 
 

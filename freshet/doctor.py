@@ -28,7 +28,6 @@ DISK_BYTES_MIN, DISK_BYTES_GOOD = 2 * GIB, 10 * GIB
 PORTS = {9092: "Kafka", 3306: "MariaDB", 8480: "freshet serve"}
 IMPORT_NAMES = {
     "confluent-kafka": "confluent_kafka",
-    "mysql-replication": "pymysqlreplication",
     "prometheus-client": "prometheus_client",
     "pydantic-settings": "pydantic_settings",
 }

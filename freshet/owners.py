@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from stream.kafka.connection import KafkaCluster
+
 OWNERS_TIMEOUT_S = 5.0
 """How long to wait for owners that have just begun: they announce themselves a moment after they are ready."""
 
@@ -43,7 +45,7 @@ def asking(settings: Settings, address: str) -> Iterator[OwnerConnection]:
         yield connection
 
 
-def live_checkpoint(bootstrap: str, keyspace: str, owners: list[str]) -> Mapping[int, Path]:
+def live_checkpoint(kafka: KafkaCluster, keyspace: str, owners: list[str]) -> Mapping[int, Path]:
     """Checkpoints that the owners of all partitions make now: partition → directory.
 
     Raises `LocationError` if one is not announced, and what `spark_jobs.verify.checkpoint_owners` does.
@@ -51,10 +53,10 @@ def live_checkpoint(bootstrap: str, keyspace: str, owners: list[str]) -> Mapping
     from spark_jobs.verify import checkpoint_owners
     from stream.kafka.topics import describe_topic, events_topic
 
-    partitions = range(describe_topic(bootstrap, events_topic(keyspace)).partitions)
+    partitions = range(describe_topic(kafka, events_topic(keyspace)).partitions)
     if not owners:
         deadline = time.monotonic() + OWNERS_TIMEOUT_S
-        with LocationsReader(bootstrap) as locations:
+        with LocationsReader(kafka) as locations:
             left = (max(deadline - time.monotonic(), 0) for _ in partitions)
             found = [locations.wait_for(keyspace, each, wait_s) for each, wait_s in zip(partitions, left, strict=True)]
         owners = [each.address for each in found]

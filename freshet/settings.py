@@ -27,7 +27,7 @@ from freshet.settings_errors import (
 )
 
 if TYPE_CHECKING:
-    from stream.kafka.connection import Cluster
+    from stream.kafka.connection import KafkaCluster
 
 DEFAULT_CONFIG = Path("freshet.toml")
 LOCAL_CONFIG = Path(".freshet/local/freshet.toml")
@@ -63,11 +63,12 @@ class KafkaSettings(Section):
     extra: Annotated[dict[str, str], Json] = Field(default_factory=dict, repr=False)
 
     @property
-    def cluster(self) -> Cluster:
+    def cluster(self) -> KafkaCluster:
         """The address with the settings that every client of it needs; raises `KafkaSettingsError`."""
-        from stream.kafka.connection import Cluster  # not above: what needs no Kafka should start without its client
+        # Not above: what needs no Kafka should start without its client.
+        from stream.kafka.connection import KafkaCluster
 
-        return Cluster(self.bootstrap, self.extra).check()
+        return KafkaCluster(self.bootstrap, self.extra).check()
 
 
 class MariaDBSourceSettings(Section):

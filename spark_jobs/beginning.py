@@ -7,6 +7,7 @@ from typing import Final
 
 from spark_jobs.offsets import Range
 from spark_jobs.output import history_incomplete
+from stream.kafka.connection import KafkaCluster
 from stream.kafka.reader import read_range
 from stream.wire.codec import HEADER_SIZE, decode, headers
 from tokens.errors import FreshetError
@@ -15,7 +16,7 @@ _EPOCH_STARTS: Final = headers("EpochStart")
 _MARKERS: Final = headers("Marker")
 
 
-def check_beginnings(bootstrap: str, chosen: Range) -> None:
+def check_beginnings(kafka: KafkaCluster, chosen: Range) -> None:
     """Refuses a partition that retention has cut and that surely lacks a history's beginning.
 
     Reads such a partition up to the `EpochStart` of the shard whose marker comes first, and decodes nothing else: of a
@@ -26,7 +27,7 @@ def check_beginnings(bootstrap: str, chosen: Range) -> None:
         low = chosen.low[partition]
         if low == 0 or start > low:  # nothing is cut off, or a base is gone on from
             continue
-        messages = read_range(bootstrap, chosen.topic, partition, start, chosen.end[partition])
+        messages = read_range(kafka, chosen.topic, partition, start, chosen.end[partition])
         lost = lost_history(message.value() for message in messages)
         if lost is not None:
             raise history_incomplete(partition, low, f"the beginning of {lost}" if lost else "everything")

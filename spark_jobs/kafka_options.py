@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from stream.kafka.connection import Cluster
+from stream.kafka.connection import KafkaCluster
 
 _LOGIN_MODULES: Final = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
@@ -16,15 +16,14 @@ _RENAMED: Final = {"sasl.mechanisms": "sasl.mechanism"}
 _CREDENTIALS: Final = {"sasl.username", "sasl.password"}
 
 
-def kafka_options(bootstrap: str) -> dict[str, str]:
-    """Options of Spark's Kafka source for ``bootstrap``, and the extra settings if it is a `Cluster`.
+def kafka_options(kafka: KafkaCluster) -> dict[str, str]:
+    """Options of Spark's Kafka source for ``kafka``.
 
     Both clients share most names. What differs and is needed to get in is translated: SASL user and password, the CA's
     file (PEM), ``enable.ssl.certificate.verification``. The rest is passed on; the Java client ignores what it
     doesn't know. Spark redacts passwords in its logs.
     """
-    extra = bootstrap.extra if isinstance(bootstrap, Cluster) else {}
-    settings = {"bootstrap.servers": str(bootstrap)} | java_settings(extra)
+    settings = {"bootstrap.servers": kafka.bootstrap} | java_settings(kafka.extra)
     return {f"kafka.{name}": value for name, value in settings.items()}
 
 

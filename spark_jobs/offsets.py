@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from stream.kafka.connection import KafkaCluster
 from stream.kafka.reader import end_offsets, start_offsets
 from stream.kafka.topics import describe_topic
 from tokens.errors import FreshetError
@@ -47,11 +48,11 @@ class Range:
         return sum(self.end[partition] - self.start[partition] for partition in self.end)
 
 
-def topic_bounds(bootstrap: str, topic: str) -> TopicBounds:
+def topic_bounds(kafka: KafkaCluster, topic: str) -> TopicBounds:
     """Ask the broker; raises `TopicError` ``topic_missing``, `KafkaUnreachable`, `KafkaRequestError`."""
-    described = describe_topic(bootstrap, topic)
+    described = describe_topic(kafka, topic)
     partitions = range(described.partitions)
-    low, end = start_offsets(bootstrap, topic, partitions), end_offsets(bootstrap, topic, partitions)
+    low, end = start_offsets(kafka, topic, partitions), end_offsets(kafka, topic, partitions)
     return TopicBounds(topic, described.topic_id, low, end)
 
 

@@ -44,6 +44,7 @@ from spark_jobs.partition import (
     offsets_reached,
     run_task,
 )
+from stream.kafka.connection import KafkaCluster
 from stream.kafka.topics import events_topic
 from tokens.errors import FreshetError
 
@@ -71,7 +72,7 @@ class RebuildRequest:
     """
 
     keyspace: str
-    bootstrap: str
+    kafka: KafkaCluster
     target: Path
     ends: Mapping[int, int] | None = None
     base: Path | None = None
@@ -81,7 +82,7 @@ class RebuildRequest:
 def prepare(request: RebuildRequest) -> tuple[Range, dict[int, Path]]:
     """The range to read and the stores to continue, checked without Spark; raises what `rebuild` does."""
     check_target(request.target)
-    bounds = topic_bounds(request.bootstrap, events_topic(request.keyspace))
+    bounds = topic_bounds(request.kafka, events_topic(request.keyspace))
     bases = {} if request.base is None else find_stores(request.base, request.keyspace)
     return choose_range(bounds, request.ends, checkpoint_offsets(bases) if bases else None), bases
 
@@ -90,7 +91,7 @@ def check_request(request: RebuildRequest) -> None:
     """What can be refused should not cost the start of a JVM: raises what `prepare` and `check_beginnings` do."""
     chosen, bases = prepare(request)
     if not bases:
-        check_beginnings(request.bootstrap, chosen)
+        check_beginnings(request.kafka, chosen)
 
 
 def rebuild(session: Any, request: RebuildRequest, *, progress: Progress | None = None) -> RebuildReport:
@@ -104,7 +105,7 @@ def rebuild(session: Any, request: RebuildRequest, *, progress: Progress | None 
         task = FoldTask(request.keyspace, chosen.topic_id, str(root), chosen.low, chosen.start, request.spill_rows)
         started = time.monotonic()
         with watched(root, chosen, progress):
-            summaries = _run(session, task, request.bootstrap, chosen)
+            summaries = _run(session, task, request.kafka, chosen)
         seconds = time.monotonic() - started
         report = RebuildReport(
             request.keyspace, chosen.topic, chosen.topic_id, FOLD_VERSION, chosen.end, summaries, round(seconds, 3)
@@ -114,13 +115,13 @@ def rebuild(session: Any, request: RebuildRequest, *, progress: Progress | None 
     return report
 
 
-def _run(session: Any, task: FoldTask, bootstrap: str, chosen: Range) -> tuple[PartitionSummary, ...]:
+def _run(session: Any, task: FoldTask, kafka: KafkaCluster, chosen: Range) -> tuple[PartitionSummary, ...]:
     found: dict[int, PartitionSummary] = {}
     if chosen.messages:
         messages = (
             session.read.format("kafka")
             .options(**READER_OPTIONS)
-            .options(**kafka_options(bootstrap))
+            .options(**kafka_options(kafka))
             .option("assign", json.dumps({chosen.topic: sorted(chosen.end)}))
             .option("startingOffsets", offsets_json(chosen.topic, chosen.start))
             .option("endingOffsets", offsets_json(chosen.topic, chosen.end))
@@ -246,7 +247,7 @@ def main(arguments: list[str] | None = None) -> int:
         ends = None if given.offsets is None else parse_offsets(given.offsets)
         if given.to_checkpoint is not None:
             ends = checkpoint_offsets(find_stores(given.to_checkpoint, given.keyspace))
-        request = RebuildRequest(given.keyspace, given.bootstrap, given.to, ends, given.base)
+        request = RebuildRequest(given.keyspace, KafkaCluster(given.bootstrap), given.to, ends, given.base)
         check_request(request)
         with spark_session(f"freshet rebuild {given.keyspace}") as session:
             report = rebuild(session, request)

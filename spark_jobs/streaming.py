@@ -24,6 +24,7 @@ from spark_jobs.offsets import Range, TopicBounds, topic_bounds
 from spark_jobs.output import REPORT_NAME, PartitionSummary, RebuildError, RebuildReport, exclusive, write_report
 from spark_jobs.partition import SPILL_ROWS, FoldTask, clear_progress
 from spark_jobs.rebuild import READER_OPTIONS, Progress, collect, offsets_json, spark_failed, watched
+from stream.kafka.connection import KafkaCluster
 from stream.kafka.topics import events_topic
 from tokens.errors import FreshetError
 
@@ -37,7 +38,7 @@ class StreamingRequest:
     """What to follow, and where: ``target`` is made by the first run and continued by the later ones."""
 
     keyspace: str
-    bootstrap: str
+    kafka: KafkaCluster
     target: Path
     offsets_per_batch: int = OFFSETS_PER_BATCH
     spill_rows: int = SPILL_ROWS
@@ -50,7 +51,7 @@ def rebuild_streaming(session: Any, request: StreamingRequest, *, progress: Prog
     older than it), `consumers.store.errors.StoreError`.
     """
     topic = events_topic(request.keyspace)
-    bounds = topic_bounds(request.bootstrap, topic)
+    bounds = topic_bounds(request.kafka, topic)
     root = Path(os.path.abspath(request.target))
     with exclusive(root):
         started_from = _resume(root, request.keyspace, bounds)
@@ -91,7 +92,7 @@ def _follow(session: Any, request: StreamingRequest, task: FoldTask) -> dict[int
     query = (
         session.readStream.format("kafka")
         .options(**READER_OPTIONS)
-        .options(**kafka_options(request.bootstrap))
+        .options(**kafka_options(request.kafka))
         .option("assign", json.dumps({topic: sorted(task.low)}))
         .option("startingOffsets", offsets_json(topic, task.low))
         .option("maxOffsetsPerTrigger", request.offsets_per_batch)

@@ -1,6 +1,6 @@
 """Fixtures for everybody: real servers, started on first use, and names that nobody else has.
 
-- ``kafka``: bootstrap address (``host:port``) of a Kafka shared by the session.
+- ``kafka``: a Kafka shared by the session (`KafkaCluster`).
 - ``mariadb``: `MariaDBAddress` (host, port, user, password, ``connect(**options)``) of a shared MariaDB.
 - ``database``: name of a fresh empty database on it, dropped afterwards.
 - ``new_kafka(**options)``, ``new_mariadb(**options)``: start a server of the test's own, to be killed at will
@@ -25,6 +25,7 @@ import pytest
 
 from freshet.local.kafka import KafkaServer
 from freshet.local.mariadb import MariaDBAddress, MariaDBServer
+from stream.kafka.connection import KafkaCluster
 from tests.servers import choice
 
 SERVER_FIXTURES = {"kafka", "mariadb", "new_kafka", "new_mariadb"}
@@ -51,10 +52,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture(scope="session")
-def kafka() -> Iterator[str]:
-    """Bootstrap address of the session's Kafka."""
+def kafka() -> Iterator[KafkaCluster]:
+    """The session's Kafka."""
     with choice.kafka_bootstrap() as bootstrap:
-        yield bootstrap
+        yield KafkaCluster(bootstrap)
         gc.collect()  # clients that tests have dropped: they would go on to log that the broker is gone
 
 
@@ -115,10 +116,10 @@ def topic_name(keyspace_name: str) -> str:
     return f"freshet.{keyspace_name}.events"
 
 
-def _delete_topics(bootstrap: str, prefix: str) -> None:
+def _delete_topics(kafka: KafkaCluster, prefix: str) -> None:
     from confluent_kafka.admin import AdminClient
 
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     doomed = [topic for topic in admin.list_topics(timeout=10).topics if topic.startswith(prefix)]
     if doomed:
         for deleted in admin.delete_topics(doomed).values():

@@ -214,10 +214,8 @@ class ValidWriteIdList:
     def __str__(self) -> str:
         text = self._text
         if text is None:
-            opened = ",".join(map(str, self.open_ids))
-            aborted = ",".join(map(str, self.aborted_ids))
-            table = "null" if self.table is None else self.table
-            text = self._text = f"{table}:{self.hwm}:{self.min_open}:{opened}:{aborted}"
+            text = list_text(self.table, self.hwm, self.min_open, self.open_ids, self.aborted_ids)
+            self._text = text
         return text
 
     def __repr__(self) -> str:
@@ -252,6 +250,12 @@ class ValidWriteIdList:
                 hint="take the list from the server (a conversion to full ACID starts at 10000001)",
                 code="write_id_jump",
             )
+
+
+def list_text(table: str | None, hwm: int, min_open: int, open_ids: Iterable[int], aborted_ids: Iterable[int]) -> str:
+    """A list as Hive writes it: ``db.table:hwm:minOpen:open,…:aborted,…``, ids in the order given."""
+    opened, aborted = ",".join(map(str, open_ids)), ",".join(map(str, aborted_ids))
+    return f"{'null' if table is None else table}:{hwm}:{min_open}:{opened}:{aborted}"
 
 
 def hive_compare(a: ValidWriteIdList, b: ValidWriteIdList) -> int:

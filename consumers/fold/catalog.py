@@ -88,7 +88,7 @@ def void_catalog(
 def _load(table_id: int, event: Event, lookup: Lookup) -> TableState | None:
     """The table's state if the event is to be folded into it, else None. A new or later epoch's one is blank."""
     if table_id < 1:
-        raise ValueError(f"table id {table_id} is none")
+        raise ValueError(f"invalid table id {table_id}")
     value = lookup(table_key(table_id))
     blank = TableState(table_id, event["shard"], event["epoch"], 0)
     if value is None:
@@ -119,7 +119,7 @@ def _fold_allocation(event: Event, lookup: Lookup) -> CatalogChanges:
     if state is None or _dropped(state):
         return CatalogChanges()
     if event["write_id"] < 1:
-        raise ValueError(f"write id {event['write_id']} is none")
+        raise ValueError(f"invalid write id {event['write_id']}")
     state.ids.allocate(event["txn"], event["write_id"], reallocated=event["reallocated"])
     return _changed(state, event)
 
@@ -142,7 +142,7 @@ def _fold_image(event: Event, lookup: Lookup, voids: Voids) -> CatalogChanges:
     elif change in ("created", "written"):
         _take_write(state, event, voids)
     else:
-        raise ValueError(f"change {change!r} of table {state.table_id} is none")
+        raise ValueError(f"invalid change {change!r} of table {state.table_id}")
     return _changed(state, event)
 
 
@@ -179,7 +179,7 @@ def _set_image(state: TableState, image: bytes, lo: str, hi: str, ordinal: int) 
 
 
 def _take_image(state: TableState, event: Event) -> None:
-    """An image as fetched. One that was read before the last write event is none: it stays awaited."""
+    """An image as fetched. One that was read before the last write event does not count: the next is awaited."""
     lo, hi = event["lo"] or event["gtid"], event["hi"] or event["gtid"]
     if state.write_position and not Position.parse(lo).at_or_past(Position.parse(state.write_position)):
         return

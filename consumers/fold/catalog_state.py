@@ -12,8 +12,8 @@ from typing import Final
 import msgspec
 
 from consumers.fold.state import CATALOG, NAME_PREFIX
-from stream.write_ids import WriteIds
 from tokens.errors import FreshetError
+from tokens.writeid_state import WriteIds
 
 TRANSACTIONAL: Final = "transactional"
 EXTERNAL: Final = "external"

@@ -64,7 +64,7 @@ def encode_transaction_tags(shard: str, epoch: int, positions: Sequence[str], ti
 
 
 def decode_entry(value: bytes) -> Entry:
-    """The entry in ``value``; raises ``ValueError`` or ``struct.error`` if it is none."""
+    """The entry in ``value``; raises ``ValueError`` or ``struct.error`` if it is not an entry."""
     kind, ordinal = HEAD.unpack_from(value)
     timestamp, size = TRANSACTION.unpack_from(value, _HEAD_SIZE)
     end = _FIXED + size

@@ -112,7 +112,8 @@ def _fold_marker(head: Head, after: int, marker: dict[str, Any]) -> Changes:
     if ordinal < lineage.watermark_ordinal:
         return Changes(after, {})
     voids = epoch_voids(head, shard, epoch)
-    if marker["whole"]:
+    at_boundary = marker["whole"]
+    if at_boundary:
         for scope, void in head.voids.items():
             if scope[1] == shard and void.epoch == epoch and not void.floor:
                 voids[scope] = void._replace(floor=position)

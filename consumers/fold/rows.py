@@ -25,7 +25,8 @@ from consumers.fold.entry import (
     encode_transaction_tags,
 )
 from consumers.fold.state import EVERY_TABLE, Changes, Head, Lineage, PartitionState, Rejection, Void
-from stream.wire.codec import ROW_FRAME_HEADER
+from stream.wire.codec import ROW_FRAME_HEADER, check_frame
+from stream.wire.keys import RESERVED, is_row_key
 from stream.wire.single import read_long, read_single, single_prefix
 from tokens import Order, Position, TokenError
 
@@ -37,8 +38,7 @@ _pack_prefix = PREFIX.pack
 _VALUE_BYTE = bytes([VALUE])
 _ROW_KINDS = (VALUE, ABSENT, VOID)
 _NOTHING: dict[Any, Any] = {}
-_FIRST_TABLE_BYTE = 2
-"""Keys that begin with a smaller byte belong to the head and the catalog."""
+_FIRST_TABLE_BYTE = RESERVED + 1
 
 
 def lineage_for(head: Head, shard: str, epoch: int) -> Lineage | None:
@@ -109,29 +109,10 @@ def fold_singles(head: Head, records: Sequence[Record], at: int) -> tuple[Change
     return Changes(after, entries, {shard: lineage._replace(ordinal=last)}, messages=at - first), at
 
 
-def check_columns(frame: dict[str, Any], positions: list[str]) -> None:
-    """Raises ``ValueError`` unless the frame's columns agree in length, and shard, epoch and ordinals are some."""
-    rows, sizes = len(frame["keys"]), frame["transactions"]
-    transactions = len(sizes)
-    agree = (
-        rows == len(frame["images"]) == len(frame["operations"]) == len(frame["ordinals"]) == sum(sizes)
-        and transactions == len(frame["gtids"]) == len(positions) == len(frame["timestamps"])
-        and (not frame["origins"] or len(frame["origins"]) == transactions)
-        and rows > 0
-        and min(sizes) >= 0
-    )
-    if not agree:
-        raise ValueError("the frame's columns differ in length")
-    if frame["ordinal"] + min(frame["ordinals"]) < 1:
-        raise ValueError("an ordinal of the frame is below 1")
-    if not frame["shard"] or "\0" in frame["shard"] or frame["epoch"] < 1:
-        raise ValueError(f"shard {frame['shard']!r} epoch {frame['epoch']} is none")
-
-
 def fold_rows(state: PartitionState, after: int, frame: dict[str, Any]) -> Changes:
-    """What a `RowFrame` changes. Raises ``ValueError`` where the frame contradicts itself."""
+    """What a `RowFrame` changes. Raises `CodecError` where nothing can be taken from the frame."""
+    check_frame(frame)
     positions = frame["positions"] or frame["gtids"]
-    check_columns(frame, positions)
     shard, epoch, base = frame["shard"], frame["epoch"], frame["ordinal"]
     head = state.head
     lineage = lineage_for(head, shard, epoch)
@@ -241,7 +222,7 @@ def _settle_by_key(
             frame["operations"][row],
             frame["ordinal"] + frame["ordinals"][row],
         )
-        if not _is_row_key(key):
+        if not is_row_key(key):
             dead.append(Rejection("bad_key", f"row {row} has no table in its key", f"ordinal {ordinal}"))
             voids[EVERY_TABLE, shard] = Void(epoch, max(lineage.ordinal, ordinal), "")
             continue
@@ -255,11 +236,6 @@ def _settle_by_key(
         if settled is not None:
             entries[key] = settled
     return entries, voids, tuple(dead)
-
-
-def _is_row_key(key: bytes) -> bool:
-    table, separator, _ = key.partition(b"\0")
-    return bool(separator) and bool(table) and key[0] >= _FIRST_TABLE_BYTE
 
 
 def _settle(existing: bytes | None, value: bytes) -> bytes | None:

@@ -30,7 +30,7 @@ Lookup = Callable[[bytes], bytes | None]
 
 
 class Lineage(NamedTuple):
-    """What is folded of one shard in this partition. ``watermark`` moves only by markers; "" is none."""
+    """What is folded of one shard in this partition. ``watermark`` moves only by markers; "": none has come."""
 
     epoch: int
     ordinal: int
@@ -43,7 +43,8 @@ class Lineage(NamedTuple):
 class Void(NamedTuple):
     """A range tombstone: entries of (shard, epoch) up to ``ordinal`` read as VOID.
 
-    ``floor`` is the position that a fill must have reached; "" means no fill before the next whole marker.
+    ``floor`` is the position that a fill must have reached; "" means no fill before the next marker that is
+    at a transaction boundary.
     """
 
     epoch: int

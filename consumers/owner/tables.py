@@ -30,8 +30,8 @@ from consumers.owner.overlay import OverlayFill
 from consumers.owner.partitions import Partition
 from consumers.owner.protocol import HISTORY_LOST, FillTable, Table
 from stream.wire.keys import Layout, LayoutError
-from stream.write_ids import NO_OPEN_ID
 from tokens import Decision, Demand, FreshetError, Freshness, Position, ValidWriteIdList, decide
+from tokens.writeids import NO_OPEN_ID
 
 Voids = Iterable[tuple[tuple[str, str], Void]]
 """As in ``Head.voids.items()``: ((table or ``*``, shard), void)."""

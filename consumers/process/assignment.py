@@ -16,7 +16,7 @@ from consumers.owner.partitions import REBUILDING, Ownership, Partition
 from consumers.process.kafka_output import ConsumerOutput
 from consumers.process.opening import open_partition, set_aside
 from consumers.store.errors import RebuildNeededError, StoreCorruptError, StoreError
-from stream.kafka.connection import REQUEST_TIMEOUT_S, kafka_error
+from stream.kafka.connection import REQUEST_TIMEOUT_S, KafkaCluster, kafka_error
 from stream.kafka.topics import Topic
 
 log = structlog.get_logger(__name__)
@@ -31,7 +31,7 @@ class Assignment:
 
     def __init__(
         self,
-        bootstrap: str,
+        kafka: KafkaCluster,
         data_dir: Path,
         ownership: Ownership,
         kafka_output: ConsumerOutput,
@@ -41,7 +41,7 @@ class Assignment:
         self.rebuilds = 0
         self.overlay_bytes = 0
         """For all overlays of one keyspace."""
-        self._bootstrap = bootstrap
+        self._kafka = kafka
         self._data_dir = data_dir
         self._ownership = ownership
         self._kafka_output = kafka_output
@@ -77,7 +77,7 @@ class Assignment:
             try:
                 callback(consumer, places)
             except KafkaException as error:
-                raise kafka_error(error, self._bootstrap, "take partitions over") from error
+                raise kafka_error(error, self._kafka, "take partitions over") from error
 
         return guarded
 

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaException
 from consumers.fold.state import Rejection
 from consumers.owner.partitions import Partition
 from stream.kafka import dead_letters, locations
-from stream.kafka.connection import kafka_error
+from stream.kafka.connection import KafkaCluster, kafka_error
 from stream.kafka.dead_letters import DeadLetterPublisher
 from stream.kafka.locations import Announcement
 from tokens.errors import FreshetError
@@ -48,9 +48,9 @@ class ConsumerOutput(Protocol):
 class KafkaOutput:
     """Used by the fold thread; announcements are made in a thread of their own, in order."""
 
-    def __init__(self, bootstrap: str, address: str, instance: str) -> None:
+    def __init__(self, kafka: KafkaCluster, address: str, instance: str) -> None:
         """``address``: host:port under which others reach the owner protocol."""
-        self._bootstrap = bootstrap
+        self._kafka = kafka
         self._address = address
         self._instance = instance
         self._started_at = int(time.time())
@@ -75,7 +75,7 @@ class KafkaOutput:
     def flush(self) -> None:
         """Returns when all dead letters are in their topic. Raises `FreshetError`; then try again later."""
         for keyspace, letters in list(self._unsent.items()):
-            publisher = self._publishers.get(keyspace) or DeadLetterPublisher(self._bootstrap, keyspace)
+            publisher = self._publishers.get(keyspace) or DeadLetterPublisher(self._kafka, keyspace)
             self._publishers[keyspace] = publisher
             try:
                 for letter in letters:
@@ -122,11 +122,9 @@ class KafkaOutput:
         """Sends these, again and again; while closing, one failure is enough."""
         while batch:
             try:
-                locations.announce(self._bootstrap, batch)
+                locations.announce(self._kafka, batch)
             except (FreshetError, KafkaException) as failed:
-                error = (
-                    kafka_error(failed, self._bootstrap, "announce") if isinstance(failed, KafkaException) else failed
-                )
+                error = kafka_error(failed, self._kafka, "announce") if isinstance(failed, KafkaException) else failed
                 if self._complained != error.code:
                     self._complained = error.code
                     names = [each.key for each in batch]

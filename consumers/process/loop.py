@@ -30,7 +30,7 @@ from consumers.process.opening import check_layout
 from consumers.process.topic_search import TopicSearch
 from consumers.store.errors import DiskFailsError, DiskFullError, StalledError, StoreError
 from consumers.store.store import Commit
-from stream.kafka.connection import KafkaRequestError, KafkaUnreachable, kafka_error
+from stream.kafka.connection import KafkaCluster, KafkaRequestError, KafkaUnreachable, kafka_error
 from stream.kafka.reader import TopicReadError, open_consumer, poll_batch
 from stream.kafka.topics import TopicError
 from tokens.errors import FreshetError
@@ -50,9 +50,9 @@ CLOSE_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class ConsumptionSettings:
-    """What to consume and when to commit. ``bootstrap``: an address, or a `stream.kafka.connection.Cluster`."""
+    """What to consume and when to commit."""
 
-    bootstrap: str
+    kafka: KafkaCluster
     keyspaces: tuple[str, ...]
     data_dir: Path
     group: str = "freshet"
@@ -81,8 +81,8 @@ class Consumption:
         self._on_progress = on_progress
         self._stopping = Event()
         self._committer = Committer(settings.commit_rows, settings.commit_interval_s)
-        self._search = TopicSearch(settings.bootstrap, settings.keyspaces)
-        self._assignment = Assignment(settings.bootstrap, settings.data_dir, ownership, kafka_output, on_progress)
+        self._search = TopicSearch(settings.kafka, settings.keyspaces)
+        self._assignment = Assignment(settings.kafka, settings.data_dir, ownership, kafka_output, on_progress)
         self._assignment.overlay_bytes = settings.overlay_bytes // len(settings.keyspaces)
         ownership.awaited = frozenset(settings.keyspaces)
         self._consumer: Any = None
@@ -130,7 +130,7 @@ class Consumption:
 
     def _complain(self, error: Exception) -> None:
         """One line for a trouble, not one for each time it is met."""
-        shown = kafka_error(error, self.settings.bootstrap, "consume") if isinstance(error, KafkaException) else error
+        shown = kafka_error(error, self.settings.kafka, "consume") if isinstance(error, KafkaException) else error
         code = getattr(shown, "code", "error")
         if self._complained != code:
             self._complained = code
@@ -151,7 +151,7 @@ class Consumption:
             "session.timeout.ms": SESSION_TIMEOUT_MS,
             "error_cb": self._on_error,
         }
-        consumer = self._consumer = open_consumer(settings.bootstrap, settings.group, more)
+        consumer = self._consumer = open_consumer(settings.kafka, settings.group, more)
         try:
             self._assignment.subscribe(consumer, search.found, search.missing)
             while not self._stopping.is_set():

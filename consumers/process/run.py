@@ -122,7 +122,7 @@ class ConsumerProcess:
         self.server = OwnerServer(ownership, self._make_checkpoints, token=self.owner.token)
         host, port = await self.server.start(self.owner.host, self.owner.port)
         address = self.owner.announced or f"{_reachable(host)}:{port}"
-        kafka_output = KafkaOutput(self.settings.bootstrap, address, ownership.instance)
+        kafka_output = KafkaOutput(self.settings.kafka, address, ownership.instance)
         self.consumption = Consumption(self.settings, ownership, kafka_output, on_progress)
         if self.owner.metrics_port is not None:
             self._listen_for_metrics(self.owner.metrics_port)

@@ -11,7 +11,7 @@ from typing import Final
 
 import structlog
 
-from stream.kafka.connection import KafkaRequestError, KafkaUnreachable
+from stream.kafka.connection import KafkaCluster, KafkaRequestError, KafkaUnreachable
 from stream.kafka.topics import Topic, TopicError, check_topics
 from tokens.errors import FreshetError
 
@@ -25,8 +25,8 @@ class TopicSearch:
     that is away takes seconds.
     """
 
-    def __init__(self, bootstrap: str, keyspaces: Sequence[str]) -> None:
-        self._bootstrap = bootstrap
+    def __init__(self, kafka: KafkaCluster, keyspaces: Sequence[str]) -> None:
+        self._kafka = kafka
         self._keyspaces = tuple(keyspaces)
         self._said: dict[str, str] = {}
         """Keyspace → code of what was said about it."""
@@ -80,7 +80,7 @@ class TopicSearch:
         fit: dict[str, Topic] = {}
         for keyspace in keyspaces:
             try:
-                fit[keyspace] = check_topics(self._bootstrap, keyspace)
+                fit[keyspace] = check_topics(self._kafka, keyspace)
             except KafkaUnreachable:
                 raise
             except (TopicError, KafkaRequestError) as error:

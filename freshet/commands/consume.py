@@ -59,7 +59,7 @@ def consumption_settings(settings: Settings, keyspaces: list[str] | None = None)
             log.warning("is the name right?", keyspace=name, code=unknown.code, reason=str(unknown), hint=unknown.hint)
     consumer = settings.consumer
     return ConsumptionSettings(
-        bootstrap=settings.kafka.cluster,
+        kafka=settings.kafka.cluster,
         keyspaces=names,
         data_dir=settings.data_dir,
         group=consumer.group,

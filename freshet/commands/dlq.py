@@ -12,7 +12,7 @@ import typer
 
 from freshet.keyspaces import naming_known
 from freshet.settings import load_settings
-from stream.kafka.connection import Cluster
+from stream.kafka.connection import KafkaCluster
 from stream.kafka.dead_letters import DeadLetter, find_letter, read_letters, retry
 from stream.wire.codec import CodecError, decode
 
@@ -30,7 +30,7 @@ HEX_BYTES = 256
 
 
 @contextmanager
-def _cluster(keyspace: str) -> Iterator[Cluster]:
+def _cluster(keyspace: str) -> Iterator[KafkaCluster]:
     settings = load_settings()
     with naming_known(settings, keyspace):
         yield settings.kafka.cluster
@@ -69,7 +69,7 @@ def show(keyspace: Keyspace, letter: Letter, as_json: AsJson = False) -> None:
     typer.echo(f"letter   {found.id}")
     typer.echo(f"code     {found.code}")
     typer.echo(f"reason   {found.reason}")
-    typer.echo(f"size     {found.size} bytes" + ("" if found.whole else f", {len(found.value)} kept"))
+    typer.echo(f"size     {found.size} bytes" + ("" if found.is_complete else f", {len(found.value)} kept"))
     typer.echo(f"now      {f'{problem.code}: {problem}' if problem else 'decodes: `freshet dlq retry` puts it back'}")
     if record is not None:
         typer.echo(f"record   {json.dumps(record, ensure_ascii=False)}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import structlog
 import typer
 
+from freshet.commands.source import table_filter
 from freshet.settings import KeyspaceSettings, MariaDBSourceSettings, Settings, WorkloadSourceSettings, load_settings
 from freshet.settings_errors import SettingsError
 
@@ -92,7 +93,7 @@ def fixed_locations(settings: Settings) -> dict[tuple[str, int], str]:
 def space_of(settings: Settings, name: str, chosen: KeyspaceSettings) -> RowSpace | TableSpace:
     """A keyspace as the front serves it, with its source of truth where one is set."""
     from serving.reads.spaces import RowSpace, TableSpace
-    from serving.sources.mariadb import MariaDBRows, TableScope
+    from serving.sources.mariadb import MariaDBRows
     from stream.sources.mariadb.connection import ConnectionSettings
     from stream.wire.keys import Layout
 
@@ -108,7 +109,6 @@ def space_of(settings: Settings, name: str, chosen: KeyspaceSettings) -> RowSpac
     if not isinstance(source, MariaDBSourceSettings):
         return RowSpace(name, Layout(chosen.partitions))
     server = ConnectionSettings(source.host, source.port, source.user, source.password.get_secret_value())
-    scope = TableScope(source.databases, source.include, source.exclude)
     layout = Layout(chosen.partitions, source.key_prefix_columns)
     database = source.databases[0] if len(source.databases) == 1 else ""
-    return RowSpace(name, layout, database, MariaDBRows(server, shard, scope))
+    return RowSpace(name, layout, database, MariaDBRows(server, shard, table_filter(source)))

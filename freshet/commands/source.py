@@ -9,13 +9,16 @@ from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import structlog
 import typer
 
 from freshet.settings import MariaDBSourceSettings, Settings, load_settings
 from freshet.settings_errors import SettingsError, unknown_keyspace
+
+if TYPE_CHECKING:
+    from stream.sources.mariadb.schema import TableFilter
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -118,9 +121,15 @@ def read_password(file: Path) -> str:
         ) from None
 
 
+def table_filter(source: MariaDBSourceSettings) -> TableFilter:
+    """The tables that a source publishes, and that a front may read through."""
+    from stream.sources.mariadb.schema import TableFilter
+
+    return TableFilter(tuple(source.databases), tuple(source.include), tuple(source.exclude))
+
+
 def _options(settings: Settings, keyspace: str, new_epoch: bool) -> Any:
     from stream.sources.mariadb.connection import ConnectionSettings
-    from stream.sources.mariadb.schema import TableFilter
     from stream.sources.mariadb.source import SourceOptions
 
     found = settings.keyspace(keyspace).source
@@ -129,7 +138,7 @@ def _options(settings: Settings, keyspace: str, new_epoch: bool) -> Any:
     return SourceOptions(
         settings=ConnectionSettings(found.host, found.port, found.user, found.password.get_secret_value()),
         shard=settings.shard_of(keyspace),
-        tables=TableFilter(tuple(found.databases), tuple(found.include), tuple(found.exclude)),
+        tables=table_filter(found),
         server_id=found.server_id,
         new_epoch=new_epoch,
     )

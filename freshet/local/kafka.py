@@ -8,13 +8,16 @@ import os
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from freshet.local.artifacts import jars
 from freshet.local.errors import LocalServerError
 from freshet.local.java import find_java
 from freshet.local.process import ServerProcess, free_ports, port_is_free, run_tool
 from freshet.local.server import LocalServer
+
+if TYPE_CHECKING:
+    from stream.kafka.connection import KafkaCluster
 
 START_TIMEOUT_S = 60.0
 START_ATTEMPTS = 3
@@ -92,6 +95,13 @@ class KafkaServer(LocalServer):
     def bootstrap(self) -> str:
         """``127.0.0.1:port``."""
         return f"127.0.0.1:{self.port}"
+
+    @property
+    def cluster(self) -> KafkaCluster:
+        """The broker as our own clients take it."""
+        from stream.kafka.connection import KafkaCluster  # not above: to start a broker needs no client
+
+        return KafkaCluster(self.bootstrap)
 
     @property
     def log_file(self) -> Path:

@@ -90,7 +90,7 @@ def _drive(
     catalog.start()
     altered, next_ddl = 0, min(DDL_EVERY_S, (seconds or DDL_EVERY_S) / 2)
     try:
-        with _shown(findings) as show, LocationsReader(stack.kafka.bootstrap) as locations:
+        with _shown(findings) as show, LocationsReader(stack.kafka.cluster) as locations:
             while seconds is None or time.monotonic() - began < seconds:
                 time.sleep(TICK_S)
                 findings.traffic_s = time.monotonic() - began

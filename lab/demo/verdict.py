@@ -17,14 +17,14 @@ def rebuild_and_verify(stack: Stack) -> dict[str, dict[str, Any]]:
     from spark_jobs.verify import verify_stores
 
     outcome: dict[str, dict[str, Any]] = {}
-    bootstrap = stack.kafka.bootstrap
+    kafka = stack.kafka.cluster
     spark = spark_settings("local[2]", "1g", stack.directory / "spark.log")
     with spark_session("freshet demo", spark) as session:
         for keyspace in (ROWS, CATALOG):
-            live = live_checkpoint(bootstrap, keyspace, [])
+            live = live_checkpoint(kafka, keyspace, [])
             target = stack.directory / "rebuilt" / keyspace
             target.parent.mkdir(exist_ok=True)
-            request = RebuildRequest(keyspace, bootstrap, target, checkpoint_offsets(live))
+            request = RebuildRequest(keyspace, kafka, target, checkpoint_offsets(live))
             report = rebuild(session, request)
             verdict = verify_stores(live, find_stores(target, keyspace), names=("live", "rebuilt"))
             outcome[keyspace] = {

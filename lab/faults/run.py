@@ -244,7 +244,7 @@ def _behind(stack: Stack, wanted: dict[str, Position]) -> list[str]:
     """The partitions whose watermark is not at ``wanted`` (shard → position)."""
     partitions = {ROWS: stack.partitions, CATALOG: 2}
     behind: list[str] = []
-    with LocationsReader(stack.kafka.bootstrap) as locations:
+    with LocationsReader(stack.kafka.cluster) as locations:
         for keyspace, count in partitions.items():
             shard = f"{keyspace}/0"
             reached: dict[int, Position] = {}

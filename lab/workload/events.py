@@ -24,8 +24,8 @@ from stream.wire.events import (
     TableImage,
     VoidTable,
 )
-from stream.write_ids import WriteIds
 from tokens.errors import FreshetError
+from tokens.writeid_state import WriteIds
 
 Pairs = Iterable[tuple[int, int]]
 EVERY_TABLE: Final = "*"
@@ -181,7 +181,7 @@ def _list_changes(read: CatalogSnapshot, table_id: int, name: str, hwm: int) -> 
     by_state = {known: [int(write_id) for write_id, _, state in found if state == known] for known in _STATES}
     ids.replace(hwm, by_state["open"], by_state["aborted"], committed=bool(by_state["committed"]))
     holders = {int(write_id): int(txn) for write_id, txn, _ in found}
-    changes: list[Change] = [ResetWriteIds(table_id, ids.whole_text(name), ids.committed)]
+    changes: list[Change] = [ResetWriteIds(table_id, ids.full_text(name), ids.committed)]
     return changes + [AllocateWriteId(table_id, holders[write_id], write_id) for write_id, _ in ids.open]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from stream.write_ids import NO_OPEN_ID
+from tokens.writeids import NO_OPEN_ID, list_text
 
 
 def server_list(
@@ -44,4 +44,4 @@ def server_list(
     if not found_valid and (opened or aborted):
         hwm = min(opened + aborted)
         opened, aborted = ([hwm], []) if hwm == min_open else ([], [hwm])
-    return f"{name}:{hwm}:{min_open}:{','.join(map(str, opened))}:{','.join(map(str, aborted))}"
+    return list_text(name, hwm, min_open, opened, aborted)

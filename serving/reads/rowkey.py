@@ -14,9 +14,9 @@ from urllib.parse import quote, unquote_to_bytes
 
 from serving.errors import ReadError
 from serving.sources.source import RowTable
-from stream.sources.mariadb.image import UndecodableValue, request_key_value
 from stream.wire.events import Column
 from stream.wire.keys import KeyFormatError, row_key
+from stream.wire.values import UndecodableValue, request_key_value
 
 KEY_BYTES_MAX = 4096
 """Longest key that a request may name, encoded."""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from fnmatch import fnmatchcase
 from typing import TypeVar
 
 from serving.errors import ReadError
 from serving.sources.source import RowAt, RowTable, SchemaChanged, SourceRow, SourceThreads
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError, MariaDBUnreachable
-from stream.sources.mariadb.image import UndecodableValue
-from stream.sources.mariadb.schema import SYSTEM_DATABASES, TableInfo
+from stream.sources.mariadb.schema import TableFilter, TableInfo
 from stream.sources.mariadb.snapshot import NoSuchTable, SnapshotRead, SnapshotReader, SourceBusy
+from stream.wire.values import UndecodableValue
 from tokens import Position
 
 Found = TypeVar("Found")
@@ -21,35 +20,12 @@ WAITS_MAX = 4
 """Sessions that may wait for a replica to catch up, apart from those that read."""
 
 
-class TableScope:
-    """Which tables may be read through: of ``databases``, included (none: all), not excluded (``db.table`` patterns).
-
-    What the source does not publish, the front must not hand out.
-    """
-
-    def __init__(self, databases: Sequence[str], include: Sequence[str] = (), exclude: Sequence[str] = ()) -> None:
-        self._databases = frozenset(databases)
-        self._include = tuple(include)
-        self._exclude = tuple(exclude)
-
-    def __contains__(self, name: object) -> bool:
-        text = str(name)
-        database, dot, table = text.partition(".")
-        if not dot or not table or "." in table or "\0" in text:
-            return False
-        if database.lower() in SYSTEM_DATABASES or (self._databases and database not in self._databases):
-            return False
-        if any(fnmatchcase(text, pattern) for pattern in self._exclude):
-            return False
-        return not self._include or any(fnmatchcase(text, pattern) for pattern in self._include)
-
-
 class MariaDBRows:
-    """A `serving.sources.source.RowSource` over one MariaDB server."""
+    """A `serving.sources.source.RowSource` over one MariaDB server. What is not of ``tables`` is not handed out."""
 
-    def __init__(self, settings: ConnectionSettings, shard: str, scope: TableScope) -> None:
+    def __init__(self, settings: ConnectionSettings, shard: str, tables: TableFilter) -> None:
         self.shard = shard
-        self._scope = scope
+        self._tables = tables
         self._reader = SnapshotReader(settings, READS_MAX)
         self._waiter = SnapshotReader(settings, WAITS_MAX, wait_s=0.05)
         self._reads = SourceThreads("source-read", threads=READS_MAX)
@@ -57,7 +33,7 @@ class MariaDBRows:
 
     async def describe(self, table: str) -> RowTable | None:
         """See `RowSource`."""
-        if table not in self._scope:
+        if table not in self._tables:
             return None
         try:
             return row_table(await self._reads.run(lambda: translated(lambda: self._reader.table(table))))
@@ -68,7 +44,7 @@ class MariaDBRows:
         """See `RowSource`."""
         places: dict[str, list[int]] = {}
         for place, (table, _) in enumerate(wanted):
-            if table.name in self._scope:
+            if table.name in self._tables:
                 places.setdefault(table.name, []).append(place)
         keys = {name: [wanted[place].values for place in of_table] for name, of_table in places.items()}
         read = await self._reads.run(lambda: translated(lambda: self._reader.read(keys))) if keys else {}

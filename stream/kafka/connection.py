@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from time import monotonic, sleep
 from typing import Any, Final, Self, TypeVar
 
@@ -75,21 +76,16 @@ RESERVED: Final = frozenset(
 """Client settings that exactness and freshness rest on, or that have settings of their own."""
 
 
-class Cluster(str):
-    """A bootstrap address (``host:port,…``) that brings client settings along: security, time-outs.
+@dataclass(frozen=True, slots=True)
+class KafkaCluster:
+    """Where Kafka is, and what every client of it must be set to.
 
-    Wherever a ``bootstrap`` text is asked for, one of these gives its ``extra`` to every librdkafka client.
+    ``bootstrap``: addresses (``host:port,…``). ``extra``: librdkafka's settings for security and time-outs; they may
+    hold a password, so they are never printed.
     """
 
-    extra: Mapping[str, str]
-
-    def __new__(cls, bootstrap: str, extra: Mapping[str, str] | None = None) -> Self:
-        made = super().__new__(cls, bootstrap)
-        made.extra = dict(extra or {})
-        return made
-
-    def __reduce__(self) -> tuple[type[Cluster], tuple[str, Mapping[str, str]]]:
-        return Cluster, (str(self), self.extra)
+    bootstrap: str
+    extra: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def check(self) -> Self:
         """Itself, if librdkafka takes the extra settings; raises `KafkaSettingsError`, which shows no value."""
@@ -128,20 +124,20 @@ class KafkaRequestError(FreshetError):
     code = "kafka_error"
 
 
-def client_settings(bootstrap: str, **more: Any) -> Settings:
-    """librdkafka settings for any client of ``bootstrap`` (``host:port,…``).
+def client_settings(kafka: KafkaCluster, **more: Any) -> Settings:
+    """librdkafka settings for any client of ``kafka``.
 
     librdkafka's own log goes nowhere: what matters comes back as errors, once.
     """
     return {
-        "bootstrap.servers": str(bootstrap),
+        "bootstrap.servers": kafka.bootstrap,
         "log_level": 0,
         "logger": _SILENT,
         "reconnect.backoff.ms": 50,
         "reconnect.backoff.max.ms": 1_000,
         "topic.metadata.refresh.interval.ms": 60_000,
         **more,
-        **(bootstrap.extra if isinstance(bootstrap, Cluster) else {}),
+        **kafka.extra,
     }
 
 
@@ -152,22 +148,21 @@ def _without_values(text: str, extra: Mapping[str, str]) -> str:
     return text
 
 
-def kafka_error(error: KafkaException | KafkaError, bootstrap: str, doing: str) -> FreshetError:
-    """The error to raise for ``error``, met while ``doing`` something at ``bootstrap``."""
+def kafka_error(error: KafkaException | KafkaError, kafka: KafkaCluster, doing: str) -> FreshetError:
+    """The error to raise for ``error``, met while ``doing`` something at ``kafka``."""
     cause = error.args[0] if isinstance(error, KafkaException) else error
     if isinstance(cause, KafkaError) and cause.code() in _AWAY:
         return KafkaUnreachable(
-            f"no Kafka broker answers at {bootstrap} ({doing})",
-            hint="is it running, is this its address"
-            + (", and do the security settings fit?" if isinstance(bootstrap, Cluster) and bootstrap.extra else "?"),
+            f"no Kafka broker answers at {kafka.bootstrap} ({doing})",
+            hint="is it running, is this its address" + (", and do the security settings fit?" if kafka.extra else "?"),
         )
     text = cause.str() if isinstance(cause, KafkaError) else str(cause)
     missing = isinstance(cause, KafkaError) and cause.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
     hint = "is the keyspace's name right? its source makes the topics" if missing else ""
-    return KafkaRequestError(f"Kafka at {bootstrap} refused ({doing}): {text}", hint=hint)
+    return KafkaRequestError(f"Kafka at {kafka.bootstrap} refused ({doing}): {text}", hint=hint)
 
 
-def asking(bootstrap: str, doing: str, request: Callable[[], T], *, patience_s: float = 0.0) -> T:
+def asking(kafka: KafkaCluster, doing: str, request: Callable[[], T], *, patience_s: float = 0.0) -> T:
     """``request()``, with Kafka's exceptions as ours: `KafkaUnreachable` or `KafkaRequestError`.
 
     For ``patience_s`` it is repeated while the broker answers that it is about to know (a topic just made, a leader
@@ -179,5 +174,5 @@ def asking(bootstrap: str, doing: str, request: Callable[[], T], *, patience_s: 
             return request()
         except KafkaException as error:
             if error.args[0].code() not in _TRANSIENT or monotonic() >= deadline:
-                raise kafka_error(error, bootstrap, doing) from error
+                raise kafka_error(error, kafka, doing) from error
         sleep(REPEAT_S)

@@ -13,7 +13,7 @@ from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from stream.kafka.connection import KafkaUnreachable, asking, client_settings, kafka_error
+from stream.kafka.connection import KafkaCluster, KafkaUnreachable, asking, client_settings, kafka_error
 from stream.kafka.reader import end_offsets, read_range, start_offsets
 from stream.kafka.topics import MESSAGE_BYTES_MAX, dead_letter_topic, describe_topic
 from stream.wire.codec import CodecError, check, decode
@@ -34,7 +34,7 @@ class DeadLetterError(FreshetError):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """One message that could not be folded, whole or in part. ``size`` is that of the message; 0: of ``value``."""
+    """One message that could not be folded, or not all of it. ``size`` is that of the message; 0: of ``value``."""
 
     topic: str
     partition: int
@@ -50,7 +50,7 @@ class DeadLetter:
         return f"{self.topic}/{self.partition}/{self.offset}"
 
     @property
-    def whole(self) -> bool:
+    def is_complete(self) -> bool:
         """All bytes of the message are here."""
         return self.size in (0, len(self.value))
 
@@ -66,15 +66,15 @@ class DeadLetter:
 class DeadLetterPublisher:
     """Sends dead letters. One letter a message: its first reason stands. `flush` before committing what it skipped."""
 
-    def __init__(self, bootstrap: str, keyspace: str) -> None:
-        self.bootstrap = bootstrap
+    def __init__(self, kafka: KafkaCluster, keyspace: str) -> None:
+        self.kafka = kafka
         self.topic = dead_letter_topic(keyspace)
         self.sent = 0
         self._known: dict[str, None] = {}
         self._failed: KafkaError | None = None
         self._producer = Producer(
             client_settings(
-                bootstrap,
+                kafka,
                 **{
                     "enable.idempotence": True,
                     "compression.type": "lz4",
@@ -112,7 +112,7 @@ class DeadLetterPublisher:
         """Return when all letters are in the topic; raises `KafkaUnreachable` or `DeadLetterError` if one is not."""
         left = self._producer.flush(timeout_s)
         if self._failed is not None:
-            raise kafka_error(self._failed, self.bootstrap, f"write to {self.topic}")
+            raise kafka_error(self._failed, self.kafka, f"write to {self.topic}")
         if left:
             raise KafkaUnreachable(f"{left} dead letters are not in {self.topic} after {timeout_s:g} s")
 
@@ -134,14 +134,14 @@ class DeadLetterPublisher:
         self._failed = self._failed or error
 
 
-def read_letters(bootstrap: str, keyspace: str, *, values: bool = True, letter_id: str = "") -> list[DeadLetter]:
+def read_letters(kafka: KafkaCluster, keyspace: str, *, values: bool = True, letter_id: str = "") -> list[DeadLetter]:
     """All unresolved letters of a keyspace, oldest first; only ``letter_id`` if given.
 
     ``values`` False leaves the bytes out (``size`` still says how many). Raises `TopicError` ``topic_missing``,
     `KafkaUnreachable`, `ReadError`.
     """
     letters: dict[str, DeadLetter] = {}
-    for message in _messages(bootstrap, dead_letter_topic(keyspace)):
+    for message in _messages(kafka, dead_letter_topic(keyspace)):
         key = (message.key() or b"").decode(errors="replace")
         if letter_id and key != letter_id:
             continue
@@ -152,9 +152,9 @@ def read_letters(bootstrap: str, keyspace: str, *, values: bool = True, letter_i
     return list(letters.values())
 
 
-def find_letter(bootstrap: str, keyspace: str, letter_id: str) -> DeadLetter:
+def find_letter(kafka: KafkaCluster, keyspace: str, letter_id: str) -> DeadLetter:
     """The unresolved letter ``topic/partition/offset``; raises `DeadLetterError` ``no_such_letter``."""
-    found = read_letters(bootstrap, keyspace, letter_id=letter_id)
+    found = read_letters(kafka, keyspace, letter_id=letter_id)
     if not found:
         raise DeadLetterError(
             f"no dead letter {letter_id} in {dead_letter_topic(keyspace)}",
@@ -164,11 +164,11 @@ def find_letter(bootstrap: str, keyspace: str, letter_id: str) -> DeadLetter:
     return found[0]
 
 
-def _messages(bootstrap: str, topic: str) -> Iterator[Message]:
-    describe_topic(bootstrap, topic)
-    [start] = start_offsets(bootstrap, topic, [0]).values()
-    [end] = end_offsets(bootstrap, topic, [0]).values()
-    return read_range(bootstrap, topic, 0, start, end)
+def _messages(kafka: KafkaCluster, topic: str) -> Iterator[Message]:
+    describe_topic(kafka, topic)
+    [start] = start_offsets(kafka, topic, [0]).values()
+    [end] = end_offsets(kafka, topic, [0]).values()
+    return read_range(kafka, topic, 0, start, end)
 
 
 def _letter(message: Message) -> DeadLetter | None:
@@ -196,17 +196,17 @@ class Retried:
     problem: str
 
 
-def retry(bootstrap: str, keyspace: str, letter_id: str = "", *, dry_run: bool = False) -> list[Retried]:
+def retry(kafka: KafkaCluster, keyspace: str, letter_id: str = "", *, dry_run: bool = False) -> list[Retried]:
     """Put messages that this version can decode back into their topic, and resolve their letters.
 
     They are folded as late events: what has become newer meanwhile stays. Raises `KafkaUnreachable`, `DeadLetterError`.
     """
-    letters = [find_letter(bootstrap, keyspace, letter_id)] if letter_id else read_letters(bootstrap, keyspace)
+    letters = [find_letter(kafka, keyspace, letter_id)] if letter_id else read_letters(kafka, keyspace)
     results = [Retried(letter, _obstacle(letter)) for letter in letters]
     good = [result.letter for result in results if not result.problem]
     if good and not dry_run:
-        _put_back(bootstrap, good)
-        publisher = DeadLetterPublisher(bootstrap, keyspace)
+        _put_back(kafka, good)
+        publisher = DeadLetterPublisher(kafka, keyspace)
         for letter in good:
             publisher.resolve(letter.id)
         publisher.flush()
@@ -214,14 +214,14 @@ def retry(bootstrap: str, keyspace: str, letter_id: str = "", *, dry_run: bool =
 
 
 def _obstacle(letter: DeadLetter) -> str:
-    if not letter.whole:
+    if not letter.is_complete:
         return f"only {len(letter.value)} of its {letter.size} bytes were kept"
     problem = letter.problem()
     return f"{problem.code}: {problem}" if problem else ""
 
 
-def _put_back(bootstrap: str, letters: list[DeadLetter]) -> None:
-    settings = client_settings(bootstrap, **{"enable.idempotence": True, "message.max.bytes": MESSAGE_BYTES_MAX})
+def _put_back(kafka: KafkaCluster, letters: list[DeadLetter]) -> None:
+    settings = client_settings(kafka, **{"enable.idempotence": True, "message.max.bytes": MESSAGE_BYTES_MAX})
     producer = Producer(settings)
     failed: list[KafkaError] = []
 
@@ -231,7 +231,7 @@ def _put_back(bootstrap: str, letters: list[DeadLetter]) -> None:
 
     for letter in letters:
         asking(
-            bootstrap,
+            kafka,
             f"put {letter.id} back",
             lambda letter=letter: producer.produce(  # type: ignore[misc]
                 letter.topic, letter.value, partition=letter.partition, on_delivery=delivered
@@ -240,6 +240,6 @@ def _put_back(bootstrap: str, letters: list[DeadLetter]) -> None:
         producer.poll(0)
     left = producer.flush(FLUSH_TIMEOUT_S)
     if failed:
-        raise kafka_error(failed[0], bootstrap, "put dead letters back")
+        raise kafka_error(failed[0], kafka, "put dead letters back")
     if left:
         raise KafkaUnreachable(f"{left} messages were not put back after {FLUSH_TIMEOUT_S:g} s")

@@ -16,7 +16,7 @@ import msgspec
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from stream.kafka.connection import KafkaUnreachable, client_settings, kafka_error
+from stream.kafka.connection import KafkaCluster, KafkaUnreachable, client_settings, kafka_error
 from stream.kafka.reader import end_offsets, open_consumer, poll_batch, start_offsets
 from stream.kafka.topics import LOCATIONS_TOPIC, ensure_locations_topic
 from tokens.errors import FreshetError
@@ -57,10 +57,10 @@ class Announcement(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.keyspace}/{self.partition}"
 
 
-def announce(bootstrap: str, announcements: Iterable[Announcement]) -> None:
+def announce(kafka: KafkaCluster, announcements: Iterable[Announcement]) -> None:
     """Make these known to everybody; returns when they are in the topic. Raises `KafkaUnreachable`."""
-    ensure_locations_topic(bootstrap)
-    producer = Producer(client_settings(bootstrap, **{"enable.idempotence": True, "linger.ms": 0}))
+    ensure_locations_topic(kafka)
+    producer = Producer(client_settings(kafka, **{"enable.idempotence": True, "linger.ms": 0}))
     failed: list[KafkaError] = []
 
     def delivered(error: KafkaError | None, message: Message) -> None:  # noqa: ARG001 - the signature is librdkafka's
@@ -71,21 +71,21 @@ def announce(bootstrap: str, announcements: Iterable[Announcement]) -> None:
         producer.produce(LOCATIONS_TOPIC, msgspec.json.encode(each), each.key, partition=0, on_delivery=delivered)
     left = producer.flush(FLUSH_TIMEOUT_S)
     if failed:
-        raise kafka_error(failed[0], bootstrap, "announce")
+        raise kafka_error(failed[0], kafka, "announce")
     if left:
-        raise KafkaUnreachable(f"no announcement could be made at {bootstrap} within {FLUSH_TIMEOUT_S:g} s")
+        raise KafkaUnreachable(f"no announcement could be made at {kafka.bootstrap} within {FLUSH_TIMEOUT_S:g} s")
 
 
-def withdraw(bootstrap: str, announcements: Iterable[Announcement]) -> None:
+def withdraw(kafka: KafkaCluster, announcements: Iterable[Announcement]) -> None:
     """Say that these are gone: nobody needs to try their address. Raises `KafkaUnreachable`."""
-    announce(bootstrap, [msgspec.structs.replace(each, gone=True, positions={}) for each in announcements])
+    announce(kafka, [msgspec.structs.replace(each, gone=True, positions={}) for each in announcements])
 
 
 class LocationsReader:
     """Knows all announcements: reads the topic to its end in `start`, then follows it in a thread of its own."""
 
-    def __init__(self, bootstrap: str) -> None:
-        self.bootstrap = bootstrap
+    def __init__(self, kafka: KafkaCluster) -> None:
+        self.kafka = kafka
         self._known: dict[str, Announcement] = {}
         self._changed = threading.Condition()
         self._stopping = threading.Event()
@@ -148,8 +148,8 @@ class LocationsReader:
 
     def _at_its_end(self, timeout_s: float) -> Consumer:
         """A consumer that has read everything announced before now."""
-        ensure_locations_topic(self.bootstrap)
-        [end] = end_offsets(self.bootstrap, LOCATIONS_TOPIC, [0]).values()
+        ensure_locations_topic(self.kafka)
+        [end] = end_offsets(self.kafka, LOCATIONS_TOPIC, [0]).values()
         consumer = self._open()
         try:
             self._read_to(consumer, end, monotonic() + timeout_s)
@@ -159,18 +159,18 @@ class LocationsReader:
         return consumer
 
     def _open(self) -> Consumer:
-        [start] = start_offsets(self.bootstrap, LOCATIONS_TOPIC, [0]).values()
-        consumer = open_consumer(self.bootstrap, more={"queued.max.messages.kbytes": 4096, "fetch.wait.max.ms": 500})
+        [start] = start_offsets(self.kafka, LOCATIONS_TOPIC, [0]).values()
+        consumer = open_consumer(self.kafka, more={"queued.max.messages.kbytes": 4096, "fetch.wait.max.ms": 500})
         consumer.assign([TopicPartition(LOCATIONS_TOPIC, 0, start)])
         return consumer
 
     def _read_to(self, consumer: Consumer, end: int, deadline: float) -> None:
         place = [TopicPartition(LOCATIONS_TOPIC, 0)]
-        [start] = start_offsets(self.bootstrap, LOCATIONS_TOPIC, [0]).values()
+        [start] = start_offsets(self.kafka, LOCATIONS_TOPIC, [0]).values()
         while start < end and consumer.position(place)[0].offset < end:
             self._learn(poll_batch(consumer, 1000, 0.05))
             if monotonic() > deadline:
-                raise KafkaUnreachable(f"{LOCATIONS_TOPIC} could not be read to its end at {self.bootstrap}")
+                raise KafkaUnreachable(f"{LOCATIONS_TOPIC} could not be read to its end at {self.kafka.bootstrap}")
 
     def _follow(self, reading: Consumer | None) -> None:
         """Never ends by itself: what is known stays usable while the broker is away."""
@@ -178,7 +178,7 @@ class LocationsReader:
         while not self._stopping.is_set():
             try:
                 if reading is None:
-                    ensure_locations_topic(self.bootstrap)
+                    ensure_locations_topic(self.kafka)
                     reading, complained = self._open(), False
                 self._learn(poll_batch(reading, 1000, 0.2))
             except (FreshetError, KafkaException) as error:

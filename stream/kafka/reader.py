@@ -20,7 +20,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from stream.kafka.connection import REQUEST_TIMEOUT_S, Settings, asking, client_settings, kafka_error
+from stream.kafka.connection import REQUEST_TIMEOUT_S, KafkaCluster, Settings, asking, client_settings, kafka_error
 from tokens.errors import FreshetError
 
 PREFETCH_KB: Final = 64 * 1024
@@ -50,10 +50,10 @@ class TopicReadError(FreshetError):
     code = "read_failed"
 
 
-def reader_settings(bootstrap: str, group: str | None = None, more: Mapping[str, Any] | None = None) -> Settings:
+def reader_settings(kafka: KafkaCluster, group: str | None = None, more: Mapping[str, Any] | None = None) -> Settings:
     """Settings of a read_committed consumer that commits nothing by itself and never resets an offset."""
     return {
-        **client_settings(bootstrap),
+        **client_settings(kafka),
         "group.id": group or "freshet",
         "isolation.level": "read_committed",
         "enable.auto.commit": False,
@@ -74,9 +74,9 @@ def reader_settings(bootstrap: str, group: str | None = None, more: Mapping[str,
     }
 
 
-def open_consumer(bootstrap: str, group: str | None = None, more: Mapping[str, Any] | None = None) -> Consumer:
+def open_consumer(kafka: KafkaCluster, group: str | None = None, more: Mapping[str, Any] | None = None) -> Consumer:
     """A consumer with `reader_settings`; ``group`` None: for `assign` only. ``more`` are librdkafka settings."""
-    return Consumer(reader_settings(bootstrap, group, more))
+    return Consumer(reader_settings(kafka, group, more))
 
 
 def poll_batch(consumer: Consumer, messages_max: int = 10_000, timeout_s: float = 0.1) -> list[Message]:
@@ -111,7 +111,7 @@ def _refused(message: Message) -> bool:
 
 
 def end_offsets(
-    bootstrap: str,
+    kafka: KafkaCluster,
     topic: str,
     partitions: Iterable[int],
     *,
@@ -124,19 +124,19 @@ def end_offsets(
     an unfinished Kafka transaction may hold back from readers. Raises `KafkaUnreachable`, `KafkaRequestError`.
     """
     level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-    return _list_offsets(bootstrap, topic, partitions, OffsetSpec.latest(), level, timeout_s)
+    return _list_offsets(kafka, topic, partitions, OffsetSpec.latest(), level, timeout_s)
 
 
 def start_offsets(
-    bootstrap: str, topic: str, partitions: Iterable[int], *, timeout_s: float = REQUEST_TIMEOUT_S
+    kafka: KafkaCluster, topic: str, partitions: Iterable[int], *, timeout_s: float = REQUEST_TIMEOUT_S
 ) -> dict[int, int]:
     """Partition → the first offset that retention has left."""
     level = IsolationLevel.READ_UNCOMMITTED
-    return _list_offsets(bootstrap, topic, partitions, OffsetSpec.earliest(), level, timeout_s)
+    return _list_offsets(kafka, topic, partitions, OffsetSpec.earliest(), level, timeout_s)
 
 
 def offsets_for_timestamp(
-    bootstrap: str,
+    kafka: KafkaCluster,
     topic: str,
     partitions: Iterable[int],
     timestamp: int,
@@ -151,15 +151,15 @@ def offsets_for_timestamp(
     """
     wanted = list(partitions)
     spec, level = OffsetSpec.for_timestamp(timestamp * 1000), IsolationLevel.READ_UNCOMMITTED
-    found = _list_offsets(bootstrap, topic, wanted, spec, level, timeout_s)
-    ends = end_offsets(bootstrap, topic, wanted, timeout_s=timeout_s)
+    found = _list_offsets(kafka, topic, wanted, spec, level, timeout_s)
+    ends = end_offsets(kafka, topic, wanted, timeout_s=timeout_s)
     return {partition: offset if offset >= 0 else ends[partition] for partition, offset in found.items()}
 
 
 def _list_offsets(
-    bootstrap: str, topic: str, partitions: Iterable[int], spec: Any, level: Any, timeout_s: float
+    kafka: KafkaCluster, topic: str, partitions: Iterable[int], spec: Any, level: Any, timeout_s: float
 ) -> dict[int, int]:
-    admin = AdminClient(client_settings(bootstrap))
+    admin = AdminClient(client_settings(kafka))
     request = {TopicPartition(topic, partition): spec for partition in partitions}
     if not request:
         return {}
@@ -168,11 +168,11 @@ def _list_offsets(
         futures = admin.list_offsets(request, isolation_level=level, request_timeout=timeout_s)
         return {place.partition: future.result().offset for place, future in futures.items()}
 
-    return asking(bootstrap, f"list offsets of {topic}", ask, patience_s=timeout_s)
+    return asking(kafka, f"list offsets of {topic}", ask, patience_s=timeout_s)
 
 
 def read_range(
-    bootstrap: str,
+    kafka: KafkaCluster,
     topic: str,
     partition: int,
     start: int,
@@ -188,12 +188,12 @@ def read_range(
     """
     if start >= end:
         return
-    consumer = open_consumer(bootstrap, more={"enable.partition.eof": True})
+    consumer = open_consumer(kafka, more={"enable.partition.eof": True})
     try:
         consumer.assign([TopicPartition(topic, partition, start)])
         yield from _read_until(consumer, TopicPartition(topic, partition), end, timeout_s, messages_max)
     except KafkaException as error:
-        raise kafka_error(error, bootstrap, f"read {topic}/{partition}") from error
+        raise kafka_error(error, kafka, f"read {topic}/{partition}") from error
     finally:
         consumer.close()
 

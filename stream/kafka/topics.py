@@ -14,7 +14,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
-from stream.kafka.connection import REQUEST_TIMEOUT_S, asking, client_settings, kafka_error
+from stream.kafka.connection import REQUEST_TIMEOUT_S, KafkaCluster, asking, client_settings, kafka_error
 from tokens.errors import FreshetError
 
 LOCATIONS_TOPIC: Final = "freshet.locations"
@@ -71,7 +71,7 @@ def dead_letter_topic(keyspace: str) -> str:
 
 
 def ensure_topics(
-    bootstrap: str,
+    kafka: KafkaCluster,
     keyspace: str,
     partitions: int,
     *,
@@ -90,59 +90,59 @@ def ensure_topics(
         _new(dead_letter_topic(keyspace), 1, replication, {**delete, **_BROKERS_TIME, **sizes}),
         _new(LOCATIONS_TOPIC, 1, replication, _LOCATIONS_SETTINGS),
     ]
-    admin = _create(bootstrap, wanted, timeout_s)
+    admin = _create(kafka, wanted, timeout_s)
     for topic in wanted:
-        _await_topic(admin, bootstrap, topic.topic, timeout_s)
-    return _check(admin, bootstrap, keyspace, partitions, timeout_s)
+        _await_topic(admin, kafka, topic.topic, timeout_s)
+    return _check(admin, kafka, keyspace, partitions, timeout_s)
 
 
 def check_topics(
-    bootstrap: str, keyspace: str, partitions: int | None = None, *, timeout_s: float = REQUEST_TIMEOUT_S
+    kafka: KafkaCluster, keyspace: str, partitions: int | None = None, *, timeout_s: float = REQUEST_TIMEOUT_S
 ) -> Topic:
     """The events topic of ``keyspace``, if it is fit for it; ``partitions``: the count it must have, if known.
 
     Raises `TopicError` with the fix as hint, `KafkaUnreachable`, `KafkaRequestError`.
     """
-    admin = AdminClient(client_settings(bootstrap))
-    _require_broker(admin, bootstrap, timeout_s)
-    return _check(admin, bootstrap, keyspace, partitions, timeout_s)
+    admin = AdminClient(client_settings(kafka))
+    _require_broker(admin, kafka, timeout_s)
+    return _check(admin, kafka, keyspace, partitions, timeout_s)
 
 
-def ensure_locations_topic(bootstrap: str, *, replication: int = 1, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+def ensure_locations_topic(kafka: KafkaCluster, *, replication: int = 1, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
     """Create ``freshet.locations`` if it is missing; raises `KafkaUnreachable`, `KafkaRequestError`."""
-    admin = _create(bootstrap, [_new(LOCATIONS_TOPIC, 1, replication, _LOCATIONS_SETTINGS)], timeout_s)
-    _await_topic(admin, bootstrap, LOCATIONS_TOPIC, timeout_s)
+    admin = _create(kafka, [_new(LOCATIONS_TOPIC, 1, replication, _LOCATIONS_SETTINGS)], timeout_s)
+    _await_topic(admin, kafka, LOCATIONS_TOPIC, timeout_s)
 
 
-def describe_topic(bootstrap: str, name: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> Topic:
+def describe_topic(kafka: KafkaCluster, name: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> Topic:
     """Any topic's id and partition count; raises `TopicError` ``topic_missing``, `KafkaUnreachable`."""
-    admin = AdminClient(client_settings(bootstrap))
-    _require_broker(admin, bootstrap, timeout_s)
-    return _describe(admin, bootstrap, name, timeout_s)
+    admin = AdminClient(client_settings(kafka))
+    _require_broker(admin, kafka, timeout_s)
+    return _describe(admin, kafka, name, timeout_s)
 
 
 def _new(name: str, partitions: int, replication: int, config: Mapping[str, str]) -> NewTopic:
     return NewTopic(name, num_partitions=partitions, replication_factor=replication, config=dict(config))
 
 
-def _create(bootstrap: str, wanted: list[NewTopic], timeout_s: float) -> AdminClient:
+def _create(kafka: KafkaCluster, wanted: list[NewTopic], timeout_s: float) -> AdminClient:
     """Create what is missing of ``wanted``."""
-    admin = AdminClient(client_settings(bootstrap))
-    _require_broker(admin, bootstrap, timeout_s)
+    admin = AdminClient(client_settings(kafka))
+    _require_broker(admin, kafka, timeout_s)
     for name, future in admin.create_topics(wanted, operation_timeout=timeout_s, request_timeout=timeout_s * 2).items():
         try:
             future.result()
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise kafka_error(error, bootstrap, f"create topic {name}") from error
+                raise kafka_error(error, kafka, f"create topic {name}") from error
     return admin
 
 
-def _await_topic(admin: AdminClient, bootstrap: str, name: str, timeout_s: float) -> None:
+def _await_topic(admin: AdminClient, kafka: KafkaCluster, name: str, timeout_s: float) -> None:
     """A topic that was just made is known, and led, a little later."""
     deadline = monotonic() + timeout_s
     while True:
-        found = asking(bootstrap, f"find topic {name}", lambda: admin.list_topics(timeout=timeout_s)).topics.get(name)
+        found = asking(kafka, f"find topic {name}", lambda: admin.list_topics(timeout=timeout_s)).topics.get(name)
         if found is not None and found.error is None and all(each.leader >= 0 for each in found.partitions.values()):
             return
         if monotonic() > deadline:
@@ -150,28 +150,28 @@ def _await_topic(admin: AdminClient, bootstrap: str, name: str, timeout_s: float
         sleep(VISIBLE_POLL_S)
 
 
-def _require_broker(admin: Any, bootstrap: str, timeout_s: float) -> None:
+def _require_broker(admin: Any, kafka: KafkaCluster, timeout_s: float) -> None:
     """One quick question first: admin requests to a broker that is away take their whole, longer time-out."""
-    asking(bootstrap, "connect", lambda: admin.list_topics(topic="__consumer_offsets", timeout=timeout_s))
+    asking(kafka, "connect", lambda: admin.list_topics(topic="__consumer_offsets", timeout=timeout_s))
 
 
-def _describe(admin: Any, bootstrap: str, name: str, timeout_s: float) -> Topic:
+def _describe(admin: Any, kafka: KafkaCluster, name: str, timeout_s: float) -> Topic:
     future = admin.describe_topics(TopicCollection([name]), request_timeout=timeout_s)[name]
     try:
         found = future.result()
     except KafkaException as error:
         if error.args[0].code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
             raise TopicError(
-                f"topic {name} does not exist at {bootstrap}",
+                f"topic {name} does not exist at {kafka.bootstrap}",
                 hint="the source makes it: start `freshet source …` first",
                 code="topic_missing",
             ) from error
-        raise kafka_error(error, bootstrap, f"describe topic {name}") from error
+        raise kafka_error(error, kafka, f"describe topic {name}") from error
     return Topic(name, str(found.topic_id), len(found.partitions))
 
 
-def _check(admin: Any, bootstrap: str, keyspace: str, partitions: int | None, timeout_s: float) -> Topic:
-    topic = _describe(admin, bootstrap, events_topic(keyspace), timeout_s)
+def _check(admin: Any, kafka: KafkaCluster, keyspace: str, partitions: int | None, timeout_s: float) -> Topic:
+    topic = _describe(admin, kafka, events_topic(keyspace), timeout_s)
     if partitions is not None and topic.partitions != partitions:
         raise TopicError(
             f"topic {topic.name} has {topic.partitions} partitions, not {partitions}",
@@ -185,7 +185,7 @@ def _check(admin: Any, bootstrap: str, keyspace: str, partitions: int | None, ti
         settings: Mapping[str, Any] = future.result()
         return settings
 
-    found = asking(bootstrap, f"read the settings of {topic.name}", ask, patience_s=timeout_s)
+    found = asking(kafka, f"read the settings of {topic.name}", ask, patience_s=timeout_s)
     _check_settings(topic.name, {name: str(entry.value) for name, entry in found.items()})
     return topic
 

@@ -19,6 +19,7 @@ from typing import Final, Self
 
 import structlog
 
+from stream.kafka.connection import KafkaCluster
 from stream.kafka.topics import MESSAGE_BYTES_MIN, RETENTION_MS_MIN, check_topics, events_topic
 from stream.publish.clock import Clock, SystemClock
 from stream.publish.resume import Tail, read_tail
@@ -51,10 +52,6 @@ class PublisherStats:
     transactions: int = 0
     batches: int = 0
     bytes: int = 0
-    last_commit_s: float = 0.0
-    """How long the last Kafka transaction took, from begin to committed."""
-    last_timestamp: int = 0
-    """Source seconds of the last committed position."""
 
 
 def record_time_ms(last_ms: int, source_s: int, now_s: float) -> int:
@@ -75,7 +72,7 @@ class Publisher:
 
     def __init__(
         self,
-        bootstrap: str,
+        kafka: KafkaCluster,
         keyspace: str,
         shard: str,
         layout: Layout,
@@ -93,7 +90,7 @@ class Publisher:
 
         ``new_epoch``: where the shard's states contradict each other, start a new epoch instead of refusing.
         """
-        self.bootstrap = bootstrap
+        self.kafka = kafka
         self.shard = shard
         self.layout = layout
         self.topic = events_topic(keyspace)
@@ -106,7 +103,7 @@ class Publisher:
         self._new_epoch = new_epoch
         self._clock = clock or SystemClock()
         self._producer = ShardProducer(
-            bootstrap,
+            kafka,
             self.topic,
             shard,
             transactional_id or f"freshet.{keyspace}.{shard}",
@@ -134,9 +131,9 @@ class Publisher:
         seconds): it voids all there was. Raises `TopicError`, `LayoutMismatch`, `KafkaUnreachable`, `ResumeError`,
         `PublisherLost`.
         """
-        check_topics(self.bootstrap, self.keyspace, self.layout.partitions)
+        check_topics(self.kafka, self.keyspace, self.layout.partitions)
         self._producer.open()
-        tail = read_tail(self.bootstrap, self.topic, self.layout.home_partition(self.shard), self.shard)
+        tail = read_tail(self.kafka, self.topic, self.layout.home_partition(self.shard), self.shard)
         if tail.layout and tail.layout != str(self.layout):
             raise LayoutMismatch(
                 f"{self.topic} was published with layout {tail.layout}, not {self.layout}",
@@ -320,20 +317,17 @@ class Publisher:
 
     def _commit(self, batch: Batch) -> None:
         """One Kafka transaction; raises `PublisherLost`, never aborts."""
-        began = self._clock.monotonic()
         self._record_time_ms = record_time_ms(self._record_time_ms, batch.timestamp_max, self._clock.now())
         self._producer.commit(batch.records, self._record_time_ms)
-        self._count(batch, self._clock.monotonic() - began)
+        self._count(batch)
 
-    def _count(self, batch: Batch, took_s: float) -> None:
+    def _count(self, batch: Batch) -> None:
         stats = self.stats
         stats.events += batch.events
         stats.rows += batch.rows
         stats.transactions += batch.transactions
         stats.batches += 1
         stats.bytes += batch.bytes
-        stats.last_commit_s = took_s
-        stats.last_timestamp = batch.resume.timestamp
 
     def _lose(self, lost: PublisherLost) -> None:
         """Drop the producer, with what is open in it, and wake everybody up."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Final
 
+from stream.kafka.connection import KafkaCluster
 from stream.kafka.reader import end_offsets, read_range, start_offsets
 from stream.wire.codec import Record, decode, headers
 from stream.wire.events import OpenTransaction, ResumePoint
@@ -51,7 +52,7 @@ class Tail:
 
 
 def read_tail(
-    bootstrap: str, topic: str, partition: int, shard: str, *, timeout_s: float = 60.0, window: int = WINDOW
+    kafka: KafkaCluster, topic: str, partition: int, shard: str, *, timeout_s: float = 60.0, window: int = WINDOW
 ) -> Tail:
     """The last state of ``shard`` in its home ``partition``.
 
@@ -60,17 +61,17 @@ def read_tail(
     up to ``timeout_s`` seconds, until the broker has decided that transaction. Raises `ReadError`, `KafkaUnreachable`.
     """
     deadline = monotonic() + timeout_s
-    end = end_offsets(bootstrap, topic, [partition], committed=False)[partition]
-    low = start_offsets(bootstrap, topic, [partition])[partition]
+    end = end_offsets(kafka, topic, [partition], committed=False)[partition]
+    low = start_offsets(kafka, topic, [partition])[partition]
     states: list[Record] = []
     record_time_ms = 0
     start, upto = max(low, end - window), end
     while start < upto:
         patience_s = max(deadline - monotonic(), 0.001)
-        found, newest = _states(bootstrap, topic, partition, shard, start, upto, patience_s)
+        found, newest = _states(kafka, topic, partition, shard, start, upto, patience_s)
         states = found + states
         record_time_ms = max(record_time_ms, newest)
-        if _complete(states):
+        if _has_snapshot(states):
             break
         window *= 4
         start, upto = max(low, start - window), start
@@ -85,12 +86,12 @@ def read_tail(
 
 
 def _states(
-    bootstrap: str, topic: str, partition: int, shard: str, start: int, end: int, timeout_s: float
+    kafka: KafkaCluster, topic: str, partition: int, shard: str, start: int, end: int, timeout_s: float
 ) -> tuple[list[Record], int]:
     """States of the shard in [start, end), oldest first, and the newest record time there."""
     states: list[Record] = []
     newest = 0
-    for message in read_range(bootstrap, topic, partition, start, end, timeout_s=timeout_s):
+    for message in read_range(kafka, topic, partition, start, end, timeout_s=timeout_s):
         newest = max(newest, message.timestamp()[1])
         value = message.value()
         if value is not None and value[:10] in _STATE_HEADERS:
@@ -100,16 +101,21 @@ def _states(
     return states, newest
 
 
-def _complete(states: list[Record]) -> bool:
-    return any(_since_whole(states))
+def _has_snapshot(states: list[Record]) -> bool:
+    return any(_since_snapshot(states))
 
 
-def _since_whole(states: list[Record]) -> list[Record]:
-    """The last states, from the last one with a whole open-transaction map on; empty if there is none."""
+def _since_snapshot(states: list[Record]) -> list[Record]:
+    """The states from the last snapshot on, the one with the full map of open transactions; empty without one."""
     for index in range(len(states) - 1, -1, -1):
-        if states[index]["whole"]:
+        if _is_snapshot(states[index]):
             return states[index:]
     return []
+
+
+def _is_snapshot(state: Record) -> bool:
+    """Whether it has the full map of open transactions, and not only what changed since the state before."""
+    return bool(state["whole"])
 
 
 def resume_point(states: Iterable[Record]) -> ResumePoint:
@@ -117,7 +123,7 @@ def resume_point(states: Iterable[Record]) -> ResumePoint:
 
     Raises `ResumeError` if the open-transaction map cannot be put together from them.
     """
-    chain = _since_whole(list(states))
+    chain = _since_snapshot(list(states))
     if not chain:
         raise ResumeError("no whole map of open transactions is left in the topic", code="open_map_lost")
     known: dict[int, OpenTransaction] = {}
@@ -131,7 +137,7 @@ def resume_point(states: Iterable[Record]) -> ResumePoint:
                 "with --new-epoch",
                 code="states_contradict",
             )
-        known = {} if state["whole"] else known
+        known = {} if _is_snapshot(state) else known
         known.update((fields["txn"], open_transaction(fields)) for fields in state["opened"])
         for txn in state["closed"]:
             known.pop(txn, None)
@@ -147,4 +153,5 @@ def resume_point(states: Iterable[Record]) -> ResumePoint:
         partial_events=last["partial_events"],
         sequence=last["sequence"],
         open_transactions=known,
+        table_choice=last["table_choice"],
     )

@@ -13,7 +13,7 @@ from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from stream.kafka.connection import KafkaUnreachable, client_settings, kafka_error
+from stream.kafka.connection import KafkaCluster, KafkaUnreachable, client_settings, kafka_error
 from stream.kafka.topics import MESSAGE_BYTES_MIN
 from stream.publish.clock import Clock
 from tokens.errors import FreshetError
@@ -52,11 +52,17 @@ class ShardProducer:
     """Commits batches. One thread at a time."""
 
     def __init__(
-        self, bootstrap: str, topic: str, shard: str, transactional_id: str, clock: Clock, stopping: threading.Event
+        self,
+        kafka: KafkaCluster,
+        topic: str,
+        shard: str,
+        transactional_id: str,
+        clock: Clock,
+        stopping: threading.Event,
     ) -> None:
         """``stopping``: once it is set, no wait for a broker lasts longer than `STOP_S`."""
         self.transactional_id = transactional_id
-        self._bootstrap = bootstrap
+        self._kafka = kafka
         self._topic = topic
         self._shard = shard
         self._clock = clock
@@ -66,7 +72,7 @@ class ShardProducer:
     def open(self) -> None:
         """Fences any earlier producer of the shard. Raises `KafkaUnreachable`, `KafkaRequestError`."""
         settings = client_settings(
-            self._bootstrap,
+            self._kafka,
             **{
                 "transactional.id": self.transactional_id,
                 "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
@@ -85,7 +91,7 @@ class ShardProducer:
         try:
             self._patiently(producer.init_transactions)
         except KafkaException as error:
-            raise kafka_error(error, self._bootstrap, f"init transactions of {self.transactional_id}") from error
+            raise kafka_error(error, self._kafka, f"init transactions of {self.transactional_id}") from error
         self._producer = producer
 
     def commit(self, records: Iterable[tuple[int, bytes]], time_ms: int) -> None:
@@ -135,7 +141,7 @@ class ShardProducer:
                 code="fenced",
             )
         if isinstance(error, KafkaException):
-            mine = kafka_error(error, self._bootstrap, f"publish {self._shard}")
+            mine = kafka_error(error, self._kafka, f"publish {self._shard}")
             hint = "it is started again by itself" if isinstance(mine, KafkaUnreachable) else mine.hint
             return PublisherLost(str(mine), hint=hint)
         return PublisherLost(f"publisher of {self._shard}: the producer's queue is full")

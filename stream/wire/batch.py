@@ -227,6 +227,7 @@ class Framer:
             at.open_transactions.pop(closed, None)
             self._opened.pop(closed, None)
             self._closed.add(closed)
+        at.table_choice = txn.table_choice or at.table_choice
         at.position, at.timestamp = txn.position, txn.timestamp
         at.partial_gtid, at.partial_events = "", 0
         self._transactions += 1
@@ -241,7 +242,7 @@ class Framer:
         elif operation in (ABSENT, VOID):
             image = b""
         else:
-            raise BatchError(f"row operation {operation} of {txn.gtid} is none")
+            raise BatchError(f"invalid row operation {operation} of {txn.gtid}")
         if len(key) > self.limits.key_bytes_max:
             table, _ = split_row_key(key)
             self._add_event(VoidTable(table, f"a key of {len(key)} bytes"), txn, ordinal)
@@ -361,6 +362,7 @@ class Framer:
 
     def _marker(self) -> Record:
         at = self._at
+        at_boundary = not at.partial_gtid
         return {
             "shard": self.shard,
             "epoch": at.epoch,
@@ -369,13 +371,13 @@ class Framer:
             "timestamp": at.timestamp,
             "low_water": at.low_water,
             "layout": str(self.layout),
-            "whole": not at.partial_gtid,
+            "whole": at_boundary,
         }
 
     def _state(self) -> Record:
         at, limits = self._at, self.limits
         known = at.open_transactions
-        whole = self._map_due or len(known) <= limits.open_map_small or at.sequence % limits.open_map_every == 0
+        is_snapshot = self._map_due or len(known) <= limits.open_map_small or at.sequence % limits.open_map_every == 0
         self._map_due = False
         return {
             "shard": self.shard,
@@ -387,8 +389,9 @@ class Framer:
             "partial_gtid": at.partial_gtid,
             "partial_events": at.partial_events,
             "sequence": at.sequence,
-            "whole": whole,
-            "opened": [open_fields(each) for each in (known if whole else self._opened).values()],
-            "closed": [] if whole else sorted(self._closed),
+            "whole": is_snapshot,
+            "opened": [open_fields(each) for each in (known if is_snapshot else self._opened).values()],
+            "closed": [] if is_snapshot else sorted(self._closed),
             "layout": str(self.layout),
+            "table_choice": at.table_choice,
         }

@@ -22,7 +22,7 @@ from fastavro.schema import fingerprint as _fingerprint
 from fastavro.schema import to_parsing_canonical_form
 
 from stream.wire.events import VALUE
-from stream.wire.keys import RESERVED
+from stream.wire.keys import is_row_key
 from tokens.errors import FreshetError
 
 Record = dict[str, Any]
@@ -31,6 +31,23 @@ MAGIC: Final = b"\xc3\x01"
 HEADER_SIZE: Final = 10
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
+VERSIONS: Final[dict[str, int]] = {
+    "AbortTxn": 1,
+    "AllocWriteId": 1,
+    "CommitTxn": 1,
+    "EpochStart": 1,
+    "Marker": 1,
+    "NameBinding": 1,
+    "RowFrame": 1,
+    "SourceState": 2,
+    "TableImage": 1,
+    "TableSchema": 1,
+    "TableVoid": 1,
+    "WriteIdsReset": 1,
+}
+"""All records, sorted, and the version that each of them has now. Earlier versions are read too."""
+RECORDS: Final = tuple(VERSIONS)
+"""Names of all records, sorted."""
 _SCHEMAS: Final = Path(__file__).resolve().parents[2] / "schemas"  # a folder without code is no package to ask for
 _OPERATIONS: Final = b"\x01\x02\x03"
 
@@ -65,17 +82,23 @@ def header_of(schema: Any) -> bytes:
     return MAGIC + bytes.fromhex(_fingerprint(to_parsing_canonical_form(schema), "CRC-64-AVRO"))
 
 
+def schema_files(name: str) -> list[str]:
+    """The files of a record's versions, the current one first."""
+    return [f"{name}.avsc", *(f"{name}.v{version}.avsc" for version in range(1, VERSIONS[name]))]
+
+
+def _schema(file: str) -> Any:
+    return json.loads((_SCHEMAS / file).read_text(encoding="utf-8"))
+
+
 def _load() -> tuple[dict[str, WireSchema], dict[bytes, WireSchema]]:
-    sources: dict[str, list[tuple[str, Any]]] = {}
-    for file in sorted(_SCHEMAS.glob("*.avsc")):
-        name, _, version = file.stem.partition(".")
-        sources.setdefault(name, []).append((version, json.loads(file.read_text(encoding="utf-8"))))
+    """The current schema of each record by name, and every version's by header. Files are read by name only."""
     current: dict[str, WireSchema] = {}
     known: dict[bytes, WireSchema] = {}
-    for name, versions in sources.items():
-        [now] = [schema for version, schema in versions if not version]
+    for name in RECORDS:
+        now, *earlier = map(_schema, schema_files(name))
         current[name] = WireSchema(name, header_of(now), parse_schema(now), None)
-        for _, schema in versions:
+        for schema in (now, *earlier):
             _register(known, current[name], schema)
     return current, known
 
@@ -89,8 +112,6 @@ def _register(known: dict[bytes, WireSchema], current: WireSchema, schema: Any) 
 
 
 _CURRENT, _KNOWN = _load()
-RECORDS: Final = tuple(_CURRENT)
-"""Names of all records, sorted."""
 ROW_FRAME_HEADER: Final = _CURRENT["RowFrame"].header
 """What a row frame of the current version starts with: readers that look for something else skip it by this."""
 
@@ -103,11 +124,6 @@ def header(name: str) -> bytes:
 def headers(name: str) -> frozenset[bytes]:
     """The first ten bytes of all versions of ``name`` that can be read."""
     return frozenset(known.header for known in _KNOWN.values() if known.name == name)
-
-
-def schema_text(name: str) -> str:
-    """The current Avro schema of ``name`` as JSON text, for readers that are not ours."""
-    return (_SCHEMAS / f"{name}.avsc").read_text(encoding="utf-8")
 
 
 def encode(name: str, record: Record) -> bytes:
@@ -128,7 +144,7 @@ def encode(name: str, record: Record) -> bytes:
 def decode(value: bytes) -> tuple[str, Record]:
     """Name and fields of one message, whichever known version it was written with; raises `CodecError`.
 
-    The fields are typed, not yet plausible: see `check_frame` and `check`.
+    The fields are typed, not yet plausible: see `check`.
     """
     schema = _KNOWN.get(value[:HEADER_SIZE])
     if schema is None:
@@ -174,29 +190,49 @@ def _refuse(name: str, what: str) -> CodecError:
 
 
 def check_frame(frame: Record) -> None:
-    """Refuse a decoded `RowFrame` that cannot be: `CodecError` ``bad_field``. Images stay unread."""
-    keys, images, operations = frame["keys"], frame["images"], frame["operations"]
-    rows, transactions = len(keys), frame["transactions"]
+    """Refuse a decoded `RowFrame` that nothing can be taken from: `CodecError` ``bad_field``.
+
+    Its columns differ in length, or its shard, epoch or ordinals cannot be. What is wrong with single rows is left to
+    the fold, which takes the others; `check` refuses the frame for that too.
+    """
+    rows, transactions = len(frame["keys"]), frame["transactions"]
     count = len(transactions)
-    if not rows or len(images) != rows or len(operations) != rows or len(frame["ordinals"]) != rows:
+    if not rows == len(frame["images"]) == len(frame["operations"]) == len(frame["ordinals"]) or not rows:
         raise _refuse("RowFrame", f"row columns differ in length ({rows} keys)")
-    if not (count == len(frame["gtids"]) == len(frame["timestamps"])):
+    if not count == len(frame["gtids"]) == len(frame["timestamps"]):
         raise _refuse("RowFrame", f"transaction columns differ in length ({count} transactions)")
-    if len(frame["positions"]) not in (0, count) or len(frame["origins"]) not in (0, count):
+    positions, origins = frame["positions"], frame["origins"]
+    if (positions and len(positions) != count) or (origins and len(origins) != count):
         raise _refuse("RowFrame", "positions or origins are neither absent nor one a transaction")
-    if min(transactions) < 1 or sum(transactions) != rows:
+    if sum(transactions) != rows or min(transactions) < 0:
         raise _refuse("RowFrame", f"transactions hold {sum(transactions)} of {rows} rows")
+    if frame["ordinal"] + min(frame["ordinals"]) < 1:
+        raise _refuse("RowFrame", "an ordinal is below 1")
+    if not _is_lineage(frame["shard"], frame["epoch"]):
+        raise _no_lineage("RowFrame", frame)
+
+
+def _is_lineage(shard: str, epoch: int) -> bool:
+    return epoch > 0 and bool(shard) and "\0" not in shard
+
+
+def _no_lineage(name: str, record: Record) -> CodecError:
+    return _refuse(name, f"invalid shard {record['shard']!r} or epoch {record['epoch']}")
+
+
+def _check_rows(frame: Record) -> None:
+    """Refuse a frame that `check_frame` lets through, but of which the fold would refuse a row."""
+    keys, images, operations = frame["keys"], frame["images"], frame["operations"]
+    if min(frame["transactions"]) < 1:
+        raise _refuse("RowFrame", "a transaction has no rows")
     if operations.translate(None, _OPERATIONS):
-        raise _refuse("RowFrame", "an operation is none of 1, 2, 3")
+        raise _refuse("RowFrame", "an operation is not 1, 2 or 3")
     _check_ordinals(frame)
     for key in keys:
-        if key.find(b"\0") < 1 or key[0] <= RESERVED:
+        if not is_row_key(key):
             raise _refuse("RowFrame", f"{key[:40]!r} is no row key")
-    if rows == 1:
-        if (operations[0] == VALUE) != bool(images[0]):
-            raise _refuse("RowFrame", "an image where there is none, or none where there is one")
-    elif any((operation == VALUE) != bool(image) for operation, image in zip(operations, images, strict=True)):
-        raise _refuse("RowFrame", "an image where there is none, or none where there is one")
+    if any((operation == VALUE) != bool(image) for operation, image in zip(operations, images, strict=True)):
+        raise _refuse("RowFrame", "a value has no image, or another operation has one")
 
 
 def _check_ordinals(frame: Record) -> None:
@@ -205,17 +241,16 @@ def _check_ordinals(frame: Record) -> None:
         raise _refuse("RowFrame", "ordinals do not rise")
     if base < 0 or ordinals[-1] > INT_MAX or base + ordinals[-1] > LONG_MAX:
         raise _refuse("RowFrame", f"ordinal {base} + {ordinals[-1]} is out of range")
-    if frame["epoch"] < 1 or not frame["shard"] or "\0" in frame["shard"]:
-        raise _refuse("RowFrame", f"shard {frame['shard']!r} epoch {frame['epoch']} is none")
 
 
 def check(name: str, record: Record) -> None:
     """Refuse a decoded record that cannot be: `CodecError` ``bad_field``."""
     if name == "RowFrame":
         check_frame(record)
+        _check_rows(record)
         return
-    if not record["shard"] or "\0" in record["shard"] or record["epoch"] < 1:
-        raise _refuse(name, f"shard {record['shard']!r} epoch {record['epoch']} is none")
+    if not _is_lineage(record["shard"], record["epoch"]):
+        raise _no_lineage(name, record)
     if any("\0" in record.get(field, "") for field in ("table", "name", "previous_name")):
         raise _refuse(name, "a name in it holds a NUL, which ends names in the store's keys")
     if record["ordinal"] < (0 if name in ("Marker", "SourceState") else 1):
@@ -237,9 +272,9 @@ def _check_image(record: Record) -> str:
     if record["table_id"] < 1 or record["txn"] < 0 or record["write_id"] < 0:
         return f"table {record['table_id']}, transaction {record['txn']}, write id {record['write_id']} out of range"
     if record["kind"] not in ("transactional", "external"):
-        return f"kind {record['kind']!r} is none"
+        return f"invalid kind {record['kind']!r}"
     if record["change"] not in ("created", "written", "image", "dropped"):
-        return f"change {record['change']!r} is none"
+        return f"invalid change {record['change']!r}"
     return "" if record["name"] else "it has no name"
 
 

@@ -145,7 +145,8 @@ class SourceTransaction:
 
     ``gtid`` is its own, ``position`` the set after it. ``changes`` may be empty (the position still
     moves). ``opened`` / ``closed`` change the map of open catalog transactions that the publisher keeps
-    for the source across restarts.
+    for the source across restarts. ``table_choice`` is the fingerprint of the tables that the transaction describes;
+    0: it is what it was.
     """
 
     gtid: str
@@ -155,6 +156,7 @@ class SourceTransaction:
     origin: str = ""
     opened: tuple[OpenTransaction, ...] = ()
     closed: tuple[int, ...] = ()
+    table_choice: int = 0
 
 
 @dataclass(slots=True)
@@ -163,7 +165,7 @@ class ResumePoint:
 
     The source must continue right after ``position``; of the transaction ``partial_gtid`` the first
     ``partial_events`` events are already out and the publisher skips them: ask the source for the whole
-    transaction. ``ordinal`` is the last one given out.
+    transaction. ``ordinal`` is the last one given out. ``table_choice`` as last published, 0 for none.
     """
 
     shard: str
@@ -176,6 +178,7 @@ class ResumePoint:
     partial_events: int = 0
     sequence: int = 0
     open_transactions: dict[int, OpenTransaction] = field(default_factory=dict)
+    table_choice: int = 0
 
     def copy(self) -> ResumePoint:
         """The same point, with a map of its own."""
@@ -190,4 +193,5 @@ class ResumePoint:
             self.partial_events,
             self.sequence,
             dict(self.open_transactions),
+            self.table_choice,
         )

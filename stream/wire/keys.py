@@ -37,7 +37,7 @@ _columns = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 class KeyFormatError(FreshetError, ValueError):
-    """A key that cannot be encoded or is none; code ``bad_key``."""
+    """A key that cannot be encoded, or bytes that are no key; code ``bad_key``."""
 
     code = "bad_key"
 
@@ -76,6 +76,11 @@ def split_row_key(key: bytes) -> tuple[str, list[Any]]:
         return name.decode(), _decode(columns, type=list[Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise KeyFormatError(f"{key!r} is no row key: {error}") from error
+
+
+def is_row_key(key: bytes) -> bool:
+    """Whether ``key`` begins with a table's name and 0x00; what follows is not looked at."""
+    return key.find(SEPARATOR) > 0 and key[0] > RESERVED
 
 
 def _refuse_null(table: str, primary_key: Sequence[Any]) -> None:

@@ -49,7 +49,7 @@ def write_long(value: int) -> bytes:
 
 
 def read_long(encoded: bytes) -> int | None:
-    """The Avro long that ``encoded`` is, all of it; None if it is none, or longer than nine bytes."""
+    """The Avro long that ``encoded`` is, all of it; None if it is not one, or longer than nine bytes."""
     size = len(encoded)
     if not 0 < size <= 9 or encoded[-1] > 127:
         return None

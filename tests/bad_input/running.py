@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 from freshet.local.mariadb import MariaDBAddress
+from stream.kafka.connection import KafkaCluster
 
 TIMEOUT_S = 60
 
@@ -27,11 +28,11 @@ def freshet_fails(*arguments: str) -> str:
     return done.stderr
 
 
-def source_arguments(bootstrap: str, mariadb: MariaDBAddress, database: str, keyspace: str) -> list[str]:
+def source_arguments(kafka: KafkaCluster, mariadb: MariaDBAddress, database: str, keyspace: str) -> list[str]:
     """`freshet source mariadb` for one database; the password goes by the environment."""
     os.environ["FRESHET_MARIADB_PASSWORD"] = mariadb.password
     return [
-        *("source", "mariadb", "--keyspace", keyspace, "--bootstrap", bootstrap, "--database", database),
+        *("source", "mariadb", "--keyspace", keyspace, "--bootstrap", kafka.bootstrap, "--database", database),
         *("--host", mariadb.host, "--port", str(mariadb.port), "--user", mariadb.user),
         *("--server-id", str(random.randrange(10**6, 10**9))),
     ]

@@ -14,6 +14,7 @@ from typing import Any
 from confluent_kafka import Producer
 
 from consumers.owner.client import OwnerConnection
+from stream.kafka.connection import KafkaCluster
 from stream.kafka.dead_letters import read_letters
 from stream.kafka.topics import events_topic
 from stream.wire.codec import encode
@@ -64,11 +65,11 @@ def hostile(feed: Feed) -> list[tuple[str, bytes]]:
     ]
 
 
-def letters(bootstrap: str, keyspace: str) -> list[dict[str, Any]]:
+def letters(kafka: KafkaCluster, keyspace: str) -> list[dict[str, Any]]:
     """What `freshet dlq list --json` says."""
     said = subprocess.run(
         [sys.executable, "-m", "freshet", "dlq", "list", keyspace, "--json"],
-        env=os.environ | {"FRESHET_KAFKA__BOOTSTRAP": bootstrap},
+        env=os.environ | {"FRESHET_KAFKA__BOOTSTRAP": kafka.bootstrap},
         capture_output=True,
         text=True,
         check=True,
@@ -78,12 +79,12 @@ def letters(bootstrap: str, keyspace: str) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def consuming(bootstrap: str, feed: Feed, directory: Path) -> Iterator[tuple[ConsumeProcess, str]]:
+def consuming(kafka: KafkaCluster, feed: Feed, directory: Path) -> Iterator[tuple[ConsumeProcess, str]]:
     """A consumer that has folded all that was fed, and its owner's address."""
     feed.flush()
-    with ConsumeProcess(bootstrap, feed.keyspace, directory / "data") as process:
+    with ConsumeProcess(kafka, feed.keyspace, directory / "data") as process:
         address = process.ready()
-        until(lambda: caught_up(bootstrap, feed.keyspace, address), "caught up")
+        until(lambda: caught_up(kafka, feed.keyspace, address), "caught up")
         yield process, address
 
 
@@ -96,7 +97,7 @@ def value_of(address: str, feed: Feed, number: int, epoch: int = 1) -> tuple[str
 
 
 def test_every_message_that_cannot_be_is_kept_with_its_code_and_stops_nobody(
-    kafka: str, keyspace_name: str, tmp_path: Path
+    kafka: KafkaCluster, keyspace_name: str, tmp_path: Path
 ) -> None:
     """Truncated, foreign, garbage, unknown, out of range: each is a dead letter, and what follows is served fresh."""
     feed = Feed(kafka, keyspace_name, partitions=1)
@@ -120,7 +121,7 @@ def test_every_message_that_cannot_be_is_kept_with_its_code_and_stops_nobody(
 
 
 def test_a_message_that_cannot_be_read_voids_what_it_may_have_touched(
-    kafka: str, keyspace_name: str, tmp_path: Path
+    kafka: KafkaCluster, keyspace_name: str, tmp_path: Path
 ) -> None:
     """A key that was folded before the poison is not served from the cache after it: its change may be in there."""
     feed = Feed(kafka, keyspace_name, partitions=1)
@@ -134,11 +135,13 @@ def test_a_message_that_cannot_be_read_voids_what_it_may_have_touched(
         assert value_of(address, feed, 6) == ("fresh", b'{"n":6}')
 
 
-def test_a_message_of_twenty_megabytes_is_a_dead_letter_too(kafka: str, keyspace_name: str, tmp_path: Path) -> None:
+def test_a_message_of_twenty_megabytes_is_a_dead_letter_too(
+    kafka: KafkaCluster, keyspace_name: str, tmp_path: Path
+) -> None:
     """The broker bounds what is compressed: what comes out may be larger, and still stops nobody."""
     feed = Feed(kafka, keyspace_name, partitions=1)
     compressing = Producer(
-        {"bootstrap.servers": kafka, "compression.type": "lz4", "message.max.bytes": 64 * MIB, "linger.ms": 0}
+        {"bootstrap.servers": kafka.bootstrap, "compression.type": "lz4", "message.max.bytes": 64 * MIB, "linger.ms": 0}
     )
     compressing.produce(events_topic(keyspace_name), bytes(20 * MIB), partition=0)
     assert compressing.flush(30) == 0
@@ -150,7 +153,7 @@ def test_a_message_of_twenty_megabytes_is_a_dead_letter_too(kafka: str, keyspace
     assert (letter["code"], letter["size"]) == ("not_freshet", 20 * MIB)
 
 
-def test_an_event_older_than_the_state_changes_nothing(kafka: str, keyspace_name: str, tmp_path: Path) -> None:
+def test_an_event_older_than_the_state_changes_nothing(kafka: KafkaCluster, keyspace_name: str, tmp_path: Path) -> None:
     """A duplicate, and an event of an epoch that is over, leave the newer value; only the latter is a dead letter."""
     feed = Feed(kafka, keyspace_name, partitions=1)
     old = row(feed, 5, images=[b'{"n":"old"}'])
@@ -166,7 +169,9 @@ def test_an_event_older_than_the_state_changes_nothing(kafka: str, keyspace_name
     assert [each["code"] for each in letters(kafka, keyspace_name)] == ["older_epoch"]
 
 
-def test_a_commit_without_its_transaction_is_taken_at_its_word(kafka: str, keyspace_name: str, tmp_path: Path) -> None:
+def test_a_commit_without_its_transaction_is_taken_at_its_word(
+    kafka: KafkaCluster, keyspace_name: str, tmp_path: Path
+) -> None:
     """A commit of a transaction that nobody saw open names its write ids itself, so it can be folded; rows go on."""
     feed = Feed(kafka, keyspace_name, partitions=1)
     for pairs in ([], [{"table_id": 5, "write_id": 3}]):

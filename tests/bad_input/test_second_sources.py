@@ -15,6 +15,7 @@ import pytest
 from freshet.local.mariadb import MariaDBAddress
 from freshet.local.process import free_ports
 from lab.workload.catalog import WorkloadCatalog
+from stream.kafka.connection import KafkaCluster
 from stream.sources.mariadb.connection import ConnectionSettings
 from tests.bad_input.running import freshet_fails, source_arguments
 from tests.consumers.consuming import until
@@ -27,7 +28,7 @@ KINDS = ("mariadb", "workload")
 class Shard:
     """A keyspace with one source that runs, as a process of its own."""
 
-    def __init__(self, kind: str, kafka: str, mariadb: MariaDBAddress, database: str, keyspace: str) -> None:
+    def __init__(self, kind: str, kafka: KafkaCluster, mariadb: MariaDBAddress, database: str, keyspace: str) -> None:
         self.kind, self.kafka, self.mariadb, self.database, self.keyspace = kind, kafka, mariadb, database, keyspace
         given = source_arguments(kafka, mariadb, database, keyspace)
         if kind == "workload":
@@ -72,7 +73,7 @@ class Shard:
 
 @pytest.fixture(params=KINDS)
 def shard(
-    request: pytest.FixtureRequest, kafka: str, mariadb: MariaDBAddress, database: str, keyspace_name: str
+    request: pytest.FixtureRequest, kafka: KafkaCluster, mariadb: MariaDBAddress, database: str, keyspace_name: str
 ) -> Shard:
     """A shard of each kind of source."""
     return Shard(request.param, kafka, mariadb, database, keyspace_name)
@@ -108,7 +109,7 @@ def test_a_second_source_whose_server_is_away_waits_and_fences_nobody(shard: Sha
 
 
 def test_a_second_source_whose_server_hides_changes_ends_and_fences_nobody(
-    kafka: str,
+    kafka: KafkaCluster,
     mariadb: MariaDBAddress,
     new_mariadb: Callable[..., Any],
     database: str,

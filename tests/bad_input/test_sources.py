@@ -12,6 +12,7 @@ import pytest
 
 from freshet.local.mariadb import MariaDBAddress
 from freshet.local.process import free_ports
+from stream.kafka.connection import KafkaCluster
 from tests.bad_input.running import freshet_fails, source_arguments
 from tests.serving.stack import ServingStack, eventually
 
@@ -21,7 +22,7 @@ ROW_BYTES = 20 << 20
 class Deployment:
     """A stack over a MariaDB of the test's own, with one table."""
 
-    def __init__(self, kafka: str, server: Any, keyspace: str, directory: Path) -> None:
+    def __init__(self, kafka: KafkaCluster, server: Any, keyspace: str, directory: Path) -> None:
         self.server, self.kafka, self.keyspace = server, kafka, keyspace
         with server.connect(autocommit=True) as session, session.cursor() as cursor:
             cursor.execute("CREATE DATABASE d")
@@ -57,7 +58,7 @@ class Deployment:
 
 
 @pytest.fixture
-def deployment(kafka: str, new_mariadb: Callable[..., Any], keyspace_name: str, tmp_path: Path) -> Deployment:
+def deployment(kafka: KafkaCluster, new_mariadb: Callable[..., Any], keyspace_name: str, tmp_path: Path) -> Deployment:
     """A deployment that is not started."""
     return Deployment(kafka, new_mariadb(durable=False), keyspace_name, tmp_path)
 
@@ -120,7 +121,7 @@ def test_servers_that_are_away_when_the_processes_start_are_waited_for(
     kafka_port, mariadb_port = free_ports(2)
     with ExitStack() as stack:
         absent = MariaDBAddress("127.0.0.1", mariadb_port, "root", "freshet")
-        waiting = ServingStack(tmp_path, f"127.0.0.1:{kafka_port}", absent, keyspace_name, "d")
+        waiting = ServingStack(tmp_path, KafkaCluster(f"127.0.0.1:{kafka_port}"), absent, keyspace_name, "d")
         stack.callback(waiting.close)
         for role in ("source", "consume", "serve"):
             waiting.start(role)

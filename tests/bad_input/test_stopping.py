@@ -18,6 +18,7 @@ import pytest
 
 from freshet.local.mariadb import MariaDBAddress
 from lab.workload.traffic import Traffic
+from stream.kafka.connection import KafkaCluster
 from stream.sources.mariadb.connection import ConnectionSettings
 from tests.bad_input.running import source_arguments
 from tests.consumers.consuming import until
@@ -46,16 +47,17 @@ class Running:
 
 @contextmanager
 def all_running(
-    bootstrap: str, mariadb: MariaDBAddress, database: str, keyspace: str, directory: Path
+    kafka: KafkaCluster, mariadb: MariaDBAddress, database: str, keyspace: str, directory: Path
 ) -> Iterator[list[Running]]:
     """Both sources and a consumer of what they publish."""
     catalog = f"{keyspace}_catalog"
-    login = ["--host", mariadb.host, "--port", str(mariadb.port), "--user", mariadb.user, "--bootstrap", bootstrap]
+    login = ["--host", mariadb.host, "--port", str(mariadb.port), "--user", mariadb.user]
+    login += ["--bootstrap", kafka.bootstrap]
     commands = {
-        "source mariadb": source_arguments(bootstrap, mariadb, database, keyspace),
+        "source mariadb": source_arguments(kafka, mariadb, database, keyspace),
         "source workload": ["source", "workload", "--keyspace", catalog, "--database", database, *login],
         "consume": [
-            *("consume", "--keyspace", keyspace, "--keyspace", catalog, "--bootstrap", bootstrap),
+            *("consume", "--keyspace", keyspace, "--keyspace", catalog, "--bootstrap", kafka.bootstrap),
             *("--data-dir", str(directory / "data"), "--group", keyspace),
         ],
     }
@@ -92,11 +94,11 @@ def stopped(running: list[Running]) -> dict[str, float]:
 @pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
 def test_a_front_that_is_told_twice_to_stop_ends_without_a_traceback(
-    first: int, second: int, kafka: str, keyspace_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    first: int, second: int, kafka: KafkaCluster, keyspace_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An impatient supervisor, or Ctrl-C pressed twice, is no failure of the application."""
     monkeypatch.setenv("FRESHET_KEYSPACES", json.dumps({keyspace_name: {}}))
-    front = Running("serve", ["serve", "--port", "0", "--bootstrap", kafka], tmp_path)
+    front = Running("serve", ["serve", "--port", "0", "--bootstrap", kafka.bootstrap], tmp_path)
     try:
         until(lambda: front.says('"event": "ready"'), "the front is ready")
         front.process.send_signal(first)
@@ -123,7 +125,7 @@ def test_everything_stops_soon_while_kafka_is_away(
     """No transaction is waited for that nobody answers, and none is aborted: what is open is left as in a crash."""
     server = new_kafka()
     settings = ConnectionSettings(mariadb.host, mariadb.port, mariadb.user, mariadb.password)
-    with all_running(server.bootstrap, mariadb, database, keyspace_name, tmp_path) as running:
+    with all_running(server.cluster, mariadb, database, keyspace_name, tmp_path) as running:
         for each in running:
             until(lambda e=each: e.says('"event": "ready"'), f"{each.name} is ready")  # type: ignore[misc]
         with Traffic(settings, database, seed=1, tables=3, rate=50, workers=2):
@@ -144,9 +146,9 @@ def test_everything_stops_soon_if_kafka_was_never_there(
 ) -> None:
     """A process that waits for its broker at start can be stopped like any other."""
     server = new_kafka()
-    bootstrap = server.bootstrap
+    kafka = server.cluster
     server.kill()
-    with all_running(bootstrap, mariadb, database, keyspace_name, tmp_path) as running:
+    with all_running(kafka, mariadb, database, keyspace_name, tmp_path) as running:
         for each in running:
             until(lambda e=each: e.says("kafka_unreachable"), f"{each.name} says so")  # type: ignore[misc]
         took = stopped(running)

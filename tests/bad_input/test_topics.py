@@ -7,6 +7,7 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from freshet.local.mariadb import MariaDBAddress
+from stream.kafka.connection import KafkaCluster
 from stream.kafka.topics import ensure_topics, events_topic
 from tests.bad_input.running import freshet_fails, source_arguments
 from tests.consumers.consuming import ConsumeProcess, assert_equal_to_uninterrupted, caught_up, until
@@ -14,7 +15,7 @@ from tests.consumers.process.test_consume import delete_topic, try_feed
 
 
 def test_a_source_refuses_a_topic_with_another_partition_count(
-    kafka: str, mariadb: MariaDBAddress, database: str, keyspace_name: str
+    kafka: KafkaCluster, mariadb: MariaDBAddress, database: str, keyspace_name: str
 ) -> None:
     """Keys would be looked for in other partitions than they were published to: one line, with the count to set."""
     ensure_topics(kafka, keyspace_name, 3)
@@ -24,11 +25,11 @@ def test_a_source_refuses_a_topic_with_another_partition_count(
 
 
 def test_a_source_refuses_a_compacted_topic(
-    kafka: str, mariadb: MariaDBAddress, database: str, keyspace_name: str
+    kafka: KafkaCluster, mariadb: MariaDBAddress, database: str, keyspace_name: str
 ) -> None:
     """Compaction would eat markers and voids: one line, with the command that mends it."""
     topic = NewTopic(events_topic(keyspace_name), 4, 1, config={"cleanup.policy": "compact"})
-    admin = AdminClient({"bootstrap.servers": kafka})
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     for made in admin.create_topics([topic]).values():
         made.result(timeout=10)
     said = freshet_fails(*source_arguments(kafka, mariadb, database, keyspace_name))
@@ -36,7 +37,9 @@ def test_a_source_refuses_a_compacted_topic(
     assert "cleanup.policy=delete" in said
 
 
-def test_a_topic_replaced_under_a_running_consumer_is_a_rebuild(kafka: str, keyspace_name: str, tmp_path: Path) -> None:
+def test_a_topic_replaced_under_a_running_consumer_is_a_rebuild(
+    kafka: KafkaCluster, keyspace_name: str, tmp_path: Path
+) -> None:
     """Its offsets mean nothing in the new topic, also where that is longer: the store is set aside, loudly."""
     with_old = until(lambda: try_feed(kafka, keyspace_name), "topic")
     with_old.load(20)

@@ -206,7 +206,7 @@ def test_the_command_line_starts_without_heavy_imports() -> None:
     """`freshet --help` and a small command don't pay for Spark, Kafka, pandas or a web framework."""
     script = (
         "import sys\nfrom freshet import cli\ncli.run(['--help'])\ncli.run(['local', 'status'])\n"
-        "heavy = {'pyspark', 'pandas', 'pyarrow', 'confluent_kafka', 'starlette', 'jgo', 'pymysqlreplication'}\n"
+        "heavy = {'pyspark', 'pandas', 'pyarrow', 'confluent_kafka', 'starlette', 'jgo', 'pymysql'}\n"
         "print('heavy:', sorted(heavy & set(sys.modules)))\n"
     )
     done = subprocess.run(

@@ -10,6 +10,7 @@ from freshet import cli
 from freshet.commands.consume import consumption_settings
 from freshet.logs import configure_logs
 from freshet.settings import load_settings, use_config
+from stream.kafka.connection import KafkaCluster
 
 SETTINGS = """\
 [keyspaces.shop.source]
@@ -62,10 +63,10 @@ def test_a_source_without_any_settings_says_how_to_begin(capsys: pytest.CaptureF
     ],
 )
 def test_a_command_on_an_unknown_keyspace_names_the_known_ones(
-    command: list[str], kafka: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: list[str], kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A topic that is missing, or an owner, may be no more than a slip of the pen."""
-    monkeypatch.setenv("FRESHET_KAFKA__BOOTSTRAP", kafka)
+    monkeypatch.setenv("FRESHET_KAFKA__BOOTSTRAP", kafka.bootstrap)
     assert cli.run(command) == 1
     error, hint = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("{")]
     assert error.startswith("error[unknown_keyspace]: no keyspace 'shpo' in the settings, and ")
@@ -73,10 +74,10 @@ def test_a_command_on_an_unknown_keyspace_names_the_known_ones(
 
 
 def test_a_known_keyspace_without_a_topic_is_still_that(
-    kafka: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The name is right, so what is missing is the source."""
-    monkeypatch.setenv("FRESHET_KAFKA__BOOTSTRAP", kafka)
+    monkeypatch.setenv("FRESHET_KAFKA__BOOTSTRAP", kafka.bootstrap)
     assert cli.run(["dlq", "list", "hive"]) == 1
     assert capsys.readouterr().err.startswith("error[topic_missing]: ")
 

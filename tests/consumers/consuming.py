@@ -18,6 +18,7 @@ from confluent_kafka import Producer
 from consumers.owner.client import OwnerConnection
 from consumers.owner.protocol import OwnerError
 from consumers.store.store import PartitionStore, StoreView
+from stream.kafka.connection import KafkaCluster
 from stream.kafka.reader import end_offsets, read_range
 from stream.kafka.topics import Topic, ensure_topics, events_topic
 from stream.wire.codec import encode
@@ -40,15 +41,15 @@ def until(condition: Callable[[], Any], what: str, timeout_s: float = DEADLINE_S
 class Feed:
     """Writes a shard's events into a keyspace's topic, as frames of random size, with markers."""
 
-    def __init__(self, bootstrap: str, keyspace: str, partitions: int = 2, seed: int = 1) -> None:
-        self.topic: Topic = ensure_topics(bootstrap, keyspace, partitions)
+    def __init__(self, kafka: KafkaCluster, keyspace: str, partitions: int = 2, seed: int = 1) -> None:
+        self.topic: Topic = ensure_topics(kafka, keyspace, partitions)
         self.keyspace = keyspace
         self.shard = f"{keyspace}/0"
         self.layout = f"xxh3_64;partitions={partitions}"
         self.ordinal = 0
         self.partitions = partitions
         self._random = random.Random(seed)
-        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "enable.idempotence": True})
+        self._producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 5, "enable.idempotence": True})
         self.ordinal = 1
         for partition in range(partitions):
             self.send(partition, "EpochStart", gtid=gtid(1), timestamp=1, position=gtid(0), reason="first_start")
@@ -131,7 +132,7 @@ class ConsumeProcess:
 
     def __init__(
         self,
-        bootstrap: str,
+        kafka: KafkaCluster,
         keyspace: str,
         data_dir: Path,
         more_keyspaces: Sequence[str] = (),
@@ -144,7 +145,8 @@ class ConsumeProcess:
         data_dir.mkdir(parents=True, exist_ok=True)
         self._log = (log_dir or data_dir) / f"log-{time.monotonic_ns()}"
         command = [sys.executable, "-m", "freshet", "--log-format", "json", "consume"]
-        command += ["--keyspace", keyspace, "--bootstrap", bootstrap, "--data-dir", str(data_dir), "--group", keyspace]
+        command += ["--keyspace", keyspace, "--data-dir", str(data_dir), "--group", keyspace]
+        command += ["--bootstrap", kafka.bootstrap]
         command += [part for name in more_keyspaces for part in ("--keyspace", name)]
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
@@ -196,7 +198,7 @@ class ConsumeProcess:
             self.kill()
 
 
-def caught_up(bootstrap: str, keyspace: str, address: str) -> bool:
+def caught_up(kafka: KafkaCluster, keyspace: str, address: str) -> bool:
     """Whether the owner has read everything that is in the topic now."""
     topic = events_topic(keyspace)
     try:
@@ -204,16 +206,16 @@ def caught_up(bootstrap: str, keyspace: str, address: str) -> bool:
             statuses = owner.status(keyspace).partitions
     except OwnerError:
         return False
-    ends = end_offsets(bootstrap, topic, [each.partition for each in statuses])
+    ends = end_offsets(kafka, topic, [each.partition for each in statuses])
     return bool(statuses) and all(each.position >= ends[each.partition] for each in statuses)
 
 
-def expected(bootstrap: str, topic: Topic, partition: int, scratch: Path) -> tuple[str, int]:
+def expected(kafka: KafkaCluster, topic: Topic, partition: int, scratch: Path) -> tuple[str, int]:
     """The digest that an uninterrupted fold of the topic has."""
-    [end] = end_offsets(bootstrap, topic.name, [partition]).values()
+    [end] = end_offsets(kafka, topic.name, [partition]).values()
     keyspace = topic.name.removeprefix("freshet.").removesuffix(".events")
     store = PartitionStore.open(scratch, keyspace=keyspace, partition=partition, topic_id=topic.topic_id)
-    messages = read_range(bootstrap, topic.name, partition, 0, end)
+    messages = read_range(kafka, topic.name, partition, 0, end)
     store.fold([(message.offset(), message.value()) for message in messages])
     digest = store.digest()
     store.close(commit=False)
@@ -226,7 +228,7 @@ def digest_of(data_dir: Path, keyspace: str, partition: int) -> tuple[str, int]:
         return view.digest()
 
 
-def assert_equal_to_uninterrupted(bootstrap: str, feed: Feed, data_dir: Path, scratch: Path) -> None:
+def assert_equal_to_uninterrupted(kafka: KafkaCluster, feed: Feed, data_dir: Path, scratch: Path) -> None:
     """Each partition's store is what folding the topic once gives."""
     for partition in range(feed.partitions):
-        assert digest_of(data_dir, feed.keyspace, partition) == expected(bootstrap, feed.topic, partition, scratch)
+        assert digest_of(data_dir, feed.keyspace, partition) == expected(kafka, feed.topic, partition, scratch)

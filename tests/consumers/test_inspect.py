@@ -10,6 +10,7 @@ import pytest
 
 from consumers.store.store import PartitionStore
 from freshet.cli import run
+from stream.kafka.connection import KafkaCluster
 from stream.wire.keys import Layout
 from tests.consumers.consuming import ConsumeProcess, Feed, caught_up, gtid, until
 from tests.consumers.histories import event, marker, start, value
@@ -66,7 +67,7 @@ def test_what_is_not_there_is_one_line_and_a_hint(
 
 
 def test_lag_and_inspect_ask_the_owners(
-    kafka: str, keyspace_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kafka: KafkaCluster, keyspace_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Partitions, watermarks and a key's answer come from whoever announced them."""
     feed = Feed(kafka, keyspace_name)

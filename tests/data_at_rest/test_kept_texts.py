@@ -14,6 +14,7 @@ from consumers.owner.protocol import VERSION, Hello, OwnerError, decode_request,
 from serving.errors import ReadError
 from serving.http.limits import RequestLimits
 from serving.http.query import demand_of
+from stream.kafka.connection import KafkaCluster
 from stream.kafka.dead_letters import DeadLetter, _letter
 from stream.kafka.locations import Announcement, LocationsReader
 from tests.consumers.owning import Owner
@@ -104,7 +105,7 @@ def test_a_dead_letter_that_was_kept_once_reads_the_same(more: list[tuple[str, b
 def test_an_announcement_that_was_kept_once_reads_the_same(more: dict[str, str]) -> None:
     """Old and new processes find each other's owners while they are replaced one by one."""
     value = msgspec.json.encode(msgspec.json.decode(ANNOUNCEMENT) | more) if more else ANNOUNCEMENT
-    reader = LocationsReader("127.0.0.1:1")
+    reader = LocationsReader(KafkaCluster("127.0.0.1:1"))
     message: Any = Record(b"shop/3", value)
     reader._learn([message])
     assert reader.owner_of("shop", 3) == ANNOUNCED

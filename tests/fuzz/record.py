@@ -17,8 +17,8 @@ from freshet.local.mariadb import MariaDBServer
 from stream.sources.mariadb.binlog.dump import BinlogDump
 from stream.sources.mariadb.binlog.events import HEADER_SIZE, HEARTBEAT, TABLE_MAP
 from stream.sources.mariadb.binlog.table_map import parse_table_map
-from stream.sources.mariadb.catalog import LiveCatalog
 from stream.sources.mariadb.connection import ConnectionSettings, connect
+from stream.sources.mariadb.live_schema import LiveSchema
 from stream.sources.mariadb.position import current_position
 from stream.sources.mariadb.schema import TableFilter
 from tests.sources.mariadb.test_images import COLUMNS, name_sql
@@ -100,9 +100,9 @@ def _record(server: MariaDBServer) -> tuple[list[bytes], list[dict[str, Any]], d
             f"CREATE TABLE wide (id INT PRIMARY KEY, {columns}) CHARACTER SET utf8mb4",
         ):
             cursor.execute(statement)
-    catalog = LiveCatalog(settings, TableFilter(("d",)))
-    catalog.load()
-    tables = [asdict(table) for table in catalog._tables.values()]
+    schema = LiveSchema(settings, TableFilter(("d",)))
+    schema.load()
+    tables = [asdict(table) for table in schema._tables.values()]
     start = current_position(session).position
     with session.cursor() as cursor:
         for number in range(3):
@@ -115,10 +115,10 @@ def _record(server: MariaDBServer) -> tuple[list[bytes], list[dict[str, Any]], d
     end = current_position(session).position
     session.close()
     events = _events(settings, start, end)
-    catalog.close()
+    schema.close()
     mapped = [parse_table_map(event[HEADER_SIZE + 6 :]) for event in events if event[4] == TABLE_MAP]
     used = {column.collation for each in mapped for column in each.columns}
-    names = {str(each): catalog.charsets.by_collation[each] for each in sorted(used) if each}
+    names = {str(each): schema.charsets.by_collation[each] for each in sorted(used) if each}
     return events, tables, names
 
 

@@ -11,6 +11,7 @@ import httpx2
 import pytest
 
 from freshet.local.mariadb import MariaDBAddress
+from stream.kafka.connection import KafkaCluster
 from tests.fuzz.mutate import Rng
 from tests.fuzz.targets import http
 from tests.serving.stack import ServingStack
@@ -31,7 +32,7 @@ expected-statuses = ["2xx", 400, 404, 409]  # a text of the right type may still
 
 @pytest.fixture
 def stack(
-    tmp_path: Path, kafka: str, mariadb: MariaDBAddress, database: str, keyspace_name: str
+    tmp_path: Path, kafka: KafkaCluster, mariadb: MariaDBAddress, database: str, keyspace_name: str
 ) -> Iterator[ServingStack]:
     """A keyspace of rows with a table ``t``."""
     with mariadb.connect(database=database, autocommit=True) as connection, connection.cursor() as cursor:

@@ -34,6 +34,7 @@ from serving.errors import HINTS, ReadError
 from serving.http.limits import HEAD_BYTES_MAX
 from serving.http.query import RowBatchBody
 from serving.http.route import body_of
+from stream.kafka.connection import KafkaCluster
 from stream.kafka.locations import LocationsReader
 from stream.sources.hive.messages import MESSAGE_BYTES_MAX, HiveMessageError, decode_message, integer, parse_table
 from stream.sources.mariadb.binlog.events import uncompress
@@ -155,7 +156,7 @@ def test_a_name_with_a_nul_is_refused() -> None:
 
 def test_a_poisoned_announcement_does_not_end_the_reading_of_locations() -> None:
     """Nesting deeper than the decoder goes killed the thread that follows freshet.locations."""
-    reader = LocationsReader("127.0.0.1:1")
+    reader = LocationsReader(KafkaCluster("127.0.0.1:1"))
     good = {"keyspace": "shop", "partition": 0, "address": "a:1", "instance": "i"}
     poison = _Message(b"shop/0", b'{"x":' + b"[" * DEEP, [])
     reader._learn([poison, _Message(b"shop/0", json.dumps(good).encode(), [])])

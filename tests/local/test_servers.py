@@ -19,6 +19,7 @@ from freshet.local.errors import LocalServerError
 from freshet.local.kafka import KafkaServer
 from freshet.local.mariadb import MariaDBServer
 from freshet.local.process import ServerProcess, free_ports, port_is_free
+from stream.kafka.connection import KafkaCluster
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -59,9 +60,9 @@ def test_kafka_keeps_committed_transactions_over_a_kill(new_kafka: Callable[...,
     assert read_topic(bootstrap, "survivors", 100) == [str(number).encode() for number in range(100)]
 
 
-def test_kafka_refuses_topics_nobody_created(kafka: str) -> None:
+def test_kafka_refuses_topics_nobody_created(kafka: KafkaCluster) -> None:
     """A misspelt topic is an error, not a new topic with the wrong number of partitions."""
-    admin = AdminClient({"bootstrap.servers": kafka})
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     admin.list_topics("no-such-topic", timeout=10)
     assert "no-such-topic" not in admin.list_topics(timeout=10).topics
 

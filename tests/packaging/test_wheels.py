@@ -15,6 +15,7 @@ import pytest
 
 from freshet import DISTRIBUTION
 from freshet.local.mariadb import MariaDBAddress
+from stream.kafka.connection import KafkaCluster
 from tests.serving.stack import ServingStack
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
@@ -99,7 +100,7 @@ def test_the_application_works_from_its_wheel(wheels: dict[str, Path], tmp_path:
 
 def test_the_client_follows_a_write_from_its_wheel(
     wheels: dict[str, Path],
-    kafka: str,
+    kafka: KafkaCluster,
     mariadb: MariaDBAddress,
     database: str,
     keyspace_name: str,

@@ -9,6 +9,7 @@ import pytest
 
 from freshet.local.mariadb import MariaDBAddress
 from serving.client import Session
+from stream.kafka.connection import KafkaCluster
 from tests.serving.stack import ServingStack
 
 TABLES = (
@@ -29,7 +30,9 @@ TABLES = (
 
 
 @pytest.fixture(scope="package")
-def stack(kafka: str, mariadb: MariaDBAddress, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServingStack]:
+def stack(
+    kafka: KafkaCluster, mariadb: MariaDBAddress, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServingStack]:
     """A running stack; its tables were filled before the topic began."""
     suffix = uuid.uuid4().hex[:10]
     database = f"db_{suffix}"

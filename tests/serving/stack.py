@@ -17,6 +17,7 @@ import tomli_w
 from freshet.local.mariadb import MariaDBAddress
 from freshet.local.process import ServerProcess, free_ports
 from serving.client import FreshetClient
+from stream.kafka.connection import KafkaCluster
 from tokens import Position, Vector
 
 READY_TIMEOUT_S = 60.0
@@ -41,7 +42,7 @@ class ServingStack:
     def __init__(
         self,
         directory: Path,
-        bootstrap: str,
+        kafka: KafkaCluster,
         mariadb: MariaDBAddress,
         keyspace: str,
         database: str,
@@ -60,7 +61,7 @@ class ServingStack:
         catalog = {"kind": kind, **server, "database": database}
         settings: dict[str, Any] = {
             "data_dir": str(directory / "stores"),
-            "kafka": {"bootstrap": bootstrap},
+            "kafka": {"bootstrap": kafka.bootstrap},
             "keyspaces": {
                 keyspace: {
                     "kind": "rows" if kind == "mariadb" else "catalog",

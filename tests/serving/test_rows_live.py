@@ -23,6 +23,7 @@ from serving.client import (
     Unreachable,
 )
 from serving.reads.descriptions import TRUSTED_FOR_S
+from stream.kafka.connection import KafkaCluster
 from tests.serving.stack import ServingStack, eventually, settled
 from tokens import EventToken, Position, Vector
 
@@ -372,7 +373,7 @@ def test_without_its_owner_the_source_answers(stack: ServingStack, session: Sess
 
 
 def test_without_its_source_the_cache_answers_what_it_can_prove(
-    kafka: str, new_mariadb: Callable[[], MariaDBServer], tmp_path: Path, keyspace_name: str
+    kafka: KafkaCluster, new_mariadb: Callable[[], MariaDBServer], tmp_path: Path, keyspace_name: str
 ) -> None:
     """MariaDB is killed: proved answers go on, the rest is 503 with the reason."""
     server = new_mariadb()

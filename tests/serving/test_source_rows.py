@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from freshet.local.mariadb import MariaDBAddress
 from serving.errors import ReadError
 from serving.reads.rowkey import parse_row_key
-from serving.sources.mariadb import MariaDBRows, TableScope
+from serving.sources.mariadb import MariaDBRows
 from serving.sources.source import RowAt, RowTable, SchemaChanged, SourceRow
 from stream.sources.mariadb.connection import ConnectionSettings
+from stream.sources.mariadb.schema import TableFilter
 
 Outcome = SourceRow | ReadError | SchemaChanged
 
@@ -117,7 +118,7 @@ class Origin:
         """What ``work`` returns of a source that lives as long as it."""
 
         async def story() -> Any:
-            rows = MariaDBRows(self.settings, "s/0", TableScope([self.database]))
+            rows = MariaDBRows(self.settings, "s/0", TableFilter((self.database,)))
             try:
                 return await work(rows)
             finally:

@@ -11,13 +11,16 @@ import pytest
 from freshet.local.mariadb import MariaDBAddress
 from lab.workload.catalog import WorkloadCatalog
 from serving.client import BadRequest, Conflict, Session, Table, Unavailable
+from stream.kafka.connection import KafkaCluster
 from stream.sources.mariadb.connection import ConnectionSettings
 from tests.serving.stack import ServingStack, eventually
 from tokens import Vector
 
 
 @pytest.fixture(scope="module")
-def stack(kafka: str, mariadb: MariaDBAddress, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServingStack]:
+def stack(
+    kafka: KafkaCluster, mariadb: MariaDBAddress, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServingStack]:
     """A running stack over an empty catalog."""
     suffix = uuid.uuid4().hex[:10]
     database = f"catalog_{suffix}"

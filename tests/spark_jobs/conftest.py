@@ -12,6 +12,7 @@ import pytest
 from freshet.local.artifacts import jars
 from freshet.local.java import find_java
 from spark_jobs.session import SparkSettings, spark_session
+from stream.kafka.connection import KafkaCluster
 from tests.spark_jobs.topics import TestTopic
 
 
@@ -30,6 +31,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture
-def topic(kafka: str, keyspace_name: str) -> Callable[[int], TestTopic]:
+def topic(kafka: KafkaCluster, keyspace_name: str) -> Callable[[int], TestTopic]:
     """Creates the keyspace's event topic with so many partitions."""
     return lambda partitions: TestTopic(kafka, keyspace_name, partitions)

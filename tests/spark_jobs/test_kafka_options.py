@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from spark_jobs.kafka_options import java_settings, kafka_options
-from stream.kafka.connection import Cluster
+from stream.kafka.connection import KafkaCluster
 
 
 def test_a_plain_address_needs_one_option() -> None:
     """Without extra settings Spark is told the address and nothing else."""
-    assert kafka_options("broker:9092") == {"kafka.bootstrap.servers": "broker:9092"}
+    assert kafka_options(KafkaCluster("broker:9092")) == {"kafka.bootstrap.servers": "broker:9092"}
 
 
 def test_credentials_become_a_login_module() -> None:
@@ -20,7 +20,7 @@ def test_credentials_become_a_login_module() -> None:
         "sasl.password": 'a"b\\c',
         "ssl.ca.location": "ca.pem",
     }
-    assert kafka_options(Cluster("broker:9093", extra)) == {
+    assert kafka_options(KafkaCluster("broker:9093", extra)) == {
         "kafka.bootstrap.servers": "broker:9093",
         "kafka.security.protocol": "SASL_SSL",
         "kafka.sasl.mechanism": "SCRAM-SHA-512",

@@ -30,7 +30,7 @@ FRESHET = [sys.executable, "-c", "from freshet.cli import main; main()"]
 @contextmanager
 def consuming(filled: TestTopic, data_dir: Path) -> Iterator[None]:
     """``freshet consume`` in a process of its own, ready."""
-    arguments = ["--keyspace", filled.keyspace, "--bootstrap", filled.bootstrap, "--data-dir", str(data_dir)]
+    arguments = ["--keyspace", filled.keyspace, "--bootstrap", filled.kafka.bootstrap, "--data-dir", str(data_dir)]
     log = data_dir.with_suffix(".log")
     with log.open("wb") as output:
         command = [*FRESHET, "--log-format", "json", "consume", *arguments, "--group", filled.keyspace]
@@ -54,9 +54,9 @@ def test_the_live_state_equals_the_rebuild_to_its_checkpoint(spark: Any, topic: 
     filled.write(1, history(frames=33, partitions=3))
     filled.transaction([(0, rows(2000, 9)), (2, rows(2000, 9))], commit=False)
     with consuming(filled, tmp_path / "data"):
-        live = live_checkpoint(filled.bootstrap, filled.keyspace, [])
+        live = live_checkpoint(filled.kafka, filled.keyspace, [])
         filled.write(0, history(first=5000, partitions=3))
-        request = RebuildRequest(filled.keyspace, filled.bootstrap, tmp_path / "out", checkpoint_offsets(live))
+        request = RebuildRequest(filled.keyspace, filled.kafka, tmp_path / "out", checkpoint_offsets(live))
         rebuild(spark, request)
         verdict = verify_stores(live, find_stores(tmp_path / "out"), names=("live", "rebuilt"))
     assert verdict.equal, verdict.as_json()
@@ -70,11 +70,11 @@ def test_a_topic_without_its_beginning_is_verified_from_the_last_checkpoint(topi
     filled = topic(1)
     filled.write(0, history())
     with consuming(filled, tmp_path / "data"):
-        live_checkpoint(filled.bootstrap, filled.keyspace, [])
+        live_checkpoint(filled.kafka, filled.keyspace, [])
         shutil.copytree(tmp_path / "data" / "checkpoints", tmp_path / "kept")
         filled.delete_before(0, 10)
         filled.write(0, history(first=5000))
-        verify = ["verify", "--keyspace", filled.keyspace, "--bootstrap", filled.bootstrap, "--json"]
+        verify = ["verify", "--keyspace", filled.keyspace, "--bootstrap", filled.kafka.bootstrap, "--json"]
         command = [*FRESHET, *verify, "--master", "local[1]", "--base", str(tmp_path / "kept")]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -86,9 +86,9 @@ def test_a_topic_without_its_beginning_is_refused_before_a_jvm_is_started(topic:
     filled = topic(1)
     filled.write(0, history())
     with consuming(filled, tmp_path / "data"):
-        live_checkpoint(filled.bootstrap, filled.keyspace, [])
+        live_checkpoint(filled.kafka, filled.keyspace, [])
         filled.delete_before(0, 10)
-        verify = ["verify", "--keyspace", filled.keyspace, "--bootstrap", filled.bootstrap]
+        verify = ["verify", "--keyspace", filled.keyspace, "--bootstrap", filled.kafka.bootstrap]
         command = [*FRESHET, *verify, "--driver-memory", "none"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
@@ -111,5 +111,5 @@ def test_a_keyspace_that_nobody_consumes_cannot_be_verified(topic: Topics) -> No
     """No owner: one clear error, before Spark is started."""
     filled = topic(1)
     with pytest.raises(LocationError) as refused:
-        live_checkpoint(filled.bootstrap, filled.keyspace, [])
+        live_checkpoint(filled.kafka, filled.keyspace, [])
     assert refused.value.code == "owner_unknown"

@@ -41,7 +41,7 @@ def test_a_rebuild_equals_the_live_fold_byte_for_byte(spark: Any, topic: Topics,
     filled.transaction([(0, rows(3000, 9)), (1, rows(3000, 9))], commit=True)
     filled.transaction([(0, rows(4000, 2)), (2, rows(4000, 2))], commit=False)
     seen: list[tuple[int, int]] = []
-    request = RebuildRequest(filled.keyspace, filled.bootstrap, tmp_path / "out", spill_rows=50)
+    request = RebuildRequest(filled.keyspace, filled.kafka, tmp_path / "out", spill_rows=50)
     report = rebuild(spark, request, progress=lambda done, total: seen.append((done, total)))
     assert report.ends == filled.ends()
     assert seen[-1] == (sum(report.ends.values()), sum(report.ends.values()))
@@ -61,7 +61,7 @@ def test_a_rebuild_stops_exactly_at_the_offsets_asked_for(spark: Any, topic: Top
     filled.write(0, history())
     filled.write(1, history(frames=7))
     ends = {0: 17, 1: 0}
-    rebuild(spark, RebuildRequest(filled.keyspace, filled.bootstrap, tmp_path / "out", ends))
+    rebuild(spark, RebuildRequest(filled.keyspace, filled.kafka, tmp_path / "out", ends))
     for partition, end in ends.items():
         directory = partition_directory(tmp_path / "out", filled.keyspace, partition)
         assert items_of(directory) == filled.folded(partition, tmp_path / "live", end)[0]
@@ -74,12 +74,12 @@ def test_a_rebuild_from_a_base_equals_one_from_the_start(spark: Any, topic: Topi
     """A checkpoint and the tail after it give the same state; the base stays as it was."""
     filled = topic(1)
     filled.write(0, history())
-    start = RebuildRequest(filled.keyspace, filled.bootstrap, tmp_path / "base", {0: 23})
+    start = RebuildRequest(filled.keyspace, filled.kafka, tmp_path / "base", {0: 23})
     rebuild(spark, start)
     before = items_of(partition_directory(tmp_path / "base", filled.keyspace, 0))
-    report = rebuild(spark, RebuildRequest(filled.keyspace, filled.bootstrap, tmp_path / "out", base=tmp_path / "base"))
+    report = rebuild(spark, RebuildRequest(filled.keyspace, filled.kafka, tmp_path / "out", base=tmp_path / "base"))
     assert report.partitions[0].start == 23
-    rebuild(spark, RebuildRequest(filled.keyspace, filled.bootstrap, tmp_path / "whole"))
+    rebuild(spark, RebuildRequest(filled.keyspace, filled.kafka, tmp_path / "whole"))
     assert verify_stores(find_stores(tmp_path / "out"), find_stores(tmp_path / "whole")).equal
     assert items_of(partition_directory(tmp_path / "base", filled.keyspace, 0)) == before
 
@@ -90,7 +90,7 @@ def test_a_cut_topic_is_refused_and_leaves_nothing(spark: Any, topic: Topics, tm
     filled.write(0, history())
     filled.delete_before(0, 5)
     with pytest.raises(RebuildError, match="offset 5 only") as refused:
-        rebuild(spark, RebuildRequest(filled.keyspace, filled.bootstrap, tmp_path / "out"))
+        rebuild(spark, RebuildRequest(filled.keyspace, filled.kafka, tmp_path / "out"))
     assert refused.value.code == "history_incomplete"
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
 
@@ -101,15 +101,15 @@ def test_wrong_requests_are_refused_before_spark_starts(topic: Topics, tmp_path:
     filled.write(0, history(frames=2))
     end = filled.ends()[0]
     with pytest.raises(OffsetsError, match=f"ends at offset {end}, asked for {end + 1}") as beyond:
-        prepare(RebuildRequest(filled.keyspace, filled.bootstrap, tmp_path / "out", {0: end + 1}))
+        prepare(RebuildRequest(filled.keyspace, filled.kafka, tmp_path / "out", {0: end + 1}))
     assert beyond.value.code == "offsets_beyond_end"
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "file").touch()
     with pytest.raises(RebuildError, match="exists") as taken:
-        prepare(RebuildRequest(filled.keyspace, filled.bootstrap, tmp_path / "taken"))
+        prepare(RebuildRequest(filled.keyspace, filled.kafka, tmp_path / "taken"))
     assert taken.value.code == "target_exists"
     with pytest.raises(TopicError) as missing:
-        prepare(RebuildRequest("nobody", filled.bootstrap, tmp_path / "out"))
+        prepare(RebuildRequest("nobody", filled.kafka, tmp_path / "out"))
     assert missing.value.code == "topic_missing"
 
 
@@ -119,12 +119,12 @@ def test_an_open_transaction_at_the_tail_is_left_out(spark: Any, topic: Topics, 
 
     filled = topic(1)
     filled.write(0, history(frames=3))
-    producer = Producer({"bootstrap.servers": filled.bootstrap, "transactional.id": f"open-{filled.keyspace}"})
+    producer = Producer({"bootstrap.servers": filled.kafka.bootstrap, "transactional.id": f"open-{filled.keyspace}"})
     producer.init_transactions(30)
     producer.begin_transaction()
     producer.produce(filled.name, rows(500, 3), partition=0)
     assert producer.flush(30) == 0
-    report = rebuild(spark, RebuildRequest(filled.keyspace, filled.bootstrap, tmp_path / "out"))
+    report = rebuild(spark, RebuildRequest(filled.keyspace, filled.kafka, tmp_path / "out"))
     producer.abort_transaction(30)
     assert (
         items_of(partition_directory(tmp_path / "out", filled.keyspace, 0))
@@ -141,7 +141,8 @@ def test_a_killed_rebuild_leaves_no_half_output(spark: Any, topic: Topics, tmp_p
         filled.write(partition, [*history(frames=0)[:1], *frames])
     target = tmp_path / "out"
     program = [sys.executable, "-c", "from freshet.cli import main; main()", "rebuild", "--keyspace", filled.keyspace]
-    command = [*program, "--bootstrap", filled.bootstrap, "--to", str(target), "--spark-log", str(tmp_path / "log")]
+    command = [*program, "--to", str(target), "--spark-log", str(tmp_path / "log")]
+    command += ["--bootstrap", filled.kafka.bootstrap]
     killed = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + DEADLINE_S
@@ -154,7 +155,7 @@ def test_a_killed_rebuild_leaves_no_half_output(spark: Any, topic: Topics, tmp_p
         killed.wait(30)
     assert not target.exists()
     assert list(tmp_path.glob(".out.partial-*"))
-    report = rebuild(spark, RebuildRequest(filled.keyspace, filled.bootstrap, target))
+    report = rebuild(spark, RebuildRequest(filled.keyspace, filled.kafka, target))
     assert not list(tmp_path.glob(".out.partial-*"))
     assert items_of(partition_directory(target, filled.keyspace, 0)) == filled.folded(0, tmp_path / "live")[0]
     assert report.rows > 0
@@ -169,7 +170,7 @@ def test_spark_submit_runs_the_job_and_prints_its_outcome_as_json(topic: Topics,
     submit = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", "local[1]"]
     submit += ["--conf", "spark.driver.bindAddress=127.0.0.1", "--conf", "spark.driver.host=127.0.0.1"]
     submit += ["--conf", "spark.ui.enabled=false", "--jars", ",".join(map(str, jars("spark")))]
-    job = [spark_jobs.rebuild.__file__, "--keyspace", filled.keyspace, "--bootstrap", filled.bootstrap]
+    job = [spark_jobs.rebuild.__file__, "--keyspace", filled.keyspace, "--bootstrap", filled.kafka.bootstrap]
     environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "JAVA_HOME": java_home()}
 
     def run() -> subprocess.CompletedProcess[str]:

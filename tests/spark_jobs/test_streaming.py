@@ -25,14 +25,14 @@ def test_two_goes_equal_one(spark: Any, topic: Topics, tmp_path: Path) -> None:
     messages = history(frames=40)
     filled.write(0, messages[:30])
     filled.write(1, history(frames=5))
-    request = StreamingRequest(filled.keyspace, filled.bootstrap, tmp_path / "out", offsets_per_batch=25)
+    request = StreamingRequest(filled.keyspace, filled.kafka, tmp_path / "out", offsets_per_batch=25)
     first = rebuild_streaming(spark, request)
     assert first.ends == filled.ends()
     filled.write(0, messages[30:])
     second = rebuild_streaming(spark, request)
     assert second.partitions[0].messages == len(messages) - 30
     assert read_report(tmp_path / "out") == second
-    rebuild(spark, RebuildRequest(filled.keyspace, filled.bootstrap, tmp_path / "whole"))
+    rebuild(spark, RebuildRequest(filled.keyspace, filled.kafka, tmp_path / "whole"))
     assert verify_stores(find_stores(tmp_path / "out"), find_stores(tmp_path / "whole")).equal
 
 
@@ -40,7 +40,7 @@ def test_a_micro_batch_that_runs_again_changes_nothing(spark: Any, topic: Topics
     """A crash after our commit and before Spark's: Spark repeats the batch, the stores' offsets make it nothing."""
     filled = topic(1)
     filled.write(0, history())
-    request = StreamingRequest(filled.keyspace, filled.bootstrap, tmp_path / "out")
+    request = StreamingRequest(filled.keyspace, filled.kafka, tmp_path / "out")
     first = rebuild_streaming(spark, request)
     commits = tmp_path / "out" / CHECKPOINT_NAME / "commits"
     shutil.rmtree(commits)
@@ -53,7 +53,7 @@ def test_a_store_that_went_missing_is_noticed(spark: Any, topic: Topics, tmp_pat
     """Spark's checkpoint would pass over what the lost store held: refused, with the way out."""
     filled = topic(1)
     filled.write(0, history())
-    request = StreamingRequest(filled.keyspace, filled.bootstrap, tmp_path / "out")
+    request = StreamingRequest(filled.keyspace, filled.kafka, tmp_path / "out")
     rebuild_streaming(spark, request)
     shutil.rmtree(partition_directory(tmp_path / "out", filled.keyspace, 0))
     with pytest.raises(RebuildError) as refused:
@@ -67,6 +67,6 @@ def test_a_cut_topic_is_refused_in_one_line(spark: Any, topic: Topics, tmp_path:
     filled.write(0, history())
     filled.delete_before(0, 5)
     with pytest.raises(RebuildError, match="offset 5 only") as refused:
-        rebuild_streaming(spark, StreamingRequest(filled.keyspace, filled.bootstrap, tmp_path / "out"))
+        rebuild_streaming(spark, StreamingRequest(filled.keyspace, filled.kafka, tmp_path / "out"))
     assert refused.value.code == "history_incomplete"
     assert not (tmp_path / "out" / "rebuild.json").exists()

@@ -10,6 +10,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from consumers.store.store import PartitionStore, StoreView
+from stream.kafka.connection import KafkaCluster
 from stream.kafka.reader import end_offsets, read_range
 from stream.kafka.topics import describe_topic, ensure_topics, events_topic
 from stream.wire.events import ABSENT, VALUE, VOID
@@ -23,12 +24,12 @@ class TestTopic:
 
     __test__ = False
 
-    def __init__(self, bootstrap: str, keyspace: str, partitions: int) -> None:
-        self.bootstrap, self.keyspace, self.partitions = bootstrap, keyspace, partitions
+    def __init__(self, kafka: KafkaCluster, keyspace: str, partitions: int) -> None:
+        self.kafka, self.keyspace, self.partitions = kafka, keyspace, partitions
         self.name = events_topic(keyspace)
-        ensure_topics(bootstrap, keyspace, partitions)
-        self._admin = AdminClient({"bootstrap.servers": bootstrap})
-        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
+        ensure_topics(kafka, keyspace, partitions)
+        self._admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+        self._producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 5})
 
     def write(self, partition: int, messages: Iterable[bytes | None]) -> None:
         """Append messages, outside any transaction."""
@@ -38,7 +39,7 @@ class TestTopic:
 
     def transaction(self, messages: Iterable[tuple[int, bytes]], *, commit: bool) -> None:
         """Append (partition, message) pairs in a Kafka transaction, committed or aborted."""
-        producer = Producer({"bootstrap.servers": self.bootstrap, "transactional.id": uuid.uuid4().hex})
+        producer = Producer({"bootstrap.servers": self.kafka.bootstrap, "transactional.id": uuid.uuid4().hex})
         producer.init_transactions(30)
         producer.begin_transaction()
         for partition, message in messages:
@@ -57,18 +58,18 @@ class TestTopic:
 
     def ends(self) -> dict[int, int]:
         """Last stable offsets."""
-        return end_offsets(self.bootstrap, self.name, range(self.partitions))
+        return end_offsets(self.kafka, self.name, range(self.partitions))
 
     def topic_id(self) -> str:
         """Kafka's id of the topic."""
-        return describe_topic(self.bootstrap, self.name).topic_id
+        return describe_topic(self.kafka, self.name).topic_id
 
     def folded(self, partition: int, scratch: Path, end: int | None = None) -> tuple[Items, int]:
         """The items of a live store that folded the partition up to ``end``, and the dead letters it met."""
         stop = self.ends()[partition] if end is None else end
         store = PartitionStore.open(scratch, keyspace=self.keyspace, partition=partition, topic_id=self.topic_id())
         records = [
-            (message.offset(), message.value()) for message in read_range(self.bootstrap, self.name, partition, 0, stop)
+            (message.offset(), message.value()) for message in read_range(self.kafka, self.name, partition, 0, stop)
         ]
         dead = store.fold(records)
         store.close()

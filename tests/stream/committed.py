@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from stream.kafka.connection import KafkaCluster
 from stream.kafka.reader import end_offsets, read_range, start_offsets
 from stream.kafka.topics import events_topic
 from stream.wire.codec import check, decode
 
 
-def records(bootstrap: str, keyspace: str, partitions: int) -> dict[int, list[tuple[str, dict[str, Any]]]]:
+def records(kafka: KafkaCluster, keyspace: str, partitions: int) -> dict[int, list[tuple[str, dict[str, Any]]]]:
     """Partition → (name, fields) of every committed record that is left, checked, in order."""
     topic = events_topic(keyspace)
     found: dict[int, list[tuple[str, dict[str, Any]]]] = {}
-    starts = start_offsets(bootstrap, topic, range(partitions))
-    for partition, end in end_offsets(bootstrap, topic, range(partitions)).items():
+    starts = start_offsets(kafka, topic, range(partitions))
+    for partition, end in end_offsets(kafka, topic, range(partitions)).items():
         found[partition] = []
-        for message in read_range(bootstrap, topic, partition, starts[partition], end):
+        for message in read_range(kafka, topic, partition, starts[partition], end):
             name, fields = decode(message.value())
             check(name, fields)
             found[partition].append((name, fields))

@@ -84,6 +84,7 @@ def histories(draw: st.DrawFn) -> list[SourceTransaction]:
                 origin=draw(st.sampled_from(["", "old/0 MariaDB/1-1-3"])),
                 opened=draw(st.lists(opened, max_size=2).map(tuple)),
                 closed=draw(st.lists(_ids, max_size=2).map(tuple)),
+                table_choice=draw(st.integers(0, 2)),
             )
         )
     return history

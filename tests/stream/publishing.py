@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from stream.kafka.connection import KafkaCluster
 from stream.publish.publisher import Publisher
 from stream.wire.events import ABSENT, VALUE, RowChange, SourceTransaction, VoidTable
 from stream.wire.keys import Layout, row_key
@@ -32,16 +33,16 @@ def number_of(position: str) -> int:
     return int(position.rpartition("-")[2])
 
 
-def publisher(bootstrap: str, keyspace: str, partitions: int) -> Publisher:
+def publisher(kafka: KafkaCluster, keyspace: str, partitions: int) -> Publisher:
     """One with small batches, so that giant transactions span several."""
     return Publisher(
-        bootstrap, keyspace, f"{keyspace}/0", Layout(partitions), batch_interval_s=0.01, batch_bytes=BATCH_BYTES
+        kafka, keyspace, f"{keyspace}/0", Layout(partitions), batch_interval_s=0.01, batch_bytes=BATCH_BYTES
     )
 
 
-def main(bootstrap: str, keyspace: str, partitions: int, last: int) -> None:
+def main(kafka: KafkaCluster, keyspace: str, partitions: int, last: int) -> None:
     """Publish from where the topic says up to transaction ``last``."""
-    with publisher(bootstrap, keyspace, partitions) as out:
+    with publisher(kafka, keyspace, partitions) as out:
         resume = out.open(lambda: ("MariaDB/0-1-0", 1_700_000_000))
         print(f"resumed {resume.position} {resume.partial_events}", flush=True)
         for number in range(number_of(resume.position) + 1, last + 1):
@@ -51,4 +52,4 @@ def main(bootstrap: str, keyspace: str, partitions: int, last: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    main(KafkaCluster(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

@@ -1,4 +1,4 @@
-"""Records on the wire: they decode for ever, and what is none is refused with a code."""
+"""Records on the wire: they decode for ever, and anything else is refused with a code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stream.wire import codec
-from stream.wire.codec import CodecError, check, check_frame, decode, encode
+from stream.wire.codec import CodecError, check, decode, encode
 
 FIXTURES = sorted((Path(__file__).parent / "fixtures").glob("records.*.json"))
 
@@ -56,6 +56,13 @@ def test_every_record_has_a_kept_message() -> None:
     assert set(SAMPLES) == set(codec.RECORDS)
 
 
+def test_the_list_of_records_and_the_folder_of_schemas_agree() -> None:
+    """Schemas are read by name: a file that is not listed is never read, and a listed one must be there."""
+    listed = {file for name in codec.RECORDS for file in codec.schema_files(name)}
+    assert listed == {file.name for file in codec._SCHEMAS.iterdir() if file.suffix == ".avsc"}
+    assert list(codec.RECORDS) == sorted(codec.RECORDS)
+
+
 @pytest.mark.parametrize("name", codec.RECORDS)
 def test_what_is_encoded_decodes_to_the_same(name: str) -> None:
     """Encoding and decoding are inverse for every record."""
@@ -63,15 +70,20 @@ def test_what_is_encoded_decodes_to_the_same(name: str) -> None:
     assert decode(encode(name, fields)) == (name, fields)
 
 
+def _schema(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((codec._SCHEMAS / f"{name}.avsc").read_text())
+    return found
+
+
 def test_the_fingerprint_is_the_one_of_the_avro_specification() -> None:
     """Any Avro reader computes the same fingerprint, so it needs no registry of ours."""
     assert fingerprint('"int"', "CRC-64-AVRO") == 0x7275D51A3F395C8F.to_bytes(8, "little").hex()
-    schema = json.loads(codec.schema_text("Marker"))
+    schema = _schema("Marker")
     assert encode("Marker", SAMPLES["Marker"][1])[:10] == codec.header_of(schema) == codec.header("Marker")
 
 
 def _older(name: str, *missing: str) -> dict[str, Any]:
-    schema: dict[str, Any] = json.loads(codec.schema_text(name))
+    schema = _schema(name)
     schema["fields"] = [field for field in schema["fields"] if field["name"] not in missing]
     return schema
 
@@ -173,7 +185,7 @@ def test_damaged_messages_never_raise_anything_else(name: str, data: st.DataObje
 def test_frames_that_cannot_be_are_refused(frame: dict[str, Any]) -> None:
     """A frame whose columns disagree is a dead letter, never half folded."""
     with pytest.raises(CodecError) as refused:
-        check_frame(frame)
+        check("RowFrame", frame)
     assert refused.value.code == "bad_field"
 
 

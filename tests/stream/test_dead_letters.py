@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from freshet.cli import run
-from stream.kafka.connection import Cluster, client_settings
+from stream.kafka.connection import KafkaCluster, client_settings
 from stream.kafka.dead_letters import (
     VALUE_BYTES_MAX,
     DeadLetter,
@@ -38,7 +38,7 @@ GOOD = encode(
 
 
 @pytest.fixture
-def keyspace(kafka: str, keyspace_name: str) -> str:
+def keyspace(kafka: KafkaCluster, keyspace_name: str) -> str:
     """A keyspace whose topics exist."""
     ensure_topics(kafka, keyspace_name, 2)
     return keyspace_name
@@ -52,14 +52,14 @@ def _letters(keyspace: str) -> list[DeadLetter]:
     ]
 
 
-def _send(kafka: str, keyspace: str, *letters: DeadLetter) -> None:
+def _send(kafka: KafkaCluster, keyspace: str, *letters: DeadLetter) -> None:
     publisher = DeadLetterPublisher(kafka, keyspace)
     for letter in letters:
         publisher.send(letter)
     publisher.flush()
 
 
-def test_a_letter_keeps_reason_place_and_bytes(kafka: str, keyspace: str) -> None:
+def test_a_letter_keeps_reason_place_and_bytes(kafka: KafkaCluster, keyspace: str) -> None:
     """What could not be folded can be looked at later, byte for byte."""
     assert read_letters(kafka, keyspace) == []
     _send(kafka, keyspace, *_letters(keyspace))
@@ -70,7 +70,7 @@ def test_a_letter_keeps_reason_place_and_bytes(kafka: str, keyspace: str) -> Non
     ]
 
 
-def test_folding_the_same_message_again_adds_no_letter(kafka: str, keyspace: str) -> None:
+def test_folding_the_same_message_again_adds_no_letter(kafka: KafkaCluster, keyspace: str) -> None:
     """A crash folds the tail again: the same letters come again, and are still one each."""
     letters = _letters(keyspace)
     publisher = DeadLetterPublisher(kafka, keyspace)
@@ -80,17 +80,17 @@ def test_folding_the_same_message_again_adds_no_letter(kafka: str, keyspace: str
     assert read_letters(kafka, keyspace) == letters
 
 
-def test_of_a_huge_message_the_beginning_is_kept(kafka: str, keyspace: str) -> None:
+def test_of_a_huge_message_the_beginning_is_kept(kafka: KafkaCluster, keyspace: str) -> None:
     """A letter must fit its topic; its size says that there was more, and it is never put back in part."""
     huge = DeadLetter(events_topic(keyspace), 0, 1, "bad_field", "huge", bytes(20 << 20))
     _send(kafka, keyspace, huge)
     [kept] = read_letters(kafka, keyspace)
-    assert (len(kept.value), kept.size, kept.whole) == (VALUE_BYTES_MAX, 20 << 20, False)
+    assert (len(kept.value), kept.size, kept.is_complete) == (VALUE_BYTES_MAX, 20 << 20, False)
     [result] = retry(kafka, keyspace)
     assert "bytes were kept" in result.problem
 
 
-def test_only_what_can_be_decoded_is_put_back(kafka: str, keyspace: str) -> None:
+def test_only_what_can_be_decoded_is_put_back(kafka: KafkaCluster, keyspace: str) -> None:
     """After an update the letters it was written for are folded after all; the others stay."""
     bad, good = _letters(keyspace)
     _send(kafka, keyspace, bad, good)
@@ -102,7 +102,7 @@ def test_only_what_can_be_decoded_is_put_back(kafka: str, keyspace: str) -> None
     assert [message.value() for message in read_range(kafka, events_topic(keyspace), 1, 0, end)] == [GOOD]
 
 
-def test_a_letter_that_is_not_there_is_an_error(kafka: str, keyspace: str) -> None:
+def test_a_letter_that_is_not_there_is_an_error(kafka: KafkaCluster, keyspace: str) -> None:
     """A mistyped id is told, not ignored."""
     with pytest.raises(DeadLetterError) as missing:
         find_letter(kafka, keyspace, "no/0/1")
@@ -110,11 +110,15 @@ def test_a_letter_that_is_not_there_is_an_error(kafka: str, keyspace: str) -> No
 
 
 def test_the_command_lists_shows_and_retries(
-    kafka: str, keyspace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    kafka: KafkaCluster,
+    keyspace: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """An operator handles dead letters from the command line, and a program can read what it says."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FRESHET_KAFKA__BOOTSTRAP", kafka)
+    monkeypatch.setenv("FRESHET_KAFKA__BOOTSTRAP", kafka.bootstrap)
     bad, good = _letters(keyspace)
     _send(kafka, keyspace, bad, good)
 
@@ -135,10 +139,10 @@ def test_the_command_lists_shows_and_retries(
 
 
 def test_a_cluster_brings_its_client_settings_along() -> None:
-    """Security settings reach every client through the bootstrap text that is handed around."""
+    """Security settings reach every client through the cluster that is handed around, to other processes too."""
     import pickle
 
-    cluster = Cluster("a:1", {"security.protocol": "SSL"})
+    cluster = KafkaCluster("a:1", {"security.protocol": "SSL"})
     for each in (cluster, pickle.loads(pickle.dumps(cluster))):
         settings = client_settings(each)
         assert (settings["bootstrap.servers"], settings["security.protocol"]) == ("a:1", "SSL")

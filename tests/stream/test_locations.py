@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from stream.kafka.connection import KafkaCluster
 from stream.kafka.locations import Announcement, LocationError, LocationsReader, announce, withdraw
 from stream.kafka.topics import LOCATIONS_TOPIC
 
@@ -19,7 +20,7 @@ def _announcement(keyspace: str, partition: int = 0, **more: Any) -> Announcemen
     return Announcement(keyspace=keyspace, partition=partition, **fields)
 
 
-def test_an_owner_that_announced_itself_is_found(kafka: str, keyspace_name: str) -> None:
+def test_an_owner_that_announced_itself_is_found(kafka: KafkaCluster, keyspace_name: str) -> None:
     """Whoever starts later reads what was announced before."""
     said = _announcement(keyspace_name, layout="xxh3_64;partitions=1", positions={"s/0": "MariaDB/0-1-5"}, started_at=9)
     announce(kafka, [said, _announcement(keyspace_name, 1)])
@@ -29,7 +30,7 @@ def test_an_owner_that_announced_itself_is_found(kafka: str, keyspace_name: str)
         assert locations.owner_of(keyspace_name, 2) is None
 
 
-def test_a_later_owner_is_waited_for(kafka: str, keyspace_name: str) -> None:
+def test_a_later_owner_is_waited_for(kafka: KafkaCluster, keyspace_name: str) -> None:
     """A read that found nobody goes on as soon as an owner appears."""
     with LocationsReader(kafka) as locations:
         with pytest.raises(LocationError) as nobody:
@@ -41,7 +42,7 @@ def test_a_later_owner_is_waited_for(kafka: str, keyspace_name: str) -> None:
         assert locations.wait_for(keyspace_name, 0, 20, other_than="a").instance == "b"
 
 
-def test_only_the_owner_itself_can_withdraw(kafka: str, keyspace_name: str) -> None:
+def test_only_the_owner_itself_can_withdraw(kafka: KafkaCluster, keyspace_name: str) -> None:
     """A slow goodbye of the old owner must not hide the new one."""
     old, new = _announcement(keyspace_name, instance="old"), _announcement(keyspace_name, instance="new")
     announce(kafka, [old, new])
@@ -53,9 +54,9 @@ def test_only_the_owner_itself_can_withdraw(kafka: str, keyspace_name: str) -> N
         assert locations.owner_of(keyspace_name, 0) is None
 
 
-def test_garbage_in_the_topic_hurts_nobody(kafka: str, keyspace_name: str) -> None:
+def test_garbage_in_the_topic_hurts_nobody(kafka: KafkaCluster, keyspace_name: str) -> None:
     """One bad announcement must not blind the front."""
-    producer = Producer({"bootstrap.servers": kafka})
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
     for value in (b"garbage", b'{"keyspace": 1}', b"\xff"):
         producer.produce(LOCATIONS_TOPIC, value, uuid.uuid4().hex.encode(), partition=0)
     producer.flush()
@@ -64,7 +65,7 @@ def test_garbage_in_the_topic_hurts_nobody(kafka: str, keyspace_name: str) -> No
         assert locations.owner_of(keyspace_name, 0) is not None
 
 
-def test_following_stops_when_it_is_closed(kafka: str) -> None:
+def test_following_stops_when_it_is_closed(kafka: KafkaCluster) -> None:
     """A front that ends leaves no thread behind."""
     locations = LocationsReader(kafka).start()
     began = time.monotonic()

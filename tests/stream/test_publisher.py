@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Producer
 
 from freshet.local.kafka import KafkaServer
-from stream.kafka.connection import KafkaUnreachable
+from stream.kafka.connection import KafkaCluster, KafkaUnreachable
 from stream.kafka.topics import ensure_topics, events_topic
 from stream.publish.publisher import BACKLOG_AGE_MS, LayoutMismatch, Publisher, PublisherLost, record_time_ms
 from stream.publish.resume import read_tail
@@ -47,7 +47,7 @@ def _until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
 
 
 @pytest.fixture
-def keyspace(kafka: str, keyspace_name: str) -> str:
+def keyspace(kafka: KafkaCluster, keyspace_name: str) -> str:
     """A keyspace whose topics exist."""
     ensure_topics(kafka, keyspace_name, PARTITIONS)
     return keyspace_name
@@ -59,9 +59,9 @@ def _publish_flushed(out: Publisher, numbers: range) -> None:
         out.flush()
 
 
-def _assert_exactly_once(bootstrap: str, keyspace: str, last: int) -> None:
+def _assert_exactly_once(kafka: KafkaCluster, keyspace: str, last: int) -> None:
     """Every change of transactions 1..last is there once, in order, and the last marker says so."""
-    found = records(bootstrap, keyspace, PARTITIONS)
+    found = records(kafka, keyspace, PARTITIONS)
     expected, ordinal = [], 1  # 1 is the epoch's start
     for number in range(1, last + 1):
         txn = transaction(number)
@@ -77,11 +77,11 @@ def _assert_exactly_once(bootstrap: str, keyspace: str, last: int) -> None:
 
 
 @pytest.mark.slow
-def test_killed_at_any_instant_it_publishes_everything_once(kafka: str, keyspace: str) -> None:
+def test_killed_at_any_instant_it_publishes_everything_once(kafka: KafkaCluster, keyspace: str) -> None:
     """Kill -9 of a publishing process, also inside a transaction that spans batches, loses and repeats nothing."""
     chance = random.Random(20)
     last, kills_in_flight = 8000, 0
-    command = [sys.executable, "-m", "tests.stream.publishing", kafka, keyspace, str(PARTITIONS), str(last)]
+    command = [sys.executable, "-m", "tests.stream.publishing", kafka.bootstrap, keyspace, str(PARTITIONS), str(last)]
     for attempt in range(40):
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
@@ -103,7 +103,7 @@ def test_killed_at_any_instant_it_publishes_everything_once(kafka: str, keyspace
     _assert_exactly_once(kafka, keyspace, last)
 
 
-def test_a_stale_publisher_is_fenced_and_publishes_nothing_more(kafka: str, keyspace: str) -> None:
+def test_a_stale_publisher_is_fenced_and_publishes_nothing_more(kafka: KafkaCluster, keyspace: str) -> None:
     """Two processes for one shard: the later one wins, the earlier one ends with an error of its own."""
     stale, fresh = publisher(kafka, keyspace, PARTITIONS), publisher(kafka, keyspace, PARTITIONS)
     stale.open(_start)
@@ -123,7 +123,7 @@ def test_a_stale_publisher_is_fenced_and_publishes_nothing_more(kafka: str, keys
     _assert_exactly_once(kafka, keyspace, 9)
 
 
-def test_a_lost_publisher_keeps_no_connection_and_no_thread(kafka: str, keyspace: str) -> None:
+def test_a_lost_publisher_keeps_no_connection_and_no_thread(kafka: KafkaCluster, keyspace: str) -> None:
     """The error that says why it was lost must not keep its producer: each loss left five threads to the collector."""
 
     def threads() -> int:
@@ -145,7 +145,7 @@ def test_a_lost_publisher_keeps_no_connection_and_no_thread(kafka: str, keyspace
         gc.enable()
 
 
-def test_a_giant_transaction_goes_on_where_it_was_cut(kafka: str, keyspace: str) -> None:
+def test_a_giant_transaction_goes_on_where_it_was_cut(kafka: KafkaCluster, keyspace: str) -> None:
     """A transaction that spans batches is resumed after its published part, without a marker inside it."""
     first = publisher(kafka, keyspace, PARTITIONS)
     first.open(_start)
@@ -172,7 +172,7 @@ def test_a_giant_transaction_goes_on_where_it_was_cut(kafka: str, keyspace: str)
     assert {marker["position"] for marker in inside} == {"MariaDB/0-1-1"}
 
 
-def test_a_source_that_goes_on_elsewhere_is_stopped(kafka: str, keyspace: str) -> None:
+def test_a_source_that_goes_on_elsewhere_is_stopped(kafka: KafkaCluster, keyspace: str) -> None:
     """Rows of another transaction are never mixed into one that is partly out."""
     first = publisher(kafka, keyspace, PARTITIONS)
     first.open(_start)
@@ -185,7 +185,7 @@ def test_a_source_that_goes_on_elsewhere_is_stopped(kafka: str, keyspace: str) -
         second.publish(transaction(41))
 
 
-def test_a_lone_transaction_is_out_at_once_and_an_idle_shard_still_marks(kafka: str, keyspace: str) -> None:
+def test_a_lone_transaction_is_out_at_once_and_an_idle_shard_still_marks(kafka: KafkaCluster, keyspace: str) -> None:
     """Watermarks move each idle interval, with the unchanged position and a growing sequence."""
     out = Publisher(kafka, keyspace, f"{keyspace}/0", Layout(PARTITIONS), idle_marker_s=0.2)
     with out:
@@ -205,7 +205,7 @@ def test_a_lone_transaction_is_out_at_once_and_an_idle_shard_still_marks(kafka: 
     assert sequences == list(range(1, len(sequences) + 1))
 
 
-def test_a_position_without_changes_moves_the_watermark(kafka: str, keyspace: str) -> None:
+def test_a_position_without_changes_moves_the_watermark(kafka: KafkaCluster, keyspace: str) -> None:
     """Sessions that follow an empty transaction are served without waiting for the next change."""
     with publisher(kafka, keyspace, PARTITIONS) as out:
         out.open(_start)
@@ -214,7 +214,7 @@ def test_a_position_without_changes_moves_the_watermark(kafka: str, keyspace: st
     assert markers(records(kafka, keyspace, PARTITIONS))[-1]["position"] == "MariaDB/0-1-17"
 
 
-def test_a_new_epoch_is_in_every_partition_and_outlives_a_restart(kafka: str, keyspace: str) -> None:
+def test_a_new_epoch_is_in_every_partition_and_outlives_a_restart(kafka: KafkaCluster, keyspace: str) -> None:
     """Lost history voids everything everywhere, once."""
     with publisher(kafka, keyspace, PARTITIONS) as out:
         out.open(_start)
@@ -230,7 +230,7 @@ def test_a_new_epoch_is_in_every_partition_and_outlives_a_restart(kafka: str, ke
         assert starts == [(1, "first_start"), (2, "history_lost")]
 
 
-def test_open_transactions_come_back_after_a_restart(kafka: str, keyspace: str) -> None:
+def test_open_transactions_come_back_after_a_restart(kafka: KafkaCluster, keyspace: str) -> None:
     """A catalog source learns from the topic alone what was open, however long ago it opened."""
     opened = tuple(OpenTransaction(n, ((n, 1),), n % 2 == 0, (n,)) for n in range(1, 50))
     with publisher(kafka, keyspace, PARTITIONS) as out:
@@ -245,7 +245,7 @@ def test_open_transactions_come_back_after_a_restart(kafka: str, keyspace: str) 
 
 
 @pytest.mark.slow
-def test_the_last_state_is_found_behind_a_long_tail_of_others(kafka: str, keyspace: str) -> None:
+def test_the_last_state_is_found_behind_a_long_tail_of_others(kafka: KafkaCluster, keyspace: str) -> None:
     """Shards share a topic: a quiet one's state may lie far back, and behind another's unfinished transaction."""
     layout = Layout(1)
     ensure_topics(kafka, f"{keyspace}x", 1)
@@ -259,7 +259,9 @@ def test_the_last_state_is_found_behind_a_long_tail_of_others(kafka: str, keyspa
         for number in range(1, 400):
             busy.publish(_txn(number))
             busy.flush()
-    hanging = Producer({"bootstrap.servers": kafka, "transactional.id": topic, "transaction.timeout.ms": 2000})
+    hanging = Producer(
+        {"bootstrap.servers": kafka.bootstrap, "transactional.id": topic, "transaction.timeout.ms": 2000}
+    )
     hanging.init_transactions(10)
     hanging.begin_transaction()
     hanging.produce(topic, b"unfinished", partition=0)
@@ -270,7 +272,7 @@ def test_the_last_state_is_found_behind_a_long_tail_of_others(kafka: str, keyspa
     assert read_tail(kafka, topic, 0, "nobody").point is None
 
 
-def test_another_layout_is_refused(kafka: str, keyspace: str) -> None:
+def test_another_layout_is_refused(kafka: KafkaCluster, keyspace: str) -> None:
     """Keys would be looked for in the wrong partition."""
     with publisher(kafka, keyspace, PARTITIONS) as out:
         out.open(_start)
@@ -284,7 +286,7 @@ def test_another_layout_is_refused(kafka: str, keyspace: str) -> None:
 def test_it_survives_a_broker_that_dies_under_it(new_kafka: Callable[..., KafkaServer]) -> None:
     """Kill -9 of the broker while publishing: lost or not, what is in the topic afterwards is there once."""
     server = new_kafka()
-    ensure_topics(server.bootstrap, "ks", PARTITIONS)
+    ensure_topics(server.cluster, "ks", PARTITIONS)
     number, last = 0, 1500
 
     def restarted() -> None:
@@ -294,7 +296,7 @@ def test_it_survives_a_broker_that_dies_under_it(new_kafka: Callable[..., KafkaS
     killer = threading.Timer(0.3, restarted)
     killer.start()
     for _ in range(60):
-        out = publisher(server.bootstrap, "ks", PARTITIONS)
+        out = publisher(server.cluster, "ks", PARTITIONS)
         try:
             with out:
                 number = number_of(out.open(_start).position)
@@ -307,12 +309,12 @@ def test_it_survives_a_broker_that_dies_under_it(new_kafka: Callable[..., KafkaS
             time.sleep(0.2)
     killer.join()
     assert number == last
-    _assert_exactly_once(server.bootstrap, "ks", last)
+    _assert_exactly_once(server.cluster, "ks", last)
 
 
 def test_an_absent_broker_is_one_clear_error(keyspace_name: str) -> None:
     """Kafka away at start: a code and a line, within seconds."""
-    out = publisher("127.0.0.1:1", keyspace_name, 1)
+    out = publisher(KafkaCluster("127.0.0.1:1"), keyspace_name, 1)
     began = time.monotonic()
     with pytest.raises(KafkaUnreachable) as away:
         out.open(_start)
@@ -323,7 +325,7 @@ def test_an_absent_broker_is_one_clear_error(keyspace_name: str) -> None:
 def test_a_publisher_that_was_never_opened_says_so() -> None:
     """Misuse is an error, not a crash."""
     with pytest.raises(PublisherLost):
-        publisher("127.0.0.1:1", "ks", 1).publish(_txn(1))
+        publisher(KafkaCluster("127.0.0.1:1"), "ks", 1).publish(_txn(1))
 
 
 @pytest.mark.parametrize(
@@ -341,7 +343,7 @@ def test_record_times_follow_the_source(last: int, source_s: int, now_s: float, 
     assert record_time_ms(last, source_s, now_s) == expected
 
 
-def test_a_resume_point_names_its_shard(kafka: str, keyspace: str) -> None:
+def test_a_resume_point_names_its_shard(kafka: KafkaCluster, keyspace: str) -> None:
     """What open returns is complete for a source to start from."""
     with publisher(kafka, keyspace, PARTITIONS) as out:
         resume = out.open(_start)

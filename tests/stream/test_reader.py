@@ -7,7 +7,7 @@ import time
 import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
-from stream.kafka.connection import KafkaUnreachable
+from stream.kafka.connection import KafkaCluster, KafkaUnreachable
 from stream.kafka.reader import (
     TopicReadError,
     end_offsets,
@@ -21,13 +21,15 @@ from stream.kafka.topics import ensure_topics
 
 
 @pytest.fixture
-def topic(kafka: str, keyspace_name: str) -> str:
+def topic(kafka: KafkaCluster, keyspace_name: str) -> str:
     """An empty topic of two partitions."""
     return ensure_topics(kafka, keyspace_name, 2).name
 
 
-def _producer(kafka: str, name: str) -> Producer:
-    producer = Producer({"bootstrap.servers": kafka, "transactional.id": name, "transaction.timeout.ms": 60_000})
+def _producer(kafka: KafkaCluster, name: str) -> Producer:
+    producer = Producer(
+        {"bootstrap.servers": kafka.bootstrap, "transactional.id": name, "transaction.timeout.ms": 60_000}
+    )
     producer.init_transactions(20)
     return producer
 
@@ -47,7 +49,7 @@ def _collect(consumer: Consumer, count: int, timeout_s: float = 20.0) -> list[Me
     return messages
 
 
-def test_a_range_is_read_once_and_ends_also_on_control_records(kafka: str, topic: str) -> None:
+def test_a_range_is_read_once_and_ends_also_on_control_records(kafka: KafkaCluster, topic: str) -> None:
     """Kafka's commit records take offsets, but nobody waits for them."""
     producer = _producer(kafka, topic)
     for number in range(3):
@@ -60,7 +62,7 @@ def test_a_range_is_read_once_and_ends_also_on_control_records(kafka: str, topic
     assert list(read_range(kafka, topic, 0, 3, 3)) == []
 
 
-def test_what_is_not_committed_is_not_read(kafka: str, topic: str) -> None:
+def test_what_is_not_committed_is_not_read(kafka: KafkaCluster, topic: str) -> None:
     """An unfinished transaction is invisible, and a reader that needs its end says so instead of waiting for ever."""
     producer = _producer(kafka, topic)
     _commit(producer, topic, [b"seen"])
@@ -77,14 +79,14 @@ def test_what_is_not_committed_is_not_read(kafka: str, topic: str) -> None:
 
 
 @pytest.mark.parametrize("start", [500, 10_000])
-def test_an_offset_that_is_not_there_is_an_error(kafka: str, topic: str, start: int) -> None:
+def test_an_offset_that_is_not_there_is_an_error(kafka: KafkaCluster, topic: str, start: int) -> None:
     """A store whose next offset is gone must be rebuilt; it must never be moved somewhere else in silence."""
     with pytest.raises(TopicReadError) as gone:
         list(read_range(kafka, topic, 0, start, start + 10, timeout_s=10))
     assert gone.value.code == "offset_out_of_range"
 
 
-def test_a_batch_is_what_is_there_now(kafka: str, topic: str) -> None:
+def test_a_batch_is_what_is_there_now(kafka: KafkaCluster, topic: str) -> None:
     """One message is handed over at once, although many more were asked for."""
     producer = _producer(kafka, topic)
     consumer = open_consumer(kafka)
@@ -106,7 +108,7 @@ def test_a_batch_is_what_is_there_now(kafka: str, topic: str) -> None:
         consumer.close()
 
 
-def test_end_of_partition_notices_are_not_messages(kafka: str, topic: str) -> None:
+def test_end_of_partition_notices_are_not_messages(kafka: KafkaCluster, topic: str) -> None:
     """They come in the same list from the client, and must not reach a fold."""
     producer = _producer(kafka, topic)
     _commit(producer, topic, [b"only"])
@@ -118,7 +120,7 @@ def test_end_of_partition_notices_are_not_messages(kafka: str, topic: str) -> No
         consumer.close()
 
 
-def test_a_timestamp_never_finds_a_place_too_late(kafka: str, topic: str) -> None:
+def test_a_timestamp_never_finds_a_place_too_late(kafka: KafkaCluster, topic: str) -> None:
     """Whoever starts at a source time sees every event from then on; a partition with nothing that late is at its end.
 
     Kafka's commit records carry the broker's time, so for old source times the place may be earlier than needed.
@@ -136,16 +138,16 @@ def test_a_timestamp_never_finds_a_place_too_late(kafka: str, topic: str) -> Non
     assert offsets_for_timestamp(kafka, topic, [0], now + 60) == {0: 8}
 
 
-def test_a_twenty_megabyte_message_comes_in(kafka: str, topic: str) -> None:
+def test_a_twenty_megabyte_message_comes_in(kafka: KafkaCluster, topic: str) -> None:
     """A message above every bound must be read, to become a dead letter, and never block the partition."""
     from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
-    admin = AdminClient({"bootstrap.servers": kafka})
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     larger = ConfigEntry("max.message.bytes", str(32 << 20), incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[larger])
     for future in admin.incremental_alter_configs([resource]).values():
         future.result()
-    producer = Producer({"bootstrap.servers": kafka, "message.max.bytes": 30 << 20})
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "message.max.bytes": 30 << 20})
     for value in (b"before", b"x" * (20 << 20), b"after"):
         producer.produce(topic, value, partition=0)
     assert producer.flush(30) == 0
@@ -156,4 +158,4 @@ def test_a_twenty_megabyte_message_comes_in(kafka: str, topic: str) -> None:
 def test_an_absent_broker_is_one_clear_error() -> None:
     """Asking for offsets without a broker ends within seconds."""
     with pytest.raises(KafkaUnreachable):
-        end_offsets("127.0.0.1:1", "t", [0], timeout_s=1.0)
+        end_offsets(KafkaCluster("127.0.0.1:1"), "t", [0], timeout_s=1.0)

@@ -27,6 +27,7 @@ def _state(
         "opened": transactions,
         "closed": list(closed),
         "layout": "xxh3_64;partitions=1",
+        "table_choice": 0,
     }
 
 
@@ -40,6 +41,12 @@ def test_deltas_build_on_the_last_whole_map() -> None:
     ]
     point = resume_point(states)
     assert (set(point.open_transactions), point.sequence, point.ordinal) == ({3, 4}, 6, 60)
+
+
+def test_the_choice_of_tables_is_that_of_the_last_state() -> None:
+    """A source must not describe again, and void, what it has described already."""
+    states = [_state(3, whole=True) | {"table_choice": 5}, _state(4, whole=False) | {"table_choice": 6}]
+    assert resume_point(states).table_choice == 6
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from stream.kafka.connection import KafkaCluster
 from stream.kafka.reader import read_range
 from stream.kafka.topics import (
     LOCATIONS_TOPIC,
@@ -21,9 +22,9 @@ from stream.kafka.topics import (
 
 
 @pytest.fixture
-def admin(kafka: str) -> AdminClient:
+def admin(kafka: KafkaCluster) -> AdminClient:
     """An administrator who gets things wrong."""
-    return AdminClient({"bootstrap.servers": kafka})
+    return AdminClient({"bootstrap.servers": kafka.bootstrap})
 
 
 def _make(admin: AdminClient, keyspace: str, **config: str) -> None:
@@ -33,7 +34,7 @@ def _make(admin: AdminClient, keyspace: str, **config: str) -> None:
         future.result()
 
 
-def test_topics_are_made_once_and_then_found(kafka: str, keyspace_name: str) -> None:
+def test_topics_are_made_once_and_then_found(kafka: KafkaCluster, keyspace_name: str) -> None:
     """Starting again finds the same topic, by Kafka's own id."""
     made = ensure_topics(kafka, keyspace_name, 2)
     assert (made.name, made.partitions) == (f"freshet.{keyspace_name}.events", 2)
@@ -43,7 +44,7 @@ def test_topics_are_made_once_and_then_found(kafka: str, keyspace_name: str) -> 
     assert describe_topic(kafka, LOCATIONS_TOPIC).partitions == 1
 
 
-def test_a_topic_made_anew_has_another_id(kafka: str, keyspace_name: str, admin: AdminClient) -> None:
+def test_a_topic_made_anew_has_another_id(kafka: KafkaCluster, keyspace_name: str, admin: AdminClient) -> None:
     """A store must notice that the topic under its name is another history."""
     before = ensure_topics(kafka, keyspace_name, 2)
     for future in admin.delete_topics([before.name]).values():
@@ -51,7 +52,7 @@ def test_a_topic_made_anew_has_another_id(kafka: str, keyspace_name: str, admin:
     assert ensure_topics(kafka, keyspace_name, 2).topic_id != before.topic_id
 
 
-def test_a_wrong_partition_count_is_refused(kafka: str, keyspace_name: str) -> None:
+def test_a_wrong_partition_count_is_refused(kafka: KafkaCluster, keyspace_name: str) -> None:
     """With another count every key would be looked for in the wrong place."""
     ensure_topics(kafka, keyspace_name, 2)
     with pytest.raises(TopicError) as refused:
@@ -72,7 +73,7 @@ def test_a_wrong_partition_count_is_refused(kafka: str, keyspace_name: str) -> N
     ],
 )
 def test_settings_that_lose_data_or_freshness_are_refused_with_the_fix(
-    kafka: str, keyspace_name: str, admin: AdminClient, config: dict[str, str], code: str, fix: str
+    kafka: KafkaCluster, keyspace_name: str, admin: AdminClient, config: dict[str, str], code: str, fix: str
 ) -> None:
     """A topic that somebody made by hand is checked before anything is written to it."""
     _make(admin, keyspace_name, **config)
@@ -83,7 +84,7 @@ def test_settings_that_lose_data_or_freshness_are_refused_with_the_fix(
     assert events_topic(keyspace_name) in refused.value.hint
 
 
-def test_a_missing_topic_is_named(kafka: str, keyspace_name: str) -> None:
+def test_a_missing_topic_is_named(kafka: KafkaCluster, keyspace_name: str) -> None:
     """A consumer that starts before its source says what is missing."""
     with pytest.raises(TopicError) as missing:
         check_topics(kafka, keyspace_name)
@@ -92,11 +93,11 @@ def test_a_missing_topic_is_named(kafka: str, keyspace_name: str) -> None:
 
 @pytest.mark.parametrize("hours", [-24 * 30, 3])
 def test_a_process_whose_clock_is_wrong_can_announce_itself_and_send_dead_letters(
-    kafka: str, keyspace_name: str, hours: int
+    kafka: KafkaCluster, keyspace_name: str, hours: int
 ) -> None:
     """The topics have the broker's time: Kafka refuses records that are an hour ahead, and soon forgets old ones."""
     ensure_topics(kafka, keyspace_name, 1)
-    producer = Producer({"bootstrap.servers": kafka})
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
     errors = []
     for topic in (LOCATIONS_TOPIC, dead_letter_topic(keyspace_name)):
         producer.produce(

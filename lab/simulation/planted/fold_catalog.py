@@ -7,7 +7,7 @@ from typing import Final
 from consumers.fold import catalog as catalog_fold
 from consumers.fold.catalog_state import TableState
 from lab.simulation.planted.planting import Replace, always, catalog, leave_out, never
-from stream.write_ids import WriteIds
+from tokens.writeid_state import WriteIds
 
 WRITE_IDS: Final = (
     catalog(

@@ -65,8 +65,8 @@ RESUMING: Final = (
         "a restarted publisher goes on from the state record before the last",
         Replace(
             resume.resume_point,
-            "_since_whole(list(any_states))",
-            "_since_whole(list(any_states)[:-1] or list(any_states))",
+            "_since_snapshot(list(any_states))",
+            "_since_snapshot(list(any_states)[:-1] or list(any_states))",
         ),
     ),
     catalog(

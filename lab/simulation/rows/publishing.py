@@ -17,7 +17,7 @@ from stream.sources.mariadb.source import _Progress
 from stream.wire.batch import Batch, BatchLimits, Framer
 from stream.wire.events import ResumePoint, SourceTransaction
 
-MARK: Final = 7
+CHOICE: Final = 7
 """Stands for the fingerprint of the choice of tables."""
 LIMITS: Final = (
     BatchLimits(rows_max=2, batch_bytes=2_000),
@@ -155,10 +155,10 @@ class Publishing:
         """As `MariaDBSource._describe`: once for each choice of tables."""
         progress = self._progress
         assert progress is not None
-        if MARK in progress.marks:
+        if progress.table_choice == CHOICE:
             return
-        self._publish(progress.describing(DESCRIBED.values(), MARK))
-        progress.described(MARK)
+        self._publish(progress.describing(DESCRIBED.values(), CHOICE))
+        progress.described(CHOICE)
 
     def run(self, transactions: int, ending: Ending, at: int) -> tuple[int, bool]:
         """Reads up to ``transactions`` and commits; the ``at``-th commit of these ends as ``ending`` says.
@@ -223,7 +223,7 @@ class Publishing:
                 point.partial_gtid,
                 point.partial_events,
                 point.sequence,
-                tuple(point.open_transactions),
+                point.table_choice,
                 framer._timestamp_max,
                 framer._map_due,
                 progress.position,
@@ -231,7 +231,7 @@ class Publishing:
                 progress.partial_gtid,
                 progress.partial_events,
                 progress.is_new,
-                frozenset(progress.marks),
+                progress.table_choice,
             )
         return same, where, tuple(source.binlog[at + 1 : at + 1 + transactions])
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from stream.write_ids import WriteIds
+from tokens.writeid_state import WriteIds
 
 ACID_CONVERSION_SEED: Final = 10_000_000
 """The high-water mark that a table has after its conversion to full ACID (``seedWriteIdOnAcidConversion``)."""

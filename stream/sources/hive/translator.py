@@ -38,8 +38,8 @@ from stream.wire.events import (
     TableImage,
     VoidTable,
 )
-from stream.write_ids import WriteIds
 from tokens.errors import one_line
+from tokens.writeid_state import WriteIds
 
 EVERY_TABLE: Final = "*"
 DEFAULT_CATALOG: Final = "hive"
@@ -201,7 +201,7 @@ class HiveTranslator:
         ids = self._ids.get(name)
         if ids is None or not ids.hwm:
             return []
-        changes: list[Change] = [ResetWriteIds(table_id, ids.whole_text(name), ids.committed)]
+        changes: list[Change] = [ResetWriteIds(table_id, ids.full_text(name), ids.committed)]
         changes += [AllocateWriteId(table_id, txn, write_id) for write_id, txn in ids.open if txn]
         return changes
 
@@ -282,7 +282,7 @@ class HiveTranslator:
     def _own_list_of_seed(self, table: TableObject) -> list[Change]:
         ids = self._ids.get(table.name)
         assert ids is not None, "a seeded name has a list"
-        return [ResetWriteIds(table.table_id, ids.whole_text(table.name), committed=False)]
+        return [ResetWriteIds(table.table_id, ids.full_text(table.name), committed=False)]
 
     def _rename(self, before: TableObject, after: TableObject) -> list[Change]:
         """Ids move with a transactional table; one that has none to move gets those that wait under its new name."""
@@ -291,7 +291,7 @@ class HiveTranslator:
         if after.transactional and self._ids.rename(before.name, after.name):
             return changes
         if self._ids.get(before.name) is not None or self._ids.get(after.name) is not None:
-            changes.append(ResetWriteIds(after.table_id, WriteIds().whole_text(after.name), committed=False))
+            changes.append(ResetWriteIds(after.table_id, WriteIds().full_text(after.name), committed=False))
             changes += self._own_list(after.name, after.table_id)
         return changes
 

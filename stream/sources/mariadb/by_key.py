@@ -24,9 +24,10 @@ from stream.sources.mariadb.connection import (
     MariaDBError,
     translate,
 )
-from stream.sources.mariadb.image import UndecodableValue, canonical_key, canonical_row, quoted, select_columns_sql
 from stream.sources.mariadb.schema import TableInfo
+from stream.sources.mariadb.selected_rows import canonical_key, canonical_row, quoted, select_columns_sql
 from stream.wire.keys import KeyFormatError, row_key
+from stream.wire.values import UndecodableValue
 
 STATEMENT_KEYS_MAX: Final = 100
 """Keys in one statement: each row is held against each key, and beyond 200 ranges the server estimates worse."""

@@ -15,7 +15,7 @@ from tokens.errors import FreshetError
 Connection: TypeAlias = pymysql.connections.Connection
 
 _ENCODERS = dict(pymysql.converters.encoders)
-"""PyMySQL's encoders without its decoders: values come as the server's own bytes, which `image` reads exactly."""
+"""PyMySQL's encoders without its decoders: values come as the server's bytes, which `selected_rows` reads exactly."""
 
 LOST_CONNECTION = frozenset({2002, 2003, 2006, 2013, 2014, 2055, 1053, 1077, 1079, 1158, 1159, 1160, 1161, 1927, 4150})
 """Client and server codes that mean: the connection is gone, another one may work."""

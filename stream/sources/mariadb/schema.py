@@ -111,7 +111,7 @@ def missing_table(name: str) -> DescribeTable:
 
 @dataclass(frozen=True, slots=True)
 class TableFilter:
-    """Which tables a source publishes; none named means all but the system's own.
+    """Which tables a source publishes, and so which a front may read through; none named: all but the system's own.
 
     ``include`` and ``exclude`` are shell patterns over ``db.table``.
     """
@@ -131,6 +131,13 @@ class TableFilter:
         if self.include and not any(fnmatch.fnmatchcase(name, pattern) for pattern in self.include):
             return False
         return not any(fnmatch.fnmatchcase(name, pattern) for pattern in self.exclude)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether ``db.table`` is among them; False for a text that names no table, or that could name several."""
+        database, dot, table = str(name).partition(".")
+        if not dot or not table or "." in table or "\0" in str(name):
+            return False
+        return self(database, table)
 
 
 @dataclass(frozen=True, slots=True)

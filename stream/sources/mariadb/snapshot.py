@@ -29,9 +29,9 @@ from stream.sources.mariadb.connection import (
     translated,
 )
 from stream.sources.mariadb.gtid import GtidPosition
-from stream.sources.mariadb.image import quoted
 from stream.sources.mariadb.position import ServerPosition, begin_snapshot
 from stream.sources.mariadb.schema import TableInfo, read_table
+from stream.sources.mariadb.selected_rows import quoted
 
 T = TypeVar("T")
 

@@ -18,8 +18,8 @@ from stream.publish.publisher import PublisherLost
 from stream.sources.mariadb.binlog.coalesce import SPILL_BYTES
 from stream.sources.mariadb.binlog.dump import BinlogDump
 from stream.sources.mariadb.binlog.reader import EVERYTHING, BinlogReader
-from stream.sources.mariadb.catalog import LiveCatalog
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBUnreachable, connect, translated
+from stream.sources.mariadb.live_schema import LiveSchema
 from stream.sources.mariadb.position import (
     ServerPosition,
     SourceHistoryLost,
@@ -32,7 +32,6 @@ from stream.sources.mariadb.watch import DumpWatch
 from stream.wire.events import (
     Change,
     DescribeTable,
-    OpenTransaction,
     ResumePoint,
     RowChange,
     SourceTransaction,
@@ -167,28 +166,28 @@ class MariaDBSource:
     def _follow(self, publisher: PublisherLike, resume: ResumePoint) -> None:
         """Reads on from the resume point, through outages of MariaDB, until stopped."""
         progress = _Progress(resume)
-        catalog = LiveCatalog(self._options.settings, self._options.tables)
+        schema = LiveSchema(self._options.settings, self._options.tables)
         try:
             while not self._stopping.is_set():
                 try:
-                    self._read(publisher, catalog, progress)
+                    self._read(publisher, schema, progress)
                 except MariaDBUnreachable as error:
-                    catalog.close()
+                    schema.close()
                     self._wait("MariaDB is away", error)
                 except SourceHistoryLost as lost:
                     self._lose_history(lost)
         finally:
-            catalog.close()
+            schema.close()
 
-    def _read(self, publisher: PublisherLike, catalog: LiveCatalog, progress: _Progress) -> None:
+    def _read(self, publisher: PublisherLike, schema: LiveSchema, progress: _Progress) -> None:
         options = self._options
         self._check(publisher, progress)
-        catalog.load()
+        schema.load()
         if progress.may_describe:
-            self._describe(publisher, catalog, progress)
+            self._describe(publisher, schema, progress)
         bare = progress.position.removeprefix("MariaDB/")
         dump = BinlogDump(options.settings, bare, options.server_id, options.heartbeat_s)
-        self._reader = reader = BinlogReader(dump, catalog, progress.position, options.spill_bytes)
+        self._reader = reader = BinlogReader(dump, schema, progress.position, options.spill_bytes)
         watch = DumpWatch(options.settings)
         try:
             if self._stopping.is_set():
@@ -208,7 +207,7 @@ class MariaDBSource:
                 self.transactions += 1
                 if partly_out:
                     progress.partial_gtid = ""
-                    self._describe(publisher, catalog, progress)
+                    self._describe(publisher, schema, progress)
         finally:
             self._reader = None
             dump.close()
@@ -239,18 +238,18 @@ class MariaDBSource:
         progress.begin(publisher.start_new_epoch(at.position, at.timestamp, reason))
         log.info("new epoch", shard=self._options.shard, position=at.position, reason=reason)
 
-    def _describe(self, publisher: PublisherLike, catalog: LiveCatalog, progress: _Progress) -> None:
+    def _describe(self, publisher: PublisherLike, schema: LiveSchema, progress: _Progress) -> None:
         """Describes all included tables, once for each choice of tables.
 
         Not at each start: the ordinals of a history must not depend on how often a source was restarted. With another
         choice than before everything is void first: tables that were left out for a while have changed unseen.
         """
-        mark = _fingerprint(self._options.tables)
-        if mark in progress.marks:
+        choice = _fingerprint(self._options.tables)
+        if choice == progress.table_choice:
             return
-        transaction = progress.describing(catalog.describe_all(), mark)
+        transaction = progress.describing(schema.describe_all(), choice)
         publisher.publish(transaction)
-        progress.described(mark)
+        progress.described(choice)
         log.info("tables described", shard=self._options.shard, tables=len(transaction.changes))
 
     def _ready(self, position: str) -> None:
@@ -269,11 +268,10 @@ class MariaDBSource:
 
 
 class _Progress:
-    """Where the source is.
+    """Where the source is. ``table_choice`` is the fingerprint of the choice of tables that the topic has.
 
-    ``marks`` are the fingerprints of the choice of tables that the topic was published with. They are kept in the
-    publisher's map of open transactions, which rows have no other use for: it is in the topic, and moves with the
-    position in one Kafka transaction.
+    Version 1 of `SourceState` had no field for it: it was the only open transaction, which rows have none of. There it
+    stays until another choice is described.
     """
 
     def __init__(self, resume: ResumePoint) -> None:
@@ -286,14 +284,15 @@ class _Progress:
         self.partial_gtid = resume.partial_gtid
         self.partial_events = resume.partial_events
         self.is_new = resume.ordinal <= 1
-        self.marks = set(resume.open_transactions)
+        self._leftovers = tuple(sorted(resume.open_transactions))
+        self.table_choice = resume.table_choice or next(iter(self._leftovers), 0)
 
     @property
     def may_describe(self) -> bool:
         """Not within a transaction of the binlog; but a description of the tables that is partly out goes on."""
         return not self.partial_gtid or self.partial_gtid == self.position
 
-    def describing(self, tables: Iterable[DescribeTable], mark: int) -> SourceTransaction:
+    def describing(self, tables: Iterable[DescribeTable], choice: int) -> SourceTransaction:
         """The transaction that describes all tables. Its GTID is the position, which no later transaction has.
 
         If it is partly out already it is said once more, whole, after the events that will be skipped.
@@ -308,13 +307,14 @@ class _Progress:
             self.position,
             self.timestamp,
             changes,
-            opened=(OpenTransaction(mark),),
-            closed=tuple(sorted(self.marks)),
+            closed=self._leftovers,
+            table_choice=choice,
         )
 
-    def described(self, mark: int) -> None:
+    def described(self, choice: int) -> None:
         """What `describing` said is published."""
-        self.marks = {mark}
+        self.table_choice = choice
+        self._leftovers = ()
         self.partial_gtid = ""
 
     def fitted(self, transaction: SourceTransaction) -> SourceTransaction:

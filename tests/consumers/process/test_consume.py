@@ -18,6 +18,7 @@ import pytest
 from consumers.owner.client import OwnerConnection
 from consumers.owner.protocol import OwnerError
 from consumers.store.manifest import read_manifest
+from stream.kafka.connection import KafkaCluster
 from stream.kafka.dead_letters import read_letters
 from stream.kafka.locations import LocationsReader
 from tests.consumers.consuming import (
@@ -31,7 +32,7 @@ from tests.consumers.consuming import (
 from tokens import Position, Vector
 
 
-def folded_to_the_end(kafka: str, feed: Feed, process: ConsumeProcess) -> str:
+def folded_to_the_end(kafka: KafkaCluster, feed: Feed, process: ConsumeProcess) -> str:
     """Waits until all is folded; the owner's address."""
     address = process.ready()
     until(lambda: caught_up(kafka, feed.keyspace, address), "caught up")
@@ -40,7 +41,7 @@ def folded_to_the_end(kafka: str, feed: Feed, process: ConsumeProcess) -> str:
 
 @pytest.mark.slow
 def test_ten_kills_under_load_leave_the_state_of_an_uninterrupted_run(
-    kafka: str, keyspace_name: str, tmp_path: Path
+    kafka: KafkaCluster, keyspace_name: str, tmp_path: Path
 ) -> None:
     """A kill -9 at any instant changes no answer: nothing is lost, nothing is folded twice."""
     feed = Feed(kafka, keyspace_name)
@@ -68,7 +69,7 @@ def test_ten_kills_under_load_leave_the_state_of_an_uninterrupted_run(
     assert_equal_to_uninterrupted(kafka, feed, tmp_path / "data", tmp_path / "scratch")
 
 
-def test_it_answers_announces_and_stops_cleanly(kafka: str, keyspace_name: str, tmp_path: Path) -> None:
+def test_it_answers_announces_and_stops_cleanly(kafka: KafkaCluster, keyspace_name: str, tmp_path: Path) -> None:
     """Ready means answering; SIGTERM commits everything and takes the announcements back."""
     feed = Feed(kafka, keyspace_name)
     feed.load(300)
@@ -93,7 +94,7 @@ def test_it_answers_announces_and_stops_cleanly(kafka: str, keyspace_name: str, 
 
 
 def test_poison_goes_to_the_dead_letter_topic_and_the_stream_goes_on(
-    kafka: str, keyspace_name: str, tmp_path: Path
+    kafka: KafkaCluster, keyspace_name: str, tmp_path: Path
 ) -> None:
     """Garbage is kept with reason and place, once, also when a crash has it folded again."""
     feed = Feed(kafka, keyspace_name)
@@ -117,7 +118,7 @@ def test_poison_goes_to_the_dead_letter_topic_and_the_stream_goes_on(
     assert_equal_to_uninterrupted(kafka, feed, tmp_path / "data", tmp_path / "scratch")
 
 
-def test_a_damaged_store_is_set_aside_and_rebuilt(kafka: str, keyspace_name: str, tmp_path: Path) -> None:
+def test_a_damaged_store_is_set_aside_and_rebuilt(kafka: KafkaCluster, keyspace_name: str, tmp_path: Path) -> None:
     """Damage found at start costs a rebuild from the topic, not a wrong answer; the damaged files are kept."""
     feed = Feed(kafka, keyspace_name)
     feed.load(300)
@@ -134,7 +135,7 @@ def test_a_damaged_store_is_set_aside_and_rebuilt(kafka: str, keyspace_name: str
     assert_equal_to_uninterrupted(kafka, feed, tmp_path / "data", tmp_path / "scratch")
 
 
-def test_damage_met_while_serving_is_never_served(kafka: str, keyspace_name: str, tmp_path: Path) -> None:
+def test_damage_met_while_serving_is_never_served(kafka: KafkaCluster, keyspace_name: str, tmp_path: Path) -> None:
     """A block that goes bad under a running owner ends in a rebuild; meanwhile reads get errors, not old bytes."""
     feed = Feed(kafka, keyspace_name)
     feed.load(300)
@@ -173,7 +174,7 @@ def damage(directory: Path) -> None:
     largest.write_bytes(content)
 
 
-def test_a_topic_made_anew_is_a_rebuild(kafka: str, keyspace_name: str, tmp_path: Path) -> None:
+def test_a_topic_made_anew_is_a_rebuild(kafka: KafkaCluster, keyspace_name: str, tmp_path: Path) -> None:
     """Another topic id under the same name: the old store is set aside, loudly."""
     feed = Feed(kafka, keyspace_name)
     feed.load(50)
@@ -192,16 +193,16 @@ def test_a_topic_made_anew_is_a_rebuild(kafka: str, keyspace_name: str, tmp_path
     assert_equal_to_uninterrupted(kafka, again, tmp_path / "data", tmp_path / "scratch")
 
 
-def delete_topic(kafka: str, name: str) -> None:
+def delete_topic(kafka: KafkaCluster, name: str) -> None:
     """Deletes a topic."""
     from confluent_kafka.admin import AdminClient
 
-    admin = AdminClient({"bootstrap.servers": kafka})
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     for future in admin.delete_topics([name]).values():
         future.result(timeout=10)
 
 
-def try_feed(kafka: str, keyspace: str) -> Feed | None:
+def try_feed(kafka: KafkaCluster, keyspace: str) -> Feed | None:
     """A feed of a new topic; None while the old one is still being deleted."""
     from tokens.errors import FreshetError
 
@@ -211,7 +212,7 @@ def try_feed(kafka: str, keyspace: str) -> Feed | None:
         return None
 
 
-def test_a_store_beyond_the_topics_end_is_a_rebuild(kafka: str, keyspace_name: str, tmp_path: Path) -> None:
+def test_a_store_beyond_the_topics_end_is_a_rebuild(kafka: KafkaCluster, keyspace_name: str, tmp_path: Path) -> None:
     """A topic that lost events that were folded is no continuation of the store."""
     feed = Feed(kafka, keyspace_name, partitions=1)
     feed.load(50)
@@ -232,7 +233,9 @@ def test_a_store_beyond_the_topics_end_is_a_rebuild(kafka: str, keyspace_name: s
     assert_equal_to_uninterrupted(kafka, feed, tmp_path / "data", tmp_path / "scratch")
 
 
-def test_a_newer_store_ends_the_process_with_one_clear_line(kafka: str, keyspace_name: str, tmp_path: Path) -> None:
+def test_a_newer_store_ends_the_process_with_one_clear_line(
+    kafka: KafkaCluster, keyspace_name: str, tmp_path: Path
+) -> None:
     """What retrying can't mend ends the process: code and hint, no traceback."""
     from dataclasses import replace
 
@@ -259,7 +262,7 @@ def test_kafka_away_at_start_and_in_the_middle(
 ) -> None:
     """One clear line, retries, and reads answered all the while; then the stream goes on by itself."""
     server = new_kafka()
-    kafka = server.bootstrap
+    kafka = server.cluster
     feed = Feed(kafka, keyspace_name)
     feed.load(50)
     server.kill()
@@ -281,7 +284,9 @@ def test_kafka_away_at_start_and_in_the_middle(
     assert_equal_to_uninterrupted(kafka, feed, tmp_path / "data", tmp_path / "scratch")
 
 
-def test_a_full_disk_stops_folding_until_there_is_space(kafka: str, keyspace_name: str, tmp_path: Path) -> None:
+def test_a_full_disk_stops_folding_until_there_is_space(
+    kafka: KafkaCluster, keyspace_name: str, tmp_path: Path
+) -> None:
     """Under a full disk reads go on and nothing is lost; folding goes on by itself when there is space again."""
     feed = Feed(kafka, keyspace_name, partitions=1)
     with ExitStack() as stack:
@@ -331,7 +336,7 @@ def limit_files(process: ConsumeProcess, size: int) -> None:
     resource.prlimit(process.process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
-def test_two_processes_never_share_a_data_directory(kafka: str, keyspace_name: str, tmp_path: Path) -> None:
+def test_two_processes_never_share_a_data_directory(kafka: KafkaCluster, keyspace_name: str, tmp_path: Path) -> None:
     """The second owner of a directory ends with store_locked; the first goes on."""
     feed = Feed(kafka, keyspace_name, partitions=1)
     feed.load(5)
@@ -346,7 +351,7 @@ def test_two_processes_never_share_a_data_directory(kafka: str, keyspace_name: s
         assert first.terminate() == 0
 
 
-def test_a_stopped_process_can_be_interrupted_at_once(kafka: str, keyspace_name: str, tmp_path: Path) -> None:
+def test_a_stopped_process_can_be_interrupted_at_once(kafka: KafkaCluster, keyspace_name: str, tmp_path: Path) -> None:
     """Ctrl-C before anything was assigned ends cleanly too."""
     with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as process:
         [line] = until(lambda: process.lines("waiting for the keyspace's topic"), "topic missing said")
@@ -355,13 +360,15 @@ def test_a_stopped_process_can_be_interrupted_at_once(kafka: str, keyspace_name:
         assert process.process.wait(20) == 0
 
 
-def test_a_topic_whose_partition_count_changed_is_refused(kafka: str, keyspace_name: str, tmp_path: Path) -> None:
+def test_a_topic_whose_partition_count_changed_is_refused(
+    kafka: KafkaCluster, keyspace_name: str, tmp_path: Path
+) -> None:
     """Keys would be looked for where they are not: the process says so and ends."""
     from confluent_kafka.admin import AdminClient, NewPartitions
 
     feed = Feed(kafka, keyspace_name, partitions=1)
     feed.load(5)
-    admin = AdminClient({"bootstrap.servers": kafka})
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     for future in admin.create_partitions([NewPartitions(feed.topic.name, 3)]).values():
         future.result(timeout=10)
     with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as process:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from consumers.owner.client import OwnerConnection
+from stream.kafka.connection import KafkaCluster
 from stream.kafka.locations import LocationsReader
 from tests.consumers.consuming import ConsumeProcess, Feed, assert_equal_to_uninterrupted, caught_up, until
 
@@ -14,7 +15,9 @@ pytestmark = pytest.mark.integration
 WAITING = "waiting for the keyspace's topic"
 
 
-def test_a_keyspace_without_its_topic_holds_no_other_up(kafka: str, keyspace_name: str, tmp_path: Path) -> None:
+def test_a_keyspace_without_its_topic_holds_no_other_up(
+    kafka: KafkaCluster, keyspace_name: str, tmp_path: Path
+) -> None:
     """What is there is folded and answered; what is missing is said once, and makes the process not ready."""
     later_name = f"{keyspace_name}_later"
     feed = Feed(kafka, keyspace_name)
@@ -48,7 +51,7 @@ def test_a_keyspace_without_its_topic_holds_no_other_up(kafka: str, keyspace_nam
 
 
 def test_a_second_consumer_of_the_group_is_ready_without_a_partition_of_every_keyspace(
-    kafka: str, keyspace_name: str, tmp_path: Path
+    kafka: KafkaCluster, keyspace_name: str, tmp_path: Path
 ) -> None:
     """A keyspace of which the group gives this process nothing isn't waited for once its topic is there."""
     later_name = f"{keyspace_name}_later"

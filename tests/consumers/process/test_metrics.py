@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from freshet.cli import run
 from freshet.commands import lag
+from stream.kafka.connection import KafkaCluster
 from tests.consumers.consuming import ConsumeProcess, Feed, caught_up, until
 
 
@@ -26,7 +27,11 @@ def metrics(process: ConsumeProcess) -> dict[str, list[float]]:
 
 
 def test_a_source_that_is_gone_is_seen(
-    kafka: str, keyspace_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    kafka: KafkaCluster,
+    keyspace_name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Everything that is in the topic is folded, so nothing lags; that nothing comes any more shows as silence."""
     feed = Feed(kafka, keyspace_name)
@@ -39,7 +44,7 @@ def test_a_source_that_is_gone_is_seen(
         assert set(found["freshet_consumer_lag_seconds"]) == {0.0}
         assert set(found["freshet_consumer_epoch"]) == {1.0}
         monkeypatch.setattr(lag, "QUIET_S", 0.2)
-        assert run(["lag", keyspace_name, "--owner", address, "--bootstrap", kafka]) == 0
+        assert run(["lag", keyspace_name, "--owner", address, "--bootstrap", kafka.bootstrap]) == 0
         assert "is `freshet source` running?" in capsys.readouterr().err
 
         def heard() -> bool:

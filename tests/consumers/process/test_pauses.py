@@ -14,6 +14,7 @@ from consumers.process.loop import Consumption, ConsumptionSettings
 from consumers.process.run import make_checkpoint
 from consumers.store.errors import DiskFailsError, DiskFullError, StoreCorruptError
 from consumers.store.rocks import Rocks
+from stream.kafka.connection import KafkaCluster
 from tests.consumers.consuming import Feed, until
 from tests.consumers.process.test_rebalance_errors import Silent
 
@@ -21,9 +22,9 @@ pytestmark = pytest.mark.integration
 
 
 @contextmanager
-def consuming(kafka: str, keyspace: str, data: Path) -> Iterator[Consumption]:
+def consuming(kafka: KafkaCluster, keyspace: str, data: Path) -> Iterator[Consumption]:
     """A consumption in a thread, ready; ends with the block."""
-    settings = ConsumptionSettings(bootstrap=kafka, keyspaces=(keyspace,), data_dir=data, group=keyspace)
+    settings = ConsumptionSettings(kafka=kafka, keyspaces=(keyspace,), data_dir=data, group=keyspace)
     consumption = Consumption(settings, Ownership(data), Silent(), lambda _: None)
     thread = threading.Thread(target=consumption.run)
     thread.start()
@@ -38,7 +39,7 @@ def consuming(kafka: str, keyspace: str, data: Path) -> Iterator[Consumption]:
 
 
 def test_a_checkpoint_that_commits_what_was_left_ends_the_pause(
-    kafka: str, keyspace_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kafka: KafkaCluster, keyspace_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Space comes back, and a checkpoint is asked for before the commit is tried again: then nothing was left to
     commit, no commit succeeded, and folding paused for ever.
@@ -69,7 +70,7 @@ def test_a_checkpoint_that_commits_what_was_left_ends_the_pause(
 
 
 def test_a_damaged_store_that_closes_with_an_error_is_rebuilt_all_the_same(
-    kafka: str, keyspace_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kafka: KafkaCluster, keyspace_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """RocksDB tells its trouble again when it is closed: that ended the process instead of the damage."""
     close: Callable[[Rocks], None] = Rocks.close

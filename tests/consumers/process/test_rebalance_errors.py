@@ -14,6 +14,7 @@ from consumers.process import assignment
 from consumers.process.loop import Consumption, ConsumptionSettings
 from consumers.process.opening import open_partition
 from consumers.store.errors import DiskFullError
+from stream.kafka.connection import KafkaCluster
 from stream.kafka.topics import Topic
 from tests.consumers.consuming import Feed, until
 
@@ -56,12 +57,12 @@ class Unlucky:
 
 
 def test_a_broker_or_disk_that_fails_while_partitions_are_taken_over_is_waited_for(
-    kafka: str, keyspace_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kafka: KafkaCluster, keyspace_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An exception of librdkafka's own inside its callback is none that Python could catch: the thread just died."""
     feed = Feed(kafka, keyspace_name, partitions=1)
     feed.load(10)
-    settings = ConsumptionSettings(bootstrap=kafka, keyspaces=(keyspace_name,), data_dir=tmp_path, group=keyspace_name)
+    settings = ConsumptionSettings(kafka=kafka, keyspaces=(keyspace_name,), data_dir=tmp_path, group=keyspace_name)
     unlucky = Unlucky()
     monkeypatch.setattr(assignment, "open_partition", unlucky.open_partition)
     consumption = Consumption(settings, Ownership(tmp_path), Silent(), lambda _: None)

@@ -10,6 +10,7 @@ import pytest
 
 from consumers.owner.client import OwnerConnection
 from consumers.owner.protocol import OwnerError
+from stream.kafka.connection import KafkaCluster
 from tests.consumers.consuming import ConsumeProcess, Feed, assert_equal_to_uninterrupted, caught_up, gtid, until
 from tokens import Position, Vector
 
@@ -31,7 +32,7 @@ def goes_on(process: ConsumeProcess) -> bool:
 
 @pytest.mark.parametrize("spare", [0, 1, 3])
 def test_without_file_handles_folding_waits_and_goes_on_by_itself(
-    kafka: str, keyspace_name: str, tmp_path: Path, spare: int
+    kafka: KafkaCluster, keyspace_name: str, tmp_path: Path, spare: int
 ) -> None:
     """It says so once, answers what it can, fresh or not at all, and has folded everything soon after."""
     feed = Feed(kafka, keyspace_name)

@@ -17,9 +17,9 @@ from stream.sources.mariadb.binlog.rows import TableDecoder
 from stream.sources.mariadb.binlog.statements import classify
 from stream.sources.mariadb.binlog.table_map import BinlogFormatError, parse_table_map, table_name_of
 from stream.sources.mariadb.charsets import Charsets
-from stream.sources.mariadb.image import UndecodableValue
 from stream.sources.mariadb.schema import Cascades, ColumnInfo, TableFilter, TableInfo, missing_table
 from stream.wire.events import RowChange, SourceTransaction
+from stream.wire.values import UndecodableValue
 from tests.fuzz.engine import Case, Misbehaved, Target, refused
 from tests.fuzz.mutate import Rng, some_bytes, some_text
 from tokens.errors import FreshetError

@@ -23,9 +23,9 @@ from consumers.store.errors import StoreCorruptError, StoreNewerError
 from consumers.store.manifest import MANIFEST_NAME, Manifest, read_manifest, write_manifest
 from consumers.store.rocks_check import check_log
 from spark_jobs.output import REPORT_NAME, RebuildError, read_report
-from stream.write_ids import WriteIds
 from tests.fuzz.engine import Case, Misbehaved, Target, refused
 from tests.fuzz.mutate import Rng, some_bytes, some_tree
+from tokens.writeid_state import WriteIds
 
 _ENTRY = struct.pack(">BQ", VALUE, 7) + encode_transaction_tag("shop/0", 1, "MariaDB/0-1-5", 1_700_000_000)
 ENTRIES = [

@@ -12,6 +12,7 @@ from consumers.fold.state import CATALOG, META, NAME_PREFIX, Head, PartitionStat
 from consumers.owner.evidence import tag_of
 from consumers.owner.rows import may_fill, view_row
 from consumers.owner.tables import MissingWriteIds, read_table, view_table
+from stream.kafka.connection import KafkaCluster
 from stream.kafka.dead_letters import DeadLetter, _letter
 from stream.kafka.locations import LocationsReader
 from stream.publish.resume import ResumeError, resume_point
@@ -319,7 +320,7 @@ def _letters() -> Case:
     def run(message: Any) -> None:
         found: DeadLetter | None = _letter(message)
         if found is not None:
-            found.problem(), found.id, found.whole
+            found.problem(), found.id, found.is_complete
 
     return Case(draw, run)
 
@@ -348,7 +349,7 @@ def _announcements() -> Case:
             return _Message(b"shop/0", text.encode("utf-8", "surrogatepass"), [])
         return _Message(some_bytes(rng, [b"shop/0"]), some_bytes(rng, seeds), [])
 
-    reader = LocationsReader("127.0.0.1:1")
+    reader = LocationsReader(KafkaCluster("127.0.0.1:1"))
     owner = _Message(b"bank/1", json.dumps(good | {"keyspace": "bank", "partition": 1}).encode(), [])
 
     def run(message: Any) -> None:

@@ -20,6 +20,7 @@ from consumers.owner.protocol import OwnerError
 from consumers.store.errors import StoreError
 from consumers.store.store import PartitionStore
 from lab.faults.disk import ERRORS, Disk, FailingDisk, disk_for, may_fail
+from stream.kafka.connection import KafkaCluster
 from tests.consumers.consuming import ConsumeProcess, Feed, assert_equal_to_uninterrupted, caught_up, until
 from tests.consumers.histories import key, marker, start, value
 
@@ -221,7 +222,7 @@ def test_a_store_on_a_failing_disk_says_so_or_is_right_and_goes_on_when_the_disk
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["eio_write", "eio_read"])
 def test_a_consumer_on_a_disk_that_fails_waits_and_goes_on(
-    kafka: str, keyspace_name: str, disk: Disk, kind: str, tmp_path: Path
+    kafka: KafkaCluster, keyspace_name: str, disk: Disk, kind: str, tmp_path: Path
 ) -> None:
     """Everything is folded once when the disk is well again; meanwhile an answer is right or an error."""
     feed = Feed(kafka, keyspace_name, partitions=2)

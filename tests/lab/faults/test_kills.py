@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from freshet.local.mariadb import MariaDBAddress
+from stream.kafka.connection import KafkaCluster
 from stream.kafka.topics import describe_topic, events_topic
 from stream.wire.events import RowChange
 from tests.consumers.consuming import ConsumeProcess, caught_up, digest_of, expected, until
@@ -77,7 +78,7 @@ class Killed:
         self._thread.join()
 
 
-def published_first(kafka: str, keyspace: str) -> str:
+def published_first(kafka: KafkaCluster, keyspace: str) -> str:
     """The last marker's position, "" while there is no topic."""
     try:
         return published(kafka, keyspace)
@@ -86,7 +87,7 @@ def published_first(kafka: str, keyspace: str) -> str:
 
 
 def test_twenty_kills_of_source_and_consumer_under_load_change_nothing(
-    kafka: str, keyspace_name: str, source: Source, mariadb: MariaDBAddress, tmp_path: Path
+    kafka: KafkaCluster, keyspace_name: str, source: Source, mariadb: MariaDBAddress, tmp_path: Path
 ) -> None:
     """Every change is in the topic once, in order; the stores hold what one fold of the topic gives."""
     source.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
@@ -98,8 +99,8 @@ def test_twenty_kills_of_source_and_consumer_under_load_change_nothing(
         "FRESHET_CONSUMER__COMMIT_INTERVAL_MS": "50",
     }
     publish = command(kafka, keyspace_name, source)
-    consume = [*publish[:3], "consume", "--keyspace", keyspace_name, "--bootstrap", kafka, "--group", keyspace_name]
-    consume += ["--data-dir", str(tmp_path / "data")]
+    consume = [*publish[:3], "consume", "--keyspace", keyspace_name, "--group", keyspace_name]
+    consume += ["--bootstrap", kafka.bootstrap, "--data-dir", str(tmp_path / "data")]
     killed = [Killed("source", publish, environment, 1), Killed("consume", consume, environment, 1)]
     until(lambda: published_first(kafka, keyspace_name), "the shard has begun")
     with Load(source):

@@ -23,6 +23,7 @@ from lab.workload.catalog import WorkloadCatalog
 from lab.workload.log import event_id_of
 from lab.workload.run import WorkloadSource, run
 from lab.workload.traffic import Traffic
+from stream.kafka.connection import KafkaCluster
 from stream.kafka.reader import end_offsets, read_range
 from stream.kafka.topics import ensure_topics, events_topic
 from stream.publish.publisher import Publisher
@@ -43,7 +44,7 @@ DEADLINE_S = 60.0
 class Topic:
     """A catalog keyspace on the session's Kafka."""
 
-    def __init__(self, kafka: str, keyspace: str) -> None:
+    def __init__(self, kafka: KafkaCluster, keyspace: str) -> None:
         self.kafka, self.keyspace, self.shard = kafka, keyspace, f"{keyspace}/0"
         ensure_topics(kafka, keyspace, PARTITIONS)
 
@@ -56,7 +57,7 @@ class Topic:
         name, home = events_topic(self.keyspace), Layout(PARTITIONS).home_partition(self.shard)
         [end] = end_offsets(self.kafka, name, [home]).values()
         *_, state = read_range(self.kafka, name, home, 0, end)
-        admin = AdminClient({"bootstrap.servers": self.kafka})
+        admin = AdminClient({"bootstrap.servers": self.kafka.bootstrap})
         for deleted in admin.delete_records([TopicPartition(name, home, state.offset())]).values():
             deleted.result(timeout=10)
 
@@ -91,7 +92,7 @@ NEVER_WHOLE: dict[str, Any] = {"limits": BatchLimits(open_map_small=-1, open_map
 
 
 @pytest.fixture
-def topic(kafka: str, keyspace_name: str) -> Topic:
+def topic(kafka: KafkaCluster, keyspace_name: str) -> Topic:
     """An empty catalog keyspace."""
     return Topic(kafka, keyspace_name)
 
@@ -186,7 +187,7 @@ def test_a_source_killed_again_and_again_under_load_publishes_everything_once(
     rng = random.Random(4)
     command = [sys.executable, "-m", "freshet.cli", "source", "workload", "--keyspace", topic.keyspace]
     command += ["--host", mariadb.host, "--port", str(mariadb.port), "--user", mariadb.user, "--database", database]
-    command += ["--partitions", str(PARTITIONS), "--bootstrap", topic.kafka]
+    command += ["--partitions", str(PARTITIONS), "--bootstrap", topic.kafka.bootstrap]
     environment = os.environ | {"FRESHET_MARIADB_PASSWORD": mariadb.password}
     with Traffic(server, database, seed=2, tables=6, rate=100, workers=2):
         for _ in range(4):
@@ -282,7 +283,7 @@ def test_states_of_two_publishers_are_refused_and_the_hint_is_the_command_that_h
             publisher.flush()
     command = [sys.executable, "-m", "freshet", "source", "workload", "--keyspace", topic.keyspace]
     rest = ["--host", mariadb.host, "--port", str(mariadb.port), "--user", mariadb.user, "--database", database]
-    rest += ["--partitions", str(PARTITIONS), "--bootstrap", topic.kafka]
+    rest += ["--partitions", str(PARTITIONS), "--bootstrap", topic.kafka.bootstrap]
     environment = os.environ | {"FRESHET_MARIADB_PASSWORD": mariadb.password}
     refused = subprocess.run(
         [*command, *rest], env=environment, capture_output=True, text=True, check=False, timeout=DEADLINE_S

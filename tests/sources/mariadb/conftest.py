@@ -14,11 +14,11 @@ from freshet.local.mariadb import MariaDBAddress
 from stream.sources.mariadb.binlog.coalesce import SPILL_BYTES
 from stream.sources.mariadb.binlog.dump import BinlogDump
 from stream.sources.mariadb.binlog.reader import BinlogReader
-from stream.sources.mariadb.catalog import LiveCatalog
 from stream.sources.mariadb.connection import ConnectionSettings, connect
-from stream.sources.mariadb.image import canonical_key, canonical_row, quoted, select_columns_sql
+from stream.sources.mariadb.live_schema import LiveSchema
 from stream.sources.mariadb.position import current_position
 from stream.sources.mariadb.schema import TableFilter, TableInfo
+from stream.sources.mariadb.selected_rows import canonical_key, canonical_row, quoted, select_columns_sql
 from stream.wire.events import RowChange, SourceTransaction, VoidTable
 
 _server_ids = itertools.count(70_000 + int(time.time()) % 10_000)
@@ -38,17 +38,17 @@ class Source:
     database: str
     session: Any = field(init=False)
     start: str = field(init=False)
-    catalog: LiveCatalog = field(init=False)
+    schema: LiveSchema = field(init=False)
 
     def __post_init__(self) -> None:
         self.session = connect(self.settings)
         self.session.select_db(self.database)
-        self.catalog = LiveCatalog(self.settings, TableFilter((self.database,)))
+        self.schema = LiveSchema(self.settings, TableFilter((self.database,)))
         self.begin()
 
     def begin(self) -> None:
         """Reads the schema; transactions are read from here on."""
-        self.catalog.load()
+        self.schema.load()
         self.start = self.position()
 
     def position(self) -> str:
@@ -71,7 +71,7 @@ class Source:
         """Everything from ``start`` (else from `begin`) to the server's present position."""
         end = end or self.position()
         dump = BinlogDump(self.settings, (start or self.start).removeprefix("MariaDB/"), next(_server_ids))
-        reader = BinlogReader(dump, self.catalog, start or self.start, spill_bytes)
+        reader = BinlogReader(dump, self.schema, start or self.start, spill_bytes)
         found = []
         deadline = time.monotonic() + DEADLINE_S
         if reader.position == end:
@@ -106,14 +106,14 @@ class Source:
 
     def table(self, name: str) -> TableInfo:
         """A table as the server has it now."""
-        info = self.catalog.reread(self.database, name)
+        info = self.schema.reread(self.database, name)
         assert info is not None
         return info
 
     def close(self) -> None:
         """Ends the sessions."""
         self.session.close()
-        self.catalog.close()
+        self.schema.close()
 
 
 @pytest.fixture

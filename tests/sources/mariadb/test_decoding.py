@@ -13,8 +13,8 @@ from stream.sources.mariadb.binlog.coalesce import TransactionRows
 from stream.sources.mariadb.binlog.rows import TableDecoder
 from stream.sources.mariadb.binlog.table_map import BinlogFormatError, MappedColumn, TableMap, parse_table_map
 from stream.sources.mariadb.charsets import Charsets
-from stream.sources.mariadb.image import UndecodableValue
 from stream.sources.mariadb.schema import ColumnInfo, TableInfo
+from stream.wire.values import UndecodableValue
 
 CHARSETS = Charsets({45: "utf8mb4"}, {})
 INFO = TableInfo(

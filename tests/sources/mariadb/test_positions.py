@@ -100,7 +100,7 @@ def test_a_purged_binlog_says_how_far_back_it_could_start(
         check_resumable(source.session, before)
     assert caught.value.code == "binlog_purged"
     check_resumable(source.session, earliest)
-    source.catalog.load()
+    source.schema.load()
     assert len(rows(source.transactions(start=earliest)[0])) == 1
 
 

@@ -12,17 +12,23 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from io import SEEK_END, BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
+from fastavro import parse_schema, schemaless_writer
 
 from freshet.local.kafka import KafkaServer
 from freshet.local.mariadb import MariaDBAddress
-from stream.kafka.topics import ensure_topics
+from stream.kafka.connection import KafkaCluster, client_settings
+from stream.kafka.topics import ensure_topics, events_topic
 from stream.publish.publisher import Publisher
+from stream.publish.resume import resume_point
 from stream.sources.mariadb.schema import TableFilter
 from stream.sources.mariadb.source import MariaDBSource, SourceOptions
+from stream.wire.codec import header_of
 from stream.wire.events import VALUE, RowChange
 from stream.wire.keys import Layout
 from tests.sources.mariadb.conftest import Source, settings_of
@@ -36,16 +42,16 @@ ROOT = Path(__file__).resolve().parents[3]
 class Running:
     """A source in a thread."""
 
-    def __init__(self, bootstrap: str, keyspace: str, source: Source, **options: Any) -> None:
+    def __init__(self, kafka: KafkaCluster, keyspace: str, source: Source, **options: Any) -> None:
         self.ready = threading.Event()
         tables = options.pop("tables", TableFilter((source.database,)))
         server_id = 50_000 + int(time.monotonic() * 1000) % 10_000_000
         chosen = SourceOptions(source.settings, f"{keyspace}/0", tables, server_id=server_id, **options)
 
         def publisher() -> Publisher:
-            ensure_topics(bootstrap, keyspace, PARTITIONS)
+            ensure_topics(kafka, keyspace, PARTITIONS)
             return Publisher(
-                bootstrap, keyspace, f"{keyspace}/0", Layout(PARTITIONS), batch_interval_s=0.01, batch_bytes=20_000
+                kafka, keyspace, f"{keyspace}/0", Layout(PARTITIONS), batch_interval_s=0.01, batch_bytes=20_000
             )
 
         self.source = MariaDBSource(chosen, publisher, lambda _: self.ready.set())
@@ -72,32 +78,32 @@ def until(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> 
         time.sleep(0.02)
 
 
-def command(kafka: str, keyspace: str, source: Source) -> list[str]:
+def command(kafka: KafkaCluster, keyspace: str, source: Source) -> list[str]:
     """The source as a process of its own."""
     at = source.settings
     words = "-m freshet.cli source mariadb --keyspace {} --host {} --port {} --user {} --database {} --bootstrap {}"
-    named = words.format(keyspace, at.host, at.port, at.user, source.database, kafka)
+    named = words.format(keyspace, at.host, at.port, at.user, source.database, kafka.bootstrap)
     return [sys.executable, *named.split(), "--partitions", str(PARTITIONS), "--server-id", "77123"]
 
 
-def published(kafka: str, keyspace: str) -> str:
+def published(kafka: KafkaCluster, keyspace: str) -> str:
     """The last marker's position."""
     found = markers(records(kafka, keyspace, PARTITIONS))
     return str(found[-1]["position"]) if found else ""
 
 
-def images(kafka: str, keyspace: str) -> dict[bytes, bytes]:
+def images(kafka: KafkaCluster, keyspace: str) -> dict[bytes, bytes]:
     """The last image of each key in the topic; deleted ones are left out."""
     last = {key: image for _, key, image, _ in sorted(rows(records(kafka, keyspace, PARTITIONS)))}
     return {key: image for key, image in last.items() if image}
 
 
-def of_kind(kafka: str, keyspace: str, kind: str) -> list[dict[str, Any]]:
+def of_kind(kafka: KafkaCluster, keyspace: str, kind: str) -> list[dict[str, Any]]:
     """The events of a kind in the first partition."""
     return [record for name, record in records(kafka, keyspace, PARTITIONS)[0] if name == kind]
 
 
-def test_what_is_committed_is_published_and_described(kafka: str, keyspace_name: str, source: Source) -> None:
+def test_what_is_committed_is_published_and_described(kafka: KafkaCluster, keyspace_name: str, source: Source) -> None:
     """Tables are described once, rows follow, a restart repeats nothing."""
     source.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
     with Running(kafka, keyspace_name, source):
@@ -113,7 +119,7 @@ def test_what_is_committed_is_published_and_described(kafka: str, keyspace_name:
 
 
 def test_another_choice_of_tables_voids_everything_and_describes_again(
-    kafka: str, keyspace_name: str, source: Source
+    kafka: KafkaCluster, keyspace_name: str, source: Source
 ) -> None:
     """Tables that were left out for a while have changed unseen."""
     source.run("CREATE TABLE t (id INT PRIMARY KEY)", "CREATE TABLE u (id INT PRIMARY KEY)")
@@ -126,8 +132,48 @@ def test_another_choice_of_tables_voids_everything_and_describes_again(
     assert [found["table"] for found in of_kind(kafka, keyspace_name, "TableVoid")] == ["*"]
 
 
+def as_version_1(state: dict[str, Any]) -> bytes:
+    """The state that follows ``state``, as the version before `table_choice` wrote it: with the choice in the map."""
+    schema = json.loads((ROOT / "schemas" / "SourceState.v1.avsc").read_text())
+    opened = [{"txn": state["table_choice"], "write_ids": [], "seen_open": True, "wrote": []}]
+    out = BytesIO(header_of(schema))
+    out.seek(0, SEEK_END)
+    schemaless_writer(
+        out, parse_schema(schema), state | {"sequence": state["sequence"] + 1, "whole": True, "opened": opened}
+    )
+    return out.getvalue()
+
+
+def test_it_goes_on_from_a_state_of_the_version_before_without_describing_anew(
+    kafka: KafkaCluster, keyspace_name: str, source: Source
+) -> None:
+    """An update of the program must not void what is cached: the choice of tables is taken from its old place."""
+    source.run("CREATE TABLE t (id INT PRIMARY KEY)")
+    shard = f"{keyspace_name}/0"
+    with Running(kafka, keyspace_name, source):
+        source.run("INSERT INTO t VALUES (1)")
+        until(lambda: published(kafka, keyspace_name) == source.position(), "first row")
+    home = Layout(PARTITIONS).home_partition(shard)
+    states = [fields for name, fields in records(kafka, keyspace_name, PARTITIONS)[home] if name == "SourceState"]
+    producer = Producer(client_settings(kafka))
+    producer.produce(events_topic(keyspace_name), as_version_1(states[-1]), partition=home)
+    assert producer.flush(30) == 0
+    with Running(kafka, keyspace_name, source):
+        source.run("INSERT INTO t VALUES (2)")
+        until(lambda: published(kafka, keyspace_name) == source.position(), "second row")
+    assert images(kafka, keyspace_name) == source.selected("t")
+    assert len(of_kind(kafka, keyspace_name, "TableSchema")) == 1
+    assert len(of_kind(kafka, keyspace_name, "EpochStart")) == 1
+    assert of_kind(kafka, keyspace_name, "TableVoid") == []
+    with Running(kafka, keyspace_name, source, tables=TableFilter((source.database,), ("*.t",))):
+        until(lambda: len(of_kind(kafka, keyspace_name, "TableSchema")) == 2, "another choice")
+    states = [fields for name, fields in records(kafka, keyspace_name, PARTITIONS)[home] if name == "SourceState"]
+    point = resume_point(states)
+    assert (bool(point.table_choice), point.open_transactions) == (True, {}), "the old place is given up"
+
+
 def test_killed_at_any_instant_it_publishes_every_change_once(
-    kafka: str, keyspace_name: str, source: Source, mariadb: MariaDBAddress
+    kafka: KafkaCluster, keyspace_name: str, source: Source, mariadb: MariaDBAddress
 ) -> None:
     """Kill -9 of the process under load, inside giant transactions too: the topic equals the binlog, event by event."""
     source.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
@@ -176,7 +222,7 @@ def test_killed_at_any_instant_it_publishes_every_change_once(
 
 
 def test_it_waits_for_a_mariadb_that_is_away_and_goes_on(
-    kafka: str, keyspace_name: str, new_mariadb: Callable[..., Any], source_of: Callable[[Any, str], Source]
+    kafka: KafkaCluster, keyspace_name: str, new_mariadb: Callable[..., Any], source_of: Callable[[Any, str], Source]
 ) -> None:
     """Kill and restart of the server: nothing lost, no new epoch."""
     server = new_mariadb(durable=True)
@@ -200,20 +246,20 @@ def test_it_waits_for_a_kafka_that_is_away_and_goes_on(
     """Kafka killed in the middle and away at the start: every change is there once."""
     broker = new_kafka()
     source.run("CREATE TABLE t (id INT PRIMARY KEY)")
-    with Running(broker.bootstrap, keyspace_name, source):
+    with Running(broker.cluster, keyspace_name, source):
         source.run("INSERT INTO t VALUES (1)")
-        until(lambda: published(broker.bootstrap, keyspace_name) == source.position(), "first row")
+        until(lambda: published(broker.cluster, keyspace_name) == source.position(), "first row")
         broker.kill()
         source.run("INSERT INTO t VALUES (2)")
         broker.restart()
         source.run("INSERT INTO t VALUES (3)")
-        until(lambda: published(broker.bootstrap, keyspace_name) == source.position(), "rows after the restart", 90)
-    found = rows(records(broker.bootstrap, keyspace_name, PARTITIONS))
+        until(lambda: published(broker.cluster, keyspace_name) == source.position(), "rows after the restart", 90)
+    found = rows(records(broker.cluster, keyspace_name, PARTITIONS))
     assert [key.partition(b"\0")[2] for _, key, _, _ in found] == [b"[1]", b"[2]", b"[3]"]
 
 
 def test_a_replaced_history_starts_a_new_epoch(
-    kafka: str, keyspace_name: str, new_mariadb: Callable[..., Any], source_of: Callable[[Any, str], Source]
+    kafka: KafkaCluster, keyspace_name: str, new_mariadb: Callable[..., Any], source_of: Callable[[Any, str], Source]
 ) -> None:
     """A server that lacks what was published (restored, failed over to) voids it; its own position is the start."""
     first = source_of(new_mariadb(durable=False).address, "d")
@@ -230,7 +276,7 @@ def test_a_replaced_history_starts_a_new_epoch(
     assert markers(records(kafka, keyspace_name, PARTITIONS))[-1]["epoch"] == 2
 
 
-def test_statement_format_is_refused_with_the_fix(kafka: str, keyspace_name: str, source: Source) -> None:
+def test_statement_format_is_refused_with_the_fix(kafka: KafkaCluster, keyspace_name: str, source: Source) -> None:
     """The command ends with two lines and exit code 1."""
     source.run("SET GLOBAL binlog_format = MIXED")
     try:
@@ -269,7 +315,7 @@ def test_a_transaction_that_is_partly_out_and_reads_otherwise_now_voids_everythi
     assert [change.table for change in left if isinstance(change, VoidTable)] == ["*"]
 
 
-def test_the_named_grants_suffice(kafka: str, keyspace_name: str, source: Source) -> None:
+def test_the_named_grants_suffice(kafka: KafkaCluster, keyspace_name: str, source: Source) -> None:
     """SELECT, REPLICATION SLAVE and BINLOG MONITOR are all that a source needs; the hint says so without them."""
     source.run("CREATE TABLE t (id INT PRIMARY KEY)", "CREATE OR REPLACE USER few@'%' IDENTIFIED BY 'few'")
     source.settings = replace(source.settings, user="few", password="few")
@@ -283,7 +329,7 @@ def test_the_named_grants_suffice(kafka: str, keyspace_name: str, source: Source
     source.run("DROP USER few@'%'")
 
 
-def test_wrong_login_is_an_error_and_no_outage(kafka: str, keyspace_name: str, source: Source) -> None:
+def test_wrong_login_is_an_error_and_no_outage(kafka: KafkaCluster, keyspace_name: str, source: Source) -> None:
     """Waiting would not help: the source ends."""
     settings = settings_of(source.settings)
     wrong = SourceOptions(

@@ -79,8 +79,8 @@ def test_tables_without_key_or_snapshots_are_described_and_not_published(source:
     found = source.transactions()
     assert [list(transaction.changes) for transaction in found] == [[], [], [], []]
     assert len({transaction.position for transaction in found}) == 4
-    reasons = {each.table.split(".")[1]: each.reason for each in source.catalog.describe_all()}
-    assert not any(each.cacheable for each in source.catalog.describe_all())
+    reasons = {each.table.split(".")[1]: each.reason for each in source.schema.describe_all()}
+    assert not any(each.cacheable for each in source.schema.describe_all())
     assert reasons == {
         "nokey": "it has no primary key",
         "my": "engine MyISAM has no snapshots",
@@ -220,7 +220,7 @@ def test_rows_read_after_their_table_was_altered_are_void_until_the_ddl(source: 
     source.run(
         "INSERT INTO t VALUES (1, 1)", "ALTER TABLE t ADD COLUMN w INT DEFAULT 7", "INSERT INTO t VALUES (2, 2, 2)"
     )
-    source.catalog.load()
+    source.schema.load()
     first, second, third = source.transactions()
     assert voids(first) == voids(second) == {f"{source.database}.t"}
     assert rows(third) == [(f"{source.database}.t\0[2]".encode(), VALUE, b'{"id":2,"v":2,"w":2}')]
@@ -233,7 +233,7 @@ def test_a_change_of_schema_that_is_not_logged_is_noticed_by_the_next_row(source
     source.run("INSERT INTO t VALUES (1, 1)", "SET sql_log_bin = 0", "ALTER TABLE t ADD COLUMN w INT DEFAULT 7")
     source.run("SET sql_log_bin = 1")
     before = source.transactions()
-    source.catalog.load()
+    source.schema.load()
     source.run("INSERT INTO t VALUES (2, 2, 2)", "INSERT INTO t VALUES (3, 3, 3)")
     transactions = source.transactions()
     assert rows(before[0])

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from stream.kafka.connection import KafkaCluster
 from stream.sources.mariadb.binlog.dump import BinlogDump
 from stream.sources.mariadb.binlog.events import LogPlace
 from stream.sources.mariadb.connection import MariaDBError, MariaDBUnreachable
@@ -29,7 +30,7 @@ def end_of_log(source: Source) -> LogPlace:
 
 
 def test_logs_that_are_reset_under_a_connected_source_start_a_new_epoch(
-    kafka: str, keyspace_name: str, new_mariadb: Callable[..., Any], source_of: Callable[[Any, str], Source]
+    kafka: KafkaCluster, keyspace_name: str, new_mariadb: Callable[..., Any], source_of: Callable[[Any, str], Source]
 ) -> None:
     """RESET MASTER leaves connected dumps with heartbeats and no events; what they published must not stay fresh."""
     source = source_of(new_mariadb(durable=False).address, "d")

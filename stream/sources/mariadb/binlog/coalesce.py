@@ -32,11 +32,6 @@ class TransactionRows:
         self._spill_bytes = spill_bytes
         self._runs: list[IO[bytes]] = []
 
-    @property
-    def spilled(self) -> bool:
-        """Whether some of the rows went to disk."""
-        return bool(self._runs)
-
     def put(self, key: bytes, image: bytes | None) -> None:
         """The row of ``key`` is now ``image``, or deleted (None)."""
         self._images[key] = image

@@ -62,9 +62,7 @@ STATEMENT_END = 1
 """Flag of a rows event: the last one of its statement."""
 
 STANDALONE = 1
-PREPARED_XA = 64
-COMPLETED_XA = 128
-"""Flags of a GTID event."""
+"""Flag of a GTID event."""
 
 _GTID = struct.Struct("<QIB")
 _QUERY = struct.Struct("<IIBHH")

@@ -19,11 +19,11 @@ from stream.sources.mariadb.binlog.rows import SchemaDiffers, TableDecoder
 from stream.sources.mariadb.binlog.silent import StatementTables
 from stream.sources.mariadb.binlog.statements import Statement, classify
 from stream.sources.mariadb.binlog.table_map import BinlogFormatError, parse_table_map, table_name_of
-from stream.sources.mariadb.catalog import LiveCatalog
 from stream.sources.mariadb.gtid import GtidPosition
-from stream.sources.mariadb.image import UndecodableValue
+from stream.sources.mariadb.live_schema import LiveSchema
 from stream.sources.mariadb.schema import missing_table
 from stream.wire.events import Change, DescribeTable, SourceTransaction, VoidTable
+from stream.wire.values import UndecodableValue
 
 log = structlog.get_logger(__name__)
 
@@ -64,9 +64,9 @@ class BinlogReader:
     `position`.
     """
 
-    def __init__(self, dump: BinlogDump, catalog: LiveCatalog, position: str, spill_bytes: int = SPILL_BYTES) -> None:
+    def __init__(self, dump: BinlogDump, schema: LiveSchema, position: str, spill_bytes: int = SPILL_BYTES) -> None:
         self._dump = dump
-        self._catalog = catalog
+        self._schema = schema
         self._spill_bytes = spill_bytes
         self._position = GtidPosition.parse(position)
         self._stopping = False
@@ -158,7 +158,7 @@ class BinlogReader:
 
     def _map(self, body: bytes) -> _Mapped:
         database, table = table_name_of(body)
-        if not self._catalog.include(database, table):
+        if not self._schema.include(database, table):
             return None
         name = f"{database}.{table}"
         try:
@@ -167,8 +167,8 @@ class BinlogReader:
             reason = str(error)
         if body not in self._reread:
             self._reread.add(body)
-            before = self._catalog.get(name)
-            now = self._catalog.reread(database, table)
+            before = self._schema.get(name)
+            now = self._schema.reread(database, table)
             if now != before:
                 self._announce(name, "its schema changed without a DDL in the binlog")
             try:
@@ -180,16 +180,16 @@ class BinlogReader:
 
     def _announce(self, name: str, reason: str) -> None:
         """Goes out with the next transaction that does: the one being read may never be committed."""
-        info = self._catalog.get(name)
+        info = self._schema.get(name)
         self._announced[name] = (reason, missing_table(name) if info is None else info.describe())
 
     def _decoder(self, name: str, body: bytes) -> TableDecoder | None:
-        info = self._catalog.get(name)
+        info = self._schema.get(name)
         if info is None:
             raise SchemaDiffers(f"{name} is not at the server (any more)")
         if not info.cacheable:
             return None
-        return TableDecoder(parse_table_map(body), info, self._catalog.charsets)
+        return TableDecoder(parse_table_map(body), info, self._schema.charsets)
 
     def _rows(self, event: bytes, kind: int) -> None:
         table_id = int.from_bytes(event[HEADER_SIZE : HEADER_SIZE + 6], "little")
@@ -214,7 +214,7 @@ class BinlogReader:
             self._statement.logged(mapped.name, 0)
             transaction.voids.setdefault(mapped.name, mapped.reason)
         if flags & events.STATEMENT_END:
-            self._statement.end(self._catalog.cascades, transaction.voids)
+            self._statement.end(self._schema.cascades, transaction.voids)
 
     def _decode(self, decoder: TableDecoder, event: bytes, kind: int, rows: TransactionRows) -> None:
         at = HEADER_SIZE + 8
@@ -224,9 +224,9 @@ class BinlogReader:
         at += 1
         if width >= 251:
             at += 2
-        at = _whole(decoder, event, at)
+        at = _full_image(decoder, event, at)
         if kind in events.UPDATES:
-            at = _whole(decoder, event, at)
+            at = _full_image(decoder, event, at)
         data = event
         if kind in events.COMPRESSED_ROWS:
             data, at = events.uncompress(event[at:]), 0
@@ -254,7 +254,7 @@ class BinlogReader:
         transaction = self._current()
         self._transaction = None
         if self._statement:
-            self._statement.end(self._catalog.cascades, transaction.voids)
+            self._statement.end(self._schema.cascades, transaction.voids)
         if not published:
             transaction = _Transaction(transaction.gtid, self._spill_bytes)
         for name, (reason, described) in self._announced.items():
@@ -311,7 +311,7 @@ class BinlogReader:
         elif effect == "tables":
             self._ddl(transaction, statement)
         elif effect == "database":
-            if self._catalog.include.may_include(statement.tables[0][0]):
+            if self._schema.include.may_include(statement.tables[0][0]):
                 transaction.voids.setdefault(EVERYTHING, statement.reason)
         elif effect == "all":
             log.warning("everything is void", reason=statement.reason, gtid=_gtid_text(transaction.gtid))
@@ -319,7 +319,7 @@ class BinlogReader:
         return self._commit(event) if transaction.gtid.flags & events.STANDALONE else None
 
     def _classified(self, query: events.Query) -> Statement:
-        charset = self._catalog.charsets.by_collation.get(query.collation, "")
+        charset = self._schema.charsets.by_collation.get(query.collation, "")
         if not query.sql.isascii() and not charset.startswith("utf8"):
             return Statement("all", reason=f"a statement in character set {charset or 'unknown'}")
         try:
@@ -334,14 +334,14 @@ class BinlogReader:
 
     def _ddl(self, transaction: _Transaction, statement: Statement) -> None:
         names = list(statement.tables)
-        if self._catalog.lower_case_names:
+        if self._schema.lower_case_names:
             names = [(database.lower(), table.lower()) for database, table in names]
-        names = [name for name in names if self._catalog.include(*name)]
+        names = [name for name in names if self._schema.include(*name)]
         if not names:
             return
         self._by_body.clear()
         self._reread.clear()
-        for described in self._catalog.after_ddl(names):
+        for described in self._schema.after_ddl(names):
             transaction.voids.setdefault(described.table, statement.reason)
             transaction.described[described.table] = described
 
@@ -352,7 +352,7 @@ class BinlogReader:
         transaction = self._current()
         names = transaction.touched | transaction.voids.keys() | self._statement.names
         if self._statement:
-            self._statement.end(self._catalog.cascades, transaction.voids)
+            self._statement.end(self._schema.cascades, transaction.voids)
         self._prepared[form, gtrid, bqual] = frozenset(names | transaction.voids.keys())
         return self._commit(event, published=False)
 
@@ -368,7 +368,7 @@ class BinlogReader:
             transaction.voids.setdefault(name, "XA COMMIT: its rows were logged at XA PREPARE")
 
 
-def _whole(decoder: TableDecoder, event: bytes, at: int) -> int:
+def _full_image(decoder: TableDecoder, event: bytes, at: int) -> int:
     """Checks that an image holds all columns; where its bitmap ends."""
     end = at + decoder.bitmap_bytes
     if int.from_bytes(event[at:end], "little") & decoder.all_present != decoder.all_present:

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from datetime import date, timedelta
 from functools import lru_cache
 
-from pymysqlreplication.constants import FIELD_TYPE
+from pymysql.constants import FIELD_TYPE
 
-from stream.sources.mariadb.binlog.table_map import MappedColumn, TableMap
+from stream.sources.mariadb.binlog.table_map import DATETIME2, TIME2, TIMESTAMP2, MappedColumn, TableMap
 from stream.sources.mariadb.charsets import BINARY_COLLATION, Charsets, Decode
-from stream.sources.mariadb.image import NULL, UndecodableValue, binary_json, inet_text, json_of, uuid_text
 from stream.sources.mariadb.schema import ColumnInfo, TableInfo
+from stream.wire.values import NULL, UndecodableValue, binary_json, inet_text, json_of, uuid_text
 
 Read = Callable[[bytes, int], tuple[bytes, int]]
 
@@ -45,9 +45,9 @@ _ALLOWED_KINDS: dict[int, tuple[str, ...]] = {
     FIELD_TYPE.DOUBLE: ("double",),
     FIELD_TYPE.YEAR: ("year",),
     FIELD_TYPE.DATE: ("date",),
-    FIELD_TYPE.DATETIME2: ("datetime",),
-    FIELD_TYPE.TIMESTAMP2: ("timestamp",),
-    FIELD_TYPE.TIME2: ("time",),
+    DATETIME2: ("datetime",),
+    TIMESTAMP2: ("timestamp",),
+    TIME2: ("time",),
     FIELD_TYPE.BIT: ("bit",),
     FIELD_TYPE.ENUM: ("enum",),
     FIELD_TYPE.SET: ("set",),
@@ -392,7 +392,7 @@ _READERS: dict[int, Callable[[MappedColumn], Read]] = {
     FIELD_TYPE.BIT: _bit,
     FIELD_TYPE.NEWDECIMAL: _decimal,
     FIELD_TYPE.DATE: _date,
-    FIELD_TYPE.DATETIME2: _datetime,
-    FIELD_TYPE.TIMESTAMP2: _timestamp,
-    FIELD_TYPE.TIME2: _time,
+    DATETIME2: _datetime,
+    TIMESTAMP2: _timestamp,
+    TIME2: _time,
 }

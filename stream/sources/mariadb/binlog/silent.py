@@ -1,6 +1,6 @@
 """Changes that the binlog doesn't log: InnoDB's foreign keys change rows of other tables without a word.
 
-A statement names all tables that it may touch so, in table maps; and the catalog knows which foreign keys there are.
+A statement names all tables that it may touch so, in table maps; and `LiveSchema` knows which foreign keys there are.
 """
 
 from __future__ import annotations

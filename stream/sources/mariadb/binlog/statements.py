@@ -88,12 +88,12 @@ _DML = frozenset({"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "CALL", "WITH
 
 def classify(sql: str, database: str) -> Statement:
     """The effect of ``sql`` run with ``database`` as the default one."""
-    whole = len(sql) <= READ_CHARS_MAX
-    tokens = _Tokens(sql if whole else sql[:_BEGINNING_CHARS], database)
+    is_complete = len(sql) <= READ_CHARS_MAX
+    tokens = _Tokens(sql if is_complete else sql[:_BEGINNING_CHARS], database)
     first = tokens.word()
     handler = _BY_FIRST_WORD.get(first)
     try:
-        if handler is not None and whole and not tokens.is_open:
+        if handler is not None and is_complete and not tokens.is_open:
             return handler(tokens, sql)
     except _NotUnderstood:
         return Statement("all", reason=f"a statement that was not understood: {_short(sql)}")

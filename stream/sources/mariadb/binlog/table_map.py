@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pymysqlreplication.constants import FIELD_TYPE
+from pymysql.constants import FIELD_TYPE
 
 from tokens.errors import FreshetError
 
@@ -24,6 +24,9 @@ ENUM_AND_SET_COLUMN_CHARSET = 11
 
 BLOB_COMPRESSED = 140
 VARCHAR_COMPRESSED = 141
+TIMESTAMP2 = 17
+DATETIME2 = 18
+TIME2 = 19
 
 _NUMERIC = frozenset(
     {
@@ -58,9 +61,9 @@ _ONE_BYTE_META = frozenset(
         FIELD_TYPE.BLOB,
         FIELD_TYPE.GEOMETRY,
         FIELD_TYPE.JSON,
-        FIELD_TYPE.TIMESTAMP2,
-        FIELD_TYPE.DATETIME2,
-        FIELD_TYPE.TIME2,
+        TIMESTAMP2,
+        DATETIME2,
+        TIME2,
         BLOB_COMPRESSED,
     }
 )

@@ -18,8 +18,7 @@ from typing import Final
 
 import msgspec
 
-NO_OPEN_ID: Final = 2**63 - 1
-"""What Hive prints as ``minOpen`` where nothing is open."""
+from .writeids import NO_OPEN_ID, list_text
 
 GAP_MAX: Final = 10_000
 """Ids that may be unknown between two known ones and are then held as open; beyond it the list is not known."""
@@ -95,17 +94,19 @@ class WriteIds(msgspec.Struct, array_like=True):
     def text(self, name: str) -> str:
         """The list as the server prints it for a reader outside any transaction; collapsed where it collapses."""
         if self.committed or not (self.open or self.aborted):
-            return self.whole_text(name)
-        min_open = self.open[0][0] if self.open else NO_OPEN_ID
+            return self.full_text(name)
+        min_open = self._min_open
         if self.aborted and self.aborted[0] < min_open:
-            return f"{name}:{self.aborted[0]}:{min_open}::{self.aborted[0]}"
-        return f"{name}:{min_open}:{min_open}:{min_open}:"
+            return list_text(name, self.aborted[0], min_open, (), self.aborted[:1])
+        return list_text(name, min_open, min_open, (min_open,), ())
 
-    def whole_text(self, name: str) -> str:
+    def full_text(self, name: str) -> str:
         """The list with all that is known, never collapsed."""
-        opened = ",".join(str(write_id) for write_id, _ in self.open)
-        aborted = ",".join(map(str, self.aborted))
-        return f"{name}:{self.hwm}:{self.open[0][0] if self.open else NO_OPEN_ID}:{opened}:{aborted}"
+        return list_text(name, self.hwm, self._min_open, (write_id for write_id, _ in self.open), self.aborted)
+
+    @property
+    def _min_open(self) -> int:
+        return self.open[0][0] if self.open else NO_OPEN_ID
 
     def _drop_open(self, write_id: int) -> bool:
         at = bisect_left(self.open, (write_id, -1))

@@ -28,7 +28,7 @@ from stream.wire.events import DescribeTable
 T = TypeVar("T")
 
 
-class LiveCatalog:
+class LiveSchema:
     """Schema of the included tables, by ``db.table``.
 
     What it holds may be later than the event being decoded. That is safe: a later DDL of that table is still to come in

@@ -1,53 +1,14 @@
-"""One canonical form of a value, whether it came from the binlog or from a SELECT. Pure.
-
-A value is canonical as the bytes of its JSON: integers, YEAR and BIT exact; FLOAT and DOUBLE as the shortest text of
-the double; DECIMAL, temporal, ENUM, SET and UUID values as strings in MariaDB's own text (UTC, the column's scale and
-fraction kept, zero dates as ``0000-00-00``); INET values as in RFC 5952 (``::ffff:102:304``); binary as
-``{"base64":"…"}``; NULL as ``null``. An image is the compact JSON object of a row in table order.
-"""
+"""Keys and images of rows as SELECT returns them, in the canonical form that the binlog's rows have. Pure."""
 
 from __future__ import annotations
 
-import ipaddress
-import re
-from base64 import b64encode
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from stream.wire.events import Column
-from tokens.errors import FreshetError
+from stream.wire.values import NULL, UndecodableValue, binary_json, inet_text, json_of
 
 if TYPE_CHECKING:
     from stream.sources.mariadb.schema import ColumnInfo, TableInfo
-
-json_of: Callable[[object], bytes] = msgspec.json.encode
-"""Canonical JSON of a canonical value: the same encoder as the keys' (`stream.wire.keys.row_key`)."""
-
-NULL = b"null"
-
-
-class UndecodableValue(FreshetError, ValueError):
-    """A value that has no canonical form; the row is published as unknown. Code ``undecodable_value``."""
-
-    code = "undecodable_value"
-
-
-def binary_json(value: bytes) -> bytes:
-    """``{"base64":"…"}``."""
-    return b'{"base64":"' + b64encode(value) + b'"}'
-
-
-def inet_text(value: bytes) -> str:
-    """The text of an INET4 (4 bytes) or INET6 (16 bytes) value, RFC 5952."""
-    return str(ipaddress.IPv4Address(value) if len(value) == 4 else ipaddress.IPv6Address(value))
-
-
-def uuid_text(value: bytes) -> str:
-    """The text of 16 bytes in natural order."""
-    digits = value.hex()
-    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 def _int_from_select(value: bytes) -> bytes:
@@ -156,31 +117,3 @@ def canonical_key(table: TableInfo, values: Sequence[bytes | None]) -> bytes:
     except (ValueError, OverflowError) as error:
         raise UndecodableValue(f"a key value of {table.name} has no canonical form: {error}") from error
     return table.key_prefix + b"[" + b",".join(parts) + b"]"
-
-
-_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-
-
-def request_key_value(column: Column, text: str) -> tuple[object, bool]:
-    """What a reader's text for a key column stands for: (canonical value, is it surely the canonical one?).
-
-    ``False``: another spelling may name the same row, so its absence must not be cached. Raises `UndecodableValue`
-    where the text can't be a value of this kind.
-    """
-    try:
-        if column.kind in ("int", "bit", "year"):
-            return int(text), column.exact
-        if column.kind in ("float", "double"):
-            return float(text), False
-        if column.kind == "uuid":
-            return text.lower(), _UUID.fullmatch(text.lower()) is not None
-        if column.kind == "date":
-            return text, _DATE.fullmatch(text) is not None
-        if column.kind == "inet":
-            return str(ipaddress.ip_address(text)), False
-        if column.kind == "binary":
-            return {"base64": b64encode(text.encode()).decode()}, column.exact
-    except ValueError as error:
-        raise UndecodableValue(f"{text!r} is no {column.kind} value for {column.name}") from error
-    return text, column.exact

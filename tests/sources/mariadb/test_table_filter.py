@@ -1,0 +1,39 @@
+"""The choice of tables that a source and a front share: what is not published is not read through."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stream.sources.mariadb.schema import TableFilter
+
+names = st.text(st.sampled_from("abAB_*?[]é \t"), min_size=1, max_size=4)
+databases = st.one_of(names, st.sampled_from(["mysql", "MySQL", "information_schema", "sys", "shop"]))
+patterns = st.one_of(st.builds("{}.{}".format, databases, names), names, st.just("*"), st.just("shop.*"))
+filters = st.builds(
+    TableFilter,
+    st.lists(databases, max_size=2).map(tuple),
+    st.lists(patterns, max_size=2).map(tuple),
+    st.lists(patterns, max_size=2).map(tuple),
+)
+
+
+@given(filters, databases, names)
+def test_a_table_is_read_through_iff_it_is_published(tables: TableFilter, database: str, table: str) -> None:
+    """The front asks with one text, the source with two names; both get the same answer for any choice of tables."""
+    assert (f"{database}.{table}" in tables) == tables(database, table)
+
+
+@given(filters, databases, names, st.sampled_from([".", "\0"]))
+def test_a_text_that_names_no_one_table_is_never_read_through(
+    tables: TableFilter, database: str, table: str, separator: str
+) -> None:
+    """A dot or a NUL within a name, a missing part: whatever the patterns say, such a request is refused."""
+    for name in (f"{database}.{table}{separator}{table}", database, f"{database}.", f"{database}{separator}\0"):
+        assert name not in tables
+
+
+@given(names, st.sampled_from(["mysql", "MYSQL", "information_schema", "performance_schema", "sys"]))
+def test_no_choice_includes_the_systems_tables(table: str, database: str) -> None:
+    """Passwords are in there: naming the database or a pattern that matches it changes nothing."""
+    assert f"{database}.{table}" not in TableFilter((database,), (f"{database}.*",))
