@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import chain, zip_longest
 from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
-from urllib.parse import parse_qsl, unquote_to_bytes
+from urllib.parse import unquote_plus, unquote_to_bytes
 
 import msgspec
 from starlette.routing import BaseRoute, Match
@@ -167,12 +167,15 @@ def body_of(kind: type[B], body: bytes) -> B:
 
 
 def _pairs(query: bytes) -> list[tuple[str, str]]:
+    """As `urllib.parse.parse_qsl`, which takes three times as long."""
     if not query:
         return []
     try:
-        return parse_qsl(
-            query.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=QUERY_FIELDS_MAX
-        )
+        fields = query.decode("ascii").split("&")
+        if len(fields) > QUERY_FIELDS_MAX:
+            raise ValueError(f"more than {QUERY_FIELDS_MAX} fields")
+        split = [field.partition("=") for field in fields if field]
+        return [(unquote_plus(name, errors="strict"), unquote_plus(value, errors="strict")) for name, _, value in split]
     except ValueError as error:
         raise ReadError("bad_parameter", f"the query string cannot be read: {error}") from error
 
