@@ -118,8 +118,10 @@ def topic_name(keyspace_name: str) -> str:
 def _delete_topics(bootstrap: str, prefix: str) -> None:
     from confluent_kafka.admin import AdminClient
 
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    doomed = [topic for topic in admin.list_topics(timeout=10).topics if topic.startswith(prefix)]
+    from stream.kafka.connection import client_settings
+
+    admin = AdminClient(client_settings(bootstrap))
+    doomed = [topic for topic in admin.list_topics(timeout=60).topics if topic.startswith(prefix)]
     if doomed:
         for deleted in admin.delete_topics(doomed).values():
-            deleted.result(timeout=10)
+            deleted.result(timeout=60)

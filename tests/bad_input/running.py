@@ -8,8 +8,7 @@ import subprocess
 import sys
 
 from freshet.local.mariadb import MariaDBAddress
-
-TIMEOUT_S = 60
+from tests.patience import PATIENCE_S
 
 
 def freshet_fails(*arguments: str) -> str:
@@ -19,7 +18,7 @@ def freshet_fails(*arguments: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=TIMEOUT_S,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 1, done.stderr
     assert "Traceback" not in done.stderr

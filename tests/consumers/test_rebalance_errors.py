@@ -16,6 +16,7 @@ from consumers.process.opening import open_partition
 from consumers.store.errors import DiskFullError
 from stream.kafka.topics import Topic
 from tests.consumers.consuming import Feed, until
+from tests.patience import PATIENCE_S
 
 
 class Silent:
@@ -73,5 +74,5 @@ def test_a_broker_or_disk_that_fails_while_partitions_are_taken_over_is_waited_f
         assert unlucky.attempts == 3
     finally:
         consumption.stop()
-        thread.join(30)
+        thread.join(PATIENCE_S)
     assert not thread.is_alive()

@@ -15,6 +15,7 @@ from freshet.local.mariadb import MariaDBAddress
 from stream.kafka.topics import describe_topic, events_topic
 from stream.wire.events import RowChange
 from tests.consumers.consuming import ConsumeProcess, caught_up, digest_of, expected, until
+from tests.patience import PATIENCE_S
 from tests.sources.mariadb.conftest import Source
 from tests.sources.mariadb.test_source import PARTITIONS, ROOT, command, published
 from tests.stream.committed import records, rows
@@ -111,7 +112,7 @@ def test_twenty_kills_of_source_and_consumer_under_load_change_nothing(
         until(lambda: published(kafka, keyspace_name) == source.position(), "everything is published", 120)
     finally:
         last.terminate()
-        assert last.wait(30) == 0
+        assert last.wait(PATIENCE_S) == 0
     with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as process:
         address = process.ready()
         until(lambda: caught_up(kafka, keyspace_name, address), "everything is folded")

@@ -41,6 +41,7 @@ from stream.wire.single import write_long
 from tests.consumers.histories import SHARD, Folded, frame, gtid, key, marker, start, value
 from tests.fuzz.targets import TARGETS, http
 from tests.fuzz.targets.wire import _Message
+from tests.patience import PATIENCE_S
 from tokens import Demand, Position, TokenError, Vector, decide
 from tokens.errors import LINE_CHARS_MAX, FreshetError
 
@@ -334,7 +335,7 @@ def test_a_head_that_does_not_end_is_refused(begin: bytes, chunk: bytes) -> None
     process = http.start_front(port)
     try:
         before = _resident(process)
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as sock:
+        with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as sock:
             sock.sendall(begin)
             with pytest.raises(OSError):  # noqa: PT011 - reset, or a broken pipe
                 sock.sendall(chunk * 400)
@@ -342,7 +343,7 @@ def test_a_head_that_does_not_end_is_refused(begin: bytes, chunk: bytes) -> None
         http.good(("127.0.0.1", port))
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(PATIENCE_S)
 
 
 def _resident(process: subprocess.Popen[bytes]) -> int:

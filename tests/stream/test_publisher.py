@@ -16,12 +16,13 @@ import pytest
 from confluent_kafka import Producer
 
 from freshet.local.kafka import KafkaServer
-from stream.kafka.connection import KafkaUnreachable
+from stream.kafka.connection import KafkaUnreachable, client_settings
 from stream.kafka.topics import ensure_topics, events_topic
 from stream.publish.publisher import BACKLOG_AGE_MS, LayoutMismatch, Publisher, PublisherLost, record_time_ms
 from stream.publish.resume import read_tail
 from stream.wire.events import VALUE, OpenTransaction, ResumePoint, RowChange, SourceTransaction
 from stream.wire.keys import Layout, row_key
+from tests.patience import PATIENCE_S
 from tests.stream.committed import markers, ordinals, records, rows
 from tests.stream.publishing import number_of, publisher, transaction
 
@@ -39,7 +40,7 @@ def _txn(number: int, size: int = 1) -> SourceTransaction:
     return SourceTransaction(gtid, gtid, 1_700_000_000 + number, list(changes))
 
 
-def _until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+def _until(condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "condition did not come true in time"
@@ -259,8 +260,8 @@ def test_the_last_state_is_found_behind_a_long_tail_of_others(kafka: str, keyspa
         for number in range(1, 400):
             busy.publish(_txn(number))
             busy.flush()
-    hanging = Producer({"bootstrap.servers": kafka, "transactional.id": topic, "transaction.timeout.ms": 2000})
-    hanging.init_transactions(10)
+    hanging = Producer(client_settings(kafka, **{"transactional.id": topic, "transaction.timeout.ms": 2000}))
+    hanging.init_transactions(60)
     hanging.begin_transaction()
     hanging.produce(topic, b"unfinished", partition=0)
     hanging.flush()

@@ -7,7 +7,7 @@ import time
 import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
-from stream.kafka.connection import KafkaUnreachable
+from stream.kafka.connection import KafkaUnreachable, client_settings
 from stream.kafka.reader import (
     TopicReadError,
     end_offsets,
@@ -18,6 +18,7 @@ from stream.kafka.reader import (
     start_offsets,
 )
 from stream.kafka.topics import ensure_topics
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -27,8 +28,8 @@ def topic(kafka: str, keyspace_name: str) -> str:
 
 
 def _producer(kafka: str, name: str) -> Producer:
-    producer = Producer({"bootstrap.servers": kafka, "transactional.id": name, "transaction.timeout.ms": 60_000})
-    producer.init_transactions(20)
+    producer = Producer(client_settings(kafka, **{"transactional.id": name, "transaction.timeout.ms": 60_000}))
+    producer.init_transactions(60)
     return producer
 
 
@@ -36,10 +37,10 @@ def _commit(producer: Producer, topic: str, values: list[bytes], timestamp: int 
     producer.begin_transaction()
     for value in values:
         producer.produce(topic, value, partition=0, timestamp=timestamp)
-    producer.commit_transaction(20)
+    producer.commit_transaction(60)
 
 
-def _collect(consumer: Consumer, count: int, timeout_s: float = 20.0) -> list[Message]:
+def _collect(consumer: Consumer, count: int, timeout_s: float = PATIENCE_S) -> list[Message]:
     messages: list[Message] = []
     deadline = time.monotonic() + timeout_s
     while len(messages) < count and time.monotonic() < deadline:
@@ -140,15 +141,15 @@ def test_a_twenty_megabyte_message_comes_in(kafka: str, topic: str) -> None:
     """A message above every bound must be read, to become a dead letter, and never block the partition."""
     from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
-    admin = AdminClient({"bootstrap.servers": kafka})
+    admin = AdminClient(client_settings(kafka))
     larger = ConfigEntry("max.message.bytes", str(32 << 20), incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[larger])
     for future in admin.incremental_alter_configs([resource]).values():
         future.result()
-    producer = Producer({"bootstrap.servers": kafka, "message.max.bytes": 30 << 20})
+    producer = Producer(client_settings(kafka, **{"message.max.bytes": 30 << 20}))
     for value in (b"before", b"x" * (20 << 20), b"after"):
         producer.produce(topic, value, partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     sizes = [len(message.value()) for message in read_range(kafka, topic, 0, 0, 3)]
     assert sizes == [6, 20 << 20, 5]
 
