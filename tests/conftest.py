@@ -13,7 +13,6 @@ Tests that use one of the servers get the marker ``integration`` by themselves.
 
 from __future__ import annotations
 
-import gc
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
@@ -22,12 +21,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from freshet.local.kafka import KafkaServer
 from freshet.local.mariadb import MariaDBAddress, MariaDBServer
 from tests.servers import choice
 
 SERVER_FIXTURES = {"kafka", "mariadb", "new_kafka", "new_mariadb"}
+
+settings.register_profile("busy_machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy_machine")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -55,7 +58,6 @@ def kafka() -> Iterator[str]:
     """Bootstrap address of the session's Kafka."""
     with choice.kafka_bootstrap() as bootstrap:
         yield bootstrap
-        gc.collect()  # clients that tests have dropped: they would go on to log that the broker is gone
 
 
 @pytest.fixture(scope="session")

@@ -99,7 +99,7 @@ def test_a_batch_is_what_is_there_now(kafka: str, topic: str) -> None:
             began = time.monotonic()
             assert len(_collect(consumer, 1)) == 1
             waits.append(time.monotonic() - began)
-        assert sorted(waits)[5] < 0.1
+        assert min(waits) < 0.1  # waiting for more would show in each; other work on the machine does not
         _commit(producer, topic, [b"x"] * 5000)
         assert len(_collect(consumer, 5000)) == 5000
         assert poll_batch(consumer, timeout_s=0) == []
@@ -114,7 +114,8 @@ def test_end_of_partition_notices_are_not_messages(kafka: str, topic: str) -> No
     consumer = open_consumer(kafka, more={"enable.partition.eof": True})
     consumer.assign([TopicPartition(topic, 0, 0), TopicPartition(topic, 1, 0)])
     try:
-        assert [message.value() for message in _collect(consumer, 2, timeout_s=1.0)] == [b"only"]
+        assert [message.value() for message in _collect(consumer, 1)] == [b"only"]
+        assert _collect(consumer, 1, timeout_s=1.0) == []
     finally:
         consumer.close()
 
