@@ -16,7 +16,7 @@ from freshet.local.java import find_java
 from freshet.local.process import ServerProcess, free_ports, port_is_free, run_tool
 from freshet.local.server import LocalServer
 
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 180.0
 START_ATTEMPTS = 3
 TOOL_FLAGS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m")
 

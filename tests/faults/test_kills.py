@@ -24,7 +24,7 @@ from tokens.errors import FreshetError
 KILLS = 20
 WRITERS_PAUSE_S = 0.01
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 class Load:

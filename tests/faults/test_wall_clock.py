@@ -58,7 +58,7 @@ def test_a_process_sees_its_wall_clock_step_and_its_monotonic_clock_go_on(tmp_pa
 
 @pytest.mark.integration
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.usefixtures("server_files")
 def test_no_answer_is_wrong_and_nothing_stops_when_wall_clocks_step(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
