@@ -186,7 +186,9 @@ def answers(bootstrap: str, timeout_s: float = 1.0) -> bool:
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
-    client = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0, "socket.timeout.ms": int(timeout_s * 1000)})
+    from stream.kafka.connection import client_settings
+
+    client = AdminClient(client_settings(bootstrap, **{"socket.timeout.ms": int(timeout_s * 1000)}))
     try:
         return bool(client.list_topics(timeout=timeout_s).brokers)
     except KafkaException:
