@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from typing import Final
 
-PATIENCE_S: Final = 120.0
-"""Only a failure takes so long: an idle machine needs seconds, a busy one may need twenty times as many."""
+PATIENCE_S: Final = 240.0
+"""Only a failure takes so long: where an idle machine needs seconds, a busy one may need twenty times as many."""

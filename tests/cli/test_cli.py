@@ -245,7 +245,7 @@ def test_sigterm_ends_a_job_as_ctrl_c_does_also_before_spark_runs(command: list[
             env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
             cwd=tmp_path,
         )
-        silent.settimeout(60)
+        silent.settimeout(PATIENCE_S)
         silent.accept()[0].close()
         process.send_signal(signal.SIGTERM)
         out, said = process.communicate(timeout=PATIENCE_S)

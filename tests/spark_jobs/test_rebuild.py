@@ -175,7 +175,7 @@ def test_spark_submit_runs_the_job_and_prints_its_outcome_as_json(topic: Topics,
 
     def run() -> subprocess.CompletedProcess[str]:
         command = [*submit, *job, "--to", str(tmp_path / "out")]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
     done = run()
     assert done.returncode == 0, done.stderr
