@@ -16,7 +16,7 @@ ifdef PIP_INDEX_URL
 export UV_DEFAULT_INDEX ?= $(PIP_INDEX_URL)
 endif
 
-.PHONY: help setup lock demo check test dist fuzz bench soak
+.PHONY: help setup lock demo format lint check test dist fuzz bench soak
 
 help: ## Show what there is to make
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,11 +40,17 @@ lock: ## Resolve versions anew: requirements.lock, and the servers' pins
 demo: setup ## Everything on this machine: real servers, real traffic (DEMO_SECONDS=20 ends by itself)
 	$(BIN)/freshet demo
 
-check: setup ## Format, lint, types, fast tests: under a minute
+format: setup ## Format the code, and mend what the linter can mend
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+lint: setup ## Format, lint and types, without changing anything
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest -q -m "not integration and not slow"
+
+check: lint ## Format, lint, types, fast tests: under a minute
+	$(BIN)/pytest -q -m "not integration and not slow" -n 2 --dist worksteal
 
 test: setup ## All tests, on real servers
 	$(BIN)/pytest

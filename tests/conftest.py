@@ -13,7 +13,6 @@ Tests that use one of the servers get the marker ``integration`` by themselves.
 
 from __future__ import annotations
 
-import gc
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from freshet.local.kafka import KafkaServer
 from freshet.local.mariadb import MariaDBAddress, MariaDBServer
@@ -29,6 +29,9 @@ from stream.kafka.connection import KafkaCluster
 from tests.servers import choice
 
 SERVER_FIXTURES = {"kafka", "mariadb", "new_kafka", "new_mariadb"}
+
+settings.register_profile("busy_machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy_machine")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -56,7 +59,6 @@ def kafka() -> Iterator[KafkaCluster]:
     """The session's Kafka."""
     with choice.kafka_bootstrap() as bootstrap:
         yield KafkaCluster(bootstrap)
-        gc.collect()  # clients that tests have dropped: they would go on to log that the broker is gone
 
 
 @pytest.fixture(scope="session")
@@ -119,8 +121,10 @@ def topic_name(keyspace_name: str) -> str:
 def _delete_topics(kafka: KafkaCluster, prefix: str) -> None:
     from confluent_kafka.admin import AdminClient
 
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    doomed = [topic for topic in admin.list_topics(timeout=10).topics if topic.startswith(prefix)]
+    from stream.kafka.connection import client_settings
+
+    admin = AdminClient(client_settings(kafka))
+    doomed = [topic for topic in admin.list_topics(timeout=60).topics if topic.startswith(prefix)]
     if doomed:
         for deleted in admin.delete_topics(doomed).values():
-            deleted.result(timeout=10)
+            deleted.result(timeout=60)

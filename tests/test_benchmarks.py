@@ -15,7 +15,7 @@ from benchmarks.workload import transactions
 from stream.wire.events import RowChange
 
 ROOT = Path(__file__).resolve().parent.parent
-TIMEOUT_S = 600
+TIMEOUT_S = 1800
 
 
 @pytest.mark.slow

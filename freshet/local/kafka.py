@@ -19,7 +19,7 @@ from freshet.local.server import LocalServer
 if TYPE_CHECKING:
     from stream.kafka.connection import KafkaCluster
 
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 180.0
 START_ATTEMPTS = 3
 TOOL_FLAGS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m")
 
@@ -196,7 +196,9 @@ def answers(bootstrap: str, timeout_s: float = 1.0) -> bool:
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
-    client = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0, "socket.timeout.ms": int(timeout_s * 1000)})
+    from stream.kafka.connection import KafkaCluster, client_settings
+
+    client = AdminClient(client_settings(KafkaCluster(bootstrap), **{"socket.timeout.ms": int(timeout_s * 1000)}))
     try:
         return bool(client.list_topics(timeout=timeout_s).brokers)
     except KafkaException:

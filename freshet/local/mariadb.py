@@ -15,7 +15,7 @@ from freshet.local.errors import LocalServerError
 from freshet.local.process import ServerProcess, free_ports, port_is_free, run_tool
 from freshet.local.server import LocalServer
 
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 180.0
 START_ATTEMPTS = 3
 TOOLS = ("bin", "scripts")
 USER = "root"

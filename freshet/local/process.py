@@ -114,12 +114,15 @@ class ServerProcess:
         self._popen.kill()
         self._popen.wait()
 
-    def log_tail(self) -> str:
-        """The last lines that this run wrote."""
+    def log(self) -> str:
+        """What this run wrote."""
         with self.log_file.open("rb") as log:
             log.seek(self._log_start)
-            lines = log.read().decode(errors="replace").splitlines()
-        return "\n".join(lines[-LOG_TAIL_LINES:])
+            return log.read().decode(errors="replace")
+
+    def log_tail(self) -> str:
+        """The last lines that this run wrote."""
+        return "\n".join(self.log().splitlines()[-LOG_TAIL_LINES:])
 
     def _failed(self, what: str) -> LocalServerError:
         tail = self.log_tail()

@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 ROWS, CATALOG = "shop", "hive"
 """Keyspaces; also the names of the databases that they come from (the catalog's tables are in `CATALOG_DATABASE`)."""
 CATALOG_DATABASE = "catalog_truth"
-READY_TIMEOUT_S = 60.0
+READY_TIMEOUT_S = 180.0
 
 
 @dataclass(slots=True)

@@ -38,6 +38,7 @@ LATENCY_S_MAX: Final = 0.4
 BYTES_PER_S: Final = (4_000, 200_000)
 CLOCK_SHIFTS_S: Final = {"forward": 3_600.0, "back": -30.0, "far_back": -86_400.0}
 GROWN_UP_S: Final = 12.0
+READY: Final = '"event": "ready"'
 AFTERMATH_S: Final = 5.0
 """So long after a fault a process may still end of it."""
 ALL_ERRORS_ABOVE: Final = 0.5
@@ -192,8 +193,8 @@ class Injector:
     def _at_role(self, fault: Fault, undo: ExitStack) -> None:
         role = fault.target
         if fault.kind in ("pause", "no_files"):
-            if fault.kind == "no_files":  # an interpreter that is just starting has not opened its own yet
-                self._over.wait(max(self._up_since.get(role, self._began) + GROWN_UP_S - time.monotonic(), 0))
+            if fault.kind == "no_files" and not self._is_grown_up(role):
+                return
             with self._lock:
                 pid = self._pid(role)
                 if fault.kind == "pause":
@@ -215,6 +216,19 @@ class Injector:
         others = sorted(f"{target} {kind}" for target, kind in self._now.items() if target != role)
         if took_s > STOP_S_MAX and not others:
             self.errors.append(f"{role} took {took_s:.1f} s to stop")
+
+    def _is_grown_up(self, role: str) -> bool:
+        """Waits until a process can do with the files it has: one that is starting has not opened its own yet.
+
+        False: the faults are over. How long a start takes depends on what else the machine does.
+        """
+        self._over.wait(max(self._up_since.get(role, self._began) + GROWN_UP_S - time.monotonic(), 0))
+        while not self._over.is_set():
+            process = self._stack.roles[role].process
+            if process is not None and READY in process.log():
+                return True
+            self._over.wait(WATCH_S)
+        return False
 
     def _up_again(self, role: str) -> None:
         with self._lock:

@@ -9,8 +9,7 @@ import sys
 
 from freshet.local.mariadb import MariaDBAddress
 from stream.kafka.connection import KafkaCluster
-
-TIMEOUT_S = 60
+from tests.patience import PATIENCE_S
 
 
 def freshet_fails(*arguments: str) -> str:
@@ -20,7 +19,7 @@ def freshet_fails(*arguments: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=TIMEOUT_S,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 1, done.stderr
     assert "Traceback" not in done.stderr

@@ -14,11 +14,12 @@ from typing import Any
 from confluent_kafka import Producer
 
 from consumers.owner.client import OwnerConnection
-from stream.kafka.connection import KafkaCluster
+from stream.kafka.connection import KafkaCluster, client_settings
 from stream.kafka.dead_letters import read_letters
 from stream.kafka.topics import events_topic
 from stream.wire.codec import encode
 from tests.consumers.consuming import ConsumeProcess, Feed, assert_equal_to_uninterrupted, caught_up, gtid, until
+from tests.patience import PATIENCE_S
 from tokens import Position, Vector
 
 MIB = 1 << 20
@@ -73,7 +74,7 @@ def letters(kafka: KafkaCluster, keyspace: str) -> list[dict[str, Any]]:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     return [json.loads(line) for line in said.stdout.splitlines()]
 
@@ -141,10 +142,10 @@ def test_a_message_of_twenty_megabytes_is_a_dead_letter_too(
     """The broker bounds what is compressed: what comes out may be larger, and still stops nobody."""
     feed = Feed(kafka, keyspace_name, partitions=1)
     compressing = Producer(
-        {"bootstrap.servers": kafka.bootstrap, "compression.type": "lz4", "message.max.bytes": 64 * MIB, "linger.ms": 0}
+        client_settings(kafka, **{"compression.type": "lz4", "message.max.bytes": 64 * MIB, "linger.ms": 0})
     )
     compressing.produce(events_topic(keyspace_name), bytes(20 * MIB), partition=0)
-    assert compressing.flush(30) == 0
+    assert compressing.flush(60) == 0
     feed.put(0, encode("RowFrame", row(feed, 5)))
     feed.mark()
     with consuming(kafka, feed, tmp_path) as (_, address):

@@ -19,6 +19,7 @@ from stream.kafka.connection import KafkaCluster
 from stream.sources.mariadb.connection import ConnectionSettings
 from tests.bad_input.running import freshet_fails, source_arguments
 from tests.consumers.consuming import until
+from tests.patience import PATIENCE_S
 from tests.stream.committed import markers, records
 
 PARTITIONS = 2
@@ -49,7 +50,7 @@ class Shard:
         try:
             yield says
             process.send_signal(signal.SIGTERM)
-            assert process.wait(30) == 0, log.read_text()
+            assert process.wait(PATIENCE_S) == 0, log.read_text()
         finally:
             process.kill()
             process.wait()

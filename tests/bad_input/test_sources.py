@@ -14,6 +14,7 @@ from freshet.local.mariadb import MariaDBAddress
 from freshet.local.process import free_ports
 from stream.kafka.connection import KafkaCluster
 from tests.bad_input.running import freshet_fails, source_arguments
+from tests.patience import PATIENCE_S
 from tests.serving.stack import ServingStack, eventually
 
 ROW_BYTES = 20 << 20
@@ -140,7 +141,7 @@ def test_servers_that_are_away_when_the_processes_start_are_waited_for(
 
 def _purge(deployment: Deployment) -> None:
     """Purges all binary logs but the last; the server keeps one as long as it needs it for its own recovery."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     with deployment.stack.connect() as session, session.cursor() as cursor:
         while True:
             cursor.execute("SHOW BINARY LOGS")

@@ -7,7 +7,7 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from freshet.local.mariadb import MariaDBAddress
-from stream.kafka.connection import KafkaCluster
+from stream.kafka.connection import KafkaCluster, client_settings
 from stream.kafka.topics import ensure_topics, events_topic
 from tests.bad_input.running import freshet_fails, source_arguments
 from tests.consumers.consuming import ConsumeProcess, assert_equal_to_uninterrupted, caught_up, until
@@ -29,9 +29,9 @@ def test_a_source_refuses_a_compacted_topic(
 ) -> None:
     """Compaction would eat markers and voids: one line, with the command that mends it."""
     topic = NewTopic(events_topic(keyspace_name), 4, 1, config={"cleanup.policy": "compact"})
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    admin = AdminClient(client_settings(kafka))
     for made in admin.create_topics([topic]).values():
-        made.result(timeout=10)
+        made.result(timeout=60)
     said = freshet_fails(*source_arguments(kafka, mariadb, database, keyspace_name))
     assert "error[compacted_topic]" in said
     assert "cleanup.policy=delete" in said

@@ -17,6 +17,7 @@ import typer
 from freshet import cli
 from freshet.logs import configure_logs
 from freshet.settings import load_settings, use_config
+from tests.patience import PATIENCE_S
 from tokens.errors import FreshetError
 
 REPOSITORY = Path(__file__).parents[2]
@@ -126,7 +127,7 @@ def test_a_full_device_behind_stdout_is_one_line() -> None:
             stderr=subprocess.PIPE,
             text=True,
             check=False,
-            timeout=60,
+            timeout=PATIENCE_S,
         )
     assert done.returncode == 1
     assert done.stderr.startswith("error[system]: No space left on device\nhint: ")
@@ -146,7 +147,7 @@ def test_a_reader_that_has_gone_away_ends_a_command_quietly(arguments: list[str]
             stderr=subprocess.PIPE,
             text=True,
             check=False,
-            timeout=60,
+            timeout=PATIENCE_S,
         )
     finally:
         os.close(writing)
@@ -244,10 +245,10 @@ def test_sigterm_ends_a_job_as_ctrl_c_does_also_before_spark_runs(command: list[
             env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
             cwd=tmp_path,
         )
-        silent.settimeout(60)
+        silent.settimeout(PATIENCE_S)
         silent.accept()[0].close()
         process.send_signal(signal.SIGTERM)
-        out, said = process.communicate(timeout=60)
+        out, said = process.communicate(timeout=PATIENCE_S)
     lines = [
         line for line in said.splitlines() if not line.startswith("{")
     ]  # a log line where servers are fetched first

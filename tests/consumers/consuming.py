@@ -18,16 +18,15 @@ from confluent_kafka import Producer
 from consumers.owner.client import OwnerConnection
 from consumers.owner.protocol import OwnerError
 from consumers.store.store import PartitionStore, StoreView
-from stream.kafka.connection import KafkaCluster
+from stream.kafka.connection import KafkaCluster, client_settings
 from stream.kafka.reader import end_offsets, read_range
 from stream.kafka.topics import Topic, ensure_topics, events_topic
 from stream.wire.codec import encode
 from stream.wire.events import ABSENT, VALUE, VOID
+from tests.patience import PATIENCE_S
 
-DEADLINE_S = 60.0
 
-
-def until(condition: Callable[[], Any], what: str, timeout_s: float = DEADLINE_S) -> Any:
+def until(condition: Callable[[], Any], what: str, timeout_s: float = PATIENCE_S) -> Any:
     """The first true answer of ``condition``; fails after ``timeout_s``."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
@@ -49,7 +48,7 @@ class Feed:
         self.ordinal = 0
         self.partitions = partitions
         self._random = random.Random(seed)
-        self._producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 5, "enable.idempotence": True})
+        self._producer = Producer(client_settings(kafka, **{"linger.ms": 5, "enable.idempotence": True}))
         self.ordinal = 1
         for partition in range(partitions):
             self.send(partition, "EpochStart", gtid=gtid(1), timestamp=1, position=gtid(0), reason="first_start")
@@ -119,7 +118,7 @@ class Feed:
 
     def flush(self) -> None:
         """Returns when everything is in the topic."""
-        assert self._producer.flush(30) == 0
+        assert self._producer.flush(60) == 0
 
 
 def gtid(sequence: int) -> str:
@@ -188,7 +187,7 @@ class ConsumeProcess:
         """SIGTERM; the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)
+        return self.process.wait(PATIENCE_S)
 
     def __enter__(self) -> ConsumeProcess:
         return self

@@ -46,6 +46,7 @@ from stream.wire.single import write_long
 from tests.consumers.histories import SHARD, Folded, frame, gtid, key, marker, start, value
 from tests.fuzz.targets import TARGETS, http
 from tests.fuzz.targets.wire import _Message
+from tests.patience import PATIENCE_S
 from tokens import Demand, Position, TokenError, Vector, decide
 from tokens.errors import LINE_CHARS_MAX, FreshetError
 
@@ -204,8 +205,7 @@ def test_a_manifest_that_cannot_be_checked_is_damaged(tmp_path: Path, text: byte
 @pytest.mark.usefixtures("a_gibibyte")
 def test_a_compressed_event_cannot_promise_nothing_and_hold_a_gigabyte() -> None:
     """A promised size of 0 meant "without a bound" to zlib."""
-    packer = zlib.compressobj(9)
-    bomb = b"".join(packer.compress(bytes(1 << 20)) for _ in range(1_024)) + packer.flush()
+    bomb = zeros(1_024, zlib.MAX_WBITS)
     for head in (b"\x81\x00", b"\x84\x00\x00\x00\x05", b"\x84\xff\xff\xff\xff"):
         with pytest.raises(BinlogFormatError):
             uncompress(head + bomb)
@@ -214,12 +214,17 @@ def test_a_compressed_event_cannot_promise_nothing_and_hold_a_gigabyte() -> None
 @pytest.mark.usefixtures("a_gibibyte")
 def test_a_zip_bomb_in_a_metastore_message_is_refused() -> None:
     """Its first bytes are unpacked, up to the bound, and no more."""
-    packer = zlib.compressobj(9, wbits=31)
-    chunks = [packer.compress(bytes(1 << 20)) for _ in range((MESSAGE_BYTES_MAX >> 20) + 64)]
-    text = base64.b64encode(b"".join(chunks) + packer.flush()).decode()
+    text = base64.b64encode(zeros((MESSAGE_BYTES_MAX >> 20) + 64, zlib.MAX_WBITS + 16)).decode()
     assert len(text) < 1 << 20
     with pytest.raises(HiveMessageError, match="larger than"):
         decode_message(text)
+
+
+def zeros(mebibytes: int, wbits: int) -> bytes:
+    """So many compressed zeros, without the end and the checksum: after a full flush each MiB is the same bytes."""
+    packer = zlib.compressobj(9, wbits=wbits)
+    first, again = (packer.compress(bytes(1 << 20)) + packer.flush(zlib.Z_FULL_FLUSH) for _ in range(2))
+    return first + again * (mebibytes - 1)
 
 
 @pytest.mark.parametrize("text", ["--5", "9" * 5_000, "٣" * 30, "1" * 20])
@@ -324,6 +329,16 @@ def test_who_has_not_said_hello_may_not_send_much() -> None:
     assert HELLO_TIMEOUT_S <= 60
 
 
+@pytest.fixture(scope="module")
+def front() -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+    """A front as a process: its port and itself."""
+    [port] = free_ports(1)
+    process = http.start_front(port)
+    yield port, process
+    process.terminate()
+    process.wait(PATIENCE_S)
+
+
 @pytest.mark.parametrize(
     ("begin", "chunk"),
     [
@@ -334,21 +349,18 @@ def test_who_has_not_said_hello_may_not_send_much() -> None:
     ],
     ids=["header", "url", "headers", "trailers"],
 )
-def test_a_head_that_does_not_end_is_refused(begin: bytes, chunk: bytes) -> None:
+def test_a_head_that_does_not_end_is_refused(
+    begin: bytes, chunk: bytes, front: tuple[int, subprocess.Popen[bytes]]
+) -> None:
     """uvicorn kept all of it: a gigabyte of one header was a gigabyte of memory."""
-    [port] = free_ports(1)
-    process = http.start_front(port)
-    try:
-        before = _resident(process)
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as sock:
-            sock.sendall(begin)
-            with pytest.raises(OSError):  # noqa: PT011 - reset, or a broken pipe
-                sock.sendall(chunk * 400)
-        assert _resident(process) - before < 16 * HEAD_BYTES_MAX + (8 << 20)
-        http.good(("127.0.0.1", port))
-    finally:
-        process.terminate()
-        process.wait(20)
+    port, process = front
+    before = _resident(process)
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as sock:
+        sock.sendall(begin)
+        with pytest.raises(OSError):  # noqa: PT011 - reset, or a broken pipe
+            sock.sendall(chunk * 400)
+    assert _resident(process) - before < 16 * HEAD_BYTES_MAX + (8 << 20)
+    http.good(("127.0.0.1", port))
 
 
 def _resident(process: subprocess.Popen[bytes]) -> int:

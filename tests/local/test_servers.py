@@ -19,17 +19,18 @@ from freshet.local.errors import LocalServerError
 from freshet.local.kafka import KafkaServer
 from freshet.local.mariadb import MariaDBServer
 from freshet.local.process import ServerProcess, free_ports, port_is_free
-from stream.kafka.connection import KafkaCluster
+from stream.kafka.connection import KafkaCluster, client_settings
+from tests.patience import PATIENCE_S
 
 REPOSITORY = Path(__file__).parents[2]
 
 
-def read_topic(bootstrap: str, topic: str, count: int) -> list[bytes | None]:
+def read_topic(kafka: KafkaCluster, topic: str, count: int) -> list[bytes | None]:
     """The first ``count`` committed values of partition 0."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False})
+    consumer = Consumer(client_settings(kafka, **{"group.id": "reader", "enable.auto.commit": False}))
     consumer.assign([TopicPartition(topic, 0, 0)])
     values: list[bytes | None] = []
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while len(values) < count and time.monotonic() < deadline:
         if (message := consumer.poll(0.2)) is not None and message.error() is None:
             values.append(message.value())
@@ -40,31 +41,31 @@ def read_topic(bootstrap: str, topic: str, count: int) -> list[bytes | None]:
 def test_kafka_keeps_committed_transactions_over_a_kill(new_kafka: Callable[..., KafkaServer]) -> None:
     """A transaction that was acknowledged is readable after kill -9 and restart on the same address."""
     server = new_kafka()
-    bootstrap = server.bootstrap
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    kafka = server.cluster
+    admin = AdminClient(client_settings(kafka))
     for created in admin.create_topics([NewTopic("survivors", 1, 1)]).values():
-        created.result(timeout=10)
-    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "t"})
-    producer.init_transactions(30)
+        created.result(timeout=60)
+    producer = Producer(client_settings(kafka, **{"transactional.id": "t"}))
+    producer.init_transactions(60)
     producer.begin_transaction()
     for number in range(100):
         producer.produce("survivors", str(number).encode())
-    producer.commit_transaction(30)
+    producer.commit_transaction(60)
 
     before = server.pid
     server.kill()
     assert not psutil.pid_exists(before)
     server.restart()
 
-    assert server.bootstrap == bootstrap
-    assert read_topic(bootstrap, "survivors", 100) == [str(number).encode() for number in range(100)]
+    assert server.cluster == kafka
+    assert read_topic(kafka, "survivors", 100) == [str(number).encode() for number in range(100)]
 
 
 def test_kafka_refuses_topics_nobody_created(kafka: KafkaCluster) -> None:
     """A misspelt topic is an error, not a new topic with the wrong number of partitions."""
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    admin = AdminClient(client_settings(kafka))
     admin.list_topics("no-such-topic", timeout=10)
-    assert "no-such-topic" not in admin.list_topics(timeout=10).topics
+    assert "no-such-topic" not in admin.list_topics(timeout=60).topics
 
 
 def test_mariadb_keeps_committed_rows_over_a_kill(new_mariadb: Callable[..., MariaDBServer]) -> None:
@@ -128,8 +129,8 @@ def test_a_server_dies_with_its_parent(how: signal.Signals, tmp_path: Path) -> N
     child = int(parent.stdout.readline())
     assert psutil.pid_exists(child)
     parent.send_signal(how)
-    parent.wait(10)
-    deadline = time.monotonic() + 10
+    parent.wait(PATIENCE_S)
+    deadline = time.monotonic() + PATIENCE_S
     while is_running(child) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not is_running(child)
@@ -147,7 +148,7 @@ def test_a_server_that_ends_while_starting_says_why(tmp_path: Path) -> None:
     """The error carries the exit code and the last lines of the server's own log."""
     process = ServerProcess("broken", ["sh", "-c", "echo out of cheese; exit 3"], log_file=tmp_path / "log")
     with pytest.raises(LocalServerError, match="exit code 3 while starting: out of cheese") as caught:
-        process.wait_until(lambda: False, timeout_s=10)
+        process.wait_until(lambda: False, timeout_s=PATIENCE_S)
     assert str(tmp_path / "log") in caught.value.hint
 
 
@@ -167,7 +168,7 @@ def test_a_stubborn_server_is_killed_after_the_stop_deadline(tmp_path: Path) -> 
         ["sh", "-c", f"trap '' TERM; touch {ready}; while true; do sleep 0.1; done"],
         log_file=tmp_path / "l",
     )
-    process.wait_until(ready.exists, timeout_s=10)
+    process.wait_until(ready.exists, timeout_s=PATIENCE_S)
     process.stop(timeout_s=0.3)
     assert not process.running()
 

@@ -18,13 +18,13 @@ from freshet.local.mariadb import MariaDBAddress
 from freshet.local.process import ServerProcess, free_ports
 from serving.client import FreshetClient
 from stream.kafka.connection import KafkaCluster
+from tests.patience import PATIENCE_S
 from tokens import Position, Vector
 
-READY_TIMEOUT_S = 60.0
 Found = TypeVar("Found")
 
 
-def eventually(look: Callable[[], Found], *, timeout_s: float = 20.0, what: str = "it") -> Found:
+def eventually(look: Callable[[], Found], *, timeout_s: float = PATIENCE_S, what: str = "it") -> Found:
     """The first true value of ``look``; fails the test if there is none in time."""
     deadline = time.monotonic() + timeout_s
     while True:
@@ -129,7 +129,7 @@ class ServingStack:
             except httpx2.HTTPError:
                 return False
 
-        eventually(ready, timeout_s=READY_TIMEOUT_S, what="readiness")
+        eventually(ready, what="readiness")
         # An empty topic is caught up with at once: the shard's first marker is what says that its source is there.
         location = f"/v1/locations/{self.keyspace}/0"
         eventually(lambda: Vector.parse(self.get(location).json()["token"]), what="the source's first marker")

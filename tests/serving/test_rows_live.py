@@ -364,7 +364,6 @@ def test_without_its_owner_the_source_answers(stack: ServingStack, session: Sess
         stack.start("consume")
     back: Row | None = eventually(
         lambda: from_cache(session.get_row(stack.keyspace, "accounts", 70)),
-        timeout_s=60,
         what="the owner's return",
     )
     assert back is not None

@@ -20,10 +20,10 @@ from spark_jobs.output import find_stores
 from spark_jobs.rebuild import RebuildRequest, checkpoint_offsets, rebuild
 from spark_jobs.verify import verify_stores
 from stream.kafka.locations import LocationError
+from tests.patience import PATIENCE_S
 from tests.spark_jobs.topics import TestTopic, history, rows
 
 Topics = Callable[[int], TestTopic]
-DEADLINE_S = 60
 FRESHET = [sys.executable, "-c", "from freshet.cli import main; main()"]
 
 
@@ -36,7 +36,7 @@ def consuming(filled: TestTopic, data_dir: Path) -> Iterator[None]:
         command = [*FRESHET, "--log-format", "json", "consume", *arguments, "--group", filled.keyspace]
         process = subprocess.Popen(command, stdout=output, stderr=output)
     try:
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + PATIENCE_S
         while '"event": "ready"' not in log.read_text():
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()
@@ -44,7 +44,7 @@ def consuming(filled: TestTopic, data_dir: Path) -> Iterator[None]:
         yield
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(PATIENCE_S)
 
 
 def test_the_live_state_equals_the_rebuild_to_its_checkpoint(spark: Any, topic: Topics, tmp_path: Path) -> None:

@@ -24,12 +24,13 @@ from spark_jobs.offsets import OffsetsError
 from spark_jobs.output import RebuildError, find_stores, read_report
 from spark_jobs.rebuild import RebuildRequest, prepare, rebuild
 from spark_jobs.verify import verify_stores
+from stream.kafka.connection import client_settings
 from stream.kafka.topics import TopicError
+from tests.patience import PATIENCE_S
 from tests.spark_jobs.conftest import java_home
 from tests.spark_jobs.topics import TestTopic, history, items_of, rows
 
 Topics = Callable[[int], TestTopic]
-DEADLINE_S = 60
 
 
 def test_a_rebuild_equals_the_live_fold_byte_for_byte(spark: Any, topic: Topics, tmp_path: Path) -> None:
@@ -119,13 +120,13 @@ def test_an_open_transaction_at_the_tail_is_left_out(spark: Any, topic: Topics, 
 
     filled = topic(1)
     filled.write(0, history(frames=3))
-    producer = Producer({"bootstrap.servers": filled.kafka.bootstrap, "transactional.id": f"open-{filled.keyspace}"})
-    producer.init_transactions(30)
+    producer = Producer(client_settings(filled.kafka, **{"transactional.id": f"open-{filled.keyspace}"}))
+    producer.init_transactions(60)
     producer.begin_transaction()
     producer.produce(filled.name, rows(500, 3), partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     report = rebuild(spark, RebuildRequest(filled.keyspace, filled.kafka, tmp_path / "out"))
-    producer.abort_transaction(30)
+    producer.abort_transaction(60)
     assert (
         items_of(partition_directory(tmp_path / "out", filled.keyspace, 0))
         == filled.folded(0, tmp_path / "live", report.ends[0])[0]
@@ -145,14 +146,14 @@ def test_a_killed_rebuild_leaves_no_half_output(spark: Any, topic: Topics, tmp_p
     command += ["--bootstrap", filled.kafka.bootstrap]
     killed = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + PATIENCE_S
         while not list(tmp_path.glob(f".out.partial-*/{filled.keyspace}/*")):
             assert killed.poll() is None, "the run ended before it came to fold"
             assert time.monotonic() < deadline, "the run never came to fold"
             time.sleep(0.01)
     finally:
         killed.send_signal(signal.SIGKILL)
-        killed.wait(30)
+        killed.wait(PATIENCE_S)
     assert not target.exists()
     assert list(tmp_path.glob(".out.partial-*"))
     report = rebuild(spark, RebuildRequest(filled.keyspace, filled.kafka, target))
@@ -175,7 +176,7 @@ def test_spark_submit_runs_the_job_and_prints_its_outcome_as_json(topic: Topics,
 
     def run() -> subprocess.CompletedProcess[str]:
         command = [*submit, *job, "--to", str(tmp_path / "out")]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
     done = run()
     assert done.returncode == 0, done.stderr

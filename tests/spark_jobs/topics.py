@@ -10,11 +10,12 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from consumers.store.store import PartitionStore, StoreView
-from stream.kafka.connection import KafkaCluster
+from stream.kafka.connection import KafkaCluster, client_settings
 from stream.kafka.reader import end_offsets, read_range
 from stream.kafka.topics import describe_topic, ensure_topics, events_topic
 from stream.wire.events import ABSENT, VALUE, VOID
 from tests.consumers.histories import event, frame, key, marker, start
+from tests.patience import PATIENCE_S
 
 Items = list[tuple[bytes, bytes]]
 
@@ -28,33 +29,33 @@ class TestTopic:
         self.kafka, self.keyspace, self.partitions = kafka, keyspace, partitions
         self.name = events_topic(keyspace)
         ensure_topics(kafka, keyspace, partitions)
-        self._admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-        self._producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 5})
+        self._admin = AdminClient(client_settings(kafka))
+        self._producer = Producer(client_settings(kafka, **{"linger.ms": 5}))
 
     def write(self, partition: int, messages: Iterable[bytes | None]) -> None:
         """Append messages, outside any transaction."""
         for message in messages:
             self._producer.produce(self.name, message, partition=partition)
-        assert self._producer.flush(30) == 0
+        assert self._producer.flush(60) == 0
 
     def transaction(self, messages: Iterable[tuple[int, bytes]], *, commit: bool) -> None:
         """Append (partition, message) pairs in a Kafka transaction, committed or aborted."""
-        producer = Producer({"bootstrap.servers": self.kafka.bootstrap, "transactional.id": uuid.uuid4().hex})
-        producer.init_transactions(30)
+        producer = Producer(client_settings(self.kafka, **{"transactional.id": uuid.uuid4().hex}))
+        producer.init_transactions(60)
         producer.begin_transaction()
         for partition, message in messages:
             producer.produce(self.name, message, partition=partition)
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
         if commit:
-            producer.commit_transaction(30)
+            producer.commit_transaction(60)
         else:
-            producer.abort_transaction(30)
+            producer.abort_transaction(60)
 
     def delete_before(self, partition: int, offset: int) -> None:
         """Drop the beginning of a partition, as retention does."""
         place = TopicPartition(self.name, partition, offset)
         for deleted in self._admin.delete_records([place]).values():
-            deleted.result(30)
+            deleted.result(PATIENCE_S)
 
     def ends(self) -> dict[int, int]:
         """Last stable offsets."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from stream.kafka.connection import KafkaCluster
+from stream.kafka.connection import KafkaCluster, client_settings
 from stream.kafka.locations import Announcement, LocationError, LocationsReader, announce, withdraw
 from stream.kafka.topics import LOCATIONS_TOPIC
 
@@ -56,7 +56,7 @@ def test_only_the_owner_itself_can_withdraw(kafka: KafkaCluster, keyspace_name: 
 
 def test_garbage_in_the_topic_hurts_nobody(kafka: KafkaCluster, keyspace_name: str) -> None:
     """One bad announcement must not blind the front."""
-    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    producer = Producer(client_settings(kafka))
     for value in (b"garbage", b'{"keyspace": 1}', b"\xff"):
         producer.produce(LOCATIONS_TOPIC, value, uuid.uuid4().hex.encode(), partition=0)
     producer.flush()

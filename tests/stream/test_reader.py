@@ -7,7 +7,7 @@ import time
 import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
-from stream.kafka.connection import KafkaCluster, KafkaUnreachable
+from stream.kafka.connection import KafkaCluster, KafkaUnreachable, client_settings
 from stream.kafka.reader import (
     TopicReadError,
     end_offsets,
@@ -18,6 +18,7 @@ from stream.kafka.reader import (
     start_offsets,
 )
 from stream.kafka.topics import ensure_topics
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -27,10 +28,8 @@ def topic(kafka: KafkaCluster, keyspace_name: str) -> str:
 
 
 def _producer(kafka: KafkaCluster, name: str) -> Producer:
-    producer = Producer(
-        {"bootstrap.servers": kafka.bootstrap, "transactional.id": name, "transaction.timeout.ms": 60_000}
-    )
-    producer.init_transactions(20)
+    producer = Producer(client_settings(kafka, **{"transactional.id": name, "transaction.timeout.ms": 60_000}))
+    producer.init_transactions(60)
     return producer
 
 
@@ -38,10 +37,10 @@ def _commit(producer: Producer, topic: str, values: list[bytes], timestamp: int 
     producer.begin_transaction()
     for value in values:
         producer.produce(topic, value, partition=0, timestamp=timestamp)
-    producer.commit_transaction(20)
+    producer.commit_transaction(60)
 
 
-def _collect(consumer: Consumer, count: int, timeout_s: float = 20.0) -> list[Message]:
+def _collect(consumer: Consumer, count: int, timeout_s: float = PATIENCE_S) -> list[Message]:
     messages: list[Message] = []
     deadline = time.monotonic() + timeout_s
     while len(messages) < count and time.monotonic() < deadline:
@@ -100,7 +99,7 @@ def test_a_batch_is_what_is_there_now(kafka: KafkaCluster, topic: str) -> None:
             began = time.monotonic()
             assert len(_collect(consumer, 1)) == 1
             waits.append(time.monotonic() - began)
-        assert sorted(waits)[5] < 0.1
+        assert min(waits) < 0.1  # waiting for more would show in each; other work on the machine does not
         _commit(producer, topic, [b"x"] * 5000)
         assert len(_collect(consumer, 5000)) == 5000
         assert poll_batch(consumer, timeout_s=0) == []
@@ -115,7 +114,8 @@ def test_end_of_partition_notices_are_not_messages(kafka: KafkaCluster, topic: s
     consumer = open_consumer(kafka, more={"enable.partition.eof": True})
     consumer.assign([TopicPartition(topic, 0, 0), TopicPartition(topic, 1, 0)])
     try:
-        assert [message.value() for message in _collect(consumer, 2, timeout_s=1.0)] == [b"only"]
+        assert [message.value() for message in _collect(consumer, 1)] == [b"only"]
+        assert _collect(consumer, 1, timeout_s=1.0) == []
     finally:
         consumer.close()
 
@@ -142,15 +142,15 @@ def test_a_twenty_megabyte_message_comes_in(kafka: KafkaCluster, topic: str) -> 
     """A message above every bound must be read, to become a dead letter, and never block the partition."""
     from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    admin = AdminClient(client_settings(kafka))
     larger = ConfigEntry("max.message.bytes", str(32 << 20), incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[larger])
     for future in admin.incremental_alter_configs([resource]).values():
         future.result()
-    producer = Producer({"bootstrap.servers": kafka.bootstrap, "message.max.bytes": 30 << 20})
+    producer = Producer(client_settings(kafka, **{"message.max.bytes": 30 << 20}))
     for value in (b"before", b"x" * (20 << 20), b"after"):
         producer.produce(topic, value, partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     sizes = [len(message.value()) for message in read_range(kafka, topic, 0, 0, 3)]
     assert sizes == [6, 20 << 20, 5]
 

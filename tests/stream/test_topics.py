@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from stream.kafka.connection import KafkaCluster
+from stream.kafka.connection import KafkaCluster, client_settings
 from stream.kafka.reader import read_range
 from stream.kafka.topics import (
     LOCATIONS_TOPIC,
@@ -24,7 +24,7 @@ from stream.kafka.topics import (
 @pytest.fixture
 def admin(kafka: KafkaCluster) -> AdminClient:
     """An administrator who gets things wrong."""
-    return AdminClient({"bootstrap.servers": kafka.bootstrap})
+    return AdminClient(client_settings(kafka))
 
 
 def _make(admin: AdminClient, keyspace: str, **config: str) -> None:
@@ -97,7 +97,7 @@ def test_a_process_whose_clock_is_wrong_can_announce_itself_and_send_dead_letter
 ) -> None:
     """The topics have the broker's time: Kafka refuses records that are an hour ahead, and soon forgets old ones."""
     ensure_topics(kafka, keyspace_name, 1)
-    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    producer = Producer(client_settings(kafka))
     errors = []
     for topic in (LOCATIONS_TOPIC, dead_letter_topic(keyspace_name)):
         producer.produce(

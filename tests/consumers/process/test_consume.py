@@ -18,7 +18,7 @@ import pytest
 from consumers.owner.client import OwnerConnection
 from consumers.owner.protocol import OwnerError
 from consumers.store.manifest import read_manifest
-from stream.kafka.connection import KafkaCluster
+from stream.kafka.connection import KafkaCluster, client_settings
 from stream.kafka.dead_letters import read_letters
 from stream.kafka.locations import LocationsReader
 from tests.consumers.consuming import (
@@ -29,6 +29,7 @@ from tests.consumers.consuming import (
     gtid,
     until,
 )
+from tests.patience import PATIENCE_S
 from tokens import Position, Vector
 
 
@@ -197,9 +198,9 @@ def delete_topic(kafka: KafkaCluster, name: str) -> None:
     """Deletes a topic."""
     from confluent_kafka.admin import AdminClient
 
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    admin = AdminClient(client_settings(kafka))
     for future in admin.delete_topics([name]).values():
-        future.result(timeout=10)
+        future.result(timeout=60)
 
 
 def try_feed(kafka: KafkaCluster, keyspace: str) -> Feed | None:
@@ -251,7 +252,7 @@ def test_a_newer_store_ends_the_process_with_one_clear_line(
     assert manifest is not None
     write_manifest(directory, replace(manifest, format_version=9))
     with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as process:
-        assert process.process.wait(30) == 1
+        assert process.process.wait(PATIENCE_S) == 1
         text = [line["event"] for line in process.lines()]
         assert any("error[store_newer]" in line for line in text)
         assert not any("Traceback" in line for line in text)
@@ -343,7 +344,7 @@ def test_two_processes_never_share_a_data_directory(kafka: KafkaCluster, keyspac
     with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as first:
         address = folded_to_the_end(kafka, feed, first)
         with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as second:
-            assert second.process.wait(30) == 1
+            assert second.process.wait(PATIENCE_S) == 1
             assert any("error[store_locked]" in line["event"] for line in second.lines())
         with OwnerConnection(address) as owner:
             assert owner.status().partitions
@@ -357,7 +358,7 @@ def test_a_stopped_process_can_be_interrupted_at_once(kafka: KafkaCluster, keysp
         [line] = until(lambda: process.lines("waiting for the keyspace's topic"), "topic missing said")
         assert line["code"] == "topic_missing"
         process.process.send_signal(signal.SIGINT)
-        assert process.process.wait(20) == 0
+        assert process.process.wait(PATIENCE_S) == 0
 
 
 def test_a_topic_whose_partition_count_changed_is_refused(
@@ -368,9 +369,9 @@ def test_a_topic_whose_partition_count_changed_is_refused(
 
     feed = Feed(kafka, keyspace_name, partitions=1)
     feed.load(5)
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    admin = AdminClient(client_settings(kafka))
     for future in admin.create_partitions([NewPartitions(feed.topic.name, 3)]).values():
-        future.result(timeout=10)
+        future.result(timeout=60)
     with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as process:
-        assert process.process.wait(30) == 1
+        assert process.process.wait(PATIENCE_S) == 1
         assert any("error[wrong_partition_count]" in line["event"] for line in process.lines())

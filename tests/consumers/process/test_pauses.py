@@ -17,6 +17,7 @@ from consumers.store.rocks import Rocks
 from stream.kafka.connection import KafkaCluster
 from tests.consumers.consuming import Feed, until
 from tests.consumers.process.test_rebalance_errors import Silent
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -34,7 +35,7 @@ def consuming(kafka: KafkaCluster, keyspace: str, data: Path) -> Iterator[Consum
         assert thread.is_alive()
     finally:
         consumption.stop()
-        thread.join(30)
+        thread.join(PATIENCE_S)
     assert not thread.is_alive()
 
 
@@ -64,9 +65,9 @@ def test_a_checkpoint_that_commits_what_was_left_ends_the_pause(
             full.clear()
             make_checkpoint(tmp_path / "checkpoints", partition)
 
-        consumption.call(checkpoint).result(30)
+        consumption.call(checkpoint).result(PATIENCE_S)
         feed.load(20)
-        until(lambda: partition.store.visible.lineages[feed.shard].ordinal == feed.ordinal, "folding goes on", 20)
+        until(lambda: partition.store.visible.lineages[feed.shard].ordinal == feed.ordinal, "folding goes on")
 
 
 def test_a_damaged_store_that_closes_with_an_error_is_rebuilt_all_the_same(

@@ -14,9 +14,10 @@ from consumers.process import assignment
 from consumers.process.loop import Consumption, ConsumptionSettings
 from consumers.process.opening import open_partition
 from consumers.store.errors import DiskFullError
-from stream.kafka.connection import KafkaCluster
+from stream.kafka.connection import KafkaCluster, client_settings
 from stream.kafka.topics import Topic
 from tests.consumers.consuming import Feed, until
+from tests.patience import PATIENCE_S
 
 
 class Silent:
@@ -49,7 +50,7 @@ class Unlucky:
         """As `consumers.owner.partitions.open_partition`, at the third attempt."""
         self.attempts += 1
         if self.attempts == 1:
-            away = Consumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "x", "log_level": 0})
+            away = Consumer(client_settings(KafkaCluster("127.0.0.1:1"), **{"group.id": "x"}))
             away.get_watermark_offsets(TopicPartition(topic.name, number), timeout=0.2)
         if self.attempts == 2:
             raise DiskFullError("no space left", hint="make some")
@@ -74,5 +75,5 @@ def test_a_broker_or_disk_that_fails_while_partitions_are_taken_over_is_waited_f
         assert unlucky.attempts == 3
     finally:
         consumption.stop()
-        thread.join(30)
+        thread.join(PATIENCE_S)
     assert not thread.is_alive()

@@ -15,10 +15,10 @@ from freshet.local.process import free_ports
 from tests.fuzz.engine import Case, Misbehaved, Target
 from tests.fuzz.mutate import Rng, some_bytes
 from tests.fuzz.targets.serving import PATHS, _body, _query_string, judge
+from tests.patience import PATIENCE_S
 
 QUIET_S = 0.03
-START_S = 20.0
-ANSWER_TIMEOUT_S = 5.0
+ANSWER_TIMEOUT_S = 30.0
 PIECES = (
     *(
         b"\r\n",
@@ -117,7 +117,7 @@ def start_front(port: int, command: Sequence[str] = ()) -> subprocess.Popen[byte
     """The front as a process; returns when it answers."""
     root = Path(__file__).parents[3]
     process = subprocess.Popen([*(command or (sys.executable, "-m", "tests.fuzz.front_process", str(port)))], cwd=root)
-    deadline = time.monotonic() + START_S
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
             good(("127.0.0.1", port))
@@ -144,7 +144,7 @@ def _http() -> Case:
 
     def close() -> None:
         process.terminate()
-        process.wait(20)
+        process.wait(PATIENCE_S)
 
     return Case(mutated, run, close)
 

@@ -16,6 +16,7 @@ from stream.kafka.connection import KafkaCluster
 from stream.kafka.topics import describe_topic, events_topic
 from stream.wire.events import RowChange
 from tests.consumers.consuming import ConsumeProcess, caught_up, digest_of, expected, until
+from tests.patience import PATIENCE_S
 from tests.sources.mariadb.conftest import Source
 from tests.sources.mariadb.test_source import PARTITIONS, ROOT, command, published
 from tests.stream.committed import records, rows
@@ -24,7 +25,7 @@ from tokens.errors import FreshetError
 KILLS = 20
 WRITERS_PAUSE_S = 0.01
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 class Load:
@@ -112,7 +113,7 @@ def test_twenty_kills_of_source_and_consumer_under_load_change_nothing(
         until(lambda: published(kafka, keyspace_name) == source.position(), "everything is published", 120)
     finally:
         last.terminate()
-        assert last.wait(30) == 0
+        assert last.wait(PATIENCE_S) == 0
     with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as process:
         address = process.ready()
         until(lambda: caught_up(kafka, keyspace_name, address), "everything is folded")

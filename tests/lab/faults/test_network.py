@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from lab.faults.network import BOTH, Link, Network, Weather
+from tests.patience import PATIENCE_S
 
 BIG = bytes(range(256)) * 4096
 
@@ -44,7 +45,7 @@ def link() -> Iterator[Link]:
 
 def connect(link: Link) -> socket.socket:
     """A client."""
-    return socket.create_connection(("127.0.0.1", link.port), timeout=10)
+    return socket.create_connection(("127.0.0.1", link.port), timeout=PATIENCE_S)
 
 
 def ask_once(link: Link) -> None:
@@ -104,7 +105,7 @@ def test_a_black_hole_in_one_direction_keeps_the_connection_and_the_bytes(link: 
         with pytest.raises(TimeoutError):
             client.recv(10)
         link.clear()
-        client.settimeout(10)
+        client.settimeout(PATIENCE_S)
         assert client.recv(10) == b"question"
 
 

@@ -23,7 +23,7 @@ from lab.workload.catalog import WorkloadCatalog
 from lab.workload.log import event_id_of
 from lab.workload.run import WorkloadSource, run
 from lab.workload.traffic import Traffic
-from stream.kafka.connection import KafkaCluster
+from stream.kafka.connection import KafkaCluster, client_settings
 from stream.kafka.reader import end_offsets, read_range
 from stream.kafka.topics import ensure_topics, events_topic
 from stream.publish.publisher import Publisher
@@ -34,11 +34,11 @@ from stream.wire.events import OpenTransaction, ResumePoint, SourceTransaction
 from stream.wire.keys import Layout
 from tests.lab.workload.folded import Folded
 from tests.lab.workload.test_workload_fold import _agrees
+from tests.patience import PATIENCE_S
 from tests.stream.committed import ordinals as ordinals_of
 from tests.stream.committed import records
 
 PARTITIONS = 3
-DEADLINE_S = 60.0
 
 
 class Topic:
@@ -57,9 +57,9 @@ class Topic:
         name, home = events_topic(self.keyspace), Layout(PARTITIONS).home_partition(self.shard)
         [end] = end_offsets(self.kafka, name, [home]).values()
         *_, state = read_range(self.kafka, name, home, 0, end)
-        admin = AdminClient({"bootstrap.servers": self.kafka.bootstrap})
+        admin = AdminClient(client_settings(self.kafka))
         for deleted in admin.delete_records([TopicPartition(name, home, state.offset())]).values():
-            deleted.result(timeout=10)
+            deleted.result(timeout=60)
 
     def epochs(self) -> list[str]:
         """Why each epoch that is left in a partition other than the home began."""
@@ -83,7 +83,7 @@ class Topic:
 
     def await_end(self, catalog: WorkloadCatalog) -> None:
         """Returns when all of the catalog's log is in the topic."""
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + PATIENCE_S
         while self.position() < event_id_of(catalog.position()[0]):
             assert time.monotonic() < deadline, f"the topic is at {self.position()}, the log at {catalog.position()}"
 
@@ -162,7 +162,7 @@ def test_a_log_that_was_restored_to_an_earlier_state_starts_a_new_epoch(
         with catalog._operation() as change:
             change.run("UPDATE catalog_log SET event_time=event_time+%s WHERE event_id>1", 60)
     with running(source, topic):
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + PATIENCE_S
         while all(head.epoch < 2 for state in topic.folded().states for head in state.head.lineages.values()):
             assert time.monotonic() < deadline
         catalog.create_table("d.after")
@@ -193,7 +193,7 @@ def test_a_source_killed_again_and_again_under_load_publishes_everything_once(
         for _ in range(4):
             before = topic.position()
             with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as process:
-                deadline = time.monotonic() + DEADLINE_S
+                deadline = time.monotonic() + PATIENCE_S
                 while topic.position() <= before + rng.randint(0, 40):
                     assert process.poll() is None
                     assert time.monotonic() < deadline
@@ -286,7 +286,7 @@ def test_states_of_two_publishers_are_refused_and_the_hint_is_the_command_that_h
     rest += ["--partitions", str(PARTITIONS), "--bootstrap", topic.kafka.bootstrap]
     environment = os.environ | {"FRESHET_MARIADB_PASSWORD": mariadb.password}
     refused = subprocess.run(
-        [*command, *rest], env=environment, capture_output=True, text=True, check=False, timeout=DEADLINE_S
+        [*command, *rest], env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE_S
     )
     assert refused.returncode == 1
     *_, error, hint = refused.stderr.splitlines()
@@ -296,12 +296,12 @@ def test_states_of_two_publishers_are_refused_and_the_hint_is_the_command_that_h
 
     with subprocess.Popen([*command, "--new-epoch", *rest], env=environment, stderr=subprocess.DEVNULL) as process:
         catalog.create_table("d.after")
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + PATIENCE_S
         while len(topic.epochs()) < 2 or topic.position() < event_id_of(catalog.position()[0]):
             assert process.poll() is None
             assert time.monotonic() < deadline
         process.terminate()
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE_S) == 0
     assert topic.epochs() == ["first_start", "states_contradict"]
     _agrees(topic.folded(), catalog)
 

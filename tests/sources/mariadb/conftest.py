@@ -20,9 +20,9 @@ from stream.sources.mariadb.position import current_position
 from stream.sources.mariadb.schema import TableFilter, TableInfo
 from stream.sources.mariadb.selected_rows import canonical_key, canonical_row, quoted, select_columns_sql
 from stream.wire.events import RowChange, SourceTransaction, VoidTable
+from tests.patience import PATIENCE_S
 
 _server_ids = itertools.count(70_000 + int(time.time()) % 10_000)
-DEADLINE_S = 30.0
 
 
 def settings_of(address: Any) -> ConnectionSettings:
@@ -73,7 +73,7 @@ class Source:
         dump = BinlogDump(self.settings, (start or self.start).removeprefix("MariaDB/"), next(_server_ids))
         reader = BinlogReader(dump, self.schema, start or self.start, spill_bytes)
         found = []
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + PATIENCE_S
         if reader.position == end:
             dump.close()
             return []

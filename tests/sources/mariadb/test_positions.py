@@ -21,12 +21,13 @@ from stream.sources.mariadb.position import (
     current_position,
 )
 from stream.sources.mariadb.snapshot import NoSuchTable, SnapshotRead, SnapshotReader
+from tests.patience import PATIENCE_S
 from tests.sources.mariadb.conftest import Source, rows
 
 
 def purge(source: Source) -> None:
     """Purges all binary logs but the last; the server keeps one as long as it needs it for its own recovery."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         with source.session.cursor() as cursor:
             cursor.execute("SHOW BINARY LOGS")

@@ -31,6 +31,7 @@ from stream.sources.mariadb.source import MariaDBSource, SourceOptions
 from stream.wire.codec import header_of
 from stream.wire.events import VALUE, RowChange
 from stream.wire.keys import Layout
+from tests.patience import PATIENCE_S
 from tests.sources.mariadb.conftest import Source, settings_of
 from tests.stream.committed import markers, records, rows
 from tokens.errors import FreshetError
@@ -66,11 +67,11 @@ class Running:
 
     def __exit__(self, *_: object) -> None:
         self.source.stop()
-        self.future.result(timeout=60)
+        self.future.result(timeout=PATIENCE_S)
         self.pool.shutdown()
 
 
-def until(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
+def until(condition: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S) -> None:
     """Polls until it is so."""
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -208,7 +209,7 @@ def test_killed_at_any_instant_it_publishes_every_change_once(
             until(lambda: published(kafka, keyspace_name) == source.position(), "everything")
             process.send_signal(signal.SIGTERM)
         process.stderr.read()
-        code = process.wait(timeout=30)
+        code = process.wait(timeout=PATIENCE_S)
     assert code == 0
     expected = [
         (change.key, change.image, transaction.gtid)
@@ -286,7 +287,7 @@ def test_statement_format_is_refused_with_the_fix(kafka: KafkaCluster, keyspace_
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_S,
             check=False,
         )
     finally:

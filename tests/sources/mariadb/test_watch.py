@@ -14,6 +14,7 @@ from stream.sources.mariadb.binlog.events import LogPlace
 from stream.sources.mariadb.connection import MariaDBError, MariaDBUnreachable
 from stream.sources.mariadb.position import SourceHistoryLost
 from stream.sources.mariadb.watch import STUCK_S, DumpWatch
+from tests.patience import PATIENCE_S
 from tests.sources.mariadb.conftest import Source
 from tests.sources.mariadb.test_source import PARTITIONS, Running, of_kind, published, until
 from tests.stream.committed import markers, records
@@ -74,7 +75,7 @@ def test_a_connection_that_delivers_nothing_is_made_anew(source: Source) -> None
 
 def read_to_the_end(dump: BinlogDump) -> None:
     """Reads until it raises, for half a minute at most."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         dump.read()
 
