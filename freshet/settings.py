@@ -213,6 +213,12 @@ class Settings(BaseSettings):
         """The shard of a keyspace: as set, else ``<keyspace>/0``."""
         return self.keyspace(name).shard or f"{name}/0"
 
+    def public(self) -> dict[str, Any]:
+        """All values, JSON-ready, secrets masked: what may be shown or logged."""
+        shown = self.model_dump(mode="json")
+        shown["kafka"]["extra"] = dict.fromkeys(self.kafka.extra, "**********")
+        return shown
+
 
 def use_config(path: Path | None) -> None:
     """Name the TOML file for `load_settings` calls from here on (``--config``)."""

@@ -53,6 +53,7 @@ CALLED_BY_NAME: Final = {
 READ_ELSEWHERE: Final = {
     "consumers/owner/protocol.py:overlay_entries": "`freshet lag --json` prints the whole status",
     "stream/kafka/reader.py:offsets_for_timestamp": "where a stream that begins at a time starts",
+    "freshet/settings.py:public": "the one way to show settings without their secrets",
     "spark_jobs/output.py:read_report": "rebuild.json is a kept format: every version of it must stay readable",
     "tokens/writeids.py:is_aborted": "a fixed name",
     "tokens/writeids.py:is_valid_base": "Hive's own, compared with Hive's class",

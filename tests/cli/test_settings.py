@@ -173,10 +173,12 @@ def test_no_error_contains_a_secret(text: str) -> None:
 
 
 def test_nothing_that_may_be_shown_contains_a_secret() -> None:
-    """The repr masks passwords, tokens and Kafka's extra settings."""
+    """`public()` and repr mask passwords, tokens and Kafka's extra settings."""
     settings = load(SHOP + '[kafka.extra]\n"sasl.password" = "s3cret"\n', serve={"bearer_token": "s3cret"})
-    assert "s3cret" not in repr(settings)
-    assert "in-the-file" not in repr(settings)
+    shown = f"{settings.public()} {settings!r}"
+    assert "s3cret" not in shown
+    assert "in-the-file" not in shown
+    assert "sasl.password" in str(settings.public())
 
 
 def test_an_unknown_keyspace_lists_the_known_ones() -> None:

@@ -16,8 +16,8 @@ CLIENTS = """
 import sys
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
-from stream.kafka.connection import client_settings
-settings = client_settings(sys.argv[1])
+from stream.kafka.connection import KafkaCluster, client_settings
+settings = client_settings(KafkaCluster(sys.argv[1]))
 clients = Consumer(settings | {"group.id": "g"}), Producer(settings), AdminClient(settings)
 clients[0].poll(0.5)
 clients[1].poll(0.5)
