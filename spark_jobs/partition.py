@@ -114,8 +114,8 @@ class PartitionFold:
                 self._rows += messages if messages > 1 else len(changed)  # several messages: of one row each
                 if len(entries) >= self._task.spill_rows:
                     self.commit()
-            if changes.dead:
-                self._dead += len(changes.dead)
+            if changes.rejections:
+                self._dead += len(changes.rejections)
             self._messages += messages
 
     def _note_epochs(self, values: Iterable[bytes | None]) -> None:

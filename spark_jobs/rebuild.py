@@ -104,7 +104,7 @@ def rebuild(session: Any, request: RebuildRequest, *, progress: Progress | None 
         _copy_stores(bases, request.keyspace, root)
         task = FoldTask(request.keyspace, chosen.topic_id, str(root), chosen.low, chosen.start, request.spill_rows)
         started = time.monotonic()
-        with watched(root, chosen, progress):
+        with progress_reported(root, chosen, progress):
             summaries = _run(session, task, request.kafka, chosen)
         seconds = time.monotonic() - started
         report = RebuildReport(
@@ -127,7 +127,7 @@ def _run(session: Any, task: FoldTask, kafka: KafkaCluster, chosen: Range) -> tu
             .option("endingOffsets", offsets_json(chosen.topic, chosen.end))
             .load()
         )
-        found = collect(messages, task)
+        found = run_tasks(messages, task)
     # Spark makes no task of an empty range, and a task without visible messages knows no partition
     for partition in chosen.end.keys() - found.keys():
         with task.open(partition) as fold:
@@ -135,7 +135,7 @@ def _run(session: Any, task: FoldTask, kafka: KafkaCluster, chosen: Range) -> tu
     return tuple(found[partition] for partition in sorted(found))
 
 
-def collect(messages: Any, task: FoldTask) -> dict[int, PartitionSummary]:
+def run_tasks(messages: Any, task: FoldTask) -> dict[int, PartitionSummary]:
     """Run the tasks over a data frame of the Kafka source; raises what they met, `RebuildError` where Spark failed."""
     from pyspark.errors import PySparkException
 
@@ -200,7 +200,7 @@ def _link(source: str, target: str) -> None:
 
 
 @contextmanager
-def watched(root: Path, chosen: Range, progress: Progress | None) -> Iterator[None]:
+def progress_reported(root: Path, chosen: Range, progress: Progress | None) -> Iterator[None]:
     """Report from time to time how far the tasks are, until the block ends."""
     if progress is None:
         yield

@@ -140,7 +140,7 @@ def spark_session(app: str, settings: SparkSettings | None = None) -> Iterator[A
     try:
         session = SparkSession(SparkContext(conf=conf))
     except Exception as error:
-        raise _failed(error, settings) from error
+        raise _start_failed(error, settings) from error
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, interrupt)  # Spark's own asks the JVM in mid-call, and fails instead of ending
     try:
@@ -172,11 +172,11 @@ def _start_jvm(conf: Any, settings: SparkSettings) -> None:
             with settings.log_file.open("ab") as log:
                 gateway = launch_gateway(conf, {"stdout": log, "stderr": log})
     except (PySparkRuntimeError, OSError) as error:
-        raise _failed(error, settings) from error
+        raise _start_failed(error, settings) from error
     SparkContext._ensure_initialized(gateway=gateway)
 
 
-def _failed(error: Exception, settings: SparkSettings) -> SparkUnavailable:
+def _start_failed(error: Exception, settings: SparkSettings) -> SparkUnavailable:
     where = f"; see {settings.log_file}" if settings.log_file else ""
     said = str(error).strip().splitlines() or [type(error).__name__]
     return SparkUnavailable(

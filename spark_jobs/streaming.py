@@ -23,7 +23,7 @@ from spark_jobs.kafka_options import kafka_options
 from spark_jobs.offsets import Range, TopicBounds, topic_bounds
 from spark_jobs.output import REPORT_NAME, PartitionSummary, RebuildError, RebuildReport, exclusive, write_report
 from spark_jobs.partition import SPILL_ROWS, FoldTask, clear_progress
-from spark_jobs.rebuild import READER_OPTIONS, Progress, collect, offsets_json, spark_failed, watched
+from spark_jobs.rebuild import READER_OPTIONS, Progress, offsets_json, progress_reported, run_tasks, spark_failed
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.topics import events_topic
 from tokens.errors import FreshetError
@@ -61,7 +61,7 @@ def rebuild_streaming(session: Any, request: StreamingRequest, *, progress: Prog
             request.keyspace, bounds.topic_id, str(root), bounds.low, started_from, request.spill_rows, complete=False
         )
         started = time.monotonic()
-        with watched(root, Range(topic, bounds.topic_id, bounds.low, started_from, bounds.end), progress):
+        with progress_reported(root, Range(topic, bounds.topic_id, bounds.low, started_from, bounds.end), progress):
             folded = _follow(session, request, task)
         summaries = _complete(task, folded)
         ends = {summary.partition: summary.offset for summary in summaries}
@@ -81,9 +81,9 @@ def _follow(session: Any, request: StreamingRequest, task: FoldTask) -> dict[int
 
     def fold_batch(messages: Any, _: int) -> None:
         try:
-            for partition, summary in collect(messages, task).items():
-                folded[partition] = _add(folded.get(partition), summary)
-            _note(Path(task.root), task, {partition: summary.offset for partition, summary in folded.items()})
+            for partition, summary in run_tasks(messages, task).items():
+                folded[partition] = _add_summaries(folded.get(partition), summary)
+            _save_offsets(Path(task.root), task, {partition: summary.offset for partition, summary in folded.items()})
         except FreshetError as failure:
             failures.append(failure)  # Spark would make a traceback of it
             raise
@@ -111,7 +111,7 @@ def _follow(session: Any, request: StreamingRequest, task: FoldTask) -> dict[int
     return folded
 
 
-def _add(before: PartitionSummary | None, now: PartitionSummary) -> PartitionSummary:
+def _add_summaries(before: PartitionSummary | None, now: PartitionSummary) -> PartitionSummary:
     if before is None:
         return now
     return PartitionSummary(
@@ -132,7 +132,7 @@ def _complete(task: FoldTask, folded: Mapping[int, PartitionSummary]) -> tuple[P
     summaries: list[PartitionSummary] = []
     for partition in sorted(task.low):
         with task.open(partition) as fold:
-            summaries.append(_add(folded.get(partition), fold.finish(complete=True)))
+            summaries.append(_add_summaries(folded.get(partition), fold.finish(complete=True)))
     return tuple(summaries)
 
 
@@ -159,10 +159,10 @@ def _resume(root: Path, keyspace: str, bounds: TopicBounds) -> dict[int, int]:
             hint="the topic was created anew: start in another --to",
             code="state_missing",
         )
-    return dict(bounds.low) | {each: _stored(root, keyspace, each, offset) for each, offset in noted.items()}
+    return dict(bounds.low) | {each: _stored_offset(root, keyspace, each, offset) for each, offset in noted.items()}
 
 
-def _stored(root: Path, keyspace: str, partition: int, offset: int) -> int:
+def _stored_offset(root: Path, keyspace: str, partition: int, offset: int) -> int:
     """The store's offset, which must be at or past the one that was noted after Spark's last micro-batch."""
     directory = partition_directory(root, keyspace, partition)
     hint = "Spark's checkpoint would pass over what is missing: start anew in another --to"
@@ -178,7 +178,7 @@ def _stored(root: Path, keyspace: str, partition: int, offset: int) -> int:
     return found
 
 
-def _note(root: Path, task: FoldTask, offsets: dict[int, int]) -> None:
+def _save_offsets(root: Path, task: FoldTask, offsets: dict[int, int]) -> None:
     noted = json.loads((root / STATE_NAME).read_bytes())["offsets"]
     _write_state(root, task.keyspace, task.topic_id, noted | {str(each): at for each, at in offsets.items()})
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from consumers.fold.catalog_state import (
     TRANSACTIONAL,
-    UNHEARD,
+    UNKNOWN_WRITER,
     Binding,
     StagedImage,
     TableState,
@@ -37,7 +37,7 @@ Voids = Mapping[tuple[str, str], Void]
 class CatalogChanges(dict[bytes, bytes]):
     """Entries that change, and what of the event was refused."""
 
-    dead: tuple[Rejection, ...] = ()
+    rejections: tuple[Rejection, ...] = ()
 
 
 def fold_catalog(name: str, event: Event, lookup: Lookup, voids: Voids) -> CatalogChanges:
@@ -101,7 +101,7 @@ def _load(table_id: int, event: Event, lookup: Lookup) -> TableState | None:
     return state if (event["epoch"], event["ordinal"]) > (state.epoch, state.ordinal) else None
 
 
-def _known(table_id: int, event: Event, lookup: Lookup) -> TableState | None:
+def _load_known(table_id: int, event: Event, lookup: Lookup) -> TableState | None:
     """As `_load`, but only a table that this partition holds in the event's epoch: others are other partitions'."""
     value = lookup(table_key(table_id)) if table_id > 0 else None
     if value is None or decode_table(value).epoch != event["epoch"]:
@@ -152,7 +152,7 @@ def _drop(state: TableState, event: Event) -> TableState:
     )
 
 
-def _exists(state: TableState, event: Event) -> None:
+def _mark_existing(state: TableState, event: Event) -> None:
     if not state.exists or event["change"] == "created":
         state.exists, state.created = True, event["ordinal"]
     if event["change"] == "created":
@@ -183,7 +183,7 @@ def _take_image(state: TableState, event: Event) -> None:
     lo, hi = event["lo"] or event["gtid"], event["hi"] or event["gtid"]
     if state.write_position and not Position.parse(lo).at_or_past(Position.parse(state.write_position)):
         return
-    _exists(state, event)
+    _mark_existing(state, event)
     _replace_list(state, event)
     if event["image"] is not None:
         _set_image(state, event["image"], lo, hi, event["ordinal"])
@@ -191,12 +191,12 @@ def _take_image(state: TableState, event: Event) -> None:
 
 def _take_write(state: TableState, event: Event, voids: Voids) -> None:
     """A write that the source does not undo: the table is written now, whatever becomes of the writer."""
-    _exists(state, event)
+    _mark_existing(state, event)
     _replace_list(state, event)
     state.write_ordinal, state.write_position = event["ordinal"], event["gtid"]
     writers = {*state.pending, *_writers(state, event["txn"], event["write_id"])}
     if not event["write_id"] and state.kind == TRANSACTIONAL and _list_has_gaps(state, voids):
-        writers.add(UNHEARD)
+        writers.add(UNKNOWN_WRITER)
     state.pending = sorted(writers)
     if event["image"] is not None:
         _set_image(state, event["image"], event["lo"] or event["gtid"], event["hi"] or event["gtid"], event["ordinal"])
@@ -229,7 +229,7 @@ def _stage(state: TableState, event: Event) -> None:
     """A write that an ABORT undoes: kept beside the committed image; the last one of a transaction counts."""
     txn, write_id = event["txn"], event["write_id"]
     if not state.exists:
-        _exists(state, event)
+        _mark_existing(state, event)
         state.write_ordinal, state.write_position = event["ordinal"], event["gtid"]
     if write_id > state.ids.hwm:
         state.ids.allocate(txn, write_id)
@@ -244,12 +244,12 @@ def _fold_end(event: Event, lookup: Lookup, *, committed: bool) -> CatalogChange
     for pair in event["write_ids"]:
         by_table.setdefault(pair["table_id"], []).append(pair["write_id"])
     for table_id, write_ids in by_table.items():
-        state = _known(table_id, event, lookup)
+        state = _load_known(table_id, event, lookup)
         if state is None or _dropped(state):
             continue
         refused = _end_in_table(state, event, write_ids, committed=committed)
         if refused:
-            changes.dead = (*changes.dead, Rejection("commit_of_aborted", refused, f"table {table_id}"))
+            changes.rejections = (*changes.rejections, Rejection("commit_of_aborted", refused, f"table {table_id}"))
         changes.update(_changed(state, event))
     return changes
 
@@ -263,7 +263,7 @@ def _end_in_table(state: TableState, event: Event, write_ids: list[int], *, comm
         elif not state.ids.commit(write_id):
             refused = f"COMMIT of transaction {event['txn']} names write id {write_id}, which is aborted"
     txn = event["txn"]
-    ended = {pair for pair in state.pending if pair[0] == txn or pair[1] in write_ids} - {UNHEARD}
+    ended = {pair for pair in state.pending if pair[0] == txn or pair[1] in write_ids} - {UNKNOWN_WRITER}
     state.pending = [pair for pair in state.pending if pair not in ended]
     staged = state.staged_by(txn)
     if staged is not None:
@@ -305,7 +305,7 @@ def _fold_binding(event: Event, lookup: Lookup) -> CatalogChanges:
         if before is not None and decode_binding(before).table_id == table_id:
             _bind(changes, previous, Binding(0, bound.shard, bound.epoch, bound.ordinal), before)
     _bind(changes, name, bound, lookup(name_key(name)))
-    state = _known(table_id, event, lookup)
+    state = _load_known(table_id, event, lookup)
     if state is not None and not _dropped(state):
         state.name = name
         changes.update(_changed(state, event))

@@ -17,7 +17,7 @@ from tokens.writeid_state import WriteIds
 
 TRANSACTIONAL: Final = "transactional"
 EXTERNAL: Final = "external"
-UNHEARD: Final = (0, 0)
+UNKNOWN_WRITER: Final = (0, 0)
 """Pending where a writer may be open that was never heard of; the server's own list ends it."""
 
 
@@ -81,7 +81,7 @@ class TableState(msgspec.Struct, array_like=True):
             return self.void
         if self.pending:
             txn, write_id = self.pending[0]
-            if self.pending[0] == UNHEARD:
+            if self.pending[0] == UNKNOWN_WRITER:
                 return "events of it were lost: who writes it is not known until the server's list comes"
             return f"write id {write_id} of transaction {txn or '(unknown)'} wrote it and is pending"
         if self.image is None or not self.image_ordinal:

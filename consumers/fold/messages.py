@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from consumers.fold.catalog import fold_catalog, void_catalog
-from consumers.fold.rows import Record, epoch_voids, fold_rows, fold_singles, lineage_for, older_epoch
+from consumers.fold.rows import Record, epoch_voids, fold_rows, fold_singles, lineage_for, older_epoch_rejection
 from consumers.fold.state import (
     EVERY_TABLE,
     NAME_PREFIX,
@@ -80,7 +80,7 @@ def _fold_one(state: PartitionState, after: int, name: str, event: dict[str, Any
         return Changes(after, {})
     lineage = lineage_for(state.head, event["shard"], event["epoch"])
     if lineage is None:
-        return Changes(after, {}, dead=(older_epoch(event),))
+        return Changes(after, {}, rejections=(older_epoch_rejection(event),))
     if name == "EpochStart":
         return _fold_epoch_start(state.head, after, event, lineage)
     ordinal = event["ordinal"]
@@ -95,7 +95,7 @@ def _fold_one(state: PartitionState, after: int, name: str, event: dict[str, Any
     if name in _CATALOG_EVENTS:
         Position.parse(event["gtid"])
         changed = fold_catalog(name, event, state.lookup, state.head.voids)
-        return Changes(after, changed, moved, voids, dead=changed.dead)
+        return Changes(after, changed, moved, voids, rejections=changed.rejections)
     return _poison(state, after, "unknown_event", f"no fold for {name}", "message")
 
 
@@ -105,10 +105,10 @@ def _fold_marker(head: Head, after: int, marker: dict[str, Any]) -> Changes:
     Position.parse(marker["low_water"])
     if head.layout and marker["layout"] != head.layout:
         reason = f"layout {marker['layout']} differs from the topic's {head.layout}"
-        return Changes(after, {}, dead=(Rejection("layout_changed", reason, f"shard {shard}"),))
+        return Changes(after, {}, rejections=(Rejection("layout_changed", reason, f"shard {shard}"),))
     lineage = lineage_for(head, shard, epoch)
     if lineage is None:
-        return Changes(after, {}, dead=(older_epoch(marker),))
+        return Changes(after, {}, rejections=(older_epoch_rejection(marker),))
     if ordinal < lineage.watermark_ordinal:
         return Changes(after, {})
     voids = epoch_voids(head, shard, epoch)
@@ -155,4 +155,4 @@ def _poison(state: PartitionState, after: int, code: str, reason: str, place: st
     voids = {
         (EVERY_TABLE, shard): Void(lineage.epoch, lineage.ordinal, "") for shard, lineage in state.head.lineages.items()
     }
-    return Changes(after, {}, {}, voids, dead=(Rejection(code, reason, place),))
+    return Changes(after, {}, {}, voids, rejections=(Rejection(code, reason, place),))

@@ -57,7 +57,7 @@ def epoch_voids(head: Head, shard: str, epoch: int) -> dict[tuple[str, str], Voi
     return {(EVERY_TABLE, shard): Void(epoch, 0, "")}
 
 
-def older_epoch(event: dict[str, Any]) -> Rejection:
+def older_epoch_rejection(event: dict[str, Any]) -> Rejection:
     """The dead letter of an event whose epoch is over."""
     shard, epoch = event["shard"], event["epoch"]
     return Rejection("older_epoch", f"epoch {epoch} of shard {shard} is over; a newer one has begun", f"shard {shard}")
@@ -117,7 +117,7 @@ def fold_rows(state: PartitionState, after: int, frame: dict[str, Any]) -> Chang
     head = state.head
     lineage = lineage_for(head, shard, epoch)
     if lineage is None:
-        return Changes(after, _NOTHING, dead=(older_epoch(frame),))
+        return Changes(after, _NOTHING, rejections=(older_epoch_rejection(frame),))
     tags = _row_tags(frame, positions)
     suspects: list[int] = []
     if _is_plain(frame, lineage.ordinal):
@@ -128,8 +128,8 @@ def fold_rows(state: PartitionState, after: int, frame: dict[str, Any]) -> Chang
     voids = epoch_voids(head, shard, epoch)
     if not suspects and len(head.lineages) == 1 and shard in head.lineages:
         return Changes(after, entries, moved, voids)
-    settled, more_voids, dead = _settle_by_key(state, frame, tags, lineage, entries, suspects)
-    return Changes(after, settled, moved, voids | more_voids, dead=dead)
+    settled, more_voids, rejections = _settle_by_key(state, frame, tags, lineage, entries, suspects)
+    return Changes(after, settled, moved, voids | more_voids, rejections=rejections)
 
 
 def _is_plain(frame: dict[str, Any], last: int) -> bool:
@@ -211,7 +211,7 @@ def _settle_by_key(
     shard, epoch = frame["shard"], frame["epoch"]
     entries: dict[bytes, bytes] = {}
     voids: dict[tuple[str, str], Void] = {}
-    dead: list[Rejection] = []
+    rejections: list[Rejection] = []
     for key, value in accepted.items():
         settled = _settle(state.lookup(key), value)
         if settled is not None:
@@ -223,19 +223,19 @@ def _settle_by_key(
             frame["ordinal"] + frame["ordinals"][row],
         )
         if not is_row_key(key):
-            dead.append(Rejection("bad_key", f"row {row} has no table in its key", f"ordinal {ordinal}"))
+            rejections.append(Rejection("bad_key", f"row {row} has no table in its key", f"ordinal {ordinal}"))
             voids[EVERY_TABLE, shard] = Void(epoch, max(lineage.ordinal, ordinal), "")
             continue
         image = frame["images"][row] if operation == VALUE else b""
         if operation not in _ROW_KINDS or (operation == VALUE and not image):
             reason = f"row {row} has operation {operation} and {len(image)} bytes of image"
-            dead.append(Rejection("bad_operation", reason, f"key {key!r}"))
+            rejections.append(Rejection("bad_operation", reason, f"key {key!r}"))
             operation = VOID
         existing = entries.get(key) or state.lookup(key)
         settled = _settle(existing, _pack_head(operation, ordinal) + tags[row] + image)
         if settled is not None:
             entries[key] = settled
-    return entries, voids, tuple(dead)
+    return entries, voids, tuple(rejections)
 
 
 def _settle(existing: bytes | None, value: bytes) -> bytes | None:

@@ -82,7 +82,7 @@ class Changes(NamedTuple):
     lineages: dict[str, Lineage] = {}  # noqa: RUF012 - never mutated: Changes are read-only values
     voids: dict[tuple[str, str], Void] = {}  # noqa: RUF012
     layout: str = ""
-    dead: tuple[Rejection, ...] = ()
+    rejections: tuple[Rejection, ...] = ()
     messages: int = 1
 
 

@@ -59,7 +59,7 @@ def parse_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _away(address: str, error: BaseException | str) -> OwnerError:
+def _unreachable(address: str, error: BaseException | str) -> OwnerError:
     return OwnerError(
         f"the owner at {address} does not answer: {error}",
         hint="is `freshet consume` running there?",
@@ -133,7 +133,7 @@ class OwnerClient:
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):
                     _, connection = await loop.create_connection(_Connection, self._host, self._port)
             except (OSError, TimeoutError) as error:
-                raise _away(self.address, error or "no answer in time") from error
+                raise _unreachable(self.address, error or "no answer in time") from error
             try:
                 _expect(await self._ask(connection, Hello(0, token=self._token), 0), Welcome)
             except BaseException:  # also where nobody waits any more
@@ -144,25 +144,25 @@ class OwnerClient:
             return connection
 
     async def _ask(self, connection: _Connection, request: Request, wait_ms: int) -> Answer:
-        [answer] = await self._answers(connection, [self._begin(connection, request)], wait_ms)
+        [answer] = await self._await_answers(connection, [self._send(connection, request)], wait_ms)
         return answer
 
-    def _begin(self, connection: _Connection, request: Request) -> tuple[int, asyncio.Future[Answer]]:
+    def _send(self, connection: _Connection, request: Request) -> tuple[int, asyncio.Future[Answer]]:
         self._last_id = request.id = self._last_id + 1
         frame = encode_frame(request)
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         if connection.lost is not None or connection.transport is None:
-            raise _away(self.address, connection.lost or "closed")
+            raise _unreachable(self.address, connection.lost or "closed")
         connection.pending[request.id] = future
         connection.transport.write(frame)
         return request.id, future
 
-    async def _answers(
-        self, connection: _Connection, begun: Sequence[tuple[int, asyncio.Future[Answer]]], wait_ms: int
+    async def _await_answers(
+        self, connection: _Connection, sent: Sequence[tuple[int, asyncio.Future[Answer]]], wait_ms: int
     ) -> list[Answer]:
         try:
             async with asyncio.timeout(self._timeout_s + wait_ms / 1000):
-                return [await future for _, future in begun]
+                return [await future for _, future in sent]
         except TimeoutError as error:
             raise OwnerError(
                 f"the owner at {self.address} took longer than {self._timeout_s + wait_ms / 1000:g} s",
@@ -170,9 +170,9 @@ class OwnerClient:
                 code="owner_timeout",
             ) from error
         except ConnectionError as error:
-            raise _away(self.address, error) from error
+            raise _unreachable(self.address, error) from error
         finally:
-            for number, future in begun:
+            for number, future in sent:
                 connection.pending.pop(number, None)
                 future.cancel()
 
@@ -212,7 +212,7 @@ class OwnerClient:
     async def fill_rows(self, fills: Sequence[Fill]) -> list[Filled]:
         """Offers what the source said of some keys; each is judged for itself."""
         connection = await self._connected()
-        answers = await self._answers(connection, [self._begin(connection, fill) for fill in fills], 0)
+        answers = await self._await_answers(connection, [self._send(connection, fill) for fill in fills], 0)
         return [_expect(answer, Filled) for answer in answers]
 
     async def fill_table(self, fill: FillTable) -> Filled:
@@ -250,7 +250,7 @@ class OwnerConnection:
         try:
             self._socket = socket.create_connection(parse_address(address), timeout=CONNECT_TIMEOUT_S)
         except OSError as error:
-            raise _away(address, error) from error
+            raise _unreachable(address, error) from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         _expect(self.request(Hello(0, token=token)), Welcome)
 
@@ -265,7 +265,7 @@ class OwnerConnection:
                 raise ConnectionError(f"a frame of {length} bytes is announced: is this the owner's port?")
             return decode_answer(self._receive(length))
         except (OSError, msgspec.DecodeError) as error:
-            raise _away(self.address, error) from error
+            raise _unreachable(self.address, error) from error
 
     def _receive(self, size: int) -> bytes:
         parts = bytearray()

@@ -58,15 +58,15 @@ class FrontConnection(asyncio.Protocol):
         self._transport: Any = None
         self._greeted = False
         self._waiting = 0
-        self._clogged = False
+        self._write_paused = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self._server.connections.add(self)
-        asyncio.get_running_loop().call_later(HELLO_TIMEOUT_S, self._refuse_silence)
+        asyncio.get_running_loop().call_later(HELLO_TIMEOUT_S, self._close_if_silent)
 
-    def _refuse_silence(self) -> None:
+    def _close_if_silent(self) -> None:
         if not self._greeted:
             self.close()
 
@@ -75,18 +75,18 @@ class FrontConnection(asyncio.Protocol):
         self._server.connections.discard(self)
 
     def pause_writing(self) -> None:
-        self._clogged = True
+        self._write_paused = True
         self._throttle()
 
     def resume_writing(self) -> None:
-        self._clogged = False
+        self._write_paused = False
         self._throttle()
 
     def _throttle(self) -> None:
         """Reads on only while answers flow off."""
         if self._transport is None or self._transport.is_closing():
             return
-        if self._clogged or self._waiting >= CONNECTION_WAITING_MAX:
+        if self._write_paused or self._waiting >= CONNECTION_WAITING_MAX:
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
@@ -132,7 +132,7 @@ class FrontConnection(asyncio.Protocol):
         self._server.waiting += 1
         if self._waiting >= CONNECTION_WAITING_MAX:
             self._throttle()
-        self._server.spawn(self._later(request.id, answer))
+        self._server.spawn(self._answer_later(request.id, answer))
         return None
 
     def _greet(self, request: Request) -> Answer:
@@ -147,7 +147,7 @@ class FrontConnection(asyncio.Protocol):
         self._frames.frame_bytes_max = FRAME_BYTES_MAX
         return Welcome(request.id, VERSION, self._server.instance)
 
-    async def _later(self, request_id: int, work: Coroutine[Any, Any, Answer]) -> None:
+    async def _answer_later(self, request_id: int, work: Coroutine[Any, Any, Answer]) -> None:
         try:
             answer = await work
         except Exception as error:  # noqa: BLE001 - as above

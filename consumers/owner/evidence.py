@@ -71,7 +71,7 @@ def tag_of(evidence: Evidence, write_ids: ValidWriteIdList | None = None, table_
     )
 
 
-def own_lineage(head: Head) -> tuple[str, Lineage | None]:
+def sole_lineage(head: Head) -> tuple[str, Lineage | None]:
     """The shard of keys that have no entry: known where the partition has one shard only."""
     if len(head.lineages) == 1:
         return next(iter(head.lineages.items()))
@@ -85,7 +85,7 @@ def may_catch_up(decision: Decision, watermark: str) -> bool:
     return decision.freshness is Freshness.STALE or (decision.freshness is Freshness.UNKNOWN and not watermark)
 
 
-def refuse_fill(lo: Position, lineage: Lineage, voids: Iterable[Void]) -> str:
+def fill_refusal(lo: Position, lineage: Lineage, voids: Iterable[Void]) -> str:
     """Why no value read from the source at ``lo`` may stand beside the folded state of a key; "" if one may.
 
     At or above the low-water; never below the floor of a void, and not while a void waits for its marker. A fill behind
@@ -106,7 +106,7 @@ def refuse_fill(lo: Position, lineage: Lineage, voids: Iterable[Void]) -> str:
     return ""
 
 
-def reached(partition: Partition, vector: Vector) -> bool:
+def has_reached(partition: Partition, vector: Vector) -> bool:
     """Whether the partition's watermarks are at or past ``vector``; a shard that is not known here is not."""
     lineages = partition.store.visible.lineages
     for shard, (epoch, position) in vector.items():

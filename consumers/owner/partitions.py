@@ -17,7 +17,7 @@ from typing import Final
 import structlog
 
 from consumers.owner.overlay import Overlay
-from consumers.store.errors import translate
+from consumers.store.errors import store_error
 from consumers.store.manifest import write_atomically
 from consumers.store.store import Commit, PartitionStore
 from stream.kafka.topics import Topic
@@ -54,7 +54,7 @@ class Partition:
     committed_at: float = field(default_factory=time.monotonic)
     commit_not_before: float = 0.0
     commit_retry_s: float = RETRY_S
-    heard_at: float = field(default_factory=time.monotonic)
+    folded_at: float = field(default_factory=time.monotonic)
     """When something of the topic was last folded: a source that runs says something each second."""
     events: int = 0
     rows_committed: int = 0
@@ -80,7 +80,7 @@ class Partition:
     @property
     def silent_seconds(self) -> float:
         """How long nothing has been folded: nothing comes from the source, or nothing can be folded."""
-        return time.monotonic() - self.heard_at
+        return time.monotonic() - self.folded_at
 
     def wake(self) -> None:
         """Lets everybody who waits look again. Answering thread only."""
@@ -102,7 +102,7 @@ class Ownership:
     def __init__(self, data_dir: Path) -> None:
         """Raises `StoreError` if ``data_dir`` can't be written to."""
         self.instance = instance_id(data_dir)
-        self.awaited: frozenset[str] = frozenset()
+        self.awaited_keyspaces: frozenset[str] = frozenset()
         """Keyspaces that this process is to consume and of which the group has assigned nothing so far."""
         self._partitions: dict[tuple[str, int], Partition] = {}
 
@@ -133,7 +133,7 @@ class Ownership:
     def is_ready(self) -> bool:
         """Whether there are partitions, each has caught up since it was taken over, and no keyspace is waited for."""
         owned = self._partitions
-        return bool(owned) and not self.awaited and all(each.ready for each in owned.values())
+        return bool(owned) and not self.awaited_keyspaces and all(each.ready for each in owned.values())
 
 
 def instance_id(data_dir: Path) -> str:
@@ -144,10 +144,10 @@ def instance_id(data_dir: Path) -> str:
     except FileNotFoundError:
         name = uuid.uuid4().hex
     except OSError as error:
-        raise translate(error, str(path)) from error
+        raise store_error(error, str(path)) from error
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
         write_atomically(path, name.encode())
     except OSError as error:
-        raise translate(error, str(path)) from error
+        raise store_error(error, str(path)) from error
     return name

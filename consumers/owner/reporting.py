@@ -51,7 +51,7 @@ def partition_status(partition: Partition, now: float) -> PartitionStatus:
         ready=partition.ready,
         state=partition.state,
         shards=shards,
-        entries=store.entries_about(),
+        entries=store.estimated_entries(),
         pending_rows=store.pending_rows,
         overlay_entries=len(partition.overlay),
         overlay_bytes=partition.overlay.bytes,

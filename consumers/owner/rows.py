@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from consumers.fold.entry import ABSENT, VALUE, VOID, decode_entry
 from consumers.fold.state import EVERY_TABLE, Head, Void, schema_key
-from consumers.owner.evidence import ACCEPTED, FillVerdict, may_catch_up, own_lineage, refuse_fill, refused, tag_of
+from consumers.owner.evidence import ACCEPTED, FillVerdict, fill_refusal, may_catch_up, refused, sole_lineage, tag_of
 from consumers.owner.overlay import OverlayFill
 from consumers.owner.partitions import Partition
 from consumers.owner.protocol import HISTORY_LOST, UNKNOWN_KEY, Fill, Row, Stamp
@@ -21,7 +21,7 @@ def view_row(head: Head, key: bytes, value: bytes | None) -> Row:
     """What is folded of a row key: its entry, unless a void of its table or shard is newer. Judged for no demand."""
     table = table_of(key)
     if value is None:
-        shard, lineage = own_lineage(head)
+        shard, lineage = sole_lineage(head)
         epoch, watermark, low_water = (lineage.epoch, lineage.watermark, lineage.low_water) if lineage else (0, "", "")
         stamp = Stamp(shard, epoch, 0, _all_voids(head, table))
         why = "no event of this key was folded"
@@ -139,10 +139,10 @@ def fill_row(partition: Partition, request: Fill) -> FillVerdict:
     if row.stamp != request.stamp:
         return refused("the key changed meanwhile")
     Position.parse(request.hi)
-    verdict = may_fill(head, request.key, row, request.lo)
+    verdict = judge_fill(head, request.key, row, request.lo)
     if not verdict.accepted:
         return verdict
-    refusal = _refuse_by_schema(partition, request)
+    refusal = _schema_refusal(partition, request)
     if refusal:
         return refused(refusal)
     before = partition.overlay.get(request.key, row.stamp)
@@ -154,10 +154,10 @@ def fill_row(partition: Partition, request: Fill) -> FillVerdict:
     return verdict
 
 
-def may_fill(head: Head, key: bytes, row: Row, lo: str) -> FillVerdict:
+def judge_fill(head: Head, key: bytes, row: Row, lo: str) -> FillVerdict:
     """Whether a value read from the source at ``lo`` may stand beside ``row``, the folded state of ``key``.
 
-    Over a value: left to the stream. Over a tombstone: only if known to be as new. Else as `refuse_fill`
+    Over a value: left to the stream. Over a tombstone: only if known to be as new. Else as `fill_refusal`
     (docs/concepts/rows.md). Raises `tokens.TokenError`.
     """
     position = Position.parse(lo)
@@ -166,7 +166,7 @@ def may_fill(head: Head, key: bytes, row: Row, lo: str) -> FillVerdict:
         return refused("the shard of the key is not known here")
     if row.kind == VALUE:
         return refused("the stream already has a value")
-    refusal = refuse_fill(position, lineage, voids_of(head, table_of(key), row.shard))
+    refusal = fill_refusal(position, lineage, voids_of(head, table_of(key), row.shard))
     if refusal:
         return refused(refusal)
     if row.kind != UNKNOWN_KEY and row.stamp.epoch == lineage.epoch:
@@ -179,7 +179,7 @@ def may_fill(head: Head, key: bytes, row: Row, lo: str) -> FillVerdict:
     return ACCEPTED
 
 
-def _refuse_by_schema(partition: Partition, request: Fill) -> str:
+def _schema_refusal(partition: Partition, request: Fill) -> str:
     """Absence may be kept only where equal keys have equal texts; tables that are read through are never kept."""
     described = partition.store.get(schema_key(table_of(request.key)))
     if described is None:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from consumers.owner.connection import FrontConnection
-from consumers.owner.evidence import demand_of, reached, watermarks
+from consumers.owner.evidence import demand_of, has_reached, watermarks
 from consumers.owner.partitions import Ownership, Partition
 from consumers.owner.protocol import (
     KEYS_MAX,
@@ -136,14 +136,14 @@ class OwnerServer:
             raise OwnerError(f"{len(request.keys)} keys in one request", hint=f"at most {KEYS_MAX}", code="bad_request")
         demand = demand_of(request.vector)
 
-        def look(partition: Partition) -> list[Row]:
+        def read(partition: Partition) -> list[Row]:
             return [answer_row(partition, key, demand) for key in request.keys]
 
-        def done(rows: list[Row]) -> Rows:
+        def reply(rows: list[Row]) -> Rows:
             self._count(rows)
             return Rows(request.id, rows)
 
-        return self._now_or_later(request.keyspace, request.partition, request.max_wait_ms, look, done)
+        return self._answer_or_wait(request.keyspace, request.partition, request.max_wait_ms, read, reply)
 
     def _get_table(self, request: GetTable) -> Answer | Coroutine[Any, Any, Answer]:
         demand = demand_of(request.vector, request.write_ids, request.table_id)
@@ -152,56 +152,58 @@ class OwnerServer:
             raise OwnerError(f"this process owns nothing of {request.keyspace}", code="not_owner")
         table_id, number = find_table(owned, request.name, request.table_id)
 
-        def look(partition: Partition) -> list[Table]:
+        def read(partition: Partition) -> list[Table]:
             return [answer_table(partition, request.name, table_id, demand)]
 
-        def done(tables: list[Table]) -> Table:
+        def reply(tables: list[Table]) -> Table:
             self._count(tables)
             tables[0].id = request.id
             return tables[0]
 
         if not table_id:
-            return done([no_table(-1, 0, f"{request.name} stands for nothing here")])
+            return reply([no_table(-1, 0, f"{request.name} stands for nothing here")])
         if self.ownership.get(request.keyspace, number) is None:
-            return done([no_table(number, table_id, f"table {table_id} is in partition {number}", elsewhere=True)])
-        return self._now_or_later(request.keyspace, number, request.max_wait_ms, look, done)
+            return reply([no_table(number, table_id, f"table {table_id} is in partition {number}", elsewhere=True)])
+        return self._answer_or_wait(request.keyspace, number, request.max_wait_ms, read, reply)
 
     def _count(self, answers: Sequence[Row | Table]) -> None:
         for answer in answers:
             self.answered[answer.freshness] = self.answered.get(answer.freshness, 0) + 1
 
-    def _now_or_later(
+    def _answer_or_wait(
         self,
         keyspace: str,
         number: int,
         max_wait_ms: int,
-        look: Callable[[Partition], list[Found]],
-        done: Callable[[list[Found]], Answer],
+        read: Callable[[Partition], list[Found]],
+        reply: Callable[[list[Found]], Answer],
     ) -> Answer | Coroutine[Any, Any, Answer]:
         """``done`` of what ``look`` sees: at once, or once nothing of it may become servable by waiting."""
-        found = look(self.partition(keyspace, number))
-        if max_wait_ms <= 0 or not any(map(_waits, found)):
-            return done(found)
+        found = read(self.partition(keyspace, number))
+        if max_wait_ms <= 0 or not any(map(_may_wait, found)):
+            return reply(found)
 
         async def later() -> Answer:
             def settled(partition: Partition) -> bool:
-                found[:] = look(partition)
-                return not any(map(_waits, found))
+                found[:] = read(partition)
+                return not any(map(_may_wait, found))
 
-            await self._until(keyspace, number, max_wait_ms, settled)
-            return done(found)
+            await self._wait_until(keyspace, number, max_wait_ms, settled)
+            return reply(found)
 
         return later()
 
     async def _wait(self, request: Wait) -> Answer:
         vector = Vector.parse(request.vector) if request.vector else Vector()
-        there = await self._until(
-            request.keyspace, request.partition, request.max_wait_ms, lambda partition: reached(partition, vector)
+        there = await self._wait_until(
+            request.keyspace, request.partition, request.max_wait_ms, lambda partition: has_reached(partition, vector)
         )
         partition = self.partition(request.keyspace, request.partition)
         return Waited(request.id, there, str(watermarks(partition)))
 
-    async def _until(self, keyspace: str, number: int, max_wait_ms: int, look: Callable[[Partition], bool]) -> bool:
+    async def _wait_until(
+        self, keyspace: str, number: int, max_wait_ms: int, read: Callable[[Partition], bool]
+    ) -> bool:
         """Looks whenever the partition's watermark has moved, until satisfied (True) or time is up (False)."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(max_wait_ms, WAIT_MS_MAX) / 1000
@@ -210,7 +212,7 @@ class OwnerServer:
             moved = loop.create_future()
             partition.waiters.add(moved)  # before looking, so that no movement is missed
             try:
-                if look(partition):
+                if read(partition):
                     return True
                 remaining = deadline - loop.time()
                 if remaining <= 0:
@@ -218,7 +220,7 @@ class OwnerServer:
                 async with asyncio.timeout(remaining):
                     await moved
             except TimeoutError:
-                return look(self.partition(keyspace, number))
+                return read(self.partition(keyspace, number))
             finally:
                 partition.waiters.discard(moved)
 
@@ -238,7 +240,7 @@ class OwnerServer:
         task.add_done_callback(self._tasks.discard)
 
 
-def _waits(answer: Row | Table) -> bool:
+def _may_wait(answer: Row | Table) -> bool:
     """Whether it may become servable by waiting."""
     return not answer.served and not answer.needs_source
 

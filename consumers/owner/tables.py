@@ -9,7 +9,7 @@ import xxhash
 from consumers.fold.catalog_state import (
     EXTERNAL,
     TRANSACTIONAL,
-    UNHEARD,
+    UNKNOWN_WRITER,
     TableState,
     decode_binding,
     decode_table,
@@ -21,9 +21,9 @@ from consumers.owner.evidence import (
     ACCEPTED,
     Evidence,
     FillVerdict,
-    own_lineage,
-    refuse_fill,
+    fill_refusal,
     refused,
+    sole_lineage,
     tag_of,
 )
 from consumers.owner.overlay import OverlayFill
@@ -105,11 +105,11 @@ def answer_table(partition: Partition, name: str, table_id: int, demand: Demand)
     state = decode_table(state_bytes) if state_bytes is not None else None
     found = view_table(head, state, table_id, table_stamp(state_bytes, head))
     found.partition = partition.number
-    read_table(found, state, demand, head.voids.items())
+    answer_from_state(found, state, demand, head.voids.items())
     if not found.served:
         kept = partition.overlay.get(table_key(table_id), found.stamp)
         if kept is not None and kept.table is not None:
-            read_fill(found, kept.table, demand)
+            answer_from_fill(found, kept.table, demand)
     named = state.name if state is not None and state.exists else name
     if found.served and (named != name or bound != table_id):
         found.served, found.needs_source, found.image = False, False, None
@@ -120,11 +120,11 @@ def answer_table(partition: Partition, name: str, table_id: int, demand: Demand)
 
 def view_table(head: Head, state: TableState | None, table_id: int, stamp: bytes) -> Table:
     """Where a table's state stands in history, its image not looked at yet."""
-    shard, lineage = (state.shard, head.lineages.get(state.shard)) if state is not None else own_lineage(head)
+    shard, lineage = (state.shard, head.lineages.get(state.shard)) if state is not None else sole_lineage(head)
     return _undecided(table_id, shard, lineage, stamp)
 
 
-def read_table(found: Table, state: TableState | None, demand: Demand, voids: Voids = ()) -> None:
+def answer_from_state(found: Table, state: TableState | None, demand: Demand, voids: Voids = ()) -> None:
     """Writes into ``found`` what the folded state answers to ``demand``, and why (not).
 
     Raises `MissingWriteIds` for a transactional table if the demand lacks list or table id.
@@ -142,13 +142,15 @@ def read_table(found: Table, state: TableState | None, demand: Demand, voids: Vo
     found.why = why_unservable(state, voids)
     if not found.why:
         listed = _list_of(state)
-        _write(found, decide_table(found, state.kind, listed, state.table_id, demand), state.image)
+        _write_decision(found, decide_table(found, state.kind, listed, state.table_id, demand), state.image)
 
 
-def read_fill(found: Table, fill: FillTable, demand: Demand) -> None:
-    """As `read_table`, for a value in the overlay; the folded state below it is unchanged."""
+def answer_from_fill(found: Table, fill: FillTable, demand: Demand) -> None:
+    """As `answer_from_state`, for a value in the overlay; the folded state below it is unchanged."""
     found.lo, found.hi, found.write_ids, found.filled = fill.lo, fill.hi, fill.write_ids, True
-    _write(found, decide_answer(found, fill.name, fill.kind, fill.write_ids, fill.table_id, demand), fill.image)
+    _write_decision(
+        found, decide_answer(found, fill.name, fill.kind, fill.write_ids, fill.table_id, demand), fill.image
+    )
 
 
 def decide_answer(evidence: Evidence, name: str, kind: str, write_ids: str, table_id: int, demand: Demand) -> Decision:
@@ -170,7 +172,7 @@ def decide_table(
     return decide(demand, tag_of(evidence, listed, table_id))
 
 
-def _write(found: Table, decision: Decision, image: bytes | None) -> None:
+def _write_decision(found: Table, decision: Decision, image: bytes | None) -> None:
     found.freshness, found.why = decision.freshness.value, decision.why
     found.served = decision.may_be_served
     found.image = image if found.served else None
@@ -220,13 +222,13 @@ def fill_table(partition: Partition, request: FillTable) -> FillVerdict:
     if table_stamp(state_bytes, head) != request.stamp:
         return refused("the table changed meanwhile")
     state = decode_table(state_bytes) if state_bytes is not None else None
-    shard, lineage = (state.shard, head.lineages.get(state.shard)) if state is not None else own_lineage(head)
+    shard, lineage = (state.shard, head.lineages.get(state.shard)) if state is not None else sole_lineage(head)
     if lineage is None:
         return refused("the shard of the table is not known here")
     if bound_id(partition, request.name) != request.table_id:
         return refused(f"{request.name} does not stand for table id {request.table_id} here")
     Position.parse(request.hi)
-    verdict = may_fill_table(state, request, shard, lineage, head.voids.items())
+    verdict = judge_table_fill(state, request, shard, lineage, head.voids.items())
     if not verdict.accepted:
         return verdict
     fill = OverlayFill(request.image, request.lo, request.hi, 0, request.stamp, request)
@@ -235,24 +237,24 @@ def fill_table(partition: Partition, request: FillTable) -> FillVerdict:
     return verdict
 
 
-def may_fill_table(
+def judge_table_fill(
     state: TableState | None, fill: FillTable, shard: str, lineage: Lineage, voids: Voids = ()
 ) -> FillVerdict:
     """Whether a source's answer may stand in the overlay over this state, and why (not).
 
     Not over an image that the stream has; not while a writer is pending, unless the fill's own list says that it has
-    ended (its COMMIT may be lost, or still to come); not below the last write event. Else as `refuse_fill`.
+    ended (its COMMIT may be lost, or still to come); not below the last write event. Else as `fill_refusal`.
     """
     lo = Position.parse(fill.lo)
-    refusal = refuse_fill(lo, lineage, _voids_of(voids, fill.name, shard))
+    refusal = fill_refusal(lo, lineage, _voids_of(voids, fill.name, shard))
     if refusal:
         return refused(refusal)
     if state is None or (state.shard, state.epoch) != (shard, lineage.epoch):
         return ACCEPTED
-    return _may_fill_over(state, fill, lo, why_unservable(state, voids))
+    return _judge_over_state(state, fill, lo, why_unservable(state, voids))
 
 
-def _may_fill_over(state: TableState, fill: FillTable, lo: Position, unservable: str) -> FillVerdict:
+def _judge_over_state(state: TableState, fill: FillTable, lo: Position, unservable: str) -> FillVerdict:
     if state.table_id != fill.table_id:
         return refused(f"the answer is of table id {fill.table_id}, the entry of {state.table_id}")
     if state.created and not state.exists:
@@ -275,7 +277,7 @@ def _may_be_open(pending: Iterable[tuple[int, int]], fetched: str) -> bool:
     found = ValidWriteIdList.parse(fetched)
     still = {*found.open_ids}
     for writer in pending:
-        if found.min_open != NO_OPEN_ID if writer == UNHEARD else writer[1] > found.hwm or writer[1] in still:
+        if found.min_open != NO_OPEN_ID if writer == UNKNOWN_WRITER else writer[1] > found.hwm or writer[1] in still:
             return True
     return False
 

@@ -57,16 +57,16 @@ class Assignment:
 
         def on_assign(consumer: Consumer, places: list[TopicPartition]) -> None:
             self._on_assign(consumer, places)
-            self._ownership.awaited = frozenset(missing)
+            self._ownership.awaited_keyspaces = frozenset(missing)
 
         consumer.subscribe(
             list(self._topics),
-            on_assign=self._called_back(on_assign),
-            on_revoke=self._called_back(self._on_revoke),
-            on_lost=self._called_back(self._on_lost),
+            on_assign=self._guard(on_assign),
+            on_revoke=self._guard(self._on_revoke),
+            on_lost=self._guard(self._on_lost),
         )
 
-    def _called_back(self, callback: Callable[[Consumer, list[TopicPartition]], None]) -> Callable[..., None]:
+    def _guard(self, callback: Callable[[Consumer, list[TopicPartition]], None]) -> Callable[..., None]:
         """``callback`` as librdkafka may call it.
 
         A KafkaException that leaves a callback reaches poll()'s caller as the bare KafkaError, which is no exception:
@@ -82,7 +82,7 @@ class Assignment:
         return guarded
 
     def _on_assign(self, consumer: Consumer, places: list[TopicPartition]) -> None:
-        starts = [self._take(consumer, place.topic, place.partition) for place in places]
+        starts = [self._take_over(consumer, place.topic, place.partition) for place in places]
         consumer.incremental_assign(starts)
         self.release([each for each in self._ownership if each.lost])
 
@@ -100,7 +100,7 @@ class Assignment:
         names = {(place.topic, place.partition) for place in places}
         return [each for each in self._ownership if (each.topic.name, each.number) in names]
 
-    def _take(self, consumer: Any, topic_name: str, number: int) -> TopicPartition:
+    def _take_over(self, consumer: Any, topic_name: str, number: int) -> TopicPartition:
         """Opens the store of a partition; where to read on."""
         keyspace, topic = self._topics[topic_name]
         kept = self._ownership.get(keyspace, number)
@@ -123,7 +123,7 @@ class Assignment:
     def release(self, partitions: list[Partition]) -> None:
         """Withdraws, commits and closes; a store that can't commit loses nothing: its tail is folded again."""
         for partition in partitions:
-            self._leave(partition)
+            self._withdraw(partition)
             try:
                 partition.store.close(commit=not partition.dead_letters_pending)
             except StoreError as error:
@@ -140,7 +140,7 @@ class Assignment:
         """
         if not isinstance(error, StoreCorruptError | RebuildNeededError):
             raise error
-        self._leave(partition)
+        self._withdraw(partition)
         try:
             partition.store.close(commit=False)
         except StoreError as failed:  # it is closed all the same
@@ -149,7 +149,7 @@ class Assignment:
         self.rebuilds += 1
         raise SessionEnd
 
-    def _leave(self, partition: Partition) -> None:
+    def _withdraw(self, partition: Partition) -> None:
         """From here on nobody is answered from it; its commit, if one is under way, has ended."""
         self._ownership.remove(partition)
         if partition.ready:

@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
 from consumers.owner.partitions import RETRY_S, Partition
-from consumers.store.errors import StalledError
+from consumers.store.errors import RetryableStoreError
 from consumers.store.store import Commit
 
 PENDING_BYTES_MAX: Final = 64 << 20
@@ -29,7 +29,7 @@ class Committer:
     def advance(self, partition: Partition, now: float) -> Commit | None:
         """Begins a commit that is due; returns one that is done. Waits only where the memtable may not grow on.
 
-        Raises `StoreError`: after a `StalledError` the same commit is tried again later, nothing of it is lost.
+        Raises `StoreError`: after a `RetryableStoreError` the same commit is tried again later, nothing of it is lost.
         """
         if partition.committing is None:
             if self._is_due(partition, now):
@@ -44,7 +44,7 @@ class Committer:
     def _result(self, partition: Partition, writing: Future[Commit | None], now: float) -> Commit | None:
         try:
             done = writing.result()
-        except StalledError:
+        except RetryableStoreError:
             partition.commit_not_before = now + partition.commit_retry_s
             partition.commit_retry_s = min(partition.commit_retry_s * 2, RETRY_S_MAX)
             raise

@@ -22,14 +22,14 @@ from tokens.errors import FreshetError
 log = structlog.get_logger(__name__)
 
 RETRY_S: Final = 2.0
-CLOSE_S: Final = 3.0
+CLOSE_TIMEOUT_S: Final = 3.0
 """What could not be announced by then is left: an owner that is gone doesn't answer."""
 
 
 class ConsumerOutput(Protocol):
     """Where dead letters and announcements go: Kafka, or in tests a list."""
 
-    def dead_letter(self, partition: Partition, offset: int, value: bytes | None, letter: Rejection) -> None:
+    def dead_letter(self, partition: Partition, offset: int, value: bytes | None, rejection: Rejection) -> None:
         """Sends one dead letter; may return before it is there."""
 
     def flush(self) -> None:
@@ -57,18 +57,18 @@ class KafkaOutput:
         self._publishers: dict[str, DeadLetterPublisher] = {}
         self._unsent: dict[str, list[dead_letters.DeadLetter]] = {}
         self._closing = Event()
-        self._complained = ""
+        self._reported_code = ""
         self._waiting: SimpleQueue[Announcement | None] = SimpleQueue()
         """None: there will be no more."""
-        self._announcer = Thread(target=self._send_all, name="announce", daemon=True)
+        self._announcer = Thread(target=self._announce_all, name="announce", daemon=True)
         self._announcer.start()
 
-    def dead_letter(self, partition: Partition, offset: int, value: bytes | None, letter: Rejection) -> None:
+    def dead_letter(self, partition: Partition, offset: int, value: bytes | None, rejection: Rejection) -> None:
         """Remembers one dead letter until `flush`."""
-        place = f" ({letter.place})" if letter.place else ""
+        place = f" ({rejection.place})" if rejection.place else ""
         self._unsent.setdefault(partition.keyspace, []).append(
             dead_letters.DeadLetter(
-                partition.topic.name, partition.number, offset, letter.code, letter.reason + place, value or b""
+                partition.topic.name, partition.number, offset, rejection.code, rejection.reason + place, value or b""
             )
         )
 
@@ -108,7 +108,7 @@ class KafkaOutput:
             positions=positions,
         )
 
-    def _send_all(self) -> None:
+    def _announce_all(self) -> None:
         """Sends what waits, all in one go, until nothing more comes."""
         ending = False
         while not ending:
@@ -125,18 +125,18 @@ class KafkaOutput:
                 locations.announce(self._kafka, batch)
             except (FreshetError, KafkaException) as failed:
                 error = kafka_error(failed, self._kafka, "announce") if isinstance(failed, KafkaException) else failed
-                if self._complained != error.code:
-                    self._complained = error.code
+                if self._reported_code != error.code:
+                    self._reported_code = error.code
                     names = [each.key for each in batch]
                     log.warning("not announced, retrying", partitions=names, code=error.code, reason=str(error))
                 if self._closing.wait(RETRY_S):
                     return
             else:
-                self._complained = ""
+                self._reported_code = ""
                 return
 
     def close(self) -> None:
-        """Sends what is left; gives up after `CLOSE_S`, where Kafka does not answer."""
+        """Sends what is left; gives up after `CLOSE_TIMEOUT_S`, where Kafka does not answer."""
         self._closing.set()
         self._waiting.put(None)
-        self._announcer.join(CLOSE_S)
+        self._announcer.join(CLOSE_TIMEOUT_S)

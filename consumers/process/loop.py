@@ -28,7 +28,7 @@ from consumers.process.committing import Committer
 from consumers.process.kafka_output import ConsumerOutput
 from consumers.process.opening import check_layout
 from consumers.process.topic_search import TopicSearch
-from consumers.store.errors import DiskFailsError, DiskFullError, StalledError, StoreError
+from consumers.store.errors import DiskFullError, DiskIOError, RetryableStoreError, StoreError
 from consumers.store.store import Commit
 from stream.kafka.connection import KafkaCluster, KafkaRequestError, KafkaUnreachable, kafka_error
 from stream.kafka.reader import TopicReadError, open_consumer, poll_batch
@@ -45,7 +45,7 @@ RETRY_S: Final = 2.0
 RETRY_S_MAX: Final = 8.0
 POSITIONS_EVERY_S: Final = 0.5
 SESSION_TIMEOUT_MS: Final = 10_000
-CLOSE_S: Final = 2.0
+CLOSE_TIMEOUT_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +84,11 @@ class Consumption:
         self._search = TopicSearch(settings.kafka, settings.keyspaces)
         self._assignment = Assignment(settings.kafka, settings.data_dir, ownership, kafka_output, on_progress)
         self._assignment.overlay_bytes = settings.overlay_bytes // len(settings.keyspaces)
-        ownership.awaited = frozenset(settings.keyspaces)
+        ownership.awaited_keyspaces = frozenset(settings.keyspaces)
         self._consumer: Any = None
-        self._work: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
-        self._positions_at = 0.0
-        self._complained: str = ""
+        self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
+        self._refresh_at = 0.0
+        self._reported_code: str = ""
         self._retry_s = RETRY_S
 
     def stop(self) -> None:
@@ -119,21 +119,21 @@ class Consumption:
                     TopicReadError,
                     TopicError,
                     KafkaException,
-                    StalledError,
+                    RetryableStoreError,
                 ) as error:
-                    self._complain(error)
+                    self._report_interruption(error)
                     self._stopping.wait(self._retry_s)
                     self._retry_s = min(self._retry_s * 2, RETRY_S_MAX)
         finally:
             self._committer.close()
             self._kafka_output.close()
 
-    def _complain(self, error: Exception) -> None:
+    def _report_interruption(self, error: Exception) -> None:
         """One line for a trouble, not one for each time it is met."""
         shown = kafka_error(error, self.settings.kafka, "consume") if isinstance(error, KafkaException) else error
         code = getattr(shown, "code", "error")
-        if self._complained != code:
-            self._complained = code
+        if self._reported_code != code:
+            self._reported_code = code
             log.warning(
                 "consuming is interrupted, retrying", code=code, reason=str(shown), hint=getattr(shown, "hint", "")
             )
@@ -172,21 +172,21 @@ class Consumption:
             return
         closing = Thread(target=consumer.close, name="close", daemon=True)
         closing.start()
-        closing.join(CLOSE_S)
+        closing.join(CLOSE_TIMEOUT_S)
 
     def _on_error(self, error: KafkaError) -> None:
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
-            self._complain(KafkaException(error))
+            self._report_interruption(KafkaException(error))
 
     def call(self, work: Callable[[], T]) -> Future[T]:
         """Has ``work`` done by the fold thread, between two batches."""
         future: Future[T] = Future()
-        self._work.put((future, work))
+        self._calls.put((future, work))
         return future
 
-    def _do_work(self) -> None:
-        while not self._work.empty():
-            future, work = self._work.get_nowait()
+    def _run_calls(self) -> None:
+        while not self._calls.empty():
+            future, work = self._calls.get_nowait()
             if future.set_running_or_notify_cancel():
                 try:
                     future.set_result(work())
@@ -195,20 +195,20 @@ class Consumption:
 
     def _step(self, consumer: Consumer) -> None:
         messages = poll_batch(consumer, BATCH_MESSAGES, POLL_S)
-        self._do_work()
+        self._run_calls()
         if messages:
             self._retry_s = RETRY_S
-            if self._complained:
+            if self._reported_code:
                 log.info("consuming goes on")
-                self._complained = ""
+                self._reported_code = ""
             self._fold_batch(messages)
         now = time.monotonic()
         for partition in self.ownership:
             if partition.store.broken is not None:
                 self._assignment.rebuild(partition, partition.store.broken)
             self._commit(partition, now)
-        if now >= self._positions_at or not messages:
-            self._look_at_positions(consumer, now)
+        if now >= self._refresh_at or not messages:
+            self._refresh_positions(consumer, now)
 
     def _fold_batch(self, messages: list[Message]) -> None:
         """Folds what came, run by run of one partition."""
@@ -233,33 +233,33 @@ class Consumption:
         before = store.visible.lineages
         partition.dead_letters_pending = True
         try:
-            dead = store.fold(records)
+            rejections = store.fold(records)
         except StoreError as error:
             self._assignment.rebuild(partition, error)
             return
-        partition.heard_at = time.monotonic()
+        partition.folded_at = time.monotonic()
         partition.events += len(records)
         partition.position = max(partition.position, records[-1][0] + 1)
-        if not dead:
+        if not rejections:
             partition.dead_letters_pending = False
         else:
-            self._bury(partition, dict(records), dead)
+            self._send_dead_letters(partition, dict(records), rejections)
         if partition.waiters and store.visible.lineages != before:
             self._on_progress(partition)
 
-    def _bury(
-        self, partition: Partition, values: dict[int, bytes | None], dead: Sequence[tuple[int, Rejection]]
+    def _send_dead_letters(
+        self, partition: Partition, values: dict[int, bytes | None], rejections: Sequence[tuple[int, Rejection]]
     ) -> None:
         """Dead letters must be in their topic before the store commits past them."""
-        partition.dead_letters += len(dead)
-        for offset, letter in dead:
+        partition.dead_letters += len(rejections)
+        for offset, letter in rejections:
             log.warning("dead letter", partition=partition.name, offset=offset, **letter._asdict())
             self._kafka_output.dead_letter(partition, offset, values[offset], letter)
         while not self._stopping.is_set():
             try:
                 self._kafka_output.flush()
             except FreshetError as error:
-                self._complain(error)
+                self._report_interruption(error)
                 self._stopping.wait(RETRY_S)
             else:
                 partition.dead_letters_pending = False
@@ -268,17 +268,17 @@ class Consumption:
     def _commit(self, partition: Partition, now: float) -> None:
         try:
             done = self._committer.advance(partition, now)
-        except StalledError as error:
+        except RetryableStoreError as error:
             self._pause(partition, error)
         except StoreError as error:
             self._assignment.rebuild(partition, error)
         else:
             if done is not None:
-                self._count(partition, done)
+                self._record_commit(partition, done)
             elif partition.is_paused and partition.committing is None and not partition.store.is_dirty:
                 self._resume(partition)  # a checkpoint has committed what was left
 
-    def _count(self, partition: Partition, done: Commit) -> None:
+    def _record_commit(self, partition: Partition, done: Commit) -> None:
         partition.commits += 1
         partition.rows_committed += done.rows
         partition.bytes_committed += done.bytes
@@ -290,11 +290,11 @@ class Consumption:
         with contextlib.suppress(KafkaException):  # for tools that watch the group; the store's offset is what counts
             self._consumer.commit(offsets=[place], asynchronous=True)
 
-    def _pause(self, partition: Partition, error: StalledError) -> None:
+    def _pause(self, partition: Partition, error: RetryableStoreError) -> None:
         match error:
             case DiskFullError():
                 state, what = DISK_FULL, "disk full"
-            case DiskFailsError():
+            case DiskIOError():
                 state, what = DISK_FAILS, "disk fails"
             case _:
                 state, what = NO_RESOURCES, "no resources left"
@@ -316,9 +316,9 @@ class Consumption:
         self._consumer.resume([place])
         self._consumer.seek(place)
 
-    def _look_at_positions(self, consumer: Consumer, now: float) -> None:
+    def _refresh_positions(self, consumer: Consumer, now: float) -> None:
         """Takes the consumer's positions and the ends; tells who has caught up."""
-        self._positions_at = now + POSITIONS_EVERY_S
+        self._refresh_at = now + POSITIONS_EVERY_S
         for partition in self.ownership:
             place = TopicPartition(partition.topic.name, partition.number)
             [position] = consumer.position([place])

@@ -23,7 +23,7 @@ _GAUGES = (
     ("freshet_consumer_silence_seconds", "Time without anything to fold: above 5, is the source alive?",
      lambda p: p.silent_seconds),
     ("freshet_consumer_ready", "1 when the partition has caught up since it was taken.", lambda p: int(p.ready)),
-    ("freshet_store_entries", "Entries in the store, about.", lambda p: p.store.entries_about()),
+    ("freshet_store_entries", "Entries in the store, about.", lambda p: p.store.estimated_entries()),
     ("freshet_store_pending_rows", "Entries folded and not yet durable.", lambda p: p.store.pending_rows),
     ("freshet_store_disk_bytes", "Bytes of the store's directory.", lambda p: p.store.disk_bytes()),
     ("freshet_overlay_entries", "Values that reads brought from the source.", lambda p: len(p.overlay)),

@@ -8,7 +8,7 @@ import structlog
 
 from consumers.owner.overlay import Overlay
 from consumers.owner.partitions import REBUILDING, Partition
-from consumers.store.errors import RebuildNeededError, StoreCorruptError, StoreError, TopicCutError, translate
+from consumers.store.errors import RebuildNeededError, StoreCorruptError, StoreError, TopicCutError, store_error
 from consumers.store.store import PartitionStore, move_aside, partition_directory
 from stream.kafka.topics import Topic
 from stream.wire.keys import Layout
@@ -20,7 +20,7 @@ def open_store(data_dir: Path, keyspace: str, number: int, topic_id: str) -> tup
     """The store of a partition; one that is damaged or of another history is moved aside, loudly, for a new one.
 
     Returns the store and why it had to be started anew (None if not). Raises `StoreLockedError`, `StoreNewerError`,
-    `StalledError`: those stores are left as they are.
+    `RetryableStoreError`: those stores are left as they are.
     """
     try:
         return PartitionStore.open(data_dir, keyspace=keyspace, partition=number, topic_id=topic_id), None
@@ -39,7 +39,7 @@ def set_aside(data_dir: Path, keyspace: str, number: int, error: StoreError) -> 
     try:
         is_there = directory.exists()
     except OSError as failed:
-        raise translate(failed, str(directory)) from failed
+        raise store_error(failed, str(directory)) from failed
     if not is_there:
         log.error(
             "store has vanished, it is folded again from the topic",

@@ -35,7 +35,7 @@ class Replay:
 
     def __init__(self, catalog: str = "hive", *, with_images: bool = True) -> None:
         self.entries: dict[bytes, bytes] = {}
-        self.dead: list[Rejection] = []
+        self.rejections: list[Rejection] = []
         self._shard = f"{catalog}/0"
         self._translator = HiveTranslator(catalog=catalog, with_images=with_images)
         self._framer = Framer(self._shard, Layout(1))
@@ -68,7 +68,7 @@ class Replay:
             changes = fold_message(self._state, self._state.head.offset, value)
             self.entries.update(changes.entries)
             self._state.apply(changes)
-            self.dead.extend(changes.dead)
+            self.rejections.extend(changes.rejections)
 
     def tables(self) -> dict[str, ReplayedTable]:
         """The tables that exist, by name."""

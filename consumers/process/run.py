@@ -23,7 +23,7 @@ from consumers.owner.server import OwnerServer, is_loopback
 from consumers.process.kafka_output import KafkaOutput
 from consumers.process.loop import Consumption, ConsumptionSettings
 from consumers.process.metrics import serve_metrics
-from consumers.store.errors import StoreError, translate
+from consumers.store.errors import StoreError, store_error
 from consumers.store.store import lock_directory
 
 log = structlog.get_logger(__name__)
@@ -70,7 +70,7 @@ async def _serve(consume: ConsumptionSettings, owner: OwnerSettings) -> None:
     folding = asyncio.wrap_future(process.folding)
     folding.add_done_callback(lambda done: done.cancelled() or done.exception())  # `stop` raises it
     stopping = loop.create_task(stop.wait())
-    announcing = loop.create_task(_say_ready(process, address))
+    announcing = loop.create_task(_log_when_ready(process, address))
     try:
         ends: list[asyncio.Future[Any]] = [folding, stopping]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -83,7 +83,7 @@ async def _serve(consume: ConsumptionSettings, owner: OwnerSettings) -> None:
     log.info("stopped", address=address)
 
 
-async def _say_ready(process: ConsumerProcess, address: str) -> None:
+async def _log_when_ready(process: ConsumerProcess, address: str) -> None:
     await asyncio.wrap_future(process.consumption.ready)
     owned = process.consumption.ownership.of("")
     log.info(
@@ -92,7 +92,7 @@ async def _say_ready(process: ConsumerProcess, address: str) -> None:
         metrics=process.metrics_address,
         instance=process.consumption.ownership.instance,
         partitions=[each.name for each in owned],
-        entries=sum(each.store.entries_about() for each in owned),
+        entries=sum(each.store.estimated_entries() for each in owned),
     )
 
 
@@ -117,11 +117,11 @@ class ConsumerProcess:
         def on_progress(partition: Partition) -> None:
             loop.call_soon_threadsafe(partition.wake)
 
-        self._lock = _lock_data(self.settings.data_dir)
+        self._lock = _lock_data_dir(self.settings.data_dir)
         ownership = Ownership(self.settings.data_dir)
         self.server = OwnerServer(ownership, self._make_checkpoints, token=self.owner.token)
         host, port = await self.server.start(self.owner.host, self.owner.port)
-        address = self.owner.announced or f"{_reachable(host)}:{port}"
+        address = self.owner.announced or f"{_announced_host(host)}:{port}"
         kafka_output = KafkaOutput(self.settings.kafka, address, ownership.instance)
         self.consumption = Consumption(self.settings, ownership, kafka_output, on_progress)
         if self.owner.metrics_port is not None:
@@ -139,7 +139,7 @@ class ConsumerProcess:
                 hint="another port: consumer.metrics_port",
                 code="cannot_listen",
             ) from error
-        self.metrics_address = f"{_reachable(self.owner.host)}:{self._metrics.server_address[1]}"
+        self.metrics_address = f"{_announced_host(self.owner.host)}:{self._metrics.server_address[1]}"
 
     def _fold(self) -> None:
         try:
@@ -186,14 +186,14 @@ def make_checkpoint(root: Path, partition: Partition) -> CheckpointPlace:
             store.checkpoint(path)
         done = sorted(each for each in parent.iterdir() if each.name.isdigit())
     except OSError as error:
-        raise translate(error, str(parent)) from error
+        raise store_error(error, str(parent)) from error
     offset = int(path.name)
     for old in done[:-CHECKPOINTS_KEPT]:
         shutil.rmtree(old, ignore_errors=True)
     return CheckpointPlace(partition.number, str(path), offset)
 
 
-def _lock_data(data_dir: Path) -> int:
+def _lock_data_dir(data_dir: Path) -> int:
     """Before the group is joined: a second process of the same name there would throw the first one out."""
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
@@ -203,10 +203,10 @@ def _lock_data(data_dir: Path) -> int:
             f"{data_dir} cannot be made: {error.strerror}", hint="data_dir must be a directory", code="store_denied"
         ) from error
     except OSError as error:
-        raise translate(error, str(data_dir)) from error
+        raise store_error(error, str(data_dir)) from error
 
 
-def _reachable(host: str) -> str:
+def _announced_host(host: str) -> str:
     """The host to announce: a wildcard stands for this machine's name."""
     if is_loopback(host) or host not in ("0.0.0.0", "::"):
         return f"[{host}]" if ":" in host else host

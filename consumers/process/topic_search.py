@@ -28,11 +28,11 @@ class TopicSearch:
     def __init__(self, kafka: KafkaCluster, keyspaces: Sequence[str]) -> None:
         self._kafka = kafka
         self._keyspaces = tuple(keyspaces)
-        self._said: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
         """Keyspace → code of what was said about it."""
         self._asking: threading.Thread | None = None
         self._answer: dict[str, Topic] = {}
-        self._ask_at = 0.0
+        self._next_ask_at = 0.0
         self.found: dict[str, tuple[str, Topic]] = {}
         """Topic's name → keyspace and topic."""
 
@@ -45,8 +45,8 @@ class TopicSearch:
     def begin(self, now: float) -> None:
         """Looks for all topics anew; says once for each keyspace that has none. Raises `KafkaUnreachable`."""
         self.found = {}
-        self._take(self._ask(self._keyspaces))
-        self._ask_at = now + ASK_EVERY_S
+        self._add(self._ask(self._keyspaces))
+        self._next_ask_at = now + ASK_EVERY_S
 
     def find_more(self, now: float) -> bool:
         """Whether a topic that was waited for has turned up; asks now and then. ``now``: of the monotonic clock."""
@@ -54,22 +54,22 @@ class TopicSearch:
         if not missing or (self._asking is not None and self._asking.is_alive()):
             return False
         if self._asking is None:
-            if now >= self._ask_at:
-                self._asking = threading.Thread(target=self._ask_beside, args=(missing,), name="topics", daemon=True)
+            if now >= self._next_ask_at:
+                self._asking = threading.Thread(target=self._ask_in_thread, args=(missing,), name="topics", daemon=True)
                 self._asking.start()
             return False
-        self._asking, self._ask_at = None, now + ASK_EVERY_S
+        self._asking, self._next_ask_at = None, now + ASK_EVERY_S
         answer, self._answer = self._answer, {}
-        self._take(answer)
+        self._add(answer)
         return bool(answer)
 
-    def _take(self, answer: dict[str, Topic]) -> None:
+    def _add(self, answer: dict[str, Topic]) -> None:
         for keyspace, topic in answer.items():
             self.found[topic.name] = (keyspace, topic)
-            if self._said.pop(keyspace, None):
+            if self._reported.pop(keyspace, None):
                 log.info("the keyspace's topic is there", keyspace=keyspace, topic=topic.name)
 
-    def _ask_beside(self, keyspaces: Sequence[str]) -> None:
+    def _ask_in_thread(self, keyspaces: Sequence[str]) -> None:
         try:
             self._answer = self._ask(keyspaces)
         except FreshetError:
@@ -84,8 +84,8 @@ class TopicSearch:
             except KafkaUnreachable:
                 raise
             except (TopicError, KafkaRequestError) as error:
-                if self._said.get(keyspace) != error.code:
-                    self._said[keyspace] = error.code
+                if self._reported.get(keyspace) != error.code:
+                    self._reported[keyspace] = error.code
                     log.warning(
                         "waiting for the keyspace's topic",
                         keyspace=keyspace,

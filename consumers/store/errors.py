@@ -31,23 +31,23 @@ class StoreLockedError(StoreError):
     code = "store_locked"
 
 
-class StalledError(StoreError):
+class RetryableStoreError(StoreError):
     """Something is missing that may come back by itself. Nothing is lost, Kafka is the log: the same is tried again."""
 
 
-class DiskFullError(StalledError):
+class DiskFullError(RetryableStoreError):
     """No space (or quota, or file size) left for a commit."""
 
     code = "disk_full"
 
 
-class DiskFailsError(StalledError):
+class DiskIOError(RetryableStoreError):
     """The disk answers with errors. What was read is right, what was not written is tried again."""
 
     code = "store_io"
 
 
-class ResourcesError(StalledError):
+class ResourcesError(RetryableStoreError):
     """The process has no file handles or no memory left."""
 
     code = "store_resources"
@@ -85,7 +85,7 @@ _HINT_FULL = "free space under the data directory; the consumer resumes by itsel
 _HINT_RESOURCES = "raise the process's limits (ulimit -n); the consumer resumes by itself"
 
 
-def translate(error: BaseException, place: str) -> StoreError:
+def store_error(error: BaseException, place: str) -> StoreError:
     """What an exception of RocksDB or the file system, met at ``place``, means for the store."""
     text = str(error)
     if isinstance(error, StoreError):
@@ -105,5 +105,5 @@ def translate(error: BaseException, place: str) -> StoreError:
             f"{place}: the store is closed", hint="the partition moved or the process stops", code="store_closed"
         )
     if (isinstance(error, OSError) and error.errno in _FAILS) or any(part in text for part in _FAILS_TEXTS):
-        return DiskFailsError(f"{place}: {text}", hint=_HINT_FAILS)
+        return DiskIOError(f"{place}: {text}", hint=_HINT_FAILS)
     return StoreCorruptError(f"{place}: {text}", hint="the store is moved aside and folded again from the topic")

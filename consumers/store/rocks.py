@@ -34,7 +34,7 @@ from rocksdict import (
     SstFileWriter,
 )
 
-from consumers.store.errors import DiskFailsError, StoreCorruptError, StoreError, translate
+from consumers.store.errors import DiskIOError, StoreCorruptError, StoreError, store_error
 from consumers.store.rocks_check import check_directory
 
 log = structlog.get_logger(__name__)
@@ -50,7 +50,7 @@ _SORT_ROWS: Final = 8_192
 
 IN_DOUBT_NAME: Final = "in-doubt.sst"
 """Beside the directory: the table of a commit that failed, until one succeeds."""
-_MISSING: Final = re.compile(r"/(\d{6,}\.sst): No such file or directory")
+_MISSING_SST: Final = re.compile(r"/(\d{6,}\.sst): No such file or directory")
 
 _LEVEL_ZERO_FILES: Final = 12
 _TARGET_FILE_BYTES: Final = 32 << 20
@@ -98,13 +98,13 @@ class Rocks:
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path = path
         self._read_only = read_only
-        self._swap = Lock()
-        self._stuck = False
+        self._reopening = Lock()
+        self._needs_reopen = False
         """An ingest failed: RocksDB may refuse all writes until it is opened again."""
         self._in_doubt = path.with_name(IN_DOUBT_NAME)
-        self._to_keep = False
+        self._must_keep_scratch = False
         """The table in doubt has its first name still."""
-        self._closed_by: StoreError | None = None
+        self._reopen_error: StoreError | None = None
         """Why opening again failed: until it is tried again, with the next ingest, nothing can be read."""
         self._db = self._open()
 
@@ -114,27 +114,27 @@ class Rocks:
         try:
             check_directory(self.path)
         except OSError as error:
-            raise translate(error, str(self.path)) from error
+            raise store_error(error, str(self.path)) from error
         try:
             return self._connect()
         except StoreCorruptError as error:
-            if self._read_only or not self._give_back(str(error)):
+            if self._read_only or not self._restore_missing_sst(str(error)):
                 raise
             return self._connect()
 
-    def _give_back(self, why: str) -> bool:
+    def _restore_missing_sst(self, why: str) -> bool:
         """Whether ``why`` names a missing table that a failed ingest left in doubt, and it is there again.
 
         Where RocksDB can't sync its manifest it deletes the table that it was to add; the manifest may name it all the
         same. Should it be another table, its unique id in the manifest tells.
         """
-        named = _MISSING.search(why)
+        named = _MISSING_SST.search(why)
         if named is None or (missing := self.path / named[1]).exists() or not self._in_doubt.exists():
             return False
         try:
             os.link(self._in_doubt, missing)
         except OSError as error:
-            raise translate(error, str(self.path)) from error
+            raise store_error(error, str(self.path)) from error
         log.warning("a commit in doubt had taken place", place=str(self.path), table=named[1])
         return True
 
@@ -146,7 +146,7 @@ class Rocks:
         try:
             return Rdict(str(self.path), options, {"default": options}, access)
         except Exception as error:
-            raise translate(error, str(self.path)) from error
+            raise store_error(error, str(self.path)) from error
 
     def get(self, key: bytes) -> bytes | None:
         """The value of ``key``, checksum verified."""
@@ -154,30 +154,30 @@ class Rocks:
             value: bytes | None = self._db.get(key)
         except Exception as error:
             if not _is_closed(error):
-                raise translate(error, str(self.path)) from error
+                raise store_error(error, str(self.path)) from error
             try:
-                value = self._settled().get(key)
+                value = self._current_db().get(key)
             except Exception as again:
-                raise self._failed(again) from again
+                raise self._read_error(again) from again
         return value
 
-    def _settled(self) -> Rdict:
+    def _current_db(self) -> Rdict:
         """The database, after waiting for one who opens it again."""
-        with self._swap:
+        with self._reopening:
             return self._db
 
-    def _failed(self, error: Exception) -> StoreError:
-        closed_by = self._closed_by
+    def _read_error(self, error: Exception) -> StoreError:
+        closed_by = self._reopen_error
         if closed_by is not None and _is_closed(error):
-            return translate(closed_by, str(self.path))
-        return translate(error, str(self.path))
+            return store_error(closed_by, str(self.path))
+        return store_error(error, str(self.path))
 
     def scan(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Pairs with start ≤ key (< end) in key order, as of the moment of the call."""
         try:
-            snapshot = self._settled().snapshot()
+            snapshot = self._current_db().snapshot()
         except Exception as error:
-            raise self._failed(error) from error
+            raise self._read_error(error) from error
         return _scan(snapshot, start, end, str(self.path))
 
     def ingest(self, entries: Mapping[bytes, bytes], scratch: Path) -> int:
@@ -187,47 +187,47 @@ class Rocks:
         """
         tried = False
         try:
-            if self._to_keep:
-                self._keep(scratch)
+            if self._must_keep_scratch:
+                self._keep_scratch(scratch)
             scratch.unlink(missing_ok=True)  # it may still be a table's other name: never to be truncated
             size = _build(entries, scratch)
             options = IngestExternalFileOptions()
             options.set_move_files(True)
             options.set_allow_blocking_flush(False)
-            if self._stuck:
+            if self._needs_reopen:
                 self.reopen()
-            self._stuck = tried = True
+            self._needs_reopen = tried = True
             self._db.ingest_external_file([str(scratch)], options)
-            self._stuck = False
+            self._needs_reopen = False
         except Exception as error:
             if tried:  # else the table of an earlier try is the one that may be asked for
-                self._to_keep = True
+                self._must_keep_scratch = True
                 with contextlib.suppress(OSError):
-                    self._keep(scratch)
-            raise translate(error, str(self.path)) from error
+                    self._keep_scratch(scratch)
+            raise store_error(error, str(self.path)) from error
         with contextlib.suppress(OSError):
             self._in_doubt.unlink()
         return size
 
-    def _keep(self, scratch: Path) -> None:
+    def _keep_scratch(self, scratch: Path) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.replace(scratch, self._in_doubt)
-        self._to_keep = False
+        self._must_keep_scratch = False
 
     def checkpoint(self, path: Path) -> None:
         """A copy (hard links) of the store as of now at ``path``, which must not exist."""
         try:
-            Checkpoint(self._settled()).create_checkpoint(str(path))
+            Checkpoint(self._current_db()).create_checkpoint(str(path))
         except Exception as error:
-            raise translate(error, str(path)) from error
+            raise store_error(error, str(path)) from error
 
     def reopen(self) -> None:
         """Closes and opens again: the way out of RocksDB's background-error state after a full disk.
 
         Only done when a whole file could be written again; reads wait meanwhile.
         """
-        with self._swap:
-            self._closed_by = None
+        with self._reopening:
+            self._reopen_error = None
             try:
                 self.close()
             except StoreError as error:  # it is closed all the same
@@ -235,13 +235,13 @@ class Rocks:
             try:
                 self._db = self._open()
             except StoreError as error:
-                self._closed_by = error
+                self._reopen_error = error
                 raise
 
     def property(self, name: str) -> int:
         """An integer property such as ``rocksdb.estimate-num-keys``; 0 if there is none."""
         try:
-            return int(self._settled().property_int_value(name) or 0)
+            return int(self._current_db().property_int_value(name) or 0)
         except (DbClosedError, RuntimeError, ValueError, TypeError):
             return 0
 
@@ -252,7 +252,7 @@ class Rocks:
         except DbClosedError:
             return
         except Exception as error:
-            raise translate(error, str(self.path)) from error
+            raise store_error(error, str(self.path)) from error
 
 
 def _is_closed(error: Exception) -> bool:
@@ -321,9 +321,9 @@ def _scan(snapshot: Any, start: bytes, end: bytes | None, place: str) -> Iterato
         more = probe.valid()
     except Exception as error:
         snapshot = probe = None  # the traceback keeps this frame, and they would keep the database open and locked
-        raise translate(error, place) from error
+        raise store_error(error, place) from error
     if more:
-        raise DiskFailsError(f"{place}: a scan ended after {last!r}, before the end", hint="it is read again")
+        raise DiskIOError(f"{place}: a scan ended after {last!r}, before the end", hint="it is read again")
 
 
 def _sorted_in_runs(entries: Mapping[bytes, bytes]) -> list[bytes]:

@@ -19,7 +19,7 @@ _TYPES: Final = (1, 2, 3, 4)
 _HINT: Final = "the store is moved aside and folded again from the topic"
 
 
-def _table() -> list[int]:
+def _crc32c_table() -> list[int]:
     rows = []
     for byte in range(256):
         crc = byte
@@ -29,7 +29,7 @@ def _table() -> list[int]:
     return rows
 
 
-_CRC32C: Final = _table()
+_CRC32C: Final = _crc32c_table()
 
 
 def masked_crc32c(data: bytes) -> int:

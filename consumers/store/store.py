@@ -35,7 +35,7 @@ from consumers.store.errors import (
     StoreCorruptError,
     StoreError,
     StoreLockedError,
-    translate,
+    store_error,
 )
 from consumers.store.manifest import Manifest, check_manifest, read_manifest, sync_directory, write_manifest
 from consumers.store.rocks import IN_DOUBT_NAME, Rocks, disk_bytes
@@ -109,7 +109,7 @@ class PartitionStore:
             directory.mkdir(parents=True, exist_ok=True)
             lock = lock_directory(directory)
         except OSError as error:
-            raise translate(error, str(directory)) from error
+            raise store_error(error, str(directory)) from error
         try:
             manifest = _prepare(directory, wanted)
             rocks = Rocks(directory / ROCKS_NAME)
@@ -123,7 +123,7 @@ class PartitionStore:
                 raise
         except OSError as error:
             os.close(lock)
-            raise translate(error, str(directory)) from error
+            raise store_error(error, str(directory)) from error
         except BaseException:
             os.close(lock)
             raise
@@ -137,7 +137,7 @@ class PartitionStore:
                 try:
                     return self._rocks.get(key)
                 except StoreError as error:
-                    self._note(error)
+                    self._record_damage(error)
                     raise
         return value
 
@@ -146,7 +146,7 @@ class PartitionStore:
 
         Records below the head's offset were folded before and are passed over.
         """
-        dead: list[tuple[int, Rejection]] = []
+        rejections: list[tuple[int, Rejection]] = []
         state = self.state
         with self._folding:
             head, put = state.head, self._active.update
@@ -161,11 +161,11 @@ class PartitionStore:
                     lineages.update(moved)
                     head.offset = after
                     if letters:
-                        dead += [(after - 1, letter) for letter in letters]
+                        rejections += [(after - 1, letter) for letter in letters]
             finally:
                 self._folded_bytes += sum(len(value) for _, value in records if value is not None)
                 self.visible = _copy(head)
-        return dead
+        return rejections
 
     def apply(self, changes: Changes) -> None:
         """Makes the changes of one message visible: entries first, then the head."""
@@ -224,14 +224,14 @@ class PartitionStore:
         try:
             size = self._rocks.ingest(frozen, scratch)
         except StoreError as error:
-            self._note(error)
+            self._record_damage(error)
             raise
         self._frozen = _EMPTY
         self.committed_offset = self._frozen_offset
-        self._keep_layout(self.visible.layout)
+        self._save_layout(self.visible.layout)
         return Commit(self._frozen_offset, len(frozen), size, time.perf_counter() - started)
 
-    def _keep_layout(self, layout: str) -> None:
+    def _save_layout(self, layout: str) -> None:
         if layout and self.manifest.layout != layout:
             try:
                 manifest = replace(self.manifest, layout=layout)
@@ -240,7 +240,7 @@ class PartitionStore:
                 return  # the head holds it too; the next commit writes it again
             self.manifest = manifest
 
-    def _note(self, error: StoreError) -> None:
+    def _record_damage(self, error: StoreError) -> None:
         if isinstance(error, StoreCorruptError) and self.broken is None:
             self.broken = error
 
@@ -266,7 +266,7 @@ class PartitionStore:
             sync_directory(path.parent)
         except OSError as error:
             shutil.rmtree(building, ignore_errors=True)
-            raise translate(error, str(path)) from error
+            raise store_error(error, str(path)) from error
         except StoreError:
             shutil.rmtree(building, ignore_errors=True)
             raise
@@ -284,7 +284,7 @@ class PartitionStore:
         """Digest of `items` and their number (`consumers.store.digest.digest_items`)."""
         return digest_items(self.items())
 
-    def entries_about(self) -> int:
+    def estimated_entries(self) -> int:
         """How many entries there are, about (keys rewritten lately may count twice)."""
         return self._rocks.property("rocksdb.estimate-num-keys") + self.pending_rows
 
@@ -352,5 +352,5 @@ def move_aside(directory: Path, why: str) -> Path:
         os.rename(directory, target)
         sync_directory(directory.parent)
     except OSError as error:
-        raise translate(error, str(directory)) from error
+        raise store_error(error, str(directory)) from error
     return target

@@ -55,7 +55,7 @@ def command(
         raise ReplayFileError(f"{file} holds no event", hint="one JSON object a line: eventId, eventTime, eventType, …")
     if not every:
         _show(last, folded.tables(), as_json)
-    for letter in folded.dead:
+    for letter in folded.rejections:
         typer.echo(f"dead letter: {letter.reason} ({letter.place})", err=True)
 
 

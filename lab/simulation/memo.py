@@ -125,7 +125,7 @@ def _folding(
 
 def _together(done: list[Changes]) -> list[Changes]:
     """The same in one step, unless there are dead letters, which belong to a message each."""
-    if len(done) < 2 or any(changes.dead for changes in done):
+    if len(done) < 2 or any(changes.rejections for changes in done):
         return done
     entries: dict[bytes, bytes] = {}
     lineages: dict[str, Lineage] = {}

@@ -87,7 +87,7 @@ class Folded:
     def __init__(self, *messages: bytes) -> None:
         self.entries: dict[bytes, bytes] = {}
         self.state = PartitionState(Head(), self.entries.get)
-        self.dead: list[str] = []
+        self.rejection_codes: list[str] = []
         for message in messages:
             self.fold(message)
 
@@ -96,5 +96,5 @@ class Folded:
         changes = fold_message(self.state, self.state.head.offset, message)
         self.entries.update(changes.entries)
         self.state.apply(changes)
-        self.dead += [letter.code for letter in changes.dead]
+        self.rejection_codes += [letter.code for letter in changes.rejections]
         return changes

@@ -21,7 +21,7 @@ from consumers.fold.state import read_head
 from consumers.owner.connection import HELLO_TIMEOUT_S
 from consumers.owner.evidence import tag_of
 from consumers.owner.protocol import HELLO_BYTES_MAX, FrameBuffer, OwnerError, decode_request
-from consumers.owner.rows import may_fill, view_row
+from consumers.owner.rows import judge_fill, view_row
 from consumers.store.errors import StoreCorruptError
 from consumers.store.manifest import MANIFEST_NAME, read_manifest
 from freshet.local.process import free_ports
@@ -123,7 +123,7 @@ def test_a_frame_of_a_shard_without_a_proper_name_is_poison() -> None:
     for bad in ("", "a\0b"):
         folded.fold(frame([(key(1), VALUE, b"b", 3)], shard=bad))
     folded.fold(frame([(key(1), VALUE, b"b", 3)], epoch=0))
-    assert folded.dead == ["bad_field"] * 3
+    assert folded.rejection_codes == ["bad_field"] * 3
     assert list(folded.state.head.lineages) == [SHARD]
 
 
@@ -134,16 +134,16 @@ def test_a_row_whose_position_is_no_position_is_unknown_until_a_fill_past_the_ne
     view = view_row(folded.state.head, key(1), folded.entries[key(1)])
     assert decide(demand, tag_of(view))[0].value != "fresh"
     assert (view.kind, view.image) == (VOID, None)
-    assert not may_fill(folded.state.head, key(1), view, gtid(5)).accepted
+    assert not judge_fill(folded.state.head, key(1), view, gtid(5)).accepted
     folded.fold(marker(2))
     view = view_row(folded.state.head, key(1), folded.entries[key(1)])
-    assert may_fill(folded.state.head, key(1), view, gtid(5)) == (True, "filled")
+    assert judge_fill(folded.state.head, key(1), view, gtid(5)) == (True, "filled")
 
 
 def test_a_low_water_that_is_no_position_is_poison() -> None:
     """It was stored, and then no fill could ever be judged."""
     folded = Folded(start(), marker(1, low_water="x"))
-    assert folded.dead == ["bad_field"]
+    assert folded.rejection_codes == ["bad_field"]
     assert folded.state.head.lineages[SHARD].low_water == gtid(0)
 
 
@@ -152,7 +152,7 @@ def test_a_name_with_a_nul_is_refused() -> None:
     place = {"shard": SHARD, "epoch": 1, "ordinal": 2, "gtid": gtid(2), "timestamp": 0, "position": gtid(2)}
     folded = Folded(start())
     folded.fold(encode("TableVoid", place | {"table": "a\0b", "reason": "DDL"}))
-    assert folded.dead == ["bad_field"]
+    assert folded.rejection_codes == ["bad_field"]
 
 
 def test_a_poisoned_announcement_does_not_end_the_reading_of_locations() -> None:

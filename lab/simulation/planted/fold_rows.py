@@ -132,8 +132,8 @@ VOIDS: Final = (
         "a message that cannot be read is a dead letter and nothing else",
         Replace(
             messages._poison,
-            "Changes(any_after, any_entries, any_moved, any_voids, dead=any_dead)",
-            "Changes(any_after, any_entries, any_moved, {}, dead=any_dead)",
+            "Changes(any_after, any_entries, any_moved, any_voids, rejections=any_rejections)",
+            "Changes(any_after, any_entries, any_moved, {}, rejections=any_rejections)",
         ),
     ),
     rows(

@@ -28,19 +28,19 @@ OFFERS: Final = (
         "fill_of_another_spelling",
         "a row found by a collation is kept under the key that was asked for",
         NO_OWN_KEY,
-        never(owner_rows._refuse_by_schema, ABSENCE_REFUSED),
+        never(owner_rows._schema_refusal, ABSENCE_REFUSED),
     ),
     rows(
         "absence_of_another_spelling",
         "no row under this spelling is kept, and told, as no row at all",
         always(row_reads.may_answer, "any_row.image is not None or any_key.exact"),
-        never(owner_rows._refuse_by_schema, ABSENCE_REFUSED),
+        never(owner_rows._schema_refusal, ABSENCE_REFUSED),
         NO_OWN_KEY,
     ),
     rows(
         "absence_of_a_text_key",
         "that there is no row is kept for a key that a collation compares",
-        never(owner_rows._refuse_by_schema, ABSENCE_REFUSED),
+        never(owner_rows._schema_refusal, ABSENCE_REFUSED),
         Replace(row_reads.may_offer, "any_same if any_found else any_key.exact", "any_same if any_found else True"),
     ),
 )

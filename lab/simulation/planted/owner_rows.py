@@ -73,12 +73,12 @@ VIEWS: Final = (
     rows(
         "wait_ends_at_any_watermark",
         "a wait is over as soon as there is a watermark that can be compared",
-        Replace(evidence.reached, "any_order not in (Order.NEWER, Order.SAME)", "any_order is Order.UNKNOWN"),
+        Replace(evidence.has_reached, "any_order not in (Order.NEWER, Order.SAME)", "any_order is Order.UNKNOWN"),
     ),
     rows(
         "wait_ignores_the_epoch",
         "a wait is over when the position is reached in another history",
-        never(evidence.reached, "any_lineage.epoch != any_epoch"),
+        never(evidence.has_reached, "any_lineage.epoch != any_epoch"),
     ),
 )
 FILLS: Final = (
@@ -105,36 +105,36 @@ FILLS: Final = (
         "fill_without_cas",
         "a fill is kept although its key changed since the look-up",
         never(reading.fill_row, "any_view.stamp != any_request.stamp"),
-        never(reading.may_fill, BELOW_TOMBSTONE),
+        never(reading.judge_fill, BELOW_TOMBSTONE),
     ),
     rows(
         "fill_older_than_the_tombstone",
         "a lagging replica's answer stands over a tombstone that is newer",
-        never(reading.may_fill, BELOW_TOMBSTONE),
-        never(evidence.refuse_fill, BELOW_FLOOR),
-        never(evidence.refuse_fill, BEHIND_WATERMARK),
+        never(reading.judge_fill, BELOW_TOMBSTONE),
+        never(evidence.fill_refusal, BELOW_FLOOR),
+        never(evidence.fill_refusal, BEHIND_WATERMARK),
     ),
     rows(
         "fill_older_than_an_unread_row",
         "a fill may be older than a row that could not be read",
-        never(reading.may_fill, BELOW_TOMBSTONE),
+        never(reading.judge_fill, BELOW_TOMBSTONE),
     ),
     rows(
         "fill_below_the_floor",
         "a fill may be older than the void of its table",
-        never(evidence.refuse_fill, BELOW_FLOOR),
-        never(evidence.refuse_fill, BEHIND_WATERMARK),
+        never(evidence.fill_refusal, BELOW_FLOOR),
+        never(evidence.fill_refusal, BEHIND_WATERMARK),
     ),
     rows(
         "fill_older_than_a_void",
         "a fill may be older than the void of its table, while the marker is awaited",
-        never(evidence.refuse_fill, BELOW_FLOOR),
+        never(evidence.fill_refusal, BELOW_FLOOR),
     ),
     rows(
         "fill_before_the_marker",
         "a fill does not wait for the marker that follows a void",
-        never(evidence.refuse_fill, "not any_void.floor"),
-        Replace(evidence.refuse_fill, BELOW_FLOOR, f"any_void.floor and {BELOW_FLOOR}"),
+        never(evidence.fill_refusal, "not any_void.floor"),
+        Replace(evidence.fill_refusal, BELOW_FLOOR, f"any_void.floor and {BELOW_FLOOR}"),
         Replace(
             reading._all_voids,
             "tuple(any_void for any_pair in any_voids if any_test)",
@@ -145,7 +145,7 @@ FILLS: Final = (
         "low_water_exclusive",
         "a fill at the low-water is refused",
         Replace(
-            evidence.refuse_fill,
+            evidence.fill_refusal,
             BELOW_LOW_WATER,
             'any_lo.order(Position.parse(any_lineage.low_water)).name != "NEWER"',
         ),
@@ -154,7 +154,7 @@ FILLS: Final = (
         "floor_exclusive",
         "a fill at the floor of a void is refused",
         Replace(
-            evidence.refuse_fill,
+            evidence.fill_refusal,
             BELOW_FLOOR,
             'any_lo.order(Position.parse(any_void.floor)).name != "NEWER"',
         ),
@@ -163,7 +163,7 @@ FILLS: Final = (
         "fill_at_the_watermark_refused",
         "a fill at the watermark is refused",
         Replace(
-            evidence.refuse_fill,
+            evidence.fill_refusal,
             BEHIND_WATERMARK,
             'any_lineage.watermark and any_lo.order(Position.parse(any_lineage.watermark)).name != "NEWER"',
         ),

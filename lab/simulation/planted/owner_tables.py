@@ -39,7 +39,7 @@ DEMANDS: Final = (
         "session_not_asked_of_a_table",
         "a folded table is fresh for whoever has its list, whatever the session has seen",
         Replace(
-            tables.read_table,
+            tables.answer_from_state,
             "decide_table(any_found, any_kind, any_list, any_id, any_demand)",
             "decide_table(any_found, any_kind, any_list, any_id, "
             "Demand(write_ids=any_demand.write_ids, table_id=any_demand.table_id, given=True))",

@@ -42,7 +42,9 @@ BUGS: Final = (
     rows(
         "head_not_published",
         "what is folded becomes visible, and the head that covers it does not",
-        Replace(PartitionStore.fold, "self.visible = any_copy", "self.visible = any_copy if dead else self.visible"),
+        Replace(
+            PartitionStore.fold, "self.visible = any_copy", "self.visible = any_copy if rejections else self.visible"
+        ),
     ),
     processes(
         "committed_is_what_is_folded",

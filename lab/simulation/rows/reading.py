@@ -284,7 +284,7 @@ class RowReadOps(RowsRunState):
         """`reached` says that the partition covers the vector: then every known row is servable for it."""
         owned = self._partition(owner, partition)
         vector = self.sessions[session].client.vector
-        if not vector or not evidence.reached(owned.partition, vector):
+        if not vector or not evidence.has_reached(owned.partition, vector):
             return
         self.say(f"session {session} has waited for partition {owned.number} of owner {owner}")
         for slot in range(len(self.sources) * SLOTS_A_SHARD):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from consumers.owner.rows import may_fill, view_row
+from consumers.owner.rows import judge_fill, view_row
 from lab.simulation.memo import decoded
 from lab.simulation.rows import asking
 from lab.simulation.rows.asking import PendingRead, Reading, SimulatedSession
@@ -106,7 +106,7 @@ class RowsRun(RowChangeOps, RowReadOps):
             known = row.shard == source.name
             head, key = owned.store.visible, SLOTS[slot].key
             view = view_row(head, key, owned.store.get(key))
-            again = may_fill(head, key, view, fill.request.lo).why if known else ""
+            again = judge_fill(head, key, view, fill.request.lo).why if known else ""
             self.complain(RECOVERS, f"a fill of {SLOTS[slot].key!r} is refused when it is quiet: {why} {again}")
         elif self._ask_as(reader, slot, owner) is not None:
             self.complain(RECOVERS, f"{SLOTS[slot].key!r} is still not servable at owner {owner} after a fill")

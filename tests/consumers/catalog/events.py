@@ -16,7 +16,7 @@ class Log:
 
     def __init__(self) -> None:
         self.entries: dict[bytes, bytes] = {}
-        self.dead: list[Rejection] = []
+        self.rejections: list[Rejection] = []
         self.voids: dict[tuple[str, str], Void] = {}
         self.ordinal = 0
         self.epoch = 1
@@ -29,7 +29,7 @@ class Log:
         head = {"shard": SHARD, "epoch": self.epoch, "ordinal": at, "gtid": f"HiveEvent/{at}", "timestamp": 0}
         changes = fold_catalog(event, head | fields, self.entries.get, self.voids)
         self.entries.update(changes)
-        self.dead.extend(changes.dead)
+        self.rejections.extend(changes.rejections)
 
     def image(self, change: str, image: bytes | None = None, txn: int = 0, write_id: int = 0, **more: Any) -> None:
         """TableImage of table 7, ``d.t``."""

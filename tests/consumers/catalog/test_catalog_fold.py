@@ -165,7 +165,7 @@ def test_a_commit_of_an_aborted_id_is_a_dead_letter_and_voids_the_list() -> None
     log.alloc(1, 1)
     log.end(1, 1, commit=False)
     log.end(1, 1)
-    assert [letter.code for letter in log.dead] == ["commit_of_aborted"]
+    assert [letter.code for letter in log.rejections] == ["commit_of_aborted"]
     assert not log.table.ids.known
     assert log.table.waits_for()
     log.image("image", b"v2", write_ids="d.t:1:1::", lo=f"HiveEvent/{log.ordinal}")

@@ -7,7 +7,14 @@ import pytest
 from consumers.fold.catalog_state import decode_table
 from consumers.fold.state import Head, Lineage, Void
 from consumers.owner.protocol import FillTable, Table
-from consumers.owner.tables import MissingWriteIds, Voids, may_fill_table, read_fill, read_table, view_table
+from consumers.owner.tables import (
+    MissingWriteIds,
+    Voids,
+    answer_from_fill,
+    answer_from_state,
+    judge_table_fill,
+    view_table,
+)
 from tests.consumers.catalog.events import SHARD, Log
 from tokens import Demand, Freshness, Position, ValidWriteIdList, Vector
 
@@ -28,7 +35,7 @@ def _read(log: Log, demand: Demand, at: int, *, epoch: int = 1, voids: Voids = (
     """What the folded state of table 7 answers where the watermark is event ``at``."""
     state = decode_table(log.value)
     found = view_table(Head(lineages={SHARD: _lineage(f"HiveEvent/{at}", epoch)}), state, 7, b"")
-    read_table(found, state, demand, voids)
+    answer_from_state(found, state, demand, voids)
     return found
 
 
@@ -108,7 +115,7 @@ def _fill(lo: int, *, name: str = "d.t", write_ids: str = f"d.t:1:{NONE_OPEN}::"
 
 
 def _may(log: Log, fill: FillTable, watermark: str = "", voids: Voids = ()) -> bool:
-    return may_fill_table(decode_table(log.value), fill, SHARD, _lineage(watermark), voids).accepted
+    return judge_table_fill(decode_table(log.value), fill, SHARD, _lineage(watermark), voids).accepted
 
 
 def test_a_fill_stands_only_where_the_stream_has_nothing_and_nobody_is_writing(log: Log) -> None:
@@ -158,7 +165,7 @@ def test_a_fill_proves_a_demand_by_its_own_list_and_position() -> None:
 
     def served(fill: FillTable, watermark: str = "") -> bool:
         found = view_table(Head(lineages={SHARD: _lineage(watermark)}), None, 7, b"")
-        read_fill(found, fill, wanted)
+        answer_from_fill(found, fill, wanted)
         return found.served
 
     assert served(_fill(9))

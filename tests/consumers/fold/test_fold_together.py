@@ -64,7 +64,7 @@ def _one_by_one(records: Records) -> Outcome:
         changes = fold_message(state, offset, message)
         entries.update(changes.entries)
         state.apply(changes)
-        dead += [(offset, letter.code) for letter in changes.dead]
+        dead += [(offset, letter.code) for letter in changes.rejections]
     return entries, head_entries(state.head), dead
 
 
@@ -77,7 +77,7 @@ def _together(records: Records, cuts: set[int]) -> Outcome:
         for changes in fold_messages(state, records[first:last]):
             entries.update(changes.entries)
             state.apply(changes)
-            dead += [(changes.offset - 1, letter.code) for letter in changes.dead]
+            dead += [(changes.offset - 1, letter.code) for letter in changes.rejections]
     return entries, head_entries(state.head), dead
 
 

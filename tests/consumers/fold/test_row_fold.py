@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from consumers.fold.entry import decode_entry
 from consumers.owner.protocol import UNKNOWN_KEY, Row
-from consumers.owner.rows import may_fill, view_row
+from consumers.owner.rows import judge_fill, view_row
 from stream.wire.events import ABSENT, VALUE, VOID
 from tests.consumers.histories import LAYOUT, SHARD, Folded, event, frame, gtid, key, marker, start, value
 
@@ -17,7 +17,7 @@ def _view(folded: Folded, number: int) -> Row:
 
 
 def _may_fill(folded: Folded, number: int, lo: str) -> bool:
-    return may_fill(folded.state.head, key(number), _view(folded, number), lo).accepted
+    return judge_fill(folded.state.head, key(number), _view(folded, number), lo).accepted
 
 
 def test_a_newer_ordinal_replaces_and_carries_the_transactions_position() -> None:
@@ -87,7 +87,7 @@ def test_a_new_epoch_voids_every_entry_of_the_old_one() -> None:
     folded = Folded(start(), value(1, b"a", 2), marker(2), start(epoch=2, sequence=9))
     view = _view(folded, 1)
     assert (view.kind, view.epoch, view.watermark) == (VOID, 2, "")
-    assert folded.fold(value(2, b"late", 8)).dead[0].code == "older_epoch"
+    assert folded.fold(value(2, b"late", 8)).rejections[0].code == "older_epoch"
 
 
 def test_an_unannounced_epoch_voids_too_and_waits_for_its_marker() -> None:
@@ -102,7 +102,7 @@ def test_an_unannounced_epoch_voids_too_and_waits_for_its_marker() -> None:
 def test_garbage_voids_the_partition_until_the_marker_that_follows() -> None:
     """Nobody knows what a message that can't be read changed: nothing older is served or filled."""
     folded = Folded(start(), value(1, b"a", 2), marker(2), b"\x01garbage")
-    assert len(folded.dead) == 1
+    assert len(folded.rejection_codes) == 1
     assert _view(folded, 1).kind == VOID
     assert _view(folded, 2).kind == UNKNOWN_KEY
     assert not _may_fill(folded, 2, gtid(50))
@@ -116,14 +116,14 @@ def test_garbage_voids_the_partition_until_the_marker_that_follows() -> None:
 def test_a_row_with_an_unknown_operation_voids_its_key_only() -> None:
     """Bad input voids as little as it can: here one key."""
     folded = Folded(start(), value(1, b"a", 2), frame([(key(1), 9, b"", 3), (key(2), VALUE, b"b", 4)]))
-    assert folded.dead == ["bad_operation"]
+    assert folded.rejection_codes == ["bad_operation"]
     assert (_view(folded, 1).kind, _view(folded, 2).image) == (VOID, b"b")
 
 
 def test_a_frame_whose_columns_disagree_voids_the_partition_and_the_stream_goes_on() -> None:
     """A frame that contradicts itself is a dead letter, not a crash."""
     folded = Folded(start(), value(1, b"a", 2), frame([(key(1), VALUE, b"x", 3)], transactions=[2]))
-    assert len(folded.dead) == 1
+    assert len(folded.rejection_codes) == 1
     assert _view(folded, 1).kind == VOID
     folded.fold(value(2, b"b", 4))
     assert _view(folded, 2).image == b"b"
@@ -132,7 +132,7 @@ def test_a_frame_whose_columns_disagree_voids_the_partition_and_the_stream_goes_
 def test_a_marker_of_another_layout_is_refused() -> None:
     """A topic whose partitioner or partition count differs can't move the watermark."""
     folded = Folded(start(), marker(1), marker(2, layout=LAYOUT.replace("=1", "=2")))
-    assert folded.dead == ["layout_changed"]
+    assert folded.rejection_codes == ["layout_changed"]
     assert folded.state.head.lineages[SHARD].watermark == gtid(1)
 
 

@@ -12,7 +12,7 @@ import pytest
 from consumers.owner.partitions import DISK_FULL, Ownership
 from consumers.process.loop import Consumption, ConsumptionSettings
 from consumers.process.run import make_checkpoint
-from consumers.store.errors import DiskFailsError, DiskFullError, StoreCorruptError
+from consumers.store.errors import DiskFullError, DiskIOError, StoreCorruptError
 from consumers.store.rocks import Rocks
 from stream.kafka.connection import KafkaCluster
 from tests.consumers.consuming import Feed, until
@@ -81,7 +81,7 @@ def test_a_damaged_store_that_closes_with_an_error_is_rebuilt_all_the_same(
         close(self)
         if damaged.is_set():
             damaged.clear()
-            raise DiskFailsError("Input/output error", hint="look at the kernel's log")
+            raise DiskIOError("Input/output error", hint="look at the kernel's log")
 
     monkeypatch.setattr(Rocks, "close", close_with_an_error)
     feed = Feed(kafka, keyspace_name, partitions=1)

@@ -10,8 +10,8 @@ from consumers.fold.entry import VALUE, decode_entry
 from consumers.fold.messages import fold_message, fold_messages
 from consumers.fold.state import CATALOG, META, NAME_PREFIX, Head, PartitionState, head_entries, read_head
 from consumers.owner.evidence import tag_of
-from consumers.owner.rows import may_fill, view_row
-from consumers.owner.tables import MissingWriteIds, read_table, view_table
+from consumers.owner.rows import judge_fill, view_row
+from consumers.owner.tables import MissingWriteIds, answer_from_state, view_table
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.dead_letters import DeadLetter, _letter
 from stream.kafka.locations import LocationsReader
@@ -178,14 +178,14 @@ class _Partition:
             changes = fold_message(self.state, offset, message)
             self.entries.update(changes.entries)
             self.state.apply(changes)
-            self.dead += [(offset, letter.code) for letter in changes.dead]
+            self.dead += [(offset, letter.code) for letter in changes.rejections]
         return self
 
     def together(self, records: Records) -> _Partition:
         for changes in fold_messages(self.state, records):
             self.entries.update(changes.entries)
             self.state.apply(changes)
-            self.dead += [(changes.offset - 1, letter.code) for letter in changes.dead]
+            self.dead += [(changes.offset - 1, letter.code) for letter in changes.rejections]
         return self
 
     @property
@@ -230,7 +230,7 @@ def _readable(partition: _Partition) -> None:
             view = refused(UnicodeDecodeError, view_row, head, name, value)
             if view is not None:
                 decide(demand, tag_of(view))
-                may_fill(head, name, view, gtid(5))
+                judge_fill(head, name, view, gtid(5))
 
 
 def _table_readable(head: Head, value: bytes, demand: Demand) -> None:
@@ -239,7 +239,7 @@ def _table_readable(head: Head, value: bytes, demand: Demand) -> None:
     for each in (demand, listed):
         found = view_table(head, state, state.table_id, b"")
         found.epoch = state.epoch
-        refused(MissingWriteIds, read_table, found, state, each, head.voids.items())
+        refused(MissingWriteIds, answer_from_state, found, state, each, head.voids.items())
 
 
 def _goes_on(partition: _Partition) -> None:

@@ -51,7 +51,7 @@ class Folded:
         changes = fold_message(state, state.head.offset, value)
         self.entries[partition].update(changes.entries)
         state.apply(changes)
-        self.dead.extend(changes.dead)
+        self.dead.extend(changes.rejections)
 
     def table(self, table_id: int) -> TableState | None:
         """The state of a table, from the partition that owns it."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from consumers.fold.catalog_state import decode_table
-from consumers.owner.tables import read_table, view_table
+from consumers.owner.tables import answer_from_state, view_table
 from lab.workload.catalog import WorkloadCatalog, version_of
 from lab.workload.events import WorkloadTranslator, bootstrap
 from lab.workload.judge import judge
@@ -129,7 +129,7 @@ def test_no_answer_from_the_fold_misses_a_write_inside_its_demand(
             wanted = Demand(write_ids=ValidWriteIdList.parse(truth.write_ids), table_id=table_id)
             known = decode_table(state)
             answer = view_table(folded.states[0].head, known, table_id, b"")
-            read_table(answer, known, wanted)
+            answer_from_state(answer, known, wanted)
             if answer.served and answer.image is not None:
                 served += 1
                 assert not judge(catalog, table_id, answer.image, truth.write_ids).wrong
