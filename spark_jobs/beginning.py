@@ -1,4 +1,4 @@
-"""Whether what a topic retains can hold the beginning of a history, looked up without Spark."""
+"""Checks without Spark that a topic still has the beginning of its history."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _MARKERS: Final = headers("Marker")
 
 
 def check_beginnings(kafka: KafkaCluster, chosen: Range) -> None:
-    """Refuses a partition that retention has cut and that surely lacks a history's beginning.
+    """Refuses a partition that retention has cut if it certainly lacks the beginning of a shard's epoch.
 
-    Reads such a partition up to the `EpochStart` of the shard whose marker comes first, and decodes nothing else: of a
-    topic that is refused that costs less than the fold which would find out. Of several shards in a partition one is
-    looked at here, each by the Spark tasks. Raises `RebuildError` ``history_incomplete``, `ReadError`.
+    Reads such a partition up to the `EpochStart` of the shard whose marker comes first; decodes nothing else. That is
+    cheaper than a fold that fails at its end. It checks one shard per partition; the Spark tasks check each. Raises
+    `RebuildError` ``history_incomplete``, `ReadError`.
     """
     for partition, start in sorted(chosen.start.items()):
         low = chosen.low[partition]
-        if low == 0 or start > low:  # nothing is cut off, or a base is gone on from
+        if low == 0 or start > low:  # nothing is cut off, or a base is continued
             continue
         messages = read_range(kafka, chosen.topic, partition, start, chosen.end[partition])
         lost = lost_history(message.value() for message in messages)
@@ -34,7 +34,10 @@ def check_beginnings(kafka: KafkaCluster, chosen: Range) -> None:
 
 
 def lost_history(values: Iterable[bytes | None]) -> str | None:
-    """The first marker's shard if its epoch begins nowhere in ``values``; "" if nothing begins; None if all may be."""
+    """The shard of the first marker if its epoch does not begin in ``values``; None if it does.
+
+    "" if there is neither a marker nor the beginning of an epoch.
+    """
     begun: set[str] = set()
     first = ""
     for value in values:
@@ -44,7 +47,7 @@ def lost_history(values: Iterable[bytes | None]) -> str | None:
         try:
             shard = decode(value or b"")[1]["shard"]
         except FreshetError:
-            continue  # a dead letter: the fold does without it too
+            continue  # the fold rejects it too
         if header in _EPOCH_STARTS:
             begun.add(shard)
         else:

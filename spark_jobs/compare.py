@@ -1,6 +1,6 @@
-"""Whether two folded states are the same, byte for byte, and if not, where they part. Pure.
+"""Compares two folded states byte for byte and finds their differences. Pure.
 
-Both sides come in key order, so one pass decides; equal stretches are compared a chunk at a time.
+Both sides come in key order, so one pass is enough. Equal stretches are compared a chunk at a time.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ Item = tuple[bytes, bytes]
 
 CHUNK_ITEMS = 4096
 DIFFERENCES_MAX = 10
-"""How many differing keys are kept; all are counted."""
+"""How many differences are kept; all are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One key on which the sides differ; None: that side does not have it."""
+    """A key whose values differ; None: that side lacks the key."""
 
     key: bytes
     left: bytes | None
     right: bytes | None
 
     def as_json(self) -> dict[str, object]:
-        """Key and both values, decoded."""
+        """Key and both values, decoded, as JSON values."""
         return {
             "key": describe_key(self.key),
             "key_hex": self.key.hex(),
@@ -39,7 +39,7 @@ class Difference:
 
 @dataclass(slots=True)
 class StateComparison:
-    """The outcome for two states: items on each side, and how many keys differ in which way."""
+    """The result for two states: items on each side, keys that differ by kind, and the first differences."""
 
     left_items: int = 0
     right_items: int = 0
@@ -55,7 +55,7 @@ class StateComparison:
 
 
 def compare_items(left: Iterable[Item], right: Iterable[Item], *, keep: int = DIFFERENCES_MAX) -> StateComparison:
-    """Compare two states given as (key, value) in key order; keeps the first ``keep`` differences."""
+    """Compares two states, given as (key, value) in key order; keeps the first ``keep`` differences."""
     outcome = StateComparison()
     lefts, rights = iter(left), iter(right)
     while True:

@@ -1,4 +1,4 @@
-"""An item of a store in words, for a person who compares two of them. Pure."""
+"""Describes an item of a store for people who compare two of them. Pure."""
 
 from __future__ import annotations
 

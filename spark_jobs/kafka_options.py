@@ -1,4 +1,4 @@
-"""How Spark's Kafka source reaches the cluster: librdkafka's client settings in the words of the Java client."""
+"""Translates librdkafka's client settings into options of Spark's Kafka source."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _CREDENTIALS: Final = {"sasl.username", "sasl.password"}
 def kafka_options(kafka: KafkaCluster) -> dict[str, str]:
     """Options of Spark's Kafka source for ``kafka``.
 
-    Both clients share most names. What differs and is needed to get in is translated: SASL user and password, the CA's
-    file (PEM), ``enable.ssl.certificate.verification``. The rest is passed on; the Java client ignores what it
-    doesn't know. Spark redacts passwords in its logs.
+    Both clients share most names. Translated are SASL user and password, the CA file (PEM) and
+    ``enable.ssl.certificate.verification``. All others are passed on; the Java client ignores unknown ones. Spark
+    redacts passwords in its logs.
     """
     settings = {"bootstrap.servers": kafka.bootstrap} | java_settings(kafka.extra)
     return {f"kafka.{name}": value for name, value in settings.items()}
 
 
 def java_settings(extra: Mapping[str, str]) -> dict[str, str]:
-    """librdkafka settings as the Java client takes them."""
+    """librdkafka settings translated for the Java client."""
     found: dict[str, str] = {}
     for name, value in extra.items():
         if name == "ssl.ca.location":

@@ -1,7 +1,7 @@
-"""Which part of a topic a rebuild reads: from what is retained to given ends, checked before Spark starts.
+"""The offsets that a rebuild reads, checked before Spark starts.
 
-Ends are exclusive: the next offset to fold, as in a store's head. "Now" is the last stable offset, so an open
-transaction at the tail is left out.
+Ends are exclusive: the next offset to fold, as in a store's head. The default end is the last stable offset, which
+leaves out an open transaction at the tail.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tokens.errors import FreshetError
 
 
 class OffsetsError(FreshetError):
-    """Offsets that cannot be read. Codes: ``bad_offsets``, ``offsets_beyond_end``, ``offsets_expired``."""
+    """Invalid or unavailable offsets. Codes: ``bad_offsets``, ``offsets_beyond_end``, ``offsets_expired``."""
 
     code = "bad_offsets"
 
@@ -44,12 +44,12 @@ class Range:
 
     @property
     def messages(self) -> int:
-        """How many offsets it spans, Kafka's own control records included."""
+        """Number of offsets, Kafka's control records included."""
         return sum(self.end[partition] - self.start[partition] for partition in self.end)
 
 
 def topic_bounds(kafka: KafkaCluster, topic: str) -> TopicBounds:
-    """Ask the broker; raises `TopicError` ``topic_missing``, `KafkaUnreachable`, `KafkaRequestError`."""
+    """Asks the broker; raises `TopicError` ``topic_missing``, `KafkaUnreachable`, `KafkaRequestError`."""
     described = describe_topic(kafka, topic)
     partitions = range(described.partitions)
     low, end = start_offsets(kafka, topic, partitions), end_offsets(kafka, topic, partitions)
@@ -59,41 +59,42 @@ def topic_bounds(kafka: KafkaCluster, topic: str) -> TopicBounds:
 def choose_range(
     bounds: TopicBounds, ends: Mapping[int, int] | None = None, starts: Mapping[int, int] | None = None
 ) -> Range:
-    """The range from ``starts`` (a base's offsets; default: what is retained) to ``ends`` (default: the end now).
+    """The range from ``starts`` (a base's offsets; default: the earliest retained) to ``ends`` (default: now).
 
-    Raises `OffsetsError` if a partition is missing, unknown, beyond the end, or no longer retained.
+    Raises `OffsetsError` if a partition is missing or unknown, or an offset is beyond the end or no longer retained.
     """
     end = dict(bounds.end if ends is None else ends)
     start = dict(bounds.low if starts is None else starts)
     for name, given in (("end", end), ("start", start)):
         if given.keys() != bounds.end.keys():
             raise OffsetsError(
-                f"{name} offsets name the partitions {sorted(given)}, {bounds.topic} has {sorted(bounds.end)}",
+                f"the {name} offsets name partitions {sorted(given)}; {bounds.topic} has {sorted(bounds.end)}",
                 hint="give one offset for each partition",
             )
     for partition, offset in sorted(end.items()):
         if offset > bounds.end[partition]:
             raise OffsetsError(
-                f"{bounds.topic}[{partition}] ends at offset {bounds.end[partition]}, asked for {offset}",
-                hint="the offsets are of another topic, or of a transaction that is still open",
+                f"{bounds.topic}[{partition}] ends at offset {bounds.end[partition]}, but {offset} was requested",
+                hint="give offsets of this topic that are not inside an open transaction",
                 code="offsets_beyond_end",
             )
-        if start[partition] < bounds.low[partition]:
+        low = bounds.low[partition]
+        if start[partition] < low:
             raise OffsetsError(
-                f"{bounds.topic}[{partition}] starts at {bounds.low[partition]}, the base ends at {start[partition]}",
-                hint="retention has passed the base; take a newer one",
+                f"{bounds.topic}[{partition}] begins at offset {low}, the base ends at {start[partition]}",
+                hint="give a newer base",
                 code="offsets_expired",
             )
         if start[partition] > offset:
             if starts is None and offset >= 0:
                 raise OffsetsError(
-                    f"{bounds.topic}[{partition}] is retained from offset {start[partition]}, asked for {offset}",
-                    hint="nothing that old is in the topic any more",
+                    f"{bounds.topic}[{partition}] begins at offset {start[partition]}, but {offset} was requested",
+                    hint="give later offsets",
                     code="offsets_expired",
                 )
             raise OffsetsError(
-                f"{bounds.topic}[{partition}]: end {offset} is before start {start[partition]}",
-                hint="the base is newer than the offsets asked for; take an older one",
+                f"{bounds.topic}[{partition}]: the end {offset} is before the start {start[partition]}",
+                hint="give later offsets, or an older base",
             )
     return Range(bounds.topic, bounds.topic_id, dict(bounds.low), start, end)
 
@@ -105,9 +106,9 @@ def parse_offsets(text: str) -> dict[int, int]:
         offsets = {int(partition): offset for partition, offset in given.items()}
     except (ValueError, AttributeError, RecursionError) as error:
         raise OffsetsError(
-            f"offsets {text[:80]!r} are no JSON object of partition → offset", hint='for example {"0": 17, "1": 4}'
+            f"offsets {text[:80]!r} are not a JSON object of partition → offset", hint='give e.g. {"0": 17, "1": 4}'
         ) from error
     bad = [offset for offset in offsets.values() if type(offset) is not int or offset < 0]
     if bad or not offsets:
-        raise OffsetsError(f"offset {bad[0]!r} is none" if bad else "no offsets given", hint='for example {"0": 17}')
+        raise OffsetsError(f"invalid offset {bad[0]!r}" if bad else "no offsets given", hint='give e.g. {"0": 17}')
     return offsets

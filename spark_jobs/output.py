@@ -1,8 +1,8 @@
-"""The directory that a rebuild writes: complete under its name, or not there.
+"""The output directory of a rebuild: it appears complete or not at all.
 
-``DIR/rebuild.json`` says of what and up to where; ``DIR/<keyspace>/<partition>/`` is that partition's store, laid out
-as an owner's data directory. All of it is written beside, in ``.DIR.partial-…``, and renamed at the end. What a killed
-run left there is removed by the next.
+``DIR/rebuild.json`` is the report; ``DIR/<keyspace>/<partition>/`` is a partition's store, as in an owner's data
+directory. Everything is written to ``.DIR.partial-…`` and renamed at the end. The next run removes what a killed run
+left there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REPORT_VERSION = 1
 
 
 class RebuildError(FreshetError):
-    """A rebuild that did not happen. Codes: ``target_exists``, ``target_busy``, ``history_incomplete``,
+    """A rebuild was refused or failed. Codes: ``target_exists``, ``target_busy``, ``history_incomplete``,
     ``state_missing``, ``offsets_not_rising``, ``no_store``, ``ambiguous_stores``, ``not_a_rebuild``,
     ``not_a_checkpoint``, ``rebuild_newer``, ``rebuild_failed``.
     """
@@ -36,7 +36,7 @@ class RebuildError(FreshetError):
 
 
 def history_incomplete(partition: int, low: int, gone: str) -> RebuildError:
-    """The error for a partition that is retained from offset ``low`` only, without what a fold must begin with."""
+    """The error for a partition that retention has cut to ``low``, so that the beginning of a history is missing."""
     return RebuildError(
         f"partition {partition} is retained from offset {low} only: {gone} is gone",
         hint="rebuild from a snapshot (--base), or restart the source with a new epoch",
@@ -46,7 +46,7 @@ def history_incomplete(partition: int, low: int, gone: str) -> RebuildError:
 
 @dataclass(frozen=True, slots=True)
 class PartitionSummary:
-    """What was folded of one partition. ``offset``: next to fold; ``start``: first offset that was asked for."""
+    """What was folded of one partition. ``start``: first offset requested; ``offset``: next offset to fold."""
 
     partition: int
     start: int
@@ -61,7 +61,7 @@ class PartitionSummary:
 
 @dataclass(frozen=True, slots=True)
 class RebuildReport:
-    """A whole rebuild: of what, from where to where, and each partition's summary."""
+    """The report of a rebuild: its topic, its end offsets, and a summary of each partition."""
 
     keyspace: str
     topic: str
@@ -70,7 +70,7 @@ class RebuildReport:
     ends: dict[int, int]
     partitions: tuple[PartitionSummary, ...]
     seconds: float
-    """From the start of the Spark job to the last partition's end; start-up of Spark apart."""
+    """From the start of the Spark job to the end of the last partition; without Spark's start-up."""
 
     @property
     def messages(self) -> int:
@@ -84,7 +84,7 @@ class RebuildReport:
 
     @property
     def dead_letters(self) -> int:
-        """Messages, or rows of them, that were refused."""
+        """Messages, or parts of them, that were rejected."""
         return sum(summary.dead_letters for summary in self.partitions)
 
     @property
@@ -94,7 +94,7 @@ class RebuildReport:
 
     @property
     def rows_per_s(self) -> int:
-        """Rate over `seconds`."""
+        """Rows per second over `seconds`."""
         return round(self.rows / self.seconds) if self.seconds else 0
 
     def as_json(self) -> dict[str, Any]:
@@ -105,15 +105,15 @@ class RebuildReport:
 
 @contextmanager
 def staged(target: Path) -> Iterator[Path]:
-    """A fresh directory that becomes ``target`` when the block ends without an error.
+    """A new directory that becomes ``target`` if the block ends without an error.
 
-    Raises `RebuildError` ``target_exists`` (there is something already) or ``target_busy`` (another run writes it).
+    Raises `RebuildError` ``target_exists`` (``target`` is not empty) or ``target_busy`` (another run writes it).
     """
     target = Path(os.path.abspath(target))
     with exclusive(target):
         check_target(target)
         _remove_leftovers(target)
-        # a name of its own: workers of a killed run may live on for a moment, and must not write into ours
+        # a unique name: workers of a killed run may live on for a moment and must not write into it
         staging = target.with_name(f".{target.name}.partial-{secrets.token_hex(4)}")
         staging.mkdir()
         try:
@@ -136,24 +136,30 @@ def check_target(target: Path) -> None:
     """Raises `RebuildError` ``target_exists`` unless ``target`` is absent or an empty directory."""
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise RebuildError(
-            f"{target} exists", hint="give a directory that is not there yet, or remove it", code="target_exists"
+            f"{target} exists and is not an empty directory",
+            hint="give a new directory, or remove it",
+            code="target_exists",
         )
 
 
 @contextmanager
 def exclusive(target: Path) -> Iterator[None]:
-    """Keep every other run off ``target``; the kernel lets go if the process dies."""
+    """Locks ``target`` against other runs; the kernel releases the lock if the process dies. Raises `RebuildError`."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         handle = target.with_name(f".{target.name}.lock").open("a")
     except OSError as error:
-        raise RebuildError(f"cannot write beside {target}: {error.strerror}", hint="give another --to") from error
+        raise RebuildError(
+            f"cannot write beside {target}: {error.strerror}", hint="give another directory with --to"
+        ) from error
     with handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise RebuildError(
-                f"another rebuild writes {target}", hint="wait for it, or give another --to", code="target_busy"
+                f"another rebuild is writing {target}",
+                hint="wait for it, or give another directory with --to",
+                code="target_busy",
             ) from error
         yield
 
@@ -161,9 +167,9 @@ def exclusive(target: Path) -> Iterator[None]:
 def find_stores(root: Path, keyspace: str = "") -> dict[int, Path]:
     """Partition → store directory, for all stores of one keyspace at ``root`` or up to three levels below.
 
-    So a data directory, a rebuild, the owners' ``checkpoints`` (of each partition the newest) and a single store can
-    be given alike. Raises `RebuildError` ``no_store`` if there is none, ``ambiguous_stores`` if there are several of
-    a partition, or several keyspaces.
+    ``root`` may be a data directory, a rebuild, an owner's ``checkpoints`` (the newest of each partition counts) or a
+    single store. Raises `RebuildError` ``no_store`` if there is no store, ``ambiguous_stores`` if there are several
+    keyspaces or several stores of a partition.
     """
     found: dict[int, tuple[Path, Manifest]] = {}
     for pattern in (".", "*", "*/*", "*/*/*"):
@@ -178,24 +184,24 @@ def find_stores(root: Path, keyspace: str = "") -> dict[int, Path]:
                 and not (directory.parent == other.parent and 0 <= of_other.offset < manifest.offset)
             ):
                 raise RebuildError(
-                    f"{root} holds more than one data set: {other} and {directory}",
-                    hint="name the directory of one of them, or --keyspace",
+                    f"{root} has more than one data set: {other} and {directory}",
+                    hint="give the directory of one of them, or --keyspace",
                     code="ambiguous_stores",
                 )
             found[manifest.partition] = directory, manifest
     if not found:
         of = f" of {keyspace}" if keyspace else ""
-        raise RebuildError(f"{root} holds no store{of}", hint="name a rebuild, checkpoint or store", code="no_store")
+        raise RebuildError(f"no store{of} in {root}", hint="give a rebuild, checkpoint or store", code="no_store")
     return {partition: directory for partition, (directory, _) in sorted(found.items())}
 
 
 def write_report(directory: Path, report: RebuildReport) -> None:
-    """Write ``rebuild.json``."""
+    """Writes ``rebuild.json``."""
     write_atomically(directory / REPORT_NAME, (json.dumps(report.as_json(), indent=1) + "\n").encode())
 
 
 def read_report(directory: Path) -> RebuildReport:
-    """Read ``rebuild.json``; raises `RebuildError` ``not_a_rebuild`` if there is none that can be read."""
+    """Reads ``rebuild.json``; raises `RebuildError` ``not_a_rebuild`` or ``rebuild_newer``."""
     path = directory / REPORT_NAME
     try:
         fields = json.loads(path.read_bytes())
@@ -217,8 +223,8 @@ def read_report(directory: Path) -> RebuildReport:
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise RebuildError(
-            f"{directory} holds no readable {REPORT_NAME}",
-            hint="give what `freshet rebuild --to` wrote",
+            f"{directory} has no readable {REPORT_NAME}",
+            hint="give a directory that `freshet rebuild --to` wrote",
             code="not_a_rebuild",
         ) from error
 

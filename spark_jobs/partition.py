@@ -1,8 +1,8 @@
-"""What one Spark task does: fold the messages of one Kafka partition, in order, into a store directory.
+"""One Spark task: folds the messages of one Kafka partition, in order, into a store directory.
 
-Needs no Spark: the driver runs the same code for partitions that have nothing to read, the tests for all. The folded
-entries are kept in a dict and given to RocksDB as one sorted file when there are `FoldTask.spill_rows` of them, head
-and offset in it; of two files the later wins. So memory is bounded, and the directory is a store as the owner has it.
+The code needs no Spark: the driver runs it for empty partitions, the tests for all. Folded entries are kept in a dict,
+which bounds memory: at `FoldTask.spill_rows` entries RocksDB ingests it with the head as one sorted file. The directory
+is a store that an owner can continue.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from stream.wire.codec import HEADER_SIZE, decode, headers
 from tokens.errors import FreshetError
 
 SPILL_ROWS: Final = 1_000_000
-"""Entries that a task holds before it writes a file: about 0.5 GB at 200 bytes an entry."""
+"""Entries that a task keeps in memory before it writes a file: about 0.5 GB at 200 bytes per entry."""
 RESULT_SCHEMA: Final = "partition int, summary string, error string"
 _EPOCH_STARTS: Final = headers("EpochStart")
 
 
 @dataclass(frozen=True, slots=True)
 class FoldTask:
-    """What every task of a rebuild knows. ``low``, ``start``: earliest retained offset and first to read, by partition.
+    """The input of each task. ``low``, ``start``: earliest retained offset and first to read, by partition.
 
-    ``root`` must be one directory for all executors and the driver. Stores that are there already are continued.
+    ``root`` is a directory that all executors and the driver share. Stores in it are continued.
     """
 
     keyspace: str
@@ -46,10 +46,10 @@ class FoldTask:
     start: dict[int, int]
     spill_rows: int = SPILL_ROWS
     complete: bool = True
-    """Whether a task ends with digest and final manifest, or leaves that to a later one."""
+    """Whether a task writes digest and final manifest at its end, or leaves that to a later one."""
 
     def open(self, partition: int) -> PartitionFold:
-        """Open or create the partition's store; raises `consumers.store.errors.StoreError`."""
+        """Opens or creates the partition's store; raises `consumers.store.errors.StoreError`."""
         return PartitionFold(self, partition)
 
 
@@ -68,7 +68,7 @@ class PartitionFold:
             check_manifest(found, manifest, self.directory)
         self._rocks = Rocks(self.directory / ROCKS_NAME)
         head = committed_head(self._rocks)
-        # live while it grows; a checkpoint once finish() has put the offset in
+        # without an offset it is a live store; finish() makes it a checkpoint
         write_manifest(self.directory, Manifest(task.keyspace, partition, task.topic_id, head.layout))
         self._entries: dict[bytes, bytes] = {}
         self.state = PartitionState(head, self._lookup)
@@ -88,9 +88,9 @@ class PartitionFold:
         return self._rocks.get(key) if found is None else found
 
     def fold(self, offsets: Sequence[int], values: Sequence[bytes | None]) -> None:
-        """Fold messages that follow all earlier ones; those below the store's offset were folded by an earlier run.
+        """Folds messages that follow all earlier ones; skips those that an earlier run has folded.
 
-        Raises `RebuildError` ``offsets_not_rising`` if they come in another order.
+        Raises `RebuildError` ``offsets_not_rising`` if they are out of order.
         """
         if any(later <= earlier for earlier, later in pairwise(offsets)):
             raise RebuildError(
@@ -111,7 +111,7 @@ class PartitionFold:
             state.apply(changes)
             if changed:
                 entries.update(changed)
-                self._rows += messages if messages > 1 else len(changed)  # several messages: of one row each
+                self._rows += messages if messages > 1 else len(changed)  # several messages have one row each
                 if len(entries) >= self._task.spill_rows:
                     self.commit()
             if changes.rejections:
@@ -124,13 +124,13 @@ class PartitionFold:
                 try:
                     _, event = decode(value)
                 except FreshetError:
-                    continue  # the fold says so itself, as a dead letter
+                    continue  # the fold rejects it
                 self._begun[event["shard"]] = event["epoch"]
 
     def commit(self) -> None:
-        """Make what is folded so far, head and offset with it, durable in one step.
+        """Makes what is folded so far durable in one step, head and offset included.
 
-        As in the live store, nothing folded is nothing written: no head of offset 0.
+        Writes nothing if nothing was folded, like the live store: there is no head with offset 0.
         """
         if not self._messages:
             return
@@ -140,7 +140,7 @@ class PartitionFold:
         self._entries.clear()
 
     def finish(self, *, complete: bool = True) -> PartitionSummary:
-        """Commit, and say what was folded; ``complete``: with digest, and with the offset in the manifest.
+        """Commits and returns the summary; ``complete``: with the digest, and the offset in the manifest.
 
         Raises `RebuildError` ``history_incomplete`` if the topic no longer holds the beginning of a shard's epoch.
         """
@@ -180,7 +180,7 @@ class PartitionFold:
 def run_task(task: FoldTask, batches: Iterator[Any]) -> Iterator[Any]:
     """For ``mapInArrow``: folds batches of (partition, offset, value), yields one row of `RESULT_SCHEMA`.
 
-    Errors come back in that row, with code and hint, since an exception would reach the driver as a traceback.
+    A `FreshetError` is returned in that row, because an exception would reach the driver as a traceback.
     """
     import pyarrow as pa
 
@@ -222,17 +222,17 @@ PROGRESS_PREFIX: Final = ".progress-"
 
 
 def clear_progress(root: Path) -> None:
-    """Remove what the tasks wrote for `offsets_reached`."""
+    """Removes the progress files of the tasks."""
     for path in root.glob(f"{PROGRESS_PREFIX}*"):
         path.unlink(missing_ok=True)
 
 
 def offsets_reached(root: Path) -> dict[int, int]:
-    """Partition → next offset, as the running tasks last wrote it."""
+    """Partition → next offset, from the progress files of the running tasks."""
     reached: dict[int, int] = {}
     for path in root.glob(f"{PROGRESS_PREFIX}*"):
         try:
             reached[int(path.name.removeprefix(PROGRESS_PREFIX))] = int(path.read_text())
         except (OSError, ValueError):
-            continue  # being written at this moment
+            continue  # it is being written
     return reached

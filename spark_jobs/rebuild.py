@@ -1,8 +1,7 @@
-"""Rebuild: fold a keyspace's topic anew, up to given offsets, into store directories beside the live ones.
+"""Rebuild: folds a keyspace's topic anew, up to given offsets, into new store directories.
 
-One Spark task reads one Kafka partition from beginning to end, committed transactions only, and hands the messages to
-the same fold as the live consumer's (`spark_jobs.partition`). Runs inside ``freshet rebuild`` and by ``spark-submit``
-(docs/operating/rebuild.md).
+One Spark task reads one Kafka partition from beginning to end, committed transactions only, and folds it with the live
+consumer's fold (`spark_jobs.partition`). Run by ``freshet rebuild`` or ``spark-submit`` (docs/operating/rebuild.md).
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ from tokens.errors import FreshetError
 PROGRESS_INTERVAL_S: Final = 0.5
 
 Progress = Callable[[int, int], None]
-"""Called from time to time with the offsets read so far and all there are."""
+"""Called periodically with the number of offsets read so far and in total."""
 
 READER_OPTIONS: Final = {
     "failOnDataLoss": "true",
@@ -61,14 +60,14 @@ READER_OPTIONS: Final = {
     "kafka.max.partition.fetch.bytes": str(8 << 20),
     "kafka.receive.buffer.bytes": str(1 << 20),
 }
-"""Without ``minPartitions`` or ``maxRecordsPerPartition``: they would split a partition over several tasks."""
+"""Never set ``minPartitions`` or ``maxRecordsPerPartition``: they would split a partition over several tasks."""
 
 
 @dataclass(frozen=True, slots=True)
 class RebuildRequest:
-    """What to rebuild: ``ends`` as next offset by partition (None: all that is committed now), from ``base`` if given.
+    """What to rebuild. ``ends``: partition → next offset (None: all that is committed now).
 
-    ``base`` is a checkpoint or an earlier rebuild of the same topic; its stores are copied and continued.
+    ``base`` is a checkpoint or an earlier rebuild of the same topic. Its stores are copied and continued.
     """
 
     keyspace: str
@@ -80,7 +79,7 @@ class RebuildRequest:
 
 
 def prepare(request: RebuildRequest) -> tuple[Range, dict[int, Path]]:
-    """The range to read and the stores to continue, checked without Spark; raises what `rebuild` does."""
+    """The range to read and the stores to continue, checked without Spark. Raises as `rebuild` does."""
     check_target(request.target)
     bounds = topic_bounds(request.kafka, events_topic(request.keyspace))
     bases = {} if request.base is None else find_stores(request.base, request.keyspace)
@@ -88,14 +87,14 @@ def prepare(request: RebuildRequest) -> tuple[Range, dict[int, Path]]:
 
 
 def check_request(request: RebuildRequest) -> None:
-    """What can be refused should not cost the start of a JVM: raises what `prepare` and `check_beginnings` do."""
+    """Checks a request before a JVM is started. Raises as `prepare` and `check_beginnings` do."""
     chosen, bases = prepare(request)
     if not bases:
         check_beginnings(request.kafka, chosen)
 
 
 def rebuild(session: Any, request: RebuildRequest, *, progress: Progress | None = None) -> RebuildReport:
-    """Fold the topic into ``request.target``, which is complete under its name or not there.
+    """Folds the topic into ``request.target``, which appears complete or not at all.
 
     Raises `OffsetsError`, `RebuildError`, `consumers.store.errors.StoreError`.
     """
@@ -128,7 +127,7 @@ def _run(session: Any, task: FoldTask, kafka: KafkaCluster, chosen: Range) -> tu
             .load()
         )
         found = run_tasks(messages, task)
-    # Spark makes no task of an empty range, and a task without visible messages knows no partition
+    # Spark makes no task for an empty range, and a task without messages does not know its partition
     for partition in chosen.end.keys() - found.keys():
         with task.open(partition) as fold:
             found[partition] = fold.finish()
@@ -136,7 +135,10 @@ def _run(session: Any, task: FoldTask, kafka: KafkaCluster, chosen: Range) -> tu
 
 
 def run_tasks(messages: Any, task: FoldTask) -> dict[int, PartitionSummary]:
-    """Run the tasks over a data frame of the Kafka source; raises what they met, `RebuildError` where Spark failed."""
+    """Runs the tasks over a data frame of the Kafka source; partition → summary.
+
+    Raises `RebuildError`, with a failed task's code or if Spark failed.
+    """
     from pyspark.errors import PySparkException
 
     columns = messages.select("partition", "offset", "value")
@@ -156,27 +158,27 @@ def run_tasks(messages: Any, task: FoldTask) -> dict[int, PartitionSummary]:
 
 
 def spark_failed(error: Exception) -> RebuildError:
-    """One line of what Spark said: the innermost cause that it names."""
+    """Spark's error in one line: the innermost cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     causes = [line for line in lines if line.startswith("Caused by: ")]
     said = causes[-1].removeprefix("Caused by: ") if causes else (lines or [type(error).__name__])[0]
-    return RebuildError(f"Spark failed: {said[:400]}", hint="its log has the details (--spark-log)")
+    return RebuildError(f"Spark failed: {said[:400]}", hint="look at Spark's log (--spark-log)")
 
 
 def offsets_json(topic: str, offsets: Mapping[int, int]) -> str:
-    """Offsets as the Kafka source takes them."""
+    """Offsets in the JSON form that Spark's Kafka source takes."""
     return json.dumps({topic: {str(partition): offset for partition, offset in sorted(offsets.items())}})
 
 
 def checkpoint_offsets(stores: Mapping[int, Path]) -> dict[int, int]:
-    """Next offset by partition of checkpoints or rebuilds; raises `RebuildError` ``not_a_checkpoint``."""
+    """Partition → next offset of checkpoints or rebuilds; raises `RebuildError` ``not_a_checkpoint``."""
     offsets: dict[int, int] = {}
     for partition, directory in stores.items():
         manifest = read_manifest(directory)
         if manifest is None or manifest.offset < 0:
             raise RebuildError(
-                f"{directory} is a live store, it has no fixed offset",
-                hint="give a checkpoint of the owners, or what `freshet rebuild --to` wrote",
+                f"{directory} is a live store without a fixed offset",
+                hint="give an owner's checkpoint, or a directory that `freshet rebuild --to` wrote",
                 code="not_a_checkpoint",
             )
         offsets[partition] = manifest.offset
@@ -189,7 +191,7 @@ def _copy_stores(stores: Mapping[int, Path], keyspace: str, root: Path) -> None:
 
 
 def _link(source: str, target: str) -> None:
-    """Hard link of a sorted file, which nobody changes; a copy of everything else."""
+    """Hard-links an SST, which never changes; copies everything else."""
     if source.endswith(".sst"):
         try:
             os.link(source, target)
@@ -201,7 +203,7 @@ def _link(source: str, target: str) -> None:
 
 @contextmanager
 def progress_reported(root: Path, chosen: Range, progress: Progress | None) -> Iterator[None]:
-    """Report from time to time how far the tasks are, until the block ends."""
+    """Reports the progress of the tasks every `PROGRESS_INTERVAL_S` until the block ends."""
     if progress is None:
         yield
         return
@@ -209,14 +211,14 @@ def progress_reported(root: Path, chosen: Range, progress: Progress | None) -> I
 
     best = dict(chosen.start)
 
-    def tell() -> None:
+    def report() -> None:
         for partition, offset in offsets_reached(root).items():
             best[partition] = max(best[partition], min(offset, chosen.end[partition]))
         progress(sum(best.values()) - sum(chosen.start.values()), chosen.messages)
 
     def watch() -> None:
         while not done.wait(PROGRESS_INTERVAL_S):
-            tell()
+            report()
 
     thread = threading.Thread(target=watch, name="rebuild-progress", daemon=True)
     thread.start()
@@ -231,7 +233,7 @@ def progress_reported(root: Path, chosen: Range, progress: Progress | None) -> I
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """``spark-submit spark_jobs/rebuild.py``: prints the report as JSON; exit code 1 with code and hint on an error."""
+    """``spark-submit spark_jobs/rebuild.py``: prints the report as JSON, or an error and exit code 1."""
     from spark_jobs.offsets import parse_offsets
     from spark_jobs.session import spark_session
 

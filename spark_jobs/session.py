@@ -1,7 +1,7 @@
-"""The Spark session of the jobs: one place for the version of the connector and for every setting.
+"""The Spark session of the jobs: the connector's version and all settings.
 
-In a plain Python process the session starts its own JVM; under ``spark-submit`` it joins the one that is there. Spark
-runs on Java 17 or 21 with the module ``jdk.incubator.vector``, which trimmed runtimes lack.
+In a plain Python process the session starts its own JVM; under ``spark-submit`` it uses the existing one. Spark needs
+Java 17 or 21 with the module ``jdk.incubator.vector``, which trimmed runtimes lack.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from typing import Any
 from tokens.errors import FreshetError
 
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
-"""Used as ``spark.jars.packages`` where no jars are given."""
+"""Used as ``spark.jars.packages`` if no jars are given."""
 JAVA_VERSIONS = (17, 21)
 JAVA_HINT = (
-    "install a whole JRE 17 or 21 (Debian, Ubuntu: apt-get install openjdk-17-jre-headless) or point JAVA_HOME at one"
+    "install a complete JRE 17 or 21 (Debian, Ubuntu: apt-get install openjdk-17-jre-headless) or set JAVA_HOME to one"
 )
 LOG_CONFIG = Path(__file__).with_name("log4j2.properties")
 
@@ -39,11 +39,11 @@ class SparkUnavailable(FreshetError):
 
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
-    """How a session is built.
+    """Settings of a session.
 
-    ``jars``: the connector's jars on this machine; empty: Spark fetches `CONNECTOR` itself. ``java_home``: empty for
-    JAVA_HOME, else the ``java`` on PATH. ``log_file``: where the JVM's stderr goes; None: to ours. ``batch_rows`` and
-    ``batch_bytes`` bound what Spark hands to a Python worker at once (frames may be megabytes).
+    ``jars``: the connector's jars on this machine; if empty, Spark fetches `CONNECTOR`. ``java_home``: if empty,
+    JAVA_HOME or else the ``java`` on PATH. ``log_file``: for the JVM's stderr; None: this process's stderr.
+    ``batch_rows`` and ``batch_bytes`` bound what Spark gives to a Python worker at once (frames may be megabytes).
     """
 
     master: str = "local[2]"
@@ -58,7 +58,7 @@ class SparkSettings:
 
 
 def is_submitted() -> bool:
-    """Whether this process was started by ``spark-submit``, whose JVM and master are used then."""
+    """Whether ``spark-submit`` started this process; its JVM and master are used then."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
@@ -71,12 +71,12 @@ def check_java(java_home: str = "") -> str:
         raise SparkUnavailable(f"Spark needs Java 17 or 21: {where}", hint=JAVA_HINT, code="java_missing")
     command = [path, "--add-modules=jdk.incubator.vector", "-version"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    said = done.stderr + done.stdout
-    found = re.search(r'version "(?:1\.)?(\d+)', said)
-    if done.returncode and "jdk.incubator.vector" in said:
+    output = done.stderr + done.stdout
+    found = re.search(r'version "(?:1\.)?(\d+)', output)
+    if done.returncode and "jdk.incubator.vector" in output:
         problem = "lacks the module jdk.incubator.vector"
     elif found is None:
-        problem = f"does not say its version (exit code {done.returncode})"
+        problem = f"does not print its version (exit code {done.returncode})"
     elif int(found[1]) not in JAVA_VERSIONS:
         problem = f"is Java {found[1]}"
     else:
@@ -85,7 +85,7 @@ def check_java(java_home: str = "") -> str:
 
 
 def configuration(settings: SparkSettings, *, submitted: bool) -> dict[str, str]:
-    """The Spark properties of a session; what a ``spark-submit`` command decides is left to it."""
+    """The Spark properties of a session, without those that the ``spark-submit`` command decides."""
     properties = {
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(settings.batch_rows),
         "spark.sql.execution.arrow.maxBytesPerBatch": str(settings.batch_bytes),
@@ -113,19 +113,19 @@ def _connector(settings: SparkSettings) -> dict[str, str]:
         return {"spark.jars.packages": CONNECTOR}
     jars = [str(jar) for jar in settings.jars]
     if settings.master.startswith("local"):
-        # on the class path from the start: spark.jars would be copied through the driver's own file server
+        # spark.jars would be copied through the driver's own file server
         return {"spark.driver.extraClassPath": os.pathsep.join(jars)}
     return {"spark.jars": ",".join(jars)}
 
 
 @contextmanager
 def spark_session(app: str, settings: SparkSettings | None = None) -> Iterator[Any]:
-    """A ``SparkSession`` named ``app``, stopped at the end; under ``spark-submit`` its own.
+    """A ``SparkSession`` named ``app``, stopped at the end of the block.
 
-    Raises `SparkUnavailable` if there is no fitting Java, or if Spark does not start.
+    Raises `SparkUnavailable` if there is no suitable Java, or if Spark does not start.
     """
     settings = settings or SparkSettings()
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs a traceback of each interrupt and error as well
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs a traceback for each interrupt and error
     logging.getLogger().addFilter(_not_py4j)
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
@@ -142,7 +142,7 @@ def spark_session(app: str, settings: SparkSettings | None = None) -> Iterator[A
     except Exception as error:
         raise _start_failed(error, settings) from error
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, interrupt)  # Spark's own asks the JVM in mid-call, and fails instead of ending
+        signal.signal(signal.SIGINT, interrupt)  # Spark's handler calls the JVM during another call, and fails
     try:
         yield session
     finally:
@@ -150,12 +150,12 @@ def spark_session(app: str, settings: SparkSettings | None = None) -> Iterator[A
 
 
 def _not_py4j(record: logging.LogRecord) -> bool:
-    """Whether a record of the root logger is somebody else's: py4j logs interrupts there too, with a traceback."""
+    """A log filter that drops py4j's records: it logs interrupts to the root logger, with a traceback."""
     return "py4j" not in record.pathname
 
 
 def _start_jvm(conf: Any, settings: SparkSettings) -> None:
-    """Start the JVM that the process will use for all its sessions, with its stderr in the log file."""
+    """Starts the JVM for all sessions of this process, with its stderr in the log file."""
     from pyspark import SparkContext
     from pyspark.errors import PySparkRuntimeError
     from pyspark.java_gateway import launch_gateway
@@ -178,7 +178,7 @@ def _start_jvm(conf: Any, settings: SparkSettings) -> None:
 
 def _start_failed(error: Exception, settings: SparkSettings) -> SparkUnavailable:
     where = f"; see {settings.log_file}" if settings.log_file else ""
-    said = str(error).strip().splitlines() or [type(error).__name__]
+    lines = str(error).strip().splitlines() or [type(error).__name__]
     return SparkUnavailable(
-        f"Spark did not start: {said[0]}{where}", hint="`freshet doctor` says what this machine lacks"
+        f"Spark did not start: {lines[0]}{where}", hint="run `freshet doctor` to see what is missing"
     )

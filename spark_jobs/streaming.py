@@ -1,8 +1,8 @@
-"""The rebuild as Structured Streaming: go on from where the last run ended, up to what is committed now, and stop.
+"""The rebuild as Structured Streaming: continues where the last run ended, up to what is committed now, and stops.
 
-State is carried from one micro-batch to the next in the partitions' stores, each with its own offset in the same file
-as its entries. So a micro-batch that Spark runs again, after a kill between our commit and Spark's, changes nothing.
-``DIR/rebuild.json`` is there when the last run came to its end.
+The partitions' stores carry the state from one micro-batch to the next; each commits its offset with its entries. So a
+micro-batch that Spark repeats, after a kill between our commit and Spark's, changes nothing. ``DIR/rebuild.json``
+exists iff the last run was completed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OFFSETS_PER_BATCH: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class StreamingRequest:
-    """What to follow, and where: ``target`` is made by the first run and continued by the later ones."""
+    """What to rebuild. The first run creates ``target``, later ones continue it."""
 
     keyspace: str
     kafka: KafkaCluster
@@ -45,10 +45,10 @@ class StreamingRequest:
 
 
 def rebuild_streaming(session: Any, request: StreamingRequest, *, progress: Progress | None = None) -> RebuildReport:
-    """Fold what is new in the topic into ``request.target``.
+    """Folds what is new in the topic into ``request.target``.
 
-    Raises `OffsetsError`, `RebuildError` (``state_missing``: a store that Spark's checkpoint counts on is gone or
-    older than it), `consumers.store.errors.StoreError`.
+    Raises `OffsetsError`, `consumers.store.errors.StoreError`, `RebuildError` (``state_missing``: a store is missing,
+    or behind Spark's checkpoint).
     """
     topic = events_topic(request.keyspace)
     bounds = topic_bounds(request.kafka, topic)
@@ -73,7 +73,7 @@ def rebuild_streaming(session: Any, request: StreamingRequest, *, progress: Prog
 
 
 def _follow(session: Any, request: StreamingRequest, task: FoldTask) -> dict[int, PartitionSummary]:
-    """Run the query to its end; returns the totals of all its micro-batches by partition."""
+    """Runs the query to its end; partition → total of its micro-batches."""
     from pyspark.errors import PySparkException
 
     folded: dict[int, PartitionSummary] = {}
@@ -85,7 +85,7 @@ def _follow(session: Any, request: StreamingRequest, task: FoldTask) -> dict[int
                 folded[partition] = _add_summaries(folded.get(partition), summary)
             _save_offsets(Path(task.root), task, {partition: summary.offset for partition, summary in folded.items()})
         except FreshetError as failure:
-            failures.append(failure)  # Spark would make a traceback of it
+            failures.append(failure)  # Spark turns it into a traceback
             raise
 
     topic = events_topic(request.keyspace)
@@ -128,7 +128,7 @@ def _add_summaries(before: PartitionSummary | None, now: PartitionSummary) -> Pa
 
 
 def _complete(task: FoldTask, folded: Mapping[int, PartitionSummary]) -> tuple[PartitionSummary, ...]:
-    """Give each store its final manifest and digest; partitions without messages get an empty store."""
+    """Writes each store's final manifest and digest; a partition without messages gets an empty store."""
     summaries: list[PartitionSummary] = []
     for partition in sorted(task.low):
         with task.open(partition) as fold:
@@ -137,12 +137,14 @@ def _complete(task: FoldTask, folded: Mapping[int, PartitionSummary]) -> tuple[P
 
 
 def _resume(root: Path, keyspace: str, bounds: TopicBounds) -> dict[int, int]:
-    """The offset that each partition starts from; raises `RebuildError` if the directory can't be continued."""
+    """Partition → offset to start from; raises `RebuildError` if the directory can't be continued."""
     path = root / STATE_NAME
     if not path.exists():
         if root.exists() and (not root.is_dir() or any(root.iterdir())):
             raise RebuildError(
-                f"{root} exists and is no streaming rebuild", hint="give another --to", code="target_exists"
+                f"{root} exists and is not a streaming rebuild",
+                hint="give another directory with --to",
+                code="target_exists",
             )
         root.mkdir(exist_ok=True)
         _write_state(root, keyspace, bounds.topic_id, {})
@@ -152,28 +154,34 @@ def _resume(root: Path, keyspace: str, bounds: TopicBounds) -> dict[int, int]:
         same = (state["keyspace"], state["topic_id"]) == (keyspace, bounds.topic_id)
         noted = {int(partition): int(offset) for partition, offset in state["offsets"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RebuildError(f"{path} is damaged", hint="start anew in another --to", code="state_missing") from error
+        raise RebuildError(
+            f"{path} is damaged", hint="start again in another directory (--to)", code="state_missing"
+        ) from error
     if not same:
         raise RebuildError(
-            f"{root} follows topic id {state['topic_id']} of {state['keyspace']}, the topic's id is {bounds.topic_id}",
-            hint="the topic was created anew: start in another --to",
+            f"{root} is of {state['keyspace']}, topic id {state['topic_id']}; the topic's id is now {bounds.topic_id}",
+            hint="the topic was created anew: start again in another directory (--to)",
             code="state_missing",
         )
     return dict(bounds.low) | {each: _stored_offset(root, keyspace, each, offset) for each, offset in noted.items()}
 
 
 def _stored_offset(root: Path, keyspace: str, partition: int, offset: int) -> int:
-    """The store's offset, which must be at or past the one that was noted after Spark's last micro-batch."""
+    """The store's offset. Raises `RebuildError` if it is below ``offset``, recorded after the last micro-batch."""
     directory = partition_directory(root, keyspace, partition)
-    hint = "Spark's checkpoint would pass over what is missing: start anew in another --to"
+    hint = "Spark's checkpoint would skip what is missing: start again in another directory (--to)"
     try:
         with StoreView(directory) as view:
             found = view.head.offset
     except StoreError as error:
-        raise RebuildError(f"the store in {directory} is gone: {error}", hint=hint, code="state_missing") from error
+        raise RebuildError(
+            f"the store in {directory} can't be read: {error}", hint=hint, code="state_missing"
+        ) from error
     if found < offset:
         raise RebuildError(
-            f"the store in {directory} ends at offset {found}, folded was {offset}", hint=hint, code="state_missing"
+            f"the store in {directory} ends at offset {found}, but {offset} had been folded",
+            hint=hint,
+            code="state_missing",
         )
     return found
 

@@ -1,6 +1,6 @@
-"""Verify: whether two sets of stores hold the same state, partition by partition, at equal offsets, byte for byte.
+"""Verify: compares two sets of stores partition by partition, at equal offsets, byte for byte.
 
-Reads store directories only, so it works offline; `freshet verify` brings it a checkpoint of the owners and a rebuild.
+It reads only store directories, so it works offline. `freshet verify` gives it the owners' checkpoints and a rebuild.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tokens.errors import FreshetError
 
 
 class VerifyError(FreshetError):
-    """Two states that cannot be compared. Codes: ``partitions_differ``, ``offsets_differ``, ``topics_differ``,
+    """Two states can't be compared. Codes: ``partitions_differ``, ``offsets_differ``, ``topics_differ``,
     ``checkpoint_missing``.
     """
 
@@ -26,9 +26,9 @@ class VerifyError(FreshetError):
 
 @dataclass(frozen=True, slots=True)
 class PartitionVerdict:
-    """The outcome for one partition: both sides stand at ``offset``; ``digest`` is of both if equal, else of the left.
+    """The result for one partition. Both sides are at ``offset``; ``digest`` is the left side's.
 
-    ``first`` are the first differing keys with both values, decoded.
+    ``first``: the first differing keys with both values, decoded.
     """
 
     partition: int
@@ -46,7 +46,7 @@ class PartitionVerdict:
 
 @dataclass(frozen=True, slots=True)
 class StoresVerdict:
-    """The outcome of a whole comparison. ``left`` and ``right`` are what the sides are called."""
+    """The result of a comparison. ``left`` and ``right`` are the names of the sides."""
 
     left: str
     right: str
@@ -76,13 +76,13 @@ def verify_stores(
     keep: int = DIFFERENCES_MAX,
     progress: Callable[[int, int], None] | None = None,
 ) -> StoresVerdict:
-    """Compare store directories by partition; ``progress`` gets partitions done and all.
+    """Compares store directories by partition. ``progress`` gets the number of partitions compared and in total.
 
-    Raises `VerifyError` if the sides cannot be compared, `consumers.store.errors.StoreError` if one cannot be read.
+    Raises `VerifyError` if the sides can't be compared, `consumers.store.errors.StoreError` if one can't be read.
     """
     if left.keys() != right.keys():
         raise VerifyError(
-            f"{names[0]} holds the partitions {sorted(left)}, {names[1]} {sorted(right)}",
+            f"{names[0]} has the partitions {sorted(left)}, {names[1]} has {sorted(right)}",
             hint="compare whole data sets, or one store with one store",
             code="partitions_differ",
         )
@@ -122,12 +122,12 @@ def _check_comparable(partition: int, one: StoreView, other: StoreView, names: t
         raise VerifyError(
             f"partition {partition}: {names[0]} is of {of_one.keyspace} (topic id {of_one.topic_id}), "
             f"{names[1]} of {of_other.keyspace} (topic id {of_other.topic_id})",
-            hint="they are folded from different topics",
+            hint="compare stores of the same topic",
             code="topics_differ",
         )
     if one.head.offset != other.head.offset:
         raise VerifyError(
-            f"partition {partition}: {names[0]} stands at offset {one.head.offset}, {names[1]} at {other.head.offset}",
+            f"partition {partition}: {names[0]} is at offset {one.head.offset}, {names[1]} at {other.head.offset}",
             hint="rebuild to the same offsets: `freshet rebuild --to-checkpoint DIR`",
             code="offsets_differ",
         )
@@ -136,10 +136,10 @@ def _check_comparable(partition: int, one: StoreView, other: StoreView, names: t
 def checkpoint_owners(
     addresses: Iterable[str], keyspace: str, partitions: Iterable[int], *, token: str = ""
 ) -> dict[int, Path]:
-    """Have the owners at ``addresses`` (host:port) make checkpoints of a keyspace; partition → directory.
+    """Makes the owners at ``addresses`` (host:port) checkpoint a keyspace; partition → directory.
 
-    Raises `consumers.owner.protocol.OwnerError`, and `VerifyError` ``checkpoint_missing`` if none of them owns one of
-    ``partitions``, or wrote it where this process cannot read it.
+    Raises `consumers.owner.protocol.OwnerError`, or `VerifyError` ``checkpoint_missing`` if a partition has no owner
+    among them or its checkpoint can't be read by this process.
     """
     found: dict[int, Path] = {}
     asked = sorted(set(addresses))
@@ -150,13 +150,13 @@ def checkpoint_owners(
         directory = found.get(partition)
         if directory is None:
             raise VerifyError(
-                f"nobody owns {keyspace}/{partition} (asked: {', '.join(asked) or 'none is announced'})",
-                hint="start `freshet consume`, or name its address with --owner",
+                f"{keyspace}/{partition} has no owner (asked: {', '.join(asked) or 'no announced owner'})",
+                hint="start `freshet consume`, or give its address with --owner",
                 code="checkpoint_missing",
             )
         if not directory.is_dir():
             raise VerifyError(
-                f"the checkpoint of {keyspace}/{partition} was written to {directory}, which is not there for us",
+                f"the checkpoint of {keyspace}/{partition} was written to {directory}, which does not exist here",
                 hint="run verify where the owners' data directories can be read",
                 code="checkpoint_missing",
             )

@@ -1,11 +1,14 @@
-"""What one catalog event does to the state of tables and names. Pure; called by `fold.messages` after decoding.
+"""The fold of catalog events: how one event changes the state of tables and names. Pure; called by `fold.messages`.
 
-Rules (docs/concepts/catalog.md): a write makes the entry unusable until its image has come and its writer's end is
-folded; a COMMIT takes ids out of the open ones and never revives an image older than the last write
-event. Where a source undoes writes on ABORT they are *staged*: the committed image stays as it is until the COMMIT.
-An event is folded into a table iff its ordinal is above the table's in the same epoch; a later epoch starts the table
-anew. A void may stand for a lost ALLOC: until the server's own list has come, a write that doesn't say who holds its id
-may be of somebody who was never heard of.
+Rules (docs/concepts/catalog.md):
+
+- After a write the entry is not servable until its image has arrived and its writer has ended.
+- A COMMIT removes ids from the open ones. It never revives an image older than the last write event.
+- If the source undoes writes on ABORT they are *staged*: the committed image stays until the COMMIT.
+- An event is folded into a table iff its ordinal is above the table's in the same epoch. A later epoch starts the
+  table anew.
+- A void may hide a lost ALLOC. Until the server's own list arrives, a write without a write id may be by an unknown
+  writer.
 """
 
 from __future__ import annotations
@@ -35,15 +38,15 @@ Voids = Mapping[tuple[str, str], Void]
 
 
 class CatalogChanges(dict[bytes, bytes]):
-    """Entries that change, and what of the event was refused."""
+    """The entries that change, and the parts of the event that were rejected."""
 
     rejections: tuple[Rejection, ...] = ()
 
 
 def fold_catalog(name: str, event: Event, lookup: Lookup, voids: Voids) -> CatalogChanges:
-    """Entries (table states, name bindings) that the event ``name`` (fields as in ``schemas/``) changes.
+    """The table states and name bindings that the event ``name`` (fields as in ``schemas/``) changes.
 
-    Raises `CatalogStateError` for stored bytes that are no state, `TokenError` or `ValueError` for impossible fields.
+    Raises `CatalogStateError` for invalid stored bytes, `TokenError` or `ValueError` for invalid fields.
     """
     match name:
         case "AllocWriteId":
@@ -56,16 +59,16 @@ def fold_catalog(name: str, event: Event, lookup: Lookup, voids: Voids) -> Catal
             return _fold_reset(event, lookup)
         case "NameBinding":
             return _fold_binding(event, lookup)
-    raise ValueError(f"{name} is no catalog event")
+    raise ValueError(f"{name} is not a catalog event")
 
 
 def void_catalog(
     table: str, lookup: Lookup, name_prefix: bytes = NAME_PREFIX, at: tuple[str, int, int] | None = None
 ) -> dict[bytes, bytes]:
-    """The state of the table that ``table`` (``db.table``) names, its image unservable until a new one comes.
+    """Makes the image of ``table`` (``db.table``) unservable until a new one arrives; returns the changed entry.
 
     ``at`` is the void's (shard, epoch, ordinal), so that a duplicate of it changes nothing. A void of ``*`` changes no
-    entry: it is met when reading (`catalog_reading.read_table`, ``voids``).
+    entry: readers check it (`consumers.owner.tables.why_unservable`).
     """
     bound = lookup(name_prefix + table.encode())
     table_id = decode_binding(bound).table_id if bound is not None else 0
@@ -81,12 +84,12 @@ def void_catalog(
             state.ordinal = ordinal
     state.void = "voided: what happened to it could not be read"
     state.staged = []
-    state.list_ordinal = 0  # the head knows the void by a name that the table may lose
+    state.list_ordinal = 0  # the head keeps the void under this name, and a rename would lose it
     return {table_key(table_id): encode_table(state)}
 
 
 def _load(table_id: int, event: Event, lookup: Lookup) -> TableState | None:
-    """The table's state if the event is to be folded into it, else None. A new or later epoch's one is blank."""
+    """The state to fold the event into, blank for a new table or epoch; None for a duplicate or an older event."""
     if table_id < 1:
         raise ValueError(f"invalid table id {table_id}")
     value = lookup(table_key(table_id))
@@ -102,7 +105,7 @@ def _load(table_id: int, event: Event, lookup: Lookup) -> TableState | None:
 
 
 def _load_known(table_id: int, event: Event, lookup: Lookup) -> TableState | None:
-    """As `_load`, but only a table that this partition holds in the event's epoch: others are other partitions'."""
+    """As `_load`, but None unless this partition holds the table in the event's epoch."""
     value = lookup(table_key(table_id)) if table_id > 0 else None
     if value is None or decode_table(value).epoch != event["epoch"]:
         return None
@@ -161,7 +164,7 @@ def _mark_existing(state: TableState, event: Event) -> None:
 
 
 def _replace_list(state: TableState, event: Event, committed: bool | None = None) -> None:
-    """The server's own list, if the event brings it; writers that it no longer shows open have ended."""
+    """Takes the server's own list if the event has one. Writers that it does not show as open have ended."""
     if event["write_ids"] is None:
         return
     found = ValidWriteIdList.parse(event["write_ids"])
@@ -179,7 +182,7 @@ def _set_image(state: TableState, image: bytes, lo: str, hi: str, ordinal: int) 
 
 
 def _take_image(state: TableState, event: Event) -> None:
-    """An image as fetched. One that was read before the last write event does not count: the next is awaited."""
+    """Takes a fetched image, unless it was read before the last write event."""
     lo, hi = event["lo"] or event["gtid"], event["hi"] or event["gtid"]
     if state.write_position and not Position.parse(lo).at_or_past(Position.parse(state.write_position)):
         return
@@ -190,7 +193,7 @@ def _take_image(state: TableState, event: Event) -> None:
 
 
 def _take_write(state: TableState, event: Event, voids: Voids) -> None:
-    """A write that the source does not undo: the table is written now, whatever becomes of the writer."""
+    """Takes a write that the source never undoes: it counts even if the writer aborts."""
     _mark_existing(state, event)
     _replace_list(state, event)
     state.write_ordinal, state.write_position = event["ordinal"], event["gtid"]
@@ -203,9 +206,10 @@ def _take_write(state: TableState, event: Event, voids: Voids) -> None:
 
 
 def _writers(state: TableState, txn: int, write_id: int) -> Iterable[tuple[int, int]]:
-    """Whose end the entry must wait for. A write that names nobody may be anybody's who holds an open id.
+    """(transaction, write id) of the writers whose end the entry must wait for.
 
-    An id whose holder is not known (0) may be any transaction's.
+    A write that names no transaction may be by any transaction with an open id on the table. An open id of an unknown
+    transaction (0) may belong to any.
     """
     if write_id:
         if write_id > state.ids.hwm:
@@ -218,7 +222,7 @@ def _writers(state: TableState, txn: int, write_id: int) -> Iterable[tuple[int, 
 
 
 def _list_has_gaps(state: TableState, voids: Voids) -> bool:
-    """Whether an ALLOC may have been lost: neither CREATE nor the server's list was heard of, or a void followed."""
+    """Whether an ALLOC may have been lost: no CREATE or server's list was folded, or a void followed it."""
     if not state.list_ordinal:
         return True
     found = (voids.get((scope, state.shard)) for scope in (EVERY_TABLE, state.name))
@@ -226,7 +230,7 @@ def _list_has_gaps(state: TableState, voids: Voids) -> bool:
 
 
 def _stage(state: TableState, event: Event) -> None:
-    """A write that an ABORT undoes: kept beside the committed image; the last one of a transaction counts."""
+    """Stages a write that an ABORT would undo. A transaction's last staged write counts."""
     txn, write_id = event["txn"], event["write_id"]
     if not state.exists:
         _mark_existing(state, event)
@@ -255,7 +259,7 @@ def _fold_end(event: Event, lookup: Lookup, *, committed: bool) -> CatalogChange
 
 
 def _end_in_table(state: TableState, event: Event, write_ids: list[int], *, committed: bool) -> str:
-    """Ends a transaction in one table; a reason if the COMMIT contradicts what is known, then the list is void."""
+    """Ends a transaction in one table. If the COMMIT contradicts the list, voids the list and returns the reason."""
     refused = ""
     for write_id in write_ids:
         if not committed:
@@ -277,7 +281,7 @@ def _end_in_table(state: TableState, event: Event, write_ids: list[int], *, comm
 
 
 def _promote(state: TableState, staged: StagedImage, event: Event) -> None:
-    """The staged image is the committed one from here on. Its ordinal stays the write's: a later write outdates it."""
+    """Makes the staged image the committed one. It keeps the write's ordinal, so that a later write supersedes it."""
     if staged.image is None:
         state.write_ordinal, state.write_position = event["ordinal"], event["gtid"]
     else:
@@ -291,7 +295,7 @@ def _fold_reset(event: Event, lookup: Lookup) -> CatalogChanges:
     staged = {each.txn for each in state.staged}
     _replace_list(state, event, event.get("committed"))
     if staged - {each.txn for each in state.staged}:
-        # A writer ended unseen: whether its image counts is not known.
+        # A staged writer ended without an event, so it is unknown whether its image counts.
         state.write_ordinal, state.write_position = event["ordinal"], event["gtid"]
     return _changed(state, event)
 

@@ -1,8 +1,8 @@
-"""The state of one catalog table as bytes, and of one name binding. Pure values.
+"""The state of a catalog table and of a name binding, and their canonical bytes. Pure values.
 
-Canonical: a msgpack array of fixed order with sorted lists, so that equal histories give equal bytes. A table's key is
-``0x01`` and its decimal id (a rename stays put); a binding's is ``0x00 name/`` and the name, and every partition has
-all bindings.
+The bytes are a msgpack array in fixed order with sorted lists, so that equal histories give equal bytes. A table's key
+is ``0x01`` and its decimal id, so a rename does not move it. A binding's key is ``0x00 name/`` and the name; every
+partition holds all bindings.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from tokens.writeid_state import WriteIds
 TRANSACTIONAL: Final = "transactional"
 EXTERNAL: Final = "external"
 UNKNOWN_WRITER: Final = (0, 0)
-"""Pending where a writer may be open that was never heard of; the server's own list ends it."""
+"""In `TableState.pending`: a writer whose ALLOC was lost may be open. The server's own list removes it."""
 
 
 class CatalogStateError(FreshetError, ValueError):
-    """Stored bytes that are no catalog state; code ``bad_state``."""
+    """Stored bytes are not a valid catalog state; code ``bad_state``."""
 
     code = "bad_state"
 
 
 class StagedImage(msgspec.Struct, array_like=True):
-    """What an open transaction wrote, where the source undoes it on ABORT."""
+    """What an open transaction wrote, if the source undoes it on ABORT."""
 
     txn: int
     ordinal: int
@@ -38,65 +38,65 @@ class StagedImage(msgspec.Struct, array_like=True):
 class TableState(msgspec.Struct, array_like=True):
     """Everything folded about one table.
 
-    ``image`` answers a demand iff `waits_for` is empty: it follows the last write event, and no transaction that wrote
-    the table is pending (docs/concepts/catalog.md).
+    ``image`` is servable iff `waits_for` is empty: it follows the last write event, and no transaction that wrote the
+    table is pending (docs/concepts/catalog.md).
     """
 
     table_id: int
     shard: str
     epoch: int
     ordinal: int
-    """Of the last event folded; events of the lineage that are not above it are duplicates."""
+    """Of the last event folded. Events of the lineage at or below it are duplicates."""
     name: str = ""
     kind: str = TRANSACTIONAL
     exists: bool = False
-    """False with ``created`` 0: only allocations were seen, the table is not there yet (ALLOC may precede CREATE)."""
+    """False with ``created`` 0: only allocations were folded so far (ALLOC may precede CREATE)."""
     created: int = 0
-    """Ordinal at which it came to be, or was dropped."""
+    """Ordinal of the CREATE, or of the DROP if the table does not exist."""
     ids: WriteIds = msgspec.field(default_factory=WriteIds)
     image: bytes | None = None
     lo: str = ""
     """Position before the image was read: it decides freshness."""
     hi: str = ""
-    """Nothing in the image is later: the session takes it away."""
+    """Nothing in the image is later; the session adopts it."""
     image_ordinal: int = 0
-    """Of the event that brought the image; 0: none did."""
+    """Of the event that brought the image; 0: no image yet."""
     write_ordinal: int = 0
     write_position: str = ""
     """Of the last write event: the image must follow it."""
     pending: list[tuple[int, int]] = []
-    """(transaction, write id) of writers whose end has not come, where the source does not undo writes. Sorted."""
+    """(transaction, write id) of writers that have not ended, if the source does not undo writes. Sorted."""
     staged: list[StagedImage] = []
-    """By transaction; the committed image stays servable beside them."""
+    """Sorted by transaction. The committed image stays servable meanwhile."""
     void: str = ""
-    """Why the image may not be served until a new one comes, else empty."""
+    """Why the image may not be served until a new one arrives; "" if it may."""
     list_ordinal: int = 0
-    """Of the event since which all its ALLOCs were heard: its CREATE, or the server's own list. 0: none came."""
+    """Of the CREATE or the server's own list: since then every ALLOC has been folded. 0: neither has arrived."""
 
     def waits_for(self) -> str:
-        """Why the image may not be served yet, else empty."""
+        """Why the image may not be served yet; "" if it may."""
         if not self.exists:
-            return "the table does not exist" if self.created else "its CREATE has not come"
+            return "the table does not exist" if self.created else "its CREATE has not arrived"
         if self.void:
             return self.void
         if self.pending:
             txn, write_id = self.pending[0]
             if self.pending[0] == UNKNOWN_WRITER:
-                return "events of it were lost: who writes it is not known until the server's list comes"
-            return f"write id {write_id} of transaction {txn or '(unknown)'} wrote it and is pending"
+                return "events were lost: its writers are unknown until the server's list arrives"
+            return f"write id {write_id} of transaction {txn or '(unknown)'} wrote it and is still pending"
         if self.image is None or not self.image_ordinal:
-            return f"no image yet, the last write was at {self.write_position or 'an unknown position'}"
+            return f"no image yet; the last write was at {self.write_position or 'an unknown position'}"
         if self.image_ordinal < self.write_ordinal:
-            return f"written at {self.write_position}, the image that follows is awaited"
+            return f"written at {self.write_position}; the image that follows has not arrived"
         return ""
 
     def staged_by(self, txn: int) -> StagedImage | None:
-        """What ``txn`` has staged."""
+        """What ``txn`` has staged, if anything."""
         return next((each for each in self.staged if each.txn == txn), None)
 
 
 class Binding(msgspec.Struct, array_like=True):
-    """Which table a name stands for; ``table_id`` 0: none."""
+    """Which table a name is bound to; ``table_id`` 0: no table."""
 
     table_id: int
     shard: str
@@ -129,7 +129,7 @@ def decode_table(value: bytes) -> TableState:
     try:
         return _table(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise CatalogStateError(f"no table state: {error}", hint="rebuild the partition") from error
+        raise CatalogStateError(f"invalid table state: {error}", hint="rebuild the partition") from error
 
 
 def encode_binding(binding: Binding) -> bytes:
@@ -142,4 +142,4 @@ def decode_binding(value: bytes) -> Binding:
     try:
         return _binding(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise CatalogStateError(f"no name binding: {error}", hint="rebuild the partition") from error
+        raise CatalogStateError(f"invalid name binding: {error}", hint="rebuild the partition") from error

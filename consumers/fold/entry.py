@@ -1,11 +1,11 @@
-"""The bytes of one row entry in the store, and nothing else.
+"""The bytes of one row entry in the store.
 
 Layout (big-endian)::
 
     kind u8 | ordinal u64 | timestamp i64 | tag length u32 | tag | image
 
-``tag`` is UTF-8 ``shard 0x00 epoch 0x00 position``, and ``0x00 origin`` where known: one string a transaction, built
-once for all its rows. The image is opaque bytes until somebody reads it.
+``tag`` is UTF-8 ``shard 0x00 epoch 0x00 position``, followed by ``0x00 origin`` if known. It is built once for all rows
+of a transaction. The image is opaque bytes until it is read.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 
 
 class Entry(NamedTuple):
-    """A row entry: what is known of one key, and the place in history that it stands for."""
+    """A row entry: the state of one key, and the event that it comes from."""
 
     kind: int
     ordinal: int
@@ -50,14 +50,14 @@ class Entry(NamedTuple):
 
 
 def encode_transaction_tag(shard: str, epoch: int, position: str, timestamp: int, origin: str = "") -> bytes:
-    """The part of an entry that all rows of one transaction share."""
+    """The part of an entry that all rows of a transaction share."""
     text = f"{shard}\0{epoch}\0{position}\0{origin}" if origin else f"{shard}\0{epoch}\0{position}"
     tag = text.encode()
     return TRANSACTION.pack(timestamp, len(tag)) + tag
 
 
 def encode_transaction_tags(shard: str, epoch: int, positions: Sequence[str], timestamps: Sequence[int]) -> list[bytes]:
-    """`encode_transaction_tag` of each of one lineage's transactions that have no origin."""
+    """`encode_transaction_tag` for several transactions of one lineage, without origins."""
     place = f"{shard}\0{epoch}\0"
     tags = [(place + position).encode() for position in positions]
     return [TRANSACTION.pack(timestamp, len(tag)) + tag for timestamp, tag in zip(timestamps, tags, strict=True)]
@@ -69,6 +69,6 @@ def decode_entry(value: bytes) -> Entry:
     timestamp, size = TRANSACTION.unpack_from(value, _HEAD_SIZE)
     end = _FIXED + size
     if end > len(value):
-        raise ValueError(f"an entry of {len(value)} bytes has its tag end at {end}")
+        raise ValueError(f"the tag ends at byte {end} of an entry of {len(value)} bytes")
     shard, epoch, position, *origin = value[_FIXED:end].decode().split("\0")
     return Entry(kind, ordinal, timestamp, shard, int(epoch), position, origin[0] if origin else "", value[end:])

@@ -1,12 +1,11 @@
-"""The fold: what one message of the topic does to the state of its partition. A pure function.
+"""The fold: how one message of the topic changes the state of its partition. A pure function.
 
-Live consumer, Spark rebuild, simulator and offline replay call `fold_message`, or `fold_messages`, which gives the
-same for many; so they cannot disagree. It never raises on bad input: what cannot be read is returned as a dead letter
-together with a void of what it may have touched, and the stream goes on.
+Live consumer, Spark rebuild, simulator and offline replay all call `fold_message` or `fold_messages`, so they cannot
+disagree. The fold never raises on bad input: it returns a rejection and a void of what the message may have changed.
 
-Order. Within a lineage (shard, epoch) the ordinal decides. A later epoch of the same shard is newer. An entry
-of another shard cannot be ordered, unless both carry a coordinate of the same origin: VOID with the event's
-token, which is always safe (docs/concepts/order.md).
+Order: within a lineage (shard, epoch) the ordinal decides. A later epoch of the same shard is newer. Entries of
+different shards are ordered only if both carry a coordinate of the same origin. Otherwise the key becomes VOID with the
+event's token, which is always safe (docs/concepts/order.md).
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _CATALOG_EVENTS = frozenset(
 
 
 def fold_message(state: PartitionState, offset: int, value: bytes | None) -> Changes:
-    """What the message at ``offset`` changes in ``state``, which is left as it is."""
+    """What the message at ``offset`` changes in ``state``; ``state`` is not modified."""
     after = offset + 1
     if value is None:
         return _poison(state, after, "not_freshet", "the message has no value", "message")
@@ -54,11 +53,10 @@ def fold_message(state: PartitionState, offset: int, value: bytes | None) -> Cha
 
 
 def fold_messages(state: PartitionState, records: Sequence[Record]) -> Iterator[Changes]:
-    """What ``records`` (offset, value; offsets rising) change, in order. Apply each before the next is asked for.
+    """What ``records`` (offset, value; offsets rising) change, in order. Apply each result before asking for the next.
 
-    The same as `fold_message` of each, only that frames of one row are taken together where nothing comes in between.
-    Records below the head's offset were folded before and are passed over. The dead letters that a `Changes` holds
-    are all of the message before its ``offset``.
+    Gives the same state as `fold_message` of each record. A run of frames of one row gives one `Changes`. Records below
+    the head's offset are skipped. All rejections in a `Changes` are of the last message before its ``offset``.
     """
     at, end = 0, len(records)
     while at < end:
@@ -96,7 +94,7 @@ def _fold_one(state: PartitionState, after: int, name: str, event: dict[str, Any
         Position.parse(event["gtid"])
         changed = fold_catalog(name, event, state.lookup, state.head.voids)
         return Changes(after, changed, moved, voids, rejections=changed.rejections)
-    return _poison(state, after, "unknown_event", f"no fold for {name}", "message")
+    return _poison(state, after, "unknown_event", f"the fold does not know the event {name}", "message")
 
 
 def _fold_marker(head: Head, after: int, marker: dict[str, Any]) -> Changes:
@@ -151,7 +149,7 @@ def _fold_table_void(
 
 
 def _poison(state: PartitionState, after: int, code: str, reason: str, place: str) -> Changes:
-    """Nobody knows what the message would have changed: every shard's entries so far are void."""
+    """Rejects an unreadable message. It may have changed anything, so every shard's entries so far become void."""
     voids = {
         (EVERY_TABLE, shard): Void(lineage.epoch, lineage.ordinal, "") for shard, lineage in state.head.lineages.items()
     }

@@ -1,9 +1,8 @@
 """The fold of row frames: which entries a frame's rows become. Pure; called by `consumers.fold.messages` only.
 
-Within a lineage ordinals only rise, so a row whose ordinal is above all that this partition has folded of its
-shard is newer than whatever its key has, and needs no look-up — as long as the partition holds one shard. That
-is the fast path; everything else (several shards, duplicates, rows out of order, rows that can't be read) is
-compared key by key and gives the same answer. Frames of one row that follow each other are taken together.
+The fast path needs no look-up: in a partition with one shard, a row whose ordinal is above all that was folded is newer
+than the entry of its key. Everything else (several shards, duplicates, rows out of order, unreadable rows) is compared
+key by key, with the same result. Consecutive frames of one row are folded together.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _FIRST_TABLE_BYTE = RESERVED + 1
 
 
 def lineage_for(head: Head, shard: str, epoch: int) -> Lineage | None:
-    """The lineage that an event of (shard, epoch) continues; a fresh one for a new epoch; None for an old one."""
+    """The lineage that an event of (shard, epoch) continues: a new one for a new epoch, None for an older epoch."""
     lineage = head.lineages.get(shard)
     if lineage is None or epoch > lineage.epoch:
         return Lineage(epoch, 0, 0, "", 0, "")
@@ -50,7 +49,7 @@ def lineage_for(head: Head, shard: str, epoch: int) -> Lineage | None:
 
 
 def epoch_voids(head: Head, shard: str, epoch: int) -> dict[tuple[str, str], Void]:
-    """A new epoch that was not announced still voids the one before it."""
+    """The void that a new epoch causes by its first event, even without an EpochStart; empty if it is not new."""
     lineage = head.lineages.get(shard)
     if lineage is None or epoch <= lineage.epoch:
         return {}
@@ -58,15 +57,16 @@ def epoch_voids(head: Head, shard: str, epoch: int) -> dict[tuple[str, str], Voi
 
 
 def older_epoch_rejection(event: dict[str, Any]) -> Rejection:
-    """The dead letter of an event whose epoch is over."""
+    """The rejection of an event whose epoch is over."""
     shard, epoch = event["shard"], event["epoch"]
     return Rejection("older_epoch", f"epoch {epoch} of shard {shard} is over; a newer one has begun", f"shard {shard}")
 
 
 def fold_singles(head: Head, records: Sequence[Record], at: int) -> tuple[Changes, int] | None:
-    """What the frames of one row from ``records[at]`` on change, taken together, and where they end; None if none is.
+    """Folds the run of one-row frames that begins at ``records[at]``: its changes, and the index after it.
 
-    Only what the fast path may take: one shard, its ordinals rising. The first record that is anything else ends it.
+    The run ends before the first record that is not on the fast path (one shard, rising ordinals). None if that is
+    ``records[at]`` itself.
     """
     value = records[at][1]
     if value is None or not value.startswith(ROW_FRAME_HEADER) or len(head.lineages) != 1:
@@ -76,7 +76,7 @@ def fold_singles(head: Head, records: Sequence[Record], at: int) -> tuple[Change
     begin, tag_size = len(prefix), len(tag)
     after, last = head.offset, lineage.ordinal
     entries: dict[bytes, bytes] = {}
-    stamp, seconds = b"", 0
+    last_timestamp, seconds = b"", 0
     first = at
     for at in range(first, len(records)):
         offset, value = records[at]
@@ -84,11 +84,11 @@ def fold_singles(head: Head, records: Sequence[Record], at: int) -> tuple[Change
         if row is None:
             break
         ordinal, key, operation, image, gtid, timestamp = row
-        if timestamp != stamp:
-            read = read_long(timestamp)
-            if read is None:
+        if timestamp != last_timestamp:
+            decoded = read_long(timestamp)
+            if decoded is None:
                 break
-            stamp, seconds = timestamp, read
+            last_timestamp, seconds = timestamp, decoded
         if (
             offset < after
             or ordinal <= last
@@ -110,7 +110,7 @@ def fold_singles(head: Head, records: Sequence[Record], at: int) -> tuple[Change
 
 
 def fold_rows(state: PartitionState, after: int, frame: dict[str, Any]) -> Changes:
-    """What a `RowFrame` changes. Raises `CodecError` where nothing can be taken from the frame."""
+    """What a `RowFrame` changes. Raises `CodecError` if its columns are inconsistent."""
     check_frame(frame)
     positions = frame["positions"] or frame["gtids"]
     shard, epoch, base = frame["shard"], frame["epoch"], frame["ordinal"]
@@ -133,9 +133,9 @@ def fold_rows(state: PartitionState, after: int, frame: dict[str, Any]) -> Chang
 
 
 def _is_plain(frame: dict[str, Any], last: int) -> bool:
-    """Whether all rows are values of one table, with ordinals that rise above ``last``: what most frames hold.
+    """Whether all rows are values of one table with ordinals that rise above ``last``, as in most frames.
 
-    Column by column, without a step of the interpreter a row where that can be had.
+    Works column by column, because an interpreted step per row would be slow.
     """
     keys, ordinals = frame["keys"], frame["ordinals"]
     first = keys[0]
@@ -147,7 +147,7 @@ def _is_plain(frame: dict[str, Any], last: int) -> bool:
         and frame["operations"] == _VALUE_BYTE * len(keys)
         and all(frame["images"])
         and not any(map(ge, ordinals, islice(ordinals, 1, None)))
-        and all([key.startswith(table) for key in keys])  # noqa: C419 - a list is faster here, and short
+        and all([key.startswith(table) for key in keys])  # noqa: C419 - a list is faster here
     )
 
 
@@ -158,7 +158,7 @@ def _plain_entries(frame: dict[str, Any], tags: list[bytes]) -> dict[bytes, byte
 
 
 def _checked_entries(frame: dict[str, Any], tags: list[bytes], last: int) -> tuple[dict[bytes, bytes], int, list[int]]:
-    """Entries of the rows that rise above ``last``, the highest ordinal then, and the numbers of all other rows."""
+    """Entries of the valid rows that rise above ``last``, the highest ordinal, and the indexes of all other rows."""
     base = frame["ordinal"]
     entries: dict[bytes, bytes] = {}
     suspects: list[int] = []
@@ -173,7 +173,7 @@ def _checked_entries(frame: dict[str, Any], tags: list[bytes], last: int) -> tup
             or key[0] < _FIRST_TABLE_BYTE
         ):
             suspects.append(row)
-            last = max(last, ordinal)  # a bad row has its place in history too: nothing older may pass it unseen
+            last = max(last, ordinal)  # older rows after a bad one must not take the fast path
             continue
         last = ordinal
         entries[key] = _pack_head(operation, ordinal) + tag + (image if operation == VALUE else b"")
@@ -181,7 +181,7 @@ def _checked_entries(frame: dict[str, Any], tags: list[bytes], last: int) -> tup
 
 
 def _row_tags(frame: dict[str, Any], positions: list[str]) -> list[bytes]:
-    """One tag a row, built once a transaction."""
+    """One tag per row; the rows of a transaction share theirs."""
     shard, epoch, origins, sizes = frame["shard"], frame["epoch"], frame["origins"], frame["transactions"]
     if origins:
         tags = [
@@ -203,10 +203,10 @@ def _settle_by_key(
     accepted: dict[bytes, bytes],
     suspects: list[int],
 ) -> tuple[dict[bytes, bytes], dict[tuple[str, str], Void], tuple[Rejection, ...]]:
-    """The general case: each event is compared with the entry that its key has.
+    """The general case: compares each event with its key's entry. Returns entries, voids and rejections.
 
-    ``accepted`` rows rise above their own lineage, so only entries of other shards can be in their way;
-    ``suspects`` are duplicates, events out of order, and rows that can't be read.
+    ``accepted`` rows are above their own lineage, so only entries of other shards can win over them. ``suspects`` are
+    the indexes of duplicates, events out of order and unreadable rows.
     """
     shard, epoch = frame["shard"], frame["epoch"]
     entries: dict[bytes, bytes] = {}
@@ -239,7 +239,7 @@ def _settle_by_key(
 
 
 def _settle(existing: bytes | None, value: bytes) -> bytes | None:
-    """What is stored when the event ``value`` meets ``existing``; None: the event is discarded."""
+    """The entry to store for the event ``value`` if the key has ``existing``; None if the event is discarded."""
     if existing is None:
         return value
     old, new = decode_entry(existing), decode_entry(value)
@@ -255,7 +255,7 @@ def _settle(existing: bytes | None, value: bytes) -> bytes | None:
 
 
 def _order_by_origin(new: Entry, old: Entry) -> Order:
-    """Order by a coordinate of a shard that both know: its own position, or the origin's."""
+    """Order by a coordinate (own position or origin) of a shard that both entries have."""
     for_new = _coordinates(new)
     for shard, position in _coordinates(old).items():
         if shard in for_new:

@@ -1,7 +1,7 @@
-"""The state of one partition: a small head, kept whole in memory, and entries looked up by key.
+"""The state of one partition: a small head, kept in memory, and entries looked up by key. Pure values.
 
-Pure values. In the store both are key → bytes (docs/internals/architecture.md, "State of a partition"), so the whole
-state can be compared byte for byte; `head_entries` and `read_head` are the two directions.
+The store keeps both as key → bytes (docs/internals/architecture.md, "State of a partition"), so that the whole state
+can be compared byte for byte. `head_entries` encodes the head, `read_head` decodes it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 FOLD_VERSION = 3
-"""Raised whenever the same log folds to other bytes; a store of another version is rebuilt."""
+"""Incremented whenever the same log folds to other bytes. A store of another version is rebuilt."""
 
 META = b"\x00"
 CATALOG = b"\x01"
@@ -30,7 +30,7 @@ Lookup = Callable[[bytes], bytes | None]
 
 
 class Lineage(NamedTuple):
-    """What is folded of one shard in this partition. ``watermark`` moves only by markers; "": none has come."""
+    """How far one shard is folded in this partition. Only markers move ``watermark``; "": no marker yet."""
 
     epoch: int
     ordinal: int
@@ -43,8 +43,8 @@ class Lineage(NamedTuple):
 class Void(NamedTuple):
     """A range tombstone: entries of (shard, epoch) up to ``ordinal`` read as VOID.
 
-    ``floor`` is the position that a fill must have reached; "" means no fill before the next marker that is
-    at a transaction boundary.
+    ``floor`` is the position that a fill must have reached; "": no fill before the next marker at a transaction
+    boundary.
     """
 
     epoch: int
@@ -53,7 +53,7 @@ class Void(NamedTuple):
 
 
 class Rejection(NamedTuple):
-    """A message, or a part of one, that could not be folded. ``place`` says which part."""
+    """A message, or a part of one, that could not be folded. ``place`` names the part."""
 
     code: str
     reason: str
@@ -68,13 +68,13 @@ class Head:
     layout: str = ""
     lineages: dict[str, Lineage] = field(default_factory=dict)
     voids: dict[tuple[str, str], Void] = field(default_factory=dict)
-    """(table or ``*``, shard) → the newest void of it."""
+    """(table or ``*``, shard) → its newest void."""
 
 
 class Changes(NamedTuple):
-    """What one message changes, or ``messages`` that were taken together, the last of them before ``offset``.
+    """What ``messages`` messages, folded together, change. ``offset`` is the next to fold.
 
-    ``lineages`` and ``voids`` hold only what is new; ``dead`` what was refused.
+    ``lineages`` and ``voids`` hold only those that change.
     """
 
     offset: int
@@ -88,13 +88,13 @@ class Changes(NamedTuple):
 
 @dataclass(slots=True)
 class PartitionState:
-    """Head and look-up of one partition, as the fold sees it."""
+    """The state of one partition as the fold sees it: its head, and a look-up of entries."""
 
     head: Head
     lookup: Lookup
 
     def apply(self, changes: Changes) -> None:
-        """Moves the head; the entries are the owner of ``lookup``'s to keep, and must be visible first."""
+        """Applies the changes to the head. The caller must have made the entries visible to ``lookup`` before."""
         head = self.head
         if changes.voids:
             head.voids.update(changes.voids)
@@ -128,7 +128,7 @@ def schema_key(table: str) -> bytes:
 
 
 def head_entries(head: Head) -> dict[bytes, bytes]:
-    """The head as store entries; deterministic."""
+    """The head as store entries."""
     entries = {OFFSET_KEY: _json(head.offset), LAYOUT_KEY: head.layout.encode(), FOLD_KEY: _json(FOLD_VERSION)}
     for shard, lineage in head.lineages.items():
         entries[lineage_key(shard)] = _json(lineage)
@@ -138,7 +138,7 @@ def head_entries(head: Head) -> dict[bytes, bytes]:
 
 
 def is_head_key(key: bytes) -> bool:
-    """Whether `head_entries` writes this key (schemas and names are entries, looked up like rows)."""
+    """Whether `head_entries` writes this key. Schemas and names are not in the head; they are looked up like rows."""
     return key in (OFFSET_KEY, LAYOUT_KEY, FOLD_KEY) or key.startswith((LINEAGE_PREFIX, VOID_PREFIX))
 
 
@@ -149,18 +149,18 @@ def _loads(value: bytes) -> Any:
     try:
         return json.loads(value)
     except RecursionError as error:
-        raise ValueError("a value of the head is nested too deep") from error
+        raise ValueError("a head value is nested too deeply") from error
 
 
 def _typed(values: Any, types: tuple[type, ...]) -> Any:
     if not isinstance(values, list) or tuple(map(type, values)) != types:
-        raise ValueError(f"a value of the head is not of the types {types}")
+        raise ValueError(f"a head value does not have the types {types}")
     "".join(value for value in values if isinstance(value, str)).encode()
     return values
 
 
 def read_head(items: Iterable[tuple[bytes, bytes]]) -> Head:
-    """The head in a store's META entries; raises ``ValueError`` or ``TypeError`` if they are damaged."""
+    """The head in a store's META entries. Raises ``ValueError`` or ``TypeError`` if they are damaged."""
     head = Head()
     for key, value in items:
         if key == OFFSET_KEY:

@@ -1,6 +1,7 @@
-"""Asks the owner of a store: one connection an owner, requests pipelined, connected again by itself.
+"""Clients of the owner protocol.
 
-`OwnerClient` is for asyncio (the front), `OwnerConnection` blocks (the command line, tests, Spark).
+`OwnerClient` is for asyncio (the front): one connection, pipelined requests, reconnects by itself. `OwnerConnection`
+blocks (the command line, tests, Spark).
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from consumers.owner.protocol import (
 
 CONNECT_TIMEOUT_S: Final = 2.0
 REQUEST_TIMEOUT_S: Final = 10.0
-"""Beyond what the request itself may wait."""
+"""In addition to the request's own ``max_wait_ms``."""
 
 A = TypeVar("A", bound="Answer")
 
@@ -55,14 +56,14 @@ def parse_address(address: str) -> tuple[str, int]:
     """``host:port`` or ``[v6]:port`` as host and port; raises `OwnerError` ``bad_request``."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
-        raise OwnerError(f"{address!r} is no host:port", code="bad_request")
+        raise OwnerError(f"{address!r} is not host:port", code="bad_request")
     return host.strip("[]"), int(port)
 
 
 def _unreachable(address: str, error: BaseException | str) -> OwnerError:
     return OwnerError(
         f"the owner at {address} does not answer: {error}",
-        hint="is `freshet consume` running there?",
+        hint="check that `freshet consume` is running there",
         code="owner_unreachable",
     )
 
@@ -76,7 +77,7 @@ def _expect(answer: Answer, kind: type[A]) -> A:
 
 
 class _Connection(asyncio.Protocol):
-    """One TCP connection: frames out, answers to the futures that wait for them."""
+    """One TCP connection. Resolves the pending futures as their answers arrive."""
 
     def __init__(self) -> None:
         self.pending: dict[int, asyncio.Future[Answer]] = {}
@@ -85,7 +86,7 @@ class _Connection(asyncio.Protocol):
         self._frames = FrameBuffer()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's is one without inheriting from it
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -108,10 +109,10 @@ class _Connection(asyncio.Protocol):
 
 
 class OwnerClient:
-    """Client of one owner. Any number of tasks may ask at once; all methods raise `OwnerError`."""
+    """Client of one owner, for any number of tasks at once. All methods raise `OwnerError`."""
 
     def __init__(self, address: str, *, token: str = "", request_timeout_s: float = REQUEST_TIMEOUT_S) -> None:
-        """``address``: host:port. Connects when first asked."""
+        """``address``: host:port. Connects at the first request."""
         self.address = address
         self._host, self._port = parse_address(address)
         self._token = token
@@ -136,7 +137,7 @@ class OwnerClient:
                 raise _unreachable(self.address, error or "no answer in time") from error
             try:
                 _expect(await self._ask(connection, Hello(0, token=self._token), 0), Welcome)
-            except BaseException:  # also where nobody waits any more
+            except BaseException:  # a cancelled caller must not leak the connection
                 if connection.transport is not None:
                     connection.transport.abort()
                 raise
@@ -166,7 +167,7 @@ class OwnerClient:
         except TimeoutError as error:
             raise OwnerError(
                 f"the owner at {self.address} took longer than {self._timeout_s + wait_ms / 1000:g} s",
-                hint="see its log and `freshet lag`",
+                hint="look at its log and at `freshet lag`",
                 code="owner_timeout",
             ) from error
         except ConnectionError as error:
@@ -177,7 +178,7 @@ class OwnerClient:
                 future.cancel()
 
     async def request(self, request: Request, wait_ms: int = 0) -> Answer:
-        """Sends ``request`` (its id is set here) and returns the answer, also a `Failure`."""
+        """Sends ``request`` (its id is set here) and returns the answer, which may be a `Failure`."""
         return await self._ask(await self._connected(), request, wait_ms)
 
     async def get(
@@ -201,30 +202,30 @@ class OwnerClient:
         return _expect(await self.request(request, max_wait_ms), Table)
 
     async def wait(self, keyspace: str, partition: int, vector: str, max_wait_ms: int) -> Waited:
-        """Waits for the partition's watermarks."""
+        """Waits at most ``max_wait_ms`` until the partition's watermarks are at or past ``vector``."""
         request = Wait(0, keyspace, partition, vector, max_wait_ms)
         return _expect(await self.request(request, max_wait_ms), Waited)
 
     async def fill(self, fill: Fill) -> Filled:
-        """Offers what the source said."""
+        """Offers the source's value of a key."""
         return (await self.fill_rows([fill]))[0]
 
     async def fill_rows(self, fills: Sequence[Fill]) -> list[Filled]:
-        """Offers what the source said of some keys; each is judged for itself."""
+        """Offers the source's values of several keys; each is judged separately."""
         connection = await self._connected()
         answers = await self._await_answers(connection, [self._send(connection, fill) for fill in fills], 0)
         return [_expect(answer, Filled) for answer in answers]
 
     async def fill_table(self, fill: FillTable) -> Filled:
-        """Offers what the source said of a table."""
+        """Offers the source's answer for a table."""
         return _expect(await self.request(fill), Filled)
 
     async def checkpoint(self, keyspace: str, partition: int = -1) -> list[CheckpointPlace]:
-        """Has checkpoints made."""
+        """Makes checkpoints; ``partition`` -1: of all that the owner has of ``keyspace``."""
         return _expect(await self.request(Checkpoint(0, keyspace, partition), 60_000), Checkpoints).places
 
     async def status(self, keyspace: str = "") -> Statuses:
-        """How the owner's partitions are."""
+        """The status of the owner's partitions; ``keyspace`` "": of all keyspaces."""
         return _expect(await self.request(Status(0, keyspace)), Statuses)
 
     async def describe(self, keyspace: str, table: str = "") -> Description:
@@ -255,14 +256,14 @@ class OwnerConnection:
         _expect(self.request(Hello(0, token=token)), Welcome)
 
     def request(self, request: Request, wait_ms: int = 0) -> Answer:
-        """Sends ``request`` (its id is set here) and returns the answer, also a `Failure`."""
+        """Sends ``request`` (its id is set here) and returns the answer, which may be a `Failure`."""
         self._last_id = request.id = self._last_id + 1
         try:
             self._socket.settimeout(self._timeout_s + wait_ms / 1000)
             self._socket.sendall(encode_frame(request))
             length = int.from_bytes(self._receive(PREFIX_BYTES), "big")
             if length > FRAME_BYTES_MAX:
-                raise ConnectionError(f"a frame of {length} bytes is announced: is this the owner's port?")
+                raise ConnectionError(f"it announced a frame of {length} bytes; this may not be the owner's port")
             return decode_answer(self._receive(length))
         except (OSError, msgspec.DecodeError) as error:
             raise _unreachable(self.address, error) from error
@@ -277,7 +278,7 @@ class OwnerConnection:
         return bytes(parts)
 
     def ask(self, request: Request, kind: type[A], wait_ms: int = 0) -> A:
-        """`request`, with the answer checked to be of ``kind``; a `Failure` is raised."""
+        """As `request`, but returns an answer of type ``kind``; a `Failure` is raised as `OwnerError`."""
         return _expect(self.request(request, wait_ms), kind)
 
     def get(

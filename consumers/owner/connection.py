@@ -1,4 +1,4 @@
-"""One front's connection to an owner: greeting, frames, and no more work taken on than can be answered."""
+"""One front's connection to an owner: greeting, frames, back-pressure."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WRITE_BUFFER_BYTES: Final = 8 << 20
 
 
 class Answerer(Protocol):
-    """Whose connection it is: `consumers.owner.server.OwnerServer`."""
+    """What a connection needs of its server, `consumers.owner.server.OwnerServer`."""
 
     instance: str
     token: str
@@ -43,10 +43,10 @@ class Answerer(Protocol):
     connections: set[FrontConnection]
 
     def answer(self, request: Request) -> Answer | Coroutine[Any, Any, Answer]:
-        """The answer, or what to await for it."""
+        """The answer, or a coroutine that waits for it."""
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs ``work`` beside."""
+        """Runs ``work`` as a task."""
 
 
 class FrontConnection(asyncio.Protocol):
@@ -83,7 +83,7 @@ class FrontConnection(asyncio.Protocol):
         self._throttle()
 
     def _throttle(self) -> None:
-        """Reads on only while answers flow off."""
+        """Reads requests only while answers can be written and few requests wait."""
         if self._transport is None or self._transport.is_closing():
             return
         if self._write_paused or self._waiting >= CONNECTION_WAITING_MAX:
@@ -116,7 +116,9 @@ class FrontConnection(asyncio.Protocol):
         try:
             request = decode_request(body)
         except msgspec.DecodeError as error:
-            return Failure(_id_in(body), "bad_request", f"not a request: {error}", "see consumers/owner/protocol.py")
+            return Failure(
+                _id_in(body), "bad_request", f"invalid request: {error}", "see docs/internals/owner-protocol.md"
+            )
         if not self._greeted:
             return self._greet(request)
         try:
@@ -127,7 +129,7 @@ class FrontConnection(asyncio.Protocol):
             return answer
         if self._server.waiting >= WAITING_MAX:
             answer.close()
-            return Failure(request.id, "too_busy", f"{WAITING_MAX} requests are waiting here", "try again soon")
+            return Failure(request.id, "too_busy", f"{WAITING_MAX} requests are waiting already", "try again later")
         self._waiting += 1
         self._server.waiting += 1
         if self._waiting >= CONNECTION_WAITING_MAX:
@@ -139,10 +141,15 @@ class FrontConnection(asyncio.Protocol):
         if not isinstance(request, Hello):
             return Failure(request.id, "bad_request", "the first frame must be a hello", "")
         if request.version != VERSION:
-            why = f"protocol version {request.version} is not spoken here, {VERSION} is"
+            why = f"unsupported protocol version {request.version}; this owner has version {VERSION}"
             return Failure(request.id, "version_mismatch", why, "run the same Freshet on both sides")
         if not hmac.compare_digest(request.token.encode(), self._server.token.encode()):
-            return Failure(request.id, "unauthorized", "the token is not the owner's", "set consumer.owner_token")
+            return Failure(
+                request.id,
+                "unauthorized",
+                "wrong owner token",
+                "set consumer.owner_token to the same value on both sides",
+            )
         self._greeted = True
         self._frames.frame_bytes_max = FRAME_BYTES_MAX
         return Welcome(request.id, VERSION, self._server.instance)
@@ -171,7 +178,7 @@ def _frame(answer: Answer) -> bytes:
 
 
 def _id_in(body: bytes) -> int:
-    """The request id of a frame that is no request, 0 if it has none."""
+    """The request id in an invalid frame, 0 if there is none."""
     try:
         match msgspec.msgpack.decode(body):
             case [_, int(number), *_] if not isinstance(number, bool):
@@ -182,10 +189,10 @@ def _id_in(body: bytes) -> int:
 
 
 def failure(request_id: int, error: Exception) -> Failure:
-    """``error`` as an answer; what is not ours is logged and called internal."""
+    """``error`` as an answer. An unexpected error is logged and gets the code ``internal``."""
     if isinstance(error, FreshetError):
         return Failure(request_id, error.code, str(error), error.hint)
     if isinstance(error, UnicodeDecodeError):
-        return Failure(request_id, "bad_request", f"the table name in the key is no UTF-8: {error}", "")
+        return Failure(request_id, "bad_request", f"the table name in the key is not UTF-8: {error}", "")
     log.error("request failed", error=f"{type(error).__name__}: {error}", exc_info=error)
     return Failure(request_id, "internal", f"{type(error).__name__}: {error}", "see the owner's log")

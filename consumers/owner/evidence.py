@@ -1,7 +1,7 @@
-"""What an answer is judged by, for rows and catalog tables alike: where it stands in history, and what may fill it.
+"""What rows and catalog tables share: the evidence for the comparator, and the rules for fills.
 
-The order of reads matters to the caller: the head (with its watermarks) first, the entry after. Then a value is never
-older than the watermark it is judged by.
+Callers read the head (with its watermarks) first and the entry after it, so that no value is older than the watermark
+it is judged by.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from tokens import Decision, Demand, Freshness, Order, Position, Tag, ValidWrite
 
 
 class Evidence(Protocol):
-    """Where an answer stands in its shard's history; `consumers.owner.protocol.Row` and ``Table`` are it.
+    """Where an answer stands in its shard's history. `consumers.owner.protocol.Row` and ``Table`` implement it.
 
-    Positions are text, "" if not known. ``lo`` was noted before the value was read: it decides freshness. Nothing in
-    the value is later than ``hi``: the session takes it away. ``watermark`` and ``low_water`` are the partition's.
+    Positions are text, "" if unknown. ``lo`` was recorded before the value was read; it decides freshness. Nothing in
+    the value is later than ``hi``; the session adopts it. ``watermark`` is the partition's.
     """
 
     @property
@@ -34,7 +34,7 @@ class Evidence(Protocol):
 
 
 class FillVerdict(NamedTuple):
-    """Whether an answer of the source may stand in the overlay, and why (not)."""
+    """Whether a value from the source may be kept in the overlay, and why or why not."""
 
     accepted: bool
     why: str
@@ -44,12 +44,12 @@ ACCEPTED = FillVerdict(True, "filled")
 
 
 def refused(why: str) -> FillVerdict:
-    """A fill that may not stand."""
+    """The verdict that refuses a fill."""
     return FillVerdict(False, why)
 
 
 def demand_of(vector: str, write_ids: str = "", table_id: int = 0) -> Demand:
-    """The demand that a request's texts stand for; raises `tokens.TokenError`."""
+    """The demand in a request's text fields; raises `tokens.TokenError`."""
     return Demand(
         vector=Vector.parse(vector) if vector else Vector(),
         write_ids=ValidWriteIdList.parse(write_ids) if write_ids else None,
@@ -59,7 +59,7 @@ def demand_of(vector: str, write_ids: str = "", table_id: int = 0) -> Demand:
 
 
 def tag_of(evidence: Evidence, write_ids: ValidWriteIdList | None = None, table_id: int = 0) -> Tag:
-    """The evidence as the comparator wants it."""
+    """The evidence in the form that `tokens.decide` takes; raises `tokens.TokenError`."""
     return Tag(
         shard=evidence.shard,
         epoch=evidence.epoch,
@@ -72,25 +72,24 @@ def tag_of(evidence: Evidence, write_ids: ValidWriteIdList | None = None, table_
 
 
 def sole_lineage(head: Head) -> tuple[str, Lineage | None]:
-    """The shard of keys that have no entry: known where the partition has one shard only."""
+    """Name and lineage of the partition's shard if it has exactly one, else ("", None): the shard of unknown keys."""
     if len(head.lineages) == 1:
         return next(iter(head.lineages.items()))
     return "", None
 
 
 def may_catch_up(decision: Decision, watermark: str) -> bool:
-    """Whether waiting can turn this decision into a fresh one: the partition is behind, or says nothing yet."""
+    """Whether waiting can make the answer fresh: the partition is behind, or has no watermark yet."""
     if decision.history_lost:
         return False
     return decision.freshness is Freshness.STALE or (decision.freshness is Freshness.UNKNOWN and not watermark)
 
 
 def fill_refusal(lo: Position, lineage: Lineage, voids: Iterable[Void]) -> str:
-    """Why no value read from the source at ``lo`` may stand beside the folded state of a key; "" if one may.
+    """Why a value read from the source at ``lo`` may not be kept for a key; "" if it may.
 
-    At or above the low-water; never below the floor of a void, and not while a void waits for its marker. A fill behind
-    the watermark is refused too: at a primary it would be lost history, at a replica the next one will do. ``voids``
-    are those that bear on the key: those of an earlier epoch are answered by the low-water. docs/decisions/0011.
+    ``voids`` are those that cover the key. ``lo`` must be at or past the low-water, the floor of each void of this
+    epoch, and the watermark (docs/decisions/0011). While a void waits for its marker, nothing may be kept.
     """
     if not lineage.low_water or not lo.at_or_past(Position.parse(lineage.low_water)):
         return f"{lo} is below the low-water {lineage.low_water or '(unknown)'}"
@@ -98,7 +97,7 @@ def fill_refusal(lo: Position, lineage: Lineage, voids: Iterable[Void]) -> str:
         if void.epoch != lineage.epoch:
             continue
         if not void.floor:
-            return "the table was voided, and the marker that follows has not come"
+            return "the table was voided, and the marker that follows has not arrived"
         if not lo.at_or_past(Position.parse(void.floor)):
             return f"{lo} is below {void.floor}, where the table was voided"
     if lineage.watermark and not lo.at_or_past(Position.parse(lineage.watermark)):
@@ -107,7 +106,7 @@ def fill_refusal(lo: Position, lineage: Lineage, voids: Iterable[Void]) -> str:
 
 
 def has_reached(partition: Partition, vector: Vector) -> bool:
-    """Whether the partition's watermarks are at or past ``vector``; a shard that is not known here is not."""
+    """Whether the partition's watermarks are at or past ``vector``; False if it names a shard unknown here."""
     lineages = partition.store.visible.lineages
     for shard, (epoch, position) in vector.items():
         lineage = lineages.get(shard)
@@ -119,7 +118,7 @@ def has_reached(partition: Partition, vector: Vector) -> bool:
 
 
 def watermarks(partition: Partition) -> Vector:
-    """The partition's watermarks as a vector."""
+    """The partition's watermarks; shards without one are left out."""
     lineages = partition.store.visible.lineages
     return Vector(
         {name: (each.epoch, Position.parse(each.watermark)) for name, each in lineages.items() if each.watermark}

@@ -1,7 +1,7 @@
-"""Fills: what reads brought from the source, beside the folded state. Bounded, in memory, never in a digest.
+"""The overlay: values that reads fetched from the source, in bounded memory beside the folded state.
 
-An entry answers only while the stamp of its key is the one that it was made over: any event or void of the key
-silences it at once, whether or not anybody has removed it. So nothing here needs to be told of events.
+A fill is valid only while its key has the stamp that the fill was made over. An event or void of the key changes the
+stamp and so invalidates the fill; the overlay need not follow events.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Final, NamedTuple
 from consumers.owner.protocol import FillTable
 
 ENTRY_BYTES: Final = 400
-"""Charged for each entry beside its bytes: dict slots, tuple, texts."""
+"""Estimated overhead of one fill: dict slots, tuple, strings."""
 
 
 class OverlayFill(NamedTuple):
-    """A value read from the source. ``image`` None: no such row. ``lo`` decides freshness, ``hi`` is taken away.
+    """A value read from the source; ``image`` None: no such row. ``lo`` and ``hi`` are as in `Evidence`.
 
-    ``stamp`` is what it was made over; ``table`` is the whole answer where the key is a catalog table's.
+    ``stamp`` identifies the folded state that it was made over. ``table`` is the whole answer for a catalog table.
     """
 
     image: bytes | None
@@ -31,10 +31,10 @@ class OverlayFill(NamedTuple):
 
 
 class Overlay:
-    """Fills by key, at most ``bytes_max`` of them; the least recently used goes first. One thread."""
+    """Fills by key, at most ``bytes_max`` bytes; evicts the least recently used. For one thread."""
 
     def __init__(self, bytes_max: int) -> None:
-        """``bytes_max`` 0: nothing is kept."""
+        """``bytes_max`` 0: keeps nothing."""
         self.bytes_max = bytes_max
         self.bytes = 0
         self.evictions = 0
@@ -44,7 +44,7 @@ class Overlay:
         return len(self._fills)
 
     def get(self, key: bytes, stamp: Hashable) -> OverlayFill | None:
-        """The fill of ``key`` if it was made over ``stamp``; one that was not is dropped: it can't answer again."""
+        """The fill of ``key`` if it was made over ``stamp``. One with another stamp is dropped."""
         fill = self._fills.get(key)
         if fill is None:
             return None
@@ -55,7 +55,7 @@ class Overlay:
         return fill
 
     def put(self, key: bytes, fill: OverlayFill) -> bool:
-        """Keeps ``fill``; False if it alone is above the bound."""
+        """Keeps ``fill``; False if it alone exceeds ``bytes_max``."""
         if key in self._fills:
             self._drop(key)
         size = _size(key, fill)
@@ -73,7 +73,7 @@ class Overlay:
         self.bytes -= _size(key, self._fills.pop(key))
 
     def clear(self) -> None:
-        """Forgets everything."""
+        """Removes all fills."""
         self._fills.clear()
         self.bytes = 0
 

@@ -1,6 +1,6 @@
-"""What a process owns: stores, their overlays and whoever waits for them.
+"""The partitions that a process owns: their stores, overlays and waiting reads.
 
-The fold thread adds and removes partitions, the answering thread reads: the mapping is replaced, never changed.
+The fold thread adds and removes partitions while the answering thread reads, so the mapping is replaced, never changed.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class Partition:
     store: PartitionStore
     overlay: Overlay
     end_at_start: int = UNKNOWN_OFFSET
-    """Where the topic ended when the partition was taken over: from there on it is ready."""
+    """Where the topic ended when the partition was taken over; at this offset it is ready."""
     position: int = 0
-    """Next offset to read; passes control records, which the store's offset does not."""
+    """Next offset to read. It passes control records; the store's offset does not."""
     end: int = UNKNOWN_OFFSET
     ready: bool = False
     state: str = CATCHING_UP
@@ -55,16 +55,16 @@ class Partition:
     commit_not_before: float = 0.0
     commit_retry_s: float = RETRY_S
     folded_at: float = field(default_factory=time.monotonic)
-    """When something of the topic was last folded: a source that runs says something each second."""
+    """When a message was last folded (monotonic clock). A live source publishes at least each second."""
     events: int = 0
     rows_committed: int = 0
     bytes_committed: int = 0
     commits: int = 0
     dead_letters: int = 0
     dead_letters_pending: bool = False
-    """A dead letter is not in its topic: what was folded with it must not be committed."""
+    """A dead letter is not in its topic yet, so the store must not commit past it."""
     lost: bool = False
-    """The group took it away without asking (no broker): it answers until somebody else has it."""
+    """The group membership expired (no broker answered). The partition answers until it is assigned again."""
     waiters: set[asyncio.Future[None]] = field(default_factory=set)
 
     @property
@@ -79,18 +79,18 @@ class Partition:
 
     @property
     def silent_seconds(self) -> float:
-        """How long nothing has been folded: nothing comes from the source, or nothing can be folded."""
+        """How long nothing has been folded."""
         return time.monotonic() - self.folded_at
 
     def wake(self) -> None:
-        """Lets everybody who waits look again. Answering thread only."""
+        """Wakes all waiting reads. Answering thread only."""
         waiters, self.waiters = self.waiters, set()
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
 
     def lag_seconds(self, now: float, timestamp: int) -> float:
-        """Source time by which a watermark of ``timestamp`` is behind; 0 when everything is read, -1 unknown."""
+        """Source time by which a watermark of ``timestamp`` is behind ``now``; 0 if all is read, -1 if unknown."""
         if 0 <= self.end <= self.position:
             return 0.0
         return max(0.0, now - timestamp) if timestamp else -1.0
@@ -103,7 +103,7 @@ class Ownership:
         """Raises `StoreError` if ``data_dir`` can't be written to."""
         self.instance = instance_id(data_dir)
         self.awaited_keyspaces: frozenset[str] = frozenset()
-        """Keyspaces that this process is to consume and of which the group has assigned nothing so far."""
+        """Configured keyspaces for which no topic or no assignment has been seen yet."""
         self._partitions: dict[tuple[str, int], Partition] = {}
 
     def add(self, partition: Partition) -> None:
@@ -120,7 +120,7 @@ class Ownership:
         return self._partitions.get((keyspace, number))
 
     def of(self, keyspace: str) -> list[Partition]:
-        """Owned partitions of ``keyspace`` ("": of all), in order."""
+        """Owned partitions of ``keyspace`` ("": of all), sorted."""
         return [each for key, each in sorted(self._partitions.items()) if not keyspace or key[0] == keyspace]
 
     def __iter__(self) -> Iterator[Partition]:
@@ -131,13 +131,16 @@ class Ownership:
 
     @property
     def is_ready(self) -> bool:
-        """Whether there are partitions, each has caught up since it was taken over, and no keyspace is waited for."""
+        """Whether there are partitions, each has caught up since its take-over, and no keyspace is awaited."""
         owned = self._partitions
         return bool(owned) and not self.awaited_keyspaces and all(each.ready for each in owned.values())
 
 
 def instance_id(data_dir: Path) -> str:
-    """A name of this data directory's process that outlives it: restarted, the group gives it its partitions back."""
+    """The static member id of this data directory, kept across restarts so that the group returns its partitions.
+
+    Raises `StoreError`.
+    """
     path = data_dir / "instance"
     try:
         return path.read_text().strip()

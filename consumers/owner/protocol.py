@@ -1,8 +1,8 @@
-"""The owner protocol: what a front and the process that owns a partition's store say to each other.
+"""The owner protocol: the messages between a front and the process that owns a partition's store.
 
-Length-prefixed (4 bytes, big-endian) msgpack frames over TCP. Each request carries an id, its answer the same id: so
-requests pipeline, and answers come in any order. The first frame of a connection is `Hello`. Positions and vectors
-are text (``MariaDB/0-1-5``; `tokens.Vector`); "" is none.
+Length-prefixed (4 bytes, big-endian) msgpack frames over TCP. An answer carries the id of its request, so requests
+pipeline and answers come in any order. The first frame of a connection is `Hello`. Positions and vectors are text
+(``MariaDB/0-1-5``; `tokens.Vector`); "" means not given or unknown.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from tokens.errors import FreshetError
 VERSION: Final = 1
 FRAME_BYTES_MAX: Final = 64 << 20
 HELLO_BYTES_MAX: Final = 64 << 10
-"""What a side that has not been let in yet may send as one frame."""
+"""Largest frame before the greeting is complete."""
 KEYS_MAX: Final = 1_000
 """Keys in one `Get`."""
 WAIT_MS_MAX: Final = 60_000
 PREFIX_BYTES: Final = 4
 
 UNKNOWN_KEY: Final = 0
-"""`Row.kind`: nothing was folded for the key since the shard's low-water."""
+"""`Row.kind`: nothing has been folded for the key since the shard's low-water."""
 HISTORY_LOST: Final = "history_lost"
 """`Row.code` and `Table.code`: the demand lies in a history that the shard has lost."""
 
 
 class OwnerError(FreshetError):
-    """What an owner answered instead of data, or why it could not be asked.
+    """A failure that an owner answered, or the reason why it could not be reached.
 
     Codes: ``not_owner``, ``bad_request``, ``bad_token``, ``too_busy``, ``unauthorized``, ``version_mismatch``,
     ``owner_unreachable``, ``owner_timeout``, ``frame_too_large``, and those of `consumers.store.errors`.
@@ -40,7 +40,7 @@ class OwnerError(FreshetError):
 
 
 class Message(msgspec.Struct, array_like=True, tag=True):
-    """Base of all frames: a msgpack array of tag, request id, fields."""
+    """A frame: a msgpack array of tag, request id, fields."""
 
     id: int
 
@@ -53,7 +53,7 @@ class Hello(Message, tag="hello"):
 
 
 class Get(Message, tag="get"):
-    """Rows of one partition. ``vector`` "": the request brought no token, answers are ``eventual``."""
+    """Asks for rows of one partition. Without a ``vector`` answers are ``eventual``."""
 
     keyspace: str
     partition: int
@@ -63,7 +63,7 @@ class Get(Message, tag="get"):
 
 
 class GetTable(Message, tag="get_table"):
-    """A catalog table by name. ``write_ids`` "" and ``table_id`` 0: not given."""
+    """Asks for a catalog table by name. ``write_ids`` "" and ``table_id`` 0: not given."""
 
     keyspace: str
     name: str
@@ -74,7 +74,7 @@ class GetTable(Message, tag="get_table"):
 
 
 class Wait(Message, tag="wait"):
-    """Wait until a partition's watermarks are at or past ``vector``."""
+    """Waits until a partition's watermarks are at or past ``vector``."""
 
     keyspace: str
     partition: int
@@ -83,7 +83,7 @@ class Wait(Message, tag="wait"):
 
 
 class Stamp(NamedTuple):
-    """What a fill of a row was made over. It answers only while the stamp of its key is still the same."""
+    """The folded state that a fill of a row was made over. The fill is valid while its key has the same stamp."""
 
     shard: str
     epoch: int
@@ -92,7 +92,7 @@ class Stamp(NamedTuple):
 
 
 class Fill(Message, tag="fill"):
-    """What the source said of a key (``image`` None: no such row), read at ``lo``; ``stamp`` as the `Row` had it."""
+    """Offers the source's value of a key (``image`` None: no such row), read at ``lo``; ``stamp`` is the `Row`'s."""
 
     keyspace: str
     partition: int
@@ -105,10 +105,10 @@ class Fill(Message, tag="fill"):
 
 
 class FillTable(Message, tag="fill_table"):
-    """What the source said of a catalog table; ``stamp`` as the `Table` had it.
+    """Offers the source's answer for a catalog table; ``stamp`` is the `Table`'s.
 
-    ``lo`` was noted before it was read, nothing in it is later than ``hi``. ``write_ids`` is the list fetched before
-    the image, "" for a table that has none.
+    ``lo`` was recorded before the read, nothing in the answer is later than ``hi``. ``write_ids`` is the list fetched
+    before the image, "" for a table without one.
     """
 
     keyspace: str
@@ -124,32 +124,32 @@ class FillTable(Message, tag="fill_table"):
 
 
 class Checkpoint(Message, tag="checkpoint"):
-    """Commit, and keep a copy of the state at an offset. ``partition`` -1: all that this process owns."""
+    """Commits, and makes a checkpoint of the state. ``partition`` -1: of all that this process owns."""
 
     keyspace: str
     partition: int = -1
 
 
 class Status(Message, tag="status"):
-    """How each partition is. ``keyspace`` "": of all."""
+    """Asks for the status of each owned partition. ``keyspace`` "": of all keyspaces."""
 
     keyspace: str = ""
 
 
 class Describe(Message, tag="describe"):
-    """Columns and key of a row table, and the keyspace's layout."""
+    """Asks for the columns and key of a row table, and the keyspace's layout."""
 
     keyspace: str
     table: str = ""
 
 
 class Row(msgspec.Struct, array_like=True):
-    """What is known of one key, and what follows for the demand.
+    """What is known of one key, and the decision on the demand.
 
-    ``kind``: 1 value, 2 absent, 3 void (changed, value unknown), 0 unknown key. ``image`` is the canonical JSON, None
-    unless there is a value that may be given. ``freshness`` is the decision; ``served`` says that the answer may be
-    given. ``needs_source``: only the source can answer (waiting would not help). ``code`` is ``history_lost`` where
-    the demand lies in a lost history. ``filled``: the answer is a fill of the overlay. ``stamp`` goes into a `Fill`.
+    ``kind``: 1 value, 2 absent, 3 void (changed, value unknown), 0 unknown key. ``image`` is canonical JSON, None
+    unless there is a value that may be served. ``freshness`` is the decision, ``served`` whether the answer may be
+    used. ``needs_source``: waiting would not help, only the source can answer. ``code`` is ``history_lost`` if the
+    demand lies in a lost history. ``filled``: the answer is from the overlay. ``stamp`` goes into a `Fill`.
     """
 
     kind: int
@@ -171,15 +171,16 @@ class Row(msgspec.Struct, array_like=True):
 
 
 class Rows(Message, tag="rows"):
-    """Answer to `Get`: one `Row` a key, in order."""
+    """Answer to `Get`: one `Row` per key, in order."""
 
     rows: list[Row]
 
 
 class Table(Message, tag="table"):
-    """Answer to `GetTable`. ``elsewhere``: the state is in ``partition``, which this process does not own.
+    """Answer to `GetTable`. Fields as in `Row`.
 
-    ``table_id`` 0: the name stands for nothing here. Else as in `Row`.
+    ``table_id`` 0: the name is not bound here. ``elsewhere``: the state is in ``partition``, which this process does
+    not own.
     """
 
     table_id: int
@@ -203,7 +204,7 @@ class Table(Message, tag="table"):
 
 
 class Waited(Message, tag="waited"):
-    """Answer to `Wait`: whether it was reached, and the partition's watermarks as a vector."""
+    """Answer to `Wait`: whether the vector was reached, and the partition's watermarks as a vector."""
 
     reached: bool
     watermarks: str
@@ -231,7 +232,7 @@ class Checkpoints(Message, tag="checkpoints"):
 
 
 class ShardStatus(msgspec.Struct, array_like=True):
-    """How far a partition is in one shard. ``lag_seconds``: source time, newest event seen − watermark; -1 unknown."""
+    """How far a partition has followed one shard. ``lag_seconds`` is as in `Partition.lag_seconds`; -1: unknown."""
 
     shard: str
     epoch: int
@@ -243,9 +244,9 @@ class ShardStatus(msgspec.Struct, array_like=True):
 
 
 class PartitionStatus(msgspec.Struct, array_like=True):
-    """One partition. ``position`` is the next offset to read, ``end`` the topic's end (-1 unknown).
+    """The status of one partition. ``position`` is the next offset to read, ``end`` the topic's end (-1: unknown).
 
-    ``silent_seconds``: how long nothing has been folded; a source that runs says something each second (-1 unknown).
+    ``silent_seconds``: how long nothing has been folded (-1: unknown). A live source publishes at least each second.
     """
 
     keyspace: str
@@ -267,7 +268,7 @@ class PartitionStatus(msgspec.Struct, array_like=True):
 
 
 class Statuses(Message, tag="statuses"):
-    """Answer to `Status`. ``ready``: all partitions have caught up with where the topic ended at start."""
+    """Answer to `Status`. ``ready``: each partition has caught up with the topic's end as of its take-over."""
 
     ready: bool
     instance: str
@@ -283,7 +284,7 @@ class SchemaColumn(msgspec.Struct, array_like=True):
 
 
 class Description(Message, tag="description"):
-    """Answer to `Describe`. ``found`` False: no such table is known here (yet)."""
+    """Answer to `Describe`. ``found`` False: the table is unknown here so far."""
 
     found: bool
     layout: str
@@ -293,7 +294,7 @@ class Description(Message, tag="description"):
     cacheable: bool = False
     reason: str = ""
     shard: str = ""
-    """The shard it was last described by."""
+    """The shard that described it last."""
 
 
 class Welcome(Message, tag="welcome"):
@@ -304,7 +305,7 @@ class Welcome(Message, tag="welcome"):
 
 
 class Failure(Message, tag="failure"):
-    """Instead of an answer."""
+    """Answer to a request that failed."""
 
     code: str
     message: str
@@ -320,11 +321,11 @@ _answers: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 
 
 def encode_frame(message: Request | Answer) -> bytes:
-    """``message`` with its length before it. Raises `OwnerError` ``frame_too_large``."""
+    """``message`` as a frame with its length prefix. Raises `OwnerError` ``frame_too_large``."""
     body = _encoder.encode(message)
     if len(body) > FRAME_BYTES_MAX:
         raise OwnerError(
-            f"a frame of {len(body)} bytes is above {FRAME_BYTES_MAX}",
+            f"a frame of {len(body)} bytes is larger than the limit of {FRAME_BYTES_MAX}",
             hint="ask for fewer keys",
             code="frame_too_large",
         )
@@ -348,7 +349,7 @@ def decode_answer(body: bytes | memoryview) -> Answer:
 
 
 class FrameBuffer:
-    """Puts frames together from what a stream brings; holds at most one of ``frame_bytes_max``, which may be raised."""
+    """Assembles frames from a byte stream. ``frame_bytes_max`` bounds one frame; it may be changed."""
 
     def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
         self.frame_bytes_max = frame_bytes_max
@@ -364,8 +365,8 @@ class FrameBuffer:
             length = int.from_bytes(buffer[at : at + PREFIX_BYTES], "big")
             if length > self.frame_bytes_max:
                 raise OwnerError(
-                    f"the other side announces a frame of {length} bytes",
-                    hint="is this the owner's port?",
+                    f"the other side announced a frame of {length} bytes, at most {self.frame_bytes_max} are allowed",
+                    hint="check that this is the owner's port",
                     code="frame_too_large",
                 )
             if size - at - PREFIX_BYTES < length:

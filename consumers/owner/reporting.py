@@ -1,4 +1,4 @@
-"""What a process says about itself and about tables: status and descriptions of the owner protocol."""
+"""Builds the owner protocol's answers to `Status` and `Describe`."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from stream.wire.codec import decode
 
 
 def status_of(ownership: Ownership, request: Status) -> Statuses:
-    """How each owned partition is."""
+    """The answer to `Status`."""
     now = time.time()
     partitions = [partition_status(each, now) for each in ownership.of(request.keyspace)]
     return Statuses(request.id, ownership.is_ready, ownership.instance, partitions)
 
 
 def partition_status(partition: Partition, now: float) -> PartitionStatus:
-    """How one partition is; ``now`` in seconds since 1970."""
+    """The status of one partition; ``now`` in seconds since 1970."""
     store = partition.store
     head = store.visible
     shards = [
@@ -62,7 +62,7 @@ def partition_status(partition: Partition, now: float) -> PartitionStatus:
 
 
 def describe_table(ownership: Ownership, request: Describe) -> Description:
-    """The newest description of a row table that any owned partition has, and the layout."""
+    """The answer to `Describe`: the newest description of the table in any owned partition, and the layout."""
     owned = ownership.of(request.keyspace)
     layout = next((each.store.visible.layout for each in owned if each.store.visible.layout), "")
     newest: dict[str, object] | None = None

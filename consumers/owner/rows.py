@@ -1,4 +1,4 @@
-"""What an owner says about a row key: its state, the decision for a demand, and what may fill it. No I/O of its own."""
+"""How an owner answers for a row key: its folded state, the decision on a demand, and the check of fills."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ def table_of(key: bytes) -> str:
 
 
 def view_row(head: Head, key: bytes, value: bytes | None) -> Row:
-    """What is folded of a row key: its entry, unless a void of its table or shard is newer. Judged for no demand."""
+    """The folded state of a row key, no demand considered. A newer void of its table or shard hides the entry."""
     table = table_of(key)
     if value is None:
         shard, lineage = sole_lineage(head)
         epoch, watermark, low_water = (lineage.epoch, lineage.watermark, lineage.low_water) if lineage else (0, "", "")
         stamp = Stamp(shard, epoch, 0, _all_voids(head, table))
-        why = "no event of this key was folded"
+        why = "no event of this key has been folded"
         return _row(UNKNOWN_KEY, None, why, shard, epoch, "", 0, watermark, low_water, stamp)
     entry = decode_entry(value)
     found = head.lineages.get(entry.shard)
-    # The head is read before the entry: it may be of the epoch before.
+    # The head was read before the entry, so it may still be of the previous epoch.
     current = max(found.epoch, entry.epoch) if found else entry.epoch
     watermark = found.watermark if found and found.epoch == entry.epoch else ""
     stamp = Stamp(entry.shard, entry.epoch, entry.ordinal, _all_voids(head, table))
     kind, position, why = entry.kind, entry.position, f"folded from {entry.position} at ordinal {entry.ordinal}"
     if not _is_position(position):
-        kind, position, why = VOID, "", f"the position of its event, {entry.position!r}, cannot be read"
+        kind, position, why = VOID, "", f"its event has an unreadable position, {entry.position!r}"
     for void in voids_of(head, table, entry.shard):
         if (entry.epoch, entry.ordinal) <= (void.epoch, void.ordinal):
             kind, why = VOID, f"voided at ordinal {void.ordinal} of epoch {void.epoch}"
@@ -55,7 +55,7 @@ def _row(
     low_water: str,
     stamp: Stamp,
 ) -> Row:
-    """A folded image stands for one place: its ``lo`` and ``hi`` are both ``position``."""
+    """A folded row: ``lo`` and ``hi`` are both ``position``."""
     return Row(
         kind=kind,
         image=image,
@@ -82,7 +82,7 @@ def _is_position(text: str) -> bool:
 
 
 def voids_of(head: Head, table: str, shard: str) -> tuple[Void, ...]:
-    """The voids that bear on a table's keys of one shard."""
+    """The voids that cover a table's keys of one shard."""
     voids = head.voids
     if not voids:
         return ()
@@ -97,9 +97,9 @@ def _all_voids(head: Head, table: str) -> tuple[Void, ...]:
 
 
 def answer_row(partition: Partition, key: bytes, demand: Demand) -> Row:
-    """What is known of ``key``, and whether it may be given for ``demand``.
+    """What is known of ``key``, and whether it may be served for ``demand``.
 
-    A key without a folded value is answered by its fill, if the overlay has one that was made over the same state.
+    A key without a folded value is answered from the overlay if its fill was made over the same folded state.
     """
     store = partition.store
     head = store.visible
@@ -116,7 +116,7 @@ def answer_row(partition: Partition, key: bytes, demand: Demand) -> Row:
 
 
 def decide_row(row: Row, demand: Demand) -> None:
-    """Writes the decision into ``row``; an image that may not be given is taken out."""
+    """Writes the decision into ``row``, and removes an image that may not be served."""
     decision = decide(demand, tag_of(row))
     row.freshness = decision.freshness.value
     if decision.may_be_served:
@@ -128,16 +128,16 @@ def decide_row(row: Row, demand: Demand) -> None:
 
 
 def fill_row(partition: Partition, request: Fill) -> FillVerdict:
-    """Keeps what the source said of a key if it may stand beside the folded state; raises `tokens.TokenError`.
+    """Keeps the source's value of a key in the overlay if `judge_fill` accepts it; raises `tokens.TokenError`.
 
-    CAS: the key's stamp must still be the one that the reader was given. The overlay entry carries it, so an event
-    that is folded right after this check silences the fill all the same.
+    This is a CAS: the key's stamp must still be the one that the reader got. The fill carries the stamp, so an event
+    folded right after this check invalidates it too.
     """
     store = partition.store
     head = store.visible
     row = view_row(head, request.key, store.get(request.key))
     if row.stamp != request.stamp:
-        return refused("the key changed meanwhile")
+        return refused("the key changed since it was read")
     Position.parse(request.hi)
     verdict = judge_fill(head, request.key, row, request.lo)
     if not verdict.accepted:
@@ -147,23 +147,23 @@ def fill_row(partition: Partition, request: Fill) -> FillVerdict:
         return refused(refusal)
     before = partition.overlay.get(request.key, row.stamp)
     if before is not None and Position.parse(before.lo).order(Position.parse(request.lo)) is Order.NEWER:
-        return refused(f"a fill of {before.lo} is there, which is newer")
+        return refused(f"a newer fill, of {before.lo}, is kept already")
     fill = OverlayFill(request.image, request.lo, request.hi, request.timestamp, row.stamp)
     if not partition.overlay.put(request.key, fill):
-        return refused("it is larger than the overlay")
+        return refused("the value is larger than the overlay")
     return verdict
 
 
 def judge_fill(head: Head, key: bytes, row: Row, lo: str) -> FillVerdict:
-    """Whether a value read from the source at ``lo`` may stand beside ``row``, the folded state of ``key``.
+    """Whether a value read from the source at ``lo`` may be kept beside ``row``, the folded state of ``key``.
 
-    Over a value: left to the stream. Over a tombstone: only if known to be as new. Else as `fill_refusal`
+    Never over a value. Over a tombstone only if ``lo`` is known to be at or past it. Always subject to `fill_refusal`
     (docs/concepts/rows.md). Raises `tokens.TokenError`.
     """
     position = Position.parse(lo)
     lineage = head.lineages.get(row.shard)
     if lineage is None:
-        return refused("the shard of the key is not known here")
+        return refused("the key's shard is unknown here")
     if row.kind == VALUE:
         return refused("the stream already has a value")
     refusal = fill_refusal(position, lineage, voids_of(head, table_of(key), row.shard))
@@ -172,7 +172,7 @@ def judge_fill(head: Head, key: bytes, row: Row, lo: str) -> FillVerdict:
     if row.kind != UNKNOWN_KEY and row.stamp.epoch == lineage.epoch:
         if not row.lo:
             if lineage.watermark_ordinal < row.stamp.ordinal:
-                why = "the position of the key's last event cannot be read, and the marker that follows has not come"
+                why = "the key's last event has an unreadable position, and the marker that follows has not arrived"
                 return refused(why)
         elif not position.at_or_past(Position.parse(row.lo)):
             return refused(f"{lo} is not known to be as new as the tombstone's {row.lo}")
@@ -180,10 +180,13 @@ def judge_fill(head: Head, key: bytes, row: Row, lo: str) -> FillVerdict:
 
 
 def _schema_refusal(partition: Partition, request: Fill) -> str:
-    """Absence may be kept only where equal keys have equal texts; tables that are read through are never kept."""
+    """Why the table's schema forbids the fill, else "".
+
+    Tables that are always read through are not kept. Absence is kept only if no collation compares the key.
+    """
     described = partition.store.get(schema_key(table_of(request.key)))
     if described is None:
-        return "the table's schema is not known here yet"
+        return "the table's schema is unknown here so far"
     _, schema = decode(described)
     if not schema["cacheable"]:
         return f"the table is always read through: {schema['reason']}"
@@ -191,5 +194,5 @@ def _schema_refusal(partition: Partition, request: Fill) -> str:
         exact = {column["name"]: column["exact"] for column in schema["columns"]}
         inexact = [name for name in schema["primary_key"] if not exact.get(name, False)]
         if inexact:
-            return f"key column {inexact[0]} is compared by a collation: absence can't be kept"
+            return f"a collation compares key column {inexact[0]}: absence can't be kept"
     return ""

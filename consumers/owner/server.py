@@ -1,7 +1,7 @@
 """The owner's server: answers the owner protocol from the stores of this process. asyncio, one thread.
 
-What can be answered at once is answered while the frame is read; only waiting makes a task. Bounded: frames, keys a
-request, requests in flight of a connection (then it is not read on) and of the process (then ``too_busy``).
+A request is answered while its frame is read; only one that waits gets a task. Limits: bytes per frame, keys per
+request, waiting requests per connection (reading from it pauses) and per process (``too_busy``).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class OwnerServer:
     """Answers for the partitions in ``ownership``."""
 
     def __init__(self, ownership: Ownership, make_checkpoints: MakeCheckpoints, *, token: str = "") -> None:
-        """``make_checkpoints`` has the fold thread make them. ``token``: what a `Hello` must bring; "": nothing."""
+        """``make_checkpoints`` runs in the fold thread. ``token`` must be in each `Hello`; "" disables the check."""
         self.ownership = ownership
         self.instance = ownership.instance
         self.token = token
@@ -62,11 +62,14 @@ class OwnerServer:
         self._make_checkpoints = make_checkpoints
         self._server: asyncio.Server | None = None
         self.connections: set[FrontConnection] = set()
-        """Those that are open; each adds and removes itself."""
+        """Open connections; each adds and removes itself."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> tuple[str, int]:
-        """Listens; returns host and port. Raises `OwnerError` for an address beyond this machine without a token."""
+        """Listens; returns host and port.
+
+        Raises `OwnerError` ``cannot_listen``, or ``unauthorized`` for an address beyond this machine without a token.
+        """
         if not self.token and not is_loopback(host):
             raise OwnerError(
                 f"the owner protocol would listen on {host} without a token",
@@ -79,7 +82,7 @@ class OwnerServer:
         except OSError as error:
             raise OwnerError(
                 f"cannot listen on {host}:{port}: {error.strerror or error}",
-                hint="another port: consumer.owner_port, 0 for any",
+                hint="set consumer.owner_port to a free port, or to 0 for any",
                 code="cannot_listen",
             ) from error
         bound = self._server.sockets[0].getsockname()
@@ -102,13 +105,13 @@ class OwnerServer:
         if found is None:
             raise OwnerError(
                 f"this process does not own {keyspace}/{number}",
-                hint="look it up in freshet.locations again",
+                hint="look up the owner in freshet.locations again",
                 code="not_owner",
             )
         return found
 
     def answer(self, request: Request) -> Answer | Coroutine[Any, Any, Answer]:
-        """The answer, or what to await for it. Raises `FreshetError`, ``ValueError`` for a request that can't be."""
+        """The answer, or a coroutine that waits for it. Raises `FreshetError` or ``ValueError`` for a bad request."""
         match request:
             case Get():
                 return self._get(request)
@@ -133,7 +136,9 @@ class OwnerServer:
 
     def _get(self, request: Get) -> Answer | Coroutine[Any, Any, Answer]:
         if len(request.keys) > KEYS_MAX:
-            raise OwnerError(f"{len(request.keys)} keys in one request", hint=f"at most {KEYS_MAX}", code="bad_request")
+            raise OwnerError(
+                f"{len(request.keys)} keys in one request", hint=f"send at most {KEYS_MAX}", code="bad_request"
+            )
         demand = demand_of(request.vector)
 
         def read(partition: Partition) -> list[Row]:
@@ -149,7 +154,7 @@ class OwnerServer:
         demand = demand_of(request.vector, request.write_ids, request.table_id)
         owned = self.ownership.of(request.keyspace)
         if not owned:
-            raise OwnerError(f"this process owns nothing of {request.keyspace}", code="not_owner")
+            raise OwnerError(f"this process owns no partition of {request.keyspace}", code="not_owner")
         table_id, number = find_table(owned, request.name, request.table_id)
 
         def read(partition: Partition) -> list[Table]:
@@ -161,7 +166,7 @@ class OwnerServer:
             return tables[0]
 
         if not table_id:
-            return reply([no_table(-1, 0, f"{request.name} stands for nothing here")])
+            return reply([no_table(-1, 0, f"{request.name} is not bound to a table here")])
         if self.ownership.get(request.keyspace, number) is None:
             return reply([no_table(number, table_id, f"table {table_id} is in partition {number}", elsewhere=True)])
         return self._answer_or_wait(request.keyspace, number, request.max_wait_ms, read, reply)
@@ -178,41 +183,41 @@ class OwnerServer:
         read: Callable[[Partition], list[Found]],
         reply: Callable[[list[Found]], Answer],
     ) -> Answer | Coroutine[Any, Any, Answer]:
-        """``done`` of what ``look`` sees: at once, or once nothing of it may become servable by waiting."""
+        """The ``reply`` to what ``read`` returns, at once or when no part of it can become servable by waiting."""
         found = read(self.partition(keyspace, number))
         if max_wait_ms <= 0 or not any(map(_may_wait, found)):
             return reply(found)
 
         async def later() -> Answer:
-            def settled(partition: Partition) -> bool:
+            def is_done(partition: Partition) -> bool:
                 found[:] = read(partition)
                 return not any(map(_may_wait, found))
 
-            await self._wait_until(keyspace, number, max_wait_ms, settled)
+            await self._wait_until(keyspace, number, max_wait_ms, is_done)
             return reply(found)
 
         return later()
 
     async def _wait(self, request: Wait) -> Answer:
         vector = Vector.parse(request.vector) if request.vector else Vector()
-        there = await self._wait_until(
+        is_reached = await self._wait_until(
             request.keyspace, request.partition, request.max_wait_ms, lambda partition: has_reached(partition, vector)
         )
         partition = self.partition(request.keyspace, request.partition)
-        return Waited(request.id, there, str(watermarks(partition)))
+        return Waited(request.id, is_reached, str(watermarks(partition)))
 
     async def _wait_until(
-        self, keyspace: str, number: int, max_wait_ms: int, read: Callable[[Partition], bool]
+        self, keyspace: str, number: int, max_wait_ms: int, is_done: Callable[[Partition], bool]
     ) -> bool:
-        """Looks whenever the partition's watermark has moved, until satisfied (True) or time is up (False)."""
+        """Calls ``is_done`` whenever the partition's watermark has moved; False if the time is up first."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(max_wait_ms, WAIT_MS_MAX) / 1000
         while True:
             partition = self.partition(keyspace, number)
             moved = loop.create_future()
-            partition.waiters.add(moved)  # before looking, so that no movement is missed
+            partition.waiters.add(moved)  # before checking, so that no change is missed
             try:
-                if read(partition):
+                if is_done(partition):
                     return True
                 remaining = deadline - loop.time()
                 if remaining <= 0:
@@ -220,7 +225,7 @@ class OwnerServer:
                 async with asyncio.timeout(remaining):
                     await moved
             except TimeoutError:
-                return read(self.partition(keyspace, number))
+                return is_done(self.partition(keyspace, number))
             finally:
                 partition.waiters.discard(moved)
 
@@ -230,18 +235,18 @@ class OwnerServer:
         else:
             wanted = [self.partition(request.keyspace, request.partition)]
         if not wanted:
-            raise OwnerError(f"this process owns nothing of {request.keyspace}", code="not_owner")
+            raise OwnerError(f"this process owns no partition of {request.keyspace}", code="not_owner")
         return Checkpoints(request.id, await self._make_checkpoints(wanted))
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs ``work`` beside; `stop` cancels it."""
+        """Runs ``work`` as a task; `stop` cancels it."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
 
 def _may_wait(answer: Row | Table) -> bool:
-    """Whether it may become servable by waiting."""
+    """Whether the answer can become servable by waiting."""
     return not answer.served and not answer.needs_source
 
 

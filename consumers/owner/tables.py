@@ -1,4 +1,4 @@
-"""What an owner says about a catalog table: its state, the decision for a demand, and what may fill it."""
+"""How an owner answers for a catalog table: its folded state, the decision on a demand, and the check of fills."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ from tokens import Decision, Demand, FreshetError, Freshness, Position, ValidWri
 from tokens.writeids import NO_OPEN_ID
 
 Voids = Iterable[tuple[tuple[str, str], Void]]
-"""As in ``Head.voids.items()``: ((table or ``*``, shard), void)."""
+"""``Head.voids.items()``: ((table or ``*``, shard), void)."""
 
 
 class MissingWriteIds(FreshetError):
-    """A transactional table was asked for without write-id list or table id: HTTP 400. Code ``missing_write_ids``."""
+    """A demand for a transactional table has no write-id list or no table id. HTTP 400, code ``missing_write_ids``."""
 
     code = "missing_write_ids"
 
 
 def find_table(partitions: list[Partition], name: str, table_id: int) -> tuple[int, int]:
-    """Table id and partition of a name: the id as given, else as bound; (0, -1) if the name stands for nothing here."""
+    """Table id (as given, else as bound to ``name``) and its partition; (0, -1) if the name is not bound here."""
     for partition in partitions:
         head = partition.store.visible
         try:
@@ -59,20 +59,20 @@ def find_table(partitions: list[Partition], name: str, table_id: int) -> tuple[i
 
 
 def bound_id(partition: Partition, name: str) -> int:
-    """The table id that ``name`` stands for in this partition, 0 for none."""
+    """The table id that ``name`` is bound to in this partition, 0 if it is not bound."""
     value = partition.store.get(name_key(name))
     return decode_binding(value).table_id if value is not None else 0
 
 
 def no_table(partition: int, table_id: int, why: str, *, elsewhere: bool = False) -> Table:
-    """The answer where there is no state to judge."""
+    """The answer if this process has no state of the table."""
     found = _undecided(table_id, "", None, b"")
     found.partition, found.why, found.elsewhere, found.needs_source = partition, why, elsewhere, not elsewhere
     return found
 
 
 def _undecided(table_id: int, shard: str, lineage: Lineage | None, stamp: bytes) -> Table:
-    """A table of which nothing is known but where its partition is."""
+    """An answer without image, position or decision."""
     return Table(
         id=0,
         table_id=table_id,
@@ -94,7 +94,7 @@ def _undecided(table_id: int, shard: str, lineage: Lineage | None, stamp: bytes)
 
 
 def answer_table(partition: Partition, name: str, table_id: int, demand: Demand) -> Table:
-    """What is known of a catalog table, and whether it may be given for ``demand``.
+    """What is known of a catalog table, and whether it may be served for ``demand``.
 
     Raises `MissingWriteIds`, `consumers.fold.catalog_state.CatalogStateError`.
     """
@@ -107,30 +107,27 @@ def answer_table(partition: Partition, name: str, table_id: int, demand: Demand)
     found.partition = partition.number
     answer_from_state(found, state, demand, head.voids.items())
     if not found.served:
-        kept = partition.overlay.get(table_key(table_id), found.stamp)
-        if kept is not None and kept.table is not None:
-            answer_from_fill(found, kept.table, demand)
-    named = state.name if state is not None and state.exists else name
-    if found.served and (named != name or bound != table_id):
+        fill = partition.overlay.get(table_key(table_id), found.stamp)
+        if fill is not None and fill.table is not None:
+            answer_from_fill(found, fill.table, demand)
+    current_name = state.name if state is not None and state.exists else name
+    if found.served and (current_name != name or bound != table_id):
         found.served, found.needs_source, found.image = False, False, None
         found.freshness = Freshness.STALE.value
-        found.why = f"{name} stands for table id {bound or '(none)'} here, not {table_id}"
+        found.why = f"{name} is bound to table id {bound or '(none)'} here, not to {table_id}"
     return found
 
 
 def view_table(head: Head, state: TableState | None, table_id: int, stamp: bytes) -> Table:
-    """Where a table's state stands in history, its image not looked at yet."""
+    """The answer for a table before its state is judged: shard, epoch, watermark and low-water."""
     shard, lineage = (state.shard, head.lineages.get(state.shard)) if state is not None else sole_lineage(head)
     return _undecided(table_id, shard, lineage, stamp)
 
 
 def answer_from_state(found: Table, state: TableState | None, demand: Demand, voids: Voids = ()) -> None:
-    """Writes into ``found`` what the folded state answers to ``demand``, and why (not).
-
-    Raises `MissingWriteIds` for a transactional table if the demand lacks list or table id.
-    """
+    """Writes the folded state's answer to ``demand`` into ``found``. Raises `MissingWriteIds`."""
     if state is None:
-        found.why = "no event of this table was folded"
+        found.why = "no event of this table has been folded"
         return
     if state.epoch != found.epoch or state.shard != found.shard:
         found.why = f"folded from {state.shard} epoch {state.epoch}, the shard is {found.shard} epoch {found.epoch}"
@@ -146,7 +143,7 @@ def answer_from_state(found: Table, state: TableState | None, demand: Demand, vo
 
 
 def answer_from_fill(found: Table, fill: FillTable, demand: Demand) -> None:
-    """As `answer_from_state`, for a value in the overlay; the folded state below it is unchanged."""
+    """Writes the answer of a fill in the overlay into ``found``. Raises `MissingWriteIds`."""
     found.lo, found.hi, found.write_ids, found.filled = fill.lo, fill.hi, fill.write_ids, True
     _write_decision(
         found, decide_answer(found, fill.name, fill.kind, fill.write_ids, fill.table_id, demand), fill.image
@@ -154,10 +151,7 @@ def answer_from_fill(found: Table, fill: FillTable, demand: Demand) -> None:
 
 
 def decide_answer(evidence: Evidence, name: str, kind: str, write_ids: str, table_id: int, demand: Demand) -> Decision:
-    """The decision on a table as the source of truth answered it, now or when the fill was made.
-
-    Raises `MissingWriteIds`.
-    """
+    """The decision on a source's answer, fresh or kept as a fill. Raises `MissingWriteIds`."""
     require_write_ids(name, kind, demand)
     listed = ValidWriteIdList.parse(write_ids) if kind == TRANSACTIONAL and write_ids else None
     return decide_table(evidence, kind, listed, table_id, demand)
@@ -166,7 +160,7 @@ def decide_answer(evidence: Evidence, name: str, kind: str, write_ids: str, tabl
 def decide_table(
     evidence: Evidence, kind: str, listed: ValidWriteIdList | None, table_id: int, demand: Demand
 ) -> Decision:
-    """The decision on a table of which ``listed`` is in the image. An external table has no list to cover."""
+    """The decision on an image that ``listed`` describes. For an external table the demand's list is ignored."""
     if kind != TRANSACTIONAL and demand.write_ids is not None:
         demand = Demand(vector=demand.vector, table_id=demand.table_id, given=demand.given)
     return decide(demand, tag_of(evidence, listed, table_id))
@@ -181,18 +175,18 @@ def _write_decision(found: Table, decision: Decision, image: bytes | None) -> No
 
 
 def require_write_ids(name: str, kind: str, demand: Demand) -> None:
-    """Raises `MissingWriteIds` if a demand for a transactional table lacks its list or its id (0 is "not given")."""
+    """Raises `MissingWriteIds` if a demand for a transactional table lacks the list or the id (0: not given)."""
     if kind != TRANSACTIONAL or (demand.write_ids is not None and demand.table_id):
         return
-    lacks = "valid_write_ids" if demand.write_ids is None else "table_id"
+    missing = "valid_write_ids" if demand.write_ids is None else "table_id"
     raise MissingWriteIds(
-        f"{name} is transactional, and the request has no {lacks}",
-        hint="send valid_write_ids and table_id, as fetched at the beginning of the transaction",
+        f"{name} is transactional, and the request has no {missing}",
+        hint="send valid_write_ids and table_id as fetched at the start of the transaction",
     )
 
 
 def why_unservable(state: TableState, voids: Voids = ()) -> str:
-    """Why the folded image may not be given for any demand, else empty."""
+    """Why the folded image may not be served for any demand; "" if it may."""
     why = state.waits_for()
     if why:
         return why
@@ -220,30 +214,30 @@ def fill_table(partition: Partition, request: FillTable) -> FillVerdict:
     key = table_key(request.table_id)
     state_bytes = store.get(key)
     if table_stamp(state_bytes, head) != request.stamp:
-        return refused("the table changed meanwhile")
+        return refused("the table changed since it was read")
     state = decode_table(state_bytes) if state_bytes is not None else None
     shard, lineage = (state.shard, head.lineages.get(state.shard)) if state is not None else sole_lineage(head)
     if lineage is None:
-        return refused("the shard of the table is not known here")
+        return refused("the table's shard is unknown here")
     if bound_id(partition, request.name) != request.table_id:
-        return refused(f"{request.name} does not stand for table id {request.table_id} here")
+        return refused(f"{request.name} is not bound to table id {request.table_id} here")
     Position.parse(request.hi)
     verdict = judge_table_fill(state, request, shard, lineage, head.voids.items())
     if not verdict.accepted:
         return verdict
     fill = OverlayFill(request.image, request.lo, request.hi, 0, request.stamp, request)
     if not partition.overlay.put(key, fill):
-        return refused("it is larger than the overlay")
+        return refused("the value is larger than the overlay")
     return verdict
 
 
 def judge_table_fill(
     state: TableState | None, fill: FillTable, shard: str, lineage: Lineage, voids: Voids = ()
 ) -> FillVerdict:
-    """Whether a source's answer may stand in the overlay over this state, and why (not).
+    """Whether the source's answer may be kept beside this state. Raises `tokens.TokenError`.
 
-    Not over an image that the stream has; not while a writer is pending, unless the fill's own list says that it has
-    ended (its COMMIT may be lost, or still to come); not below the last write event. Else as `fill_refusal`.
+    Never over a servable image, and never from before the last write event. While a writer is pending only if the
+    fill's own list shows that it has ended: its COMMIT may be lost or still to come. Always subject to `fill_refusal`.
     """
     lo = Position.parse(fill.lo)
     refusal = fill_refusal(lo, lineage, _voids_of(voids, fill.name, shard))
@@ -256,13 +250,13 @@ def judge_table_fill(
 
 def _judge_over_state(state: TableState, fill: FillTable, lo: Position, unservable: str) -> FillVerdict:
     if state.table_id != fill.table_id:
-        return refused(f"the answer is of table id {fill.table_id}, the entry of {state.table_id}")
+        return refused(f"the answer is of table id {fill.table_id}, the entry is of {state.table_id}")
     if state.created and not state.exists:
         return refused("the table was dropped")
     if state.pending and _may_be_open(state.pending, fill.write_ids):
         return refused(state.waits_for())
     if state.exists and state.name != fill.name:
-        return refused(f"the answer is of {fill.name}, the table is {state.name} here")
+        return refused(f"the answer is of {fill.name}, the table is called {state.name} here")
     if not unservable and (state.ids.known or state.kind == EXTERNAL):
         return refused("the stream already has an image")
     if state.write_position and not lo.at_or_past(Position.parse(state.write_position)):
@@ -271,19 +265,23 @@ def _judge_over_state(state: TableState, fill: FillTable, lo: Position, unservab
 
 
 def _may_be_open(pending: Iterable[tuple[int, int]], fetched: str) -> bool:
-    """Whether one of the writers may not have ended yet by the list that was fetched before the image."""
+    """Whether one of the writers may still be open by ``fetched``, the list fetched before the image ("": unknown)."""
     if not fetched:
         return True
     found = ValidWriteIdList.parse(fetched)
-    still = {*found.open_ids}
+    still_open = {*found.open_ids}
     for writer in pending:
-        if found.min_open != NO_OPEN_ID if writer == UNKNOWN_WRITER else writer[1] > found.hwm or writer[1] in still:
+        if writer == UNKNOWN_WRITER:
+            is_open = found.min_open != NO_OPEN_ID
+        else:
+            is_open = writer[1] > found.hwm or writer[1] in still_open
+        if is_open:
             return True
     return False
 
 
 def table_stamp(state_bytes: bytes | None, head: Head) -> bytes:
-    """What a fill of a table is made over: its folded bytes, the epochs and the voids."""
+    """A digest of what a fill of a table was made over: its folded bytes, the epochs and the voids."""
     digest = xxhash.xxh3_128(state_bytes or b"")
     epochs = sorted((shard, lineage.epoch) for shard, lineage in head.lineages.items())
     digest.update(repr((state_bytes is None, epochs, sorted(head.voids.items()))).encode())

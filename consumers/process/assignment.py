@@ -1,6 +1,7 @@
-"""Taking partitions over and giving them back, as the consumer group says: stores are opened and closed here.
+"""Opens and closes stores as the consumer group assigns and revokes partitions.
 
-A store continues at *its own* offset. Everything is called by the fold thread; librdkafka calls back from its poll.
+A store continues at *its own* offset, not at the group's. Everything runs in the fold thread; librdkafka calls back
+from its poll.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ log = structlog.get_logger(__name__)
 
 
 class SessionEnd(Exception):
-    """Ends a session of the group so that the next one opens the stores anew."""
+    """Ends the group session, so that the next one reopens the stores."""
 
 
 class Assignment:
-    """What the group has assigned to this process, as open stores in ``ownership``."""
+    """Keeps the partitions that the group has assigned as open stores in ``ownership``."""
 
     def __init__(
         self,
@@ -37,10 +38,10 @@ class Assignment:
         kafka_output: ConsumerOutput,
         on_progress: Callable[[Partition], None],
     ) -> None:
-        """``on_progress``: as of `consumers.process.loop.Consumption`."""
+        """``on_progress``: as in `consumers.process.loop.Consumption`."""
         self.rebuilds = 0
         self.overlay_bytes = 0
-        """For all overlays of one keyspace."""
+        """Shared by all overlays of one keyspace."""
         self._kafka = kafka
         self._data_dir = data_dir
         self._ownership = ownership
@@ -49,9 +50,9 @@ class Assignment:
         self._topics: Mapping[str, tuple[str, Topic]] = {}
 
     def subscribe(self, consumer: Consumer, topics: Mapping[str, tuple[str, Topic]], missing: tuple[str, ...]) -> None:
-        """Asks the group for partitions of ``topics`` (name → keyspace, topic), instead of those before.
+        """Subscribes to ``topics`` (name → keyspace, topic), replacing the subscription before.
 
-        ``missing``: keyspaces that have no topic yet. Partitions that stay with this process are not interrupted.
+        ``missing``: keyspaces that have no topic yet. Partitions that stay assigned are not interrupted.
         """
         self._topics = dict(topics)
 
@@ -67,10 +68,10 @@ class Assignment:
         )
 
     def _guard(self, callback: Callable[[Consumer, list[TopicPartition]], None]) -> Callable[..., None]:
-        """``callback`` as librdkafka may call it.
+        """``callback``, with any KafkaException converted to a `FreshetError`.
 
-        A KafkaException that leaves a callback reaches poll()'s caller as the bare KafkaError, which is no exception:
-        not even ``except BaseException`` catches it.
+        If a KafkaException leaves a callback, poll() raises the bare KafkaError. That is not an exception, so not even
+        ``except BaseException`` catches it.
         """
 
         def guarded(consumer: Consumer, places: list[TopicPartition]) -> None:
@@ -91,7 +92,7 @@ class Assignment:
         consumer.incremental_unassign(places)
 
     def _on_lost(self, consumer: Consumer, places: list[TopicPartition]) -> None:
-        """The group has forgotten us, most often because no broker answers. Reads go on: each proves its freshness."""
+        """The group membership expired, usually because no broker answers. Reads go on: each proves its freshness."""
         for partition in self._owned(places):
             partition.lost = True
         consumer.incremental_unassign(places)
@@ -101,7 +102,7 @@ class Assignment:
         return [each for each in self._ownership if (each.topic.name, each.number) in names]
 
     def _take_over(self, consumer: Any, topic_name: str, number: int) -> TopicPartition:
-        """Opens the store of a partition; where to read on."""
+        """Opens the store of a partition; returns the place to read from."""
         keyspace, topic = self._topics[topic_name]
         kept = self._ownership.get(keyspace, number)
         if kept is not None and kept.lost and kept.topic == topic and not kept.is_paused:
@@ -121,36 +122,39 @@ class Assignment:
         return TopicPartition(topic_name, number, offset)
 
     def release(self, partitions: list[Partition]) -> None:
-        """Withdraws, commits and closes; a store that can't commit loses nothing: its tail is folded again."""
+        """Withdraws, commits and closes partitions. If a commit fails, the tail is folded again later."""
         for partition in partitions:
             self._withdraw(partition)
             try:
                 partition.store.close(commit=not partition.dead_letters_pending)
             except StoreError as error:
                 log.warning(
-                    "store closed without its tail", partition=partition.name, code=error.code, reason=str(error)
+                    "store closed without a commit of its tail",
+                    partition=partition.name,
+                    code=error.code,
+                    reason=str(error),
                 )
             else:
                 log.info("partition released", partition=partition.name, offset=partition.store.committed_offset)
 
     def rebuild(self, partition: Partition, error: StoreError) -> None:
-        """After damage: sets the store aside and raises `SessionEnd`: the next session builds a new one from the topic.
+        """Sets a damaged store aside and raises `SessionEnd`; the next session builds a new one from the topic.
 
-        Any other error is raised again.
+        If ``error`` does not call for a rebuild, it is raised again.
         """
         if not isinstance(error, StoreCorruptError | RebuildNeededError):
             raise error
         self._withdraw(partition)
         try:
             partition.store.close(commit=False)
-        except StoreError as failed:  # it is closed all the same
+        except StoreError as failed:  # it is closed nevertheless
             log.warning("store closed with an error", partition=partition.name, code=failed.code, reason=str(failed))
         set_aside(self._data_dir, partition.keyspace, partition.number, error)
         self.rebuilds += 1
         raise SessionEnd
 
     def _withdraw(self, partition: Partition) -> None:
-        """From here on nobody is answered from it; its commit, if one is under way, has ended."""
+        """Removes the partition from the owned ones, and waits for its commit if one is running."""
         self._ownership.remove(partition)
         if partition.ready:
             self._kafka_output.withdraw(partition)

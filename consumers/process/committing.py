@@ -1,4 +1,4 @@
-"""When the stores of a process commit: by rows, bytes or time, one at a time, in a thread beside the fold."""
+"""Schedules the commits of a process's stores: by rows, bytes or time, one at a time, in a thread of their own."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from consumers.store.errors import RetryableStoreError
 from consumers.store.store import Commit
 
 PENDING_BYTES_MAX: Final = 64 << 20
-"""Of messages folded into one memtable; then a commit is due."""
+"""A commit is due after this many bytes of messages folded into one memtable."""
 IDLE_FACTOR: Final = 10
-"""Watermarks alone are committed that much more rarely than rows."""
+"""If only watermarks moved, the commit interval is longer by this factor."""
 RETRY_S_MAX: Final = 8.0
-"""Between two attempts at a commit that met a full disk, one that fails, or no file handles; the first: `RETRY_S`."""
+"""Longest pause between attempts at a commit that failed with `RetryableStoreError`; the first pause is `RETRY_S`."""
 
 
 class Committer:
-    """Paces commits. `advance` is called by the fold thread between batches; it alone freezes memtables."""
+    """Schedules commits. The fold thread calls `advance` between batches; only there memtables are frozen."""
 
     def __init__(self, rows: int, interval_s: float) -> None:
-        """A commit is due at ``rows`` entries of a partition, or ``interval_s`` after its last one."""
+        """A commit is due at ``rows`` pending entries of a partition, or ``interval_s`` after its last commit."""
         self._rows = rows
         self._interval_s = interval_s
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="commit")
 
     def advance(self, partition: Partition, now: float) -> Commit | None:
-        """Begins a commit that is due; returns one that is done. Waits only where the memtable may not grow on.
+        """Starts a commit that is due, or returns one that has finished. Blocks only if the memtable is full.
 
-        Raises `StoreError`: after a `RetryableStoreError` the same commit is tried again later, nothing of it is lost.
+        Raises `StoreError`. After a `RetryableStoreError` a later call tries the same commit again.
         """
         if partition.committing is None:
             if self._is_due(partition, now):
@@ -60,14 +60,14 @@ class Committer:
             return False
         if store.pending_rows >= self._rows or store.pending_bytes >= PENDING_BYTES_MAX:
             return True
-        patience = self._interval_s * (1 if store.pending_rows else IDLE_FACTOR)
-        return now - partition.committed_at >= patience
+        interval_s = self._interval_s * (1 if store.pending_rows else IDLE_FACTOR)
+        return now - partition.committed_at >= interval_s
 
     def _may_grow(self, partition: Partition) -> bool:
-        """Back-pressure: while one memtable is being written, the next may grow to the same size, no further."""
+        """Back-pressure: while one memtable is written, the next may grow to the same size but no further."""
         store = partition.store
         return store.pending_rows < 2 * self._rows and store.pending_bytes < PENDING_BYTES_MAX
 
     def close(self) -> None:
-        """Waits for what is being written."""
+        """Waits for the running commit."""
         self._writer.shutdown()

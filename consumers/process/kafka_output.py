@@ -1,4 +1,4 @@
-"""What a consuming process sends back to Kafka: dead letters, and where it answers."""
+"""What a consuming process sends to Kafka: dead letters, and announcements of its partitions."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ log = structlog.get_logger(__name__)
 
 RETRY_S: Final = 2.0
 CLOSE_TIMEOUT_S: Final = 3.0
-"""What could not be announced by then is left: an owner that is gone doesn't answer."""
+"""Announcements not sent by then are dropped; a front notices by itself that an owner is gone."""
 
 
 class ConsumerOutput(Protocol):
-    """Where dead letters and announcements go: Kafka, or in tests a list."""
+    """Where dead letters and announcements go: Kafka, or a fake in tests."""
 
     def dead_letter(self, partition: Partition, offset: int, value: bytes | None, rejection: Rejection) -> None:
-        """Sends one dead letter; may return before it is there."""
+        """Sends one dead letter; may return before it is in its topic."""
 
     def flush(self) -> None:
-        """Returns when all dead letters are there; raises `FreshetError` if they can't be."""
+        """Returns when all dead letters are in their topic; raises `FreshetError` if that fails."""
 
     def announce(self, partition: Partition) -> None:
-        """Says that this process answers for the partition."""
+        """Announces that this process answers for the partition."""
 
     def withdraw(self, partition: Partition) -> None:
-        """Takes that back."""
+        """Announces that this process no longer answers for the partition."""
 
     def close(self) -> None:
-        """Sends what is left."""
+        """Sends what is pending."""
 
 
 class KafkaOutput:
-    """Used by the fold thread; announcements are made in a thread of their own, in order."""
+    """Used by the fold thread. Another thread sends the announcements, in order."""
 
     def __init__(self, kafka: KafkaCluster, address: str, instance: str) -> None:
-        """``address``: host:port under which others reach the owner protocol."""
+        """``address``: host:port at which others reach the owner protocol."""
         self._kafka = kafka
         self._address = address
         self._instance = instance
@@ -59,12 +59,12 @@ class KafkaOutput:
         self._closing = Event()
         self._reported_code = ""
         self._waiting: SimpleQueue[Announcement | None] = SimpleQueue()
-        """None: there will be no more."""
+        """None ends the thread."""
         self._announcer = Thread(target=self._announce_all, name="announce", daemon=True)
         self._announcer.start()
 
     def dead_letter(self, partition: Partition, offset: int, value: bytes | None, rejection: Rejection) -> None:
-        """Remembers one dead letter until `flush`."""
+        """Keeps one dead letter for `flush`."""
         place = f" ({rejection.place})" if rejection.place else ""
         self._unsent.setdefault(partition.keyspace, []).append(
             dead_letters.DeadLetter(
@@ -73,7 +73,7 @@ class KafkaOutput:
         )
 
     def flush(self) -> None:
-        """Returns when all dead letters are in their topic. Raises `FreshetError`; then try again later."""
+        """Returns when all dead letters are in their topic. After a `FreshetError` call it again later."""
         for keyspace, letters in list(self._unsent.items()):
             publisher = self._publishers.get(keyspace) or DeadLetterPublisher(self._kafka, keyspace)
             self._publishers[keyspace] = publisher
@@ -82,18 +82,18 @@ class KafkaOutput:
                     publisher.send(letter)
                 publisher.flush()
             except FreshetError:
-                del self._publishers[keyspace]  # it may hold what is lost; the next one sends everything again
+                del self._publishers[keyspace]  # it may have lost letters, so a new one sends all of them again
                 raise
             del self._unsent[keyspace]
 
     def announce(self, partition: Partition) -> None:
-        """Says in ``freshet.locations`` that this process answers for the partition."""
+        """Announces in ``freshet.locations`` that this process answers for the partition."""
         head = partition.store.visible
         positions = {name: each.watermark for name, each in head.lineages.items() if each.watermark}
         self._waiting.put(self._announcement(partition, positions))
 
     def withdraw(self, partition: Partition) -> None:
-        """Takes that back."""
+        """Announces that this process no longer answers for the partition."""
         self._waiting.put(msgspec.structs.replace(self._announcement(partition, {}), gone=True))
 
     def _announcement(self, partition: Partition, positions: dict[str, str]) -> Announcement:
@@ -109,7 +109,7 @@ class KafkaOutput:
         )
 
     def _announce_all(self) -> None:
-        """Sends what waits, all in one go, until nothing more comes."""
+        """The announcing thread: sends all that is queued at once, until None is queued."""
         ending = False
         while not ending:
             batch = [self._waiting.get()]
@@ -119,7 +119,7 @@ class KafkaOutput:
             self._send([each for each in batch if each is not None])
 
     def _send(self, batch: list[Announcement]) -> None:
-        """Sends these, again and again; while closing, one failure is enough."""
+        """Sends ``batch``, retrying until it succeeds; while closing, tries only once."""
         while batch:
             try:
                 locations.announce(self._kafka, batch)
@@ -128,7 +128,7 @@ class KafkaOutput:
                 if self._reported_code != error.code:
                     self._reported_code = error.code
                     names = [each.key for each in batch]
-                    log.warning("not announced, retrying", partitions=names, code=error.code, reason=str(error))
+                    log.warning("announcing failed, retrying", partitions=names, code=error.code, reason=str(error))
                 if self._closing.wait(RETRY_S):
                     return
             else:
@@ -136,7 +136,7 @@ class KafkaOutput:
                 return
 
     def close(self) -> None:
-        """Sends what is left; gives up after `CLOSE_TIMEOUT_S`, where Kafka does not answer."""
+        """Sends what is pending; gives up after `CLOSE_TIMEOUT_S` if Kafka does not answer."""
         self._closing.set()
         self._waiting.put(None)
         self._announcer.join(CLOSE_TIMEOUT_S)

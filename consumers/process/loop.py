@@ -1,7 +1,7 @@
 """The consuming process's fold thread: Kafka → fold → stores, commits, dead letters, announcements.
 
-Batches are drained, never awaited. Anything unexpected closes the stores and starts over from what is committed
-(crash-only): Kafka is the log. Which stores are open is in `consumers.process.assignment`.
+An unexpected error closes the stores and starts over from what is committed (crash-only), since Kafka is the log.
+`consumers.process.assignment` opens and closes the stores.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ConsumptionSettings:
 
 
 class Consumption:
-    """Consumes until stopped. `run` blocks; everything else may be called from other threads."""
+    """Consumes until stopped. `run` blocks; the other methods may be called from any thread."""
 
     def __init__(
         self,
@@ -71,11 +71,11 @@ class Consumption:
         kafka_output: ConsumerOutput,
         on_progress: Callable[[Partition], None],
     ) -> None:
-        """``on_progress`` is called in the fold thread when waiters of a partition should look again."""
+        """``on_progress`` is called in the fold thread when a partition's waiting reads should check again."""
         self.settings = settings
         self.ownership = ownership
         self.ready: Future[None] = Future()
-        """Done when each keyspace has its topic, and all partitions that were assigned first have caught up."""
+        """Done once each keyspace has its topic and all partitions of the first assignment have caught up."""
         self.commit_seconds: list[Callable[[float], None]] = []
         self._kafka_output = kafka_output
         self._on_progress = on_progress
@@ -92,12 +92,12 @@ class Consumption:
         self._retry_s = RETRY_S
 
     def stop(self) -> None:
-        """Lets `run` end: commit, withdraw, leave."""
+        """Makes `run` end: commit, withdraw, leave the group."""
         self._stopping.set()
 
     @property
     def rebuilds(self) -> int:
-        """Stores set aside and folded again since the start."""
+        """Stores set aside and rebuilt since the start."""
         return self._assignment.rebuilds
 
     @property
@@ -106,7 +106,7 @@ class Consumption:
         return self._stopping.is_set()
 
     def run(self) -> None:
-        """Consumes until `stop`. Raises `FreshetError` for what retrying can't mend (a newer or locked store…)."""
+        """Consumes until `stop`. Raises `FreshetError` if retrying can't help, e.g. for a newer or locked store."""
         try:
             while not self._stopping.is_set():
                 try:
@@ -129,17 +129,17 @@ class Consumption:
             self._kafka_output.close()
 
     def _report_interruption(self, error: Exception) -> None:
-        """One line for a trouble, not one for each time it is met."""
+        """Logs an interruption once, not at each retry."""
         shown = kafka_error(error, self.settings.kafka, "consume") if isinstance(error, KafkaException) else error
         code = getattr(shown, "code", "error")
         if self._reported_code != code:
             self._reported_code = code
             log.warning(
-                "consuming is interrupted, retrying", code=code, reason=str(shown), hint=getattr(shown, "hint", "")
+                "consuming was interrupted, retrying", code=code, reason=str(shown), hint=getattr(shown, "hint", "")
             )
 
     def _session(self) -> None:
-        """From finding the topics to leaving the group."""
+        """One membership of the group: finds the topics, consumes, leaves."""
         settings, search = self.settings, self._search
         search.begin(time.monotonic())
         if not search.found:
@@ -166,7 +166,7 @@ class Consumption:
                 self._consumer = None
 
     def _leave_group(self, consumer: Consumer) -> None:
-        """Closes the consumer. Who is stopping doesn't wait for a broker that is away: the group notices by itself."""
+        """Closes the consumer. While stopping, waits for an unreachable broker at most `CLOSE_TIMEOUT_S`."""
         if not self._stopping.is_set():
             consumer.close()
             return
@@ -179,7 +179,7 @@ class Consumption:
             self._report_interruption(KafkaException(error))
 
     def call(self, work: Callable[[], T]) -> Future[T]:
-        """Has ``work`` done by the fold thread, between two batches."""
+        """Runs ``work`` in the fold thread, between two batches."""
         future: Future[T] = Future()
         self._calls.put((future, work))
         return future
@@ -199,7 +199,7 @@ class Consumption:
         if messages:
             self._retry_s = RETRY_S
             if self._reported_code:
-                log.info("consuming goes on")
+                log.info("consuming resumed")
                 self._reported_code = ""
             self._fold_batch(messages)
         now = time.monotonic()
@@ -211,7 +211,7 @@ class Consumption:
             self._refresh_positions(consumer, now)
 
     def _fold_batch(self, messages: list[Message]) -> None:
-        """Folds what came, run by run of one partition."""
+        """Folds the messages in runs of one partition."""
         columns = zip(
             map(Message.topic, messages),
             map(Message.partition, messages),
@@ -250,11 +250,11 @@ class Consumption:
     def _send_dead_letters(
         self, partition: Partition, values: dict[int, bytes | None], rejections: Sequence[tuple[int, Rejection]]
     ) -> None:
-        """Dead letters must be in their topic before the store commits past them."""
+        """Sends dead letters until they are in their topic: before that the store must not commit past them."""
         partition.dead_letters += len(rejections)
-        for offset, letter in rejections:
-            log.warning("dead letter", partition=partition.name, offset=offset, **letter._asdict())
-            self._kafka_output.dead_letter(partition, offset, values[offset], letter)
+        for offset, rejection in rejections:
+            log.warning("dead letter", partition=partition.name, offset=offset, **rejection._asdict())
+            self._kafka_output.dead_letter(partition, offset, values[offset], rejection)
         while not self._stopping.is_set():
             try:
                 self._kafka_output.flush()
@@ -276,7 +276,7 @@ class Consumption:
             if done is not None:
                 self._record_commit(partition, done)
             elif partition.is_paused and partition.committing is None and not partition.store.is_dirty:
-                self._resume(partition)  # a checkpoint has committed what was left
+                self._resume(partition)  # a checkpoint has committed the rest
 
     def _record_commit(self, partition: Partition, done: Commit) -> None:
         partition.commits += 1
@@ -287,20 +287,20 @@ class Consumption:
         if partition.is_paused:
             self._resume(partition)
         place = TopicPartition(partition.topic.name, partition.number, done.offset)
-        with contextlib.suppress(KafkaException):  # for tools that watch the group; the store's offset is what counts
+        with contextlib.suppress(KafkaException):  # only for tools that watch the group: the store's own offset decides
             self._consumer.commit(offsets=[place], asynchronous=True)
 
     def _pause(self, partition: Partition, error: RetryableStoreError) -> None:
         match error:
             case DiskFullError():
-                state, what = DISK_FULL, "disk full"
+                state, cause = DISK_FULL, "disk full"
             case DiskIOError():
-                state, what = DISK_FAILS, "disk fails"
+                state, cause = DISK_FAILS, "disk errors"
             case _:
-                state, what = NO_RESOURCES, "no resources left"
+                state, cause = NO_RESOURCES, "no resources left"
         if not partition.is_paused:
             log.error(
-                f"{what}, folding stops; reads go on",
+                f"{cause}, folding paused; reads go on",
                 partition=partition.name,
                 code=error.code,
                 reason=str(error),
@@ -310,14 +310,14 @@ class Consumption:
         partition.state = state
 
     def _resume(self, partition: Partition) -> None:
-        log.info("commits succeed again, folding goes on", partition=partition.name)
+        log.info("commits succeed again, folding resumed", partition=partition.name)
         partition.state = READY if partition.ready else CATCHING_UP
         place = TopicPartition(partition.topic.name, partition.number, partition.store.state.head.offset)
         self._consumer.resume([place])
         self._consumer.seek(place)
 
     def _refresh_positions(self, consumer: Consumer, now: float) -> None:
-        """Takes the consumer's positions and the ends; tells who has caught up."""
+        """Reads the consumer's positions and the topics' ends, and marks partitions ready that have caught up."""
         self._refresh_at = now + POSITIONS_EVERY_S
         for partition in self.ownership:
             place = TopicPartition(partition.topic.name, partition.number)
@@ -330,7 +330,7 @@ class Consumption:
             if not partition.ready and partition.position >= partition.end_at_start >= 0:
                 check_layout(partition.store.visible.layout, partition.topic)
                 partition.ready = True
-                if not partition.is_paused:  # else `_resume` says so
+                if not partition.is_paused:  # else `_resume` sets it
                     partition.state = READY
                 self._kafka_output.announce(partition)
                 log.info("partition is ready", partition=partition.name, offset=partition.store.state.head.offset)

@@ -1,4 +1,4 @@
-"""Prometheus metrics of a consuming process, taken from its state when they are asked for."""
+"""Prometheus metrics of a consuming process, computed from its state at each scrape."""
 
 from __future__ import annotations
 
@@ -18,22 +18,26 @@ _COMMIT_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 5)
 
 _GAUGES = (
     ("freshet_consumer_offset", "Next offset to fold: what readers see.", lambda p: p.store.visible.offset),
-    ("freshet_consumer_committed_offset", "Offset to go on from after a crash.", lambda p: p.store.committed_offset),
-    ("freshet_consumer_end_offset", "Where the topic ends, as last heard from the broker.", lambda p: p.end),
-    ("freshet_consumer_silence_seconds", "Time without anything to fold: above 5, is the source alive?",
+    ("freshet_consumer_committed_offset", "Offset to continue from after a crash.", lambda p: p.store.committed_offset),
+    ("freshet_consumer_end_offset", "End of the topic, as last reported by the broker.", lambda p: p.end),
+    ("freshet_consumer_silence_seconds", "Time since a message was last folded; above 5 the source may be down.",
      lambda p: p.silent_seconds),
-    ("freshet_consumer_ready", "1 when the partition has caught up since it was taken.", lambda p: int(p.ready)),
-    ("freshet_store_entries", "Entries in the store, about.", lambda p: p.store.estimated_entries()),
-    ("freshet_store_pending_rows", "Entries folded and not yet durable.", lambda p: p.store.pending_rows),
+    ("freshet_consumer_ready", "1 once the partition has caught up since its take-over.", lambda p: int(p.ready)),
+    ("freshet_store_entries", "Estimated entries in the store.", lambda p: p.store.estimated_entries()),
+    ("freshet_store_pending_rows", "Entries folded but not yet durable.", lambda p: p.store.pending_rows),
     ("freshet_store_disk_bytes", "Bytes of the store's directory.", lambda p: p.store.disk_bytes()),
-    ("freshet_overlay_entries", "Values that reads brought from the source.", lambda p: len(p.overlay)),
-    ("freshet_overlay_bytes", "Their size.", lambda p: p.overlay.bytes),
-    ("freshet_reads_waiting", "Reads that wait for the watermark.", lambda p: len(p.waiters)),
+    ("freshet_overlay_entries", "Fills in the overlay.", lambda p: len(p.overlay)),
+    ("freshet_overlay_bytes", "Bytes of the fills in the overlay.", lambda p: p.overlay.bytes),
+    ("freshet_reads_waiting", "Reads waiting for the watermark.", lambda p: len(p.waiters)),
 )  # fmt: skip
 _COUNTERS = (
-    ("freshet_consumer_messages", "Messages folded since start.", lambda p: p.events),
-    ("freshet_consumer_dead_letters", "Messages, or parts, that could not be folded.", lambda p: p.dead_letters),
-    ("freshet_store_commits", "Commits: state and offset in one file.", lambda p: p.commits),
+    ("freshet_consumer_messages", "Messages folded since the start.", lambda p: p.events),
+    (
+        "freshet_consumer_dead_letters",
+        "Messages, or parts of them, that could not be folded.",
+        lambda p: p.dead_letters,
+    ),
+    ("freshet_store_commits", "Commits of state and offset.", lambda p: p.commits),
     ("freshet_store_rows_committed", "Entries written by commits.", lambda p: p.rows_committed),
     ("freshet_store_bytes_committed", "Bytes written by commits.", lambda p: p.bytes_committed),
     ("freshet_overlay_evictions", "Fills dropped because the overlay was full.", lambda p: p.overlay.evictions),
@@ -48,7 +52,7 @@ class ConsumerCollector:
         self._server = server
 
     def describe(self) -> list[Metric]:
-        """Nothing is collected at registration."""
+        """Empty, so that registration collects nothing."""
         return []
 
     def collect(self) -> Iterator[Metric]:
@@ -60,10 +64,10 @@ class ConsumerCollector:
             yield _by_partition(CounterMetricFamily(name, text, labels=_PLACE), partitions, take)
         yield from _lags(partitions)
         yield CounterMetricFamily(
-            "freshet_store_rebuilds", "Stores set aside and folded again since start.", self._consumption.rebuilds
+            "freshet_store_rebuilds", "Stores set aside and rebuilt since the start.", self._consumption.rebuilds
         )
         answers = CounterMetricFamily(
-            "freshet_owner_answers", "Rows and tables answered, by what was decided.", labels=("freshness",)
+            "freshet_owner_answers", "Rows and tables answered, by decision.", labels=("freshness",)
         )
         for freshness, count in sorted(self._server.answered.items()):
             answers.add_metric([freshness], count)
@@ -83,7 +87,7 @@ def _lags(partitions: list[Partition]) -> Iterator[Metric]:
     mark = GaugeMetricFamily(
         "freshet_consumer_watermark_timestamp_seconds", "Source time of the last marker folded.", labels=labels
     )
-    epoch = GaugeMetricFamily("freshet_consumer_epoch", "The history that the entries are of.", labels=labels)
+    epoch = GaugeMetricFamily("freshet_consumer_epoch", "The epoch that is being folded.", labels=labels)
     for each in partitions:
         for shard, lineage in each.store.visible.lineages.items():
             values = [each.keyspace, str(each.number), shard]
@@ -96,12 +100,12 @@ def _lags(partitions: list[Partition]) -> Iterator[Metric]:
 
 
 def serve_metrics(consumption: Consumption, server: OwnerServer, host: str, port: int) -> Any:
-    """Answers ``/metrics`` on ``host:port`` from a thread of its own; returns the HTTP server. Raises ``OSError``."""
+    """Serves ``/metrics`` on ``host:port`` in a thread of its own; returns the HTTP server. Raises ``OSError``."""
     registry = CollectorRegistry()
     registry.register(ConsumerCollector(consumption, server))
     commits = Histogram(
         "freshet_store_commit_seconds",
-        "How long a commit took; folding and reads go on meanwhile.",
+        "Duration of a commit; folding and reads go on meanwhile.",
         buckets=_COMMIT_BUCKETS,
         registry=registry,
     )

@@ -1,4 +1,4 @@
-"""How a partition's store is opened: continued where the topic can continue it, else set aside and begun anew."""
+"""Opens a partition's store: continues it if the topic can, else sets it aside and starts a new one."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ log = structlog.get_logger(__name__)
 
 
 def open_store(data_dir: Path, keyspace: str, number: int, topic_id: str) -> tuple[PartitionStore, StoreError | None]:
-    """The store of a partition; one that is damaged or of another history is moved aside, loudly, for a new one.
+    """Opens the store of a partition. One that is damaged or of another history is set aside for a new one.
 
-    Returns the store and why it had to be started anew (None if not). Raises `StoreLockedError`, `StoreNewerError`,
-    `RetryableStoreError`: those stores are left as they are.
+    Returns the store, and the error because of which it is new (else None). Raises `StoreLockedError`,
+    `StoreNewerError` or `RetryableStoreError` and leaves such a store unchanged.
     """
     try:
         return PartitionStore.open(data_dir, keyspace=keyspace, partition=number, topic_id=topic_id), None
@@ -30,7 +30,7 @@ def open_store(data_dir: Path, keyspace: str, number: int, topic_id: str) -> tup
 
 
 def set_aside(data_dir: Path, keyspace: str, number: int, error: StoreError) -> Path | None:
-    """Moves a (closed) store aside and says so; nothing is deleted. Returns where it is; None: it had vanished.
+    """Moves a closed store aside and logs it; deletes nothing. Returns the new path, None if the store had vanished.
 
     Raises `StoreError`.
     """
@@ -42,7 +42,7 @@ def set_aside(data_dir: Path, keyspace: str, number: int, error: StoreError) -> 
         raise store_error(failed, str(directory)) from failed
     if not is_there:
         log.error(
-            "store has vanished, it is folded again from the topic",
+            "store has vanished, rebuilding it from the topic",
             keyspace=keyspace,
             partition=number,
             directory=str(directory),
@@ -51,7 +51,7 @@ def set_aside(data_dir: Path, keyspace: str, number: int, error: StoreError) -> 
         return None
     moved = move_aside(directory, why)
     log.warning(
-        "store moved aside, it is folded again from the topic",
+        "store moved aside, rebuilding it from the topic",
         keyspace=keyspace,
         partition=number,
         code=error.code,
@@ -62,35 +62,35 @@ def set_aside(data_dir: Path, keyspace: str, number: int, error: StoreError) -> 
 
 
 def check_layout(layout: str, topic: Topic) -> None:
-    """Raises `StoreError` ``wrong_partition_count`` if the topic was made for another number of partitions.
+    """Raises `StoreError` ``wrong_partition_count`` if ``layout`` has another number of partitions than the topic.
 
-    Keys would be looked for in partitions where they are not.
+    Otherwise keys would be looked up in the wrong partitions.
     """
     if layout and Layout.parse(layout).partitions != topic.partitions:
         raise StoreError(
-            f"topic {topic.name} has {topic.partitions} partitions, its events were spread by {layout}",
-            hint="the partition count of a topic with events can't be changed: make a new topic",
+            f"topic {topic.name} has {topic.partitions} partitions, but its events have the layout {layout}",
+            hint="the partition count of a topic with events must not change: create a new topic",
             code="wrong_partition_count",
         )
 
 
 def check_range(store: PartitionStore, topic: str, start: int, end: int) -> None:
-    """Whether the topic (offsets ``start`` to ``end``, the last stable one) can continue the store.
+    """Checks that the topic, with offsets from ``start`` to ``end`` (the last stable one), can continue the store.
 
-    Raises `RebuildNeededError` ``offset_out_of_range`` or, where a store would have to begin and the topic has lost its
-    beginning, `TopicCutError`.
+    Raises `RebuildNeededError` ``offset_out_of_range``, or `TopicCutError` if a new store would have to begin after the
+    topic's beginning.
     """
     offset = store.state.head.offset
     place = f"{topic}/{store.partition}"
     if offset == 0 and start > 0:
         raise TopicCutError(
-            f"{place} begins at offset {start}: what was before is gone, and there is no store that has it",
-            hint="put a checkpoint of this partition into the data directory, or have the source begin a new topic",
+            f"{place} begins at offset {start}: earlier messages are gone, and no store has folded them",
+            hint="put a checkpoint of this partition into the data directory, or let the source start a new topic",
         )
     if offset > end or offset < start:
         raise RebuildNeededError(
             f"{place} has offsets {start} to {end}, the store is at {offset}",
-            hint="the topic lost events that were folded, or retention overtook the store; it is rebuilt",
+            hint="the topic lost folded events, or retention overtook the store; the store is rebuilt",
             code="offset_out_of_range",
         )
 
@@ -98,9 +98,9 @@ def check_range(store: PartitionStore, topic: str, start: int, end: int) -> None
 def open_partition(
     data_dir: Path, keyspace: str, number: int, topic: Topic, bounds: tuple[int, int], overlay_bytes: int
 ) -> Partition:
-    """The partition with a store that ``topic``, whose offsets are ``bounds`` (first, end), can continue.
+    """Opens a partition with a store that ``topic``, whose offsets are ``bounds`` (first, end), can continue.
 
-    A store that it can't continue is set aside for a new one; its state is then `REBUILDING`. Raises `StoreError`.
+    A store that the topic can't continue is set aside for a new one in state `REBUILDING`. Raises `StoreError`.
     """
     start, end = bounds
     store, rebuilt = open_store(data_dir, keyspace, number, topic.topic_id)

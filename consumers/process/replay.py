@@ -1,8 +1,8 @@
-"""A captured Hive notification log, replayed offline: what the catalog cache would know after each event. Pure.
+"""Replays a captured Hive notification log offline: what the catalog cache would know after each event. Pure.
 
-The way is the live one: translator, records as published, fold. What can't be had offline is the fetch of a table after
-a write: unless told otherwise the table as the event shows it stands in for it (a metastore may have stored another:
-docs/internals/catalog.md).
+The path is the live one: translator, framer, fold. Offline a table can't be fetched after a write. Unless
+``with_images`` is false the event's own table is taken instead, which may differ from what the metastore stored
+(docs/internals/catalog.md).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ReplayedTable(NamedTuple):
 
 
 class Replay:
-    """Folds a log, row by row, in a partition of its own."""
+    """Folds a log, row by row, into a partition in memory."""
 
     def __init__(self, catalog: str = "hive", *, with_images: bool = True) -> None:
         self.entries: dict[bytes, bytes] = {}
@@ -42,7 +42,7 @@ class Replay:
         self._state = PartitionState(Head(), self.entries.get)
 
     def feed(self, row: Mapping[str, Any]) -> int | None:
-        """Folds one row of the log: its event id, or None if it was folded before. Raises `HiveMessageError`."""
+        """Folds one row of the log; returns its event id, None if it was folded before. Raises `HiveMessageError`."""
         transaction = self._translator.translate(row)
         if transaction is None:
             return None
@@ -94,7 +94,10 @@ class Replay:
 def replay(
     rows: Iterable[Mapping[str, Any]], catalog: str = "hive", *, with_images: bool = True
 ) -> Iterator[tuple[int, dict[str, ReplayedTable]]]:
-    """After each event its id and the existing tables. Raises `HiveMessageError` for a row without event id or time."""
+    """Yields the id of each event and the tables that exist after it.
+
+    Raises `HiveMessageError` for a row without event id or time.
+    """
     folded = Replay(catalog, with_images=with_images)
     for row in rows:
         event_id = folded.feed(row)

@@ -1,4 +1,4 @@
-"""A consuming process put together: the fold in a thread of its own, the owner's server in the main thread."""
+"""The consuming process: the fold runs in a thread of its own, the owner's server in the main thread."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from consumers.store.store import lock_directory
 log = structlog.get_logger(__name__)
 
 SWITCH_INTERVAL_S: Final = 0.0005
-"""How long the fold may keep the interpreter while a read waits."""
+"""How long the fold may hold the GIL while a read waits."""
 CHECKPOINTS_KEPT: Final = 2
-"""Of a partition; older ones are removed when a new one is made."""
+"""Per partition; older ones are removed when a new one is made."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnerSettings:
     """Where the owner protocol and ``/metrics`` listen. Port 0: any free one; ``metrics_port`` None: no metrics.
 
-    ``announced``: the ``host:port`` to announce, where others don't reach this process at where it listens.
+    ``announced``: the ``host:port`` to announce, if others reach this process at another address.
     """
 
     host: str = "127.0.0.1"
@@ -49,7 +49,7 @@ class OwnerSettings:
 
 
 def run_consumer(consume: ConsumptionSettings, owner: OwnerSettings) -> None:
-    """Consumes and answers until SIGTERM or SIGINT. Raises `FreshetError` for what retrying can't mend."""
+    """Consumes and answers until SIGTERM or SIGINT. Raises `FreshetError` if retrying can't help."""
     import uvloop
 
     sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -97,7 +97,7 @@ async def _log_when_ready(process: ConsumerProcess, address: str) -> None:
 
 
 class ConsumerProcess:
-    """The parts of a consuming process, for `run_consumer` and for compositions in one process."""
+    """A consuming process's parts, for `run_consumer` and for processes that compose it with others."""
 
     def __init__(self, consume: ConsumptionSettings, owner: OwnerSettings) -> None:
         self.settings = consume
@@ -111,7 +111,7 @@ class ConsumerProcess:
         self._lock: int | None = None
 
     async def start(self) -> str:
-        """Listens, then begins to fold; returns the owner's ``host:port`` as others reach it."""
+        """Listens, then starts folding; returns the owner's announced ``host:port``."""
         loop = asyncio.get_running_loop()
 
         def on_progress(partition: Partition) -> None:
@@ -136,7 +136,7 @@ class ConsumerProcess:
         except OSError as error:
             raise OwnerError(
                 f"cannot listen on {self.owner.host}:{port} for metrics: {error.strerror or error}",
-                hint="another port: consumer.metrics_port",
+                hint="set consumer.metrics_port to a free port",
                 code="cannot_listen",
             ) from error
         self.metrics_address = f"{_announced_host(self.owner.host)}:{self._metrics.server_address[1]}"
@@ -144,13 +144,13 @@ class ConsumerProcess:
     def _fold(self) -> None:
         try:
             self.consumption.run()
-        except BaseException as error:  # noqa: BLE001 - handed to whoever waits for the thread
+        except BaseException as error:  # noqa: BLE001 - raised by `stop`
             self.folding.set_exception(error)
         else:
             self.folding.set_result(None)
         finally:
-            if not self.folding.done():  # librdkafka can raise what is no exception
-                self.folding.set_exception(RuntimeError("folding ended in a way that Python does not know"))
+            if not self.folding.done():  # librdkafka can raise an object that is not an exception
+                self.folding.set_exception(RuntimeError("folding ended without an exception"))
 
     async def _make_checkpoints(self, partitions: list[Partition]) -> list[CheckpointPlace]:
         root = self.settings.data_dir / "checkpoints"
@@ -158,7 +158,7 @@ class ConsumerProcess:
         return await asyncio.wrap_future(work)
 
     async def stop(self) -> None:
-        """Ends folding (commit, withdraw, leave), then answering. Raises what ended the fold, if anything did."""
+        """Stops folding (commit, withdraw, leave the group), then answering. Raises the fold's error if it failed."""
         try:
             self.consumption.stop()
             if self._thread is not None:
@@ -174,7 +174,7 @@ class ConsumerProcess:
 
 
 def make_checkpoint(root: Path, partition: Partition) -> CheckpointPlace:
-    """A checkpoint under ``root/<keyspace>/<partition>/<offset>``; one of the same offset is used again.
+    """Makes a checkpoint at ``root/<keyspace>/<partition>/<offset>``, or reuses the one of the same offset.
 
     Raises `StoreError`.
     """
@@ -194,20 +194,20 @@ def make_checkpoint(root: Path, partition: Partition) -> CheckpointPlace:
 
 
 def _lock_data_dir(data_dir: Path) -> int:
-    """Before the group is joined: a second process of the same name there would throw the first one out."""
+    """Locks the data directory. A second process with its member id would evict the first one from the group."""
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
         return lock_directory(data_dir, "data directory")
     except (FileNotFoundError, NotADirectoryError, FileExistsError) as error:
         raise StoreError(
-            f"{data_dir} cannot be made: {error.strerror}", hint="data_dir must be a directory", code="store_denied"
+            f"cannot create {data_dir}: {error.strerror}", hint="set data_dir to a directory", code="store_denied"
         ) from error
     except OSError as error:
         raise store_error(error, str(data_dir)) from error
 
 
 def _announced_host(host: str) -> str:
-    """The host to announce: a wildcard stands for this machine's name."""
+    """The host to announce: this machine's name for a wildcard address."""
     if is_loopback(host) or host not in ("0.0.0.0", "::"):
         return f"[{host}]" if ":" in host else host
     return socket.gethostname()

@@ -1,6 +1,6 @@
-"""Which of the configured keyspaces have their topic, and which are still waited for.
+"""Finds the topics of the configured keyspaces, and waits for those that are missing.
 
-Each keyspace begins when its own topic is there: a source that was not started yet holds nobody else up.
+A keyspace is consumed once its own topic exists; a source that has not started yet does not delay the others.
 """
 
 from __future__ import annotations
@@ -21,35 +21,33 @@ ASK_EVERY_S: Final = 2.0
 
 
 class TopicSearch:
-    """Used by the fold thread. While folding goes on, `find_more` asks in a thread of its own: a question to a broker
-    that is away takes seconds.
-    """
+    """Used by the fold thread. `find_more` asks in another thread, because an unreachable broker takes seconds."""
 
     def __init__(self, kafka: KafkaCluster, keyspaces: Sequence[str]) -> None:
         self._kafka = kafka
         self._keyspaces = tuple(keyspaces)
         self._reported: dict[str, str] = {}
-        """Keyspace → code of what was said about it."""
+        """Keyspace → code of the last error logged for it."""
         self._asking: threading.Thread | None = None
         self._answer: dict[str, Topic] = {}
         self._next_ask_at = 0.0
         self.found: dict[str, tuple[str, Topic]] = {}
-        """Topic's name → keyspace and topic."""
+        """Topic name → keyspace and topic."""
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The keyspaces that are waited for."""
-        there = {keyspace for keyspace, _ in self.found.values()}
-        return tuple(name for name in self._keyspaces if name not in there)
+        """The keyspaces whose topic has not been found yet."""
+        with_topic = {keyspace for keyspace, _ in self.found.values()}
+        return tuple(name for name in self._keyspaces if name not in with_topic)
 
     def begin(self, now: float) -> None:
-        """Looks for all topics anew; says once for each keyspace that has none. Raises `KafkaUnreachable`."""
+        """Looks for all topics anew; logs each missing one once. Raises `KafkaUnreachable`."""
         self.found = {}
         self._add(self._ask(self._keyspaces))
         self._next_ask_at = now + ASK_EVERY_S
 
     def find_more(self, now: float) -> bool:
-        """Whether a topic that was waited for has turned up; asks now and then. ``now``: of the monotonic clock."""
+        """Whether a missing topic has been found; asks every `ASK_EVERY_S`. ``now`` is of the monotonic clock."""
         missing = self.missing
         if not missing or (self._asking is not None and self._asking.is_alive()):
             return False
@@ -67,16 +65,16 @@ class TopicSearch:
         for keyspace, topic in answer.items():
             self.found[topic.name] = (keyspace, topic)
             if self._reported.pop(keyspace, None):
-                log.info("the keyspace's topic is there", keyspace=keyspace, topic=topic.name)
+                log.info("found the keyspace's topic", keyspace=keyspace, topic=topic.name)
 
     def _ask_in_thread(self, keyspaces: Sequence[str]) -> None:
         try:
             self._answer = self._ask(keyspaces)
         except FreshetError:
-            return  # whoever folds meets it too, and says so
+            return  # the fold thread meets the same error and logs it
 
     def _ask(self, keyspaces: Sequence[str]) -> dict[str, Topic]:
-        """The topics of those keyspaces that have a fit one. Raises `KafkaUnreachable`."""
+        """The valid topics of ``keyspaces``; logs why others have none. Raises `KafkaUnreachable`."""
         fit: dict[str, Topic] = {}
         for keyspace in keyspaces:
             try:

@@ -1,7 +1,4 @@
-"""One number for a whole folded state: equal states have equal digests, in any process.
-
-Pure. Spark's rebuild, `freshet verify` and the tests of crashes compare with it.
-"""
+"""The digest of a folded state: equal states have equal digests, in any process. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ _LENGTHS = struct.Struct(">II")
 
 
 def digest_items(items: Iterable[tuple[bytes, bytes]]) -> tuple[str, int]:
-    """XXH3-128 (hex) of (key, value) pairs in key order, each with its lengths; and how many there were."""
+    """XXH3-128 (hex) over (key, value) pairs in key order, each prefixed with its lengths, and the number of pairs."""
     digest = xxhash.xxh3_128()
     pack = _LENGTHS.pack
     update = digest.update

@@ -1,4 +1,4 @@
-"""What can go wrong with a store on disk, each with a stable code and a hint."""
+"""The errors of a store on disk, each with a stable code and a hint."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class StoreError(FreshetError):
 
 
 class StoreCorruptError(StoreError):
-    """Bytes on disk are not the bytes that were written; nothing of the store may be served."""
+    """Bytes on disk differ from those that were written. Nothing of the store may be served."""
 
     code = "store_corrupt"
 
 
 class StoreNewerError(StoreError):
-    """The store was written by a newer version of Freshet. It is left as it is."""
+    """A newer version of Freshet wrote the store. It is left unchanged."""
 
     code = "store_newer"
 
@@ -32,7 +32,7 @@ class StoreLockedError(StoreError):
 
 
 class RetryableStoreError(StoreError):
-    """Something is missing that may come back by itself. Nothing is lost, Kafka is the log: the same is tried again."""
+    """A commit failed for a reason that may pass. Nothing is lost; the same commit is tried again."""
 
 
 class DiskFullError(RetryableStoreError):
@@ -42,7 +42,7 @@ class DiskFullError(RetryableStoreError):
 
 
 class DiskIOError(RetryableStoreError):
-    """The disk answers with errors. What was read is right, what was not written is tried again."""
+    """The disk reports I/O errors. What was read is right; what was not written is tried again."""
 
     code = "store_io"
 
@@ -54,7 +54,7 @@ class ResourcesError(RetryableStoreError):
 
 
 class RebuildNeededError(StoreError):
-    """The store is whole but stands for another history or fold: it must be folded again from the topic.
+    """The store is undamaged but has another history or fold version. It must be folded again from the topic.
 
     Codes: ``topic_changed``, ``layout_changed``, ``fold_changed``, ``offset_out_of_range``.
     """
@@ -77,16 +77,16 @@ _FAILS_TEXTS = (
     "Unexpected error(5)",
     "Direct I/O is not supported",
 )
-"""The last two are RocksDB's: of EIO when it looks whether a file is there, or tries what its directory can do."""
+"""The last two are RocksDB's texts for EIO when it checks that a file exists, or probes its directory."""
 _LOCK_TEXTS = ("lock hold by current process", "While lock file")
-HINT_LOCKED = "one process owns a store; stop the other, or give this one another data directory"
-_HINT_FAILS = "the disk fails: look at the kernel's log; the consumer resumes by itself if it gets well"
+HINT_LOCKED = "stop the other process, or give this one another data directory"
+_HINT_FAILS = "look for disk errors in the kernel's log; the consumer resumes by itself when writes succeed"
 _HINT_FULL = "free space under the data directory; the consumer resumes by itself"
 _HINT_RESOURCES = "raise the process's limits (ulimit -n); the consumer resumes by itself"
 
 
 def store_error(error: BaseException, place: str) -> StoreError:
-    """What an exception of RocksDB or the file system, met at ``place``, means for the store."""
+    """The `StoreError` for an exception that RocksDB or the file system raised at ``place``."""
     text = str(error)
     if isinstance(error, StoreError):
         return error
@@ -95,14 +95,14 @@ def store_error(error: BaseException, place: str) -> StoreError:
     if any(part in text for part in _LOCK_TEXTS):
         return StoreLockedError(f"{place}: another process has this store open", hint=HINT_LOCKED)
     if isinstance(error, PermissionError) or "Permission denied" in text:
-        return StoreError(
-            f"{place}: {text}", hint="give this user the right to read and write there", code="store_denied"
-        )
+        return StoreError(f"{place}: {text}", hint="give this user read and write access", code="store_denied")
     if "Too many open files" in text or "Cannot allocate memory" in text:
         return ResourcesError(f"{place}: {text}", hint=_HINT_RESOURCES)
     if "already closed" in text or "mutably borrowed" in text:
         return StoreError(
-            f"{place}: the store is closed", hint="the partition moved or the process stops", code="store_closed"
+            f"{place}: the store is closed",
+            hint="the partition has moved, or the process is stopping",
+            code="store_closed",
         )
     if (isinstance(error, OSError) and error.errno in _FAILS) or any(part in text for part in _FAILS_TEXTS):
         return DiskIOError(f"{place}: {text}", hint=_HINT_FAILS)

@@ -1,7 +1,7 @@
-"""``manifest.json``: what a store directory is, before RocksDB is asked (docs/internals/store.md).
+"""``manifest.json``: what a store directory holds (docs/internals/store.md).
 
-One JSON object with a checksum of itself, replaced atomically. It says which history the store stands for, so that
-a store is never continued from another topic, another layout or by another fold.
+One JSON object with its own checksum, replaced atomically. It names the history of the store, so that a store is never
+continued from another topic, with another layout or by another fold version.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from consumers.fold.state import FOLD_VERSION
 from consumers.store.errors import RebuildNeededError, StoreCorruptError, StoreNewerError
 
 FORMAT_VERSION = 1
-"""Of the directory: files, key space, entry bytes. Older ones are read, newer ones refused."""
+"""Version of the directory: files, key space, entry bytes. Older ones are read, newer ones refused."""
 
 MANIFEST_NAME = "manifest.json"
 _CHECKSUM = "checksum"
@@ -26,7 +26,7 @@ _CHECKSUM = "checksum"
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a store is of. ``offset`` is -1 in a live store; in a checkpoint it is the next offset to fold."""
+    """The identity of a store. ``offset`` is the next offset to fold in a checkpoint, -1 in a live store."""
 
     keyspace: str
     partition: int
@@ -43,7 +43,7 @@ def _checksum(fields: dict[str, Any]) -> str:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replaces ``path``; after a crash it holds the old bytes or the new ones. Syncs file and directory."""
+    """Replaces ``path`` durably; after a crash it holds either the old bytes or the new ones."""
     beside = path.with_name(path.name + ".new")
     with open(beside, "wb") as file:
         file.write(data)
@@ -70,7 +70,7 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(directory: Path) -> Manifest | None:
-    """The manifest of a store directory; None if there is none.
+    """The manifest of a store directory; None if the file is missing.
 
     Raises `StoreCorruptError` if its bytes are damaged, `StoreNewerError` if a newer Freshet wrote it.
     """
@@ -102,7 +102,7 @@ def read_manifest(directory: Path) -> Manifest | None:
 
 def check_manifest(found: Manifest, wanted: Manifest, directory: Path) -> None:
     """Raises `RebuildNeededError` unless ``found`` may be continued as ``wanted``."""
-    hint = "it is moved aside and folded again from the topic"
+    hint = "the store is moved aside and folded again from the topic"
     if (found.keyspace, found.partition) != (wanted.keyspace, wanted.partition):
         raise RebuildNeededError(
             f"{directory} holds {found.keyspace}/{found.partition}, not {wanted.keyspace}/{wanted.partition}",
@@ -112,7 +112,7 @@ def check_manifest(found: Manifest, wanted: Manifest, directory: Path) -> None:
     if found.topic_id != wanted.topic_id:
         raise RebuildNeededError(
             f"{directory} was folded from topic id {found.topic_id}; the topic's id is now {wanted.topic_id}",
-            hint=f"the topic was created anew or the brokers are others; {hint}",
+            hint=f"the topic was created anew, or this is another cluster; {hint}",
             code="topic_changed",
         )
     if found.layout and wanted.layout and found.layout != wanted.layout:
@@ -121,12 +121,12 @@ def check_manifest(found: Manifest, wanted: Manifest, directory: Path) -> None:
         )
     if found.fold_version > FOLD_VERSION:
         raise StoreNewerError(
-            f"{directory} was folded by fold version {found.fold_version}; this is {FOLD_VERSION}",
+            f"{directory} has fold version {found.fold_version}; this Freshet has {FOLD_VERSION}",
             hint="run the newer Freshet, or give this one another data directory",
         )
     if found.fold_version != FOLD_VERSION:
         raise RebuildNeededError(
-            f"{directory} was folded by fold version {found.fold_version}; this is {FOLD_VERSION}",
+            f"{directory} has fold version {found.fold_version}; this Freshet has {FOLD_VERSION}",
             hint=hint,
             code="fold_changed",
         )

@@ -1,7 +1,7 @@
-"""RocksDB as the store uses it: how it is opened, read, scanned and given files. Every error is translated.
+"""RocksDB as the store uses it: open, get, scan, ingest. Every error becomes a `StoreError`.
 
-Nothing is ever put: a commit ingests one sorted file (docs/decisions/0003-ingested-files.md), so there is no
-write-ahead log and no RocksDB memtable worth tuning.
+A commit ingests one sorted file (docs/decisions/0003-ingested-files.md); nothing is ever put. So RocksDB's write-ahead
+log and memtable are not used.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ BLOCK_CACHE_BYTES: Final = 64 << 20
 """One cache for all stores of a process."""
 
 VIEW_CACHE_BYTES: Final = 8 << 20
-"""For each store that is opened read-only: who looks wants to see what is on disk, not what was read before."""
+"""For each read-only store. A cache of its own makes it read what is on disk, not what the owner has cached."""
 
 _SORT_ROWS: Final = 8_192
-"""Sorting holds the interpreter; runs of this length are sorted apart, so that readers come in between."""
+"""Sorting holds the GIL. Keys are sorted in runs of this length first, so that readers get a turn in between."""
 
 IN_DOUBT_NAME: Final = "in-doubt.sst"
-"""Beside the directory: the table of a commit that failed, until one succeeds."""
+"""In the store directory: the SST of a failed commit, kept until a commit succeeds."""
 _MISSING_SST: Final = re.compile(r"/(\d{6,}\.sst): No such file or directory")
 
 _LEVEL_ZERO_FILES: Final = 12
@@ -73,7 +73,7 @@ def _table_options(read_only: bool) -> BlockBasedOptions:
 
 
 def store_options(*, read_only: bool = False) -> Options:
-    """Options of a store: many small files come in at level 0, universal compaction merges those of like size."""
+    """Options of a store: small files arrive at level 0; universal compaction merges those of similar size."""
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     options.set_paranoid_checks(True)
@@ -100,17 +100,17 @@ class Rocks:
         self._read_only = read_only
         self._reopening = Lock()
         self._needs_reopen = False
-        """An ingest failed: RocksDB may refuse all writes until it is opened again."""
+        """An ingest failed, so RocksDB may refuse all writes until it is opened again."""
         self._in_doubt = path.with_name(IN_DOUBT_NAME)
         self._must_keep_scratch = False
-        """The table in doubt has its first name still."""
+        """The SST of a failed commit has not been renamed to `IN_DOUBT_NAME` yet."""
         self._reopen_error: StoreError | None = None
-        """Why opening again failed: until it is tried again, with the next ingest, nothing can be read."""
+        """Why `reopen` failed. Reads fail with it until the next ingest tries again."""
         self._db = self._open()
 
     def _open(self) -> Rdict:
         if self._read_only and not (self.path / "CURRENT").exists():
-            raise StoreCorruptError(f"{self.path} holds no RocksDB", hint="name a store directory")
+            raise StoreCorruptError(f"{self.path} is not a RocksDB directory", hint="name a store directory")
         try:
             check_directory(self.path)
         except OSError as error:
@@ -123,10 +123,10 @@ class Rocks:
             return self._connect()
 
     def _restore_missing_sst(self, why: str) -> bool:
-        """Whether ``why`` names a missing table that a failed ingest left in doubt, and it is there again.
+        """Restores the SST that RocksDB misses (``why``) from the one in doubt; False if that is not the trouble.
 
-        Where RocksDB can't sync its manifest it deletes the table that it was to add; the manifest may name it all the
-        same. Should it be another table, its unique id in the manifest tells.
+        If RocksDB can't sync its manifest during an ingest it deletes the new SST, but the manifest may name it all the
+        same. If the SST in doubt is another one, RocksDB notices by the unique id in its manifest.
         """
         named = _MISSING_SST.search(why)
         if named is None or (missing := self.path / named[1]).exists() or not self._in_doubt.exists():
@@ -135,13 +135,13 @@ class Rocks:
             os.link(self._in_doubt, missing)
         except OSError as error:
             raise store_error(error, str(self.path)) from error
-        log.warning("a commit in doubt had taken place", place=str(self.path), table=named[1])
+        log.warning("restored the file of a commit in doubt", place=str(self.path), table=named[1])
         return True
 
     def _connect(self) -> Rdict:
         access = AccessType.read_only(False) if self._read_only else AccessType.read_write()
-        # Without column families rocksdict takes those of the OPTIONS file, which has no checksum: one flipped byte
-        # in it ended the process; and its options are without our cache.
+        # Without explicit column families rocksdict reads the OPTIONS file. That file has no checksum (a flipped byte
+        # crashed the process), and its options lack our cache.
         options = store_options(read_only=self._read_only)
         try:
             return Rdict(str(self.path), options, {"default": options}, access)
@@ -149,7 +149,7 @@ class Rocks:
             raise store_error(error, str(self.path)) from error
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of ``key``, checksum verified."""
+        """The value of ``key``, its checksum verified."""
         try:
             value: bytes | None = self._db.get(key)
         except Exception as error:
@@ -162,7 +162,7 @@ class Rocks:
         return value
 
     def _current_db(self) -> Rdict:
-        """The database, after waiting for one who opens it again."""
+        """The database; waits while it is being reopened."""
         with self._reopening:
             return self._db
 
@@ -173,7 +173,7 @@ class Rocks:
         return store_error(error, str(self.path))
 
     def scan(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """Pairs with start ≤ key (< end) in key order, as of the moment of the call."""
+        """Pairs with ``start`` ≤ key (< ``end`` if given) in key order, as of the call."""
         try:
             snapshot = self._current_db().snapshot()
         except Exception as error:
@@ -181,26 +181,26 @@ class Rocks:
         return _scan(snapshot, start, end, str(self.path))
 
     def ingest(self, entries: Mapping[bytes, bytes], scratch: Path) -> int:
-        """Makes ``entries`` part of the store in one atomic, durable step; returns the file's size in bytes.
+        """Adds ``entries`` to the store in one atomic, durable step; returns the file's size in bytes.
 
-        ``scratch`` is where the file is built, on the same file system.
+        The file is built at ``scratch``, which must be on the same file system.
         """
-        tried = False
+        has_tried = False
         try:
             if self._must_keep_scratch:
                 self._keep_scratch(scratch)
-            scratch.unlink(missing_ok=True)  # it may still be a table's other name: never to be truncated
+            scratch.unlink(missing_ok=True)  # may be a hard link to a live SST, so it must not be truncated
             size = _build(entries, scratch)
             options = IngestExternalFileOptions()
             options.set_move_files(True)
             options.set_allow_blocking_flush(False)
             if self._needs_reopen:
                 self.reopen()
-            self._needs_reopen = tried = True
+            self._needs_reopen = has_tried = True
             self._db.ingest_external_file([str(scratch)], options)
             self._needs_reopen = False
         except Exception as error:
-            if tried:  # else the table of an earlier try is the one that may be asked for
+            if has_tried:  # else the SST of an earlier attempt is the one in doubt
                 self._must_keep_scratch = True
                 with contextlib.suppress(OSError):
                     self._keep_scratch(scratch)
@@ -215,22 +215,22 @@ class Rocks:
         self._must_keep_scratch = False
 
     def checkpoint(self, path: Path) -> None:
-        """A copy (hard links) of the store as of now at ``path``, which must not exist."""
+        """Copies the store as of now to ``path`` (hard links), which must not exist."""
         try:
             Checkpoint(self._current_db()).create_checkpoint(str(path))
         except Exception as error:
             raise store_error(error, str(path)) from error
 
     def reopen(self) -> None:
-        """Closes and opens again: the way out of RocksDB's background-error state after a full disk.
+        """Closes and opens the database, which ends RocksDB's background-error state. Reads wait meanwhile.
 
-        Only done when a whole file could be written again; reads wait meanwhile.
+        Called once a whole file could be written again.
         """
         with self._reopening:
             self._reopen_error = None
             try:
                 self.close()
-            except StoreError as error:  # it is closed all the same
+            except StoreError as error:  # it is closed nevertheless
                 log.warning("store closed with an error", place=str(self.path), code=error.code, reason=str(error))
             try:
                 self._db = self._open()
@@ -256,16 +256,16 @@ class Rocks:
 
 
 def _is_closed(error: Exception) -> bool:
-    """Whether it says that the database is closed, or (rocksdict's other thread borrows it) being closed."""
+    """Whether the database is closed, or being closed by another thread (rocksdict then says "borrowed")."""
     return isinstance(error, DbClosedError) or (isinstance(error, RuntimeError) and "borrowed" in str(error))
 
 
 def _build(entries: Mapping[bytes, bytes], path: Path) -> int:
-    """A sorted file of ``entries``, durable; its size in bytes.
+    """Writes a durable sorted file of ``entries``; returns its size in bytes.
 
-    It is built in memory: rocksdict holds the interpreter while RocksDB syncs a file, and a disk that others write to
-    may take a tenth of a second, in which no read would be answered. Python lets go while it writes and syncs. Where
-    there are no files in memory (not on Linux) it is built, and synced, in place.
+    It is built in memory, because rocksdict holds the GIL while RocksDB syncs a file: on a busy disk that can block
+    reads for a tenth of a second. Python releases the GIL while it copies and syncs. Other systems than Linux have no
+    files in memory; there the file is built in place.
     """
     if sys.platform != "linux":
         return _write_table(entries, str(path))
@@ -279,14 +279,14 @@ def _build(entries: Mapping[bytes, bytes], path: Path) -> int:
         while sent < size:
             more = os.sendfile(disk, memory, sent, size - sent)
             if not more:
-                raise OSError(errno.EIO, f"{path.name} ends after {sent} of {size} bytes")
+                raise OSError(errno.EIO, f"only {sent} of {size} bytes of {path.name} could be copied")
             sent += more
         os.fdatasync(disk)
     return size
 
 
 def _write_table(entries: Mapping[bytes, bytes], path: str) -> int:
-    """RocksDB's own file of ``entries``, synced; its size in bytes."""
+    """Writes an SST of ``entries`` with RocksDB, synced; returns its size in bytes."""
     writer = SstFileWriter(store_options())
     writer.open(path)
     for key in _sorted_in_runs(entries):
@@ -296,8 +296,10 @@ def _write_table(entries: Mapping[bytes, bytes], path: str) -> int:
 
 
 def _scan(snapshot: Any, start: bytes, end: bytes | None, place: str) -> Iterator[tuple[bytes, bytes]]:
-    """rocksdict's ``items()`` ends without a word at a damaged block: after its last pair an iterator that reports
-    its status must agree that nothing follows.
+    """Yields the pairs of a snapshot. Raises `StoreError` if the scan ended early.
+
+    rocksdict's ``items()`` ends silently at a damaged block. So after the last pair a second iterator, which reports
+    its status, must confirm that nothing follows.
     """
     last: bytes | None = None
     probe = None
@@ -320,10 +322,10 @@ def _scan(snapshot: Any, start: bytes, end: bytes | None, place: str) -> Iterato
         probe.status()
         more = probe.valid()
     except Exception as error:
-        snapshot = probe = None  # the traceback keeps this frame, and they would keep the database open and locked
+        snapshot = probe = None  # else the traceback's frame would keep the database open
         raise store_error(error, place) from error
     if more:
-        raise DiskIOError(f"{place}: a scan ended after {last!r}, before the end", hint="it is read again")
+        raise DiskIOError(f"{place}: a scan ended early, after {last!r}", hint="the scan is tried again")
 
 
 def _sorted_in_runs(entries: Mapping[bytes, bytes]) -> list[bytes]:
@@ -336,7 +338,7 @@ def _sorted_in_runs(entries: Mapping[bytes, bytes]) -> list[bytes]:
 
 
 def disk_bytes(directory: Path) -> int:
-    """Bytes of the files under ``directory``; files that vanish meanwhile, or can't be looked at, count nothing."""
+    """Total bytes of the files under ``directory``; files that vanish or can't be inspected are skipped."""
     total = 0
     for parent, _, names in os.walk(directory):
         for name in names:

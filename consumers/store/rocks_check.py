@@ -1,7 +1,7 @@
 """Checks the small files of a RocksDB directory before RocksDB reads them.
 
-RocksDB 9.8 verifies its tables, but one flipped bit in a record's type in its MANIFEST (1 to 5: "recyclable") makes
-``DB::Open`` loop for ever, in native code, with the interpreter held. So each record is verified here first.
+RocksDB 9.8 verifies its SSTs. But one flipped bit in a record type in its MANIFEST (1 to 5, "recyclable") makes
+``DB::Open`` loop forever in native code, holding the GIL. So each record is verified here first.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from consumers.store.errors import StoreCorruptError
 BLOCK_BYTES: Final = 32 * 1024
 _HEADER_BYTES: Final = 7
 _TYPES: Final = (1, 2, 3, 4)
-"""Full, first, middle, last."""
+"""Record types: full, first, middle, last."""
 _HINT: Final = "the store is moved aside and folded again from the topic"
 
 
@@ -43,10 +43,10 @@ def masked_crc32c(data: bytes) -> int:
 
 
 def check_directory(directory: Path) -> None:
-    """Raises `StoreCorruptError` if ``CURRENT``, the manifest or a write-ahead log is not as RocksDB leaves it.
+    """Raises `StoreCorruptError` if ``CURRENT`` or the manifest is damaged, or a write-ahead log is not empty.
 
-    A directory without ``CURRENT`` is a new one. A record cut off at the end of the manifest is what a crash leaves:
-    RocksDB goes on without it.
+    A directory without ``CURRENT`` is new. A truncated last record in the manifest is what a crash leaves; RocksDB
+    ignores it.
     """
     try:
         current = (directory / "CURRENT").read_bytes()
@@ -61,11 +61,11 @@ def check_directory(directory: Path) -> None:
         raise StoreCorruptError(f"{manifest} is missing", hint=_HINT) from error
     for log in directory.glob("*.log"):
         if log.stat().st_size:
-            raise StoreCorruptError(f"{log} is not empty: nothing is ever logged here", hint=_HINT)
+            raise StoreCorruptError(f"{log} is not empty, but a store never writes a log", hint=_HINT)
 
 
 def check_log(path: Path, data: bytes) -> None:
-    """Raises `StoreCorruptError` unless each whole record of a LevelDB log file has its checksum and a known type."""
+    """Raises `StoreCorruptError` unless each whole record of a LevelDB log has a valid checksum and a known type."""
     at, end = 0, len(data)
     while at < end:
         left = BLOCK_BYTES - at % BLOCK_BYTES

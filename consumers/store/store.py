@@ -1,12 +1,12 @@
-"""The store of one partition: a dict of what is folded but not committed, over RocksDB. One writer, many readers.
+"""The store of one partition: a memtable (a dict) over RocksDB. One writer, many readers.
 
-Visible is what is folded; durable is what is committed. A commit freezes the dict together with the head as of that
-moment, writes both as one sorted file and ingests it: one atomic step. After a crash the tail since the last commit
-is folded again, to the same state. On disk: docs/internals/store.md.
+What is folded is visible, what is committed is durable. A commit freezes the memtable with the head of that moment,
+writes both as one sorted file and ingests it in one atomic step. After a crash the tail since the last commit is folded
+again, to the same state. On disk: docs/internals/store.md.
 
-Threads. One thread folds (`fold`, `apply`). Another one may `write` meanwhile what was frozen. Readers take `visible`
-first and `get` after, without a lock: entries are put before the head that covers them is published, so no value is
-older than the watermark it is judged by.
+Threads: one thread folds (`fold`, `apply`); another may `write` the frozen memtable meanwhile. Readers take `visible`
+first and call `get` after it, without a lock. Entries are put before the head that covers them is published, so no
+value is older than the watermark it is judged by.
 """
 
 from __future__ import annotations
@@ -83,10 +83,10 @@ class PartitionStore:
         self.partition = manifest.partition
         self.state = PartitionState(head, self.get)
         self.visible = _copy(head)
-        """The head that readers go by: a value that is replaced, never changed."""
+        """The head for readers. It is replaced, never changed."""
         self.committed_offset = head.offset
         self.broken: StoreError | None = None
-        """Set when damage was met: nothing here may be served any more."""
+        """Set once damage was found; nothing of this store may be served then."""
         self._rocks = rocks
         self._active: dict[bytes, bytes] = {}
         self._frozen: dict[bytes, bytes] = _EMPTY
@@ -100,8 +100,8 @@ class PartitionStore:
     def open(cls, data_dir: Path, *, keyspace: str, partition: int, topic_id: str, layout: str = "") -> PartitionStore:
         """Opens or creates the store of a partition.
 
-        Raises `StoreLockedError`, `StoreNewerError`, `StoreCorruptError`, or `RebuildNeededError` where the store
-        stands for another topic, layout or fold: see `move_aside`. It never starts over by itself.
+        Raises `StoreLockedError`, `StoreNewerError`, `StoreCorruptError`, or `RebuildNeededError` if the store has
+        another topic, layout or fold version. It never replaces a store; see `move_aside`.
         """
         directory = partition_directory(data_dir, keyspace, partition)
         wanted = Manifest(keyspace, partition, topic_id, layout)
@@ -129,7 +129,7 @@ class PartitionStore:
             raise
 
     def get(self, key: bytes) -> bytes | None:
-        """The folded bytes of ``key``: the newest of memtable, the one being committed, RocksDB."""
+        """The folded bytes of ``key``, from the memtable, else the frozen one, else RocksDB."""
         value = self._active.get(key)
         if value is None:
             value = self._frozen.get(key)
@@ -142,9 +142,9 @@ class PartitionStore:
         return value
 
     def fold(self, records: Sequence[tuple[int, bytes | None]]) -> list[tuple[int, Rejection]]:
-        """Folds (offset, value) records and publishes the result; returns dead letters with their offsets.
+        """Folds (offset, value) records and publishes the result; returns the rejections with their offsets.
 
-        Records below the head's offset were folded before and are passed over.
+        Records below the head's offset were folded before and are skipped.
         """
         rejections: list[tuple[int, Rejection]] = []
         state = self.state
@@ -168,7 +168,7 @@ class PartitionStore:
         return rejections
 
     def apply(self, changes: Changes) -> None:
-        """Makes the changes of one message visible: entries first, then the head."""
+        """Makes changes visible: entries first, then the head."""
         with self._folding:
             self._active.update(changes.entries)
             self.state.apply(changes)
@@ -181,25 +181,25 @@ class PartitionStore:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of messages folded since the last freeze, about the memtable's size."""
+        """Bytes of the messages folded since the last freeze; estimates the memtable's size."""
         return self._folded_bytes
 
     @property
     def is_dirty(self) -> bool:
-        """Whether something folded is not durable."""
+        """Whether something folded is not durable yet."""
         return self.state.head.offset != self.committed_offset
 
     def commit(self) -> Commit | None:
-        """Makes what is folded now durable; None if it is already: `freeze` and `write` in one.
+        """Makes what is folded now durable (`freeze` and `write`); None if it already is.
 
-        After an error nothing is lost and nothing is half done: the next commit tries again.
+        An error leaves the store as it was; the next commit tries again.
         """
         with self._committing:
             done = self._write_frozen() if self._frozen else None
             return self._write_frozen() if self.freeze() else done
 
     def freeze(self) -> bool:
-        """Sets apart what is folded now, for `write`; False if there is nothing, or the last has yet to be written."""
+        """Freezes the memtable for `write`. False if nothing is new, or the last one has not been written yet."""
         with self._folding:
             head = self.state.head
             if self._frozen or head.offset == self.committed_offset:
@@ -213,7 +213,7 @@ class PartitionStore:
             return True
 
     def write(self) -> Commit | None:
-        """Makes durable what `freeze` set apart; folding may go on meanwhile, in another thread."""
+        """Makes the frozen memtable durable; None if there is none. Another thread may fold meanwhile."""
         with self._committing:
             return self._write_frozen() if self._frozen else None
 
@@ -237,7 +237,7 @@ class PartitionStore:
                 manifest = replace(self.manifest, layout=layout)
                 write_manifest(self.directory, manifest)
             except OSError:
-                return  # the head holds it too; the next commit writes it again
+                return  # the head has it too, and the next commit tries again
             self.manifest = manifest
 
     def _record_damage(self, error: StoreError) -> None:
@@ -245,9 +245,9 @@ class PartitionStore:
             self.broken = error
 
     def checkpoint(self, path: Path) -> Manifest:
-        """Commits, and leaves a copy of exactly that state at ``path`` (must not exist), with a manifest of its own.
+        """Commits, and copies exactly that state to ``path``, which must not exist. Returns the copy's manifest.
 
-        The copy is made of hard links where the file system is the same; it appears whole or not at all.
+        The copy is made of hard links if the file system is the same. It appears whole or not at all.
         """
         building = path.with_name(path.name + ".new")
         try:
@@ -256,7 +256,7 @@ class PartitionStore:
                     self._write_frozen()
                 if self.freeze():
                     self._write_frozen()
-                if building.exists():  # a failed or killed one left it
+                if building.exists():  # left by a failed or killed checkpoint
                     shutil.rmtree(building)
                 building.mkdir(parents=True)
                 self._rocks.checkpoint(building / ROCKS_NAME)
@@ -273,7 +273,7 @@ class PartitionStore:
         return manifest
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
-        """The whole folded state in key order, head included, as of the moment of the call."""
+        """The whole folded state in key order, head included, as of the call."""
         with self._committing:
             with self._folding:
                 newer = self._frozen | self._active
@@ -281,11 +281,11 @@ class PartitionStore:
             return merge_items(self._rocks.scan(), newer)
 
     def digest(self) -> tuple[str, int]:
-        """Digest of `items` and their number (`consumers.store.digest.digest_items`)."""
+        """Digest and number of `items` (`consumers.store.digest.digest_items`)."""
         return digest_items(self.items())
 
     def estimated_entries(self) -> int:
-        """How many entries there are, about (keys rewritten lately may count twice)."""
+        """The estimated number of entries; recently rewritten keys may count twice."""
         return self._rocks.property("rocksdb.estimate-num-keys") + self.pending_rows
 
     def disk_bytes(self) -> int:
@@ -293,7 +293,7 @@ class PartitionStore:
         return disk_bytes(self.directory)
 
     def close(self, *, commit: bool = True) -> None:
-        """Commits (unless told not to, or broken) and closes. Safe to repeat."""
+        """Commits (unless ``commit`` is false or the store is broken) and closes. Safe to repeat."""
         if self._lock is None:
             return
         try:
@@ -314,17 +314,17 @@ def _copy(head: Head) -> Head:
 
 
 def _prepare(directory: Path, wanted: Manifest) -> Manifest:
-    """The manifest to go on with; of a new directory, ``wanted``."""
-    left, in_doubt = directory / _SCRATCH_NAME, directory / IN_DOUBT_NAME
+    """The manifest to continue with; writes ``wanted`` into a new directory."""
+    scratch, in_doubt = directory / _SCRATCH_NAME, directory / IN_DOUBT_NAME
     if in_doubt.exists():
-        left.unlink(missing_ok=True)
-    elif left.exists():
-        os.replace(left, in_doubt)
+        scratch.unlink(missing_ok=True)
+    elif scratch.exists():
+        os.replace(scratch, in_doubt)
     found = read_manifest(directory)
     if found is None:
         if (directory / ROCKS_NAME / "CURRENT").exists():
             raise StoreCorruptError(
-                f"{directory} holds a RocksDB but no manifest", hint="the store is moved aside and rebuilt"
+                f"{directory} has a RocksDB but no manifest", hint="the store is moved aside and rebuilt"
             )
         write_manifest(directory, wanted)
         return wanted
@@ -333,7 +333,7 @@ def _prepare(directory: Path, wanted: Manifest) -> Manifest:
 
 
 def lock_directory(directory: Path, what: str = "store") -> int:
-    """Takes a directory for this process until the handle is closed; raises `StoreLockedError`, ``OSError``."""
+    """Locks a directory until the returned handle is closed. Raises `StoreLockedError`, ``OSError``."""
     handle = os.open(directory / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         flock(handle, LOCK_EX | LOCK_NB)
@@ -344,7 +344,7 @@ def lock_directory(directory: Path, what: str = "store") -> int:
 
 
 def move_aside(directory: Path, why: str) -> Path:
-    """Renames a store directory to ``<name>.<why>-<n>``, so that a new one can be built; returns where it is now."""
+    """Renames a store directory to ``<name>.<why>-<n>`` to make room for a new one; returns the new path."""
     number = 1
     try:
         while (target := directory.with_name(f"{directory.name}.{why}-{number}")).exists():

@@ -1,4 +1,4 @@
-"""What is committed in a store directory: its head, its items, and a read-only view of the whole."""
+"""The committed state of a store directory: its head, its items, and a read-only view."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _META_END: Final = b"\x01"
 
 
 class StoreView:
-    """A store directory or checkpoint, read-only: what is committed. A live store may be viewed beside its owner."""
+    """The committed state of a store or checkpoint, read-only. A live store may be viewed while its owner writes."""
 
     def __init__(self, directory: Path) -> None:
-        """Raises `StoreError` if it is none, damaged or newer."""
+        """Raises `StoreError` if ``directory`` is not a store, is damaged, or is of a newer Freshet."""
         manifest = read_manifest(directory)
         if manifest is None:
             raise StoreError(
-                f"{directory} is no store: it has no manifest.json", hint="name a store directory", code="no_store"
+                f"{directory} is not a store: it has no manifest.json", hint="name a store directory", code="no_store"
             )
         self.directory = directory
         self.manifest = manifest
@@ -34,7 +34,7 @@ class StoreView:
             if self.head.offset < manifest.offset:
                 raise StoreCorruptError(
                     f"{directory} ends at offset {self.head.offset}, its manifest says {manifest.offset}",
-                    hint="its last commits are lost: take another checkpoint, or rebuild",
+                    hint="its last commits are lost: use another checkpoint, or rebuild",
                 )
         except BaseException:
             self._rocks.close()
@@ -45,7 +45,7 @@ class StoreView:
         return self._rocks.get(key)
 
     def items(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """Committed state in key order."""
+        """Committed pairs with ``start`` ≤ key (< ``end`` if given) in key order."""
         return self._rocks.scan(start, end)
 
     def digest(self) -> tuple[str, int]:
@@ -64,7 +64,7 @@ class StoreView:
 
 
 def committed_head(rocks: Rocks) -> Head:
-    """The head that RocksDB holds; an empty one if nothing was ever committed.
+    """The head in RocksDB; an empty one if nothing was ever committed.
 
     Raises `StoreCorruptError` if it is damaged, `RebuildNeededError` if another fold version wrote it.
     """
@@ -73,24 +73,24 @@ def committed_head(rocks: Rocks) -> Head:
         head = read_head(found.items())
         fold = int(found.get(FOLD_KEY, b"0"))
     except (ValueError, TypeError) as error:
-        raise StoreCorruptError(f"{rocks.path}: its head is damaged: {error}", hint="the store is rebuilt") from error
+        raise StoreCorruptError(f"{rocks.path}: the head is damaged: {error}", hint="the store is rebuilt") from error
     if not found:
         if next(rocks.scan(_META_END), None) is not None:
-            raise StoreCorruptError(f"{rocks.path} holds entries but no head", hint="the store is rebuilt")
+            raise StoreCorruptError(f"{rocks.path} has entries but no head", hint="the store is rebuilt")
         return head
     if OFFSET_KEY not in found:
         raise StoreCorruptError(f"{rocks.path} has no offset", hint="the store is rebuilt")
     if fold != FOLD_VERSION:
         raise RebuildNeededError(
-            f"{rocks.path} was folded by fold version {fold}; this is {FOLD_VERSION}",
-            hint="it is moved aside and folded again from the topic",
+            f"{rocks.path} has fold version {fold}; this Freshet has {FOLD_VERSION}",
+            hint="the store is moved aside and folded again from the topic",
             code="fold_changed",
         )
     return head
 
 
 def merge_items(committed: Iterable[tuple[bytes, bytes]], newer: dict[bytes, bytes]) -> Iterator[tuple[bytes, bytes]]:
-    """``committed`` pairs in key order with ``newer`` over them. ``newer`` holds the whole head."""
+    """``committed`` pairs (in key order) overlaid by ``newer``, which has the whole head."""
     keys = iter(sorted(newer))
     upcoming = next(keys, None)
     for key, value in committed:

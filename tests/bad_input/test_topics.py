@@ -49,7 +49,7 @@ def test_a_topic_replaced_under_a_running_consumer_is_a_rebuild(
         delete_topic(kafka, with_old.topic.name)
         feed = until(lambda: try_feed(kafka, keyspace_name), "topic made anew")
         feed.load(200)
-        moved = "store moved aside, it is folded again from the topic"
+        moved = "store moved aside, rebuilding it from the topic"
         until(lambda: len(process.lines(moved)) == feed.partitions, "noticed")
         assert {line["code"] for line in process.lines(moved)} == {"topic_changed"}
         until(lambda: caught_up(kafka, keyspace_name, address), "folded anew")

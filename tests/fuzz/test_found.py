@@ -324,7 +324,7 @@ def test_a_request_that_is_no_utf8_is_refused_as_a_request() -> None:
 
 def test_who_has_not_said_hello_may_not_send_much() -> None:
     """64 MiB a connection, for anybody who can connect, were too many."""
-    with pytest.raises(OwnerError, match="announces"):
+    with pytest.raises(OwnerError, match="announced"):
         FrameBuffer(HELLO_BYTES_MAX).feed((HELLO_BYTES_MAX + 1).to_bytes(4, "big"))
     assert HELLO_TIMEOUT_S <= 60
 

@@ -101,7 +101,7 @@ def test_wrong_requests_are_refused_before_spark_starts(topic: Topics, tmp_path:
     filled = topic(1)
     filled.write(0, history(frames=2))
     end = filled.ends()[0]
-    with pytest.raises(OffsetsError, match=f"ends at offset {end}, asked for {end + 1}") as beyond:
+    with pytest.raises(OffsetsError, match=f"ends at offset {end}, but {end + 1} was requested") as beyond:
         prepare(RebuildRequest(filled.keyspace, filled.kafka, tmp_path / "out", {0: end + 1}))
     assert beyond.value.code == "offsets_beyond_end"
     (tmp_path / "taken").mkdir()

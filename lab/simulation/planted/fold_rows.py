@@ -85,8 +85,8 @@ EVENTS: Final = (
         "frames of one row that are taken together get the first one's time",
         Replace(
             row_fold.fold_singles,
-            "stamp, seconds = timestamp, any_read",
-            "stamp, seconds = timestamp, seconds or any_read",
+            "last_timestamp, seconds = timestamp, any_seconds",
+            "last_timestamp, seconds = timestamp, seconds or any_seconds",
         ),
     ),
     processes(

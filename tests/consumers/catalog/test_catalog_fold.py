@@ -35,7 +35,7 @@ def test_a_commit_never_revives_an_image_older_than_the_last_write() -> None:
     log.alloc(1, 1)
     log.image("written", txn=1, write_id=1)
     log.end(1, 1)
-    assert "the image that follows is awaited" in log.table.waits_for()
+    assert "the image that follows has not arrived" in log.table.waits_for()
 
 
 def test_an_image_that_was_read_before_the_last_write_is_none() -> None:
@@ -114,7 +114,7 @@ def test_a_write_after_lost_events_waits_for_the_list_that_names_who_is_open(sco
     log.created()
     log.void(scope)  # ALLOC of write id 1 for transaction 2 was here
     log.image("written", b"uncommitted", txn=txn)
-    assert "not known until the server's list comes" in log.table.waits_for()
+    assert "unknown until the server's list arrives" in log.table.waits_for()
     log.alloc(3, 2)
     log.end(3, 2)
     assert log.table.waits_for(), "the end of somebody else says nothing of who was never heard of"
@@ -141,7 +141,7 @@ def test_a_table_whose_create_was_lost_waits_for_the_list_too(first: str) -> Non
     log.void("*")  # CREATE, and ALLOC of write id 1 for transaction 2, were here
     log.image(first, b"v1")
     log.image("written", b"uncommitted")
-    assert "not known until the server's list comes" in log.table.waits_for()
+    assert "unknown until the server's list arrives" in log.table.waits_for()
     log.image("image", b"v2", write_ids=f"d.t:1:{2**63 - 1}::")
     assert (log.table.waits_for(), log.table.image) == ("", b"v2")
 
@@ -153,7 +153,7 @@ def test_a_rename_does_not_make_up_for_lost_events() -> None:
     log.void("d.t")  # ALLOC of write id 1 for transaction 2 was here
     log.bind("d.u", 7, "d.t")
     log.image("written", b"uncommitted", name="d.u")
-    assert "not known until the server's list comes" in log.table.waits_for()
+    assert "unknown until the server's list arrives" in log.table.waits_for()
     log.fold("WriteIdsReset", table_id=7, write_ids=f"d.u:1:{2**63 - 1}::", committed=None)
     assert (log.table.waits_for(), log.table.image) == ("", b"uncommitted")
 

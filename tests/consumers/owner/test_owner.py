@@ -157,7 +157,7 @@ def test_a_fill_of_another_moment_is_refused(owner: Owner) -> None:
         owner.fold(frame([(key(7), ABSENT, b"", 4)]), marker(4))
         filled = await client.fill(fill_of(row, 7, b'{"id":7}', 9))
         assert not filled.accepted
-        assert "changed meanwhile" in filled.why
+        assert "changed since it was read" in filled.why
 
     owner.run(use)
 

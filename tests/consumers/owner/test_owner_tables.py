@@ -130,7 +130,7 @@ def test_a_name_that_stands_for_another_table_is_not_answered_by_the_old_one(own
     async def use(client: OwnerClient) -> None:
         found = await client.get_table(KEYSPACE, NAME, f"{NAME}:5:9223372036854775807::", 7, token(4))
         assert (found.served, found.image) == (False, None)
-        assert "stands for table id 8" in found.why
+        assert "is bound to table id 8" in found.why
         nothing = await client.get_table(KEYSPACE, "sales.none", vector=token(4))
         assert (nothing.table_id, nothing.served, nothing.needs_source) == (0, False, True)
 
@@ -155,6 +155,6 @@ def test_a_filled_table_answers_until_it_is_written(owner: Owner) -> None:
         assert not found.served
         late = await client.fill_table(offer)
         assert not late.accepted
-        assert "changed meanwhile" in late.why
+        assert "changed since it was read" in late.why
 
     owner.run(use)

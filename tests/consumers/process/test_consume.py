@@ -129,7 +129,7 @@ def test_a_damaged_store_is_set_aside_and_rebuilt(kafka: KafkaCluster, keyspace_
     damage(tmp_path / "data" / keyspace_name / "0")
     with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as process:
         folded_to_the_end(kafka, feed, process)
-        [line] = process.lines("store moved aside, it is folded again from the topic")
+        [line] = process.lines("store moved aside, rebuilding it from the topic")
         assert line["code"] == "store_corrupt"
         assert process.terminate() == 0
     assert (tmp_path / "data" / keyspace_name / "0.corrupt-1").is_dir()
@@ -161,7 +161,7 @@ def test_damage_met_while_serving_is_never_served(kafka: KafkaCluster, keyspace_
             return False
 
         until(met, "damage met")
-        until(lambda: process.lines("store moved aside, it is folded again from the topic"), "set aside")
+        until(lambda: process.lines("store moved aside, rebuilding it from the topic"), "set aside")
         until(lambda: caught_up(kafka, keyspace_name, address), "rebuilt")
         assert process.terminate() == 0
     assert_equal_to_uninterrupted(kafka, feed, tmp_path / "data", tmp_path / "scratch")
@@ -188,7 +188,7 @@ def test_a_topic_made_anew_is_a_rebuild(kafka: KafkaCluster, keyspace_name: str,
     again.load(30)
     with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as process:
         folded_to_the_end(kafka, again, process)
-        codes = {line["code"] for line in process.lines("store moved aside, it is folded again from the topic")}
+        codes = {line["code"] for line in process.lines("store moved aside, rebuilding it from the topic")}
         assert codes == {"topic_changed"}
         assert process.terminate() == 0
     assert_equal_to_uninterrupted(kafka, again, tmp_path / "data", tmp_path / "scratch")
@@ -228,7 +228,7 @@ def test_a_store_beyond_the_topics_end_is_a_rebuild(kafka: KafkaCluster, keyspac
     store.close()
     with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as process:
         folded_to_the_end(kafka, feed, process)
-        [line] = process.lines("store moved aside, it is folded again from the topic")
+        [line] = process.lines("store moved aside, rebuilding it from the topic")
         assert line["code"] == "offset_out_of_range"
         assert process.terminate() == 0
     assert_equal_to_uninterrupted(kafka, feed, tmp_path / "data", tmp_path / "scratch")
@@ -268,12 +268,12 @@ def test_kafka_away_at_start_and_in_the_middle(
     feed.load(50)
     server.kill()
     with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as process:
-        [line] = until(lambda: process.lines("consuming is interrupted, retrying"), "said")
+        [line] = until(lambda: process.lines("consuming was interrupted, retrying"), "said")
         assert line["code"] == "kafka_unreachable"
         server.restart()
         address = folded_to_the_end(kafka, feed, process)
         server.kill()
-        until(lambda: len(process.lines("consuming is interrupted, retrying")) == 2, "said again")
+        until(lambda: len(process.lines("consuming was interrupted, retrying")) == 2, "said again")
         with OwnerConnection(address) as owner:
             rows = owner.get(keyspace_name, 0, [b"shop.items\0[%d]" % (2 * number) for number in range(900)])
             assert any(row.image for row in rows)
@@ -281,7 +281,7 @@ def test_kafka_away_at_start_and_in_the_middle(
         feed.load(50)
         until(lambda: caught_up(kafka, keyspace_name, address), "goes on")
         assert process.terminate() == 0
-        assert len(process.lines("consuming is interrupted, retrying")) == 2
+        assert len(process.lines("consuming was interrupted, retrying")) == 2
     assert_equal_to_uninterrupted(kafka, feed, tmp_path / "data", tmp_path / "scratch")
 
 
@@ -296,7 +296,7 @@ def test_a_full_disk_stops_folding_until_there_is_space(
             address = folded_to_the_end(kafka, feed, process)
             fill(process)
             feed.load(300)
-            [line] = until(lambda: process.lines("disk full, folding stops; reads go on"), "said")
+            [line] = until(lambda: process.lines("disk full, folding paused; reads go on"), "said")
             assert line["code"] == "disk_full"
             with OwnerConnection(address) as owner:
                 assert owner.get(keyspace_name, 0, [b"shop.items\0[1]"])

@@ -27,7 +27,7 @@ def starve(process: ConsumeProcess, spare: int) -> None:
 
 def goes_on(process: ConsumeProcess) -> bool:
     """Whether it has said that the trouble is over."""
-    return bool(process.lines("commits succeed again, folding goes on") or process.lines("consuming goes on"))
+    return bool(process.lines("commits succeed again, folding resumed") or process.lines("consuming resumed"))
 
 
 @pytest.mark.parametrize("spare", [0, 1, 3])
@@ -64,7 +64,7 @@ def test_without_file_handles_folding_waits_and_goes_on_by_itself(
         feed.load(20)
         until(lambda: caught_up(kafka, keyspace_name, address), "goes on")
         until(
-            lambda: process.lines("commits succeed again, folding goes on") or process.lines("consuming goes on"),
+            lambda: process.lines("commits succeed again, folding resumed") or process.lines("consuming resumed"),
             "said",
         )
         assert process.terminate() == 0
