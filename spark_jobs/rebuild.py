@@ -161,8 +161,8 @@ def spark_failed(error: Exception) -> RebuildError:
     """Spark's error in one line: the innermost cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     causes = [line for line in lines if line.startswith("Caused by: ")]
-    said = causes[-1].removeprefix("Caused by: ") if causes else (lines or [type(error).__name__])[0]
-    return RebuildError(f"Spark failed: {said[:400]}", hint="look at Spark's log (--spark-log)")
+    cause = causes[-1].removeprefix("Caused by: ") if causes else (lines or [type(error).__name__])[0]
+    return RebuildError(f"Spark failed: {cause[:400]}", hint="look at Spark's log (--spark-log)")
 
 
 def offsets_json(topic: str, offsets: Mapping[int, int]) -> str:

@@ -86,8 +86,8 @@ class Replay:
             name = key[len(NAME_PREFIX) :].decode()
             why = why_unservable(state, tuple(self._state.head.voids.items()))
             text = state.ids.text(name) if state.kind == TRANSACTIONAL else None
-            served = f"its image follows the last write, {state.write_position}"
-            found[name] = ReplayedTable(table_id, text, not why, why or served, state.image)
+            why_servable = f"its image follows the last write, {state.write_position}"
+            found[name] = ReplayedTable(table_id, text, not why, why or why_servable, state.image)
         return found
 
 

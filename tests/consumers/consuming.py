@@ -55,7 +55,7 @@ class Feed:
         self.mark()
 
     def put(self, partition: int, message: bytes | None) -> None:
-        """Any message at all."""
+        """Sends any message."""
         while True:
             try:
                 self._producer.produce(self.topic.name, message, partition=partition)
@@ -222,7 +222,7 @@ def expected(kafka: KafkaCluster, topic: Topic, partition: int, scratch: Path) -
 
 
 def digest_of(data_dir: Path, keyspace: str, partition: int) -> tuple[str, int]:
-    """The digest of a store that nobody has open."""
+    """The digest of a closed store."""
     with StoreView(data_dir / keyspace / str(partition)) as view:
         return view.digest()
 

@@ -82,7 +82,7 @@ def start(*, shard: str = SHARD, epoch: int = 1, sequence: int = 0) -> bytes:
 
 
 class Folded:
-    """A partition in memory: folds messages one by one, remembers dead letters."""
+    """A partition in memory: folds messages one by one, keeps the codes of rejections."""
 
     def __init__(self, *messages: bytes) -> None:
         self.entries: dict[bytes, bytes] = {}

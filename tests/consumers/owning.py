@@ -59,13 +59,13 @@ class Owner:
         return [make_checkpoint(self.data_dir / "checkpoints", each) for each in partitions]
 
     def fold(self, *messages: bytes) -> None:
-        """Folds messages at the next offsets, and wakes who waits."""
+        """Folds messages at the next offsets and wakes waiting reads."""
         offset = self.partition.store.state.head.offset
         self.partition.store.fold(list(enumerate(messages, offset)))
         self.partition.wake()
 
     def run(self, use: Callable[[OwnerClient], Awaitable[None]], **options: Any) -> None:
-        """Serves while ``use`` asks."""
+        """Serves while ``use`` runs."""
 
         async def main() -> None:
             host, port = await self.server.start()

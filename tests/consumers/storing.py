@@ -1,4 +1,4 @@
-"""A partition's store for tests of it: opened, changed, crashed."""
+"""Opens, changes and crashes a partition's store for tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def open_at(directory: Path, topic_id: str = "topic-1", layout: str = "") -> Par
 
 
 def crash(store: PartitionStore) -> None:
-    """What a kill leaves: nothing that was not committed."""
+    """Closes without a commit, as a kill would."""
     store.close(commit=False)
 
 

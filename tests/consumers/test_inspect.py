@@ -1,4 +1,4 @@
-"""`freshet inspect` and `freshet lag`: what a person asks when an answer looks odd."""
+"""`freshet inspect` and `freshet lag`, on a store directory and through the owners."""
 
 from __future__ import annotations
 
@@ -51,17 +51,17 @@ def test_a_store_directory_says_what_it_is(store: Path, capsys: pytest.CaptureFi
 
 
 def test_a_row_in_a_store_is_shown_as_it_reads_and_why(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The entry is a value, but a later void of its table makes it read as void: both are said."""
+    """Both the stored value and the later void that hides it are shown."""
     found = shown(capsys, "inspect", str(store), "shop.items", "1")
     assert (found["reads_as"], found["entry"]["kind"]) == ("void", "value")
     assert "voided at ordinal 4" in found["why"]
 
 
 @pytest.mark.parametrize("arguments", [["inspect", "nowhere"], ["inspect", "{store}", "shop.none", "1"]])
-def test_what_is_not_there_is_one_line_and_a_hint(
+def test_a_missing_store_or_key_is_one_line_and_a_hint(
     store: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:
-    """No traceback for a wrong name."""
+    """A wrong name gives an error with a code, not a traceback."""
     assert run([each.format(store=store) for each in arguments]) == 1
     assert "error[cannot_inspect]" in capsys.readouterr().err
 
@@ -69,7 +69,7 @@ def test_what_is_not_there_is_one_line_and_a_hint(
 def test_lag_and_inspect_ask_the_owners(
     kafka: KafkaCluster, keyspace_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Partitions, watermarks and a key's answer come from whoever announced them."""
+    """Partitions, watermarks and a key's answer come from the announced owners."""
     feed = Feed(kafka, keyspace_name)
     feed.ordinal += 1
     for partition in range(feed.partitions):

@@ -1,6 +1,6 @@
-"""``python -m tests.data_at_rest.flips``: one byte of a kept store after the other is flipped, and the store read.
+"""``python -m tests.data_at_rest.flips``: flips one byte of a kept store after the other, and reads the store.
 
-A process of its own: damage that makes native code loop is found by who waits for it.
+It is a process of its own, so that damage that makes native code loop is found by a timeout.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from consumers.store.view import StoreView
 from tests.data_at_rest.history import CURRENT, KEYSPACE, TOPIC_ID, Items, unpack
 
 SMALL_BYTES = 1_024
-"""Of a file that small each byte is flipped."""
+"""In a file up to this size every byte is flipped."""
 CODES = ("store_corrupt", "fold_changed", "topic_changed", "store_newer")
 
 PARTS = {"live": "live/shop/0", "checkpoint": "checkpoints/shop/0/1", "rebuild": "rebuild/shop/0"}
@@ -48,9 +48,10 @@ def by_view(root: Path) -> Items:
 
 
 def states(fixture: Path, part: str, read: Callable[[Path], Items], every: int, seed: int) -> Iterator[tuple[str, str]]:
-    """(place, outcome) of one flip after the other: ``detected``, ``harmless``, ``WRONG…``, and ``earlier``.
+    """(place, outcome) of each flip: ``detected``, ``harmless``, ``WRONG…`` or ``earlier``.
 
-    The last of a live store only: RocksDB goes on without its manifest's last record, and the tail is folded again.
+    ``earlier`` occurs only in a live store: RocksDB ignores a damaged last record of its manifest, and the tail is
+    folded again.
     """
     rng = random.Random(seed)
     whole = fixture / PARTS[part]

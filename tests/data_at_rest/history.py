@@ -1,6 +1,6 @@
-"""The history that the kept fixtures hold, and how they are written: ``python -m tests.data_at_rest.history``.
+"""The history in the kept fixtures, and how they are written: ``python -m tests.data_at_rest.history``.
 
-Run it once for each version of format or fold, into a new fixture; what is there is never written again.
+Run it once for each version of format or fold. It writes a new fixture; existing ones never change.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def write_rebuild(root: Path) -> None:
 
 
 def unpack(name: str, into: Path) -> Path:
-    """A kept fixture's directory, as it was written."""
+    """A kept fixture's directory, unpacked."""
     with tarfile.open(FIXTURES / f"{name}.tar.gz") as archive:
         archive.extractall(into, filter="data")
     return into
@@ -132,7 +132,7 @@ def main() -> None:
 
 
 def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Without the writer's name and clock; a hard link in a checkpoint becomes a file of its own."""
+    """A tar filter that removes owner and time."""
     entry.uid = entry.gid = entry.mtime = 0
     entry.uname = entry.gname = ""
     return entry

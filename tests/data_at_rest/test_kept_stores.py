@@ -1,4 +1,4 @@
-"""Stores, checkpoints and rebuilds of long ago are read the same for ever, or refused; damaged ones never."""
+"""Old stores, checkpoints and rebuilds read the same forever or are refused; damaged ones are never read."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.data_at_rest.history import (
 KEPT = sorted(path.name.removesuffix(".tar.gz") for path in FIXTURES.glob("*.tar.gz"))
 READABLE = [name for name in KEPT if expected(name)["fold_version"] == FOLD_VERSION]
 EVERY = 5
-"""Of a table file one byte in so many is flipped, of small files each."""
+"""In an SST one byte in this many is flipped; in small files every byte."""
 ROOT = Path(__file__).parents[2]
 
 
@@ -63,8 +63,8 @@ def test_the_current_format_is_kept() -> None:
 
 @pytest.mark.parametrize("name", READABLE)
 @pytest.mark.parametrize("part", PARTS)
-def test_what_was_written_once_reads_the_same(tmp_path: Path, name: str, part: str) -> None:
-    """Every entry of a kept store, checkpoint and rebuild is there, byte for byte, with the same digest."""
+def test_a_kept_store_reads_the_same(tmp_path: Path, name: str, part: str) -> None:
+    """A kept store, checkpoint and rebuild has every entry, byte for byte, and the same digest."""
     unpack(name, tmp_path)
     with StoreView(tmp_path / PARTS[part]) as view:
         found = list(view.items())
@@ -74,8 +74,8 @@ def test_what_was_written_once_reads_the_same(tmp_path: Path, name: str, part: s
 
 
 @pytest.mark.parametrize("name", READABLE)
-def test_an_owner_goes_on_with_a_store_that_was_written_once(tmp_path: Path, name: str) -> None:
-    """It opens, folds the tail, commits, and is the same as one that was written today."""
+def test_an_owner_continues_a_kept_store(tmp_path: Path, name: str) -> None:
+    """A kept store that folds the tail and commits equals one written by this version."""
     unpack(name, tmp_path)
     store = open_live(tmp_path)
     tail = [messages()[-2], b"poison"]
@@ -93,7 +93,7 @@ def test_an_owner_goes_on_with_a_store_that_was_written_once(tmp_path: Path, nam
 
 @pytest.mark.parametrize("name", sorted(set(KEPT) - set(READABLE)) or ["none"])
 def test_a_store_of_an_older_fold_is_rebuilt_and_not_read(tmp_path: Path, name: str) -> None:
-    """The same log folds to other bytes now: what is kept of an older fold is refused by its code."""
+    """A store of an older fold version is refused with its code, because the log now folds to other bytes."""
     if name == "none":  # no older fold yet: the same with a store that says that it is one
         name = READABLE[-1]
         unpack(name, tmp_path)
@@ -110,7 +110,7 @@ def test_a_store_of_an_older_fold_is_rebuilt_and_not_read(tmp_path: Path, name: 
 def test_what_a_newer_freshet_wrote_is_refused_in_one_line_and_left_alone(
     tmp_path: Path, part: str, field: str
 ) -> None:
-    """store_newer, with a hint; not a byte of it is changed."""
+    """It fails with store_newer and a hint, and no byte is changed."""
     unpack(READABLE[-1], tmp_path)
     directory = tmp_path / PARTS[part]
     rewrite(directory / MANIFEST_NAME, **{field: json.loads((directory / MANIFEST_NAME).read_text())[field] + 1})
@@ -137,7 +137,7 @@ def test_what_a_newer_freshet_wrote_is_refused_in_one_line_and_left_alone(
 @pytest.mark.slow
 @pytest.mark.parametrize("part", PARTS)
 def test_a_flipped_byte_is_detected_or_harmless(part: str) -> None:
-    """In every file of a store: an error with code and hint, or exactly the items that were written."""
+    """A flip in any file gives an error with code and hint, or exactly the written items."""
     command = [sys.executable, "-m", "tests.data_at_rest.flips", "--fixture", READABLE[-1]]
     done = subprocess.run(
         [*command, "--part", part, "--every", str(EVERY)],
@@ -154,8 +154,8 @@ def test_a_flipped_byte_is_detected_or_harmless(part: str) -> None:
     assert outcomes.get("earlier", 0) < (40 if part == "live" else 1)
 
 
-def test_a_checkpoint_that_lost_its_last_commit_is_no_checkpoint(tmp_path: Path) -> None:
-    """RocksDB goes on without the last record of its manifest; a checkpoint must be of the offset that it says."""
+def test_a_checkpoint_that_lost_its_last_commit_is_refused(tmp_path: Path) -> None:
+    """RocksDB ignores a lost last record of its manifest, but a checkpoint must be at its manifest's offset."""
     unpack(READABLE[-1], tmp_path)
     directory = tmp_path / PARTS["checkpoint"]
     [log] = (directory / "db").glob("MANIFEST-*")
@@ -173,7 +173,7 @@ def _view(directory: Path) -> Items:
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("size", [0, 1, 0.5, 0.9])
 def test_a_file_cut_short_is_detected_or_harmless(tmp_path: Path, part: str, size: float) -> None:
-    """Torn writes and lost tails, for each file."""
+    """A truncated file gives an error, or exactly the written items."""
     unpack(READABLE[-1], tmp_path / "whole")
     whole = tmp_path / "whole" / PARTS[part]
     wanted = items_of(READABLE[-1])
@@ -194,8 +194,8 @@ def test_a_file_cut_short_is_detected_or_harmless(tmp_path: Path, part: str, siz
         file.write_bytes(content)
 
 
-def test_a_rebuild_that_was_written_once_is_found_and_read(tmp_path: Path) -> None:
-    """rebuild.json and its stores, as `freshet verify` and `--base` look for them."""
+def test_a_kept_rebuild_is_found_and_read(tmp_path: Path) -> None:
+    """`freshet verify` and `--base` find a kept rebuild.json and its stores."""
     root = unpack(READABLE[-1], tmp_path) / "rebuild"
     report = read_report(root)
     assert (report.keyspace, report.ends) == (KEYSPACE, {0: len(messages())})
@@ -207,7 +207,7 @@ def test_a_rebuild_that_was_written_once_is_found_and_read(tmp_path: Path) -> No
 
 
 def test_a_rebuild_of_a_newer_freshet_is_refused(tmp_path: Path) -> None:
-    """Its report says so in one line."""
+    """A newer rebuild.json is refused with its code."""
     root = unpack(READABLE[-1], tmp_path) / "rebuild"
     file = root / "rebuild.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"report_version": 2}))

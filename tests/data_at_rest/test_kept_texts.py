@@ -1,4 +1,4 @@
-"""What others keep of ours (tokens, dead letters, announcements, frames) reads the same for ever, or is refused."""
+"""Tokens, dead letters, announcements and frames that others keep read the same forever, or are refused."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ class Record:
         return 0
 
 
-def test_tokens_that_were_given_out_once_read_the_same() -> None:
-    """A session that was put aside goes on with what it had seen; what is printed today is the same text."""
+def test_kept_tokens_read_the_same() -> None:
+    """A kept session token keeps its meaning and is printed as the same text."""
     text, vector = SESSION_TOKEN
     assert (Vector.parse(text), str(vector)) == (vector, text)
     text, token = EVENT_TOKEN
@@ -83,7 +83,7 @@ def test_tokens_that_were_given_out_once_read_the_same() -> None:
 
 
 def test_a_token_of_a_newer_format_is_refused_by_its_number() -> None:
-    """It is not called damaged: the hint says what to do."""
+    """It is not reported as damaged, and the hint says what to do."""
     with pytest.raises(TokenError, match="format v2") as refused:
         Vector.parse(NEWER_TOKEN)
     assert refused.value.code == "bad_token"
@@ -95,15 +95,15 @@ def test_a_token_of_a_newer_format_is_refused_by_its_number() -> None:
 
 
 @pytest.mark.parametrize("more", [[], [("later", b"a header of a newer version")]])
-def test_a_dead_letter_that_was_kept_once_reads_the_same(more: list[tuple[str, bytes]]) -> None:
-    """Letters outlive the version that wrote them; what a newer one adds is passed over."""
+def test_a_kept_dead_letter_reads_the_same(more: list[tuple[str, bytes]]) -> None:
+    """Dead letters outlive the version that wrote them; headers that a newer version adds are ignored."""
     message: Any = Record(b"freshet.shop.events/2/41", b"\xc3\x01x", [*LETTER_HEADERS, *more])
     assert _letter(message) == LETTER
 
 
 @pytest.mark.parametrize("more", [{}, {"zone": "b"}])
-def test_an_announcement_that_was_kept_once_reads_the_same(more: dict[str, str]) -> None:
-    """Old and new processes find each other's owners while they are replaced one by one."""
+def test_a_kept_announcement_reads_the_same(more: dict[str, str]) -> None:
+    """Old and new processes find each other's owners during a rolling upgrade."""
     value = msgspec.json.encode(msgspec.json.decode(ANNOUNCEMENT) | more) if more else ANNOUNCEMENT
     reader = LocationsReader(KafkaCluster("127.0.0.1:1"))
     message: Any = Record(b"shop/3", value)
@@ -112,15 +112,15 @@ def test_an_announcement_that_was_kept_once_reads_the_same(more: dict[str, str])
     assert msgspec.json.encode(ANNOUNCED) == ANNOUNCEMENT
 
 
-def test_the_first_frame_of_the_owner_protocol_is_the_same_for_ever() -> None:
-    """Whatever is spoken after it: without it nobody could be told that versions differ."""
+def test_the_first_frame_of_the_owner_protocol_never_changes() -> None:
+    """Without a fixed first frame a difference of versions could not be reported."""
     assert encode_frame(Hello(1, token="")) == HELLO
     assert decode_request(HELLO[4:]) == Hello(1, 1, "")
 
 
 @pytest.mark.parametrize("version", [0, VERSION + 1])
 def test_another_version_of_the_owner_protocol_is_refused_by_its_code(tmp_path: Path, version: int) -> None:
-    """One line and a hint; the owner goes on to serve those that it understands."""
+    """It is refused with code and hint, and the owner continues to serve its own version."""
     owner = Owner(tmp_path)
 
     async def main() -> None:

@@ -32,5 +32,5 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def topic(kafka: KafkaCluster, keyspace_name: str) -> Callable[[int], TestTopic]:
-    """Creates the keyspace's event topic with so many partitions."""
+    """Creates the keyspace's event topic with the given number of partitions."""
     return lambda partitions: TestTopic(kafka, keyspace_name, partitions)

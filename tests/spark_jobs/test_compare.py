@@ -1,4 +1,4 @@
-"""Comparing two states: equal or not, how many keys, which first."""
+"""Comparing two states: equality, counts and first differences."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_one_flipped_byte_far_inside_is_found_and_named() -> None:
 
 
 def test_unreadable_bytes_are_shown_not_raised() -> None:
-    """A comparison of damaged entries says what they are instead of failing."""
+    """A comparison of damaged entries shows their bytes instead of failing."""
     found = compare_items([(b"shop.items\0[1]", b"\x01")], [(b"\x00offset", b"7"), (b"junk", b"")])
     said = [difference.as_json() for difference in found.first]
     assert [each["key"] for each in said] == ["head: offset", "unreadable key 6a756e6b", "shop.items [1]"]

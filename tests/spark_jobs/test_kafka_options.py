@@ -1,4 +1,4 @@
-"""How Spark reaches a cluster that asks for more than an address."""
+"""Translation of Kafka settings into options of Spark's source."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def test_a_plain_address_needs_one_option() -> None:
 
 
 def test_credentials_become_a_login_module() -> None:
-    """SASL and TLS settings of librdkafka let the Java client in too; quotes in a password can't end it early."""
+    """librdkafka's SASL and TLS settings work for the Java client, and quotes in a password are escaped."""
     extra = {
         "security.protocol": "sasl_ssl",
         "sasl.mechanisms": "SCRAM-SHA-512",

@@ -48,7 +48,7 @@ def consuming(filled: TestTopic, data_dir: Path) -> Iterator[None]:
 
 
 def test_the_live_state_equals_the_rebuild_to_its_checkpoint(spark: Any, topic: Topics, tmp_path: Path) -> None:
-    """At the offsets of the owners' checkpoint, which lie behind the topic's end by then, all bytes are the same."""
+    """At the checkpoint's offsets, behind the topic's end, all bytes are the same."""
     filled = topic(3)
     filled.write(0, history(partitions=3))
     filled.write(1, history(frames=33, partitions=3))
@@ -66,7 +66,7 @@ def test_the_live_state_equals_the_rebuild_to_its_checkpoint(spark: Any, topic: 
 
 
 def test_a_topic_without_its_beginning_is_verified_from_the_last_checkpoint(topic: Topics, tmp_path: Path) -> None:
-    """After months retention has cut the topic: `--base` goes on from what was verified before."""
+    """If retention has cut the topic, `--base` continues from what was verified before."""
     filled = topic(1)
     filled.write(0, history())
     with consuming(filled, tmp_path / "data"):
@@ -82,7 +82,7 @@ def test_a_topic_without_its_beginning_is_verified_from_the_last_checkpoint(topi
 
 
 def test_a_topic_without_its_beginning_is_refused_before_a_jvm_is_started(topic: Topics, tmp_path: Path) -> None:
-    """Without a base that is `history_incomplete` at once, also where Spark could not even start."""
+    """Without a base verify fails with `history_incomplete` before Spark is needed."""
     filled = topic(1)
     filled.write(0, history())
     with consuming(filled, tmp_path / "data"):
@@ -96,8 +96,8 @@ def test_a_topic_without_its_beginning_is_refused_before_a_jvm_is_started(topic:
     assert "--base" in done.stderr
 
 
-def test_what_surely_lacks_its_beginning_is_known_without_a_fold() -> None:
-    """The first marker's shard must begin in what is left; anything less sure is left to the Spark tasks."""
+def test_a_certainly_missing_beginning_is_found_without_a_fold() -> None:
+    """The first marker's shard must begin in what is retained; uncertain cases are left to the Spark tasks."""
     whole = history()
     assert lost_history(whole) is None
     assert lost_history(whole[1:]) == "shop/0", "another shard's beginning is none of its own"
@@ -107,8 +107,8 @@ def test_what_surely_lacks_its_beginning_is_known_without_a_fold() -> None:
     assert lost_history([whole[0]]) is None
 
 
-def test_a_keyspace_that_nobody_consumes_cannot_be_verified(topic: Topics) -> None:
-    """No owner: one clear error, before Spark is started."""
+def test_a_keyspace_without_an_owner_cannot_be_verified(topic: Topics) -> None:
+    """Without an owner verify fails with an error before Spark is started."""
     filled = topic(1)
     with pytest.raises(LocationError) as refused:
         live_checkpoint(filled.kafka, filled.keyspace, [])

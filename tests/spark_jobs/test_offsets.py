@@ -35,15 +35,15 @@ def test_a_range_that_cannot_be_read_is_refused(ends: dict[int, int], starts: di
 
 
 def test_offsets_are_read_from_json() -> None:
-    """Partition numbers are JSON keys, so text."""
+    """Partition numbers, which are text as JSON keys, become integers."""
     assert parse_offsets('{"0": 17, "1": 0}') == {0: 17, 1: 0}
 
 
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", "17", '{"a": 1}', '{"0": "1"}', '{"0": -1}', '{"0": true}', '{"0": 1.5}']
 )
-def test_offsets_that_are_none_are_refused(text: str) -> None:
-    """Anything but partition → non-negative integer is a clear error."""
+def test_invalid_offsets_are_refused(text: str) -> None:
+    """Anything but partition → non-negative integer is refused."""
     with pytest.raises(OffsetsError) as refused:
         parse_offsets(text)
     assert refused.value.code == "bad_offsets"

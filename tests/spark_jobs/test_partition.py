@@ -1,4 +1,4 @@
-"""The task's fold without Spark: same state as the live store, in any batching, with any spilling."""
+"""The task's fold without Spark gives the live store's state for any batching and spilling."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def live_items(directory: Path, messages: list[bytes | None]) -> Items:
 
 @pytest.mark.parametrize(("batch", "spill_rows"), [(1, 1_000_000), (7, 3), (1000, 1), (1000, 25)])
 def test_any_batching_and_spilling_folds_to_the_live_state(tmp_path: Path, batch: int, spill_rows: int) -> None:
-    """Batches and files in between leave no trace in the state."""
+    """The state does not depend on batches and spilled files."""
     messages = history()
     with task(tmp_path / "out", spill_rows).open(0) as fold:
         for at in range(0, len(messages), batch):
@@ -45,7 +45,7 @@ def test_any_batching_and_spilling_folds_to_the_live_state(tmp_path: Path, batch
 
 
 def test_the_output_is_a_store_that_the_owner_can_continue(tmp_path: Path) -> None:
-    """A rebuild put in the live store's place is opened, and goes on from its offset."""
+    """A rebuild that replaces the live store is opened and continued from its offset."""
     messages = history(frames=12)
     with task(tmp_path).open(0) as fold:
         fold.fold(range(20), messages[:20])
@@ -56,7 +56,7 @@ def test_the_output_is_a_store_that_the_owner_can_continue(tmp_path: Path) -> No
     assert live_items(tmp_path, messages) == live_items(tmp_path / "live", messages)
 
 
-def test_messages_that_were_folded_before_are_passed_over(tmp_path: Path) -> None:
+def test_messages_that_were_folded_before_are_skipped(tmp_path: Path) -> None:
     """A micro-batch that Spark runs again changes nothing."""
     messages = history()
     with task(tmp_path / "out").open(0) as fold:
@@ -71,7 +71,7 @@ def test_messages_that_were_folded_before_are_passed_over(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("batches", [[[0, 2, 1]], [[0, 1], [1, 2]], [[3, 4], [0, 1]]])
 def test_offsets_that_do_not_rise_stop_the_task(tmp_path: Path, batches: list[list[int]]) -> None:
-    """A partition split over tasks, or read out of order, would fold to another state: it is refused."""
+    """A partition that is split over tasks or read out of order is refused, since its state would differ."""
     messages = history()
     with task(tmp_path).open(0) as fold:
         for offsets in batches[:-1]:
@@ -100,7 +100,7 @@ def test_a_store_of_another_topic_is_not_continued(tmp_path: Path) -> None:
 
 
 def test_a_cut_history_is_refused_unless_the_epochs_start_is_inside(tmp_path: Path) -> None:
-    """Without the beginning the state would silently lack keys; an EpochStart voids all that was before it."""
+    """Without its beginning a state may lack keys, unless an EpochStart voids all that was before."""
     messages = history()
     with task(tmp_path / "cut", low=1).open(0) as fold:
         fold.fold(range(1, len(messages)), messages[1:])
@@ -113,7 +113,7 @@ def test_a_cut_history_is_refused_unless_the_epochs_start_is_inside(tmp_path: Pa
 
 
 def test_a_partition_with_nothing_left_in_it_is_refused(tmp_path: Path) -> None:
-    """Retention took everything: the state is unknown, not empty."""
+    """If retention removed everything the state is unknown, not empty."""
     with task(tmp_path, low=7).open(0) as fold, pytest.raises(RebuildError) as refused:
         fold.finish()
     assert refused.value.code == "history_incomplete"

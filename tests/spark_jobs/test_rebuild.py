@@ -34,7 +34,7 @@ Topics = Callable[[int], TestTopic]
 
 
 def test_a_rebuild_equals_the_live_fold_byte_for_byte(spark: Any, topic: Topics, tmp_path: Path) -> None:
-    """Poison, voids, duplicates, two shards, aborted and committed transactions: each partition is the same."""
+    """With poison, voids, duplicates, two shards and aborted transactions each partition is still the same."""
     filled = topic(4)
     filled.write(0, history())
     filled.write(1, history(frames=33))
@@ -57,7 +57,7 @@ def test_a_rebuild_equals_the_live_fold_byte_for_byte(spark: Any, topic: Topics,
 
 
 def test_a_rebuild_stops_exactly_at_the_offsets_asked_for(spark: Any, topic: Topics, tmp_path: Path) -> None:
-    """Given an offset vector, what came later is not in the state, and the manifests carry the vector."""
+    """Messages past the requested offsets are not in the state, and the manifests carry those offsets."""
     filled = topic(2)
     filled.write(0, history())
     filled.write(1, history(frames=7))
@@ -72,7 +72,7 @@ def test_a_rebuild_stops_exactly_at_the_offsets_asked_for(spark: Any, topic: Top
 
 
 def test_a_rebuild_from_a_base_equals_one_from_the_start(spark: Any, topic: Topics, tmp_path: Path) -> None:
-    """A checkpoint and the tail after it give the same state; the base stays as it was."""
+    """A checkpoint and the tail after it give the same state; the base is unchanged."""
     filled = topic(1)
     filled.write(0, history())
     start = RebuildRequest(filled.keyspace, filled.kafka, tmp_path / "base", {0: 23})
@@ -86,7 +86,7 @@ def test_a_rebuild_from_a_base_equals_one_from_the_start(spark: Any, topic: Topi
 
 
 def test_a_cut_topic_is_refused_and_leaves_nothing(spark: Any, topic: Topics, tmp_path: Path) -> None:
-    """Retention that took the beginning makes the state incomplete: an error with its code, no directory."""
+    """If retention removed the beginning, the rebuild fails with its code and leaves no directory."""
     filled = topic(1)
     filled.write(0, history())
     filled.delete_before(0, 5)
@@ -97,7 +97,7 @@ def test_a_cut_topic_is_refused_and_leaves_nothing(spark: Any, topic: Topics, tm
 
 
 def test_wrong_requests_are_refused_before_spark_starts(topic: Topics, tmp_path: Path) -> None:
-    """Offsets beyond the end, a taken directory, an unknown keyspace: clear errors at once."""
+    """Offsets beyond the end, an existing directory and an unknown keyspace are refused at once."""
     filled = topic(1)
     filled.write(0, history(frames=2))
     end = filled.ends()[0]
@@ -135,7 +135,7 @@ def test_an_open_transaction_at_the_tail_is_left_out(spark: Any, topic: Topics, 
 
 @pytest.mark.slow
 def test_a_killed_rebuild_leaves_no_half_output(spark: Any, topic: Topics, tmp_path: Path) -> None:
-    """SIGKILL in the middle: nothing under the target's name; the next run removes the leftovers and succeeds."""
+    """After a SIGKILL the target does not exist; the next run removes the leftovers and succeeds."""
     filled = topic(2)
     frames = [rows(2 + 100 * number, 100, keys=5000) for number in range(1500)]
     for partition in range(2):

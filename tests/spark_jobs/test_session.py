@@ -1,4 +1,4 @@
-"""Spark's preconditions: said in one line before a JVM is started."""
+"""Spark's preconditions are checked before a JVM is started."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def fake_java(home: Path, script: str) -> str:
 
 
 def test_a_java_home_without_java_is_named(tmp_path: Path) -> None:
-    """The error says where was looked."""
+    """The error names the directory that was searched."""
     with pytest.raises(SparkUnavailable, match=str(tmp_path)) as refused:
         check_java(str(tmp_path))
     assert refused.value.code == "java_missing"
@@ -43,13 +43,13 @@ def test_a_java_that_cannot_run_spark_is_refused(tmp_path: Path, script: str, wh
 
 
 def test_java_17_is_accepted(tmp_path: Path) -> None:
-    """The version is read from what java says on stderr."""
+    """The version is read from java's stderr."""
     home = fake_java(tmp_path, "echo 'openjdk version \"17.0.15\" 2025-04-15' >&2")
     assert check_java(home) == f"{home}/bin/java"
 
 
 def test_given_jars_go_on_the_class_path_and_none_are_fetched() -> None:
-    """With pinned jars Spark resolves nothing by itself; without, it fetches the connector."""
+    """With pinned jars Spark resolves nothing; without them it fetches the connector."""
     with_jars = configuration(SparkSettings(jars=[Path("a.jar"), Path("b.jar")]), submitted=False)
     assert with_jars["spark.driver.extraClassPath"] == "a.jar:b.jar"
     assert "spark.jars.packages" not in with_jars
@@ -57,14 +57,14 @@ def test_given_jars_go_on_the_class_path_and_none_are_fetched() -> None:
 
 
 def test_on_a_cluster_the_jars_are_sent_along() -> None:
-    """Executors on other machines have no class path of ours."""
+    """Executors on other machines lack the driver's class path."""
     remote = configuration(SparkSettings(master="spark://host:7077", jars=[Path("a.jar")]), submitted=False)
     assert remote["spark.jars"] == "a.jar"
     assert "spark.driver.bindAddress" not in remote
 
 
 def test_spark_submit_keeps_its_own_master() -> None:
-    """What the submitting command decides is not overridden."""
+    """Settings of the submitting command are not overridden."""
     assert (
         not {"spark.master", "spark.driver.memory", "spark.jars.packages"}
         & configuration(SparkSettings(), submitted=True).keys()

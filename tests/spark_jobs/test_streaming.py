@@ -19,8 +19,8 @@ from tests.spark_jobs.topics import TestTopic, history
 Topics = Callable[[int], TestTopic]
 
 
-def test_two_goes_equal_one(spark: Any, topic: Topics, tmp_path: Path) -> None:
-    """Micro-batches, and a stop and a start between them, leave no trace in the state."""
+def test_two_runs_equal_one(spark: Any, topic: Topics, tmp_path: Path) -> None:
+    """The state does not depend on micro-batches or on a stop between them."""
     filled = topic(3)
     messages = history(frames=40)
     filled.write(0, messages[:30])
@@ -37,7 +37,7 @@ def test_two_goes_equal_one(spark: Any, topic: Topics, tmp_path: Path) -> None:
 
 
 def test_a_micro_batch_that_runs_again_changes_nothing(spark: Any, topic: Topics, tmp_path: Path) -> None:
-    """A crash after our commit and before Spark's: Spark repeats the batch, the stores' offsets make it nothing."""
+    """After a crash between our commit and Spark's, Spark repeats the batch and the stores skip it."""
     filled = topic(1)
     filled.write(0, history())
     request = StreamingRequest(filled.keyspace, filled.kafka, tmp_path / "out")
@@ -49,8 +49,8 @@ def test_a_micro_batch_that_runs_again_changes_nothing(spark: Any, topic: Topics
     assert again.partitions[0].digest == first.partitions[0].digest
 
 
-def test_a_store_that_went_missing_is_noticed(spark: Any, topic: Topics, tmp_path: Path) -> None:
-    """Spark's checkpoint would pass over what the lost store held: refused, with the way out."""
+def test_a_missing_store_is_refused(spark: Any, topic: Topics, tmp_path: Path) -> None:
+    """Spark's checkpoint would skip what the missing store held, so the run is refused with a hint."""
     filled = topic(1)
     filled.write(0, history())
     request = StreamingRequest(filled.keyspace, filled.kafka, tmp_path / "out")
@@ -62,7 +62,7 @@ def test_a_store_that_went_missing_is_noticed(spark: Any, topic: Topics, tmp_pat
 
 
 def test_a_cut_topic_is_refused_in_one_line(spark: Any, topic: Topics, tmp_path: Path) -> None:
-    """An error inside a micro-batch comes out with its own code, not as Spark's traceback."""
+    """An error inside a micro-batch is raised with its own code, not as Spark's traceback."""
     filled = topic(1)
     filled.write(0, history())
     filled.delete_before(0, 5)

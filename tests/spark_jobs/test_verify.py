@@ -55,8 +55,8 @@ def test_one_flipped_byte_is_found_and_its_key_named(tmp_path: Path) -> None:
     assert "shop.items [7]" in text.stdout
 
 
-def test_equal_stores_are_equal_whatever_their_files(tmp_path: Path) -> None:
-    """The comparison is of keys and values; exit code 0."""
+def test_stores_with_equal_items_are_equal_for_any_files(tmp_path: Path) -> None:
+    """Keys and values are compared, not files; the exit code is 0."""
     left, right = rebuilt(tmp_path / "a"), rebuilt(tmp_path / "b")
     done = CliRunner().invoke(app, ["verify", str(left), str(right)])
     assert done.exit_code == 0
@@ -64,7 +64,7 @@ def test_equal_stores_are_equal_whatever_their_files(tmp_path: Path) -> None:
 
 
 def test_different_offsets_are_an_error_not_a_difference(tmp_path: Path) -> None:
-    """States at different offsets should differ: that proves nothing."""
+    """States at different offsets are not compared, because a difference would prove nothing."""
     left, right = rebuilt(tmp_path / "a"), rebuilt(tmp_path / "b", end=30)
     with pytest.raises(VerifyError) as refused:
         verify_stores(find_stores(left), find_stores(right))
@@ -72,7 +72,7 @@ def test_different_offsets_are_an_error_not_a_difference(tmp_path: Path) -> None
 
 
 def test_different_topics_and_partitions_are_errors(tmp_path: Path) -> None:
-    """What is folded from different topics, or not the same partitions, is not compared."""
+    """Stores of different topics, or with different partitions, are not compared."""
     left = find_stores(rebuilt(tmp_path / "a"))
     with pytest.raises(VerifyError) as refused:
         verify_stores(left, find_stores(rebuilt(tmp_path / "b", topic_id="t2")))
@@ -94,7 +94,7 @@ def test_a_damaged_file_is_reported_as_such(tmp_path: Path) -> None:
 
 
 def test_stores_are_found_at_any_level(tmp_path: Path) -> None:
-    """A store, a keyspace's directory and a data directory can be named alike; nothing, or too much, is an error."""
+    """A store, a keyspace's or a data directory can be given; no store, or ambiguous ones, are an error."""
     root = rebuilt(tmp_path / "a")
     assert find_stores(root) == find_stores(root / "shop")
     assert find_stores(root / "shop" / "1") == {1: root / "shop" / "1"}
@@ -112,7 +112,7 @@ def test_stores_are_found_at_any_level(tmp_path: Path) -> None:
 
 
 def test_of_the_owners_checkpoints_the_newest_is_taken(tmp_path: Path) -> None:
-    """Owners keep a few checkpoints a partition, each named by its offset."""
+    """Of several checkpoints of a partition the one with the greatest offset is used."""
     for end in (20, 40):
         store = partition_directory(rebuilt(tmp_path / f"at{end}", end=end, partitions=1), "shop", 0)
         place = tmp_path / "checkpoints" / "shop" / "0" / f"{end:020d}"

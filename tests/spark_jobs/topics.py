@@ -1,4 +1,4 @@
-"""A real topic that a test fills, and what the live consumer's store makes of it."""
+"""A real topic that a test fills, and the state that the live consumer folds from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The catalog fold keeps an entry unservable exactly as long as nobody can vouch for its image."""
+"""The catalog fold keeps an entry unservable exactly as long as its image is not proved."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.consumers.catalog.events import Log
 
 
 def test_a_write_makes_the_entry_wait_for_its_image_and_its_writer() -> None:
-    """Unusable from the first write message; usable after both the fetched image and the writer's COMMIT."""
+    """The entry is unservable from the write until both the fetched image and the writer's COMMIT are folded."""
     log = Log()
     log.created()
     log.alloc(1, 1)
@@ -29,7 +29,7 @@ def test_a_write_makes_the_entry_wait_for_its_image_and_its_writer() -> None:
 
 
 def test_a_commit_never_revives_an_image_older_than_the_last_write() -> None:
-    """With its image still out, the entry is not servable when its writer has committed."""
+    """The entry is not servable after its writer's COMMIT while the new image is missing."""
     log = Log()
     log.created()
     log.alloc(1, 1)
@@ -38,7 +38,7 @@ def test_a_commit_never_revives_an_image_older_than_the_last_write() -> None:
     assert "the image that follows has not arrived" in log.table.waits_for()
 
 
-def test_an_image_that_was_read_before_the_last_write_is_none() -> None:
+def test_an_image_that_was_read_before_the_last_write_is_ignored() -> None:
     """An image whose lo lies before the last write event leaves the entry waiting."""
     log = Log()
     log.created()
@@ -49,7 +49,7 @@ def test_an_image_that_was_read_before_the_last_write_is_none() -> None:
 
 
 def test_an_abort_ends_the_writer_too() -> None:
-    """An entry made unusable by a write comes back after an ABORT, not only after a COMMIT."""
+    """A written entry becomes servable after an ABORT too, not only after a COMMIT."""
     log = Log()
     log.created()
     log.alloc(1, 1)
@@ -60,8 +60,8 @@ def test_an_abort_ends_the_writer_too() -> None:
     assert log.table.ids.text("d.t") == f"d.t:1:{2**63 - 1}::1"
 
 
-def test_a_write_that_names_nobody_may_be_anybodys_who_holds_an_open_id() -> None:
-    """Every transaction with an open id on the table is pending then, and none if none is open."""
+def test_a_write_without_a_transaction_may_be_by_any_holder_of_an_open_id() -> None:
+    """Then every transaction with an open id on the table is pending."""
     log = Log()
     log.created()
     log.alloc(1, 1)
@@ -76,7 +76,7 @@ def test_a_write_that_names_nobody_may_be_anybodys_who_holds_an_open_id() -> Non
 
 
 def test_a_staged_write_leaves_the_committed_image_servable() -> None:
-    """Where ABORT undoes writes, demands that don't see the writer are answered all the while."""
+    """If ABORT undoes writes, demands that don't see the writer are answered meanwhile."""
     log = Log()
     log.created()
     for txn in (1, 2):
@@ -93,7 +93,7 @@ def test_a_staged_write_leaves_the_committed_image_servable() -> None:
 
 
 def test_a_void_holds_until_a_new_image_and_forgets_what_was_staged() -> None:
-    """What was staged before a void may have been overwritten unseen: its COMMIT does not make the entry servable."""
+    """A staged write from before a void may have been overwritten, so its COMMIT does not make the entry servable."""
     log = Log()
     log.created()
     log.alloc(1, 1)
@@ -108,8 +108,8 @@ def test_a_void_holds_until_a_new_image_and_forgets_what_was_staged() -> None:
 
 @pytest.mark.parametrize("scope", ["d.t", "*"])
 @pytest.mark.parametrize("txn", [0, 2])
-def test_a_write_after_lost_events_waits_for_the_list_that_names_who_is_open(scope: str, txn: int) -> None:
-    """An ALLOC that was lost makes its writer invisible: what that one writes looked as if nobody had written it."""
+def test_a_write_after_lost_events_waits_for_the_servers_list(scope: str, txn: int) -> None:
+    """A lost ALLOC hides its writer, whose writes must not look as if they had no writer."""
     log = Log()
     log.created()
     log.void(scope)  # ALLOC of write id 1 for transaction 2 was here
@@ -125,8 +125,8 @@ def test_a_write_after_lost_events_waits_for_the_list_that_names_who_is_open(sco
     assert (log.table.waits_for(), log.table.image) == ("", b"of whom the list names")
 
 
-def test_a_table_created_after_lost_events_has_lost_none() -> None:
-    """What was voided before the CREATE is not its history: its writes are followed without the server's list."""
+def test_a_table_created_after_lost_events_does_not_wait_for_the_list() -> None:
+    """A void before the CREATE is not of the table's history, so its writers are known from the log."""
     log = Log()
     log.void("*")
     log.created()
@@ -136,7 +136,7 @@ def test_a_table_created_after_lost_events_has_lost_none() -> None:
 
 @pytest.mark.parametrize("first", ["written", "image"])
 def test_a_table_whose_create_was_lost_waits_for_the_list_too(first: str) -> None:
-    """The first event that is heard of a table is not its CREATE: who began to write it before is not known."""
+    """If the first folded event is not the CREATE, an earlier writer may be unknown."""
     log = Log()
     log.void("*")  # CREATE, and ALLOC of write id 1 for transaction 2, were here
     log.image(first, b"v1")
@@ -147,7 +147,7 @@ def test_a_table_whose_create_was_lost_waits_for_the_list_too(first: str) -> Non
 
 
 def test_a_rename_does_not_make_up_for_lost_events() -> None:
-    """A table's void is kept by its name: under the next name an uncommitted image looked as if nobody wrote it."""
+    """A void is kept by the table's name; after a rename an uncommitted image must still not be servable."""
     log = Log()
     log.created()
     log.void("d.t")  # ALLOC of write id 1 for transaction 2 was here
@@ -159,7 +159,7 @@ def test_a_rename_does_not_make_up_for_lost_events() -> None:
 
 
 def test_a_commit_of_an_aborted_id_is_a_dead_letter_and_voids_the_list() -> None:
-    """A contradiction is reported, stops nobody, and nothing is proved by that list until the source sends its own."""
+    """A contradiction is a dead letter, and the list proves nothing until the source sends its own."""
     log = Log()
     log.created()
     log.alloc(1, 1)
@@ -174,7 +174,7 @@ def test_a_commit_of_an_aborted_id_is_a_dead_letter_and_voids_the_list() -> None
 
 
 def test_a_jump_over_too_many_ids_waits_for_the_servers_own_list() -> None:
-    """Ten million unknown ids are not held as open one by one; a reset with the server's list mends it."""
+    """Millions of unknown ids are not listed one by one; a reset with the server's list makes the list known again."""
     log = Log()
     log.created()
     log.alloc(1, 10_000_001)
@@ -185,15 +185,15 @@ def test_a_jump_over_too_many_ids_waits_for_the_servers_own_list() -> None:
 
 
 def test_a_commit_above_the_high_water_mark_holds_the_ids_between_as_open() -> None:
-    """A missed ALLOC must not make ids valid that nobody has seen commit."""
+    """A missed ALLOC must not make ids valid whose COMMIT was not folded."""
     log = Log()
     log.created()
     log.end(9, 3)
     assert log.table.ids.text("d.t") == "d.t:3:1:1,2:"
 
 
-def test_a_rename_stays_put_and_the_old_name_stands_for_nothing() -> None:
-    """The entry keeps its key; its list is printed under the new name; another table may take the old one."""
+def test_a_rename_keeps_the_entry_and_unbinds_the_old_name() -> None:
+    """The entry keeps its key and prints its list under the new name; another table may take the old name."""
     log = Log()
     log.created()
     log.alloc(1, 1)
@@ -205,7 +205,7 @@ def test_a_rename_stays_put_and_the_old_name_stands_for_nothing() -> None:
 
 
 def test_a_dropped_table_never_comes_back_under_its_id() -> None:
-    """What is left of it is that it is gone; later events of its id change nothing."""
+    """Later events of a dropped table's id change nothing."""
     log = Log()
     log.created()
     log.alloc(1, 1)
@@ -219,7 +219,7 @@ def test_a_dropped_table_never_comes_back_under_its_id() -> None:
 
 
 def test_an_end_in_another_partition_makes_no_entry_here() -> None:
-    """Transaction events go to several partitions; tables that this one doesn't hold are not its business."""
+    """Transaction events go to several partitions, which ignore tables that they don't hold."""
     log = Log()
     log.end(1, 1)
     log.bind("d.t", 7)
@@ -242,8 +242,8 @@ def test_a_later_epoch_starts_a_table_anew() -> None:
     assert log.entries == before
 
 
-def test_bytes_that_are_no_state_are_refused() -> None:
-    """A damaged entry is an error that says so, never a table."""
+def test_invalid_state_bytes_are_refused() -> None:
+    """A damaged entry raises an error and is never read as a table."""
     with pytest.raises(CatalogStateError):
         decode_table(b"\xc1")
     with pytest.raises(CatalogStateError):

@@ -1,4 +1,4 @@
-"""What a catalog entry may be given for, and what may stand beside it."""
+"""Which demands a catalog entry may serve, and which fills are kept beside it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _lineage(watermark: str, epoch: int = 1) -> Lineage:
 
 
 def _read(log: Log, demand: Demand, at: int, *, epoch: int = 1, voids: Voids = ()) -> Table:
-    """What the folded state of table 7 answers where the watermark is event ``at``."""
+    """The answer of table 7's folded state with the watermark at event ``at``."""
     state = decode_table(log.value)
     found = view_table(Head(lineages={SHARD: _lineage(f"HiveEvent/{at}", epoch)}), state, 7, b"")
     answer_from_state(found, state, demand, voids)
@@ -61,7 +61,7 @@ def test_a_covered_list_is_fresh_and_an_own_write_is_not(log: Log) -> None:
     assert "write id 2 committed since" in own.why
 
 
-def test_the_sessions_position_binds_beside_the_list(log: Log) -> None:
+def test_the_sessions_position_must_be_covered_as_well_as_the_list(log: Log) -> None:
     """A covered list does not serve a session that has seen more of the shard than the entry's partition."""
     wanted = _demand(f"d.t:1:{NONE_OPEN}::", 7, seen=9)
     assert not _read(log, wanted, 8).served
@@ -69,14 +69,14 @@ def test_the_sessions_position_binds_beside_the_list(log: Log) -> None:
 
 
 def test_another_table_id_is_another_table(log: Log) -> None:
-    """Dropped and re-created gives the same lists: the id tells."""
+    """A re-created table has the same lists; only the id tells it from the old one."""
     answer = _read(log, _demand(f"d.t:1:{NONE_OPEN}::", 8), 5)
     assert answer.freshness == Freshness.STALE
 
 
 @pytest.mark.parametrize(("write_ids", "table_id"), [(None, 7), (f"d.t:1:{NONE_OPEN}::", 0), (None, 0)])
 def test_a_transactional_table_without_list_or_id_is_an_error(log: Log, write_ids: str | None, table_id: int) -> None:
-    """Both are required for a managed table; table id 0 is "not given"."""
+    """A managed table needs both; table id 0 means not given."""
     with pytest.raises(MissingWriteIds) as error:
         _read(log, _demand(write_ids, table_id), 5)
     assert error.value.code == "missing_write_ids"
@@ -95,8 +95,8 @@ def test_an_external_table_is_eventual_beyond_the_sessions_position() -> None:
     assert not _read(log, _demand(), 3).served
 
 
-def test_a_void_of_everything_silences_older_images(log: Log) -> None:
-    """A void of `*` is met when reading: images with a greater ordinal answer again."""
+def test_a_void_of_everything_hides_older_images(log: Log) -> None:
+    """Readers apply a void of `*`; an image with a greater ordinal is servable again."""
     voids = [(("*", SHARD), Void(1, log.ordinal, "HiveEvent/9"))]
     wanted = _demand(f"d.t:1:{NONE_OPEN}::", 7)
     assert not _read(log, wanted, 9, voids=voids).served
@@ -104,7 +104,7 @@ def test_a_void_of_everything_silences_older_images(log: Log) -> None:
     assert _read(log, wanted, 9, voids=voids).served
 
 
-def test_an_entry_of_an_earlier_epoch_answers_nobody(log: Log) -> None:
+def test_an_entry_of_an_earlier_epoch_is_never_served(log: Log) -> None:
     """After lost history an entry that was not published again is unknown."""
     assert not _read(log, _demand(f"d.t:1:{NONE_OPEN}::", 7), 5, epoch=2).served
 
@@ -118,7 +118,7 @@ def _may(log: Log, fill: FillTable, watermark: str = "", voids: Voids = ()) -> b
     return judge_table_fill(decode_table(log.value), fill, SHARD, _lineage(watermark), voids).accepted
 
 
-def test_a_fill_stands_only_where_the_stream_has_nothing_and_nobody_is_writing(log: Log) -> None:
+def test_a_fill_is_kept_only_without_a_folded_image_and_without_pending_writers(log: Log) -> None:
     """Not over an image, not while a writer is pending, not below low-water, last write, void floor or watermark."""
 
     def may(lo: int, watermark: str = "", floor: str | None = None, **more: str) -> bool:
@@ -146,8 +146,8 @@ def test_a_fill_stands_only_where_the_stream_has_nothing_and_nobody_is_writing(l
     assert not may(10)
 
 
-def test_after_lost_events_a_fill_stands_once_nobody_at_all_is_open(log: Log) -> None:
-    """Who was never heard of may be any of the open ones that the server names; a read when all is quiet heals it."""
+def test_after_lost_events_a_fill_is_kept_once_no_transaction_is_open(log: Log) -> None:
+    """An unknown writer may be any open transaction on the server's list; the entry recovers once there is none."""
 
     def may(write_ids: str) -> bool:
         return _may(log, _fill(10, write_ids=write_ids))
@@ -160,7 +160,7 @@ def test_after_lost_events_a_fill_stands_once_nobody_at_all_is_open(log: Log) ->
 
 
 def test_a_fill_proves_a_demand_by_its_own_list_and_position() -> None:
-    """A source's answer must prove the demand too: a lagging one, or one without the own write, does not."""
+    """The source's answer must prove the demand too; one that lags or lacks the session's own write does not."""
     wanted = _demand(f"d.t:1:{NONE_OPEN}::", 7, seen=9)
 
     def served(fill: FillTable, watermark: str = "") -> bool:

@@ -56,7 +56,7 @@ def _replayed(server: Metastore, folded: Replay, done: int) -> int:
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**32))
-def test_the_replayed_list_is_the_servers_to_the_letter(seed: int) -> None:
+def test_the_replayed_list_equals_the_servers(seed: int) -> None:
     """After every event each existing transactional table has the list, and the id, that the metastore answers."""
     rng = random.Random(seed)
     server, folded, done = Metastore(), Replay(), 0

@@ -95,7 +95,7 @@ def test_batches_of_any_size_fold_to_the_same_bytes_as_single_messages(
 @settings(max_examples=400, deadline=None)
 @given(st.lists(rows.map(lambda row: (*row[:3], row[3] + 1)), min_size=1, max_size=6), small)
 def test_a_frame_folds_as_its_rows_would_one_by_one(columns: list[tuple[bytes, int, bytes, int]], before: int) -> None:
-    """What a publisher puts into one frame, by size or by chance, changes nothing in the state."""
+    """The state does not depend on how a publisher groups rows into frames."""
     begin = [(0, start()), (1, value(2, b"before", before + 1))]
     whole = _together([*begin, (2, frame(columns))], set())
     single = _one_by_one([*begin, *((2 + at, frame([row])) for at, row in enumerate(columns))])
@@ -104,14 +104,14 @@ def test_a_frame_folds_as_its_rows_would_one_by_one(columns: list[tuple[bytes, i
     assert whole[1][lineage_key(SHARD)] == single[1][lineage_key(SHARD)]
 
 
-def test_rows_carry_the_tag_of_the_transaction_they_are_counted_to() -> None:
-    """Also where a transaction of the frame has no rows, and the columns are of equal length by accident."""
+def test_rows_carry_the_tag_of_their_transaction() -> None:
+    """That holds even if a transaction has no rows and the columns happen to have equal lengths."""
     columns = [(key(1), VALUE, b"a", 2), (key(2), VALUE, b"b", 3)]
     entries, _, _ = _together([(0, start()), (1, frame(columns, transactions=[0, 2]))], set())
     assert {decode_entry(entries[key(number)]).position for number in (1, 2)} == {gtid(3)}
 
 
-def test_records_that_were_folded_before_are_passed_over() -> None:
+def test_records_that_were_folded_before_are_skipped() -> None:
     """After a restart the consumer may be given records again that the store's offset has passed."""
     records: Records = [(offset, value(offset, b"x", offset + 2)) for offset in range(6)]
     again: Records = [(0, start()), *records[1:4], *records[2:]]
@@ -120,8 +120,8 @@ def test_records_that_were_folded_before_are_passed_over() -> None:
 
 @settings(max_examples=400, deadline=None)
 @given(st.one_of(frames, damaged()), st.sampled_from([SHARD, "shop/1", ""]), st.integers(1, 2))
-def test_the_short_reader_says_what_the_decoder_says_or_nothing(message: bytes, shard: str, epoch: int) -> None:
-    """Whatever bytes come, a row that is read the short way is the row that Avro says is there."""
+def test_the_fast_reader_agrees_with_the_decoder_or_declines(message: bytes, shard: str, epoch: int) -> None:
+    """For any bytes, a row read by the fast path equals the row that Avro decodes."""
     prefix = single_prefix(shard, epoch)
     row = read_single(message, len(prefix)) if message.startswith(prefix) else None
     if row is None:
@@ -141,8 +141,8 @@ def test_the_short_reader_says_what_the_decoder_says_or_nothing(message: bytes, 
     assert (fields["transactions"], fields["positions"], fields["origins"]) == ([1], [], [])
 
 
-def test_every_frame_of_one_row_as_published_is_read_the_short_way() -> None:
-    """The short way is for speed: it must not silently stop to fit what the publisher writes."""
+def test_every_published_frame_of_one_row_takes_the_fast_path() -> None:
+    """The fast path must keep matching what the publisher writes."""
     for size in (1, 31, 32, 63, 64, 5_000):
         message = value(7, b"x" * size, 2**40 + size)
         assert read_single(message, len(single_prefix(SHARD, 1))) is not None

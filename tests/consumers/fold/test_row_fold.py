@@ -34,7 +34,7 @@ def test_a_duplicate_or_late_event_of_the_lineage_is_discarded() -> None:
 
 
 def test_a_late_event_of_a_key_not_seen_yet_is_kept() -> None:
-    """An event below the lineage's last ordinal is compared with its own key, not dropped for the lineage's sake."""
+    """An event below the lineage's last ordinal is compared with its own key's entry, not dropped."""
     folded = Folded(start(), value(1, b"one", 5), value(2, b"two", 4))
     assert _view(folded, 2).image == b"two"
 
@@ -100,7 +100,7 @@ def test_an_unannounced_epoch_voids_too_and_waits_for_its_marker() -> None:
 
 
 def test_garbage_voids_the_partition_until_the_marker_that_follows() -> None:
-    """Nobody knows what a message that can't be read changed: nothing older is served or filled."""
+    """An unreadable message may have changed anything, so nothing older is served or filled."""
     folded = Folded(start(), value(1, b"a", 2), marker(2), b"\x01garbage")
     assert len(folded.rejection_codes) == 1
     assert _view(folded, 1).kind == VOID
@@ -121,7 +121,7 @@ def test_a_row_with_an_unknown_operation_voids_its_key_only() -> None:
 
 
 def test_a_frame_whose_columns_disagree_voids_the_partition_and_the_stream_goes_on() -> None:
-    """A frame that contradicts itself is a dead letter, not a crash."""
+    """An inconsistent frame is a dead letter, not a crash."""
     folded = Folded(start(), value(1, b"a", 2), frame([(key(1), VALUE, b"x", 3)], transactions=[2]))
     assert len(folded.rejection_codes) == 1
     assert _view(folded, 1).kind == VOID
@@ -136,8 +136,8 @@ def test_a_marker_of_another_layout_is_refused() -> None:
     assert folded.state.head.lineages[SHARD].watermark == gtid(1)
 
 
-def test_fills_keep_the_rules_of_the_low_water_and_of_tombstones() -> None:
-    """Over a value never; over a tombstone only as new; below the low-water or behind the watermark never."""
+def test_fills_obey_the_low_water_and_tombstones() -> None:
+    """No fill is kept over a value, over a newer tombstone, below the low-water or behind the watermark."""
     folded = Folded(start(sequence=10), marker(1, sequence=10, low_water=gtid(10)))
     assert not _may_fill(folded, 1, gtid(9))
     assert _may_fill(folded, 1, gtid(10))
@@ -161,7 +161,7 @@ _rows = st.lists(
 def test_framing_and_redelivery_do_not_change_the_state(
     rows: list[tuple[int, int, bytes]], data: st.DataObject
 ) -> None:
-    """Same history, same state: however rows are grouped into frames, and however often a suffix comes again."""
+    """The state does not depend on how rows are framed or how often a suffix is redelivered."""
     numbered = [(key(number), op, image if op == VALUE else b"", at) for at, (number, op, image) in enumerate(rows, 2)]
     one_by_one = Folded(start(), *(frame([row]) for row in numbered))
     grouped = Folded(start())
@@ -178,7 +178,7 @@ def test_framing_and_redelivery_do_not_change_the_state(
 
 @given(st.binary(max_size=200))
 def test_no_bytes_stop_the_fold(message: bytes) -> None:
-    """Whatever a message holds, the fold answers with changes and the next message folds."""
+    """For any bytes the fold returns changes, and the next message folds."""
     folded = Folded(start(), message, b"\xc3\x01" + message)
     folded.fold(value(1, b"after", 900))
     assert _view(folded, 1).image == b"after"

@@ -56,7 +56,7 @@ def test_a_value_at_or_past_the_demand_is_fresh_and_says_why(owner: Owner) -> No
 
 
 def test_without_a_token_an_answer_is_eventual_never_fresh(owner: Owner) -> None:
-    """Nobody is told "fresh" who didn't say what they know."""
+    """A demand without a token is never answered as fresh."""
 
     async def use(client: OwnerClient) -> None:
         [row] = await client.get(KEYSPACE, 0, [key(1)])
@@ -66,7 +66,7 @@ def test_without_a_token_an_answer_is_eventual_never_fresh(owner: Owner) -> None
 
 
 def test_a_demand_ahead_of_the_watermark_is_not_served_and_its_image_not_sent(owner: Owner) -> None:
-    """What isn't proved fresh doesn't leave the owner."""
+    """An image that is not proved fresh does not leave the owner."""
 
     async def use(client: OwnerClient) -> None:
         [row] = await client.get(KEYSPACE, 0, [key(1)], vector(9))
@@ -90,7 +90,7 @@ def test_a_read_waits_until_the_watermark_moves(owner: Owner) -> None:
 
 
 def test_a_wait_ends_in_time_with_the_decision_as_it_is(owner: Owner) -> None:
-    """``max_wait_ms`` bounds the wait; the source is asked then."""
+    """``max_wait_ms`` bounds the wait."""
 
     async def use(client: OwnerClient) -> None:
         began = asyncio.get_running_loop().time()
@@ -106,8 +106,8 @@ def test_a_wait_ends_in_time_with_the_decision_as_it_is(owner: Owner) -> None:
     assert owner.server.waiting == 0
 
 
-def test_what_only_the_source_knows_is_said_at_once(owner: Owner) -> None:
-    """Unknown and voided keys don't wait: no marker brings their value."""
+def test_a_key_that_only_the_source_knows_is_answered_at_once(owner: Owner) -> None:
+    """Reads of unknown and void keys don't wait, because no marker brings a value."""
     owner.fold(frame([(key(2), VOID, b"", 4)]), marker(4))
 
     async def use(client: OwnerClient) -> None:
@@ -130,7 +130,7 @@ def test_a_lost_history_is_named(owner: Owner) -> None:
 
 
 def test_a_fill_answers_until_its_key_changes(owner: Owner) -> None:
-    """A fill over an unknown key is fresh at its lo and while the watermark covers; an event silences it at once."""
+    """A fill of an unknown key is fresh up to its lo or the watermark; an event of the key invalidates it."""
 
     async def use(client: OwnerClient) -> None:
         [row] = await client.get(KEYSPACE, 0, [key(7)], vector(3))
@@ -149,8 +149,8 @@ def test_a_fill_answers_until_its_key_changes(owner: Owner) -> None:
     owner.run(use)
 
 
-def test_a_fill_of_another_moment_is_refused(owner: Owner) -> None:
-    """CAS: between the reader's miss and its fill an event came."""
+def test_a_fill_over_a_changed_key_is_refused(owner: Owner) -> None:
+    """CAS refuses a fill if an event was folded between the read and the fill."""
 
     async def use(client: OwnerClient) -> None:
         [row] = await client.get(KEYSPACE, 0, [key(7)])
@@ -163,7 +163,7 @@ def test_a_fill_of_another_moment_is_refused(owner: Owner) -> None:
 
 
 def test_fills_keep_to_the_low_water_and_the_watermark(owner: Owner) -> None:
-    """A value read before what is folded already may be older than an event that nobody remembers."""
+    """A value read before the watermark may be older than an event whose tombstone was dropped."""
 
     async def use(client: OwnerClient) -> None:
         [row] = await client.get(KEYSPACE, 0, [key(7)])
@@ -177,7 +177,7 @@ def test_fills_keep_to_the_low_water_and_the_watermark(owner: Owner) -> None:
 
 
 def test_a_newer_fill_is_not_replaced_by_an_older_one(owner: Owner) -> None:
-    """Two readers race; who read later wins."""
+    """Of two racing readers the value that was read later is kept."""
 
     async def use(client: OwnerClient) -> None:
         [row] = await client.get(KEYSPACE, 0, [key(7)])
@@ -210,7 +210,7 @@ def test_what_a_schema_forbids_is_not_kept(owner: Owner, fields: dict, image: by
 
 
 def test_absence_is_kept_for_exact_keys(owner: Owner) -> None:
-    """A row that the source doesn't have is answered as absent, without asking again."""
+    """A row that the source does not have is answered as absent from the overlay."""
 
     async def use(client: OwnerClient) -> None:
         [row] = await client.get(KEYSPACE, 0, [key(7)])
@@ -221,8 +221,8 @@ def test_absence_is_kept_for_exact_keys(owner: Owner) -> None:
     owner.run(use)
 
 
-def test_a_table_void_silences_fills_and_values(owner: Owner) -> None:
-    """After a range tombstone nothing of the table is served, and a fill needs to have reached its floor."""
+def test_a_table_void_hides_fills_and_values(owner: Owner) -> None:
+    """After a table void nothing of the table is served, and a fill must have reached the void's floor."""
 
     async def use(client: OwnerClient) -> None:
         [row] = await client.get(KEYSPACE, 0, [key(7)])
@@ -236,7 +236,7 @@ def test_a_table_void_silences_fills_and_values(owner: Owner) -> None:
 
 
 def test_describe_and_status_say_what_a_front_needs(owner: Owner) -> None:
-    """Columns, key, layout; offsets, watermarks, readiness."""
+    """Describe gives columns, key and layout; status gives offsets, watermarks and readiness."""
 
     async def use(client: OwnerClient) -> None:
         described = await client.describe(KEYSPACE, "shop.items")
@@ -265,8 +265,8 @@ def test_a_checkpoint_holds_the_state_at_its_offset(owner: Owner) -> None:
     owner.run(use)
 
 
-def test_requests_pipeline_and_answers_find_their_asker(owner: Owner) -> None:
-    """A waiting request holds up nobody behind it on the same connection."""
+def test_requests_pipeline_and_each_gets_its_own_answer(owner: Owner) -> None:
+    """A waiting request does not delay those behind it on the same connection."""
 
     async def use(client: OwnerClient) -> None:
         slow = asyncio.create_task(client.get(KEYSPACE, 0, [key(1)], vector(8), 10_000))
@@ -289,7 +289,7 @@ def test_requests_pipeline_and_answers_find_their_asker(owner: Owner) -> None:
         (Get(1, KEYSPACE, 0, [b"a\0[1]"], "nonsense"), "bad_token"),
     ],
 )
-def test_a_request_that_cannot_be_is_answered_with_a_code(owner: Owner, request_: Get, code: str) -> None:
+def test_an_invalid_request_is_answered_with_a_code(owner: Owner, request_: Get, code: str) -> None:
     """Bad requests get one clear line and leave the connection usable."""
 
     async def use(client: OwnerClient) -> None:
@@ -312,8 +312,8 @@ def test_a_request_that_cannot_be_is_answered_with_a_code(owner: Owner, request_
         b"GET / HTTP/1.1\r\n\r\n",
     ],
 )
-def test_a_stranger_is_told_and_disconnected(tmp_path: Path, first: bytes) -> None:
-    """Without a proper hello a connection gets one failure, and ends."""
+def test_a_connection_without_a_valid_hello_is_refused(tmp_path: Path, first: bytes) -> None:
+    """Without a valid hello a connection gets one failure and is closed."""
     owner = Owner(tmp_path, token="secret")
 
     async def use(client: OwnerClient) -> None:
@@ -329,8 +329,8 @@ def test_a_stranger_is_told_and_disconnected(tmp_path: Path, first: bytes) -> No
     owner.run(use)
 
 
-def test_an_owner_that_never_greets_costs_no_connection() -> None:
-    """A stopped process accepts and says nothing: each attempt left its connection open, until no handle was left."""
+def test_an_owner_that_never_greets_leaks_no_connection() -> None:
+    """A suspended owner accepts but never answers; each failed attempt closes its connection."""
 
     async def main() -> None:
         ended = asyncio.Semaphore(0)
@@ -357,7 +357,7 @@ def test_an_owner_that_never_greets_costs_no_connection() -> None:
 
 
 def test_the_client_connects_again_after_its_owner_came_back(tmp_path: Path) -> None:
-    """A front survives the restart of an owner on the same address."""
+    """A client survives the restart of an owner at the same address."""
 
     async def main() -> None:
         owner = Owner(tmp_path)
@@ -388,7 +388,7 @@ def test_it_listens_beyond_this_machine_only_with_a_token(tmp_path: Path) -> Non
 
 
 def test_the_overlay_is_bounded_and_forgets_the_least_recently_used(tmp_path: Path) -> None:
-    """Fills take at most the bytes that are set."""
+    """Fills take at most ``overlay_bytes``."""
     owner = Owner(tmp_path, overlay_bytes=5_000)
     owner.fold(start(), marker(1), schema(2), marker(2))
 

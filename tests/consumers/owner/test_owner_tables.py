@@ -31,7 +31,7 @@ def catalog(kind: str, ordinal: int, fields: dict[str, Any]) -> bytes:
 
 
 def bind(ordinal: int, table_id: int) -> bytes:
-    """The name stands for ``table_id`` from here on."""
+    """Binds the name to ``table_id``."""
     return catalog("NameBinding", ordinal, {"name": NAME, "table_id": table_id, "previous_name": ""})
 
 
@@ -112,7 +112,7 @@ def test_a_commit_that_the_owner_has_not_seen_is_awaited(owner: Owner) -> None:
 
 
 def test_a_demand_without_list_or_id_is_an_error(owner: Owner) -> None:
-    """A managed table can't be judged without them."""
+    """A managed table can't be judged without list and id."""
 
     async def use(client: OwnerClient) -> None:
         for write_ids, table_id in (("", 7), (f"{NAME}:5:9223372036854775807::", 0)):
@@ -123,8 +123,8 @@ def test_a_demand_without_list_or_id_is_an_error(owner: Owner) -> None:
     owner.run(use)
 
 
-def test_a_name_that_stands_for_another_table_is_not_answered_by_the_old_one(owner: Owner) -> None:
-    """Drop and re-create: the same name and list, another id."""
+def test_a_name_bound_to_another_table_is_not_answered_by_the_old_one(owner: Owner) -> None:
+    """A re-created table has the same name and list but another id."""
     owner.fold(bind(5, 8), mark(5))
 
     async def use(client: OwnerClient) -> None:
@@ -138,7 +138,7 @@ def test_a_name_that_stands_for_another_table_is_not_answered_by_the_old_one(own
 
 
 def test_a_filled_table_answers_until_it_is_written(owner: Owner) -> None:
-    """A fill stands beside an entry whose image is awaited, under CAS, and is silent after the next write."""
+    """A fill is kept under CAS while the entry's image is missing, and is not served after the next write."""
     listed = f"{NAME}:5:9223372036854775807::"
     owner.fold(image(5, "written", None), mark(5))
 

@@ -97,7 +97,7 @@ def test_it_answers_announces_and_stops_cleanly(kafka: KafkaCluster, keyspace_na
 def test_poison_goes_to_the_dead_letter_topic_and_the_stream_goes_on(
     kafka: KafkaCluster, keyspace_name: str, tmp_path: Path
 ) -> None:
-    """Garbage is kept with reason and place, once, also when a crash has it folded again."""
+    """Poison is kept once, with reason and place, even if a crash makes it be folded again."""
     feed = Feed(kafka, keyspace_name)
     feed.load(20)
     garbage = [b"", b"garbage", b"\xc3\x01" + b"12345678" + b"x", None]
@@ -120,7 +120,7 @@ def test_poison_goes_to_the_dead_letter_topic_and_the_stream_goes_on(
 
 
 def test_a_damaged_store_is_set_aside_and_rebuilt(kafka: KafkaCluster, keyspace_name: str, tmp_path: Path) -> None:
-    """Damage found at start costs a rebuild from the topic, not a wrong answer; the damaged files are kept."""
+    """Damage found at start causes a rebuild from the topic; the damaged files are kept."""
     feed = Feed(kafka, keyspace_name)
     feed.load(300)
     with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as process:
@@ -136,8 +136,8 @@ def test_a_damaged_store_is_set_aside_and_rebuilt(kafka: KafkaCluster, keyspace_
     assert_equal_to_uninterrupted(kafka, feed, tmp_path / "data", tmp_path / "scratch")
 
 
-def test_damage_met_while_serving_is_never_served(kafka: KafkaCluster, keyspace_name: str, tmp_path: Path) -> None:
-    """A block that goes bad under a running owner ends in a rebuild; meanwhile reads get errors, not old bytes."""
+def test_damage_found_while_serving_is_never_served(kafka: KafkaCluster, keyspace_name: str, tmp_path: Path) -> None:
+    """A damaged block under a running owner causes a rebuild; meanwhile reads get errors, not old bytes."""
     feed = Feed(kafka, keyspace_name)
     feed.load(300)
     with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as process:
@@ -175,8 +175,8 @@ def damage(directory: Path) -> None:
     largest.write_bytes(content)
 
 
-def test_a_topic_made_anew_is_a_rebuild(kafka: KafkaCluster, keyspace_name: str, tmp_path: Path) -> None:
-    """Another topic id under the same name: the old store is set aside, loudly."""
+def test_a_recreated_topic_causes_a_rebuild(kafka: KafkaCluster, keyspace_name: str, tmp_path: Path) -> None:
+    """If the topic id changes, the old store is set aside and that is logged."""
     feed = Feed(kafka, keyspace_name)
     feed.load(50)
     with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as process:
@@ -213,8 +213,8 @@ def try_feed(kafka: KafkaCluster, keyspace: str) -> Feed | None:
         return None
 
 
-def test_a_store_beyond_the_topics_end_is_a_rebuild(kafka: KafkaCluster, keyspace_name: str, tmp_path: Path) -> None:
-    """A topic that lost events that were folded is no continuation of the store."""
+def test_a_store_beyond_the_topics_end_is_rebuilt(kafka: KafkaCluster, keyspace_name: str, tmp_path: Path) -> None:
+    """A store is not continued from a topic that lost folded events."""
     feed = Feed(kafka, keyspace_name, partitions=1)
     feed.load(50)
     with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as process:
@@ -237,7 +237,7 @@ def test_a_store_beyond_the_topics_end_is_a_rebuild(kafka: KafkaCluster, keyspac
 def test_a_newer_store_ends_the_process_with_one_clear_line(
     kafka: KafkaCluster, keyspace_name: str, tmp_path: Path
 ) -> None:
-    """What retrying can't mend ends the process: code and hint, no traceback."""
+    """An error that retrying can't fix ends the process with code and hint, without a traceback."""
     from dataclasses import replace
 
     from consumers.store.manifest import write_manifest
@@ -258,10 +258,10 @@ def test_a_newer_store_ends_the_process_with_one_clear_line(
         assert not any("Traceback" in line for line in text)
 
 
-def test_kafka_away_at_start_and_in_the_middle(
+def test_an_outage_of_kafka_at_start_or_later_is_retried(
     new_kafka: Callable[..., Any], keyspace_name: str, tmp_path: Path
 ) -> None:
-    """One clear line, retries, and reads answered all the while; then the stream goes on by itself."""
+    """The outage is logged once, reads are answered meanwhile, and folding resumes by itself."""
     server = new_kafka()
     kafka = server.cluster
     feed = Feed(kafka, keyspace_name)
@@ -288,7 +288,7 @@ def test_kafka_away_at_start_and_in_the_middle(
 def test_a_full_disk_stops_folding_until_there_is_space(
     kafka: KafkaCluster, keyspace_name: str, tmp_path: Path
 ) -> None:
-    """Under a full disk reads go on and nothing is lost; folding goes on by itself when there is space again."""
+    """With a full disk reads go on and nothing is lost; folding resumes by itself when there is space."""
     feed = Feed(kafka, keyspace_name, partitions=1)
     with ExitStack() as stack:
         data, fill, free = small_disk(stack, tmp_path)
@@ -309,9 +309,7 @@ def test_a_full_disk_stops_folding_until_there_is_space(
 def small_disk(
     stack: ExitStack, tmp_path: Path
 ) -> tuple[Path, Callable[[ConsumeProcess], None], Callable[[ConsumeProcess], None]]:
-    """A data directory whose space can be taken and given back: a small tmpfs where we may mount one, else a limit on
-    the size of the process's files.
-    """
+    """A data directory that can be filled and freed: a small tmpfs if we may mount one, else a file size limit."""
     data = tmp_path / "small"
     data.mkdir()
     mounted = subprocess.run(
@@ -331,14 +329,14 @@ def small_disk(
 
 
 def limit_files(process: ConsumeProcess, size: int) -> None:
-    """Bounds the size of files that the process may write; -1: no bound."""
+    """Limits the size of files that the process may write; -1: no limit."""
     import resource
 
     resource.prlimit(process.process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
 def test_two_processes_never_share_a_data_directory(kafka: KafkaCluster, keyspace_name: str, tmp_path: Path) -> None:
-    """The second owner of a directory ends with store_locked; the first goes on."""
+    """A second process on a data directory ends with store_locked; the first continues."""
     feed = Feed(kafka, keyspace_name, partitions=1)
     feed.load(5)
     with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as first:
@@ -352,8 +350,10 @@ def test_two_processes_never_share_a_data_directory(kafka: KafkaCluster, keyspac
         assert first.terminate() == 0
 
 
-def test_a_stopped_process_can_be_interrupted_at_once(kafka: KafkaCluster, keyspace_name: str, tmp_path: Path) -> None:
-    """Ctrl-C before anything was assigned ends cleanly too."""
+def test_a_process_can_be_interrupted_right_after_its_start(
+    kafka: KafkaCluster, keyspace_name: str, tmp_path: Path
+) -> None:
+    """Ctrl-C before any assignment ends the process cleanly."""
     with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as process:
         [line] = until(lambda: process.lines("waiting for the keyspace's topic"), "topic missing said")
         assert line["code"] == "topic_missing"
@@ -364,7 +364,7 @@ def test_a_stopped_process_can_be_interrupted_at_once(kafka: KafkaCluster, keysp
 def test_a_topic_whose_partition_count_changed_is_refused(
     kafka: KafkaCluster, keyspace_name: str, tmp_path: Path
 ) -> None:
-    """Keys would be looked for where they are not: the process says so and ends."""
+    """Keys would be looked up in the wrong partitions, so the process ends with an error."""
     from confluent_kafka.admin import AdminClient, NewPartitions
 
     feed = Feed(kafka, keyspace_name, partitions=1)

@@ -15,10 +15,10 @@ pytestmark = pytest.mark.integration
 WAITING = "waiting for the keyspace's topic"
 
 
-def test_a_keyspace_without_its_topic_holds_no_other_up(
+def test_a_keyspace_without_its_topic_does_not_delay_the_others(
     kafka: KafkaCluster, keyspace_name: str, tmp_path: Path
 ) -> None:
-    """What is there is folded and answered; what is missing is said once, and makes the process not ready."""
+    """Existing topics are folded and served; a missing one is logged once and keeps the process from being ready."""
     later_name = f"{keyspace_name}_later"
     feed = Feed(kafka, keyspace_name)
     feed.load(30)
@@ -53,7 +53,7 @@ def test_a_keyspace_without_its_topic_holds_no_other_up(
 def test_a_second_consumer_of_the_group_is_ready_without_a_partition_of_every_keyspace(
     kafka: KafkaCluster, keyspace_name: str, tmp_path: Path
 ) -> None:
-    """A keyspace of which the group gives this process nothing isn't waited for once its topic is there."""
+    """A keyspace without assigned partitions does not keep the process from being ready once its topic exists."""
     later_name = f"{keyspace_name}_later"
     Feed(kafka, keyspace_name, partitions=2).load(10)
     with (

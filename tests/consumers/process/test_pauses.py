@@ -1,4 +1,4 @@
-"""What makes folding pause, and that each pause ends: a consumer in this process, with a real topic and stores."""
+"""Each cause that pauses folding, and that each pause ends, with a real topic and stores."""
 
 from __future__ import annotations
 
@@ -42,9 +42,7 @@ def consuming(kafka: KafkaCluster, keyspace: str, data: Path) -> Iterator[Consum
 def test_a_checkpoint_that_commits_what_was_left_ends_the_pause(
     kafka: KafkaCluster, keyspace_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Space comes back, and a checkpoint is asked for before the commit is tried again: then nothing was left to
-    commit, no commit succeeded, and folding paused for ever.
-    """
+    """If a checkpoint commits the rest before the commit is retried, nothing is left to commit but folding resumes."""
     full = threading.Event()
     ingest = Rocks.ingest
 
@@ -70,10 +68,10 @@ def test_a_checkpoint_that_commits_what_was_left_ends_the_pause(
         until(lambda: partition.store.visible.lineages[feed.shard].ordinal == feed.ordinal, "folding goes on")
 
 
-def test_a_damaged_store_that_closes_with_an_error_is_rebuilt_all_the_same(
+def test_a_damaged_store_that_closes_with_an_error_is_still_rebuilt(
     kafka: KafkaCluster, keyspace_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """RocksDB tells its trouble again when it is closed: that ended the process instead of the damage."""
+    """RocksDB repeats its error when it is closed; that must not end the process."""
     close: Callable[[Rocks], None] = Rocks.close
     damaged = threading.Event()
 

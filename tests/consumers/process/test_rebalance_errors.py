@@ -1,4 +1,4 @@
-"""What goes wrong while partitions are taken over: the consumer tries again, it never stops without a word."""
+"""Errors while partitions are taken over: the consumer retries and never stops silently."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.patience import PATIENCE_S
 
 
 class Silent:
-    """An kafka_output to nowhere."""
+    """A Kafka output that discards everything."""
 
     def dead_letter(self, *_: Any) -> None:
         """Nothing."""
@@ -57,10 +57,10 @@ class Unlucky:
         return open_partition(data_dir, keyspace, number, topic, bounds, overlay_bytes)
 
 
-def test_a_broker_or_disk_that_fails_while_partitions_are_taken_over_is_waited_for(
+def test_a_broker_or_disk_error_during_a_take_over_is_retried(
     kafka: KafkaCluster, keyspace_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An exception of librdkafka's own inside its callback is none that Python could catch: the thread just died."""
+    """A KafkaException inside a rebalance callback must not end the fold thread."""
     feed = Feed(kafka, keyspace_name, partitions=1)
     feed.load(10)
     settings = ConsumptionSettings(kafka=kafka, keyspaces=(keyspace_name,), data_dir=tmp_path, group=keyspace_name)

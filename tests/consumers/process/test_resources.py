@@ -1,4 +1,4 @@
-"""A consumer whose process has no file handles left: it waits and goes on, and never answers wrongly meanwhile."""
+"""A consumer without free file handles waits, resumes, and never answers wrongly meanwhile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.integration
 
 
 def starve(process: ConsumeProcess, spare: int) -> None:
-    """Leaves the process ``spare`` file handles more than it has open; negative: as many as it may have."""
+    """Limits the process to its open file handles and ``spare`` more; negative: lifts the limit."""
     pid = process.process.pid
     _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     soft = hard if spare < 0 else len(os.listdir(f"/proc/{pid}/fd")) + spare
@@ -26,7 +26,7 @@ def starve(process: ConsumeProcess, spare: int) -> None:
 
 
 def goes_on(process: ConsumeProcess) -> bool:
-    """Whether it has said that the trouble is over."""
+    """Whether it has logged that it resumed."""
     return bool(process.lines("commits succeed again, folding resumed") or process.lines("consuming resumed"))
 
 
@@ -34,7 +34,7 @@ def goes_on(process: ConsumeProcess) -> bool:
 def test_without_file_handles_folding_waits_and_goes_on_by_itself(
     kafka: KafkaCluster, keyspace_name: str, tmp_path: Path, spare: int
 ) -> None:
-    """It says so once, answers what it can, fresh or not at all, and has folded everything soon after."""
+    """It logs the problem once, never answers stale, and folds everything once handles are free."""
     feed = Feed(kafka, keyspace_name)
     feed.load(100)
     keys = [b"shop.items\0[%d]" % (2 * number) for number in range(900)]

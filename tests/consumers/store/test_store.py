@@ -1,4 +1,4 @@
-"""The store of a partition: commits, crashes, checkpoints, readers beside them."""
+"""The store of a partition: commits, crashes, checkpoints, concurrent readers."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_after_any_schedule_of_commits_and_crashes_the_store_equals_a_dict(
         crash(store)
 
 
-def test_equal_states_have_equal_digests_whatever_the_commits(tmp_path: Path) -> None:
+def test_equal_states_have_equal_digests_for_any_commits(tmp_path: Path) -> None:
     """A digest depends on the folded state alone, not on when it was committed or compacted."""
     digests = set()
     for name, every in (("a", 1), ("b", 7), ("c", 1000)):
@@ -92,7 +92,7 @@ def test_equal_states_have_equal_digests_whatever_the_commits(tmp_path: Path) ->
 
 
 def test_folding_while_a_commit_is_written_loses_nothing(tmp_path: Path) -> None:
-    """Readers see every entry at any moment of a commit that runs beside the fold."""
+    """Readers see every entry at any moment of a commit that runs during the fold."""
     store = open_at(tmp_path)
     store.fold([(0, start()), (1, marker(1))])
     stop = threading.Event()
@@ -145,7 +145,7 @@ def test_the_watermark_is_published_after_the_entries_it_covers(tmp_path: Path) 
     assert wrong == []
 
 
-def test_a_message_below_the_offset_is_passed_over(tmp_path: Path) -> None:
+def test_a_message_below_the_offset_is_skipped(tmp_path: Path) -> None:
     """Redelivery after a rebalance folds nothing twice."""
     store = open_at(tmp_path)
     messages = [(0, start()), (1, marker(1)), (2, value(1, b"a", 2))]
@@ -157,7 +157,7 @@ def test_a_message_below_the_offset_is_passed_over(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_is_the_state_at_its_offset(tmp_path: Path) -> None:
-    """A checkpoint opens by itself, with the digest that the live store had, whatever happens to that afterwards."""
+    """A checkpoint opens on its own and keeps its digest while the live store changes."""
     store = open_at(tmp_path / "live")
     store.apply(change(1, {key(1): b"one"}))
     digest = store.digest()
@@ -172,8 +172,8 @@ def test_a_checkpoint_is_the_state_at_its_offset(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_checkpoint_can_be_put_in_the_place_of_a_store(tmp_path: Path) -> None:
-    """A snapshot copied to a new data directory goes on from its offset."""
+def test_a_checkpoint_can_replace_a_store(tmp_path: Path) -> None:
+    """A checkpoint copied to a new data directory continues from its offset."""
     store = open_at(tmp_path / "live")
     store.apply(change(5, {key(1): b"one"}))
     store.checkpoint(tmp_path / "copy")
@@ -185,8 +185,8 @@ def test_a_checkpoint_can_be_put_in_the_place_of_a_store(tmp_path: Path) -> None
     moved.close()
 
 
-def test_a_live_store_can_be_viewed_beside_its_owner(tmp_path: Path) -> None:
-    """`freshet inspect` reads what is committed while the owner goes on."""
+def test_a_live_store_can_be_viewed_while_its_owner_writes(tmp_path: Path) -> None:
+    """`freshet inspect` reads what is committed while the owner continues."""
     store = open_at(tmp_path)
     store.apply(change(1, {key(1): b"one"}))
     store.commit()
@@ -211,7 +211,7 @@ def test_the_head_survives_with_voids_and_layout(tmp_path: Path) -> None:
 
 @pytest.fixture
 def file_size_limit() -> Iterator[object]:
-    """Sets how large a file may become, as a full disk would, and takes the limit away afterwards."""
+    """Limits the size of files, as a full disk would, and removes the limit afterwards."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
 
     def limit(size: int | None) -> None:
@@ -222,7 +222,7 @@ def file_size_limit() -> Iterator[object]:
 
 
 def test_a_full_disk_loses_nothing_and_the_next_commit_goes_on(tmp_path: Path, file_size_limit) -> None:  # type: ignore[no-untyped-def]
-    """A commit that finds no space says so; reads and folding go on, and the same rows are committed later."""
+    """After a commit without space reads and folding go on, and the same rows are committed later."""
     store = open_at(tmp_path)
     store.apply(change(1, {key(1): b"one"}))
     store.commit()
@@ -249,8 +249,8 @@ def test_a_full_disk_loses_nothing_and_the_next_commit_goes_on(tmp_path: Path, f
     again.close()
 
 
-def test_readers_are_answered_while_the_database_is_opened_again(tmp_path: Path) -> None:
-    """After an error of the disk the writer closes and opens it: who reads meanwhile waits, and meets no damage."""
+def test_readers_are_answered_while_the_database_is_reopened(tmp_path: Path) -> None:
+    """Reads wait while the writer reopens the database after a disk error, and don't take that for damage."""
     store = open_at(tmp_path)
     store.apply(change(1, {key(1): b"one"}))
     store.commit()
@@ -278,7 +278,7 @@ def test_readers_are_answered_while_the_database_is_opened_again(tmp_path: Path)
 
 
 def test_a_commit_needs_no_files_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Elsewhere than on Linux the file is built in place, to the same contents."""
+    """On systems other than Linux the file is built in place, with the same contents."""
     monkeypatch.setattr("consumers.store.rocks.sys", SimpleNamespace(platform="darwin"))
     for name in ("memfd_create", "sendfile", "fdatasync"):
         monkeypatch.delattr(os, name)

@@ -1,4 +1,4 @@
-"""Flipped bytes in a store's files are detected, and nothing wrong is ever read."""
+"""Flipped bytes in a store's files are detected; wrong data is never read."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ def test_a_damaged_block_stops_a_scan_with_an_error(tmp_path: Path) -> None:
         list(view.items(b"\2"))
 
 
-def test_damage_met_by_a_read_marks_the_store(tmp_path: Path) -> None:
-    """After one damaged read the owner knows that nothing of the store may be served."""
+def test_a_read_that_finds_damage_marks_the_store_as_broken(tmp_path: Path) -> None:
+    """After one damaged read nothing of the store is served."""
     build(tmp_path)
     for file in damageable(tmp_path):
         if file.suffix == ".sst":
@@ -109,7 +109,7 @@ def test_damage_met_by_a_read_marks_the_store(tmp_path: Path) -> None:
     store.close(commit=False)
 
 
-def test_a_manifest_that_makes_rocksdb_loop_for_ever_is_refused_before(tmp_path: Path) -> None:
+def test_a_manifest_that_makes_rocksdb_loop_forever_is_refused_first(tmp_path: Path) -> None:
     """A record type of 5 ("recyclable") hangs RocksDB 9.8 at open; no record with a wrong type reaches it."""
     build(tmp_path)
     [manifest] = [file for file in damageable(tmp_path) if file.name.startswith("MANIFEST")]
@@ -125,7 +125,7 @@ def test_a_manifest_that_makes_rocksdb_loop_for_ever_is_refused_before(tmp_path:
 
 
 def test_a_manifest_cut_off_in_its_last_record_is_what_a_crash_leaves(tmp_path: Path) -> None:
-    """The store opens as of the commit before; the tail is folded again."""
+    """The store opens as of the previous commit, and the tail is folded again."""
     digests = build(tmp_path)
     [manifest] = [file for file in damageable(tmp_path) if file.name.startswith("MANIFEST")]
     manifest.write_bytes(manifest.read_bytes()[:-3])

@@ -1,4 +1,4 @@
-"""Stores that are not continued as they are: refused, rebuilt, moved aside."""
+"""Stores that can't be continued: refused, rebuilt, moved aside."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_store_of_a_newer_format_is_refused_and_left_alone(tmp_path: Path) -> 
     ("field", "code"), [("topic_id", "topic_changed"), ("partition", "topic_changed"), ("layout", "layout_changed")]
 )
 def test_a_store_of_another_history_is_not_continued(tmp_path: Path, field: str, code: str) -> None:
-    """Another topic id, partition or layout means a rebuild, said with its code, never a silent reset."""
+    """Another topic id, partition or layout raises an error that asks for a rebuild, never a silent reset."""
     open_at(tmp_path, layout="xxh3_64;partitions=4").close()
     directory = tmp_path / "shop" / "3"
     manifest = read_manifest(directory)
@@ -60,7 +60,7 @@ def test_a_store_of_another_history_is_not_continued(tmp_path: Path, field: str,
 def test_a_store_of_another_fold_version_is_rebuilt(
     tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bytes that another fold made are not mixed with this one's."""
+    """Entries of different fold versions are never mixed."""
     store = open_at(tmp_path)
     store.apply(change(1, {key(1): b"one"}))
     store.close()
@@ -77,7 +77,7 @@ def test_a_store_of_another_fold_version_is_rebuilt(
 
 
 def test_a_replaced_store_is_moved_aside_and_kept(tmp_path: Path) -> None:
-    """A rebuild deletes nothing: the old directory is beside the new one."""
+    """A rebuild keeps the old directory beside the new one."""
     store = open_at(tmp_path)
     store.apply(change(9, {key(1): b"one"}))
     store.close()
@@ -89,8 +89,8 @@ def test_a_replaced_store_is_moved_aside_and_kept(tmp_path: Path) -> None:
     fresh.close()
 
 
-def test_an_offset_outside_the_topic_is_a_rebuild_and_a_cut_topic_a_refusal(tmp_path: Path) -> None:
-    """An offset that the topic doesn't have is never reset in silence; nor is a store begun in the middle."""
+def test_an_offset_outside_the_topic_asks_for_a_rebuild_and_a_cut_topic_is_refused(tmp_path: Path) -> None:
+    """An offset outside the topic is never reset silently, and no store begins in the middle of a topic."""
     store = open_at(tmp_path)
     check_range(store, "t", 0, 0)
     with pytest.raises(Exception, match="begins at offset 5") as cut:
@@ -105,7 +105,7 @@ def test_an_offset_outside_the_topic_is_a_rebuild_and_a_cut_topic_a_refusal(tmp_
 
 
 def test_a_damaged_manifest_is_corruption(tmp_path: Path) -> None:
-    """Any other byte in manifest.json is noticed."""
+    """A changed byte in manifest.json is detected."""
     open_at(tmp_path).close()
     path = tmp_path / "shop" / "3" / MANIFEST_NAME
     whole = path.read_bytes()
