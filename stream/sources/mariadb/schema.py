@@ -151,23 +151,22 @@ class Cascades:
     on_update: Mapping[str, frozenset[str]]
 
 
-def read_tables(connection: Connection, charsets: Charsets, include: TableFilter) -> dict[str, TableInfo]:
-    """All included tables by ``db.table``. Raises PyMySQL's errors (see `connection.translated`)."""
-    return _read_tables(connection, charsets, include)
-
-
 def read_table(connection: Connection, charsets: Charsets, database: str, table: str) -> TableInfo | None:
     """One table; None if it doesn't exist or is a view. Raises PyMySQL's errors."""
-    found = _read_tables(connection, charsets, TableFilter(), (database, table))
+    found = read_tables(connection, charsets, TableFilter(), (database, table))
     return found.get(f"{database}.{table}")
 
 
-def _read_tables(
+def read_tables(
     connection: Connection,
     charsets: Charsets,
     include: TableFilter,
     only: tuple[str, str] | None = None,
 ) -> dict[str, TableInfo]:
+    """All included tables, or ``only`` one (database, table), by ``db.table``.
+
+    Raises PyMySQL's errors (see `connection.translated`).
+    """
     where = (
         "TABLE_SCHEMA = %s AND TABLE_NAME = %s"
         if only
