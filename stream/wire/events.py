@@ -17,6 +17,10 @@ VOID = 3
 """Row operation: the row changed, its image is unknown."""
 
 
+EVERY_TABLE = "*"
+"""Table name of a `VoidTable` for every table of the shard."""
+
+
 @dataclass(slots=True)
 class RowChange:
     """The final image of one key in one transaction. ``image`` is empty unless ``operation`` is VALUE."""
@@ -28,7 +32,7 @@ class RowChange:
 
 @dataclass(slots=True)
 class VoidTable:
-    """Range tombstone for a table (``*``: all tables of the shard). ``reason``: one line for people."""
+    """Range tombstone for a table, or for `EVERY_TABLE`. ``reason``: one line for people."""
 
     table: str
     reason: str

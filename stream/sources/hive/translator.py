@@ -27,6 +27,7 @@ from stream.sources.hive.messages import (
 )
 from stream.sources.hive.write_id_registry import WriteIdRegistry
 from stream.wire.events import (
+    EVERY_TABLE,
     AbortTransaction,
     AllocateWriteId,
     BindName,
@@ -41,7 +42,6 @@ from stream.wire.events import (
 from tokens.errors import one_line
 from tokens.writeid_state import WriteIds
 
-EVERY_TABLE: Final = "*"
 DEFAULT_CATALOG: Final = "hive"
 TXNS_MAX: Final = 1_000_000
 """An OPEN_TXN with more transactions is treated as damaged."""

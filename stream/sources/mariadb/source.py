@@ -17,7 +17,7 @@ from stream.kafka.connection import KafkaUnreachable
 from stream.publish.publisher import PublisherLost
 from stream.sources.mariadb.binlog.coalesce import SPILL_BYTES
 from stream.sources.mariadb.binlog.dump import BinlogDump
-from stream.sources.mariadb.binlog.reader import EVERYTHING, BinlogReader
+from stream.sources.mariadb.binlog.reader import BinlogReader
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBUnreachable, connect, translated
 from stream.sources.mariadb.live_schema import LiveSchema
 from stream.sources.mariadb.position import (
@@ -30,6 +30,7 @@ from stream.sources.mariadb.position import (
 from stream.sources.mariadb.schema import TableFilter
 from stream.sources.mariadb.watch import DumpWatch
 from stream.wire.events import (
+    EVERY_TABLE,
     Change,
     DescribeTable,
     ResumePoint,
@@ -300,7 +301,7 @@ class _Progress:
         """
         changes: list[Change] = list(tables)
         if not self.is_new:
-            changes.insert(0, VoidTable(EVERYTHING, "the choice of tables or the format of images has changed"))
+            changes.insert(0, VoidTable(EVERY_TABLE, "the choice of tables or the format of images has changed"))
         if self.partial_gtid:
             changes[:0] = [changes[0]] * self.partial_events
         return SourceTransaction(
@@ -328,7 +329,7 @@ class _Progress:
         last = changes[len(changes) - 1] if len(changes) else None
         if len(changes) > self.partial_events and isinstance(last, RowChange):
             return transaction
-        void = VoidTable(EVERYTHING, "a transaction that was partly published cannot be continued")
+        void = VoidTable(EVERY_TABLE, "a transaction that was partly published cannot be continued")
         padded = cast("list[Change]", [void] * (self.partial_events + 1))
         return SourceTransaction(transaction.gtid, transaction.position, transaction.timestamp, padded)
 

@@ -22,12 +22,10 @@ from stream.sources.mariadb.binlog.unlogged import StatementTables
 from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.live_schema import LiveSchema
 from stream.sources.mariadb.schema import missing_table
-from stream.wire.events import Change, DescribeTable, SourceTransaction, VoidTable
+from stream.wire.events import EVERY_TABLE, Change, DescribeTable, SourceTransaction, VoidTable
 from stream.wire.values import UndecodableValue
 
 log = structlog.get_logger(__name__)
-
-EVERYTHING = "*"
 
 
 class _Undecodable:
@@ -149,7 +147,7 @@ class BinlogReader:
             except BinlogFormatError as error:
                 log.warning("everything is void", reason=str(error))
                 self._by_id.pop(table_id, None)
-                self._current().voids[EVERYTHING] = str(error)
+                self._current().voids[EVERY_TABLE] = str(error)
                 return
         mapped = cast("_Mapped", mapped)
         self._by_id[table_id] = mapped
@@ -195,12 +193,12 @@ class BinlogReader:
         table_id = int.from_bytes(event[HEADER_SIZE : HEADER_SIZE + 6], "little")
         transaction = self._current()
         if len(event) < HEADER_SIZE + 8:
-            transaction.voids[EVERYTHING] = "a rows event is shorter than its header"
+            transaction.voids[EVERY_TABLE] = "a rows event is shorter than its header"
             return
         flags = event[HEADER_SIZE + 6]
         mapped = self._by_id.get(table_id, self)
         if mapped is self:
-            transaction.voids[EVERYTHING] = "rows without a table map before them"
+            transaction.voids[EVERY_TABLE] = "rows without a table map before them"
         elif isinstance(mapped, TableDecoder):
             name = mapped.info.name
             self._statement.logged(name, kind)
@@ -288,7 +286,7 @@ class BinlogReader:
             events.EXECUTE_LOAD_QUERY: "a LOAD DATA logged as a statement",
         }.get(kind, f"a binlog event of unknown type {kind}")
         log.warning("everything is void", reason=reason, gtid=_gtid_text(transaction.gtid))
-        transaction.voids.setdefault(EVERYTHING, reason)
+        transaction.voids.setdefault(EVERY_TABLE, reason)
         standalone = transaction.gtid.flags & events.STANDALONE
         return self._commit(event) if standalone or kind == events.INCIDENT else None
 
@@ -312,10 +310,10 @@ class BinlogReader:
             self._ddl(transaction, statement)
         elif effect == "database":
             if self._schema.include.may_include(statement.tables[0][0]):
-                transaction.voids.setdefault(EVERYTHING, statement.reason)
+                transaction.voids.setdefault(EVERY_TABLE, statement.reason)
         elif effect == "all":
             log.warning("everything is void", reason=statement.reason, gtid=_gtid_text(transaction.gtid))
-            transaction.voids.setdefault(EVERYTHING, statement.reason)
+            transaction.voids.setdefault(EVERY_TABLE, statement.reason)
         return self._commit(event) if transaction.gtid.flags & events.STANDALONE else None
 
     def _classified(self, query: events.Query) -> Statement:
@@ -362,7 +360,7 @@ class BinlogReader:
             return
         if names is None:
             log.warning("everything is void", reason="XA COMMIT of a transaction prepared before the source started")
-            transaction.voids[EVERYTHING] = "XA COMMIT of a transaction that was prepared before this source started"
+            transaction.voids[EVERY_TABLE] = "XA COMMIT of a transaction that was prepared before this source started"
             return
         for name in names:
             transaction.voids.setdefault(name, "XA COMMIT: its rows were logged at XA PREPARE")
