@@ -1,4 +1,4 @@
-"""Two texts of any kind — positions, event tokens, vectors, write-id lists — compared, with the reason."""
+"""Compare two texts of one kind (position, event token, vector or write-id list) and give the reason."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from .errors import TokenError
 from .event import EventToken, order, vitess_fresher
-from .integers import shown
+from .integers import excerpt
 from .position import Order, Position
 from .vector import PREFIX, Vector
 from .writeids import Missing, ValidWriteIdList, hive_compare
@@ -20,7 +20,7 @@ _KINDS = {Position: "position", EventToken: "event token", Vector: "vector", Val
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How ``a`` lies to ``b`` (both printed canonically), why, and what else is known (JSON values)."""
+    """How ``a`` is ordered against ``b`` (both in canonical text), why, and further details (JSON values)."""
 
     kind: str
     a: str
@@ -31,7 +31,7 @@ class Comparison:
 
 
 def parse_token(text: str, default_flavor: str | None = None) -> Token:
-    """What ``text`` stands for, by its form. Raises `TokenError`."""
+    """Parse ``text``; its form tells its kind. Raises `TokenError`."""
     if text.startswith(PREFIX):
         return Vector.parse(text)
     if text.startswith("time="):
@@ -41,7 +41,7 @@ def parse_token(text: str, default_flavor: str | None = None) -> Token:
     if text.startswith("[") or text.count(":") >= 2:
         return ValidWriteIdList.parse(text)
     raise TokenError(
-        f"{shown(text)} is no position, event token, vector or write-id list",
+        f"{excerpt(text)} is not a position, event token, vector or write-id list",
         hint="for example MariaDB/0-1-5, time=1700000000;shard=ks/0;position=MariaDB/0-1-5, db.t:12:7:7,8:",
     )
 
@@ -62,7 +62,10 @@ def compare_texts(a: str, b: str, default_flavor: str | None = None) -> Comparis
             return _vectors(left, right)
         case ValidWriteIdList(), ValidWriteIdList():
             return _lists(left, right)
-    raise TokenError(f"{shown(a)} is a {_kind(left)} and {shown(b)} a {_kind(right)}", hint="compare two of one kind")
+    raise TokenError(
+        f"cannot compare {excerpt(a)} (a {_kind(left)}) with {excerpt(b)} (a {_kind(right)})",
+        hint="compare two texts of the same kind",
+    )
 
 
 def _kind(token: Token) -> str:
@@ -85,7 +88,7 @@ def _position_reason(a: Position, b: Position, answer: Order) -> str:
     if a.flavor != b.flavor:
         return f"{a.flavor or 'no position'} and {b.flavor or 'no position'} have nothing in common"
     if a.contains(b) or b.contains(a):
-        return "the same place in the sequence comes from two servers: one of them lost its history"
+        return "two servers gave out the same sequence number: one of them lost its history"
     if a.flavor == "FilePos":
         return "the binlog base names differ"
     return "each holds something that the other doesn't"
@@ -105,7 +108,7 @@ def _event_reason(a: EventToken, b: EventToken, answer: Order) -> str:
         [own] if own == (b.shard, b.epoch) and own in ours and own in theirs else sorted(ours.keys() & theirs.keys())
     )
     if not common:
-        return "no shard and epoch that both have a position in; timestamps don't order"
+        return "the tokens share no shard and epoch; timestamps don't order"
     shard, epoch = common[0]
     place = f"in {shard}, epoch {epoch}" if len(common) == 1 else f"in {len(common)} shards"
     if answer is Order.UNKNOWN and len(common) > 1:
@@ -132,7 +135,7 @@ def _component_reason(a: Vector, b: Vector, shard: str) -> str:
     if ours is None or theirs is None:
         return f"only {'B' if ours is None else 'A'} has seen it"
     if ours.epoch != theirs.epoch:
-        return f"epochs {ours.epoch} and {theirs.epoch} are two histories"
+        return f"epochs {ours.epoch} and {theirs.epoch} are different histories"
     return _position_reason(ours.position, theirs.position, ours.position.order(theirs.position))
 
 
@@ -144,17 +147,17 @@ def _lists(a: ValidWriteIdList, b: ValidWriteIdList) -> Comparison:
         return Comparison(
             "write-id list", str(a), str(b), Order.UNKNOWN, f"two tables: {a.table} and {b.table}", details
         )
-    since, before = a.missing(b), b.missing(a)
-    if since is None and before is None:
+    only_b, only_a = a.missing(b), b.missing(a)
+    if only_b is None and only_a is None:
         answer, why = Order.SAME, "each serves a reader of the other"
-    elif since is None:
-        answer, why = Order.NEWER, f"{_ids(before)} committed in A only: A serves a reader of B"
-    elif before is None:
-        answer, why = Order.OLDER, f"{_ids(since)} committed since A: it doesn't serve a reader of B"
+    elif only_b is None:
+        answer, why = Order.NEWER, f"{_ids(only_a)} committed in A only: A serves a reader of B"
+    elif only_a is None:
+        answer, why = Order.OLDER, f"{_ids(only_b)} committed since A: it doesn't serve a reader of B"
     else:
         answer, why = (
             Order.UNKNOWN,
-            f"{_ids(before)} committed in A only, {_ids(since)} in B only: neither serves the other",
+            f"{_ids(only_a)} committed in A only, {_ids(only_b)} in B only: neither serves the other",
         )
     return Comparison("write-id list", str(a), str(b), answer, why, details)
 

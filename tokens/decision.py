@@ -1,4 +1,4 @@
-"""The one place where it is decided whether a cached answer is fresh enough, and why."""
+"""The only code that decides whether a cached answer is fresh enough, and why."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _NO_VECTOR = Vector()
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a read brings: the session's vector, for a transactional table its list and table id (0: not given).
+    """What a read asks for: the session's vector and, for a transactional table, a list and a table id (0: not given).
 
-    ``given``: the request carried a token, even one that asks for nothing.
+    ``given``: the request carried a token, even an empty one.
     """
 
     vector: Vector = _NO_VECTOR
@@ -40,8 +40,8 @@ class Demand:
 class Tag:
     """What a cached answer is stamped with.
 
-    ``shard``: empty if unknown. ``lo``: stamped before the value was read. ``hi``: nothing in the value is later; what
-    the session takes away. ``watermark``: of the partition, for the shard. ``image_known``: False for a tombstone.
+    ``shard``: empty if unknown. ``lo``: the position taken before the value was read. ``hi``: nothing in the value is
+    later; the session merges it. ``watermark``: the partition's, for the shard. ``image_known``: False for a tombstone.
     """
 
     shard: str
@@ -55,7 +55,7 @@ class Tag:
 
 
 class Verdict(StrEnum):
-    """The ground of a decision: what programs act on, where ``why`` is for people."""
+    """The reason for a decision, for programs. The text ``why`` is for people."""
 
     PROVED = "proved"
     NO_DEMAND = "no_demand"
@@ -70,7 +70,7 @@ class Verdict(StrEnum):
 
 
 class Decision(tuple[Freshness, str]):
-    """What `decide` says. It unpacks as (freshness, why); ``verdict`` is the ground as data."""
+    """The result of `decide`. It unpacks as (freshness, why); ``verdict`` is the reason as data."""
 
     verdict: Verdict
 
@@ -97,18 +97,18 @@ class Decision(tuple[Freshness, str]):
 
     @property
     def history_lost(self) -> bool:
-        """Whether the demand lies in a history that the shard has lost."""
+        """Whether the demand refers to a history that the shard has lost."""
         return self.verdict is Verdict.HISTORY_LOST
 
 
 def decide(demand: Demand, tag: Tag) -> Decision:
-    """Whether what ``tag`` stamps is fresh for ``demand``, and one line that says why.
+    """Whether the answer that ``tag`` describes is fresh for ``demand``, and one line that says why.
 
-    FRESH iff the image is known, the list is covered (where there is one) and ``lo`` or the watermark is provably at or
-    past the session's component of the tag's own shard. Never raises.
+    FRESH iff the image is known, the list is covered (if the demand has one), and ``lo`` or the watermark is provably
+    at or past the session's component of the tag's own shard. Never raises.
     """
     if not tag.image_known:
-        return _unknown(Verdict.IMAGE_UNKNOWN, "the value isn't known here, only that it changed")
+        return _unknown(Verdict.IMAGE_UNKNOWN, "the cache knows only that the value changed, not the value")
     wanted_list = demand.write_ids
     if demand.table_id and demand.table_id != tag.table_id:
         return _other_table_id(demand.table_id, tag.table_id)
@@ -131,10 +131,10 @@ def _proved(why: str) -> Decision:
 
 
 _REACHED = _proved("at or past what the session has seen")
-_COVERED = _proved("every write of the list is in it")
-_COVERED_AND_REACHED = _proved(f"{_COVERED.why}, and it is {_REACHED.why}")
+_COVERED = _proved("the entry contains every write of the list")
+_COVERED_AND_REACHED = _proved(f"{_COVERED.why}, and is {_REACHED.why}")
 _NOTHING_SEEN = _proved("the session has seen nothing yet")
-_NO_DEMAND = Decision(Freshness.EVENTUAL, "the request brought neither a token nor a write-id list", Verdict.NO_DEMAND)
+_NO_DEMAND = Decision(Freshness.EVENTUAL, "the request has neither a token nor a write-id list", Verdict.NO_DEMAND)
 
 
 def _stale(verdict: Verdict, why: str) -> Decision:
@@ -147,14 +147,14 @@ def _unknown(verdict: Verdict, why: str) -> Decision:
 
 def _other_table_id(wanted: int, tagged: int) -> Decision:
     if not tagged:
-        return _unknown(Verdict.OTHER_TABLE, f"the entry's table id isn't known, table id {wanted} was asked for")
-    why = f"the entry is of table id {tagged}, table id {wanted} was asked for: dropped and re-created"
+        return _unknown(Verdict.OTHER_TABLE, f"the entry's table id is unknown, but table id {wanted} was requested")
+    why = f"the entry has table id {tagged}, but {wanted} was requested: the table was dropped and re-created"
     return _stale(Verdict.OTHER_TABLE, why)
 
 
 def _judge_list(wanted: ValidWriteIdList, tagged: ValidWriteIdList | None) -> Decision | None:
     if tagged is None:
-        return _unknown(Verdict.LIST_UNKNOWN, "the entry carries no write-id list")
+        return _unknown(Verdict.LIST_UNKNOWN, "the entry has no write-id list")
     if not tagged.same_table(wanted):
         return _stale(Verdict.OTHER_TABLE, f"the entry is of table {tagged.table}, the list is of {wanted.table}")
     missing = tagged.missing(wanted)
@@ -166,7 +166,7 @@ def _judge_list(wanted: ValidWriteIdList, tagged: ValidWriteIdList | None) -> De
 
 def _judge_vector(vector: Vector, tag: Tag) -> Decision | None:
     if not tag.shard:
-        why = f"the entry's shard isn't known, the session has seen {', '.join(vector)}"
+        why = f"the entry's shard is unknown; the session has seen {', '.join(vector)}"
         return _unknown(Verdict.SHARD_UNKNOWN, why)
     component = vector.get(tag.shard)
     if component is None:
@@ -190,7 +190,7 @@ def _judge_vector(vector: Vector, tag: Tag) -> Decision | None:
 def _not_reached(seen: Position, tag: Tag, by_value: Order, by_mark: Order) -> Decision:
     known = [(place, answer) for place, answer in ((tag.watermark, by_mark), (tag.lo, by_value)) if place is not None]
     if not known:
-        why = f"nothing says how far {tag.shard} is in this partition; the session has seen {seen}"
+        why = f"the position of {tag.shard} in this partition is unknown; the session has seen {seen}"
         return _unknown(Verdict.NOT_REACHED, why)
     place = known[0][0]
     if all(answer is Order.OLDER for _, answer in known):

@@ -1,4 +1,4 @@
-"""The one root of every error a user can meet.
+"""`FreshetError`, the base class of every error that a user can see.
 
 An error is part of the interface: a stable ``code``, one clear line (``str(error)``) that says what was
 wrong and where, and a ``hint`` that says what to do about it.
@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Final
 
 LINE_CHARS_MAX: Final = 1_000
-"""Longer messages keep their beginning and their end: what is quoted in them may be a reader's 64 KiB."""
+"""Longer messages are cut in the middle: they may quote up to 64 KiB of a request."""
 
 
 def one_line(text: str) -> str:
-    """``text`` as a line that a terminal, a log and a JSON answer can show: no control characters, not endless."""
+    """``text`` as one printable line for a terminal, a log or a JSON answer; `LINE_CHARS_MAX` bounds it."""
     if len(text) > LINE_CHARS_MAX:
         half = LINE_CHARS_MAX // 2
         text = f"{text[:half]}…{text[-half:]}"
@@ -23,7 +23,7 @@ def one_line(text: str) -> str:
 
 
 class FreshetError(Exception):
-    """Base of all errors that Freshet raises on purpose.
+    """Base class of all errors that Freshet raises on purpose.
 
     ``code`` is stable and machine-readable (``snake_case``); ``hint`` is one line for a person.
     """
@@ -38,6 +38,6 @@ class FreshetError(Exception):
 
 
 class TokenError(FreshetError, ValueError):
-    """A token, position, vector or write-id list that cannot be parsed; names the offending part."""
+    """A token, position, vector or write-id list that cannot be parsed. The message names the offending part."""
 
     code = "bad_token"

@@ -1,7 +1,7 @@
-"""Event tokens: one place in one shard's stream, with the time the source gave it, and how two of them order.
+"""Event tokens: a place in one shard's stream with its source time, and the order of two tokens.
 
-Vitess's event token (timestamp, shard, position), with the epoch of the shard's history and, where an event came
-through filtered replication, its origin. Timestamps seek and display; they never order.
+This is Vitess's event token (timestamp, shard, position) plus the epoch of the shard's history and, for an event that
+came through filtered replication, its origin. Timestamps are for seeking and display; they never order.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import NamedTuple, Self
 from urllib.parse import quote
 
 from .errors import TokenError
-from .integers import INT64_MAX, INT64_MIN, shown
+from .integers import INT64_MAX, INT64_MIN, excerpt
 from .position import Order, Position
 
 _INT64_TEXT = re.compile(r"-?[0-9]{1,19}")
 _PERCENT = re.compile(r"%([0-9A-Fa-f]{2})?")
-# What would end a field early, or not survive a log line or a terminal.
+# Characters that would end a field early, or break a log line or a terminal.
 _ESCAPED = re.compile(r"[%;=@\s\x00-\x1f\x7f-\xa0\ud800-\udfff]")
 _FIELDS = ("time", "shard", "epoch", "position", "origin")
 
 
 class Origin(NamedTuple):
-    """Where an event that came through filtered replication was first: shard, position, epoch there (0: the first)."""
+    """The original shard, position and epoch of an event that came through filtered replication."""
 
     shard: str
     position: Position
@@ -34,8 +34,8 @@ class Origin(NamedTuple):
 class EventToken:
     """A place in a shard's stream.
 
-    ``timestamp``: the source's seconds since 1970 (64-bit). ``shard``: empty for none. ``position``: the set
-    *after* the event's transaction; None for none. ``origin``: an `Origin` or a (shard, position) pair.
+    ``timestamp``: the source's seconds since 1970 (64-bit). ``shard``: empty if unknown. ``position``: the set
+    *after* the event's transaction, or None. ``origin``: an `Origin` or a (shard, position) pair.
     """
 
     timestamp: int
@@ -55,7 +55,7 @@ class EventToken:
             object.__setattr__(self, "origin", Origin(*self.origin))
 
     def coordinates(self) -> dict[tuple[str, int], Position]:
-        """(shard, epoch) → position, for the place itself and its origin; without shard or position there is none."""
+        """(shard, epoch) → position, of the token and of its origin. One without shard or position is left out."""
         places: dict[tuple[str, int], Position] = {}
         origin = self.origin
         if isinstance(origin, Origin) and origin.shard and origin.position.flavor:
@@ -73,7 +73,7 @@ class EventToken:
             place, _, epoch = fields["origin"].partition("#")
             shard, at, position = place.partition("@")
             if not at:
-                raise TokenError(f"origin {shown(place)} of an event token is not shard@position")
+                raise TokenError(f"origin {excerpt(place)} of an event token is not shard@position")
             origin = Origin(
                 _unescape(shard), Position.parse(_unescape(position)), _parse_int(epoch or "0", "origin epoch")
             )
@@ -102,10 +102,11 @@ class EventToken:
 
 
 def order(a: EventToken, b: EventToken) -> Order:
-    """How ``a`` lies to ``b``: NEWER means that ``a`` is newer.
+    """The order of ``a`` against ``b``: NEWER means that ``a`` is newer.
 
-    Same shard and epoch: the positions decide. Else every (shard, epoch) that both have a position in, by themselves or
-    by origin, must say the same. Else UNKNOWN. Antisymmetric, and transitive within a lineage; timestamps don't count.
+    If shard and epoch are equal, the positions decide. Otherwise the positions in all (shard, epoch) pairs that both
+    tokens share, origins included, must agree. If they don't, or none is shared, the order is UNKNOWN. It is
+    antisymmetric, and transitive within a lineage. Timestamps don't count.
     """
     if a.shard and a.shard == b.shard and a.epoch == b.epoch and a.position is not None and b.position is not None:
         return a.position.order(b.position)
@@ -115,11 +116,11 @@ def order(a: EventToken, b: EventToken) -> Order:
 
 
 def vitess_fresher(a: EventToken | None, b: EventToken | None) -> int:
-    """Vitess's timestamp-first rule, ``Fresher``; for compatibility, it decides nothing (docs/concepts/order.md).
+    """Vitess's timestamp-first rule, ``Fresher``. For compatibility: it decides nothing (docs/concepts/order.md).
 
-    Negative: ``a`` is older *or nobody knows*; 0: the same; positive: ``a`` is fresher. Different timestamps: their
-    difference, exact (Vitess wraps at 64 bits). Unlike Vitess it never says of both that they are the fresher: sets are
-    compared as sets, and one MariaDB sequence from two servers is unknown.
+    Negative: ``a`` is older *or the order is unknown*; 0: the same; positive: ``a`` is fresher. For different
+    timestamps it is their exact difference (Vitess wraps at 64 bits). Unlike Vitess, it never calls both tokens the
+    fresher one: sets are compared as sets, and one MariaDB sequence from two servers is unknown.
     """
     if a is None or b is None:
         return -1
@@ -145,18 +146,20 @@ def _unescape(text: str) -> str:
         return text
     for match in _PERCENT.finditer(text):
         if match[1] is None:
-            raise TokenError(f"bad percent escape in {shown(text)} of an event token", hint="a % itself is written %25")
+            raise TokenError(
+                f"bad percent escape in {excerpt(text)} of an event token", hint="write a literal % as %25"
+            )
     head, *rest = text.encode("utf-8", "surrogatepass").split(b"%")
     raw = head + b"".join(bytes((int(part[:2], 16),)) + part[2:] for part in rest)
     try:
         return raw.decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:
-        raise TokenError(f"percent escapes in {shown(text)} of an event token are not UTF-8") from None
+        raise TokenError(f"percent escapes in {excerpt(text)} of an event token are not UTF-8") from None
 
 
 def _parse_int(text: str, what: str) -> int:
     if _INT64_TEXT.fullmatch(text) is None:
-        raise TokenError(f"{what} {shown(text)} of an event token is not a number")
+        raise TokenError(f"{what} {excerpt(text)} of an event token is not a number")
     return int(text)
 
 
@@ -166,10 +169,10 @@ def _parse_fields(text: str) -> dict[str, str]:
         name, equals, value = part.partition("=")
         if not equals or name not in _FIELDS or name in fields:
             raise TokenError(
-                f"{shown(part)} is no field of an event token",
+                f"{excerpt(part)} is not a field of an event token",
                 hint=f"fields are {', '.join(_FIELDS)}, each at most once",
             )
         fields[name] = value
     if "time" not in fields:
-        raise TokenError(f"event token {shown(text)} has no time", hint="it begins with time=<seconds>")
+        raise TokenError(f"event token {excerpt(text)} has no time", hint="it begins with time=<seconds>")
     return fields

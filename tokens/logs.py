@@ -1,17 +1,17 @@
-"""Positions that are one place in one log: a binlog file and offset, or a notification event id."""
+"""Positions that are a single place in a log: a binlog file and offset, or a notification event id."""
 
 from __future__ import annotations
 
 from .errors import TokenError
-from .integers import INT64_MAX, UINT64_MAX, parse_unsigned, parse_unsigned_any_base, shown
+from .integers import INT64_MAX, UINT64_MAX, excerpt, parse_unsigned, parse_unsigned_any_base
 from .position import Order, Position
 
 
 class FilePosition(Position):
     """``FilePos/mysql-bin.000012:154``: everything in the log before this place.
 
-    Comparable only within one base name, by file number, then offset. (Vitess compares the names as strings, which puts
-    ``bin.1000000`` before ``bin.999999``.) A name without a number is comparable with itself.
+    Two are comparable only if the base names are equal: by file number, then by offset. (Vitess compares the names as
+    strings, which puts ``bin.1000000`` before ``bin.999999``.) A name without a number is comparable only with itself.
     """
 
     __slots__ = ("_base", "_number", "file", "offset")
@@ -25,14 +25,14 @@ class FilePosition(Position):
         base, dot, number = file.rpartition(".")
         numbered = dot and number.isascii() and number.isdigit()
         self._base = base if numbered else file
-        # Kept as digits, not as an int: a name may be a hundred thousand digits long.
+        # Kept as text: int() is slow on a name with a hundred thousand digits.
         self._number = _digits_key(number) if numbered else None
 
     @classmethod
     def parse_set(cls, text: str) -> Position:
         parts = text.split(":")
         if len(parts) != 2:
-            raise TokenError(f"{shown(text)} is not file:position")
+            raise TokenError(f"{excerpt(text)} is not file:position")
         return cls(parts[0], parse_unsigned_any_base(parts[1], UINT64_MAX, "file position"))
 
     def contains(self, other: Position) -> bool:
@@ -61,8 +61,8 @@ class FilePosition(Position):
         assert isinstance(other, FilePosition)
         if not self._same_log(other):
             raise TokenError(
-                f"no join of {shown(str(self))} and {shown(str(other))}: the binlog base names differ",
-                hint="the two come from two logs; start a new epoch",
+                f"cannot join {excerpt(str(self))} and {excerpt(str(other))}: the binlog base names differ",
+                hint="they come from different logs: start a new epoch",
             )
         return max(self, other, key=lambda position: (position._place(), position.file))
 
@@ -80,7 +80,7 @@ class FilePosition(Position):
 
 
 class EventPosition(Position):
-    """``HiveEvent/190``: every event of a notification log up to and with this id; 0 is the log's beginning."""
+    """``HiveEvent/190``: every event of a notification log up to and including this id; 0 is the log's beginning."""
 
     __slots__ = ("event_id",)
     flavor = "HiveEvent"

@@ -7,12 +7,14 @@ parts skipped, the last of a repeated domain wins. Numbers are u32, u32, u64.
 from __future__ import annotations
 
 from .errors import TokenError
-from .integers import GO_SPACE, UINT32_MAX, UINT64_MAX, parse_unsigned, shown
+from .integers import GO_SPACE, UINT32_MAX, UINT64_MAX, excerpt, parse_unsigned
 from .position import Order, Position
 
-NO_ONE_SERVER = 0
-"""Server id in a joined position whose sides name different servers for one sequence. No server has it, so such a
-position equals no server's own and the order stays UNKNOWN until the domain moves on."""
+AMBIGUOUS_SERVER = 0
+"""Server id in a joined position if the two sides name different servers for the same sequence.
+
+No server has this id. So the joined position equals neither side, and the order stays UNKNOWN until the domain moves
+on."""
 
 
 class MariadbPosition(Position):
@@ -113,7 +115,7 @@ class MariadbPosition(Position):
             if mine is None or mine[1] < theirs[1]:
                 domains[domain] = theirs
             elif mine[1] == theirs[1] and mine[0] != theirs[0]:
-                domains[domain] = (NO_ONE_SERVER, mine[1])
+                domains[domain] = (AMBIGUOUS_SERVER, mine[1])
         return MariadbPosition(domains)
 
     def set_text(self) -> str:
@@ -131,7 +133,7 @@ def parse_gtid(gtid: str) -> tuple[int, int, int]:
     """(domain, server, sequence) of one GTID without flavor. Raises `TokenError`."""
     parts = gtid.split("-")
     if len(parts) != 3:
-        raise TokenError(f"MariaDB GTID {shown(gtid)} is not domain-server-sequence")
+        raise TokenError(f"MariaDB GTID {excerpt(gtid)} is not domain-server-sequence")
     domain, server, sequence = parts
     return (
         parse_unsigned(domain, UINT32_MAX, "MariaDB domain"),

@@ -1,7 +1,7 @@
-"""MySQL GTID sets: ``uuid:1-5:8,…``, from 8.3 on with tags: ``uuid:1-5:tag:1-2``.
+"""MySQL GTID sets: ``uuid:1-5:8,…``, and since MySQL 8.3 with tags: ``uuid:1-5:tag:1-2``.
 
-Text as Vitess v0.24 reads it (`go/mysql/replication/mysql56_gtid_set.go`), and tags, which it refuses. Intervals are
-merged: comparison is set inclusion, as MySQL's ``GTID_SUBSET`` has it (Vitess never merges and so says no too often).
+Text as Vitess v0.24 reads it (`go/mysql/replication/mysql56_gtid_set.go`), plus tags, which Vitess refuses. Intervals
+are merged: comparison is set inclusion, as in MySQL's ``GTID_SUBSET``. (Vitess never merges, so it misses inclusions.)
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from bisect import bisect_right
 from typing import TypeAlias
 
 from .errors import TokenError
-from .integers import GO_SPACE, INT64_MAX, parse_unsigned, shown
+from .integers import GO_SPACE, INT64_MAX, excerpt, parse_unsigned
 from .position import Order, Position
 
 Intervals: TypeAlias = tuple[tuple[int, int], ...]
-"""Closed intervals (first, last), ascending, with at least one missing number between two."""
-Source: TypeAlias = tuple[str, str]
+"""Closed intervals (first, last), ascending, with a gap of at least one number between neighbours."""
+SourceId: TypeAlias = tuple[str, str]
 """(UUID in lower case, tag); the tag is ``""`` for untagged transactions."""
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
@@ -29,16 +29,16 @@ class MysqlPosition(Position):
     __slots__ = ("_sources",)
     flavor = "MySQL56"
 
-    _sources: dict[Source, Intervals]
+    _sources: dict[SourceId, Intervals]
 
-    def __init__(self, sources: dict[Source, Intervals]) -> None:
+    def __init__(self, sources: dict[SourceId, Intervals]) -> None:
         self._text = None
         self._hash = None
         self._sources = sources
 
     @classmethod
     def parse_set(cls, text: str) -> Position:
-        found: dict[Source, list[tuple[int, int]]] = {}
+        found: dict[SourceId, list[tuple[int, int]]] = {}
         for part in text.split(","):
             uuid_set = part.strip(GO_SPACE)
             if uuid_set:
@@ -50,7 +50,7 @@ class MysqlPosition(Position):
         return cls({}).append(gtid)
 
     @property
-    def sources(self) -> dict[Source, Intervals]:
+    def sources(self) -> dict[SourceId, Intervals]:
         """(UUID, tag) → intervals; a copy."""
         return dict(self._sources)
 
@@ -100,7 +100,7 @@ class MysqlPosition(Position):
     def difference(self, other: Position) -> Position:
         if not other.flavor:
             return self
-        self.require_same_flavor(other, "difference")
+        self.require_same_flavor(other, "subtract")
         assert isinstance(other, MysqlPosition)
         sources = {}
         for source, mine in self._sources.items():
@@ -125,44 +125,45 @@ class MysqlPosition(Position):
         return self._sources
 
 
-def parse_gtid(gtid: str) -> tuple[Source, int]:
+def parse_gtid(gtid: str) -> tuple[SourceId, int]:
     """((UUID, tag), number) of one GTID without flavor. Raises `TokenError`."""
     uuid, *rest = gtid.split(":")
     if len(rest) not in (1, 2):
-        raise TokenError(f"MySQL GTID {shown(gtid)} is not uuid:number or uuid:tag:number")
+        raise TokenError(f"MySQL GTID {excerpt(gtid)} is not uuid:number or uuid:tag:number")
     tag = _checked_tag(rest[0]) if len(rest) == 2 else ""
     number = parse_unsigned(rest[-1], INT64_MAX, "MySQL GTID number")
     if number == 0:
-        raise TokenError(f"MySQL GTID {shown(gtid)} has number 0", hint="GTIDs count from 1")
+        raise TokenError(f"MySQL GTID {excerpt(gtid)} has number 0", hint="GTIDs count from 1")
     return (_checked_uuid(uuid), tag), number
 
 
 def _checked_uuid(text: str) -> str:
     if _UUID.fullmatch(text) is None:
-        raise TokenError(f"{shown(text)} is not a server UUID", hint="8-4-4-4-12 hexadecimal digits")
+        raise TokenError(f"{excerpt(text)} is not a server UUID", hint="8-4-4-4-12 hexadecimal digits")
     return text.lower()
 
 
 def _checked_tag(text: str) -> str:
     if _TAG.fullmatch(text) is None:
         raise TokenError(
-            f"{shown(text)} is neither an interval nor a tag", hint="intervals are 5 or 5-9, tags [a-z_][a-z0-9_]{0,31}"
+            f"{excerpt(text)} is neither an interval nor a tag",
+            hint="intervals are 5 or 5-9, tags [a-z_][a-z0-9_]{0,31}",
         )
     return text.lower()
 
 
-def _parse_uuid_set(text: str, found: dict[Source, list[tuple[int, int]]]) -> None:
+def _parse_uuid_set(text: str, found: dict[SourceId, list[tuple[int, int]]]) -> None:
     """Add the intervals of ``uuid:[tag:]interval…`` to ``found``. One trailing colon is allowed."""
     head, *parts = text.split(":")
     if not parts:
-        raise TokenError(f"{shown(text)} in a MySQL GTID set is not uuid:interval")
+        raise TokenError(f"{excerpt(text)} in a MySQL GTID set is not uuid:interval")
     uuid = _checked_uuid(head)
     if parts[-1] == "":
         parts.pop()
     intervals = found.setdefault((uuid, ""), [])
     pending_tag = ""
     for part in parts:
-        # Not isdigit(): that one is true for superscripts and other scripts too, which no server prints.
+        # Not isdigit(): it also accepts superscripts and digits of other scripts.
         if "0" <= part[:1] <= "9":
             pending_tag = ""
             first, last = _parse_interval(part)
@@ -170,18 +171,18 @@ def _parse_uuid_set(text: str, found: dict[Source, list[tuple[int, int]]]) -> No
                 intervals.append((first, last))
             continue
         if pending_tag:
-            raise TokenError(f"tag {shown(pending_tag)} in a MySQL GTID set has no interval")
+            raise TokenError(f"tag {excerpt(pending_tag)} in a MySQL GTID set has no interval")
         pending_tag = part
         intervals = found.setdefault((uuid, _checked_tag(part)), [])
     if pending_tag:
-        raise TokenError(f"tag {shown(pending_tag)} in a MySQL GTID set has no interval")
+        raise TokenError(f"tag {excerpt(pending_tag)} in a MySQL GTID set has no interval")
 
 
 def _parse_interval(text: str) -> tuple[int, int]:
     start, dash, end = text.partition("-")
     first = parse_unsigned(start, INT64_MAX, "interval start")
     if first == 0:
-        raise TokenError(f"interval {shown(text)} starts at 0", hint="GTIDs count from 1")
+        raise TokenError(f"interval {excerpt(text)} starts at 0", hint="GTIDs count from 1")
     return first, parse_unsigned(end, INT64_MAX, "interval end") if dash else first
 
 
@@ -212,7 +213,7 @@ def _includes(held: Intervals, wanted: Intervals) -> bool:
 
 
 def _with_number(intervals: Intervals, number: int) -> Intervals:
-    """``intervals`` and ``number``; the same object if it is in already."""
+    """``intervals`` with ``number`` added; the same object if it already holds the number."""
     at = bisect_right(intervals, (number, INT64_MAX))
     first = last = number
     begin = end = at

@@ -12,14 +12,14 @@ from functools import lru_cache
 from typing import ClassVar
 
 from .errors import TokenError
-from .integers import shown
+from .integers import excerpt
 
 CACHED_TEXT_MAX = 1024
-"""Longer texts are parsed each time, so that a few huge sets cannot fill the cache."""
+"""Longer texts are not cached, so that a few huge sets cannot fill the memory."""
 
 
 class Order(IntEnum):
-    """How one place in history lies to another. ``order(a, b) is NEWER`` means that *a* is newer."""
+    """The order of two places in history. ``order(a, b) is NEWER`` means that *a* is newer."""
 
     OLDER = -1
     SAME = 0
@@ -70,37 +70,37 @@ class Position:
 
     @classmethod
     def parse_set(cls, text: str) -> Position:
-        """The position that ``text``, without its flavor, stands for. Raises `TokenError`."""
-        raise TokenError(f"{shown(text)} is no position")
+        """Parse ``text``, a position without its flavor. Raises `TokenError`."""
+        raise TokenError(f"{excerpt(text)} is not a position")
 
     @classmethod
     def parse_first(cls, gtid: str) -> Position:
-        """The position after one transaction; ``gtid`` without its flavor. Raises `TokenError`."""
+        """The position after a single transaction; ``gtid`` is without its flavor. Raises `TokenError`."""
         return cls.parse_set(gtid)
 
     @abstractmethod
     def contains(self, other: Position) -> bool:
         """True iff everything in ``other`` is in this position; False for another flavor.
 
-        The nil position is in everything. MariaDB looks at domain and sequence only (as MariaDB and Vitess do);
-        where a wrong yes would be a stale answer, ask `order` or `at_or_past`.
+        Every position contains the nil position. For MariaDB only domain and sequence count (as in MariaDB and Vitess).
+        Where a wrong yes would mean a stale answer, use `order` or `at_or_past`.
         """
 
     @abstractmethod
     def order(self, other: Position) -> Order:
-        """OLDER, SAME, NEWER or UNKNOWN: this position against ``other``; antisymmetric."""
+        """The order of this position against ``other``. Antisymmetric."""
 
     @abstractmethod
     def append(self, gtid: str) -> Position:
-        """This position and one more transaction; ``gtid`` may carry its flavor. Raises `TokenError`."""
+        """This position plus one transaction; ``gtid`` may carry its flavor. Raises `TokenError`."""
 
     @abstractmethod
     def union(self, other: Position) -> Position:
-        """What is in either; this one wins where both say the same of different servers. Raises `TokenError`."""
+        """Everything in either. If they name different servers for one sequence, this one wins. Raises `TokenError`."""
 
     @abstractmethod
     def join(self, other: Position) -> Position:
-        """The least position that both are in: like `union`, but commutative, associative and idempotent.
+        """The least position that contains both: like `union`, but commutative, associative and idempotent.
 
         Raises `TokenError` if there is none (two flavors, two binlog base names).
         """
@@ -111,7 +111,7 @@ class Position:
 
     @abstractmethod
     def _key(self) -> object:
-        """What equal positions of this flavor have equal."""
+        """The value by which positions of this flavor are compared for equality."""
 
     def at_or_past(self, other: Position) -> bool:
         """True iff provably everything up to ``other`` is in this position: `order` says SAME or NEWER."""
@@ -119,26 +119,27 @@ class Position:
         return answer is Order.SAME or answer is Order.NEWER
 
     def difference(self, other: Position) -> Position:
-        """What is in this position and not in ``other``; MySQL only. Raises `TokenError`."""
+        """Everything in this position that is not in ``other``; MySQL only. Raises `TokenError`."""
         raise TokenError(
-            f"no difference of {shown(str(self))} and {shown(str(other))}", hint="only MySQL sets have one"
+            f"cannot subtract {excerpt(str(other))} from {excerpt(str(self))}",
+            hint="only MySQL sets can be subtracted",
         )
 
     def require_same_flavor(self, other: Position, what: str) -> None:
-        """Raise `TokenError` unless both positions are of one flavor."""
+        """Raise `TokenError` unless both positions have the same flavor. ``what``: the refused operation, a verb."""
         if other.flavor != self.flavor:
             raise TokenError(
-                f"no {what} of {shown(str(self))} and {shown(str(other))}: the flavors differ",
-                hint="positions of two flavors have nothing to do with each other",
+                f"cannot {what} {excerpt(str(self))} and {excerpt(str(other))}: the flavors differ",
+                hint="combine only positions of the same flavor",
             )
 
     def without_flavor(self, gtid: str) -> str:
-        """``gtid`` without its flavor, which must be this one's. Raises `TokenError`."""
+        """``gtid`` without its flavor. Raises `TokenError` if that is not this position's flavor."""
         flavor, slash, rest = gtid.partition("/")
         if not slash:
             return gtid
         if flavor != self.flavor:
-            raise TokenError(f"GTID {shown(gtid)} cannot be added to a {self.flavor} position")
+            raise TokenError(f"GTID {excerpt(gtid)} cannot be added to a {self.flavor} position")
         return rest
 
     def __str__(self) -> str:
@@ -184,7 +185,7 @@ class NoPosition(Position):
     def append(self, gtid: str) -> Position:
         flavor, slash, text = gtid.partition("/")
         if not slash or flavor not in Position._flavors:
-            raise TokenError(f"GTID {shown(gtid)} names no known flavor", hint="write it as MariaDB/0-1-5")
+            raise TokenError(f"GTID {excerpt(gtid)} has no known flavor", hint="write it as MariaDB/0-1-5")
         return Position._flavors[flavor].parse_first(text)
 
     def union(self, other: Position) -> Position:
@@ -213,14 +214,14 @@ def _parse(text: str, default_flavor: str | None) -> Position:
     if not slash:
         if default_flavor is None:
             raise TokenError(
-                f"position {shown(text)} names no flavor",
+                f"position {excerpt(text)} has no flavor",
                 hint="write it as MariaDB/0-1-5, MySQL56/uuid:1-5 or FilePos/file:pos",
             )
         flavor, rest = default_flavor, text
     parser = Position._flavors.get(flavor)
     if parser is None:
         raise TokenError(
-            f"unknown flavor {shown(flavor)} in position {shown(text)}",
+            f"unknown flavor {excerpt(flavor)} in position {excerpt(text)}",
             hint=f"flavors are {', '.join(sorted(Position._flavors))}",
         )
     return parser.parse_set(rest)

@@ -1,4 +1,4 @@
-"""Position vectors: what a session has seen, shard by shard. The opaque token of every request and answer."""
+"""Position vectors: what a session has seen of each shard. Their text is the opaque token of requests and answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from .errors import TokenError
 from .event import EventToken
-from .integers import INT64_MAX, shown
+from .integers import INT64_MAX, excerpt
 from .position import Order, Position
 
 PREFIX = "v1."
@@ -23,7 +23,7 @@ _json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Component(NamedTuple):
-    """What is known of one shard: the epoch of its history, and a position in it."""
+    """One shard's part of a vector: the epoch of its history, and a position in it."""
 
     epoch: int
     position: Position
@@ -32,8 +32,8 @@ class Component(NamedTuple):
 class Vector:
     """An immutable mapping shard → (epoch, position), sorted by shard.
 
-    Merging is component-wise and is commutative, associative and idempotent, so sessions may merge what they got in any
-    order, any number of times.
+    Merging is component-wise. It is commutative, associative and idempotent, so a session may merge tokens in any order
+    and any number of times.
     """
 
     __slots__ = ("_components", "_text")
@@ -50,7 +50,7 @@ class Vector:
     def parse(text: str) -> Vector:
         """The vector that ``text`` stands for: its own ``str()``, or an `EventToken`'s text. Raises `TokenError`.
 
-        An event token without shard or position demands something that nobody can check, so it is refused.
+        An event token without shard or position is refused, because such a demand cannot be checked.
         """
         if len(text) <= CACHED_TEXT_MAX:
             return _parse_cached(text)
@@ -58,10 +58,10 @@ class Vector:
 
     @classmethod
     def of_event(cls, token: EventToken) -> Vector:
-        """The vector of one place. Raises `TokenError` if the token has no shard or no position."""
+        """The vector with the token's shard only. Raises `TokenError` if the token has no shard or no position."""
         if not token.shard or token.position is None:
             raise TokenError(
-                f"event token {shown(str(token))} has no {'shard' if token.position is not None else 'position'}",
+                f"event token {excerpt(str(token))} has no {'shard' if token.position is not None else 'position'}",
                 hint="only a token with shard and position says what a session has seen",
             )
         return cls({token.shard: Component(token.epoch, token.position)})
@@ -79,7 +79,7 @@ class Vector:
         return Vector({name: component for name, component in self._components.items() if name != shard})
 
     def merge(self, other: Vector) -> Vector:
-        """Both: of a shard the higher epoch, in one epoch the join of the positions.
+        """The merge of both: for each shard the higher epoch and, in equal epochs, the join of the positions.
 
         Raises `TokenError` if two positions of one shard and epoch have no join (two flavors, two binlog base names).
         """
@@ -97,9 +97,9 @@ class Vector:
         return self if merged == self._components else Vector(merged)
 
     def order(self, other: Vector) -> Order:
-        """How this vector lies to ``other``, shard by shard; a missing component is behind any.
+        """The order of this vector against ``other``, shard by shard. A missing component is older than any other.
 
-        Two epochs of one shard are two histories: UNKNOWN, as are shards that disagree.
+        UNKNOWN if a shard has different epochs (two histories), or if the shards disagree.
         """
         answers = set()
         for shard, mine in self._components.items():
@@ -164,11 +164,11 @@ def _checked(shard: str, epoch: int, position: Position) -> Component:
         try:
             shard.encode()
         except UnicodeEncodeError:
-            raise TokenError(f"shard {shown(shard)} of a vector is no Unicode text") from None
+            raise TokenError(f"shard {excerpt(shard)} of a vector is not valid Unicode") from None
     if not 0 <= epoch <= INT64_MAX:
-        raise TokenError(f"epoch {epoch} of shard {shown(shard)} is out of range", hint="epochs count up from 0")
+        raise TokenError(f"epoch {epoch} of shard {excerpt(shard)} is out of range", hint="epochs count up from 0")
     if not position.flavor:
-        raise TokenError(f"shard {shown(shard)} of a vector has no position")
+        raise TokenError(f"shard {excerpt(shard)} of a vector has no position")
     return Component(epoch, position)
 
 
@@ -179,11 +179,11 @@ def _parse(text: str) -> Vector:
         other = _FORMAT.match(text)
         if other is not None:
             raise TokenError(
-                f"the token is of format {other[1]}, this version reads {PREFIX[:-1]}",
+                f"the token has format {other[1]}, but this version reads {PREFIX[:-1]}",
                 hint="a newer Freshet wrote it: ask that one, or begin without a token",
             )
         raise TokenError(
-            f"{shown(text)} is no token of ours", hint="send back the token of an earlier answer, unchanged"
+            f"{excerpt(text)} is not a Freshet token", hint="send back the token of an earlier answer, unchanged"
         )
     encoded = text[len(PREFIX) :]
     try:
@@ -191,7 +191,7 @@ def _parse(text: str) -> Vector:
         rows = json.loads(body)
     except (Base64Error, ValueError, RecursionError):
         raise TokenError(
-            f"token {shown(text)} is damaged", hint="send back the token of an earlier answer, unchanged"
+            f"token {excerpt(text)} is damaged", hint="send back the token of an earlier answer, unchanged"
         ) from None
     components: dict[str, tuple[int, Position]] = {}
     for row in rows if isinstance(rows, list) else [rows]:
@@ -199,7 +199,7 @@ def _parse(text: str) -> Vector:
             case [str(shard), int(epoch), str(position)] if type(epoch) is int and shard not in components:
                 components[shard] = (epoch, Position.parse(position))
             case _:
-                raise TokenError(f"component {shown(str(row))} of a token is not shard, epoch, position")
+                raise TokenError(f"component {excerpt(str(row))} of a token is not shard, epoch, position")
     return Vector(components)
 
 

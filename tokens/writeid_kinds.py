@@ -1,4 +1,4 @@
-"""The other kinds of write-id list that Hive writes: the compactor's, the cleaner's, and a transaction's bundle."""
+"""Hive's other kinds of write-id lists: the compactor's, the cleaner's, and all lists of one transaction."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import Self
 
 from .errors import TokenError
-from .integers import parse_java_long, shown
+from .integers import excerpt, parse_java_long
 from .writeids import RangeAnswer, ValidWriteIdList
 
 
 class CompactorWriteIdList(ValidWriteIdList):
-    """Hive's ``ValidCompactorWriteIdList``: every exception counts as aborted; a range is all valid or not at all."""
+    """Hive's ``ValidCompactorWriteIdList``: every exception counts as aborted; a range is all valid or not valid."""
 
     __slots__ = ()
 
@@ -19,24 +19,24 @@ class CompactorWriteIdList(ValidWriteIdList):
         """True iff the id is an exception."""
         return self._is_exception(write_id)
 
-    def range_valid(self, low: int, high: int) -> RangeAnswer:  # noqa: ARG002  # only the end decides
+    def range_valid(self, low: int, high: int) -> RangeAnswer:  # noqa: ARG002  # Hive looks at the end only
         """ALL iff every id up to ``high`` is resolved, else NONE."""
         return RangeAnswer.ALL if self.hwm >= high else RangeAnswer.NONE
 
 
 class CleanerWriteIdList(ValidWriteIdList):
-    """Hive's ``ValidCleanerWriteIdList``: as a reader's, but a range that reaches above ``hwm`` has nothing valid."""
+    """Hive's ``ValidCleanerWriteIdList``: a reader's list, but in a range that reaches above ``hwm`` no id is valid."""
 
     __slots__ = ()
 
     @classmethod
     def _parse(cls, text: str) -> Self:
-        # Hive copies a reader's list, and the copy forgets minOpen if there is no exception.
+        # Hive copies a reader's list, and the copy loses minOpen if there is no exception.
         parsed = super()._parse(text)
         return parsed if parsed.exceptions else cls(parsed.table, parsed.hwm)
 
     def range_valid(self, low: int, high: int) -> RangeAnswer:
-        """As a reader's; NONE if ``high`` is above ``hwm``."""
+        """As in the base class, but NONE if ``high`` is above ``hwm``."""
         return RangeAnswer.NONE if high > self.hwm else super().range_valid(low, high)
 
 
@@ -49,18 +49,18 @@ class TxnWriteIds:
     __slots__ = ("_lists", "txn_id")
 
     def __init__(self, txn_id: int | None, lists: tuple[ValidWriteIdList, ...] = ()) -> None:
-        """Of two lists for one table the later counts, in the place of the earlier."""
+        """If two lists are for one table, the later one replaces the earlier one in its place."""
         self.txn_id = txn_id
         self._lists = {write_ids.table: write_ids for write_ids in lists}
 
     @classmethod
     def parse(cls, text: str | None) -> Self:
-        """The bundle that ``text`` stands for; ``""`` and None have no transaction. Raises `TokenError`."""
+        """Parse ``text``; ``""`` and None mean no transaction. Raises `TokenError`."""
         if not text:
             return cls(None)
         head, *lists = text.rstrip("$").split("$")
         if not head:
-            raise TokenError(f"{shown(text)} names no transaction", hint="it begins with the transaction id, then $")
+            raise TokenError(f"{excerpt(text)} has no transaction id", hint="it begins with the transaction id, then $")
         txn_id = parse_java_long(head, "transaction id")
         return cls(txn_id, tuple(ValidWriteIdList.parse(part) for part in lists))
 

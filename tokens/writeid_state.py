@@ -1,13 +1,13 @@
-"""The write ids of one table as a metastore keeps them, and the list that it prints from them.
+"""The write ids of one table as a metastore keeps them, and the list that it prints from them. Pure.
 
-Pure. Shared by the fold (a table's state) and by sources that must know what a server would answer. The rules are
-those of Hive's ``TxnHandler.getValidWriteIdsForTable`` (4.0.1), read and recorded:
+The fold keeps them in a table's state. Sources use them to know what a server would answer. The rules are those of
+Hive's ``TxnHandler.getValidWriteIdsForTable`` (4.0.1), checked against recorded answers:
 
-- the high-water mark is the greatest id given out, whoever holds it;
-- ids of open and aborted transactions are exceptions; an id between that nobody holds (reallocated, compacted) counts
-  as valid;
-- while no committed id is left in the server's table, the list collapses to its lowest exception: ``[x:x]``.
-  ``minOpen`` is taken before that, so it may lie above the high-water mark (``s1.fau:1:2::1``).
+- The high-water mark is the greatest id that was allocated.
+- Ids of open and aborted transactions are exceptions. An id below it that no transaction holds (reallocated or
+  compacted) counts as valid.
+- While the server's table has no committed id, the list collapses to its lowest exception: ``[x:x]``. ``minOpen`` is
+  computed before that, so it may lie above the high-water mark (``s1.fau:1:2::1``).
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ import msgspec
 from .writeids import NO_OPEN_ID, list_text
 
 GAP_MAX: Final = 10_000
-"""Ids that may be unknown between two known ones and are then held as open; beyond it the list is not known."""
+"""The largest gap of unseen ids that is filled with open ones. After a larger gap the list is unknown."""
 
 
 class WriteIds(msgspec.Struct, array_like=True):
-    """``hwm``, and below it the exceptions. Canonical: two equal histories give equal fields."""
+    """A high-water mark and the exceptions below it. Canonical: equal histories give equal fields."""
 
     hwm: int = 0
     open: list[tuple[int, int]] = []
-    """(write id, transaction), by write id; transaction 0 is not known."""
+    """(write id, transaction), sorted by write id; transaction 0 is unknown."""
     aborted: list[int] = []
     """Ascending."""
     committed: bool = False
-    """A committed id is left in the server's table: the list does not collapse."""
+    """The server's table has a committed id, so the list does not collapse."""
     known: bool = True
-    """False: an event was missed; nothing may be proved by this list until the source publishes its own."""
+    """False: an event was missed. The list proves nothing until the source publishes the server's own."""
 
     def allocate(self, txn: int, write_id: int, *, reallocated: bool = False) -> None:
-        """``txn`` was given ``write_id``; ids between the high-water mark and it are held as open.
+        """``write_id`` was allocated to ``txn``. Unseen ids below it become open.
 
-        ``reallocated``: what the transaction held before counts as valid from here on.
+        ``reallocated``: the transaction's earlier ids count as valid from now on.
         """
         if reallocated and txn:
             self.open = [pair for pair in self.open if pair[1] != txn or pair[0] == write_id]
@@ -52,7 +52,7 @@ class WriteIds(msgspec.Struct, array_like=True):
         insort(self.open, (write_id, txn))
 
     def commit(self, write_id: int) -> bool:
-        """Takes ``write_id`` out of the exceptions; False: it is aborted, and stays so."""
+        """Take ``write_id`` out of the exceptions. Returns False if it is aborted; it then stays so."""
         if write_id in self.aborted:
             return False
         if self._reach(write_id):
@@ -61,7 +61,7 @@ class WriteIds(msgspec.Struct, array_like=True):
         return True
 
     def abort(self, write_id: int) -> None:
-        """Marks an open id aborted. One that already counts as valid is left alone, as Impala does."""
+        """Mark an open id as aborted. An id that already counts as valid is left alone, as Impala does."""
         above = write_id > self.hwm
         if self._reach(write_id) and (self._drop_open(write_id) or above) and write_id not in self.aborted:
             insort(self.aborted, write_id)
@@ -69,10 +69,10 @@ class WriteIds(msgspec.Struct, array_like=True):
     def replace(
         self, hwm: int, open_ids: Iterable[int], aborted: Iterable[int], *, committed: bool | None = None
     ) -> None:
-        """The server's own list takes the place of what was known; transactions of ids that stay open are kept.
+        """Replace everything by the server's own list. Ids that stay open keep their transactions.
 
-        ``committed`` None: read off the list. Where that is ambiguous (at most its high-water mark is an exception),
-        the list is taken as collapsed: the valid ids are the same, and later ones are never too many.
+        ``committed`` None: derived from the list. If that is ambiguous (no exception below ``hwm``), the list is taken
+        as collapsed: the valid ids are the same, and later lists never have too many valid ids.
         """
         held = dict(self.open)
         self.hwm = hwm
@@ -83,16 +83,16 @@ class WriteIds(msgspec.Struct, array_like=True):
         self.known = True
 
     def transaction_of(self, write_id: int) -> int | None:
-        """Who holds ``write_id`` open: 0 where that is not known, None if it is not open."""
+        """The transaction that holds ``write_id`` open; 0 if it is unknown, None if the id is not open."""
         at = bisect_left(self.open, (write_id, -1))
         return self.open[at][1] if at < len(self.open) and self.open[at][0] == write_id else None
 
     def held_by(self, txn: int) -> list[int]:
-        """The open ids of a transaction."""
+        """The open ids of transaction ``txn``."""
         return [write_id for write_id, holder in self.open if holder == txn]
 
     def text(self, name: str) -> str:
-        """The list as the server prints it for a reader outside any transaction; collapsed where it collapses."""
+        """The list, collapsed if need be, as the server prints it for a reader outside any transaction."""
         if self.committed or not (self.open or self.aborted):
             return self.full_text(name)
         min_open = self._min_open
@@ -101,7 +101,7 @@ class WriteIds(msgspec.Struct, array_like=True):
         return list_text(name, min_open, min_open, (min_open,), ())
 
     def full_text(self, name: str) -> str:
-        """The list with all that is known, never collapsed."""
+        """The list with everything that is known, never collapsed."""
         return list_text(name, self.hwm, self._min_open, (write_id for write_id, _ in self.open), self.aborted)
 
     @property
@@ -116,7 +116,7 @@ class WriteIds(msgspec.Struct, array_like=True):
         return False
 
     def _reach(self, write_id: int) -> bool:
-        """Raises the high-water mark to ``write_id``, ids between held as open; False: too far, the list is lost."""
+        """Raise ``hwm`` to ``write_id``; ids between become open. False if the gap is too large: the list is lost."""
         if write_id - self.hwm > GAP_MAX:
             self.known = False
             return False

@@ -15,13 +15,13 @@ from itertools import pairwise
 from typing import NamedTuple, Self
 
 from .errors import TokenError
-from .integers import INT64_MAX, parse_java_long, shown, wrap_int64
+from .integers import INT64_MAX, excerpt, parse_java_long, wrap_int64
 
 NO_OPEN_ID = INT64_MAX
 """minOpen of a list without an open id."""
 CACHED_TEXT_MAX = 1024
 JUMP_MAX = 100_000
-"""How many ids a single allocation or commit may add as open; beyond it the server's own list is needed."""
+"""How many open ids one allocation or commit may add. Beyond it the server's own list is needed."""
 
 
 class RangeAnswer(Enum):
@@ -33,16 +33,16 @@ class RangeAnswer(Enum):
 
 
 class Missing(NamedTuple):
-    """Ids that one list sees as committed and another doesn't."""
+    """Ids that one list sees as committed and another one doesn't: the first of them, and how many."""
 
     first: int
     total: int
 
 
 class ValidWriteIdList:
-    """The write ids of a table that are valid: 1 to ``hwm``, without the exceptions (open and aborted ids).
+    """The valid write ids of a table: 1 to ``hwm`` without the exceptions (open and aborted ids).
 
-    Immutable. ``table`` is None if the list names none. An exception above ``hwm`` means nothing for ``covers``; a
+    Immutable. ``table`` is None if the list names no table. An exception above ``hwm`` means nothing for ``covers``; a
     forgotten aborted id counts as valid.
     """
 
@@ -62,13 +62,13 @@ class ValidWriteIdList:
         aborted_ids: Iterable[int] = (),
         min_open: int | None = None,
     ) -> None:
-        """``min_open`` None means: the smallest open id. Ids need not be sorted; duplicates are kept, as Hive does."""
+        """``min_open`` None: the smallest open id. Ids need not be sorted; duplicates are kept, as in Hive."""
         opened, aborted = tuple(open_ids), tuple(aborted_ids)
         self.table = table
         self.hwm = hwm
         self.min_open = min(opened, default=NO_OPEN_ID) if min_open is None else min_open
         self.exceptions = tuple(sorted(opened + aborted))
-        # Indexes, not ids: of an id that is listed twice Hive flags one place, and prints accordingly.
+        # Indexes, not ids: if an id is listed twice, Hive flags and prints only one of the two as aborted.
         self._aborted_at = frozenset(_java_binary_search(self.exceptions, write_id) for write_id in aborted)
         self._aborted_ids = frozenset(aborted)
         self._text: str | None = None
@@ -90,12 +90,12 @@ class ValidWriteIdList:
         fields = _java_split(text, ":")
         if len(fields) < 3:
             raise TokenError(
-                f"write-id list {shown(text)} has {len(fields)} of the 3 fields it needs",
-                hint="a list is db.table:hwm:minOpen:open,…:aborted,…",
+                f"write-id list {excerpt(text)} has {len(fields)} of the 3 required fields",
+                hint="write it as db.table:hwm:minOpen:open,…:aborted,…",
             )
         return cls(
             None if fields[0].lower() == "null" else fields[0],
-            parse_java_long(fields[1], "high watermark"),
+            parse_java_long(fields[1], "high-water mark"),
             _parse_ids(fields, 3, "open write id"),
             _parse_ids(fields, 4, "aborted write id"),
             parse_java_long(fields[2], "smallest open write id"),
@@ -105,7 +105,7 @@ class ValidWriteIdList:
     def _parse_short(cls, text: str) -> Self:
         hwm, _, exceptions = text[1:-1].partition(":")
         ids = [parse_java_long(part, "exception") for part in exceptions.split(",")] if exceptions else []
-        parsed = cls(None, parse_java_long(hwm, "high watermark"), ids)
+        parsed = cls(None, parse_java_long(hwm, "high-water mark"), ids)
         parsed.is_short_form = True
         return parsed
 
@@ -121,7 +121,7 @@ class ValidWriteIdList:
         return tuple(self.exceptions[index] for index in sorted(self._aborted_at))
 
     def is_valid(self, write_id: int) -> bool:
-        """True iff the id is visible: at most ``hwm`` and no exception (so 0 is valid)."""
+        """True iff the id is visible: at most ``hwm`` and not an exception (so 0 is valid)."""
         return write_id <= self.hwm and not self._is_exception(write_id)
 
     def is_aborted(self, write_id: int) -> bool:
@@ -133,9 +133,9 @@ class ValidWriteIdList:
         return write_id < self.min_open and write_id <= self.hwm
 
     def range_valid(self, low: int, high: int) -> RangeAnswer:
-        """How many of ``low``…``high`` are valid. An id above ``hwm`` is not, and each id counts once.
+        """Whether all, some or none of ``low``…``high`` are valid. An id above ``hwm`` is not. Each id counts once.
 
-        Hive counts an exception above ``hwm`` or a repeated one twice, and so says SOME where ALL or NONE is right.
+        Hive counts exceptions above ``hwm`` and repeated ones twice, so it may answer SOME for ALL or NONE.
         """
         if low > self.hwm:
             return RangeAnswer.NONE
@@ -143,27 +143,27 @@ class ValidWriteIdList:
         return _range_answer(invalid, high - low + 1, none=RangeAnswer.ALL, every=RangeAnswer.NONE)
 
     def range_aborted(self, low: int, high: int) -> RangeAnswer:
-        """How many of ``low``…``high`` are flagged as aborted; NONE if all are above ``hwm``."""
+        """Whether all, some or none of ``low``…``high`` are flagged as aborted; NONE if all are above ``hwm``."""
         if low > self.hwm:
             return RangeAnswer.NONE
         aborted = sum(1 for write_id in self._aborted_ids if low <= write_id <= high)
         return _range_answer(aborted, high - low + 1, none=RangeAnswer.NONE, every=RangeAnswer.ALL)
 
     def same_table(self, other: ValidWriteIdList) -> bool:
-        """True iff both name one table, or one of them names none."""
+        """True iff both name the same table, or at least one names no table."""
         return self.table == other.table or self.table is None or other.table is None
 
     def covers(self, other: ValidWriteIdList) -> bool:
-        """True iff something read under this list serves a reader that holds ``other`` (docs/concepts/catalog.md).
+        """True iff a value read under this list serves a reader that has ``other`` (docs/concepts/catalog.md).
 
-        That is: same table, and every id valid in ``other`` is valid here or known here to be aborted.
+        That is: the tables match, and every id valid in ``other`` is valid or known as aborted in this list.
         """
         return self.same_table(other) and self.missing(other) is None
 
     def missing(self, other: ValidWriteIdList) -> Missing | None:
-        """The ids valid in ``other`` that are neither valid nor known to be aborted here; None if there are none.
+        """The ids valid in ``other`` that are neither valid nor known as aborted in this list, or None.
 
-        Costs the exceptions of both lists, whatever lies between them; nothing is enumerated.
+        The cost grows with the number of exceptions, not with the number of ids.
         """
         first = count = 0
         aborted = self._aborted_ids
@@ -183,7 +183,7 @@ class ValidWriteIdList:
         return Missing(first, count) if count else None
 
     def allocate(self, write_id: int) -> Self:
-        """The list after the id was given to a transaction: ids up to it are known, the new ones open.
+        """The list after the id was allocated: ids up to it are known, and the new ones are open.
 
         Raises `TokenError` if more than `JUMP_MAX` ids become known at once.
         """
@@ -205,7 +205,7 @@ class ValidWriteIdList:
         )
 
     def abort(self, write_id: int) -> Self:
-        """The list after the id's transaction aborted. An id that isn't open here is left as it is."""
+        """The list after the id's transaction aborted. An id that isn't open does not change."""
         if write_id in self._aborted_ids or not self._is_exception(write_id):
             return self
         opened = (open_id for open_id in self.open_ids if open_id != write_id)
@@ -246,7 +246,7 @@ class ValidWriteIdList:
     def _refuse_jump(self, write_id: int) -> None:
         if write_id - self.hwm > JUMP_MAX:
             raise TokenError(
-                f"write id {write_id} is {write_id - self.hwm} beyond {self.hwm}",
+                f"write id {write_id} is {write_id - self.hwm} above the high-water mark {self.hwm}",
                 hint="take the list from the server (a conversion to full ACID starts at 10000001)",
                 code="write_id_jump",
             )
@@ -259,16 +259,17 @@ def list_text(table: str | None, hwm: int, min_open: int, open_ids: Iterable[int
 
 
 def hive_compare(a: ValidWriteIdList, b: ValidWriteIdList) -> int:
-    """Hive's ``TxnIdUtils.compare``: 0 equivalent, 1 if ``a`` is more recent, -1 if ``b`` is; it decides nothing here.
+    """Hive's ``TxnIdUtils.compare``: 0 if equivalent, 1 if ``a`` is more recent, -1 if ``b`` is.
 
-    Among equal table names the sign tells which list owns the smallest id of the symmetric difference. Of two tables it
-    is the difference of the names (lower case, UTF-16). Raises `TokenError` where Hive throws: a list without a name
-    (other than the short form, which matches any table).
+    It is for compatibility only: Freshet never decides by it. For equal table names the sign tells which list has the
+    smallest id of the symmetric difference. For different tables it is the difference of the names (lower case,
+    UTF-16). Raises `TokenError` where Hive throws: for a list without a table name, except the short form, which
+    matches any table.
     """
     if not (a.is_short_form or b.is_short_form):
         if a.table is None or b.table is None:
             raise TokenError(
-                "Hive compares no lists without a table name",
+                "Hive cannot compare a list without a table name",
                 hint="write the list as db.table:hwm:minOpen:open:aborted",
             )
         if not _equals_ignore_case(a.table, b.table):
@@ -291,7 +292,7 @@ def hive_compare(a: ValidWriteIdList, b: ValidWriteIdList) -> int:
 
 
 def _all_invalid_from(index: int, write_ids: ValidWriteIdList) -> bool:
-    """True iff the exceptions from ``index`` on are every id up to the high watermark."""
+    """True iff the exceptions from ``index`` on are every id up to the high-water mark."""
     rest = write_ids.exceptions[index:]
     return rest[-1] == write_ids.hwm and all(after == before + 1 for before, after in pairwise(rest))
 
@@ -323,7 +324,7 @@ def _java_split(text: str, separator: str) -> list[str]:
 
 
 def _java_binary_search(values: tuple[int, ...], wanted: int) -> int:
-    """``Arrays.binarySearch``: which of several equal values it finds decides how a list with duplicates is printed."""
+    """``Arrays.binarySearch``. Which of several equal values it finds decides how a list with duplicates is printed."""
     low, high = 0, len(values) - 1
     while low <= high:
         middle = (low + high) >> 1
@@ -351,7 +352,7 @@ def _folded(char: str) -> str:
 
 
 def _java_compare(a: str, b: str) -> int:
-    """``String.compareTo``: difference of the first differing UTF-16 units, else of the lengths."""
+    """``String.compareTo``: the difference of the first differing UTF-16 units, else of the lengths."""
     ours, theirs = a.encode("utf-16-be", "surrogatepass"), b.encode("utf-16-be", "surrogatepass")
     for at in range(0, min(len(ours), len(theirs)), 2):
         difference = int.from_bytes(ours[at : at + 2], "big") - int.from_bytes(theirs[at : at + 2], "big")

@@ -1,4 +1,4 @@
-"""Client settings shared by everything that talks to Kafka, and the one error for a broker that is away."""
+"""Settings shared by all Kafka clients, and the errors for a broker that is unreachable or refuses a request."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Settings = dict[str, Any]
 T = TypeVar("T")
 
 REQUEST_TIMEOUT_S: Final = 5.0
-"""How long a request that a person waits for may take before Kafka counts as away."""
-REPEAT_S: Final = 0.05
+"""How long a request that a person waits for may take before Kafka counts as unreachable."""
+RETRY_INTERVAL_S: Final = 0.05
 
-_SILENT: Final = logging.getLogger("freshet.librdkafka")
-_SILENT.addHandler(logging.NullHandler())
-_SILENT.propagate = False
+_DISCARDED_LOG: Final = logging.getLogger("freshet.librdkafka")
+_DISCARDED_LOG.addHandler(logging.NullHandler())
+_DISCARDED_LOG.propagate = False
 
-_AWAY: Final = frozenset(
+_UNREACHABLE_CODES: Final = frozenset(
     {
         KafkaError._TRANSPORT,
         KafkaError._ALL_BROKERS_DOWN,
@@ -38,7 +38,7 @@ _AWAY: Final = frozenset(
     }
 )
 
-_TRANSIENT: Final = frozenset(
+_TRANSIENT_CODES: Final = frozenset(
     {
         KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.LEADER_NOT_AVAILABLE,
@@ -52,7 +52,7 @@ _TRANSIENT: Final = frozenset(
 )
 
 
-RESERVED: Final = frozenset(
+RESERVED_SETTINGS: Final = frozenset(
     {
         "acks",
         "auto.offset.reset",
@@ -73,35 +73,35 @@ RESERVED: Final = frozenset(
         "transactional.id",
     }
 )
-"""Client settings that exactness and freshness rest on, or that have settings of their own."""
+"""Client settings that users may not set: correctness depends on them, or Freshet has its own setting for them."""
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaCluster:
-    """Where Kafka is, and what every client of it must be set to.
+    """Where Kafka is, and the settings that all its clients share.
 
-    ``bootstrap``: addresses (``host:port,…``). ``extra``: librdkafka's settings for security and time-outs; they may
-    hold a password, so they are never printed.
+    ``bootstrap``: addresses (``host:port,…``). ``extra``: librdkafka settings for security and timeouts. They may hold
+    a password, so they are never printed.
     """
 
     bootstrap: str
     extra: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def check(self) -> Self:
-        """Itself, if librdkafka takes the extra settings; raises `KafkaSettingsError`, which shows no value."""
+        """This cluster, if librdkafka accepts ``extra``. Raises `KafkaSettingsError`, which shows no value."""
         if not self.extra:
             return self
-        taken = sorted(RESERVED & self.extra.keys())
+        taken = sorted(RESERVED_SETTINGS & self.extra.keys())
         if taken:
             raise KafkaSettingsError(
-                f"kafka.extra may not set {taken[0]}: what Freshet promises rests on it", hint="take it out"
+                f"kafka.extra may not set {taken[0]}: Freshet's guarantees depend on it", hint="remove it"
             )
         try:
             AdminClient(client_settings(self))
         except KafkaException as error:
             raise KafkaSettingsError(
                 f"kafka.extra: {_without_values(error.args[0].str(), self.extra)}",
-                hint="names and values are librdkafka's: its CONFIGURATION.md lists them",
+                hint="librdkafka's CONFIGURATION.md lists the valid names and values",
             ) from None
         return self
 
@@ -119,7 +119,7 @@ class KafkaUnreachable(FreshetError):
 
 
 class KafkaRequestError(FreshetError):
-    """A broker refused what was asked; code ``kafka_error``."""
+    """A broker refused a request; code ``kafka_error``."""
 
     code = "kafka_error"
 
@@ -127,12 +127,12 @@ class KafkaRequestError(FreshetError):
 def client_settings(kafka: KafkaCluster, **more: Any) -> Settings:
     """librdkafka settings for any client of ``kafka``.
 
-    librdkafka's own log goes nowhere: what matters comes back as errors, once.
+    librdkafka's own log is discarded: whatever matters is also raised as an error.
     """
     return {
         "bootstrap.servers": kafka.bootstrap,
         "log_level": 0,
-        "logger": _SILENT,
+        "logger": _DISCARDED_LOG,
         "reconnect.backoff.ms": 50,
         "reconnect.backoff.max.ms": 1_000,
         "topic.metadata.refresh.interval.ms": 60_000,
@@ -149,30 +149,31 @@ def _without_values(text: str, extra: Mapping[str, str]) -> str:
 
 
 def kafka_error(error: KafkaException | KafkaError, kafka: KafkaCluster, doing: str) -> FreshetError:
-    """The error to raise for ``error``, met while ``doing`` something at ``kafka``."""
+    """The `FreshetError` to raise for ``error``. ``doing``: the failed action, for the message."""
     cause = error.args[0] if isinstance(error, KafkaException) else error
-    if isinstance(cause, KafkaError) and cause.code() in _AWAY:
+    if isinstance(cause, KafkaError) and cause.code() in _UNREACHABLE_CODES:
         return KafkaUnreachable(
             f"no Kafka broker answers at {kafka.bootstrap} ({doing})",
-            hint="is it running, is this its address" + (", and do the security settings fit?" if kafka.extra else "?"),
+            hint="check that it is running and that the address is right"
+            + ("; also check the security settings in kafka.extra" if kafka.extra else ""),
         )
     text = cause.str() if isinstance(cause, KafkaError) else str(cause)
     missing = isinstance(cause, KafkaError) and cause.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
-    hint = "is the keyspace's name right? its source makes the topics" if missing else ""
+    hint = "check the keyspace's name; its source creates the topics" if missing else ""
     return KafkaRequestError(f"Kafka at {kafka.bootstrap} refused ({doing}): {text}", hint=hint)
 
 
-def asking(kafka: KafkaCluster, doing: str, request: Callable[[], T], *, patience_s: float = 0.0) -> T:
-    """``request()``, with Kafka's exceptions as ours: `KafkaUnreachable` or `KafkaRequestError`.
+def call_kafka(kafka: KafkaCluster, doing: str, request: Callable[[], T], *, patience_s: float = 0.0) -> T:
+    """Return ``request()``. Raises `KafkaUnreachable` or `KafkaRequestError` in place of Kafka's exceptions.
 
-    For ``patience_s`` it is repeated while the broker answers that it is about to know (a topic just made, a leader
-    just elected).
+    For up to ``patience_s`` seconds it is repeated after transient errors, such as a topic or leader that the broker
+    does not know yet.
     """
     deadline = monotonic() + patience_s
     while True:
         try:
             return request()
         except KafkaException as error:
-            if error.args[0].code() not in _TRANSIENT or monotonic() >= deadline:
+            if error.args[0].code() not in _TRANSIENT_CODES or monotonic() >= deadline:
                 raise kafka_error(error, kafka, doing) from error
-        sleep(REPEAT_S)
+        sleep(RETRY_INTERVAL_S)

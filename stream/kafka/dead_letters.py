@@ -1,8 +1,8 @@
-"""Messages that could not be folded: kept with reason, place and bytes in ``freshet.<keyspace>.dlq``.
+"""Messages that could not be folded, kept with reason, offset and bytes in ``freshet.<keyspace>.dlq``.
 
-Record key: ``topic/partition/offset`` of the message, so that folding it again after a crash adds nothing new. Value:
-its bytes as they were. Headers: ``code``, ``reason``, ``topic``, ``partition``, ``offset``, ``size``. A null value
-resolves the letter.
+Record key: ``topic/partition/offset`` of the message, so that folding it again after a crash adds no second letter.
+Value: the message's bytes, unchanged. Headers: ``code``, ``reason``, ``topic``, ``partition``, ``offset``, ``size``.
+A null value resolves the letter.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from stream.kafka.connection import KafkaCluster, KafkaUnreachable, asking, client_settings, kafka_error
+from stream.kafka.connection import KafkaCluster, KafkaUnreachable, call_kafka, client_settings, kafka_error
 from stream.kafka.reader import end_offsets, read_range, start_offsets
 from stream.kafka.topics import MESSAGE_BYTES_MAX, dead_letter_topic, describe_topic
 from stream.wire.codec import CodecError, check, decode
 from tokens.errors import FreshetError
 
 VALUE_BYTES_MAX: Final = MESSAGE_BYTES_MAX - 1024 * 1024
-"""Of a larger message the first bytes are kept; its size says that there were more."""
+"""Of a larger message only the first bytes are kept, with the full size."""
 REASON_CHARS_MAX: Final = 1000
-KNOWN_MAX: Final = 100_000
+SENT_IDS_MAX: Final = 100_000
 FLUSH_TIMEOUT_S: Final = 30.0
 
 
@@ -34,7 +34,7 @@ class DeadLetterError(FreshetError):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """One message that could not be folded, or not all of it. ``size`` is that of the message; 0: of ``value``."""
+    """A message that could not be folded, wholly or in part. ``size``: its full size; 0: the size of ``value``."""
 
     topic: str
     partition: int
@@ -51,11 +51,11 @@ class DeadLetter:
 
     @property
     def is_complete(self) -> bool:
-        """All bytes of the message are here."""
+        """Whether ``value`` holds all bytes of the message."""
         return self.size in (0, len(self.value))
 
     def problem(self) -> CodecError | None:
-        """Why the message cannot be decoded by this version; None if it can be."""
+        """Why this version cannot decode the message; None if it can."""
         try:
             check(*decode(self.value))
         except CodecError as error:
@@ -64,13 +64,13 @@ class DeadLetter:
 
 
 class DeadLetterPublisher:
-    """Sends dead letters. One letter a message: its first reason stands. `flush` before committing what it skipped."""
+    """Sends one letter for each message, with its first reason. Call `flush` before the offsets are committed."""
 
     def __init__(self, kafka: KafkaCluster, keyspace: str) -> None:
         self.kafka = kafka
         self.topic = dead_letter_topic(keyspace)
         self.sent = 0
-        self._known: dict[str, None] = {}
+        self._sent_ids: dict[str, None] = {}
         self._failed: KafkaError | None = None
         self._producer = Producer(
             client_settings(
@@ -86,12 +86,12 @@ class DeadLetterPublisher:
         )
 
     def send(self, letter: DeadLetter) -> bool:
-        """Send it unless it was sent already; returns whether it was. Returns before it is delivered: see `flush`."""
-        if letter.id in self._known:
+        """Send a letter, unless it was sent before. Returns whether it is sent now; `flush` waits for delivery."""
+        if letter.id in self._sent_ids:
             return False
-        self._known[letter.id] = None
-        if len(self._known) > KNOWN_MAX:
-            del self._known[next(iter(self._known))]
+        self._sent_ids[letter.id] = None
+        if len(self._sent_ids) > SENT_IDS_MAX:
+            del self._sent_ids[next(iter(self._sent_ids))]
         headers = {
             "code": letter.code,
             "reason": letter.reason[:REASON_CHARS_MAX],
@@ -105,16 +105,16 @@ class DeadLetterPublisher:
         return True
 
     def resolve(self, letter_id: str) -> None:
-        """Mark a letter as done: it is listed no more."""
+        """Mark a letter as resolved: it is no longer listed."""
         self._produce(letter_id, None, {})
 
     def flush(self, timeout_s: float = FLUSH_TIMEOUT_S) -> None:
-        """Return when all letters are in the topic; raises `KafkaUnreachable` or `DeadLetterError` if one is not."""
+        """Wait until all letters are in the topic. Raises `KafkaUnreachable` or `KafkaRequestError`."""
         left = self._producer.flush(timeout_s)
         if self._failed is not None:
             raise kafka_error(self._failed, self.kafka, f"write to {self.topic}")
         if left:
-            raise KafkaUnreachable(f"{left} dead letters are not in {self.topic} after {timeout_s:g} s")
+            raise KafkaUnreachable(f"{left} dead letters were not written to {self.topic} within {timeout_s:g} s")
 
     def _produce(self, key: str, value: bytes | None, headers: dict[str, str]) -> None:
         while True:
@@ -137,8 +137,8 @@ class DeadLetterPublisher:
 def read_letters(kafka: KafkaCluster, keyspace: str, *, values: bool = True, letter_id: str = "") -> list[DeadLetter]:
     """All unresolved letters of a keyspace, oldest first; only ``letter_id`` if given.
 
-    ``values`` False leaves the bytes out (``size`` still says how many). Raises `TopicError` ``topic_missing``,
-    `KafkaUnreachable`, `ReadError`.
+    ``values`` False leaves the bytes out; ``size`` is still set. Raises `TopicError` ``topic_missing``,
+    `KafkaUnreachable`, `TopicReadError`.
     """
     letters: dict[str, DeadLetter] = {}
     for message in _messages(kafka, dead_letter_topic(keyspace)):
@@ -158,7 +158,7 @@ def find_letter(kafka: KafkaCluster, keyspace: str, letter_id: str) -> DeadLette
     if not found:
         raise DeadLetterError(
             f"no dead letter {letter_id} in {dead_letter_topic(keyspace)}",
-            hint="`freshet dlq list` shows what there is",
+            hint="`freshet dlq list` shows all dead letters",
             code="no_such_letter",
         )
     return found[0]
@@ -172,7 +172,7 @@ def _messages(kafka: KafkaCluster, topic: str) -> Iterator[Message]:
 
 
 def _letter(message: Message) -> DeadLetter | None:
-    """The letter in a record of the topic; None for what somebody else has written there."""
+    """The letter in a record of the topic; None for a record that is not a letter."""
     headers = {name: (value or b"").decode(errors="replace") for name, value in message.headers() or ()}
     try:
         return DeadLetter(
@@ -189,20 +189,21 @@ def _letter(message: Message) -> DeadLetter | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Retried:
-    """What `retry` did with one letter; ``problem`` empty: its message is in the topic again."""
+class RetryResult:
+    """What `retry` did with one letter. An empty ``problem`` means that its message was put back."""
 
     letter: DeadLetter
     problem: str
 
 
-def retry(kafka: KafkaCluster, keyspace: str, letter_id: str = "", *, dry_run: bool = False) -> list[Retried]:
+def retry(kafka: KafkaCluster, keyspace: str, letter_id: str = "", *, dry_run: bool = False) -> list[RetryResult]:
     """Put messages that this version can decode back into their topic, and resolve their letters.
 
-    They are folded as late events: what has become newer meanwhile stays. Raises `KafkaUnreachable`, `DeadLetterError`.
+    They are folded as late events, so newer entries stay. ``dry_run`` only reports. Raises `KafkaUnreachable`,
+    `DeadLetterError`.
     """
     letters = [find_letter(kafka, keyspace, letter_id)] if letter_id else read_letters(kafka, keyspace)
-    results = [Retried(letter, _obstacle(letter)) for letter in letters]
+    results = [RetryResult(letter, _obstacle(letter)) for letter in letters]
     good = [result.letter for result in results if not result.problem]
     if good and not dry_run:
         _put_back(kafka, good)
@@ -230,7 +231,7 @@ def _put_back(kafka: KafkaCluster, letters: list[DeadLetter]) -> None:
             failed.append(error)
 
     for letter in letters:
-        asking(
+        call_kafka(
             kafka,
             f"put {letter.id} back",
             lambda letter=letter: producer.produce(  # type: ignore[misc]

@@ -1,7 +1,7 @@
 """Who owns which partition's store: announcements in ``freshet.locations``, keyed ``keyspace/partition``.
 
-The last announcement of a partition stands until its own instance withdraws it; there is no heartbeat. An address is a
-hint: who finds nobody there asks the source of truth meanwhile, and waits for the next announcement.
+The last announcement of a partition is valid until its own instance withdraws it; there is no heartbeat. An address is
+a hint: if nothing answers there, a reader asks the source of truth and waits for the next announcement.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ RETRY_S: Final = 1.0
 
 
 class LocationError(FreshetError):
-    """Nobody has announced a partition; code ``owner_unknown``."""
+    """No owner of a partition is announced; code ``owner_unknown``."""
 
     code = "owner_unknown"
 
 
 class Announcement(msgspec.Struct, frozen=True, kw_only=True):
-    """An owner says where it answers for a partition. On the wire as JSON; unknown fields are passed over."""
+    """An owner's address for a partition. JSON on the wire; unknown fields are ignored."""
 
     keyspace: str
     partition: int
     address: str
     """``host:port`` of the owner protocol."""
     instance: str
-    """Names the process; another one under the same address is another instance."""
+    """Names the process. A restarted process at the same address is another instance."""
     layout: str = ""
     topic_id: str = ""
     started_at: int = 0
     """Seconds since 1970."""
     positions: dict[str, str] = msgspec.field(default_factory=dict)
-    """Shard → position that the store had when it was announced."""
+    """Shard → the store's position when it was announced."""
     gone: bool = False
 
     @property
@@ -58,7 +58,7 @@ class Announcement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def announce(kafka: KafkaCluster, announcements: Iterable[Announcement]) -> None:
-    """Make these known to everybody; returns when they are in the topic. Raises `KafkaUnreachable`."""
+    """Write announcements and wait until they are in the topic. Raises `KafkaUnreachable`."""
     ensure_locations_topic(kafka)
     producer = Producer(client_settings(kafka, **{"enable.idempotence": True, "linger.ms": 0}))
     failed: list[KafkaError] = []
@@ -73,16 +73,18 @@ def announce(kafka: KafkaCluster, announcements: Iterable[Announcement]) -> None
     if failed:
         raise kafka_error(failed[0], kafka, "announce")
     if left:
-        raise KafkaUnreachable(f"no announcement could be made at {kafka.bootstrap} within {FLUSH_TIMEOUT_S:g} s")
+        raise KafkaUnreachable(
+            f"{left} announcements were not written at {kafka.bootstrap} within {FLUSH_TIMEOUT_S:g} s"
+        )
 
 
 def withdraw(kafka: KafkaCluster, announcements: Iterable[Announcement]) -> None:
-    """Say that these are gone: nobody needs to try their address. Raises `KafkaUnreachable`."""
+    """Mark announcements as gone, so that readers no longer try their addresses. Raises `KafkaUnreachable`."""
     announce(kafka, [msgspec.structs.replace(each, gone=True, positions={}) for each in announcements])
 
 
 class LocationsReader:
-    """Knows all announcements: reads the topic to its end in `start`, then follows it in a thread of its own."""
+    """Keeps all announcements: `start` reads the topic to its end, then a thread follows it."""
 
     def __init__(self, kafka: KafkaCluster) -> None:
         self.kafka = kafka
@@ -92,17 +94,19 @@ class LocationsReader:
         self._thread: threading.Thread | None = None
 
     def start(self, timeout_s: float = START_TIMEOUT_S, *, patient: bool = False) -> Self:
-        """Returns when everything announced before now is known. Raises `KafkaUnreachable`.
+        """Read all announcements made so far, then follow the topic. Raises `KafkaUnreachable`.
 
-        ``patient``: where Kafka is away nobody is known yet, and it is read as soon as it answers.
+        ``patient``: don't raise it. Start without announcements, and read them as soon as Kafka answers.
         """
         consumer: Consumer | None = None
         try:
-            consumer = self._at_its_end(timeout_s)
+            consumer = self._open_at_end(timeout_s)
         except KafkaUnreachable as error:
             if not patient:
                 raise
-            log.warning("Kafka is away, no owner is known yet", code=error.code, reason=str(error), hint=error.hint)
+            log.warning(
+                "Kafka is unreachable, no owner is known yet", code=error.code, reason=str(error), hint=error.hint
+            )
         self._thread = threading.Thread(target=self._follow, args=(consumer,), name="locations", daemon=True)
         self._thread.start()
         return self
@@ -122,18 +126,18 @@ class LocationsReader:
         self.close()
 
     def owner_of(self, keyspace: str, partition: int) -> Announcement | None:
-        """Who answers for the partition; None: nobody that is known."""
+        """The announced owner of the partition, or None."""
         return self._known.get(f"{keyspace}/{partition}")
 
     def owners(self, keyspace: str) -> Mapping[int, Announcement]:
-        """Partition → owner, of those that are known."""
+        """Partition → announced owner."""
         with self._changed:
             return {each.partition: each for each in self._known.values() if each.keyspace == keyspace}
 
     def wait_for(self, keyspace: str, partition: int, timeout_s: float, *, other_than: str = "") -> Announcement:
-        """The owner of the partition, waiting up to ``timeout_s`` until there is one (of another instance).
+        """The owner of the partition, after waiting for up to ``timeout_s`` seconds.
 
-        Raises `LocationError`.
+        ``other_than``: the instance that is not accepted. Raises `LocationError`.
         """
         deadline = monotonic() + timeout_s
         with self._changed:
@@ -143,11 +147,12 @@ class LocationsReader:
                     return found
                 if not self._changed.wait(max(deadline - monotonic(), 0)):
                     raise LocationError(
-                        f"nobody has announced {keyspace}/{partition}", hint=f"is `freshet consume {keyspace}` running?"
+                        f"no owner of {keyspace}/{partition} is announced",
+                        hint=f"check that `freshet consume {keyspace}` is running",
                     )
 
-    def _at_its_end(self, timeout_s: float) -> Consumer:
-        """A consumer that has read everything announced before now."""
+    def _open_at_end(self, timeout_s: float) -> Consumer:
+        """A consumer at the topic's end; everything before it has been read."""
         ensure_locations_topic(self.kafka)
         [end] = end_offsets(self.kafka, LOCATIONS_TOPIC, [0]).values()
         consumer = self._open()
@@ -173,18 +178,18 @@ class LocationsReader:
                 raise KafkaUnreachable(f"{LOCATIONS_TOPIC} could not be read to its end at {self.kafka.bootstrap}")
 
     def _follow(self, reading: Consumer | None) -> None:
-        """Never ends by itself: what is known stays usable while the broker is away."""
-        complained = False
+        """Read until `close`. While Kafka is unreachable, the known announcements stay usable."""
+        has_warned = False
         while not self._stopping.is_set():
             try:
                 if reading is None:
                     ensure_locations_topic(self.kafka)
-                    reading, complained = self._open(), False
+                    reading, has_warned = self._open(), False
                 self._learn(poll_batch(reading, 1000, 0.2))
             except (FreshetError, KafkaException) as error:
-                if not complained:
-                    log.warning("locations unreadable, reading anew", error=str(error))
-                    complained = True
+                if not has_warned:
+                    log.warning("cannot read locations, retrying", error=str(error))
+                    has_warned = True
                 if reading is not None:
                     reading.close()
                     reading = None
@@ -204,12 +209,12 @@ class LocationsReader:
             self._known.pop(key, None)
             return
         try:
-            told = msgspec.json.decode(value, type=Announcement)
+            announced = msgspec.json.decode(value, type=Announcement)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            log.warning("announcement unreadable", key=key, offset=message.offset(), error=str(error))
+            log.warning("invalid announcement", key=key, offset=message.offset(), error=str(error))
             return
-        before = self._known.get(told.key)
-        if not told.gone:
-            self._known[told.key] = told
-        elif before is not None and before.instance == told.instance:
-            del self._known[told.key]
+        before = self._known.get(announced.key)
+        if not announced.gone:
+            self._known[announced.key] = announced
+        elif before is not None and before.instance == announced.instance:
+            del self._known[announced.key]

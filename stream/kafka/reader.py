@@ -1,7 +1,7 @@
-"""Reading a topic: committed records only, in batches, without ever waiting for a full one.
+"""Reading a topic: committed records only, in batches, without waiting for a full batch.
 
-Measured (benchmarks/README.md): ``fetch.queue.backoff.ms`` decides the throughput, waiting for n messages the
-latency.
+Measured (benchmarks/README.md): ``fetch.queue.backoff.ms`` determines the throughput; waiting for a number of messages
+would determine the latency.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from stream.kafka.connection import REQUEST_TIMEOUT_S, KafkaCluster, Settings, asking, client_settings, kafka_error
+from stream.kafka.connection import REQUEST_TIMEOUT_S, KafkaCluster, Settings, call_kafka, client_settings, kafka_error
 from tokens.errors import FreshetError
 
 PREFETCH_KB: Final = 64 * 1024
-MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
-"""A message above the topic's bound must still come in, to be a dead letter."""
+FETCH_BYTES_MAX: Final = 64 * 1024 * 1024
+"""More than a topic's limit: a message above that limit must still be read, to become a dead letter."""
 
-_HARMLESS: Final = frozenset(
+_RECOVERABLE_CODES: Final = frozenset(
     {
         KafkaError._PARTITION_EOF,
         KafkaError._TRANSPORT,
@@ -37,13 +37,13 @@ _HARMLESS: Final = frozenset(
         KafkaError.REQUEST_TIMED_OUT,
     }
 )
-"""librdkafka goes on by itself after these; who reads sees nothing new meanwhile."""
+"""Errors after which librdkafka continues by itself. Until then a reader gets no new messages."""
 
 
 class TopicReadError(FreshetError):
-    """A topic cannot be read on.
+    """A topic cannot be read any further.
 
-    Codes: ``offset_out_of_range`` (what comes next is gone: rebuild, never a silent reset), ``read_failed``,
+    Codes: ``offset_out_of_range`` (the next record is gone: rebuild; the offset is never reset), ``read_failed``,
     ``read_timeout`` (no progress before the deadline).
     """
 
@@ -51,7 +51,7 @@ class TopicReadError(FreshetError):
 
 
 def reader_settings(kafka: KafkaCluster, group: str | None = None, more: Mapping[str, Any] | None = None) -> Settings:
-    """Settings of a read_committed consumer that commits nothing by itself and never resets an offset."""
+    """Settings of a read_committed consumer that never commits or resets an offset by itself."""
     return {
         **client_settings(kafka),
         "group.id": group or "freshet",
@@ -65,8 +65,8 @@ def reader_settings(kafka: KafkaCluster, group: str | None = None, more: Mapping
         "fetch.min.bytes": 1,
         "fetch.error.backoff.ms": 100,
         "max.partition.fetch.bytes": 4 * 1024 * 1024,
-        "fetch.max.bytes": MESSAGE_BYTES_MAX,
-        "receive.message.max.bytes": MESSAGE_BYTES_MAX + 1024,
+        "fetch.max.bytes": FETCH_BYTES_MAX,
+        "receive.message.max.bytes": FETCH_BYTES_MAX + 1024,
         "queued.min.messages": 100_000,
         "queued.max.messages.kbytes": PREFETCH_KB,
         "partition.assignment.strategy": "cooperative-sticky",
@@ -75,35 +75,35 @@ def reader_settings(kafka: KafkaCluster, group: str | None = None, more: Mapping
 
 
 def open_consumer(kafka: KafkaCluster, group: str | None = None, more: Mapping[str, Any] | None = None) -> Consumer:
-    """A consumer with `reader_settings`; ``group`` None: for `assign` only. ``more`` are librdkafka settings."""
+    """A consumer with `reader_settings`. Without a ``group`` use only `assign`. ``more``: librdkafka settings."""
     return Consumer(reader_settings(kafka, group, more))
 
 
 def poll_batch(consumer: Consumer, messages_max: int = 10_000, timeout_s: float = 0.1) -> list[Message]:
-    """What has arrived: waits up to ``timeout_s`` for a first message, then takes the rest without waiting.
+    """The messages that have arrived: wait up to ``timeout_s`` for the first one, then take the rest without waiting.
 
-    Raises `TopicReadError` for an error that the client does not get over by itself.
+    Raises `TopicReadError` for an error from which the client does not recover by itself.
     """
     first = consumer.poll(timeout_s)
     if first is None:
         return []
     messages = [first, *consumer.consume(messages_max - 1, 0)] if messages_max > 1 else [first]
     if any(map(Message.error, messages)):
-        return [message for message in messages if not _refused(message)]
+        return [message for message in messages if not _is_notice(message)]
     return messages
 
 
-def _refused(message: Message) -> bool:
-    """Whether ``message`` is a harmless notice instead of data; raises `TopicReadError` for any other error."""
+def _is_notice(message: Message) -> bool:
+    """Whether ``message`` is a recoverable error instead of data. Raises `TopicReadError` for any other error."""
     error = message.error()
     if error is None:
         return False
-    if error.code() in _HARMLESS and not error.fatal():
+    if error.code() in _RECOVERABLE_CODES and not error.fatal():
         return True
     place = f"{message.topic()}/{message.partition()} at {message.offset()}"
     if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
         raise TopicReadError(
-            f"{place}: the next offset is no longer, or not yet, in the topic ({error.str()})",
+            f"{place}: the topic does not have this offset any more, or not yet ({error.str()})",
             hint="rebuild the store from a checkpoint or from the topic's start",
             code="offset_out_of_range",
         )
@@ -120,8 +120,8 @@ def end_offsets(
 ) -> dict[int, int]:
     """Partition → the offset after the last readable record.
 
-    ``committed``: what a read_committed reader can reach now (the last stable offset); else the log's very end, which
-    an unfinished Kafka transaction may hold back from readers. Raises `KafkaUnreachable`, `KafkaRequestError`.
+    ``committed``: the last stable offset, which a read_committed reader can reach now. Otherwise the log's end, which
+    an unfinished Kafka transaction may hide from such readers. Raises `KafkaUnreachable`, `KafkaRequestError`.
     """
     level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
     return _list_offsets(kafka, topic, partitions, OffsetSpec.latest(), level, timeout_s)
@@ -130,7 +130,7 @@ def end_offsets(
 def start_offsets(
     kafka: KafkaCluster, topic: str, partitions: Iterable[int], *, timeout_s: float = REQUEST_TIMEOUT_S
 ) -> dict[int, int]:
-    """Partition → the first offset that retention has left."""
+    """Partition → the first offset that retention has kept. Raises `KafkaUnreachable`, `KafkaRequestError`."""
     level = IsolationLevel.READ_UNCOMMITTED
     return _list_offsets(kafka, topic, partitions, OffsetSpec.earliest(), level, timeout_s)
 
@@ -143,11 +143,11 @@ def offsets_for_timestamp(
     *,
     timeout_s: float = REQUEST_TIMEOUT_S,
 ) -> dict[int, int]:
-    """Partition → where to start so as to see every event with a source time of ``timestamp`` (seconds) or later.
+    """Partition → the offset from which every event with source time ``timestamp`` (seconds) or later can be read.
 
-    Record times are the running maximum of source time, so the broker's index finds the place; a partition with nothing
-    that late starts at its end. The place may be earlier than needed (Kafka's commit records carry the broker's time),
-    never too late: skip what is older.
+    Record times are the running maximum of source time, so the broker's time index finds the offset. It is the end of a
+    partition without such events. It may be earlier than needed, because Kafka's commit records have the broker's time,
+    but never too late: skip older events.
     """
     wanted = list(partitions)
     spec, level = OffsetSpec.for_timestamp(timestamp * 1000), IsolationLevel.READ_UNCOMMITTED
@@ -168,7 +168,7 @@ def _list_offsets(
         futures = admin.list_offsets(request, isolation_level=level, request_timeout=timeout_s)
         return {place.partition: future.result().offset for place, future in futures.items()}
 
-    return asking(kafka, f"list offsets of {topic}", ask, patience_s=timeout_s)
+    return call_kafka(kafka, f"list offsets of {topic}", ask, patience_s=timeout_s)
 
 
 def read_range(
@@ -181,9 +181,9 @@ def read_range(
     timeout_s: float = 30.0,
     messages_max: int = 10_000,
 ) -> Iterator[Message]:
-    """The committed records of ``partition`` with ``start`` <= offset < ``end``, once, then ends.
+    """Yield the committed records of ``partition`` with ``start`` <= offset < ``end``.
 
-    Raises `TopicReadError` ``read_timeout`` if there is no progress for ``timeout_s`` (an unfinished transaction before
+    Raises `TopicReadError`: ``read_timeout`` without progress for ``timeout_s`` (an unfinished transaction before
     ``end``, or no broker), ``offset_out_of_range`` if ``start`` is gone.
     """
     if start >= end:
@@ -201,7 +201,7 @@ def read_range(
 def _read_until(
     consumer: Consumer, place: TopicPartition, end: int, timeout_s: float, messages_max: int
 ) -> Iterator[Message]:
-    """Records up to ``end``; the end may lie on a control record, which only the consumer's position passes."""
+    """Records up to ``end``, which may be a control record: the consumer's position passes it, no message does."""
     deadline = monotonic() + timeout_s
     reached = -1
     while True:
@@ -217,6 +217,6 @@ def _read_until(
         elif monotonic() > deadline:
             raise TopicReadError(
                 f"{place.topic}/{place.partition}: no progress at {max(reached, 0)} of {end} for {timeout_s:g} s",
-                hint="a Kafka transaction may be unfinished there, or the broker is away",
+                hint="a Kafka transaction may be unfinished there, or the broker is unreachable",
                 code="read_timeout",
             )

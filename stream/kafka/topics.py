@@ -1,7 +1,7 @@
-"""The topics of a keyspace: made with the right settings, and refused with the fix if they have wrong ones.
+"""The topics of a keyspace: created with the right settings, and refused, with the fix, if they have wrong ones.
 
-Events are never compacted, their partition count never changes, retention covers at least two verified snapshots, and
-record times are the publisher's, within limits wide enough for old source times (docs/internals/wire.md).
+The events topic is never compacted, and its partition count never changes. Its retention covers at least two verified
+snapshots. Record times are the publisher's, with limits wide enough for old source times (docs/internals/wire.md).
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
-from stream.kafka.connection import REQUEST_TIMEOUT_S, KafkaCluster, asking, client_settings, kafka_error
+from stream.kafka.connection import REQUEST_TIMEOUT_S, KafkaCluster, call_kafka, client_settings, kafka_error
 from tokens.errors import FreshetError
 
 LOCATIONS_TOPIC: Final = "freshet.locations"
 DAY_MS: Final = 24 * 3600 * 1000
 RETENTION_MS: Final = 7 * DAY_MS
 RETENTION_MS_MIN: Final = DAY_MS
-"""Below this a store that was down for a night could not catch up."""
+"""With less, a store that was down overnight could not catch up."""
 TIMESTAMP_LIMIT_MS: Final = 3650 * DAY_MS
-"""How far a record's time may lie from the broker's clock."""
+"""How much a record's time may differ from the broker's clock."""
 TIMESTAMP_BEFORE_MS_MIN: Final = 30 * DAY_MS
 MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024
-VISIBLE_POLL_S: Final = 0.02
+POLL_INTERVAL_S: Final = 0.02
 MESSAGE_BYTES_MIN: Final = 12 * 1024 * 1024
-"""What a publisher may write in one message; a topic that takes less would stop it."""
+"""The largest message that a publisher may write. A topic with a lower limit would stop it."""
 
 _TIMESTAMP_LIMITS: Final = {
     "message.timestamp.type": "CreateTime",
@@ -36,13 +36,13 @@ _TIMESTAMP_LIMITS: Final = {
     "message.timestamp.after.max.ms": str(TIMESTAMP_LIMIT_MS),
 }
 
-_BROKERS_TIME: Final = {"message.timestamp.type": "LogAppendTime"}
-"""Else a process whose clock is an hour ahead could not write, and what one that is behind wrote was forgotten."""
-_LOCATIONS_SETTINGS: Final = {"cleanup.policy": "compact", "max.compaction.lag.ms": str(DAY_MS), **_BROKERS_TIME}
+_BROKER_TIME: Final = {"message.timestamp.type": "LogAppendTime"}
+"""Independent of the writers' clocks: Kafka refuses records from the future and deletes old ones early."""
+_LOCATIONS_SETTINGS: Final = {"cleanup.policy": "compact", "max.compaction.lag.ms": str(DAY_MS), **_BROKER_TIME}
 
 
 class TopicError(FreshetError):
-    """A topic that is missing or has settings that would lose data or freshness; the hint is the fix.
+    """A topic is missing, or has settings that would lose data or freshness. The hint is the fix.
 
     Codes: ``topic_missing``, ``wrong_partition_count``, ``compacted_topic``, ``retention_too_short``,
     ``timestamp_limits``, ``message_size_too_small``.
@@ -53,7 +53,7 @@ class TopicError(FreshetError):
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """An existing topic. ``topic_id`` is Kafka's own id: another one under the same name is another history."""
+    """An existing topic. ``topic_id`` is Kafka's own id: another id under the same name means another history."""
 
     name: str
     topic_id: str
@@ -66,7 +66,7 @@ def events_topic(keyspace: str) -> str:
 
 
 def dead_letter_topic(keyspace: str) -> str:
-    """Name of the topic that holds what could not be folded."""
+    """Name of the topic that holds messages that could not be folded."""
     return f"freshet.{keyspace}.dlq"
 
 
@@ -79,16 +79,16 @@ def ensure_topics(
     retention_ms: int = RETENTION_MS,
     timeout_s: float = REQUEST_TIMEOUT_S,
 ) -> Topic:
-    """Create what is missing of the keyspace's topics and ``freshet.locations``, check them, return the events topic.
+    """Create the missing topics of the keyspace and ``freshet.locations``; check and return the events topic.
 
     Raises `TopicError`, `KafkaUnreachable`, `KafkaRequestError`.
     """
     sizes = {"max.message.bytes": str(MESSAGE_BYTES_MAX)}
     delete = {"cleanup.policy": "delete", "retention.ms": str(retention_ms), "retention.bytes": "-1"}
     wanted = [
-        _new(events_topic(keyspace), partitions, replication, {**delete, **_TIMESTAMP_LIMITS, **sizes}),
-        _new(dead_letter_topic(keyspace), 1, replication, {**delete, **_BROKERS_TIME, **sizes}),
-        _new(LOCATIONS_TOPIC, 1, replication, _LOCATIONS_SETTINGS),
+        _new_topic(events_topic(keyspace), partitions, replication, {**delete, **_TIMESTAMP_LIMITS, **sizes}),
+        _new_topic(dead_letter_topic(keyspace), 1, replication, {**delete, **_BROKER_TIME, **sizes}),
+        _new_topic(LOCATIONS_TOPIC, 1, replication, _LOCATIONS_SETTINGS),
     ]
     admin = _create(kafka, wanted, timeout_s)
     for topic in wanted:
@@ -99,7 +99,7 @@ def ensure_topics(
 def check_topics(
     kafka: KafkaCluster, keyspace: str, partitions: int | None = None, *, timeout_s: float = REQUEST_TIMEOUT_S
 ) -> Topic:
-    """The events topic of ``keyspace``, if it is fit for it; ``partitions``: the count it must have, if known.
+    """Check and return the events topic of ``keyspace``. ``partitions``: the required count, if known.
 
     Raises `TopicError` with the fix as hint, `KafkaUnreachable`, `KafkaRequestError`.
     """
@@ -109,24 +109,24 @@ def check_topics(
 
 
 def ensure_locations_topic(kafka: KafkaCluster, *, replication: int = 1, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
-    """Create ``freshet.locations`` if it is missing; raises `KafkaUnreachable`, `KafkaRequestError`."""
-    admin = _create(kafka, [_new(LOCATIONS_TOPIC, 1, replication, _LOCATIONS_SETTINGS)], timeout_s)
+    """Create ``freshet.locations`` if it is missing. Raises `TopicError`, `KafkaUnreachable`, `KafkaRequestError`."""
+    admin = _create(kafka, [_new_topic(LOCATIONS_TOPIC, 1, replication, _LOCATIONS_SETTINGS)], timeout_s)
     _await_topic(admin, kafka, LOCATIONS_TOPIC, timeout_s)
 
 
 def describe_topic(kafka: KafkaCluster, name: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> Topic:
-    """Any topic's id and partition count; raises `TopicError` ``topic_missing``, `KafkaUnreachable`."""
+    """The id and partition count of any topic. Raises `TopicError` ``topic_missing``, `KafkaUnreachable`."""
     admin = AdminClient(client_settings(kafka))
     _require_broker(admin, kafka, timeout_s)
     return _describe(admin, kafka, name, timeout_s)
 
 
-def _new(name: str, partitions: int, replication: int, config: Mapping[str, str]) -> NewTopic:
+def _new_topic(name: str, partitions: int, replication: int, config: Mapping[str, str]) -> NewTopic:
     return NewTopic(name, num_partitions=partitions, replication_factor=replication, config=dict(config))
 
 
 def _create(kafka: KafkaCluster, wanted: list[NewTopic], timeout_s: float) -> AdminClient:
-    """Create what is missing of ``wanted``."""
+    """Create those topics of ``wanted`` that are missing."""
     admin = AdminClient(client_settings(kafka))
     _require_broker(admin, kafka, timeout_s)
     for name, future in admin.create_topics(wanted, operation_timeout=timeout_s, request_timeout=timeout_s * 2).items():
@@ -139,20 +139,22 @@ def _create(kafka: KafkaCluster, wanted: list[NewTopic], timeout_s: float) -> Ad
 
 
 def _await_topic(admin: AdminClient, kafka: KafkaCluster, name: str, timeout_s: float) -> None:
-    """A topic that was just made is known, and led, a little later."""
+    """Wait until the brokers know the topic and all its partitions have a leader."""
     deadline = monotonic() + timeout_s
     while True:
-        found = asking(kafka, f"find topic {name}", lambda: admin.list_topics(timeout=timeout_s)).topics.get(name)
+        found = call_kafka(kafka, f"find topic {name}", lambda: admin.list_topics(timeout=timeout_s)).topics.get(name)
         if found is not None and found.error is None and all(each.leader >= 0 for each in found.partitions.values()):
             return
         if monotonic() > deadline:
-            raise TopicError(f"topic {name} has no leader after {timeout_s:g} s", hint="is every broker up?")
-        sleep(VISIBLE_POLL_S)
+            raise TopicError(
+                f"topic {name} has no leader after {timeout_s:g} s", hint="check that every broker is running"
+            )
+        sleep(POLL_INTERVAL_S)
 
 
 def _require_broker(admin: Any, kafka: KafkaCluster, timeout_s: float) -> None:
-    """One quick question first: admin requests to a broker that is away take their whole, longer time-out."""
-    asking(kafka, "connect", lambda: admin.list_topics(topic="__consumer_offsets", timeout=timeout_s))
+    """Fail fast: admin requests to an unreachable broker would take their whole, longer timeout."""
+    call_kafka(kafka, "connect", lambda: admin.list_topics(topic="__consumer_offsets", timeout=timeout_s))
 
 
 def _describe(admin: Any, kafka: KafkaCluster, name: str, timeout_s: float) -> Topic:
@@ -163,7 +165,7 @@ def _describe(admin: Any, kafka: KafkaCluster, name: str, timeout_s: float) -> T
         if error.args[0].code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
             raise TopicError(
                 f"topic {name} does not exist at {kafka.bootstrap}",
-                hint="the source makes it: start `freshet source …` first",
+                hint="the source creates it: start `freshet source …` first",
                 code="topic_missing",
             ) from error
         raise kafka_error(error, kafka, f"describe topic {name}") from error
@@ -175,7 +177,7 @@ def _check(admin: Any, kafka: KafkaCluster, keyspace: str, partitions: int | Non
     if partitions is not None and topic.partitions != partitions:
         raise TopicError(
             f"topic {topic.name} has {topic.partitions} partitions, not {partitions}",
-            hint=f"set partitions to {topic.partitions}: the count of a topic with events in it can't be changed",
+            hint=f"set partitions to {topic.partitions}: the count of a topic with events cannot be changed",
             code="wrong_partition_count",
         )
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic.name)
@@ -185,37 +187,37 @@ def _check(admin: Any, kafka: KafkaCluster, keyspace: str, partitions: int | Non
         settings: Mapping[str, Any] = future.result()
         return settings
 
-    found = asking(kafka, f"read the settings of {topic.name}", ask, patience_s=timeout_s)
+    found = call_kafka(kafka, f"read the settings of {topic.name}", ask, patience_s=timeout_s)
     _check_settings(topic.name, {name: str(entry.value) for name, entry in found.items()})
     return topic
 
 
 def _check_settings(name: str, settings: Mapping[str, str]) -> None:
-    """Refuse settings of an events topic with which an answer could turn stale or a message could be lost."""
+    """Refuse settings of an events topic that could lose a message or make an answer stale."""
     if "compact" in settings.get("cleanup.policy", "delete"):
-        raise _wrong(
+        raise _topic_error(
             name, "is compacted: markers and tombstones would be lost", "cleanup.policy=delete", "compacted_topic"
         )
     retention = int(settings.get("retention.ms", RETENTION_MS))
     if 0 <= retention < RETENTION_MS_MIN:
         problem = f"keeps events for {retention // 1000} s only"
-        raise _wrong(name, problem, f"retention.ms={RETENTION_MS}", "retention_too_short")
+        raise _topic_error(name, problem, f"retention.ms={RETENTION_MS}", "retention_too_short")
     if int(settings.get("retention.bytes", -1)) >= 0:
-        problem = f"drops events above {settings['retention.bytes']} bytes, however young"
-        raise _wrong(name, problem, "retention.bytes=-1", "retention_too_short")
+        problem = f"drops events above {settings['retention.bytes']} bytes, even recent ones"
+        raise _topic_error(name, problem, "retention.bytes=-1", "retention_too_short")
     if settings.get("message.timestamp.type", "CreateTime") != "CreateTime":
-        problem = "stamps records with the broker's time: no offset can be found by source time"
-        raise _wrong(name, problem, "message.timestamp.type=CreateTime", "timestamp_limits")
+        problem = "has the broker's record times: offsets cannot be found by source time"
+        raise _topic_error(name, problem, "message.timestamp.type=CreateTime", "timestamp_limits")
     if int(settings.get("message.timestamp.before.max.ms", TIMESTAMP_LIMIT_MS)) < TIMESTAMP_BEFORE_MS_MIN:
         problem = "refuses records with a source time of last month"
         fix = f"message.timestamp.before.max.ms={TIMESTAMP_LIMIT_MS}"
-        raise _wrong(name, problem, fix, "timestamp_limits")
+        raise _topic_error(name, problem, fix, "timestamp_limits")
     if int(settings.get("max.message.bytes", MESSAGE_BYTES_MAX)) < MESSAGE_BYTES_MIN:
-        problem = f"takes messages up to {settings['max.message.bytes']} bytes only"
-        raise _wrong(name, problem, f"max.message.bytes={MESSAGE_BYTES_MAX}", "message_size_too_small")
+        problem = f"accepts messages up to {settings['max.message.bytes']} bytes only"
+        raise _topic_error(name, problem, f"max.message.bytes={MESSAGE_BYTES_MAX}", "message_size_too_small")
 
 
-def _wrong(name: str, problem: str, fix: str, code: str) -> TopicError:
+def _topic_error(name: str, problem: str, fix: str, code: str) -> TopicError:
     return TopicError(
         f"topic {name} {problem}",
         hint=f"kafka-configs.sh --alter --entity-type topics --entity-name {name} --add-config {fix}",

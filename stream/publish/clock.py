@@ -1,4 +1,4 @@
-"""Where code that must wait or stamp gets its time from, so that a test or a simulator can bring its own."""
+"""The source of time for code that waits or stamps, so that a test or a simulator can provide its own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Seconds since 1970, and seconds of a clock that never runs backwards."""
+    """``now``: seconds since 1970. ``monotonic``: seconds of a clock that never goes back."""
 
     def now(self) -> float: ...
     def monotonic(self) -> float: ...

@@ -1,11 +1,11 @@
 """A shard's publisher: source transactions in, Kafka transactions out, exactly once, crash-only.
 
-One Kafka transaction per batch holds events, markers and the shard's state, so a restart resumes exactly from what is
-in the topic. Nothing is ever aborted or retried here: on any error the producer is dropped, `PublisherLost` is raised,
-and the caller starts anew from `Publisher.open` (docs/concepts/publishing.md).
+One Kafka transaction per batch holds events, markers and the shard's state, so a restart resumes exactly from the
+topic. A transaction is never aborted or retried: on any error the producer is dropped, `PublisherLost` is raised, and
+the caller starts again with `Publisher.open` (docs/concepts/publishing.md).
 
-A batch leaves as soon as the one before it is committed and `batch_interval_s` has passed since that began: a lone
-transaction leaves at once, at full rate batches fill up while the one before is on its way.
+A batch is sent once the batch before it is committed and `batch_interval_s` has passed since that one was started. So
+a single transaction is sent at once, and at full rate a batch fills while the one before is being committed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["LayoutMismatch", "Publisher", "PublisherLost", "PublisherStats", "re
 log = structlog.get_logger(__name__)
 
 BACKLOG_AGE_MS: Final = RETENTION_MS_MIN // 2
-"""Records are never stamped as older than this."""
+"""Record times are never older than this."""
 
 
 class LayoutMismatch(FreshetError):
@@ -57,17 +57,17 @@ class PublisherStats:
 def record_time_ms(last_ms: int, source_s: int, now_s: float) -> int:
     """Kafka time of a batch's records: the running maximum of source time, bounded by now. Never below ``last_ms``.
 
-    A time that is too high only makes a search by time start too early, never too late. So an old backlog is not
-    stamped with its own age: the broker would drop it by retention as soon as it came.
+    Record times may be later than source times: a search by time then starts too early, never too late. So an old
+    backlog gets times of at most `BACKLOG_AGE_MS` ago; otherwise retention would delete it at once.
     """
     now_ms = int(now_s * 1000)
     return max(last_ms, min(source_s * 1000, now_ms), now_ms - BACKLOG_AGE_MS)
 
 
 class Publisher:
-    """Publishes one shard. `publish`, `advance`, `flush` may be called from one thread; a thread of its own commits.
+    """Publishes one shard. Call `publish`, `advance` and `flush` from one thread; the publisher's own thread commits.
 
-    Memory is bounded: a batch that fills up while the one before is being committed makes `publish` wait.
+    Memory is bounded: if a batch is full while the one before is being committed, `publish` waits.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Publisher:
     ) -> None:
         """``stopping``: once it is set, no wait for Kafka lasts longer than a few seconds.
 
-        ``new_epoch``: where the shard's states contradict each other, start a new epoch instead of refusing.
+        ``new_epoch``: if the shard's states contradict each other, start a new epoch instead of raising `ResumeError`.
         """
         self.kafka = kafka
         self.shard = shard
@@ -115,21 +115,21 @@ class Publisher:
         self._thread: threading.Thread | None = None
         self._lost: PublisherLost | None = None
         self._record_time_ms = 0
-        self._collecting = 1
-        """Number of the batch that is being filled; batches below `_committed` + 1 are out."""
+        self._batch_number = 1
+        """Number of the batch that is being filled. Batches up to `_committed` are committed."""
         self._committed = 0
-        self._pressing = False
+        self._commit_requested = False
         self._closing = False
 
     # --- start and end ---
 
     def open(self, start_if_new: Callable[[], tuple[str, int]]) -> ResumePoint:
-        """Take the shard over and say where its source must go on.
+        """Take over the shard and return where its source must continue.
 
-        Fences any earlier publisher of the shard first, then reads the topic. If the shard was never published, or the
-        topic has forgotten what it needs to go on from, an epoch starts at ``start_if_new()`` = (position, source
-        seconds): it voids all there was. Raises `TopicError`, `LayoutMismatch`, `KafkaUnreachable`, `ResumeError`,
-        `PublisherLost`.
+        Any earlier publisher of the shard is fenced first, then the topic is read. If the shard was never published, or
+        retention has deleted what is needed to resume, a new epoch starts at ``start_if_new()``, a pair (position,
+        source seconds), and voids everything before. Raises `TopicError`, `LayoutMismatch`, `KafkaUnreachable`,
+        `ResumeError`, `PublisherLost`.
         """
         check_topics(self.kafka, self.keyspace, self.layout.partitions)
         self._producer.open()
@@ -137,7 +137,7 @@ class Publisher:
         if tail.layout and tail.layout != str(self.layout):
             raise LayoutMismatch(
                 f"{self.topic} was published with layout {tail.layout}, not {self.layout}",
-                hint="a topic keeps its layout: set the old one, or publish into a new keyspace",
+                hint="a topic's layout cannot change: configure the old one, or publish into a new keyspace",
             )
         if tail.problem is not None and tail.problem.code != "open_map_lost" and not self._new_epoch:
             raise tail.problem
@@ -154,8 +154,8 @@ class Publisher:
         return resume
 
     def _start_first_epoch(self, framer: Framer, tail: Tail, position: str, timestamp: int) -> None:
-        """A shard without a state to go on from: new, or forgotten by retention; its epoch is above any earlier one."""
-        reason, epoch = "first_start", 1 if tail.pristine else int(self._clock.now())
+        """Start an epoch for a shard without a usable state (new or lost by retention), above any earlier epoch."""
+        reason, epoch = "first_start", 1 if tail.is_untruncated else int(self._clock.now())
         if tail.problem is not None:
             reason, epoch = tail.problem.code, tail.epoch + 1
             log.error("epoch ends", shard=self.shard, code=reason, reason=str(tail.problem), next_epoch=epoch)
@@ -163,7 +163,7 @@ class Publisher:
         self._commit(framer.take())
 
     def close(self) -> None:
-        """Commit what is buffered and end. Raises `PublisherLost` if that was not possible."""
+        """Commit everything buffered, then stop. Raises `PublisherLost` if it could not be committed."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -174,8 +174,8 @@ class Publisher:
             raise self._lost
 
     def abandon(self) -> None:
-        """End without committing, as a crash would; what is open is left to the broker."""
-        self._lose(PublisherLost(f"publisher of {self.shard} was abandoned"))
+        """Stop without committing, as a crash would. The broker aborts an open transaction after its timeout."""
+        self._mark_lost(PublisherLost(f"publisher of {self.shard} was abandoned"))
         if self._thread is not None:
             self._thread.join()
 
@@ -193,20 +193,20 @@ class Publisher:
     # --- what the source calls ---
 
     def publish(self, txn: SourceTransaction) -> None:
-        """Take the source's next transaction; returns when it is buffered, which may wait for the broker.
+        """Buffer the source's next transaction. Waits for a commit if the buffer is full.
 
-        After a restart the first one may be partly out: its published part is skipped. Raises `PublisherLost`.
+        After a restart the first transaction may be partly published; that part is skipped. Raises `PublisherLost`.
         """
         with self._changed:
-            framer = self._alive()
-            idle = framer.empty
+            framer = self._open_framer()
+            idle = framer.is_empty
             start = self._already_out(framer, txn)
             while True:
                 end = framer.room(txn, start)
                 if end < 0:
-                    self._press()
+                    self._commit_now_and_wait()
                     continue
-                self._guarded(framer, partial(framer.add, txn, start, end))
+                self._apply(framer, partial(framer.add, txn, start, end))
                 if end == len(txn.changes):
                     break
                 start = end
@@ -214,57 +214,57 @@ class Publisher:
                 self._changed.notify_all()
 
     def advance(self, position: str, timestamp: int) -> None:
-        """The source is at ``position`` without a change since the last one. Raises `PublisherLost`."""
+        """Move to ``position``: the source had no changes since the last one. Raises `PublisherLost`."""
         with self._changed:
-            framer = self._alive()
-            self._guarded(framer, partial(framer.advance, position, timestamp))
+            framer = self._open_framer()
+            self._apply(framer, partial(framer.advance, position, timestamp))
             self._changed.notify_all()
 
     def start_new_epoch(self, position: str, timestamp: int, reason: str) -> ResumePoint:
-        """The source's history was replaced: void everything and go on from ``position``. Raises `PublisherLost`."""
+        """Void everything and continue from ``position``: the source's history was replaced. Raises `PublisherLost`."""
         with self._changed:
-            framer = self._alive()
-            while not framer.empty:
-                self._press()
-            self._guarded(framer, partial(framer.start_epoch, position, timestamp, reason))
+            framer = self._open_framer()
+            while not framer.is_empty:
+                self._commit_now_and_wait()
+            self._apply(framer, partial(framer.start_epoch, position, timestamp, reason))
             resume = framer.resume
         self.flush()
         return resume
 
     def flush(self) -> None:
-        """Return when everything taken so far is committed. Raises `PublisherLost`."""
+        """Wait until everything buffered so far is committed. Raises `PublisherLost`."""
         with self._changed:
-            framer = self._alive()
-            wanted = self._collecting if not framer.empty else self._collecting - 1
+            framer = self._open_framer()
+            wanted = self._batch_number if not framer.is_empty else self._batch_number - 1
             while self._committed < wanted:
-                self._press()
+                self._commit_now_and_wait()
 
     def _already_out(self, framer: Framer, txn: SourceTransaction) -> int:
-        out = framer.resume.partial_events if framer.split_gtid == txn.gtid else 0
+        out = framer.resume.partial_events if framer.partial_gtid == txn.gtid else 0
         return min(out, len(txn.changes))
 
-    def _alive(self) -> Framer:
+    def _open_framer(self) -> Framer:
         if self._lost is not None:
             raise self._lost
         if self._framer is None or self._closing:
             raise PublisherLost(f"publisher of {self.shard} is not open")
         return self._framer
 
-    def _press(self) -> None:
-        """Ask for the batch to leave now, and wait until something has happened."""
-        self._pressing = True
+    def _commit_now_and_wait(self) -> None:
+        """Ask the committing thread to send the batch now, and wait until it reports progress."""
+        self._commit_requested = True
         self._changed.notify_all()
         self._changed.wait()
         if self._lost is not None:
             raise self._lost
 
-    def _guarded(self, framer: Framer, step: Callable[[], None]) -> None:
-        """A step that fails halfway leaves the framer unusable: then the publisher is lost."""
+    def _apply(self, framer: Framer, step: Callable[[], None]) -> None:
+        """Run ``step``. If it fails halfway the framer is unusable, so the publisher is lost."""
         try:
             step()
         except Exception as error:
             lost = PublisherLost(f"{self.shard} after {framer.resume.position}: {error}")
-            self._lose(lost)
+            self._mark_lost(lost)
             raise lost from error
 
     # --- the committing thread ---
@@ -275,24 +275,24 @@ class Publisher:
             while (began := self._commit_next(began)) >= 0:
                 pass
         except PublisherLost as lost:
-            self._lose(lost)
+            self._mark_lost(lost)
         except Exception as error:
             log.exception("publisher failed", shard=self.shard)
-            self._lose(PublisherLost(f"publisher of {self.shard} failed: {error}"))
+            self._mark_lost(PublisherLost(f"publisher of {self.shard} failed: {error}"))
 
     def _commit_next(self, began: float) -> float:
-        """Wait for the next batch, commit it, return when that began; negative when there is nothing more to do.
+        """Wait for the next batch, commit it, and return when its commit began; -1 if there is nothing more to do.
 
-        ``began``: when the batch before it did.
+        ``began``: when the commit of the batch before it began (monotonic seconds).
         """
         with self._changed:
             framer = self._wait_until_due(began)
             if framer is None:
                 return -1.0
             began = self._clock.monotonic()
-            self._pressing = False
-            number, batch = self._collecting, framer.take()
-            self._collecting += 1
+            self._commit_requested = False
+            number, batch = self._batch_number, framer.take()
+            self._batch_number += 1
             self._changed.notify_all()
         self._commit(batch)
         with self._changed:
@@ -301,27 +301,27 @@ class Publisher:
         return began
 
     def _wait_until_due(self, began: float) -> Framer | None:
-        """The framer once a batch has to leave; None when there is nothing more to do."""
+        """Wait until a batch is due and return the framer; None if there is nothing more to do."""
         while True:
             framer = self._framer
             if self._lost is not None or framer is None:
                 return None
-            if self._closing and framer.empty:
+            if self._closing and framer.is_empty:
                 return None
-            waits_s = self._interval_s if not framer.empty else self._idle_s
+            waits_s = self._interval_s if not framer.is_empty else self._idle_s
             left_s = began + waits_s - self._clock.monotonic()
             full = framer.size >= self._limits.batch_bytes
-            if left_s <= 0 or (not framer.empty and (self._closing or self._pressing or full)):
+            if left_s <= 0 or (not framer.is_empty and (self._closing or self._commit_requested or full)):
                 return framer
             self._changed.wait(left_s)
 
     def _commit(self, batch: Batch) -> None:
-        """One Kafka transaction; raises `PublisherLost`, never aborts."""
+        """Commit ``batch`` as one Kafka transaction. Raises `PublisherLost`."""
         self._record_time_ms = record_time_ms(self._record_time_ms, batch.timestamp_max, self._clock.now())
         self._producer.commit(batch.records, self._record_time_ms)
-        self._count(batch)
+        self._add_to_stats(batch)
 
-    def _count(self, batch: Batch) -> None:
+    def _add_to_stats(self, batch: Batch) -> None:
         stats = self.stats
         stats.events += batch.events
         stats.rows += batch.rows
@@ -329,8 +329,8 @@ class Publisher:
         stats.batches += 1
         stats.bytes += batch.bytes
 
-    def _lose(self, lost: PublisherLost) -> None:
-        """Drop the producer, with what is open in it, and wake everybody up."""
+    def _mark_lost(self, lost: PublisherLost) -> None:
+        """Drop the producer with its open transaction, and wake all waiting threads."""
         with self._changed:
             if self._lost is None:
                 self._lost = lost

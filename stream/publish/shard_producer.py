@@ -1,6 +1,6 @@
-"""One shard's transactional producer: batches in, each as one Kafka transaction, or not at all.
+"""One shard's transactional producer: each batch becomes one Kafka transaction.
 
-Nothing is ever aborted: on any error the producer is dropped with what is open in it, as a crash would
+A transaction is never aborted: on any error the producer is dropped with its open transaction, as in a crash
 (docs/concepts/publishing.md, docs/decisions/0005-crash-only-publisher.md).
 """
 
@@ -19,15 +19,15 @@ from stream.publish.clock import Clock
 from tokens.errors import FreshetError
 
 TRANSACTION_TIMEOUT_MS: Final = 10_000
-"""A dead publisher's unfinished transaction holds readers up no longer than this, even if nobody takes its place."""
+"""A dead publisher's unfinished transaction blocks readers for at most this long, even without a successor."""
 REQUEST_TIMEOUT_S: Final = 30.0
-SLICE_S: Final = 0.25
-"""librdkafka is asked in slices of that length, and goes on where it was: a request to stop is met in between."""
-REPEAT_S: Final = 0.01
-STOP_S: Final = 2.0
-"""Who was asked to stop waits no longer for a broker."""
+SLICE_TIMEOUT_S: Final = 0.25
+"""Timeout of one call to librdkafka. Long requests are repeated calls, so that a request to stop is noticed."""
+RETRY_INTERVAL_S: Final = 0.01
+STOP_TIMEOUT_S: Final = 2.0
+"""How long a publisher that is asked to stop still waits for a broker."""
 
-_FENCED: Final = frozenset(
+_FENCED_CODES: Final = frozenset(
     {
         KafkaError._FENCED,
         KafkaError.PRODUCER_FENCED,
@@ -38,18 +38,18 @@ _FENCED: Final = frozenset(
 
 
 class PublisherLost(FreshetError):
-    """The publisher is dead; what it had not committed is not in the topic. Start anew from `Publisher.open`.
+    """The publisher has failed, and its uncommitted batches are not in the topic. Start again with `Publisher.open`.
 
     Codes: ``publisher_lost`` (broker, network, or a transaction that cannot be framed), ``fenced`` (another publisher
-    of the shard has taken over, or the broker was away so long that it gave this one's transaction up; Kafka doesn't
-    tell which, so start again, but not at once).
+    of the shard has taken over, or the broker has timed out this one's transaction. Kafka doesn't tell which: start
+    again after a pause).
     """
 
     code = "publisher_lost"
 
 
 class ShardProducer:
-    """Commits batches. One thread at a time."""
+    """Commits batches. Not thread-safe."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class ShardProducer:
         clock: Clock,
         stopping: threading.Event,
     ) -> None:
-        """``stopping``: once it is set, no wait for a broker lasts longer than `STOP_S`."""
+        """``stopping``: once it is set, no wait for a broker lasts longer than `STOP_TIMEOUT_S`."""
         self.transactional_id = transactional_id
         self._kafka = kafka
         self._topic = topic
@@ -70,7 +70,7 @@ class ShardProducer:
         self._producer: Producer | None = None
 
     def open(self) -> None:
-        """Fences any earlier producer of the shard. Raises `KafkaUnreachable`, `KafkaRequestError`."""
+        """Connect, and fence any earlier producer of the shard. Raises `KafkaUnreachable`, `KafkaRequestError`."""
         settings = client_settings(
             self._kafka,
             **{
@@ -89,13 +89,13 @@ class ShardProducer:
         )
         producer = Producer(settings)
         try:
-            self._patiently(producer.init_transactions)
+            self._retry_until_done(producer.init_transactions)
         except KafkaException as error:
             raise kafka_error(error, self._kafka, f"init transactions of {self.transactional_id}") from error
         self._producer = producer
 
     def commit(self, records: Iterable[tuple[int, bytes]], time_ms: int) -> None:
-        """One Kafka transaction of (partition, value) with that record time; raises `PublisherLost`, never aborts."""
+        """Commit (partition, value) records, all with ``time_ms``, as one Kafka transaction. Raises `PublisherLost`."""
         producer = self._producer
         if producer is None:
             raise PublisherLost(f"publisher of {self._shard} is not open")
@@ -103,45 +103,45 @@ class ShardProducer:
             producer.begin_transaction()
             for partition, value in records:
                 producer.produce(self._topic, value, partition=partition, timestamp=time_ms)
-            self._patiently(producer.commit_transaction)
+            self._retry_until_done(producer.commit_transaction)
         except (KafkaException, BufferError) as error:
-            del producer  # whoever keeps the error, by its traceback, must not keep librdkafka's threads and sockets
+            del producer  # else the error's traceback would keep librdkafka's threads and sockets alive
             raise self._loss(error) from error.with_traceback(None)
 
     def drop(self) -> None:
-        """Lets go of the producer; what is open in it is left to the broker."""
+        """Drop the producer. The broker aborts an open transaction after its timeout."""
         self._producer = None
 
-    def _patiently(self, request: Callable[[float], None]) -> None:
-        """``request`` (time-out in seconds) until it is done. Raises `KafkaException`."""
+    def _retry_until_done(self, request: Callable[[float], None]) -> None:
+        """Call ``request`` with a timeout in seconds until it succeeds. Raises `KafkaException`."""
         end = self._clock.monotonic() + REQUEST_TIMEOUT_S
         stopping = False
         while True:
             try:
-                request(SLICE_S)
+                request(SLICE_TIMEOUT_S)
             except KafkaException as error:
-                met: KafkaError = error.args[0]
-                if met.code() != KafkaError._TIMED_OUT and not met.retriable():
+                cause: KafkaError = error.args[0]
+                if cause.code() != KafkaError._TIMED_OUT and not cause.retriable():
                     raise
                 now = self._clock.monotonic()
                 if not stopping and self._stopping.is_set():
-                    stopping, end = True, min(end, now + STOP_S)
+                    stopping, end = True, min(end, now + STOP_TIMEOUT_S)
                 if now >= end:
-                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT, met.str())) from error.with_traceback(None)
-                sleep(REPEAT_S)
+                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT, cause.str())) from error.with_traceback(None)
+                sleep(RETRY_INTERVAL_S)
             else:
                 return
 
     def _loss(self, error: KafkaException | BufferError) -> PublisherLost:
         cause = error.args[0] if isinstance(error, KafkaException) else None
-        if isinstance(cause, KafkaError) and cause.code() in _FENCED:
+        if isinstance(cause, KafkaError) and cause.code() in _FENCED_CODES:
             return PublisherLost(
-                f"another publisher of {self._shard} has taken over, or the broker gave its transaction up",
+                f"another publisher of {self._shard} has taken over, or the broker timed out the transaction",
                 hint=f"only one process may publish a shard (transactional id {self.transactional_id})",
                 code="fenced",
             )
         if isinstance(error, KafkaException):
             mine = kafka_error(error, self._kafka, f"publish {self._shard}")
-            hint = "it is started again by itself" if isinstance(mine, KafkaUnreachable) else mine.hint
+            hint = "the source retries by itself" if isinstance(mine, KafkaUnreachable) else mine.hint
             return PublisherLost(str(mine), hint=hint)
         return PublisherLost(f"publisher of {self._shard}: the producer's queue is full")

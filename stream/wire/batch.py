@@ -1,7 +1,7 @@
 """From source transactions to the records of one Kafka transaction. Pure: no I/O, no clock.
 
-A `Framer` numbers events, routes them to partitions and keeps, per partition, columns of rows and ready records in
-source order. `Framer.take` ends the batch: one marker a partition, then the shard's `SourceState`
+A `Framer` numbers events and routes them to partitions. For each partition it keeps columns of rows and encoded records
+in source order. `Framer.take` ends the batch with one marker for each partition and the shard's `SourceState`
 (docs/concepts/publishing.md).
 """
 
@@ -31,20 +31,19 @@ from stream.wire.events import (
     VoidTable,
 )
 from stream.wire.keys import KeyFormatError, Layout, split_row_key
-from stream.wire.records import RowColumns, describe, open_fields
+from stream.wire.records import RowColumns, event_record, open_fields
 from tokens.errors import FreshetError
 
 ROW_OVERHEAD: Final = 24
-"""Bytes that a row is counted with beside its key and image."""
+"""Bytes counted for a row in addition to its key and image."""
 EVENT_OVERHEAD: Final = 256
-"""Bytes that any other event is counted with, for each partition it goes to."""
-
+"""Bytes counted for any other event, for each partition that it goes to."""
 FRAME_OVERHEAD: Final = 64 * 1024
-"""Bytes that a message may have beside the rows' or the image."""
+"""Bytes that a message may have in addition to its rows or its image."""
 
 
 class BatchError(FreshetError, ValueError):
-    """A transaction that cannot be framed, or not now; code ``bad_transaction``."""
+    """A transaction that cannot be framed, or not in this state; codes ``bad_transaction``, ``bad_limits``."""
 
     code = "bad_transaction"
 
@@ -54,42 +53,42 @@ class BatchLimits:
     """Bounds of a batch and its frames, in rows and bytes."""
 
     rows_max: int = 500
-    """Rows a frame."""
+    """Rows in one frame."""
     bytes_max: int = 256 * 1024
     """Bytes of keys and images after which a frame is closed."""
     batch_bytes: int = 4 * 1024 * 1024
-    """Bytes of a batch; a transaction above it is split over several."""
+    """Bytes of a batch. A larger transaction is split over several batches."""
     image_bytes_max: int = 900_000
-    """A row image above it is published as VOID: its key is read through."""
+    """A larger row image is published as VOID: its key is read through."""
     table_image_bytes_max: int = 4 * 1024 * 1024
-    """A table image above it is published as written, awaited: the table is read through."""
+    """A larger table image is published as ``written`` without image: the table is read through."""
     key_bytes_max: int = 64 * 1024
-    """A row whose key is above it voids its table."""
+    """A row with a larger key voids its table."""
     open_map_every: int = 128
-    """The open-transaction map is written whole in every so many-th state record,"""
+    """The whole map of open transactions is written in every n-th state record,"""
     open_map_small: int = 32
-    """and whenever it is not larger than this."""
+    """and whenever it has at most this many transactions."""
 
     def check(self, message_bytes_max: int) -> None:
-        """Raises `BatchError` ``bad_limits`` if a frame within these limits could be larger than a message may be."""
+        """Raise `BatchError` ``bad_limits`` if a frame within these limits could exceed ``message_bytes_max``."""
         largest = max(self.bytes_max + self.image_bytes_max + self.key_bytes_max, self.table_image_bytes_max)
         largest += FRAME_OVERHEAD
         if largest > message_bytes_max or min(self.rows_max, self.bytes_max, self.batch_bytes) < 1:
             raise BatchError(
-                f"a frame could reach {largest} bytes, a message holds {message_bytes_max}",
-                hint="lower the bound of a frame",
+                f"a frame could reach {largest} bytes, but a message holds at most {message_bytes_max}",
+                hint="lower the limits of a frame",
                 code="bad_limits",
             )
 
 
 @dataclass(slots=True)
 class Batch:
-    """The records of one Kafka transaction, in the order to be produced."""
+    """The records of one Kafka transaction, in the order in which they are produced."""
 
     records: list[tuple[int, bytes]]
     """(partition, value)"""
     resume: ResumePoint
-    """Where the publisher is once this batch is committed."""
+    """The publisher's resume point once this batch is committed."""
     timestamp_max: int
     """Running maximum of source time, seconds; 0 if none is known."""
     events: int
@@ -102,14 +101,14 @@ class Batch:
 class Framer:
     """Collects transactions of one shard into batches.
 
-    Use: ``end = room(txn, start)``; if negative, `take` first; else ``add(txn, start, end)``, and again from ``end``
-    until it is ``len(txn.changes)``. Not thread-safe.
+    Use: ``end = room(txn, start)``. If ``end`` is negative, call `take` and retry. Else call ``add(txn, start, end)``,
+    and continue from ``end`` until it is ``len(txn.changes)``. Not thread-safe.
     """
 
     def __init__(
         self, shard: str, layout: Layout, resume: ResumePoint | None = None, limits: BatchLimits | None = None
     ) -> None:
-        """``resume`` as read from the topic; without one, `start_epoch` must come first."""
+        """``resume`` is the point read from the topic. Without it, call `start_epoch` first."""
         self.shard = shard
         self.layout = layout
         self.limits = limits or BatchLimits()
@@ -135,24 +134,24 @@ class Framer:
         return self._size
 
     @property
-    def empty(self) -> bool:
-        """Nothing was collected since the last `take`, not even a position."""
+    def is_empty(self) -> bool:
+        """Whether nothing was collected since the last `take`, not even a position."""
         return not self._dirty
 
     @property
-    def split_gtid(self) -> str:
-        """The transaction that is partly out, or empty."""
+    def partial_gtid(self) -> str:
+        """The GTID of the transaction that is partly published, or empty."""
         return self._at.partial_gtid
 
     @property
     def resume(self) -> ResumePoint:
-        """Where the publisher is once everything collected is out."""
+        """The publisher's resume point once everything collected is published."""
         return self._at.copy()
 
     # --- collecting ---
 
     def room(self, txn: SourceTransaction, start: int = 0) -> int:
-        """Up to which change ``txn`` may be added now from ``start`` on; -1: the batch must be taken first."""
+        """The end of the changes of ``txn`` from ``start`` on that fit this batch; -1: `take` the batch first."""
         if self._split:
             return -1
         changes = txn.changes
@@ -161,19 +160,19 @@ class Framer:
         for index in range(start, len(changes)):
             size += self._size_of(changes[index])
             if size > limit and index > start:
-                return -1 if not self.empty else index
-        return -1 if self._size + size > limit and not self.empty else len(changes)
+                return -1 if not self.is_empty else index
+        return -1 if self._size + size > limit and not self.is_empty else len(changes)
 
     def add(self, txn: SourceTransaction, start: int, end: int) -> None:
-        """Number and route ``txn.changes[start:end]``; ``end`` as `room` says. At the last one the position moves.
+        """Number and route ``txn.changes[start:end]``, with ``end`` from `room`. After the last one the position moves.
 
-        Raises `BatchError` for a change that cannot be, or an ``start`` that does not continue what is out.
+        Raises `BatchError` for an invalid change, or if ``start`` does not continue the part already published.
         """
         at = self._at
         if at.partial_gtid and (txn.gtid != at.partial_gtid or start != at.partial_events):
             raise BatchError(
-                f"{at.partial_events} events of {at.partial_gtid} are out, and {txn.gtid} from {start} on comes next",
-                hint="the source must continue with the transaction that is partly published",
+                f"{at.partial_events} events of {at.partial_gtid} are published, {txn.gtid} from {start} cannot follow",
+                hint="the source must continue the partly published transaction",
             )
         self._serial += 1
         self._dirty = True
@@ -194,23 +193,23 @@ class Framer:
             self._end(txn)
 
     def advance(self, position: str, timestamp: int) -> None:
-        """The source is at ``position``, and nothing of it has changed since."""
+        """Move to ``position`` without a change. Raises `BatchError` inside a partly published transaction."""
         if self._at.partial_gtid:
-            raise BatchError(f"{self._at.partial_gtid} is partly out, the position cannot pass it")
+            raise BatchError(f"{self._at.partial_gtid} is partly published, the position cannot pass it")
         self._at.position, self._at.timestamp = position, timestamp
         self._timestamp_max = max(self._timestamp_max, timestamp)
         self._dirty = True
 
     def start_epoch(self, position: str, timestamp: int, reason: str, epoch: int | None = None) -> None:
-        """A new history: ordinals from 1, everything of earlier epochs void, low-water at ``position``.
+        """Start a new history: ordinals from 1, earlier epochs void, low-water at ``position``.
 
-        The batch must be empty; raises `BatchError`.
+        ``epoch`` None: the next one. Raises `BatchError` if the batch is not empty, or the epoch does not rise.
         """
-        if not self.empty:
-            raise BatchError("an epoch starts in a batch of its own")
+        if not self.is_empty:
+            raise BatchError("an epoch can only start in an empty batch")
         number = self._at.epoch + 1 if epoch is None else epoch
         if number <= self._at.epoch:
-            raise BatchError(f"epoch {number} does not follow {self._at.epoch}")
+            raise BatchError(f"epoch {number} is not above the current epoch {self._at.epoch}")
         self._at = ResumePoint(self.shard, number, 1, position, timestamp, position)
         self._timestamp_max = max(self._timestamp_max, timestamp)
         self._map_due = True
@@ -235,7 +234,7 @@ class Framer:
     def _add_row(self, change: RowChange, txn: SourceTransaction, ordinal: int) -> None:
         key, operation, image = change.key, change.operation, change.image
         if key.find(b"\0") < 1:
-            raise KeyFormatError(f"{key[:40]!r} of {txn.gtid} is no row key")
+            raise KeyFormatError(f"{key[:40]!r} of {txn.gtid} is not a row key")
         if operation == VALUE:
             if not image or len(image) > self.limits.image_bytes_max:
                 operation, image = VOID, b""
@@ -250,7 +249,7 @@ class Framer:
         partition = self.layout.partition_of(key)
         rows = self._rows[partition]
         if rows is None or ordinal - rows.base > INT_MAX:
-            rows = self._close_rows(partition, ordinal - 1)
+            rows = self._open_frame(partition, ordinal - 1)
         if rows.serial != self._serial:
             rows.begin(self._serial, txn)
         rows.keys.append(key)
@@ -265,8 +264,8 @@ class Framer:
         if len(rows.keys) >= self.limits.rows_max or rows.size >= self.limits.bytes_max:
             self._seal(partition)
 
-    def _close_rows(self, partition: int, base: int) -> RowColumns:
-        """Seal what is open there and open a frame whose ordinals are counted from ``base``."""
+    def _open_frame(self, partition: int, base: int) -> RowColumns:
+        """Seal the open frame of the partition, and open one whose ordinals are counted from ``base``."""
         self._seal(partition)
         rows = self._rows[partition] = RowColumns(base)
         return rows
@@ -298,7 +297,7 @@ class Framer:
         }
 
     def _add_event(self, change: Change, txn: SourceTransaction, ordinal: int) -> None:
-        name, fields = describe(change, txn.position, self.limits.table_image_bytes_max)
+        name, fields = event_record(change, txn.position, self.limits.table_image_bytes_max)
         value = encode(name, self._head(ordinal, txn.gtid, txn.timestamp) | fields)
         for partition in self._route(change, txn):
             self._put(partition, value)
@@ -312,10 +311,10 @@ class Framer:
                 return (self.layout.table_partition(change.table_id),)
             case CommitTransaction() | AbortTransaction():
                 return self._touched(change.txn, change.write_ids, txn)
-        raise BatchError(f"{type(change).__name__} is no event")
+        raise BatchError(f"{type(change).__name__} is not an event")
 
     def _touched(self, number: int, pairs: Iterable[tuple[int, int]], txn: SourceTransaction) -> list[int]:
-        """Partitions of every object that the transaction allocated on or wrote; the shard's home if there is none."""
+        """The partitions of all objects that the transaction allocated on or wrote, else the shard's home partition."""
         tables = {table for table, _ in pairs}
         for known in (self._at.open_transactions.get(number), *(each for each in txn.opened if each.txn == number)):
             if known is not None:
@@ -324,7 +323,7 @@ class Framer:
         return sorted({self.layout.table_partition(table) for table in tables}) or [self._home]
 
     def _size_of(self, change: Change) -> int:
-        """Bytes that a change is planned with; at least what `add` counts, for rows exactly."""
+        """Estimated bytes of a change: exact for rows, else at least what `add` counts."""
         if type(change) is RowChange:
             image = len(change.image)
             return len(change.key) + ROW_OVERHEAD + (image if image <= self.limits.image_bytes_max else 0)
@@ -335,9 +334,9 @@ class Framer:
     # --- the end of a batch ---
 
     def take(self) -> Batch:
-        """The batch so far, ended by markers and state; the framer then collects the next one.
+        """End the batch with markers and state, and return it. Raises `BatchError` if no epoch has started.
 
-        Of an empty batch: markers with the unchanged position and the next sequence number.
+        An empty batch has markers with the unchanged position, and a state with the next sequence number.
         """
         at = self._at
         if at.epoch < 1:

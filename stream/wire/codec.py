@@ -1,8 +1,8 @@
-"""Records on the wire: Avro single-object encoding, one schema a record (``schemas/*.avsc``).
+"""Records on the wire: Avro single-object encoding, one schema for each record (``schemas/*.avsc``).
 
-``C3 01``, the CRC-64-AVRO fingerprint of the writer's schema (8 bytes, little-endian), then the Avro body: any Avro
-reader that has the schema can decode it, without a registry. A schema that is replaced stays in ``schemas/`` as
-``Name.v1.avsc``: every fingerprint ever written stays readable, and is read as the current version
+A message is ``C3 01``, the CRC-64-AVRO fingerprint of the writer's schema (8 bytes, little-endian), and the Avro body.
+Any Avro reader that has the schema can decode it without a registry. A replaced schema stays in ``schemas/`` as
+``Name.v1.avsc``: messages of every version stay readable, and are read as the current version
 (docs/internals/wire.md).
 """
 
@@ -45,21 +45,21 @@ VERSIONS: Final[dict[str, int]] = {
     "TableVoid": 1,
     "WriteIdsReset": 1,
 }
-"""All records, sorted, and the version that each of them has now. Earlier versions are read too."""
+"""All records, sorted, with their current versions. Earlier versions can be read too."""
 RECORDS: Final = tuple(VERSIONS)
 """Names of all records, sorted."""
-_SCHEMAS: Final = Path(__file__).resolve().parents[2] / "schemas"  # a folder without code is no package to ask for
+_SCHEMAS: Final = Path(__file__).resolve().parents[2] / "schemas"  # a folder without code is not an importable package
 _OPERATIONS: Final = b"\x01\x02\x03"
 
 
 BAD_FIELD: Final = "bad_field"
-"""Code of what Avro lets through but history can't hold, whoever finds it: here, or the fold."""
+"""Code for fields that Avro accepts but that are invalid, found by `check` or by the fold."""
 
 
 class CodecError(FreshetError, ValueError):
-    """A message that is no record of ours, or a record that cannot be.
+    """A message that is not a Freshet record, or an invalid record.
 
-    Codes: ``not_freshet`` (foreign magic, or empty), ``unknown_schema`` (fingerprint of no schema known here),
+    Codes: ``not_freshet`` (foreign magic, or empty), ``unknown_schema`` (the fingerprint of an unknown schema),
     ``truncated``, ``trailing_bytes``, ``bad_field``.
     """
 
@@ -68,13 +68,13 @@ class CodecError(FreshetError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class WireSchema:
-    """One version of a record's schema. ``header`` is magic and fingerprint, the first ten bytes of each message."""
+    """One version of a record's schema. ``header``: magic and fingerprint, the first ten bytes of each message."""
 
     name: str
     header: bytes
     writer: Any
     reader: Any
-    """The current version's schema, or None where this is it."""
+    """The current version's schema; None if this is the current version."""
 
 
 def header_of(schema: Any) -> bytes:
@@ -92,7 +92,7 @@ def _schema(file: str) -> Any:
 
 
 def _load() -> tuple[dict[str, WireSchema], dict[bytes, WireSchema]]:
-    """The current schema of each record by name, and every version's by header. Files are read by name only."""
+    """The current schemas by record name, and the schemas of all versions by header."""
     current: dict[str, WireSchema] = {}
     known: dict[bytes, WireSchema] = {}
     for name in RECORDS:
@@ -113,7 +113,7 @@ def _register(known: dict[bytes, WireSchema], current: WireSchema, schema: Any) 
 
 _CURRENT, _KNOWN = _load()
 ROW_FRAME_HEADER: Final = _CURRENT["RowFrame"].header
-"""What a row frame of the current version starts with: readers that look for something else skip it by this."""
+"""The first ten bytes of a row frame of the current version. Readers use it to skip row frames quickly."""
 
 
 def header(name: str) -> bytes:
@@ -127,7 +127,7 @@ def headers(name: str) -> frozenset[bytes]:
 
 
 def encode(name: str, record: Record) -> bytes:
-    """One message: ``record`` (fields as in ``schemas/<name>.avsc``) in single-object encoding.
+    """Encode ``record`` (fields as in ``schemas/<name>.avsc``) as one message.
 
     Raises `CodecError` ``bad_field`` if a field is missing or has the wrong type, `KeyError` for an unknown name.
     """
@@ -142,123 +142,123 @@ def encode(name: str, record: Record) -> bytes:
 
 
 def decode(value: bytes) -> tuple[str, Record]:
-    """Name and fields of one message, whichever known version it was written with; raises `CodecError`.
+    """The name and fields of one message of any known version. Raises `CodecError`.
 
-    The fields are typed, not yet plausible: see `check`.
+    The fields have the right types, but their values may be invalid: see `check`.
     """
     schema = _KNOWN.get(value[:HEADER_SIZE])
     if schema is None:
-        raise _foreign(value)
+        raise _header_error(value)
     body = BytesIO(value)
     body.seek(HEADER_SIZE)
     try:
         record: Record = schemaless_reader(body, schema.writer, schema.reader)
     except Exception as error:
-        raise _undecodable(schema.name, value, error) from error
+        raise _body_error(schema.name, value, error) from error
     if body.tell() != len(value):
         raise CodecError(
-            f"{schema.name} ends at byte {body.tell()} of {len(value)}: the rest belongs to nothing",
+            f"{schema.name} ends at byte {body.tell()} of {len(value)}: unexpected bytes follow",
             code="trailing_bytes",
         )
     return schema.name, record
 
 
-def _foreign(value: bytes) -> CodecError:
+def _header_error(value: bytes) -> CodecError:
     if MAGIC.startswith(value[:2]) and value and len(value) < HEADER_SIZE:
         return CodecError(f"message ends inside its header ({len(value)} bytes)", code="truncated")
     if value[:2] != MAGIC:
         return CodecError(
             f"message of {len(value)} bytes starts with {value[:4].hex() or 'nothing'}, not with c301",
-            hint="something else writes into this topic",
+            hint="another program writes into this topic",
             code="not_freshet",
         )
     return CodecError(
-        f"schema with fingerprint {value[2:HEADER_SIZE].hex()} is not known here",
-        hint="written by a newer version? update, then `freshet dlq retry`",
+        f"unknown schema with fingerprint {value[2:HEADER_SIZE].hex()}",
+        hint="a newer Freshet may have written it: update, then run `freshet dlq retry`",
         code="unknown_schema",
     )
 
 
-def _undecodable(name: str, value: bytes, error: Exception) -> CodecError:
+def _body_error(name: str, value: bytes, error: Exception) -> CodecError:
     if isinstance(error, (EOFError, StopIteration)) or "Expected" in str(error):
         return CodecError(f"{name} of {len(value)} bytes is cut off", code="truncated")
     return CodecError(f"{name} of {len(value)} bytes: {type(error).__name__}: {error}", code=BAD_FIELD)
 
 
-def _refuse(name: str, what: str) -> CodecError:
+def _bad_field(name: str, what: str) -> CodecError:
     return CodecError(f"{name}: {what}", code=BAD_FIELD)
 
 
 def check_frame(frame: Record) -> None:
-    """Refuse a decoded `RowFrame` that nothing can be taken from: `CodecError` ``bad_field``.
+    """Refuse a decoded `RowFrame` of which no row can be used. Raises `CodecError` ``bad_field``.
 
-    Its columns differ in length, or its shard, epoch or ordinals cannot be. What is wrong with single rows is left to
-    the fold, which takes the others; `check` refuses the frame for that too.
+    That is: its columns differ in length, or its shard, epoch or ordinals are invalid. Single invalid rows are left to
+    the fold, which uses the other rows; `check` refuses the frame for them too.
     """
     rows, transactions = len(frame["keys"]), frame["transactions"]
     count = len(transactions)
     if not rows == len(frame["images"]) == len(frame["operations"]) == len(frame["ordinals"]) or not rows:
-        raise _refuse("RowFrame", f"row columns differ in length ({rows} keys)")
+        raise _bad_field("RowFrame", f"row columns differ in length ({rows} keys)")
     if not count == len(frame["gtids"]) == len(frame["timestamps"]):
-        raise _refuse("RowFrame", f"transaction columns differ in length ({count} transactions)")
+        raise _bad_field("RowFrame", f"transaction columns differ in length ({count} transactions)")
     positions, origins = frame["positions"], frame["origins"]
     if (positions and len(positions) != count) or (origins and len(origins) != count):
-        raise _refuse("RowFrame", "positions or origins are neither absent nor one a transaction")
+        raise _bad_field("RowFrame", "positions or origins must be empty or one for each transaction")
     if sum(transactions) != rows or min(transactions) < 0:
-        raise _refuse("RowFrame", f"transactions hold {sum(transactions)} of {rows} rows")
+        raise _bad_field("RowFrame", f"transactions hold {sum(transactions)} of {rows} rows")
     if frame["ordinal"] + min(frame["ordinals"]) < 1:
-        raise _refuse("RowFrame", "an ordinal is below 1")
+        raise _bad_field("RowFrame", "an ordinal is below 1")
     if not _is_lineage(frame["shard"], frame["epoch"]):
-        raise _no_lineage("RowFrame", frame)
+        raise _bad_lineage("RowFrame", frame)
 
 
 def _is_lineage(shard: str, epoch: int) -> bool:
     return epoch > 0 and bool(shard) and "\0" not in shard
 
 
-def _no_lineage(name: str, record: Record) -> CodecError:
-    return _refuse(name, f"invalid shard {record['shard']!r} or epoch {record['epoch']}")
+def _bad_lineage(name: str, record: Record) -> CodecError:
+    return _bad_field(name, f"invalid shard {record['shard']!r} or epoch {record['epoch']}")
 
 
 def _check_rows(frame: Record) -> None:
-    """Refuse a frame that `check_frame` lets through, but of which the fold would refuse a row."""
+    """Refuse a frame with a row that the fold would refuse. Raises `CodecError`."""
     keys, images, operations = frame["keys"], frame["images"], frame["operations"]
     if min(frame["transactions"]) < 1:
-        raise _refuse("RowFrame", "a transaction has no rows")
+        raise _bad_field("RowFrame", "a transaction has no rows")
     if operations.translate(None, _OPERATIONS):
-        raise _refuse("RowFrame", "an operation is not 1, 2 or 3")
+        raise _bad_field("RowFrame", "an operation is not 1, 2 or 3")
     _check_ordinals(frame)
     for key in keys:
         if not is_row_key(key):
-            raise _refuse("RowFrame", f"{key[:40]!r} is no row key")
+            raise _bad_field("RowFrame", f"{key[:40]!r} is not a row key")
     if any((operation == VALUE) != bool(image) for operation, image in zip(operations, images, strict=True)):
-        raise _refuse("RowFrame", "a value has no image, or another operation has one")
+        raise _bad_field("RowFrame", "a value has no image, or another operation has one")
 
 
 def _check_ordinals(frame: Record) -> None:
     ordinals, base = frame["ordinals"], frame["ordinal"]
     if ordinals[0] < 1 or any(map(ge, ordinals, islice(ordinals, 1, None))):
-        raise _refuse("RowFrame", "ordinals do not rise")
+        raise _bad_field("RowFrame", "ordinals do not increase")
     if base < 0 or ordinals[-1] > INT_MAX or base + ordinals[-1] > LONG_MAX:
-        raise _refuse("RowFrame", f"ordinal {base} + {ordinals[-1]} is out of range")
+        raise _bad_field("RowFrame", f"ordinal {base} + {ordinals[-1]} is out of range")
 
 
 def check(name: str, record: Record) -> None:
-    """Refuse a decoded record that cannot be: `CodecError` ``bad_field``."""
+    """Refuse an invalid decoded record. Raises `CodecError` ``bad_field``."""
     if name == "RowFrame":
         check_frame(record)
         _check_rows(record)
         return
     if not _is_lineage(record["shard"], record["epoch"]):
-        raise _no_lineage(name, record)
+        raise _bad_lineage(name, record)
     if any("\0" in record.get(field, "") for field in ("table", "name", "previous_name")):
-        raise _refuse(name, "a name in it holds a NUL, which ends names in the store's keys")
+        raise _bad_field(name, "a name contains a NUL, which ends names in the store's keys")
     if record["ordinal"] < (0 if name in ("Marker", "SourceState") else 1):
-        raise _refuse(name, f"ordinal {record['ordinal']} is out of range")
+        raise _bad_field(name, f"ordinal {record['ordinal']} is out of range")
     rule = _RULES.get(name)
     problem = rule(record) if rule else ""
     if problem:
-        raise _refuse(name, problem)
+        raise _bad_field(name, problem)
 
 
 def _check_ids(*names: str) -> Callable[[Record], str]:
@@ -275,10 +275,10 @@ def _check_image(record: Record) -> str:
         return f"invalid kind {record['kind']!r}"
     if record["change"] not in ("created", "written", "image", "dropped"):
         return f"invalid change {record['change']!r}"
-    return "" if record["name"] else "it has no name"
+    return "" if record["name"] else "name is empty"
 
 
-def _check_end(record: Record) -> str:
+def _check_txn_end(record: Record) -> str:
     if record["txn"] < 1:
         return f"transaction {record['txn']} is out of range"
     bad = [pair for pair in record["write_ids"] if pair["table_id"] < 1 or pair["write_id"] < 1]
@@ -288,18 +288,24 @@ def _check_end(record: Record) -> str:
 def _check_state(record: Record) -> str:
     if record["sequence"] < 1 or not 0 <= record["partial_events"] <= INT_MAX:
         return f"sequence {record['sequence']}, partial events {record['partial_events']} out of range"
-    return "" if bool(record["partial_gtid"]) or not record["partial_events"] else "partial events of no transaction"
+    return (
+        ""
+        if bool(record["partial_gtid"]) or not record["partial_events"]
+        else "partial events without a partial transaction"
+    )
 
 
 _RULES: Final[dict[str, Callable[[Record], str]]] = {
     "AllocWriteId": _check_ids("table_id", "txn", "write_id"),
     "TableImage": _check_image,
-    "CommitTxn": _check_end,
-    "AbortTxn": _check_end,
+    "CommitTxn": _check_txn_end,
+    "AbortTxn": _check_txn_end,
     "WriteIdsReset": _check_ids("table_id"),
-    "NameBinding": lambda record: "" if record["name"] and record["table_id"] >= 0 else "it binds no name",
-    "TableVoid": lambda record: "" if record["table"] else "it names no table",
-    "TableSchema": lambda record: "" if record["table"] else "it names no table",
-    "Marker": lambda record: "" if record["position"] and record["layout"] else "it has no position or no layout",
+    "NameBinding": lambda record: (
+        "" if record["name"] and record["table_id"] >= 0 else "name is empty or table id negative"
+    ),
+    "TableVoid": lambda record: "" if record["table"] else "table is empty",
+    "TableSchema": lambda record: "" if record["table"] else "table is empty",
+    "Marker": lambda record: "" if record["position"] and record["layout"] else "position or layout is empty",
     "SourceState": _check_state,
 }

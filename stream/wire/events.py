@@ -1,7 +1,7 @@
-"""What a source hands to the publisher: transactions of changes, as plain fast values.
+"""What a source hands to the publisher: transactions of changes, as plain values. Pure: no I/O, no clock.
 
-Pure: no I/O, no clock. Positions and GTIDs are canonical text with their flavor (``MariaDB/0-1-5``);
-timestamps are source seconds since 1970. Ordinals and epochs are the publisher's, not the source's.
+Positions and GTIDs are canonical text with their flavor (``MariaDB/0-1-5``). Timestamps are source seconds since 1970.
+Ordinals and epochs are assigned by the publisher, not by the source.
 """
 
 from __future__ import annotations
@@ -14,7 +14,11 @@ VALUE = 1
 ABSENT = 2
 """Row operation: the row was deleted; it is known to be absent."""
 VOID = 3
-"""Row operation: the row changed, its image is not known."""
+"""Row operation: the row changed, its image is unknown."""
+
+
+EVERY_TABLE = "*"
+"""Table name of a `VoidTable` for every table of the shard."""
 
 
 @dataclass(slots=True)
@@ -28,7 +32,7 @@ class RowChange:
 
 @dataclass(slots=True)
 class VoidTable:
-    """Range tombstone for a table (``*``: for every table of the shard)."""
+    """Range tombstone for a table, or for `EVERY_TABLE`. ``reason``: one line for people."""
 
     table: str
     reason: str
@@ -66,7 +70,7 @@ class AllocateWriteId:
 
 @dataclass(slots=True)
 class TableImage:
-    """A table as stored at the source, or the news that it was written; fields as in `TableImage.avsc`."""
+    """A table as stored at the source, or the notice that it was written; fields as in `TableImage.avsc`."""
 
     table_id: int
     name: str
@@ -109,7 +113,7 @@ class ResetWriteIds:
 
 @dataclass(slots=True)
 class BindName:
-    """Which id a table name stands for; 0 for none."""
+    """Binds a table name to a table id; 0: the name has no table."""
 
     name: str
     table_id: int
@@ -141,12 +145,11 @@ class OpenTransaction:
 
 @dataclass(slots=True)
 class SourceTransaction:
-    """One whole transaction of the source, in source order, coalesced: at most one RowChange a key.
+    """One whole transaction of the source, coalesced: at most one RowChange for each key.
 
-    ``gtid`` is its own, ``position`` the set after it. ``changes`` may be empty (the position still
-    moves). ``opened`` / ``closed`` change the map of open catalog transactions that the publisher keeps
-    for the source across restarts. ``table_choice`` is the fingerprint of the tables that the transaction describes;
-    0: it is what it was.
+    ``gtid`` is its own, ``position`` the set after it. ``changes`` may be empty; the position still moves. ``opened``
+    and ``closed`` update the map of open catalog transactions, which the publisher keeps across restarts.
+    ``table_choice`` is the fingerprint of the choice of tables that the transaction describes; 0: unchanged.
     """
 
     gtid: str
@@ -161,11 +164,11 @@ class SourceTransaction:
 
 @dataclass(slots=True)
 class ResumePoint:
-    """What the topic says about a shard when its publisher starts.
+    """Where the publisher of a shard resumes, as read from the topic.
 
-    The source must continue right after ``position``; of the transaction ``partial_gtid`` the first
-    ``partial_events`` events are already out and the publisher skips them: ask the source for the whole
-    transaction. ``ordinal`` is the last one given out. ``table_choice`` as last published, 0 for none.
+    The source must continue right after ``position``. If ``partial_gtid`` is set, the first ``partial_events`` events
+    of that transaction are already published: the source must still send all of it, and the publisher skips them.
+    ``ordinal`` is the last one assigned. ``table_choice`` is the last one published, or 0.
     """
 
     shard: str
@@ -181,7 +184,7 @@ class ResumePoint:
     table_choice: int = 0
 
     def copy(self) -> ResumePoint:
-        """The same point, with a map of its own."""
+        """A copy with its own map of open transactions."""
         return ResumePoint(
             self.shard,
             self.epoch,

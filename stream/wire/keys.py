@@ -20,7 +20,7 @@ import xxhash
 from tokens.errors import FreshetError
 
 PARTITIONER = "xxh3_64"
-"""The only partitioner there is; named in each layout, so that another one could come."""
+"""The only partitioner. Each layout names it, so that another one could be added."""
 
 SEPARATOR = b"\0"
 """Ends the table name in a row key."""
@@ -28,7 +28,7 @@ SEPARATOR = b"\0"
 _DIGITS_MAX = 9
 
 RESERVED = 1
-"""A table name starts with a byte above this: store keys that start with 0x00 or 0x01 are not rows."""
+"""The first byte of a table name is above this: store keys that start with 0x00 or 0x01 are not rows."""
 
 _encode = msgspec.json.encode
 _decode = msgspec.json.decode
@@ -37,13 +37,13 @@ _columns = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 class KeyFormatError(FreshetError, ValueError):
-    """A key that cannot be encoded, or bytes that are no key; code ``bad_key``."""
+    """A key that cannot be encoded, or bytes that are not a key; code ``bad_key``."""
 
     code = "bad_key"
 
 
 class LayoutError(FreshetError, ValueError):
-    """A layout that cannot be parsed or makes no sense; code ``bad_layout``."""
+    """A layout that cannot be parsed or is invalid; code ``bad_layout``."""
 
     code = "bad_layout"
 
@@ -51,7 +51,7 @@ class LayoutError(FreshetError, ValueError):
 def row_key(table: str, primary_key: Sequence[Any]) -> bytes:
     """The key of a row: ``table`` (``db.table``), 0x00, JSON array of the canonical key values in key order.
 
-    Raises `KeyFormatError` for an empty key, a NULL or non-finite value, or what JSON cannot hold.
+    Raises `KeyFormatError` for an empty key, NULL, a non-finite number, or a value without a JSON form.
     """
     try:
         columns = _encode(primary_key)
@@ -63,7 +63,7 @@ def row_key(table: str, primary_key: Sequence[Any]) -> bytes:
     if len(columns) < 3 or columns[0] != 0x5B:
         raise KeyFormatError(f"primary key of {table!r} has no columns: {primary_key!r}")
     if not name or name[0] <= RESERVED or SEPARATOR in name:
-        raise KeyFormatError(f"{table!r} is no table name")
+        raise KeyFormatError(f"{table!r} is not a table name")
     return name + SEPARATOR + columns
 
 
@@ -71,33 +71,33 @@ def split_row_key(key: bytes) -> tuple[str, list[Any]]:
     """Table and canonical key values of a row key; raises `KeyFormatError`."""
     name, separator, columns = key.partition(SEPARATOR)
     if not separator or not name or name[0] <= RESERVED:
-        raise KeyFormatError(f"{key!r} is no row key: it has no table name before a 0x00")
+        raise KeyFormatError(f"{key!r} is not a row key: it has no table name before a 0x00")
     try:
         return name.decode(), _decode(columns, type=list[Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise KeyFormatError(f"{key!r} is no row key: {error}") from error
+        raise KeyFormatError(f"{key!r} is not a row key: {error}") from error
 
 
 def is_row_key(key: bytes) -> bool:
-    """Whether ``key`` begins with a table's name and 0x00; what follows is not looked at."""
+    """Whether ``key`` begins with a table name and 0x00. The rest is not checked."""
     return key.find(SEPARATOR) > 0 and key[0] > RESERVED
 
 
 def _refuse_null(table: str, primary_key: Sequence[Any]) -> None:
-    """NULL is no key, and NaN would be written as one."""
+    """Refuse NULL, and NaN and infinity, which JSON would write as null."""
     for value in primary_key:
         if value is None or (isinstance(value, float) and not math.isfinite(value)):
-            raise KeyFormatError(f"primary key of {table!r} holds {value!r}, which names no row")
+            raise KeyFormatError(f"primary key of {table!r} contains {value!r}, which cannot identify a row")
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How keys are spread over a topic's partitions. It can't be changed once a topic holds events.
+    """How keys are distributed over a topic's partitions. It can't change once a topic holds events.
 
-    ``prefixes`` maps a table to the number of leading key columns that decide its partition (default: the whole key,
-    table name included). Tables with a declared prefix are hashed by those columns' JSON array alone, without the table
-    name: so tables that share the leading columns (``customers[7]`` and ``orders[7,12]``, both with prefix 1) share
-    partitions, which is what composite objects need.
+    ``prefixes`` maps a table to the number of leading key columns that determine its partition (default: the whole key
+    with the table name). With a declared prefix only the JSON array of those columns is hashed, without the table name.
+    So rows with equal leading columns (``customers[7]`` and ``orders[7,12]``, both with prefix 1) share a partition, as
+    composite objects need.
     """
 
     partitions: int
@@ -107,16 +107,21 @@ class Layout:
 
     def __post_init__(self) -> None:
         if self.partitioner != PARTITIONER:
-            raise LayoutError(f"unknown partitioner {self.partitioner!r}", hint=f"this version knows {PARTITIONER}")
+            raise LayoutError(
+                f"unknown partitioner {self.partitioner!r}", hint=f"the only partitioner is {PARTITIONER}"
+            )
         if not 1 <= self.partitions <= 100_000:
-            raise LayoutError(f"{self.partitions} is no partition count", hint="1 to 100000")
+            raise LayoutError(f"invalid partition count {self.partitions}", hint="it must be 1 to 100000")
         for table, columns in self.prefixes.items():
             if not table or columns < 1:
-                raise LayoutError(f"key prefix of {table!r} is {columns} columns", hint="name a table and 1 or more")
+                raise LayoutError(
+                    f"invalid key prefix of {columns} columns for table {table!r}",
+                    hint="give a table name and 1 or more",
+                )
         try:
             by_table = {table.encode(): n for table, n in self.prefixes.items()}
         except UnicodeEncodeError as error:
-            raise LayoutError(f"a table of the layout has no UTF-8: {error}") from error
+            raise LayoutError(f"a table name of the layout cannot be encoded: {error}") from error
         object.__setattr__(self, "_by_table", by_table)
 
     def __hash__(self) -> int:
@@ -139,15 +144,14 @@ class Layout:
         unknown = found.keys() - {"partitions", "prefix"}
         if unknown or len(found) != len(parts) or "partitions" not in found:
             raise LayoutError(
-                f"{text!r} is no layout",
-                hint="expected e.g. xxh3_64;partitions=4;prefix=db.orders:1",
-                code="bad_layout",
+                f"{text!r} is not a layout",
+                hint="write it like xxh3_64;partitions=4;prefix=db.orders:1",
             )
         prefixes = _parse_prefixes(text, found["prefix"].split(",")) if "prefix" in found else {}
         return Layout(_number(text, found["partitions"]), prefixes, partitioner)
 
     def partition_of(self, key: bytes) -> int:
-        """The partition of a row key. Total: what is no row key is hashed whole."""
+        """The partition of a row key. Never raises: any other bytes are hashed as a whole."""
         if not self._by_table:
             return _hash(key) % self.partitions
         return self._partition_by_prefix(key)
@@ -164,7 +168,7 @@ class Layout:
         return _hash(b"[" + b",".join(map(bytes, values[:prefix])) + b"]") % self.partitions
 
     def table_partition(self, table_id: int) -> int:
-        """The partition of a catalog object: by id, so that a rename stays put."""
+        """The partition of a catalog object: by id, so that a renamed object stays in its partition."""
         return _hash(str(table_id).encode()) % self.partitions
 
     def home_partition(self, shard: str) -> int:
@@ -174,7 +178,7 @@ class Layout:
 
 def _number(text: str, digits: str) -> int:
     if not (digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS_MAX):
-        raise LayoutError(f"{text!r} is no layout: {digits!r} is no number, or too large a one")
+        raise LayoutError(f"{text!r} is not a layout: {digits!r} is not a number or too large")
     return int(digits)
 
 

@@ -21,7 +21,7 @@ from stream.wire.events import (
 
 
 class RowColumns:
-    """A row frame of one partition that is being filled; ``base`` is what its ordinals are counted from."""
+    """The columns of a row frame that is being filled. Its ordinals are counted from ``base``."""
 
     __slots__ = (
         "base",
@@ -53,7 +53,7 @@ class RowColumns:
         self.origins: list[str] = []
 
     def begin(self, serial: int, txn: SourceTransaction) -> None:
-        """The rows that follow are ``txn``'s."""
+        """Start a transaction: the rows added from now on belong to ``txn``."""
         self.serial = serial
         self.transactions.append(0)
         self.gtids.append(txn.gtid)
@@ -83,10 +83,10 @@ class RowColumns:
         )
 
 
-def describe(change: Change, position: str, image_bytes_max: int) -> tuple[str, Record]:
-    """Record name and own fields of any change but a row; ``position`` is the set after its transaction.
+def event_record(change: Change, position: str, image_bytes_max: int) -> tuple[str, Record]:
+    """The record name and fields of a change other than a row. ``position`` is the set after its transaction.
 
-    A table image above ``image_bytes_max`` is left out. Raises `TypeError` for what is no such change.
+    A table image above ``image_bytes_max`` is left out. Raises `TypeError` for any other object.
     """
     match change:
         case VoidTable(table, reason):
@@ -106,7 +106,7 @@ def describe(change: Change, position: str, image_bytes_max: int) -> tuple[str, 
             return "CommitTxn", {"txn": txn, "write_ids": _pairs(pairs)}
         case AbortTransaction(txn, pairs, reconciled):
             return "AbortTxn", {"txn": txn, "write_ids": _pairs(pairs), "reconciled": reconciled}
-    raise TypeError(f"{type(change).__name__} is no event")
+    raise TypeError(f"{type(change).__name__} is not an event")
 
 
 def open_fields(opened: OpenTransaction) -> Record:

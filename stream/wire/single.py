@@ -1,8 +1,8 @@
-"""Frames of one row, read without the general decoder: what small traffic consists of.
+"""A fast decoder for frames of one row, which small traffic consists of.
 
-An Avro decoder's cost is per field, and a frame of one row has twelve fields for one key and one image. This reads
-exactly the bytes that `stream.wire.records.RowColumns.encode` writes for one row, about four times faster (measured:
-docs/internals/wire.md); for everything else it says None, and `stream.wire.codec.decode` has the last word.
+An Avro decoder's cost is per field, and a frame of one row has twelve fields for one key and one image. This decoder
+reads exactly the bytes that `stream.wire.records.RowColumns.encode` writes for one row, about four times faster
+(measured: docs/internals/wire.md). For any other bytes it returns None, and `stream.wire.codec.decode` must be used.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ _NO_POSITIONS: Final = b"\x00\x00\x02"
 _END: Final = b"\x00\x00"
 """Ends ``timestamps``; ``origins`` = []."""
 _SHIFT_MAX: Final = 56
-"""Longer integers than of nine bytes are left to the general decoder."""
+"""Integers of more than nine bytes are left to the general decoder."""
 
 
 SingleRow: TypeAlias = tuple[int, bytes, int, bytes, bytes, bytes]
 """A frame's only row: ordinal, key, operation, image, GTID (which is also the position), timestamp (see `read_long`).
 
-A plain tuple: making a named one would cost as much as a quarter of the reading.
+A plain tuple: creating a named tuple would cost a quarter of the decoding.
 """
 
 
 @lru_cache(maxsize=256)
 def single_prefix(shard: str, epoch: int) -> bytes:
-    """What every frame of a lineage starts with: header, shard, epoch."""
+    """The bytes that every frame of a lineage starts with: header, shard, epoch."""
     name = shard.encode()
     return ROW_FRAME_HEADER + write_long(len(name)) + name + write_long(epoch)
 
@@ -49,7 +49,7 @@ def write_long(value: int) -> bytes:
 
 
 def read_long(encoded: bytes) -> int | None:
-    """The Avro long that ``encoded`` is, all of it; None if it is not one, or longer than nine bytes."""
+    """Decode ``encoded``, exactly one Avro long; None for other bytes, or for more than nine."""
     size = len(encoded)
     if not 0 < size <= 9 or encoded[-1] > 127:
         return None
@@ -64,7 +64,7 @@ def read_long(encoded: bytes) -> int | None:
 
 
 def read_single(value: bytes, at: int) -> SingleRow | None:
-    """The row of a frame whose `single_prefix` ends at ``at``; None for any frame that is not of just this form."""
+    """The row of a frame whose `single_prefix` ends at ``at``; None if the frame has any other form."""
     try:
         byte = value[at]
         ordinal, shift = byte & 127, 7

@@ -1,6 +1,6 @@
-"""Canonical values: one form of a value, wherever it came from: a source's log, a query, or a reader's request. Pure.
+"""Canonical values: the same form of a value from a source's log, a query, or a reader's request. Pure.
 
-A value is canonical as the bytes of its JSON: integers, YEAR and BIT exact; FLOAT and DOUBLE as the shortest text of
+The canonical form of a value is its JSON: integers, YEAR and BIT exact; FLOAT and DOUBLE as the shortest text of
 the double; DECIMAL, temporal, ENUM, SET and UUID values as strings in MariaDB's own text (UTC, the column's scale and
 fraction kept, zero dates as ``0000-00-00``); INET values as in RFC 5952 (``::ffff:102:304``); binary as
 ``{"base64":"…"}``; NULL as ``null``. An image is the compact JSON object of a row in table order.
@@ -41,7 +41,7 @@ def inet_text(value: bytes) -> str:
 
 
 def uuid_text(value: bytes) -> str:
-    """The text of 16 bytes in natural order."""
+    """The text of a UUID of 16 bytes in natural order."""
     digits = value.hex()
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
@@ -51,10 +51,10 @@ _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 def request_key_value(column: Column, text: str) -> tuple[object, bool]:
-    """What a reader's text for a key column stands for: (canonical value, is it surely the canonical one?).
+    """Parse a reader's text for a key column: (canonical value, whether it is certainly the only spelling).
 
-    ``False``: another spelling may name the same row, so its absence must not be cached. Raises `UndecodableValue`
-    where the text can't be a value of this kind.
+    ``False``: another spelling may find the same row, so its absence must not be cached. Raises `UndecodableValue` if
+    the text is not a value of this kind.
     """
     try:
         if column.kind in ("int", "bit", "year"):
@@ -70,5 +70,5 @@ def request_key_value(column: Column, text: str) -> tuple[object, bool]:
         if column.kind == "binary":
             return {"base64": b64encode(text.encode()).decode()}, column.exact
     except ValueError as error:
-        raise UndecodableValue(f"{text!r} is no {column.kind} value for {column.name}") from error
+        raise UndecodableValue(f"{text!r} is not a valid {column.kind} value for {column.name}") from error
     return text, column.exact

@@ -27,7 +27,7 @@ def row_id(row: Row) -> str:
 
 
 def merged_mysql(canonical: str) -> str:
-    """Vitess's canonical text of a MySQL set with its intervals merged, computed number by interval on its own."""
+    """Vitess's canonical text of a MySQL set with its intervals merged, computed independently of `tokens`."""
     flavor, _, body = canonical.partition("/")
     if flavor != "MySQL56" or not body:
         return canonical

@@ -1,4 +1,4 @@
-"""`vitess_fresher` answers as Vitess's ``Fresher`` where that one is consistent; `order` never looks at the clock."""
+"""`vitess_fresher` agrees with Vitess's ``Fresher`` where that is consistent; `order` ignores timestamps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _token(side: Row | None) -> EventToken | None:
 
 @pytest.mark.parametrize("row", ROWS, ids=row_id)
 def test_fresher_agrees_with_vitess(row: Row) -> None:
-    """Differing times: the exact difference, which may exceed 64 bits. Equal times: positions of one shard decide."""
+    """Different times give their exact difference, beyond 64 bits too; for equal times the positions decide."""
     a, b = _token(row["a"]), _token(row["b"])
     answer = (vitess_fresher(a, b), vitess_fresher(b, a))
     vitess = (row["new"]["ab"], row["new"]["ba"])
@@ -56,7 +56,7 @@ def test_fresher_agrees_with_vitess(row: Row) -> None:
 
 @pytest.mark.parametrize("row", ROWS, ids=row_id)
 def test_order_is_antisymmetric_and_blind_to_time(row: Row) -> None:
-    """Swapping the tokens reverses the order, and other timestamps change nothing."""
+    """Swapping the tokens reverses the order, and timestamps do not affect it."""
     a, b = _token(row["a"]), _token(row["b"])
     if a is None or b is None:
         return

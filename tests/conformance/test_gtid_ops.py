@@ -13,7 +13,7 @@ ROWS = rows("gtid_ops")
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row["kind"] == "append"], ids=row_id)
 def test_appending_a_gtid(row: Row) -> None:
-    """A GTID is added to the set; one that is in already, or a lower MariaDB sequence, changes nothing.
+    """A GTID is added to the set; one already in it, or a lower MariaDB sequence, changes nothing.
 
     Vitess ignores a GTID of another flavor and lets any FilePos replace any other; here both are errors.
     """
@@ -36,7 +36,7 @@ def test_appending_a_gtid(row: Row) -> None:
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row["kind"] == "setops"], ids=row_id)
 def test_union_and_difference(row: Row) -> None:
-    """Union, difference and size are those of the sets; the receiver wins a MariaDB tie."""
+    """Union, difference and size are those of the sets; in a MariaDB tie the receiver wins."""
     answer = row["new"]
     assert answer["a_ok"]
     assert answer["b_ok"]

@@ -12,7 +12,7 @@ ROWS = rows("gtid_pairs")
 
 @pytest.mark.parametrize("row", [row for row in ROWS if "eq_ab" not in row["new"]], ids=row_id)
 def test_malformed_sides_are_refused(row: Row) -> None:
-    """Of a pair with a malformed side, the sides that Vitess refuses are refused, the others are read."""
+    """A malformed text that Vitess refuses is refused; the other text of its pair is read."""
     for side in "ab":
         if row["new"][f"{side}_ok"]:
             assert str(Position.parse(row[side])) == merged_mysql(row["new"][f"{side}_canon"])
@@ -23,7 +23,7 @@ def test_malformed_sides_are_refused(row: Row) -> None:
 
 @pytest.mark.parametrize("row", [row for row in ROWS if "eq_ab" in row["new"]], ids=row_id)
 def test_containment_is_set_inclusion(row: Row) -> None:
-    """Equal, contains and order say what the normalized sets say; FilePos compares only within one base name."""
+    """Equality, containment and order are those of the normalized sets; FilePos needs equal base names."""
     answer = row["new"]
     a, b = Position.parse(row["a"]), Position.parse(row["b"])
     equal = answer.get("n_eq", answer["eq_ab"])

@@ -14,7 +14,7 @@ SINGLE_GTIDS = [row for row in ROWS if row["kind"] == "gtid"]
 
 @pytest.mark.parametrize("row", SINGLE_GTIDS, ids=row_id)
 def test_a_single_gtid_is_accepted_iff_vitess_accepts_it(row: Row) -> None:
-    """What begins a position must be one GTID, with flavor; unlike in Vitess its number cannot be negative or 0."""
+    """A first GTID needs a flavor and, unlike in Vitess, a positive number."""
     canonical = row["new"].get("canon", "")
     number = canonical.rpartition(":")[2] if canonical.startswith("MySQL56/") else "1"
     if row["new"]["ok"] and int(number) > 0:
@@ -26,7 +26,7 @@ def test_a_single_gtid_is_accepted_iff_vitess_accepts_it(row: Row) -> None:
 
 @pytest.mark.parametrize("row", SETS, ids=row_id)
 def test_text_is_accepted_iff_vitess_accepts_it(row: Row) -> None:
-    """Exactly the texts that Vitess decodes are positions here, except that tagged sets are positions too."""
+    """Exactly the texts that Vitess decodes are positions, plus sets with tags."""
     answer = row["new"]
     if answer["ok"]:
         parsed = Position.parse(row["s"])

@@ -1,4 +1,4 @@
-"""The log of a real Hive Metastore 4.0.1, replayed, gives the lists that the metastore itself answered."""
+"""Replaying the log of a real Hive Metastore 4.0.1 gives the lists that the metastore itself returned."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOG = rows("hive_log")
 
 
 def _answers() -> dict[int, list[Row]]:
-    """The metastore's answers by the last event they were given after (a failed call logs none)."""
+    """The metastore's answers by the last event before them (a failed call logs no event)."""
     found: dict[int, list[Row]] = {}
     for row in rows("hive_answers"):
         found.setdefault(row["after_event"], []).append(row["tables"])
@@ -24,7 +24,7 @@ def _answers() -> dict[int, list[Row]]:
 
 
 def test_every_list_and_table_id_is_the_metastores_own() -> None:
-    """After each event the existing transactional tables have the metastore's list, to the letter, and its table id."""
+    """After each event every existing transactional table has exactly the metastore's list and table id."""
     answers, judged = _answers(), 0
     for event_id, shown in replay(LOG):
         for tables in answers[event_id]:
@@ -40,7 +40,7 @@ def test_every_list_and_table_id_is_the_metastores_own() -> None:
 
 
 def test_a_table_is_servable_only_while_no_writer_of_it_is_open() -> None:
-    """What the log shows as written by an open transaction is not servable, and everything is once all have ended."""
+    """A table written by an open transaction is not servable; once all have ended, every table is."""
     pending = 0
     last: dict[str, bool] = {}
     for _, shown in replay(LOG):
@@ -55,13 +55,13 @@ def test_a_table_is_servable_only_while_no_writer_of_it_is_open() -> None:
 
 
 def test_without_images_the_log_alone_makes_nothing_servable() -> None:
-    """An event is an invalidation and a hint: without the fetch that follows it no entry may be served."""
+    """An event only invalidates: without the fetch that follows it, no entry may be served."""
     for _, shown in replay(LOG, with_images=False):
         assert not any(table.servable for table in shown.values())
 
 
 def test_the_command_prints_one_line_for_each_event() -> None:
-    """`freshet replay --every --json` prints what outside checks read: event id, tables, lists, servable and why."""
+    """`freshet replay --every --json` prints event id, tables, lists, servable and why for each event."""
     result = CliRunner().invoke(app, ["replay", str(DATA / "hive_log.sample.jsonl"), "--every", "--json"])
     assert result.exit_code == 0
     lines = [json.loads(line) for line in result.stdout.splitlines()]
@@ -79,8 +79,8 @@ def test_without_every_only_the_last_state_is_printed() -> None:
     assert [json.loads(line)["after_event"] for line in result.stdout.splitlines()] == [45]
 
 
-def test_a_log_that_is_cut_off_is_named_by_its_line(tmp_path: Path) -> None:
-    """A damaged file ends with one clear line that says which line of it can't be read."""
+def test_the_damaged_line_of_a_log_is_named(tmp_path: Path) -> None:
+    """For a damaged file the error names the line that can't be read."""
     file = tmp_path / "log.jsonl"
     file.write_text(json.dumps(LOG[0]) + "\n" + json.dumps(LOG[1])[:50])
     result = CliRunner().invoke(app, ["replay", str(file)])

@@ -17,7 +17,7 @@ def _of(*kinds: str) -> list[Row]:
 
 
 def test_every_kind_of_row_is_judged() -> None:
-    """No row of the sample is left out by the tests of this file."""
+    """The tests of this file cover every row of the sample."""
     assert {row["k"] for row in ROWS} <= {"pair", "list", "parse", "parse_err", "compactor", "cleaner", "ctor", "txnw"}
 
 
@@ -35,7 +35,7 @@ def test_hive_compare_is_hives_compare(row: Row) -> None:
 
 @pytest.mark.parametrize("row", [row for row in _of("pair") if "only_b" in row], ids=row_id)
 def test_a_list_covers_another_iff_nothing_valid_is_missing(row: Row) -> None:
-    """A cache tagged ``a`` serves ``b`` iff every id valid only in ``b`` is one that ``a`` knows to be aborted."""
+    """A cache tagged ``a`` serves ``b`` iff ``a`` knows every id valid only in ``b`` as aborted."""
     for tag, wanted, missing in ((row["a"], row["b"], row["only_b"]), (row["b"], row["a"], row["only_a"])):
         cached, requested = ValidWriteIdList.parse(tag), ValidWriteIdList.parse(wanted)
         if cached.table != requested.table:
@@ -48,8 +48,8 @@ def test_a_list_covers_another_iff_nothing_valid_is_missing(row: Row) -> None:
 
 
 @pytest.mark.parametrize("row", _of("list", "parse", "ctor", "compactor", "cleaner"), ids=row_id)
-def test_a_list_reads_prints_and_answers_as_hives(row: Row) -> None:
-    """Canonical text, fields, probes of single ids and ranges are those of Hive's class."""
+def test_a_list_parses_prints_and_answers_like_hives(row: Row) -> None:
+    """Canonical text, fields, and the answers for ids and ranges are those of Hive's class."""
     parsed = KINDS.get(row["k"], ValidWriteIdList).parse(row["s"])
     assert str(parsed) == (row["s"] if row["canon"] is True else row["canon"])
     min_open = None if parsed.min_open == 2**63 - 1 else parsed.min_open

@@ -204,7 +204,7 @@ def test_a_manifest_that_cannot_be_checked_is_damaged(tmp_path: Path, text: byte
 
 @pytest.mark.usefixtures("a_gibibyte")
 def test_a_compressed_event_cannot_promise_nothing_and_hold_a_gigabyte() -> None:
-    """A promised size of 0 meant "without a bound" to zlib."""
+    """A declared size of 0 meant "without a bound" to zlib."""
     bomb = zeros(1_024, zlib.MAX_WBITS)
     for head in (b"\x81\x00", b"\x84\x00\x00\x00\x05", b"\x84\xff\xff\xff\xff"):
         with pytest.raises(BinlogFormatError):

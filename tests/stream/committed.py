@@ -1,4 +1,4 @@
-"""What a reader of committed records finds in a keyspace's topic."""
+"""Read the committed records of a keyspace's topic."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stream.wire.codec import check, decode
 
 
 def records(kafka: KafkaCluster, keyspace: str, partitions: int) -> dict[int, list[tuple[str, dict[str, Any]]]]:
-    """Partition → (name, fields) of every committed record that is left, checked, in order."""
+    """Partition → (name, fields) of every committed record in the topic, checked, in order."""
     topic = events_topic(keyspace)
     found: dict[int, list[tuple[str, dict[str, Any]]]] = {}
     starts = start_offsets(kafka, topic, range(partitions))

@@ -1,4 +1,4 @@
-"""Histories of source transactions for property tests, and what a reader of the framed records sees of them."""
+"""Histories of source transactions for property tests, and a reader of the framed records."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from stream.wire.events import (
     VoidTable,
 )
 from stream.wire.keys import Layout, row_key
-from stream.wire.records import describe
+from stream.wire.records import event_record
 
 Seen = tuple[int, str, Any]
 """Ordinal, record name, its own fields."""
@@ -91,15 +91,15 @@ def histories(draw: st.DrawFn) -> list[SourceTransaction]:
 
 
 def record(txn: SourceTransaction, change: Change) -> tuple[str, Any]:
-    """What a reader must see of ``change``: record name and fields (of rows also the transaction's)."""
+    """The record name and fields that a reader must see for ``change`` (for rows with the transaction's fields)."""
     if isinstance(change, RowChange):
         about = (txn.gtid, txn.position, txn.timestamp, txn.origin)
         return "row", (change.key, change.operation, change.image, *about)
-    return describe(change, txn.position, 10**9)
+    return event_record(change, txn.position, 10**9)
 
 
 def partitions(layout: Layout, change: Change) -> set[int]:
-    """Where ``change`` must go at least, said as plainly as possible."""
+    """The partitions that ``change`` must at least go to."""
     match change:
         case RowChange(key):
             return {layout.partition_of(key)}
@@ -112,7 +112,7 @@ def partitions(layout: Layout, change: Change) -> set[int]:
 
 
 def read(batches: Iterable[Batch]) -> dict[int, list[tuple[str, Any]]]:
-    """Partition → its records in order, decoded and checked; a row frame as many ``row`` records with ordinals."""
+    """Partition → its records in order, decoded and checked; a row frame is split into ``row`` records."""
     seen: dict[int, list[tuple[str, Any]]] = defaultdict(list)
     for batch in batches:
         for partition, value in batch.records:

@@ -1,4 +1,4 @@
-"""A publishing process to be killed: a deterministic source of transactions, published for ever."""
+"""A publishing process for tests to kill: it publishes a deterministic sequence of transactions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BATCH_BYTES = 20_000
 
 
 def transaction(number: int) -> SourceTransaction:
-    """The source's transaction ``number``, the same each time it is read: some large, some void, some empty."""
+    """The source's transaction ``number``, always the same; some are large, some void, some empty."""
     gtid = f"MariaDB/0-1-{number}"
     size = 600 if number % GIANT_EVERY == 0 else number % 4
     changes = [
@@ -29,19 +29,19 @@ def transaction(number: int) -> SourceTransaction:
 
 
 def number_of(position: str) -> int:
-    """The inverse of what `transaction` writes as position."""
+    """The number of the transaction with this position."""
     return int(position.rpartition("-")[2])
 
 
 def publisher(kafka: KafkaCluster, keyspace: str, partitions: int) -> Publisher:
-    """One with small batches, so that giant transactions span several."""
+    """A publisher with small batches, so that giant transactions span several."""
     return Publisher(
         kafka, keyspace, f"{keyspace}/0", Layout(partitions), batch_interval_s=0.01, batch_bytes=BATCH_BYTES
     )
 
 
 def main(kafka: KafkaCluster, keyspace: str, partitions: int, last: int) -> None:
-    """Publish from where the topic says up to transaction ``last``."""
+    """Resume from the topic and publish up to transaction ``last``."""
     with publisher(kafka, keyspace, partitions) as out:
         resume = out.open(lambda: ("MariaDB/0-1-0", 1_700_000_000))
         print(f"resumed {resume.position} {resume.partial_events}", flush=True)

@@ -1,4 +1,4 @@
-"""From source transactions to the records of a batch: nothing lost, nothing twice, nothing out of order."""
+"""Batches contain every change of the source transactions exactly once and in order."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ START = ResumePoint(SHARD, 1, 0, "MariaDB/0-1-0", 1_600_000_000, "MariaDB/0-1-0"
 
 
 def _publish(framer: Framer, txn: SourceTransaction, batches: list[Batch], start: int = 0) -> None:
-    """As the publisher does it: take the batch whenever there is no room."""
+    """Add a transaction as the publisher does: take the batch whenever there is no room."""
     while True:
         end = framer.room(txn, start)
         if end < 0:
@@ -68,7 +68,7 @@ def _events(records: list[tuple[str, Any]]) -> list[tuple[int, str, Any]]:
 
 @given(histories(), layouts)
 def test_each_partition_gets_its_changes_in_source_order(history: list[SourceTransaction], layout: Layout) -> None:
-    """However transactions are split into frames and batches, a reader sees the same changes in the same order."""
+    """A reader sees the same changes in the same order, however transactions are split into frames and batches."""
     _, batches = _framed(history, layout)
     seen = read(batches)
     expected: dict[int, list[tuple[int, str, Any]]] = {partition: [] for partition in range(layout.partitions)}
@@ -90,7 +90,7 @@ def _ordinal(event: tuple[int, str, Any]) -> int:
 
 @given(histories(), layouts)
 def test_ordinals_are_complete_over_all_partitions(history: list[SourceTransaction], layout: Layout) -> None:
-    """Each change has one number, 1 to n, and none is missing: a gap would be a lost event."""
+    """The changes are numbered 1 to n without a gap, since a gap would be a lost event."""
     framer, batches = _framed(history, layout)
     numbers = {ordinal for records in read(batches).values() for ordinal, *_ in _events(records)}
     total = sum(len(txn.changes) for txn in history)
@@ -100,7 +100,7 @@ def test_ordinals_are_complete_over_all_partitions(history: list[SourceTransacti
 
 @given(histories(), layouts)
 def test_a_marker_is_true(history: list[SourceTransaction], layout: Layout) -> None:
-    """All of the shard up to a marker's position is before it in its partition, and nothing later unless it says so."""
+    """Everything up to a marker's position, and nothing later unless it is not whole, comes before the marker."""
     _, batches = _framed(history, layout)
     ends = {"MariaDB/0-1-0": 0}
     ordinal = 0
@@ -126,7 +126,7 @@ def test_a_marker_is_true(history: list[SourceTransaction], layout: Layout) -> N
 def test_each_batch_ends_with_a_marker_everywhere_and_one_state(
     history: list[SourceTransaction], layout: Layout
 ) -> None:
-    """Watermarks advance in every partition with every batch, and the state comes last, at home."""
+    """Every batch ends with a marker in each partition, then the state in the home partition."""
     _, batches = _framed(history, layout)
     for batch in batches:
         last = {partition: decode(value)[0] for partition, value in batch.records[:-1]}
@@ -136,10 +136,10 @@ def test_each_batch_ends_with_a_marker_everywhere_and_one_state(
 
 
 @given(histories(), layouts, st.data())
-def test_a_publisher_that_dies_between_batches_goes_on_exactly(
+def test_a_publisher_that_dies_between_batches_resumes_exactly(
     history: list[SourceTransaction], layout: Layout, data: st.DataObject
 ) -> None:
-    """From the states alone a restart continues after the last change that is out, also inside a transaction."""
+    """The states alone let a restart continue after the last published change, also inside a transaction."""
     _, whole = _framed(history, layout)
     survived: list[Batch] = []
     published = iter(history)
@@ -147,7 +147,7 @@ def test_a_publisher_that_dies_between_batches_goes_on_exactly(
     for _ in range(data.draw(st.integers(0, 3))):
         batches: list[Batch] = []
         for txn in list(published):
-            _publish(framer, txn, batches, framer.resume.partial_events if framer.split_gtid == txn.gtid else 0)
+            _publish(framer, txn, batches, framer.resume.partial_events if framer.partial_gtid == txn.gtid else 0)
         batches.append(framer.take())
         survived += batches[: data.draw(st.integers(0, len(batches)))]
         states = [decode(batch.records[-1][1])[1] for batch in survived]
@@ -156,7 +156,7 @@ def test_a_publisher_that_dies_between_batches_goes_on_exactly(
         published = iter(history[done:])
         framer = Framer(SHARD, layout, point, TINY)
     for txn in published:
-        _publish(framer, txn, survived, framer.resume.partial_events if framer.split_gtid == txn.gtid else 0)
+        _publish(framer, txn, survived, framer.resume.partial_events if framer.partial_gtid == txn.gtid else 0)
     survived.append(framer.take())
     once, again = read(whole), read(survived)
     assert {p: _events(again[p]) for p in again} == {p: _events(once[p]) for p in once}
@@ -164,7 +164,7 @@ def test_a_publisher_that_dies_between_batches_goes_on_exactly(
 
 @given(histories(), st.integers(1, 4))
 def test_the_map_of_open_transactions_survives_in_the_states(history: list[SourceTransaction], every: int) -> None:
-    """Deltas since the last whole map give the publisher's map, wherever the topic's tail is cut."""
+    """The last whole map and the deltas since give the publisher's map, wherever the topic ends."""
     layout, limits = Layout(2), BatchLimits(batch_bytes=300, open_map_every=every, open_map_small=0)
     framer = Framer(SHARD, layout, START, limits)
     batches: list[Batch] = []
@@ -190,7 +190,7 @@ def _txn(number: int, changes: list[Any], **more: Any) -> SourceTransaction:
 
 
 def test_many_small_transactions_share_a_frame() -> None:
-    """At full rate a reader pays per frame, not per transaction."""
+    """At full rate many transactions share one frame, so that a reader pays per frame."""
     _, batches = _framed([_txn(n, _rows(1)) for n in range(1, 101)], Layout(1), BatchLimits())
     [batch] = batches
     name, frame = decode(batch.records[0][1])
@@ -210,7 +210,7 @@ def test_frames_are_bounded_in_rows_and_bytes() -> None:
 
 
 def test_a_giant_transaction_is_alone_in_its_batches_until_it_ends() -> None:
-    """Markers of its batches repeat the last whole position and say that more is coming."""
+    """Markers inside a split transaction repeat the last whole position and are not whole."""
     small, giant, after = _txn(1, _rows(2)), _txn(2, _rows(400)), _txn(3, _rows(1))
     _, batches = _framed([small, giant, after], Layout(2), BatchLimits(batch_bytes=4096))
     markers = [decode(v)[1] for batch in batches for p, v in batch.records if p == 0 and decode(v)[0] == "Marker"]
@@ -225,14 +225,14 @@ def test_a_giant_transaction_is_alone_in_its_batches_until_it_ends() -> None:
 
 
 def test_an_image_above_the_bound_is_published_as_void() -> None:
-    """A huge row is read through; it does not stop the stream."""
+    """A row that is too large is read through and does not stop the stream."""
     _, batches = _framed([_txn(1, [RowChange(b"t\0[1]", VALUE, b"x" * 900_001)])], Layout(1), BatchLimits())
     frame = decode(batches[0].records[0][1])[1]
     assert (frame["operations"], frame["images"]) == (bytes([VOID]), [b""])
 
 
 def test_a_key_above_the_bound_voids_its_table() -> None:
-    """A key that can't be carried must not leave its old entry looking fresh."""
+    """A row whose key is too large must not leave its old entry fresh."""
     change = RowChange(row_key("t", ["k" * 70_000]), VALUE, b"{}")
     _, batches = _framed([_txn(1, [change])], Layout(3), BatchLimits())
     voids = [p for p, v in batches[0].records if decode(v)[0] == "TableVoid" and decode(v)[1]["table"] == "t"]
@@ -240,7 +240,7 @@ def test_a_key_above_the_bound_voids_its_table() -> None:
 
 
 def test_a_table_image_above_the_bound_becomes_an_awaited_write() -> None:
-    """A huge table is read through."""
+    """A table image that is too large is replaced by a write without image."""
     change = TableImage(7, "db.t", "transactional", "image", image=b"x" * 100)
     _, batches = _framed([_txn(1, [change])], Layout(1), BatchLimits(table_image_bytes_max=99))
     fields = decode(batches[0].records[0][1])[1]
@@ -248,7 +248,7 @@ def test_a_table_image_above_the_bound_becomes_an_awaited_write() -> None:
 
 
 def test_a_commit_also_goes_where_its_transaction_wrote_without_a_write_id() -> None:
-    """Whoever holds an object that the transaction touched must hear of its end."""
+    """A COMMIT reaches every partition with an object that its transaction touched."""
     layout = Layout(64)
     opened = OpenTransaction(5, ((7, 1),), True, (8, 9))
     first = _txn(1, [], opened=(opened,))
@@ -258,7 +258,7 @@ def test_a_commit_also_goes_where_its_transaction_wrote_without_a_write_id() -> 
 
 
 def test_a_new_epoch_starts_alone_and_numbers_from_one() -> None:
-    """Lost history: everything of the old epoch is void, everywhere, and the low-water moves to the new start."""
+    """A new epoch voids the old one in every partition and moves the low-water to its start."""
     framer, _ = _framed([_txn(1, _rows(3))], Layout(2), BatchLimits())
     framer.start_epoch("MariaDB/0-2-900", 1_700_000_100, "history_lost")
     with pytest.raises(BatchError):
@@ -274,20 +274,20 @@ def test_a_new_epoch_starts_alone_and_numbers_from_one() -> None:
 
 
 def test_an_epoch_never_goes_back() -> None:
-    """Older epochs are void in every store; publishing into one would be silently dropped."""
+    """An epoch below the current one is refused, because every store would drop its events."""
     framer = Framer(SHARD, Layout(1), START)
     with pytest.raises(BatchError):
         framer.start_epoch("MariaDB/0-1-1", 0, "restored", epoch=1)
 
 
 def test_nothing_is_published_before_an_epoch_has_started() -> None:
-    """Records without an epoch would have no order."""
+    """A batch without an epoch is refused, because its records would have no order."""
     with pytest.raises(BatchError):
         Framer(SHARD, Layout(1)).take()
 
 
-def test_only_the_transaction_that_is_partly_out_may_follow() -> None:
-    """A source that resumed elsewhere must not mix its rows into a half-published transaction."""
+def test_only_the_partly_published_transaction_may_follow() -> None:
+    """A source that resumed elsewhere must not mix its rows into a partly published transaction."""
     point = ResumePoint(
         SHARD, 1, 5, "MariaDB/0-1-1", 0, "MariaDB/0-1-0", partial_gtid="MariaDB/0-1-2", partial_events=3
     )
@@ -304,25 +304,25 @@ def test_only_the_transaction_that_is_partly_out_may_follow() -> None:
 
 @pytest.mark.parametrize("change", [RowChange(b"no separator", VALUE, b"{}"), RowChange(b"\0[1]", VALUE, b"{}")])
 def test_a_row_without_a_table_is_refused_at_the_publisher(change: RowChange) -> None:
-    """A key that no store could hold must not become a poison message for every reader."""
+    """An invalid key is refused when published, so that it does not become a poison message for every reader."""
     with pytest.raises(KeyFormatError):
         _framed([_txn(1, [change])], Layout(1))
 
 
-def test_an_operation_that_is_none_is_refused_at_the_publisher() -> None:
-    """The same for an operation nobody knows."""
+def test_an_invalid_operation_is_refused_at_the_publisher() -> None:
+    """An unknown operation is refused when published, so that it does not become a poison message."""
     with pytest.raises(BatchError):
         _framed([_txn(1, [RowChange(b"t\0[1]", 4, b"")])], Layout(1))
 
 
 def test_a_value_without_an_image_is_published_as_void() -> None:
-    """An unknown image is never taken for a known one."""
+    """An empty image is published as void, never as a known value."""
     _, batches = _framed([_txn(1, [RowChange(b"t\0[1]", VALUE, b"")])], Layout(1))
     assert decode(batches[0].records[0][1])[1]["operations"] == bytes([VOID])
 
 
 def test_ordinals_far_apart_start_a_new_frame() -> None:
-    """Offsets within a frame fit Avro's int."""
+    """A new frame starts where the relative ordinals would not fit Avro's int."""
     framer = Framer(SHARD, Layout(2), START)
     key = next(row_key("t", [n]) for n in range(99) if Layout(2).partition_of(row_key("t", [n])) == 0)
     framer.add(_txn(1, [RowChange(key, VALUE, b"{}")]), 0, 1)
@@ -336,7 +336,7 @@ def test_ordinals_far_apart_start_a_new_frame() -> None:
     "limits", [BatchLimits(bytes_max=16 << 20), BatchLimits(table_image_bytes_max=16 << 20), BatchLimits(rows_max=0)]
 )
 def test_limits_that_allow_a_frame_no_topic_takes_are_refused(limits: BatchLimits) -> None:
-    """A message too large for the topic would stop the publisher for ever."""
+    """Limits that allow messages too large for the topic are refused, since they would stop the publisher."""
     BatchLimits(bytes_max=8 << 20).check(12 << 20)
     with pytest.raises(BatchError) as refused:
         limits.check(12 << 20)

@@ -1,4 +1,4 @@
-"""Records on the wire: they decode for ever, and anything else is refused with a code."""
+"""Messages of every version can be decoded, and anything else is refused with a code."""
 
 from __future__ import annotations
 
@@ -41,10 +41,8 @@ def _frame(**changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("name", "message", "fields"), KEPT)
-def test_messages_of_every_version_ever_written_decode_for_ever(
-    name: str, message: bytes, fields: dict[str, Any]
-) -> None:
-    """A topic outlives the program that wrote it: these bytes are kept and must never fail."""
+def test_messages_of_every_version_can_be_decoded(name: str, message: bytes, fields: dict[str, Any]) -> None:
+    """The kept messages of every version decode to the same fields, because topics outlive programs."""
     got_name, got = decode(message)
     assert got_name == name
     assert {field: got[field] for field in fields} == fields
@@ -52,12 +50,12 @@ def test_messages_of_every_version_ever_written_decode_for_ever(
 
 
 def test_every_record_has_a_kept_message() -> None:
-    """A new record needs a fixture before it goes on the wire."""
+    """Every kind of record has a kept message, so that a new one needs a fixture before its first use."""
     assert set(SAMPLES) == set(codec.RECORDS)
 
 
 def test_the_list_of_records_and_the_folder_of_schemas_agree() -> None:
-    """Schemas are read by name: a file that is not listed is never read, and a listed one must be there."""
+    """Each schema file is listed in the code, and each listed file exists."""
     listed = {file for name in codec.RECORDS for file in codec.schema_files(name)}
     assert listed == {file.name for file in codec._SCHEMAS.iterdir() if file.suffix == ".avsc"}
     assert list(codec.RECORDS) == sorted(codec.RECORDS)
@@ -76,7 +74,7 @@ def _schema(name: str) -> dict[str, Any]:
 
 
 def test_the_fingerprint_is_the_one_of_the_avro_specification() -> None:
-    """Any Avro reader computes the same fingerprint, so it needs no registry of ours."""
+    """Headers have the standard fingerprint, so that any Avro reader can decode messages without a registry."""
     assert fingerprint('"int"', "CRC-64-AVRO") == 0x7275D51A3F395C8F.to_bytes(8, "little").hex()
     schema = _schema("Marker")
     assert encode("Marker", SAMPLES["Marker"][1])[:10] == codec.header_of(schema) == codec.header("Marker")
@@ -94,7 +92,7 @@ def _older(name: str, *missing: str) -> dict[str, Any]:
 def test_a_message_of_an_older_schema_reads_with_the_new_fields_default(
     monkeypatch: pytest.MonkeyPatch, name: str, field: str, default: Any
 ) -> None:
-    """Fields may be added with a default; what was written before them stays readable."""
+    """Messages written before a field was added stay readable and get the field's default."""
     older = _older(name, field)
     known = dict(codec._KNOWN)
     codec._register(known, codec._CURRENT[name], older)
@@ -123,8 +121,8 @@ def test_a_message_of_an_older_schema_reads_with_the_new_fields_default(
         (encode("Marker", SAMPLES["Marker"][1])[:10] + b"\x04\xff\xff" + b"\0" * 20, "bad_field"),
     ],
 )
-def test_what_is_no_message_of_ours_is_refused_with_its_code(message: bytes, code: str) -> None:
-    """A poison message gets a stable reason, whatever it is."""
+def test_an_invalid_message_is_refused_with_its_code(message: bytes, code: str) -> None:
+    """Each kind of invalid message has a stable error code."""
     with pytest.raises(CodecError) as refused:
         decode(message)
     assert refused.value.code == code
@@ -141,7 +139,7 @@ def _verdict(message: bytes) -> str:
 
 @given(st.sampled_from(codec.RECORDS), st.data())
 def test_damaged_messages_never_raise_anything_else(name: str, data: st.DataObject) -> None:
-    """No bytes in a topic can end a reader: all it meets is CodecError."""
+    """Damaged messages raise `CodecError` only, so that no bytes in a topic can stop a reader."""
     message = bytearray(SAMPLES[name][0])
     for _ in range(data.draw(st.integers(1, 4))):
         message[data.draw(st.integers(0, len(message) - 1))] = data.draw(st.integers(0, 255))
@@ -182,8 +180,8 @@ def test_damaged_messages_never_raise_anything_else(name: str, data: st.DataObje
         _frame(shard=""),
     ],
 )
-def test_frames_that_cannot_be_are_refused(frame: dict[str, Any]) -> None:
-    """A frame whose columns disagree is a dead letter, never half folded."""
+def test_invalid_frames_are_refused(frame: dict[str, Any]) -> None:
+    """A frame with inconsistent columns or invalid values is refused with ``bad_field``."""
     with pytest.raises(CodecError) as refused:
         check("RowFrame", frame)
     assert refused.value.code == "bad_field"
@@ -208,13 +206,13 @@ def test_frames_that_cannot_be_are_refused(frame: dict[str, Any]) -> None:
     ],
 )
 def test_records_with_a_field_out_of_range_are_refused(name: str, changes: dict[str, Any]) -> None:
-    """What Avro lets through but history can't hold is refused before it is folded."""
+    """Values that Avro accepts but that are out of range are refused before they are folded."""
     with pytest.raises(CodecError):
         check(name, {**SAMPLES[name][1], **changes})
 
 
 @pytest.mark.parametrize("record", [{}, {**FRAME, "ordinal": "one"}, {**FRAME, "ordinal": 2**80}, {**FRAME, "keys": 1}])
 def test_records_that_do_not_fit_their_schema_are_not_written(record: dict[str, Any]) -> None:
-    """A mistake at the writer is an error there, not a poison message for everybody."""
+    """A record that does not match its schema is an error at the writer, not a poison message for readers."""
     with pytest.raises(CodecError):
         encode("RowFrame", record)

@@ -1,4 +1,4 @@
-"""Dead letters: kept with reason, place and bytes, listed once, and put back when they can be decoded."""
+"""Dead letters are kept with reason, offset and bytes, listed once, and put back when they can be decoded."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def _send(kafka: KafkaCluster, keyspace: str, *letters: DeadLetter) -> None:
     publisher.flush()
 
 
-def test_a_letter_keeps_reason_place_and_bytes(kafka: KafkaCluster, keyspace: str) -> None:
-    """What could not be folded can be looked at later, byte for byte."""
+def test_a_letter_keeps_reason_offset_and_bytes(kafka: KafkaCluster, keyspace: str) -> None:
+    """A message that could not be folded can be inspected later, byte for byte."""
     assert read_letters(kafka, keyspace) == []
     _send(kafka, keyspace, *_letters(keyspace))
     assert read_letters(kafka, keyspace) == _letters(keyspace)
@@ -71,7 +71,7 @@ def test_a_letter_keeps_reason_place_and_bytes(kafka: KafkaCluster, keyspace: st
 
 
 def test_folding_the_same_message_again_adds_no_letter(kafka: KafkaCluster, keyspace: str) -> None:
-    """A crash folds the tail again: the same letters come again, and are still one each."""
+    """Messages that are folded again after a crash still have one letter each."""
     letters = _letters(keyspace)
     publisher = DeadLetterPublisher(kafka, keyspace)
     assert [publisher.send(letter) for letter in (*letters, *letters)] == [True, True, False, False]
@@ -81,7 +81,7 @@ def test_folding_the_same_message_again_adds_no_letter(kafka: KafkaCluster, keys
 
 
 def test_of_a_huge_message_the_beginning_is_kept(kafka: KafkaCluster, keyspace: str) -> None:
-    """A letter must fit its topic; its size says that there was more, and it is never put back in part."""
+    """A huge message is cut to fit the topic, keeps its full size, and is never put back incomplete."""
     huge = DeadLetter(events_topic(keyspace), 0, 1, "bad_field", "huge", bytes(20 << 20))
     _send(kafka, keyspace, huge)
     [kept] = read_letters(kafka, keyspace)
@@ -91,7 +91,7 @@ def test_of_a_huge_message_the_beginning_is_kept(kafka: KafkaCluster, keyspace: 
 
 
 def test_only_what_can_be_decoded_is_put_back(kafka: KafkaCluster, keyspace: str) -> None:
-    """After an update the letters it was written for are folded after all; the others stay."""
+    """Retrying puts back the messages that this version can decode, and keeps the others."""
     bad, good = _letters(keyspace)
     _send(kafka, keyspace, bad, good)
     assert [bool(result.problem) for result in retry(kafka, keyspace, dry_run=True)] == [True, False]
@@ -103,7 +103,7 @@ def test_only_what_can_be_decoded_is_put_back(kafka: KafkaCluster, keyspace: str
 
 
 def test_a_letter_that_is_not_there_is_an_error(kafka: KafkaCluster, keyspace: str) -> None:
-    """A mistyped id is told, not ignored."""
+    """A letter id that does not exist is an error."""
     with pytest.raises(DeadLetterError) as missing:
         find_letter(kafka, keyspace, "no/0/1")
     assert missing.value.code == "no_such_letter"
@@ -116,7 +116,7 @@ def test_the_command_lists_shows_and_retries(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """An operator handles dead letters from the command line, and a program can read what it says."""
+    """Dead letters can be listed, shown and retried from the command line, also as JSON."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FRESHET_KAFKA__BOOTSTRAP", kafka.bootstrap)
     bad, good = _letters(keyspace)
@@ -139,7 +139,7 @@ def test_the_command_lists_shows_and_retries(
 
 
 def test_a_cluster_brings_its_client_settings_along() -> None:
-    """Security settings reach every client through the cluster that is handed around, to other processes too."""
+    """A `KafkaCluster` carries its security settings to every client, also after pickling."""
     import pickle
 
     cluster = KafkaCluster("a:1", {"security.protocol": "SSL"})

@@ -24,12 +24,12 @@ layouts = st.builds(Layout, st.integers(1, 64), st.dictionaries(tables, st.integ
 
 @given(tables, keys)
 def test_a_row_key_splits_into_what_it_was_made_of(table: str, primary_key: list[Any]) -> None:
-    """A key in the store names its table and primary key without asking anybody."""
+    """A key in the store contains its table name and primary key."""
     assert split_row_key(row_key(table, primary_key)) == (table, primary_key)
 
 
 def test_row_keys_are_compact_json_with_utf8_kept() -> None:
-    """The bytes of a key are the interface between sources, stores and readers, and must never change."""
+    """The bytes of a key never change, because sources, stores and readers share them."""
     key = row_key("shop.orders", [7, "ü", {"base64": "AAE="}, "1.50"])
     assert key == b'shop.orders\0[7,"\xc3\xbc",{"base64":"AAE="},"1.50"]'
 
@@ -48,7 +48,7 @@ def test_row_keys_are_compact_json_with_utf8_kept() -> None:
     ],
 )
 def test_what_names_no_row_is_refused(table: str, primary_key: list[Any]) -> None:
-    """NULL, NaN and unencodable values never become a key that another row could share."""
+    """NULL, NaN and values that cannot be encoded are refused as keys."""
     with pytest.raises(KeyFormatError):
         row_key(table, primary_key)
 
@@ -59,15 +59,15 @@ def test_a_text_key_that_says_null_is_a_key() -> None:
 
 
 @pytest.mark.parametrize("key", [b"", b"\0[1]", b"t[1]", b"t\0[1", b"\x01t\0[1]", b"\xff\0[1]", b"t\0{}"])
-def test_bytes_that_are_no_row_key_are_refused_with_one_clear_error(key: bytes) -> None:
-    """A damaged key is an error of ours, not whatever a parser throws."""
+def test_bytes_that_are_not_a_row_key_are_refused_with_one_error(key: bytes) -> None:
+    """A damaged key raises `KeyFormatError`, not an error of a parser."""
     with pytest.raises(KeyFormatError):
         split_row_key(key)
 
 
 @given(layouts)
 def test_a_layout_reads_back_from_its_text(layout: Layout) -> None:
-    """The layout is repeated in every marker as text and must mean the same to everybody."""
+    """A layout survives its text form, which every marker repeats."""
     assert Layout.parse(str(layout)) == layout
     assert hash(Layout.parse(str(layout))) == hash(layout)
 
@@ -87,8 +87,8 @@ def test_a_layout_reads_back_from_its_text(layout: Layout) -> None:
         "xxh3_64;partitions=²",
     ],
 )
-def test_a_text_that_is_no_layout_is_refused(text: str) -> None:
-    """A reader that misunderstood the layout would look for keys in the wrong place."""
+def test_an_invalid_layout_text_is_refused(text: str) -> None:
+    """An invalid layout is refused, because a reader would look for keys in the wrong partition."""
     with pytest.raises(LayoutError):
         Layout.parse(text)
 
@@ -100,7 +100,7 @@ def test_a_key_lies_in_one_of_the_partitions(layout: Layout, table: str, primary
 
 
 def test_the_partition_of_a_key_is_the_named_hash_of_its_bytes() -> None:
-    """Anybody can compute a partition from the layout's text; it can never change."""
+    """The partition of a key is the hash named in the layout, and never changes."""
     key = row_key("shop.orders", [7])
     assert Layout(16).partition_of(key) == xxhash.xxh3_64_intdigest(key) % 16
     assert Layout(1000).partition_of(key) == 777
@@ -110,20 +110,20 @@ def test_the_partition_of_a_key_is_the_named_hash_of_its_bytes() -> None:
 
 @given(st.integers(), st.integers(), st.text(st.characters(codec="utf-8")))
 def test_tables_that_share_a_declared_prefix_share_partitions(customer: int, order: int, note: str) -> None:
-    """Composite objects are read from one partition: a customer and all its orders."""
+    """Rows with equal declared prefixes share a partition, so that composite objects are read from one."""
     layout = Layout(64, {"shop.customers": 1, "shop.orders": 1})
     of_customer = layout.partition_of(row_key("shop.customers", [customer]))
     assert layout.partition_of(row_key("shop.orders", [customer, order, note])) == of_customer
 
 
 def test_tables_without_a_prefix_are_spread_by_their_whole_key() -> None:
-    """A declared prefix of one table changes nothing for the others."""
+    """A declared prefix of one table does not affect other tables."""
     key = row_key("shop.notes", [7, 1])
     assert Layout(64, {"shop.orders": 1}).partition_of(key) == Layout(64).partition_of(key)
 
 
-def test_what_is_no_row_key_still_has_a_partition() -> None:
-    """Routing never fails on bad input."""
+def test_invalid_keys_still_have_a_partition() -> None:
+    """Routing never fails on invalid keys."""
     layout = Layout(8, {"t": 1})
     assert 0 <= layout.partition_of(b"t\0[1,") < 8
     assert 0 <= layout.partition_of(b"") < 8

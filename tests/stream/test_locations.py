@@ -1,4 +1,4 @@
-"""Locations: who owns a partition is known to all, soon after it says so."""
+"""Locations: every reader knows the owner of a partition soon after its announcement."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _announcement(keyspace: str, partition: int = 0, **more: Any) -> Announcemen
 
 
 def test_an_owner_that_announced_itself_is_found(kafka: KafkaCluster, keyspace_name: str) -> None:
-    """Whoever starts later reads what was announced before."""
+    """A reader that starts later knows earlier announcements."""
     said = _announcement(keyspace_name, layout="xxh3_64;partitions=1", positions={"s/0": "MariaDB/0-1-5"}, started_at=9)
     announce(kafka, [said, _announcement(keyspace_name, 1)])
     with LocationsReader(kafka) as locations:
@@ -31,11 +31,11 @@ def test_an_owner_that_announced_itself_is_found(kafka: KafkaCluster, keyspace_n
 
 
 def test_a_later_owner_is_waited_for(kafka: KafkaCluster, keyspace_name: str) -> None:
-    """A read that found nobody goes on as soon as an owner appears."""
+    """A wait for an owner ends as soon as one is announced."""
     with LocationsReader(kafka) as locations:
-        with pytest.raises(LocationError) as nobody:
+        with pytest.raises(LocationError) as missing:
             locations.wait_for(keyspace_name, 0, 0.05)
-        assert nobody.value.code == "owner_unknown"
+        assert missing.value.code == "owner_unknown"
         threading.Timer(0.1, announce, (kafka, [_announcement(keyspace_name)])).start()
         assert locations.wait_for(keyspace_name, 0, 20).instance == "a"
         threading.Timer(0.1, announce, (kafka, [_announcement(keyspace_name, instance="b")])).start()
@@ -43,7 +43,7 @@ def test_a_later_owner_is_waited_for(kafka: KafkaCluster, keyspace_name: str) ->
 
 
 def test_only_the_owner_itself_can_withdraw(kafka: KafkaCluster, keyspace_name: str) -> None:
-    """A slow goodbye of the old owner must not hide the new one."""
+    """A late withdrawal by the old owner does not hide the new one."""
     old, new = _announcement(keyspace_name, instance="old"), _announcement(keyspace_name, instance="new")
     announce(kafka, [old, new])
     withdraw(kafka, [old])
@@ -54,8 +54,8 @@ def test_only_the_owner_itself_can_withdraw(kafka: KafkaCluster, keyspace_name: 
         assert locations.owner_of(keyspace_name, 0) is None
 
 
-def test_garbage_in_the_topic_hurts_nobody(kafka: KafkaCluster, keyspace_name: str) -> None:
-    """One bad announcement must not blind the front."""
+def test_invalid_announcements_are_ignored(kafka: KafkaCluster, keyspace_name: str) -> None:
+    """Invalid records in the topic do not stop the reader."""
     producer = Producer(client_settings(kafka))
     for value in (b"garbage", b'{"keyspace": 1}', b"\xff"):
         producer.produce(LOCATIONS_TOPIC, value, uuid.uuid4().hex.encode(), partition=0)
@@ -66,7 +66,7 @@ def test_garbage_in_the_topic_hurts_nobody(kafka: KafkaCluster, keyspace_name: s
 
 
 def test_following_stops_when_it_is_closed(kafka: KafkaCluster) -> None:
-    """A front that ends leaves no thread behind."""
+    """Closing the reader ends its thread."""
     locations = LocationsReader(kafka).start()
     began = time.monotonic()
     locations.close()

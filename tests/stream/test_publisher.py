@@ -1,4 +1,4 @@
-"""The publisher on a real broker: exactly once, whatever happens to it."""
+"""The publisher on a real broker publishes exactly once through kills, restarts and fencing."""
 
 from __future__ import annotations
 
@@ -99,13 +99,13 @@ def test_killed_at_any_instant_it_publishes_everything_once(kafka: KafkaCluster,
             if done:
                 break
     else:
-        pytest.fail("it never came to its end")
+        pytest.fail("the publishing process never finished")
     assert kills_in_flight >= 3
     _assert_exactly_once(kafka, keyspace, last)
 
 
 def test_a_stale_publisher_is_fenced_and_publishes_nothing_more(kafka: KafkaCluster, keyspace: str) -> None:
-    """Two processes for one shard: the later one wins, the earlier one ends with an error of its own."""
+    """If two processes publish one shard, the later one wins and the earlier one is fenced."""
     stale, fresh = publisher(kafka, keyspace, PARTITIONS), publisher(kafka, keyspace, PARTITIONS)
     stale.open(_start)
     for number in range(1, 6):
@@ -125,7 +125,7 @@ def test_a_stale_publisher_is_fenced_and_publishes_nothing_more(kafka: KafkaClus
 
 
 def test_a_lost_publisher_keeps_no_connection_and_no_thread(kafka: KafkaCluster, keyspace: str) -> None:
-    """The error that says why it was lost must not keep its producer: each loss left five threads to the collector."""
+    """The error of a lost publisher does not keep its producer's threads and connections alive."""
 
     def threads() -> int:
         return len(os.listdir("/proc/self/task"))
@@ -146,7 +146,7 @@ def test_a_lost_publisher_keeps_no_connection_and_no_thread(kafka: KafkaCluster,
         gc.enable()
 
 
-def test_a_giant_transaction_goes_on_where_it_was_cut(kafka: KafkaCluster, keyspace: str) -> None:
+def test_a_giant_transaction_resumes_where_it_was_cut(kafka: KafkaCluster, keyspace: str) -> None:
     """A transaction that spans batches is resumed after its published part, without a marker inside it."""
     first = publisher(kafka, keyspace, PARTITIONS)
     first.open(_start)
@@ -173,8 +173,8 @@ def test_a_giant_transaction_goes_on_where_it_was_cut(kafka: KafkaCluster, keysp
     assert {marker["position"] for marker in inside} == {"MariaDB/0-1-1"}
 
 
-def test_a_source_that_goes_on_elsewhere_is_stopped(kafka: KafkaCluster, keyspace: str) -> None:
-    """Rows of another transaction are never mixed into one that is partly out."""
+def test_a_source_that_resumes_elsewhere_is_stopped(kafka: KafkaCluster, keyspace: str) -> None:
+    """Rows of another transaction are never mixed into a partly published one."""
     first = publisher(kafka, keyspace, PARTITIONS)
     first.open(_start)
     assert first._framer is not None
@@ -182,12 +182,12 @@ def test_a_source_that_goes_on_elsewhere_is_stopped(kafka: KafkaCluster, keyspac
     first.close()
     second = publisher(kafka, keyspace, PARTITIONS)
     second.open(_start)
-    with pytest.raises(PublisherLost, match=r"events of .* are out"):
+    with pytest.raises(PublisherLost, match=r"events of .* are published"):
         second.publish(transaction(41))
 
 
-def test_a_lone_transaction_is_out_at_once_and_an_idle_shard_still_marks(kafka: KafkaCluster, keyspace: str) -> None:
-    """Watermarks move each idle interval, with the unchanged position and a growing sequence."""
+def test_a_single_transaction_is_sent_at_once_and_an_idle_shard_still_marks(kafka: KafkaCluster, keyspace: str) -> None:
+    """A single transaction is sent at once, and an idle shard repeats its markers each idle interval."""
     out = Publisher(kafka, keyspace, f"{keyspace}/0", Layout(PARTITIONS), idle_marker_s=0.2)
     with out:
         out.open(_start)
@@ -210,7 +210,7 @@ def test_a_lone_transaction_is_out_at_once_and_an_idle_shard_still_marks(kafka: 
 
 
 def test_a_position_without_changes_moves_the_watermark(kafka: KafkaCluster, keyspace: str) -> None:
-    """Sessions that follow an empty transaction are served without waiting for the next change."""
+    """A position without changes is published in markers, so that sessions need not wait for the next change."""
     with publisher(kafka, keyspace, PARTITIONS) as out:
         out.open(_start)
         out.advance("MariaDB/0-1-17", 1_700_000_017)
@@ -219,7 +219,7 @@ def test_a_position_without_changes_moves_the_watermark(kafka: KafkaCluster, key
 
 
 def test_a_new_epoch_is_in_every_partition_and_outlives_a_restart(kafka: KafkaCluster, keyspace: str) -> None:
-    """Lost history voids everything everywhere, once."""
+    """A new epoch starts once in every partition and is kept after a restart."""
     with publisher(kafka, keyspace, PARTITIONS) as out:
         out.open(_start)
         out.publish(_txn(1, 5))
@@ -235,7 +235,7 @@ def test_a_new_epoch_is_in_every_partition_and_outlives_a_restart(kafka: KafkaCl
 
 
 def test_open_transactions_come_back_after_a_restart(kafka: KafkaCluster, keyspace: str) -> None:
-    """A catalog source learns from the topic alone what was open, however long ago it opened."""
+    """A restarted catalog source gets its open transactions from the topic, however old they are."""
     opened = tuple(OpenTransaction(n, ((n, 1),), n % 2 == 0, (n,)) for n in range(1, 50))
     with publisher(kafka, keyspace, PARTITIONS) as out:
         out.open(_start)
@@ -250,7 +250,7 @@ def test_open_transactions_come_back_after_a_restart(kafka: KafkaCluster, keyspa
 
 @pytest.mark.slow
 def test_the_last_state_is_found_behind_a_long_tail_of_others(kafka: KafkaCluster, keyspace: str) -> None:
-    """Shards share a topic: a quiet one's state may lie far back, and behind another's unfinished transaction."""
+    """The state of a quiet shard is found far back, and also behind another shard's unfinished transaction."""
     layout = Layout(1)
     ensure_topics(kafka, f"{keyspace}x", 1)
     quiet = Publisher(kafka, f"{keyspace}x", "quiet", layout)
@@ -270,12 +270,12 @@ def test_the_last_state_is_found_behind_a_long_tail_of_others(kafka: KafkaCluste
     hanging.flush()
     tail = read_tail(kafka, topic, 0, "quiet", window=64)
     assert tail.point is not None
-    assert (tail.point.position, tail.layout, tail.pristine) == ("MariaDB/0-1-7", str(layout), True)
+    assert (tail.point.position, tail.layout, tail.is_untruncated) == ("MariaDB/0-1-7", str(layout), True)
     assert read_tail(kafka, topic, 0, "nobody").point is None
 
 
 def test_another_layout_is_refused(kafka: KafkaCluster, keyspace: str) -> None:
-    """Keys would be looked for in the wrong partition."""
+    """Another layout is refused, because keys would be looked for in the wrong partition."""
     with publisher(kafka, keyspace, PARTITIONS) as out:
         out.open(_start)
     other = Publisher(kafka, keyspace, f"{keyspace}/0", Layout(PARTITIONS, {"t": 1}))
@@ -286,7 +286,7 @@ def test_another_layout_is_refused(kafka: KafkaCluster, keyspace: str) -> None:
 
 @pytest.mark.slow
 def test_it_survives_a_broker_that_dies_under_it(new_kafka: Callable[..., KafkaServer]) -> None:
-    """Kill -9 of the broker while publishing: lost or not, what is in the topic afterwards is there once."""
+    """After kill -9 of the broker every transaction is in the topic exactly once."""
     server = new_kafka()
     ensure_topics(server.cluster, "ks", PARTITIONS)
     number, last = 0, 1500
@@ -315,7 +315,7 @@ def test_it_survives_a_broker_that_dies_under_it(new_kafka: Callable[..., KafkaS
 
 
 def test_an_absent_broker_is_one_clear_error(keyspace_name: str) -> None:
-    """Kafka away at start: a code and a line, within seconds."""
+    """If Kafka is unreachable at start, opening fails within seconds with a code and a hint."""
     out = publisher(KafkaCluster("127.0.0.1:1"), keyspace_name, 1)
     began = time.monotonic()
     with pytest.raises(KafkaUnreachable) as away:
@@ -324,8 +324,8 @@ def test_an_absent_broker_is_one_clear_error(keyspace_name: str) -> None:
     assert (away.value.code, bool(away.value.hint)) == ("kafka_unreachable", True)
 
 
-def test_a_publisher_that_was_never_opened_says_so() -> None:
-    """Misuse is an error, not a crash."""
+def test_a_publisher_that_was_never_opened_raises_its_error() -> None:
+    """Publishing before `open` raises `PublisherLost`."""
     with pytest.raises(PublisherLost):
         publisher(KafkaCluster("127.0.0.1:1"), "ks", 1).publish(_txn(1))
 
@@ -341,12 +341,12 @@ def test_a_publisher_that_was_never_opened_says_so() -> None:
     ids=["source time", "bounded by now", "never backwards", "a backlog is not expired on arrival"],
 )
 def test_record_times_follow_the_source(last: int, source_s: int, now_s: float, expected: int) -> None:
-    """Kafka's time index must find offsets by source time, and retention must not eat a backlog."""
+    """Record times follow source times, never go back, and never make retention delete a backlog at once."""
     assert record_time_ms(last, source_s, now_s) == expected
 
 
 def test_a_resume_point_names_its_shard(kafka: KafkaCluster, keyspace: str) -> None:
-    """What open returns is complete for a source to start from."""
+    """`open` returns a complete resume point."""
     with publisher(kafka, keyspace, PARTITIONS) as out:
         resume = out.open(_start)
     start = ("MariaDB/0-1-0", 1_700_000_000, "MariaDB/0-1-0")

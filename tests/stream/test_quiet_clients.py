@@ -1,4 +1,4 @@
-"""librdkafka never writes to stderr: our logs are structured, and pytest's summary is its last word."""
+"""librdkafka never writes to stderr, because our logs are structured."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ clients[1].poll(0.5)
 
 
 def test_clients_of_an_absent_broker_that_are_never_closed_write_nothing() -> None:
-    """By itself librdkafka writes a line for each failed connection, also while the process ends."""
+    """Clients with the shared settings write nothing for failed connections, also at process exit."""
     [port] = free_ports(1)
     command = [sys.executable, "-c", CLIENTS, f"127.0.0.1:{port}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
@@ -33,7 +33,7 @@ def test_clients_of_an_absent_broker_that_are_never_closed_write_nothing() -> No
 
 
 def test_every_client_takes_the_shared_settings() -> None:
-    """One made from a dict of its own would write to stderr again."""
+    """No client is created from a dict of its own, which would make it write to stderr."""
     own = re.compile(r"\b(Consumer|Producer|AdminClient)\(\s*\{")
     files = [file for room in ROOMS for file in (ROOT / room).rglob("*.py")]
     assert [str(file) for file in files if own.search(file.read_text())] == []

@@ -1,4 +1,4 @@
-"""Reading a topic: committed records only, without waiting for a full batch, and never a silent reset."""
+"""Reading a topic: committed records only, without waiting for a full batch, and without offset resets."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _collect(consumer: Consumer, count: int, timeout_s: float = PATIENCE_S) -> l
 
 
 def test_a_range_is_read_once_and_ends_also_on_control_records(kafka: KafkaCluster, topic: str) -> None:
-    """Kafka's commit records take offsets, but nobody waits for them."""
+    """A range has each committed record once, and ends although its last offset is a commit record."""
     producer = _producer(kafka, topic)
     for number in range(3):
         _commit(producer, topic, [b"%d-%d" % (number, n) for n in range(3)])
@@ -62,7 +62,7 @@ def test_a_range_is_read_once_and_ends_also_on_control_records(kafka: KafkaClust
 
 
 def test_what_is_not_committed_is_not_read(kafka: KafkaCluster, topic: str) -> None:
-    """An unfinished transaction is invisible, and a reader that needs its end says so instead of waiting for ever."""
+    """An unfinished transaction is invisible, and reading beyond it times out with an error."""
     producer = _producer(kafka, topic)
     _commit(producer, topic, [b"seen"])
     producer.begin_transaction()
@@ -79,14 +79,14 @@ def test_what_is_not_committed_is_not_read(kafka: KafkaCluster, topic: str) -> N
 
 @pytest.mark.parametrize("start", [500, 10_000])
 def test_an_offset_that_is_not_there_is_an_error(kafka: KafkaCluster, topic: str, start: int) -> None:
-    """A store whose next offset is gone must be rebuilt; it must never be moved somewhere else in silence."""
+    """Reading from an offset that does not exist is an error, never a reset to another offset."""
     with pytest.raises(TopicReadError) as gone:
         list(read_range(kafka, topic, 0, start, start + 10, timeout_s=10))
     assert gone.value.code == "offset_out_of_range"
 
 
 def test_a_batch_is_what_is_there_now(kafka: KafkaCluster, topic: str) -> None:
-    """One message is handed over at once, although many more were asked for."""
+    """A single message is returned at once, although more were requested."""
     producer = _producer(kafka, topic)
     consumer = open_consumer(kafka)
     consumer.assign([TopicPartition(topic, 0, 0), TopicPartition(topic, 1, 0)])
@@ -108,7 +108,7 @@ def test_a_batch_is_what_is_there_now(kafka: KafkaCluster, topic: str) -> None:
 
 
 def test_end_of_partition_notices_are_not_messages(kafka: KafkaCluster, topic: str) -> None:
-    """They come in the same list from the client, and must not reach a fold."""
+    """End-of-partition notices are filtered out of a batch."""
     producer = _producer(kafka, topic)
     _commit(producer, topic, [b"only"])
     consumer = open_consumer(kafka, more={"enable.partition.eof": True})
@@ -121,7 +121,7 @@ def test_end_of_partition_notices_are_not_messages(kafka: KafkaCluster, topic: s
 
 
 def test_a_timestamp_never_finds_a_place_too_late(kafka: KafkaCluster, topic: str) -> None:
-    """Whoever starts at a source time sees every event from then on; a partition with nothing that late is at its end.
+    """A reader that starts at a source time sees every event from then on; without such events it starts at the end.
 
     Kafka's commit records carry the broker's time, so for old source times the place may be earlier than needed.
     """
@@ -139,7 +139,7 @@ def test_a_timestamp_never_finds_a_place_too_late(kafka: KafkaCluster, topic: st
 
 
 def test_a_twenty_megabyte_message_comes_in(kafka: KafkaCluster, topic: str) -> None:
-    """A message above every bound must be read, to become a dead letter, and never block the partition."""
+    """A message above all limits can still be read, so that it becomes a dead letter and blocks nothing."""
     from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
     admin = AdminClient(client_settings(kafka))
@@ -156,6 +156,6 @@ def test_a_twenty_megabyte_message_comes_in(kafka: KafkaCluster, topic: str) -> 
 
 
 def test_an_absent_broker_is_one_clear_error() -> None:
-    """Asking for offsets without a broker ends within seconds."""
+    """Requesting offsets without a broker fails within seconds."""
     with pytest.raises(KafkaUnreachable):
         end_offsets(KafkaCluster("127.0.0.1:1"), "t", [0], timeout_s=1.0)

@@ -1,4 +1,4 @@
-"""Where a publisher goes on, as the states in the topic say it."""
+"""The resume point of a publisher, computed from the states in the topic."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _state(
 
 
 def test_deltas_build_on_the_last_whole_map() -> None:
-    """The map of open transactions is the whole one and what changed since."""
+    """The map of open transactions is the last whole one plus the changes since."""
     states = [
         _state(3, whole=True, opened=(1, 2)),
         _state(4, whole=True, opened=(2, 3)),
@@ -44,7 +44,7 @@ def test_deltas_build_on_the_last_whole_map() -> None:
 
 
 def test_the_choice_of_tables_is_that_of_the_last_state() -> None:
-    """A source must not describe again, and void, what it has described already."""
+    """The choice of tables is taken from the last state, so that a source does not describe and void again."""
     states = [_state(3, whole=True) | {"table_choice": 5}, _state(4, whole=False) | {"table_choice": 6}]
     assert resume_point(states).table_choice == 6
 
@@ -60,8 +60,8 @@ def test_the_choice_of_tables_is_that_of_the_last_state() -> None:
     ],
     ids=["none", "no whole one", "gap", "twice", "another epoch"],
 )
-def test_a_map_that_cannot_be_put_together_is_an_error(states: list[Any], code: str) -> None:
-    """A hole in the deltas must not pass for a transaction that is not open."""
+def test_a_map_that_cannot_be_built_is_an_error(states: list[Any], code: str) -> None:
+    """Missing or contradicting states are an error, so that no open transaction is lost."""
     with pytest.raises(ResumeError) as lost:
         resume_point(states)
     assert lost.value.code == code

@@ -1,4 +1,4 @@
-"""Topics: made right, and refused with the fix where they are wrong."""
+"""Topics are created with the right settings, and refused with the fix if they have wrong ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from stream.kafka.topics import (
 
 @pytest.fixture
 def admin(kafka: KafkaCluster) -> AdminClient:
-    """An administrator who gets things wrong."""
+    """An administration client, to create topics with wrong settings."""
     return AdminClient(client_settings(kafka))
 
 
@@ -35,7 +35,7 @@ def _make(admin: AdminClient, keyspace: str, **config: str) -> None:
 
 
 def test_topics_are_made_once_and_then_found(kafka: KafkaCluster, keyspace_name: str) -> None:
-    """Starting again finds the same topic, by Kafka's own id."""
+    """A second call finds the same topic, with the same topic id."""
     made = ensure_topics(kafka, keyspace_name, 2)
     assert (made.name, made.partitions) == (f"freshet.{keyspace_name}.events", 2)
     assert len(made.topic_id) >= 16
@@ -45,7 +45,7 @@ def test_topics_are_made_once_and_then_found(kafka: KafkaCluster, keyspace_name:
 
 
 def test_a_topic_made_anew_has_another_id(kafka: KafkaCluster, keyspace_name: str, admin: AdminClient) -> None:
-    """A store must notice that the topic under its name is another history."""
+    """A topic that was deleted and created again has another id, by which a store notices it."""
     before = ensure_topics(kafka, keyspace_name, 2)
     for future in admin.delete_topics([before.name]).values():
         future.result()
@@ -53,7 +53,7 @@ def test_a_topic_made_anew_has_another_id(kafka: KafkaCluster, keyspace_name: st
 
 
 def test_a_wrong_partition_count_is_refused(kafka: KafkaCluster, keyspace_name: str) -> None:
-    """With another count every key would be looked for in the wrong place."""
+    """Another partition count is refused, because keys would be looked for in the wrong partition."""
     ensure_topics(kafka, keyspace_name, 2)
     with pytest.raises(TopicError) as refused:
         ensure_topics(kafka, keyspace_name, 3)
@@ -75,7 +75,7 @@ def test_a_wrong_partition_count_is_refused(kafka: KafkaCluster, keyspace_name: 
 def test_settings_that_lose_data_or_freshness_are_refused_with_the_fix(
     kafka: KafkaCluster, keyspace_name: str, admin: AdminClient, config: dict[str, str], code: str, fix: str
 ) -> None:
-    """A topic that somebody made by hand is checked before anything is written to it."""
+    """Unsafe settings of an existing topic are refused before anything is written, with the fix as hint."""
     _make(admin, keyspace_name, **config)
     with pytest.raises(TopicError) as refused:
         ensure_topics(kafka, keyspace_name, 2)
@@ -85,7 +85,7 @@ def test_settings_that_lose_data_or_freshness_are_refused_with_the_fix(
 
 
 def test_a_missing_topic_is_named(kafka: KafkaCluster, keyspace_name: str) -> None:
-    """A consumer that starts before its source says what is missing."""
+    """The error for a missing topic names the topic."""
     with pytest.raises(TopicError) as missing:
         check_topics(kafka, keyspace_name)
     assert (missing.value.code, events_topic(keyspace_name) in str(missing.value)) == ("topic_missing", True)
@@ -95,7 +95,7 @@ def test_a_missing_topic_is_named(kafka: KafkaCluster, keyspace_name: str) -> No
 def test_a_process_whose_clock_is_wrong_can_announce_itself_and_send_dead_letters(
     kafka: KafkaCluster, keyspace_name: str, hours: int
 ) -> None:
-    """The topics have the broker's time: Kafka refuses records that are an hour ahead, and soon forgets old ones."""
+    """Announcements and dead letters get the broker's time, so a wrong clock of the process does no harm."""
     ensure_topics(kafka, keyspace_name, 1)
     producer = Producer(client_settings(kafka))
     errors = []

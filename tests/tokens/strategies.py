@@ -76,7 +76,7 @@ vectors = st.dictionaries(shards, st.tuples(epochs, mariadb_positions), max_size
 
 @st.composite
 def write_id_lists(draw: st.DrawFn, tables: tuple[str | None, ...] = ("db.t",)) -> ValidWriteIdList:
-    """Lists over a small world of ids, with exceptions above the high watermark, repeated and out of order."""
+    """Lists over a small world of ids, with exceptions above the high-water mark, repeated and out of order."""
     ids = st.lists(st.integers(1, TOP), max_size=6)
     return ValidWriteIdList(
         draw(st.sampled_from(tables)),

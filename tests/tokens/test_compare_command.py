@@ -43,7 +43,7 @@ def _vector(epoch: int, position: str, shard: str = "ks/0") -> str:
     ],
 )
 def test_each_kind_is_compared_with_a_reason(a: str, b: str, order: Order, why: str) -> None:
-    """Positions, event tokens, vectors and lists; swapping the sides reverses the answer."""
+    """Positions, event tokens, vectors and lists are compared; swapping the sides reverses the answer."""
     found = compare_texts(a, b)
     assert found.order is order
     assert why in found.why
@@ -51,8 +51,8 @@ def test_each_kind_is_compared_with_a_reason(a: str, b: str, order: Order, why: 
 
 
 def test_two_kinds_are_refused() -> None:
-    """A position and a list have no order; a text of no kind is refused with examples."""
-    with pytest.raises(TokenError, match=r"position .* write-id list"):
+    """A position and a list cannot be compared, and an unknown text is refused with examples."""
+    with pytest.raises(TokenError, match=r"a position.*a write-id list"):
         compare_texts("MariaDB/0-1-5", "db.t:5:7::")
     with pytest.raises(TokenError) as refused:
         compare_texts("what", "MariaDB/0-1-5")
@@ -60,7 +60,7 @@ def test_two_kinds_are_refused() -> None:
 
 
 def test_the_command_prints_a_line_or_an_object(capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit code 0 with a line or JSON for any answer, 1 with a coded error for a text that can't be read."""
+    """Any answer is a line or JSON with exit code 0; an unreadable text is an error with a code and exit code 1."""
     assert run(["compare", "0-1-5", "0-1-6", "--flavor", "MariaDB"]) == 0
     assert capsys.readouterr().out == "older: B holds all of A, and more\n"
     assert run(["compare", "db.t:12:7:7,12:", "db.t:12:7:7,8,12:", "--json"]) == 0

@@ -1,4 +1,4 @@
-"""The decision: never fresh unless a naive model proves it, always with a reason for a person."""
+"""The decision: fresh only if a naive model proves it, and always with a reason for people."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ kinds = st.sampled_from([some.mysql_positions, some.mariadb_positions, some.file
 
 @st.composite
 def situations(draw: st.DrawFn) -> tuple[Demand, Tag]:
-    """A demand and a tag of a small world, often nearly matching."""
+    """A demand and a tag from a small set of values, so that they often nearly match."""
     places = draw(kinds)
     vector = draw(st.dictionaries(some.shards, st.tuples(st.integers(0, 1), places), max_size=2).map(Vector))
     lists = st.one_of(st.none(), some.write_id_lists(tables=("db.t", "db.t", "db.t", "db.u", None)))
@@ -38,7 +38,7 @@ def situations(draw: st.DrawFn) -> tuple[Demand, Tag]:
 
 @given(situations())
 def test_fresh_only_if_the_naive_model_proves_it(situation: tuple[Demand, Tag]) -> None:
-    """FRESH needs a known image, the same table, a covered list, and a place at or past the session's."""
+    """FRESH needs a known image, the same table, a covered list, and a position at or past the session's."""
     demand, tag = situation
     freshness, why = decide(demand, tag)
     assert why
@@ -88,20 +88,20 @@ LIST_TAG = Tag("hive/0", 1, P("HiveEvent/9"), None, P("HiveEvent/9"), L("db.t:12
         (Demand(_vector("ks/0", 1, "MariaDB/0-2-8")), _tag(), Freshness.UNKNOWN, "cannot be compared"),
         (Demand(_vector("ks/0", 1, "MariaDB/0-2-7")), _tag(), Freshness.FRESH, "at or past"),
         (Demand(_vector("ks/0", 1, "MySQL56/")), _tag(), Freshness.UNKNOWN, "cannot be compared"),
-        (Demand(_vector("ks/0", 1, "MariaDB/0-1-1")), _tag(lo="", watermark=""), Freshness.UNKNOWN, "nothing says"),
+        (Demand(_vector("ks/0", 1, "MariaDB/0-1-1")), _tag(lo="", watermark=""), Freshness.UNKNOWN, "is unknown"),
         (Demand(_vector("ks/0", 2, "MariaDB/0-1-1")), _tag(), Freshness.STALE, "seen epoch 2 of ks/0"),
         (Demand(_vector("ks/0", 0, "MariaDB/0-1-1")), _tag(), Freshness.UNKNOWN, "a history that epoch 1 replaced"),
         (Demand(_vector("ks/9", 1, "MariaDB/0-1-99")), _tag(), Freshness.FRESH, "at or past"),
-        (Demand(_vector("ks/0", 1, "MariaDB/0-1-1")), _tag(shard=""), Freshness.UNKNOWN, "shard isn't known"),
+        (Demand(_vector("ks/0", 1, "MariaDB/0-1-1")), _tag(shard=""), Freshness.UNKNOWN, "shard is unknown"),
         (Demand(given=True), _tag(shard=""), Freshness.FRESH, "nothing yet"),
         (Demand(write_ids=L("db.t:12:7:7,12:")), LIST_TAG, Freshness.STALE, "write id 8 committed since"),
         (Demand(write_ids=L("db.t:14:7:7:")), LIST_TAG, Freshness.STALE, "write id 8 and 3 more committed since"),
-        (Demand(write_ids=L("db.t:11:7:7,8:")), LIST_TAG, Freshness.FRESH, "every write of the list is in it"),
+        (Demand(write_ids=L("db.t:11:7:7,8:")), LIST_TAG, Freshness.FRESH, "contains every write of the list"),
         (Demand(write_ids=L("[11:7,8]"), table_id=4), LIST_TAG, Freshness.FRESH, "every write"),
         (Demand(write_ids=L("db.u:11:7:7,8:")), LIST_TAG, Freshness.STALE, "of table db.t, the list is of db.u"),
         (Demand(write_ids=L("db.t:11:7:7,8:"), table_id=5), LIST_TAG, Freshness.STALE, "dropped and re-created"),
         (Demand(write_ids=L("db.t:1:7:7,8:")), _tag(), Freshness.UNKNOWN, "no write-id list"),
-        (Demand(table_id=5, given=True), _tag(), Freshness.UNKNOWN, "table id isn't known"),
+        (Demand(table_id=5, given=True), _tag(), Freshness.UNKNOWN, "table id is unknown"),
         (
             Demand(_vector("hive/0", 1, "HiveEvent/10"), L("db.t:11:7:7,8:")),
             LIST_TAG,
@@ -112,20 +112,25 @@ LIST_TAG = Tag("hive/0", 1, P("HiveEvent/9"), None, P("HiveEvent/9"), L("db.t:12
             Demand(_vector("hive/0", 1, "HiveEvent/9"), L("db.t:11:7:7,8:")),
             LIST_TAG,
             Freshness.FRESH,
-            "every write of the list is in it, and it is at or past what the session has seen",
+            "the entry contains every write of the list, and is at or past what the session has seen",
         ),
-        (Demand(), Tag("ks/0", 1, None, None, None, image_known=False), Freshness.UNKNOWN, "only that it changed"),
+        (
+            Demand(),
+            Tag("ks/0", 1, None, None, None, image_known=False),
+            Freshness.UNKNOWN,
+            "only that the value changed",
+        ),
     ],
 )
 def test_each_reason_is_one_clear_line(demand: Demand, tag: Tag, freshness: Freshness, why: str) -> None:
-    """Every way a decision can go, and the line that explains it."""
+    """Each possible decision is explained by a clear line."""
     answer, reason = decide(demand, tag)
     assert answer is freshness
     assert why in reason
 
 
-def test_a_lost_history_is_told_by_data_not_by_prose() -> None:
-    """Programs act on the verdict; the line beside it may be reworded."""
+def test_a_lost_history_is_data_not_only_text() -> None:
+    """Programs can act on the verdict alone; the text beside it may be reworded."""
     lost = decide(Demand(_vector("ks/0", 0, "MariaDB/0-1-1")), _tag())
     assert (lost.verdict, lost.history_lost, lost.may_be_served) == (Verdict.HISTORY_LOST, True, False)
     proved = decide(Demand(_vector("ks/0", 1, "MariaDB/0-1-7")), _tag())
@@ -157,7 +162,7 @@ def _proven(demand: Demand, tag: Tag) -> bool:
 
 
 def _reaches(place: Position, seen: Position) -> bool:
-    """Whether ``place`` provably holds ``seen``, from the texts alone."""
+    """Whether ``place`` provably contains ``seen``, computed from the texts alone."""
     if place.flavor != seen.flavor:
         return False
     here, there = (str(position).partition("/")[2] for position in (place, seen))

@@ -1,4 +1,4 @@
-"""Event tokens: text, order by positions alone, and Vitess's rule beside it."""
+"""Event tokens: their text, their order by positions alone, and Vitess's rule."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ any_text = st.text(st.characters(), max_size=12)
 def test_any_token_survives_its_text(
     timestamp: int, shard: str, position: Position | None, origin: Origin | None, epoch: int
 ) -> None:
-    """Every shard name, odd file name, origin and epoch reads back; the text is one printable line."""
+    """Any shard name, file name, origin and epoch can be read back; the text is one printable line."""
     token = EventToken(timestamp, shard, position, origin, epoch)
     assert EventToken.parse(str(token)) == token
     assert len(str(token).split()) == 1
@@ -36,21 +36,21 @@ def test_any_token_survives_its_text(
 
 @given(some.event_tokens(), some.event_tokens())
 def test_order_is_antisymmetric(a: EventToken, b: EventToken) -> None:
-    """Swapping the tokens reverses the order; never are both newer."""
+    """Swapping the tokens reverses the order; the two are never both newer."""
     assert order(a, b) is order(b, a).reversed()
     assert not (vitess_fresher(a, b) > 0 and vitess_fresher(b, a) > 0)
 
 
 @given(some.event_tokens(), some.event_tokens(), some.event_tokens())
 def test_order_is_transitive_within_a_lineage(a: EventToken, b: EventToken, c: EventToken) -> None:
-    """In one shard and epoch, newer than newer is newer."""
+    """In one shard and epoch, if a is newer than b and b newer than c, then a is newer than c."""
     if len({(token.shard, token.epoch) for token in (a, b, c)}) == 1 and order(a, b) is Order.NEWER is order(b, c):
         assert order(a, c) is Order.NEWER
 
 
 @given(some.event_tokens(), some.event_tokens(), st.integers(-5, 5))
 def test_timestamps_never_order(a: EventToken, b: EventToken, timestamp: int) -> None:
-    """Another timestamp leaves the order as it was."""
+    """Another timestamp does not change the order."""
     moved = EventToken(timestamp, a.shard, a.position, a.origin, a.epoch)
     assert order(moved, b) is order(a, b)
 
@@ -91,12 +91,12 @@ def test_timestamps_never_order(a: EventToken, b: EventToken, timestamp: int) ->
     ],
 )
 def test_orders_that_are_easy_to_get_wrong(a: EventToken, b: EventToken, answer: Order) -> None:
-    """Epochs are histories, no shard is no place, an origin is a place, places that disagree are unknown."""
+    """Other epochs, missing shards and disagreeing positions are unknown; a shared origin decides."""
     assert order(a, b) is answer
 
 
 def test_vitess_fresher_is_exact_where_vitess_wraps() -> None:
-    """A difference of timestamps that needs 65 bits keeps its sign; nil and unknown are -1."""
+    """A difference of timestamps that needs 65 bits keeps its sign; nil and unknown give -1."""
     early, late = EventToken(-(2**63), "s", None), EventToken(2**63 - 1, "s", None)
     assert vitess_fresher(late, early) == 2**64 - 1
     assert vitess_fresher(early, late) == -(2**64 - 1)
@@ -104,7 +104,7 @@ def test_vitess_fresher_is_exact_where_vitess_wraps() -> None:
 
 
 def test_the_text_is_for_people() -> None:
-    """A token shows time, shard, epoch, position and origin as they are; only what would collide is escaped."""
+    """A token shows time, shard, epoch, position and origin as they are; only separators are escaped."""
     token = EventToken(1480000000, "ks/-80", P("MariaDB/0-1-5"), ("a@b", P("MariaDB/0-1-4")), 2)
     assert str(token) == "time=1480000000;shard=ks/-80;epoch=2;position=MariaDB/0-1-5;origin=a%40b@MariaDB/0-1-4"
     assert str(EventToken(5, "", None)) == "time=5"

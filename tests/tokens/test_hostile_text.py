@@ -1,4 +1,4 @@
-"""Any text into any parser: it parses or is refused with a `TokenError`, quickly, and never otherwise."""
+"""Every parser either parses a text or refuses it with a `TokenError`, quickly, whatever the text is."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ texts = st.one_of(st.text(max_size=40), st.lists(st.sampled_from(PIECES), max_si
 @settings(max_examples=300)
 @given(text=texts)
 def test_any_text_parses_or_is_refused(parser: Callable[[str], object], text: str) -> None:
-    """A refusal is a `TokenError` of one short line; what parses prints a text that parses to the same."""
+    """A refusal is a `TokenError` of one short line; a parsed value prints a text that parses to the same value."""
     refusal = ""
     try:
         parsed = parser(text)
@@ -87,7 +87,7 @@ def test_any_text_parses_or_is_refused(parser: Callable[[str], object], text: st
 @pytest.mark.parametrize("parser", PARSERS.values(), ids=PARSERS)
 @pytest.mark.parametrize("piece", PIECES, ids=ascii)
 def test_a_hundred_thousand_characters_take_no_time(parser: Callable[[str], object], piece: str) -> None:
-    """100 kB of any one thing, alone or in the place where it hurts, is parsed or refused in well under a second."""
+    """100 kB of any one piece, alone or inside a token, is parsed or refused within a second."""
     long = piece * (100_000 // len(piece))
     for text in (long, f"MariaDB/{long}", f"MySQL56/00010203-0405-0607-0809-0a0b0c0d0e0f:{long}", f"db.t:12:7:{long}:"):
         started = time.process_time()
@@ -97,7 +97,7 @@ def test_a_hundred_thousand_characters_take_no_time(parser: Callable[[str], obje
 
 
 def test_a_hundred_kilobytes_of_good_text_are_read() -> None:
-    """Long sets and lists are read whole, not only refused."""
+    """Long valid sets and lists are read completely; length alone is no reason to refuse."""
     numbers = range(1, 20_000, 2)
     mysql = Position.parse("MySQL56/00010203-0405-0607-0809-0a0b0c0d0e0f:" + ":".join(map(str, numbers)))
     assert mysql.contains(mysql.append("00010203-0405-0607-0809-0a0b0c0d0e0f:2").difference(mysql)) is False

@@ -1,4 +1,4 @@
-"""Positions: text, set inclusion, order and joins, flavor by flavor and against naive sets."""
+"""Positions: text, set inclusion, order and joins of each flavor, checked against naive sets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ parse = Position.parse
 
 @given(some.positions)
 def test_printing_and_parsing_is_the_identity(position: Position) -> None:
-    """A position is what its text says, prints the same text again, and survives pickling."""
+    """A position survives printing, parsing and pickling."""
     again = parse(str(position))
     assert again == position
     assert str(again) == str(position)
@@ -28,7 +28,7 @@ def test_printing_and_parsing_is_the_identity(position: Position) -> None:
 
 @given(some.mysql_texts(), some.mysql_texts())
 def test_mysql_sets_compare_and_combine_as_sets(a: str, b: str) -> None:
-    """Containment, equality, order, union, join, difference and size are those of the written-out sets."""
+    """Containment, equality, order, union, join, difference and size equal those of plain sets of numbers."""
     left, right = parse(a), parse(b)
     ours, theirs = some.mysql_numbers(a), some.mysql_numbers(b)
     assert isinstance(left, MysqlPosition)
@@ -43,7 +43,7 @@ def test_mysql_sets_compare_and_combine_as_sets(a: str, b: str) -> None:
 
 @given(some.mysql_positions, st.sampled_from(some.SOURCES), st.integers(1, some.TOP + 2))
 def test_appending_to_a_mysql_set_adds_one_number(position: Position, source: str, number: int) -> None:
-    """After appending, the set holds what it held and the one number, still merged."""
+    """After appending, the set has exactly one more number, and its intervals are merged."""
     after = position.append(f"{source}:{number}")
     assert some.mysql_numbers(str(after)) == some.mysql_numbers(str(position)) | {(source, number)}
     assert after == position.union(parse(f"MySQL56/{source}:{number}"))
@@ -52,7 +52,7 @@ def test_appending_to_a_mysql_set_adds_one_number(position: Position, source: st
 
 @given(some.mariadb_positions, some.mariadb_positions)
 def test_mariadb_order_says_newer_only_if_every_domain_is_as_far(a: Position, b: Position) -> None:
-    """NEWER or SAME: each domain is further or at the very same GTID. A tie of two servers is UNKNOWN."""
+    """NEWER or SAME requires each domain to be further or at the same GTID; a tie of two servers is UNKNOWN."""
     ours, theirs = (dict(_gtids(position)) for position in (a, b))
     reached = all(
         domain in ours and (ours[domain][1] > sequence or ours[domain] == (server, sequence))
@@ -102,7 +102,7 @@ def test_join_is_a_least_upper_bound(kind: st.SearchStrategy[Position], data: st
 
 @given(some.mariadb_positions, some.mariadb_positions, some.mariadb_positions)
 def test_a_position_past_a_join_is_past_both_sides(place: Position, a: Position, b: Position) -> None:
-    """What proves a merged session's position proves each of the two, also where two servers tie."""
+    """A position that proves a join proves both sides, also if two servers tie."""
     if place.at_or_past(a.join(b)):
         assert place.at_or_past(a)
         assert place.at_or_past(b)
@@ -110,7 +110,7 @@ def test_a_position_past_a_join_is_past_both_sides(place: Position, a: Position,
 
 @given(some.file_positions, some.file_positions, some.file_positions)
 def test_file_joins_agree_or_are_refused_in_any_order(a: Position, b: Position, c: Position) -> None:
-    """Binlog places of one base name join in any order; other base names are refused in any order."""
+    """Binlog positions of one base name can be joined in any order; others are refused in any order."""
 
     def joined(*places: Position) -> str:
         try:
@@ -145,7 +145,7 @@ def test_file_joins_agree_or_are_refused_in_any_order(a: Position, b: Position, 
     ],
 )
 def test_orders_that_are_easy_to_get_wrong(a: str, b: str, answer: Order) -> None:
-    """Numbers aren't strings, ties of two servers and other logs are unknown, intervals merge, tags are sources."""
+    """File numbers compare as numbers, ties and other logs are unknown, intervals merge, and tags are separate."""
     assert parse(a).order(parse(b)) is answer
     assert parse(b).order(parse(a)) is answer.reversed()
 
@@ -164,7 +164,7 @@ def test_orders_that_are_easy_to_get_wrong(a: str, b: str, answer: Order) -> Non
     ],
 )
 def test_text_is_printed_canonically(text: str, printed: str) -> None:
-    """Lower case, sorted, merged, decimal, the last of a repeated domain."""
+    """The printed text is lower case, sorted, merged and decimal, with the last GTID of a repeated domain."""
     assert str(parse(text)) == printed
 
 

@@ -19,7 +19,7 @@ URL_SAFE = set(string.ascii_letters + string.digits + "-._~")
 
 @given(st.dictionaries(some.shard_names, st.tuples(some.epochs, some.positions), max_size=4).map(Vector))
 def test_any_vector_survives_its_text(vector: Vector) -> None:
-    """The text is URL-safe, begins with a version, reads back, and depends on nothing but the components."""
+    """The text is URL-safe, begins with a version, can be read back, and depends only on the components."""
     text = str(vector)
     assert Vector.parse(text) == vector
     assert set(text) <= URL_SAFE
@@ -55,13 +55,13 @@ def test_a_merged_vector_keeps_what_either_has_seen(a: Vector, b: Vector) -> Non
 
 @given(some.vectors, some.vectors)
 def test_order_of_vectors_is_antisymmetric(a: Vector, b: Vector) -> None:
-    """Swapping reverses; SAME is equality; a merge is never older than a side of the same epochs."""
+    """Swapping the sides reverses the order, SAME means equal, and a merge is never older than a side."""
     assert a.order(b) is b.order(a).reversed()
     assert (a.order(b) is Order.SAME) is (a == b)
 
 
 def test_an_event_tokens_text_is_a_vector_of_one_place() -> None:
-    """A client may send back an event token; one that says nothing checkable is refused."""
+    """A client may send an event token as a vector; one without shard or position is refused."""
     token = EventToken(5, "ks/0", P("MariaDB/0-1-5"), epoch=2)
     assert Vector.parse(str(token)) == Vector().with_component("ks/0", 2, P("MariaDB/0-1-5"))
     for empty in (EventToken(5, "", P("MariaDB/0-1-5")), EventToken(5, "ks/0", None)):
@@ -110,14 +110,14 @@ def test_positions_without_a_join_do_not_merge() -> None:
     ],
 )
 def test_damaged_tokens_are_refused(body: str) -> None:
-    """Whatever is inside a token, it is read whole or refused in one line."""
+    """A token with any content is either read completely or refused in one line."""
     with pytest.raises(TokenError):
         Vector.parse("v1." + urlsafe_b64encode(body.encode()).decode().rstrip("="))
 
 
 @pytest.mark.parametrize("text", ["", "v2.W10", "v1.!!!!", "v1.W", "v1.ü", "MariaDB/0-1-5", "v1.\ud800"])
 def test_foreign_tokens_are_refused(text: str) -> None:
-    """A text that isn't ours is refused with advice."""
+    """A text that is not a Freshet token is refused with a hint."""
     with pytest.raises(TokenError) as refused:
         Vector.parse(text)
     assert "token" in str(refused.value)

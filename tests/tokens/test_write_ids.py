@@ -20,7 +20,7 @@ MAX = 2**63 - 1
 
 @given(some.write_id_lists(tables=("db.t", "other", None)))
 def test_printing_and_parsing_is_the_identity(write_ids: ValidWriteIdList) -> None:
-    """A list reads back as itself, also with repeated ids and with exceptions above the high watermark."""
+    """A list survives printing and parsing, also with repeated ids and exceptions above the high-water mark."""
     again = parse(str(write_ids))
     assert (again.table, again.hwm, again.min_open) == (write_ids.table, write_ids.hwm, write_ids.min_open)
     assert again.exceptions == write_ids.exceptions
@@ -40,7 +40,7 @@ def test_covers_is_set_inclusion_without_the_aborted(tag: ValidWriteIdList, want
 
 @given(some.write_id_lists(), some.write_id_lists(), some.write_id_lists())
 def test_covers_is_reflexive_and_transitive(a: ValidWriteIdList, b: ValidWriteIdList, c: ValidWriteIdList) -> None:
-    """Each list covers itself; where nothing is known to be aborted, coverage chains."""
+    """Each list covers itself, and coverage is transitive if no id is known as aborted."""
     assert a.covers(a)
     if not (a.aborted_ids or b.aborted_ids or c.aborted_ids) and a.covers(b) and b.covers(c):
         assert a.covers(c)
@@ -48,7 +48,7 @@ def test_covers_is_reflexive_and_transitive(a: ValidWriteIdList, b: ValidWriteId
 
 @given(some.write_id_lists(), st.integers(-1, some.TOP + 2), st.integers(0, some.TOP))
 def test_ranges_count_each_id_once(write_ids: ValidWriteIdList, low: int, size: int) -> None:
-    """ALL, SOME or NONE of a range is what asking id by id gives."""
+    """ALL, SOME or NONE for a range agrees with the answers for its single ids."""
     inside = range(low, low + size + 1)
     assert write_ids.range_valid(low, low + size) is _how_many([write_ids.is_valid(i) for i in inside])
     if low <= write_ids.hwm:
@@ -89,7 +89,7 @@ def test_hive_compare_tells_who_owns_the_smallest_difference(a: ValidWriteIdList
     ],
 )
 def test_coverage_that_is_easy_to_get_wrong(tag: str, wanted: str, covered: bool) -> None:
-    """The examples of HIVE-23571, put right, forgotten aborts, other names, nameless lists, huge watermarks."""
+    """Coverage is right for the examples of HIVE-23571, forgotten aborts, other or missing names, and huge ids."""
     assert parse(tag).covers(parse(wanted)) is covered
 
 
@@ -112,7 +112,7 @@ def test_coverage_that_is_easy_to_get_wrong(tag: str, wanted: str, covered: bool
     ],
 )
 def test_text_that_hive_tolerates_is_printed_canonically(text: str, printed: str) -> None:
-    """Signs, leading zeros, other scripts' digits, missing, extra and trailing fields, as Hive's parser has them."""
+    """Signs, leading zeros, other scripts' digits and missing or extra fields are read as by Hive's parser."""
     assert str(parse(text)) == printed
 
 
@@ -163,13 +163,13 @@ def test_hive_compare_wraps_where_java_wraps() -> None:
 
 
 def test_a_cleaner_list_forgets_min_open_without_exceptions() -> None:
-    """As Hive copies a reader's list, minOpen survives only beside an exception."""
+    """Like Hive, the cleaner's list keeps minOpen only if the list has an exception."""
     assert str(CleanerWriteIdList.parse("db.t:6:9::")) == f"db.t:6:{MAX}::"
     assert str(CleanerWriteIdList.parse("db.t:6:9:5:")) == "db.t:6:9:5:"
 
 
 def test_a_huge_watermark_costs_nothing() -> None:
-    """Coverage looks at exceptions only, never at the ids between them."""
+    """The cost of coverage depends on the number of exceptions, not on the number of ids."""
     tag = ValidWriteIdList("db.t", 7, range(1, 2000, 2))
     wanted = ValidWriteIdList("db.t", MAX, range(2**62, 2**62 + 2000))
     started = time.perf_counter()
@@ -196,7 +196,7 @@ def test_allocation_commit_and_abort_follow_the_log() -> None:
 
 @given(some.write_id_lists(), st.integers(1, some.TOP + 3))
 def test_a_commit_adds_one_valid_id_and_nothing_else(write_ids: ValidWriteIdList, write_id: int) -> None:
-    """After COMMIT of w exactly w is valid in addition, wherever the watermark was."""
+    """COMMIT of w makes exactly w valid, wherever the high-water mark was."""
     tidy = _well_formed(write_ids)
     assert some.valid_ids(tidy.commit(write_id)) == some.valid_ids(tidy) | {write_id}
     assert some.valid_ids(tidy.allocate(write_id)) == some.valid_ids(tidy)
@@ -204,7 +204,7 @@ def test_a_commit_adds_one_valid_id_and_nothing_else(write_ids: ValidWriteIdList
 
 
 def test_compactor_and_cleaner_lists() -> None:
-    """To the compactor every exception is aborted; neither takes a range that reaches above the watermark."""
+    """The compactor sees every exception as aborted; both refuse a range that reaches above the high-water mark."""
     compactor = CompactorWriteIdList.parse("db.t:12:7:7:8")
     assert compactor.is_aborted(7)
     assert compactor.range_valid(1, 12) is RangeAnswer.ALL
@@ -218,7 +218,7 @@ def test_compactor_and_cleaner_lists() -> None:
 
 
 def test_the_lists_of_a_transaction() -> None:
-    """One list a table, the later wins, names are exact; a bundle without a transaction id is refused."""
+    """Each table has one list, the last one wins, names are exact, and a missing transaction id is refused."""
     bundle = TxnWriteIds.parse("7$a.b:5:7::$a.b:6:7::$A.B:1:7::$")
     assert str(bundle) == "7$a.b:6:7::$A.B:1:7::"
     assert TxnWriteIds.parse(str(bundle)) == bundle

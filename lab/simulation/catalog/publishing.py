@@ -104,7 +104,7 @@ class CatalogPublishing:
                 self._next += 1
                 read += 1
             if ending is not Ending.LATER:
-                if read or not events or (self.framer is not None and not self.framer.empty):
+                if read or not events or (self.framer is not None and not self.framer.is_empty):
                     self._commit()
                 while self._endings and self._endings[0] is not Ending.WELL:
                     self._commit()
@@ -130,7 +130,7 @@ class CatalogPublishing:
         try:
             self._ensure()
             assert self.framer is not None
-            if not self.framer.empty:
+            if not self.framer.is_empty:
                 self._commit()
             self._begin(self.framer, "history_lost")
             self._follow(self.framer, True)

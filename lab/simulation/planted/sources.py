@@ -12,7 +12,7 @@ from lab.workload.events import WorkloadTranslator
 from stream.sources.mariadb import position as mariadb_position
 from stream.sources.mariadb.binlog.coalesce import TransactionRows
 from stream.sources.mariadb.binlog.reader import BinlogReader
-from stream.sources.mariadb.binlog.silent import StatementTables
+from stream.sources.mariadb.binlog.unlogged import StatementTables
 
 READS: Final = (
     rows(

@@ -91,7 +91,7 @@ class Publishing:
     @property
     def collected(self) -> bool:
         """Whether something was read that is not in the topic."""
-        return self.framer is not None and not self.framer.empty
+        return self.framer is not None and not self.framer.is_empty
 
     @property
     def split(self) -> bool:
@@ -135,7 +135,7 @@ class Publishing:
         try:
             check_in_history(source.state, progress.position, source.history.positions[-1])
         except SourceHistoryLost:
-            if not framer.empty:
+            if not framer.is_empty:
                 self._commit()
             framer.start_epoch(
                 source.history.positions[source.engine], source.timestamps[source.engine], "history_lost"
@@ -157,8 +157,8 @@ class Publishing:
         assert progress is not None
         if progress.table_choice == CHOICE:
             return
-        self._publish(progress.describing(DESCRIBED.values(), CHOICE))
-        progress.described(CHOICE)
+        self._publish(progress.description(DESCRIBED.values(), CHOICE))
+        progress.mark_described(CHOICE)
 
     def run(self, transactions: int, ending: Ending, at: int) -> tuple[int, bool]:
         """Reads up to ``transactions`` and commits; the ``at``-th commit of these ends as ``ending`` says.
@@ -211,7 +211,7 @@ class Publishing:
             assert framer is not None
             assert progress is not None
             at = source.history.index_of[progress.position]
-            if not framer.empty or (transactions and at == len(source.binlog) - 1):
+            if not framer.is_empty or (transactions and at == len(source.binlog) - 1):
                 return None
             point = framer._at
             where = (
@@ -262,7 +262,7 @@ class Publishing:
             return False
         transaction = self._transaction(progress.position, at)
         partly_out = bool(progress.partial_gtid)
-        self._publish(progress.fitted(transaction) if partly_out else transaction)
+        self._publish(progress.aligned(transaction) if partly_out else transaction)
         progress.position, progress.timestamp = transaction.position, transaction.timestamp
         if partly_out:
             progress.partial_gtid = ""

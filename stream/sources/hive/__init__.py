@@ -1,1 +1,1 @@
-"""The Hive source: a metastore's notification log into source transactions. Offline here: captured logs only."""
+"""The Hive source: translates a metastore's captured notification log into source transactions, offline only."""

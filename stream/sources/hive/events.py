@@ -1,7 +1,7 @@
-"""Which notification events there are, and what each means for a table entry.
+"""The types of notification events, and what each means for a table entry.
 
-From ``EventMessage.EventType`` of Hive 4.0.1 (4.2.0 where it adds one). An event is an invalidation and a hint, never
-the value: its after-image is not what the metastore stores (concurrent alters are merged, cascades leave no event).
+They are those of ``EventMessage.EventType`` in Hive 4.0.1, plus additions of 4.2.0. An event only invalidates. Its
+after-image may differ from what the metastore stores: concurrent alters are merged, and cascades leave no event.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ WRITES: Final = frozenset(
         "RELOAD",
     }
 )
-"""They write a table's object or a part of it: its image is awaited. Statistics change its parameters."""
+"""Events that write a table or a part of it: its image is awaited. Statistics change its parameters."""
 
-PASSED_OVER: Final = frozenset(
+IGNORED: Final = frozenset(
     {
         "CREATE_DATABASE",
         "ALTER_DATABASE",
@@ -55,4 +55,4 @@ PASSED_OVER: Final = frozenset(
         "DROP_DATACONNECTOR",
     }
 )
-"""They touch no table entry: only the position moves."""
+"""Events that touch no table entry: only the position moves."""

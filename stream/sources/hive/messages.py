@@ -1,7 +1,7 @@
 """One notification event of a Hive Metastore, parsed. Pure.
 
-A server answers ``get_next_notification`` with rows whose message is JSON (``json-0.2``) or its gzip in base64
-(``gzip(json-2.0)``, the default of 4.x); a captured log may hold it decoded already. Tables inside a message are Thrift
+``get_next_notification`` returns rows whose message is JSON (``json-0.2``) or gzipped JSON in base64
+(``gzip(json-2.0)``, the default of 4.x). A captured log may hold decoded messages. Tables inside a message are Thrift
 structs in ``TJSONProtocol`` text: ``{"<field id>": {"<type>": value}}`` (``Table`` of hive_metastore.thrift).
 """
 
@@ -19,21 +19,21 @@ from tokens.errors import FreshetError
 
 FLAVOR: Final = "HiveEvent"
 MESSAGE_BYTES_MAX: Final = 256 * 1024 * 1024
-"""A decompressed message above it is refused."""
+"""A larger decompressed message is refused."""
 
 _INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
 _NAME, _DB, _OWNER, _STORAGE, _PARTITION_KEYS, _PARAMETERS, _TYPE, _ID = "1", "2", "3", "7", "8", "9", "12", "25"
 
 
 class HiveMessageError(FreshetError, ValueError):
-    """A notification event that cannot be read; names the field. Code ``bad_notification``."""
+    """A notification event that cannot be parsed. The message names the field. Code ``bad_notification``."""
 
     code = "bad_notification"
 
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """One row of the log. ``db`` and ``table`` are lower case; of a rename they hold the new name."""
+    """One row of the log. ``db`` and ``table`` are lower case; for a rename they hold the new name."""
 
     event_id: int
     event_time: int
@@ -51,13 +51,13 @@ class Notification:
 
     @property
     def table_name(self) -> str:
-        """``db.table``, or empty where the event names none."""
+        """``db.table``, or empty if the event names no table."""
         return f"{self.db}.{self.table}" if self.db and self.table else ""
 
 
 @dataclass(frozen=True, slots=True)
 class TableObject:
-    """What Freshet needs of a Thrift ``Table``."""
+    """The parts of a Thrift ``Table`` that Freshet uses."""
 
     name: str
     """``db.table``, lower case."""
@@ -65,7 +65,7 @@ class TableObject:
     transactional: bool
     full_acid: bool
     image: bytes
-    """Compact JSON object with sorted keys: the table in plain names."""
+    """The table as a compact JSON object with sorted, readable keys."""
 
 
 def parse_notification(row: Mapping[str, Any]) -> Notification:
@@ -86,12 +86,12 @@ def parse_notification(row: Mapping[str, Any]) -> Notification:
 
 
 def parse_envelope(row: Mapping[str, Any]) -> Notification:
-    """The event in ``row`` without its message, for one whose message can't be read. Raises `HiveMessageError`."""
+    """The event in ``row`` without its message, for a message that can't be parsed. Raises `HiveMessageError`."""
     return parse_notification({**row, "message": {}})
 
 
 def decode_message(message: Any, message_format: str = "") -> Mapping[str, Any]:
-    """A message as the server gives it: a mapping, JSON text, or gzip in base64. Raises `HiveMessageError`."""
+    """Decode a message: a mapping, JSON text, or gzipped JSON in base64. Raises `HiveMessageError`."""
     if isinstance(message, Mapping):
         return message
     if not isinstance(message, str):
@@ -102,9 +102,9 @@ def decode_message(message: Any, message_format: str = "") -> Mapping[str, Any]:
     try:
         decoded = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise HiveMessageError(f"message is no JSON: {error}") from error
+        raise HiveMessageError(f"message is not JSON: {error}") from error
     if not isinstance(decoded, dict):
-        raise HiveMessageError("message is no JSON object")
+        raise HiveMessageError("message is not a JSON object")
     return decoded
 
 
@@ -116,26 +116,26 @@ def _unzip(text: str, message_format: str) -> str:
         if unzip.unconsumed_tail:
             raise HiveMessageError(f"message is larger than {MESSAGE_BYTES_MAX} bytes")
         if not unzip.eof:
-            raise HiveMessageError("gzip of the message is cut off")
+            raise HiveMessageError("the gzipped message is truncated")
         return raw.decode()
     except HiveMessageError:
         raise
     except (ValueError, zlib.error) as error:
         named = f" ({message_format})" if message_format else ""
-        raise HiveMessageError(f"message is neither JSON nor gzip of it{named}: {error}") from error
+        raise HiveMessageError(f"message is neither JSON nor gzipped JSON{named}: {error}") from error
 
 
 def lower_name(value: Any) -> str:
-    """A name of the metastore, lower case; "" for none. Raises `HiveMessageError` for what is no text."""
+    """A metastore name in lower case; "" for a missing one. Raises `HiveMessageError` for an invalid name."""
     if not value:
         return ""
     if not isinstance(value, str) or "\0" in value or not _is_utf8(value):
-        raise HiveMessageError(f"{value!r} is no name")
+        raise HiveMessageError(f"{value!r} is not a name")
     return value.lower()
 
 
 def _is_utf8(text: str) -> bool:
-    """JSON may hold half a surrogate pair, which nothing else can."""
+    """Whether ``text`` can be encoded: JSON text may hold half a surrogate pair."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -144,7 +144,7 @@ def _is_utf8(text: str) -> bool:
 
 
 def integer(fields: Mapping[str, Any], name: str, default: int | None = None) -> int:
-    """The integer ``name`` of a message, also written as text. Raises `HiveMessageError`."""
+    """The integer field ``name``, which may be written as text. Raises `HiveMessageError`."""
     value = fields.get(name)
     if value is None and default is not None:
         return default
@@ -156,7 +156,7 @@ def integer(fields: Mapping[str, Any], name: str, default: int | None = None) ->
 
 
 def integers(fields: Mapping[str, Any], name: str) -> list[int]:
-    """The list of integers ``name``; absent or null is empty. Raises `HiveMessageError`."""
+    """The list of integers in field ``name``; empty if absent or null. Raises `HiveMessageError`."""
     values = fields.get(name)
     if values is None:
         return []
@@ -171,26 +171,26 @@ def parse_table(message: Mapping[str, Any], field: str) -> TableObject:
     try:
         struct = json.loads(text) if isinstance(text, str) else text
     except (ValueError, RecursionError) as error:
-        raise HiveMessageError(f"{field} is no JSON: {error}") from error
+        raise HiveMessageError(f"{field} is not JSON: {error}") from error
     if not isinstance(struct, dict):
-        raise HiveMessageError(f"{field} is missing")
+        raise HiveMessageError(f"{field} is missing or not a JSON object")
     try:
         plain = {number: _plain(value) for number, value in struct.items()}
     except (TypeError, ValueError, KeyError, IndexError, AttributeError, RecursionError) as error:
-        raise HiveMessageError(f"{field} is no Thrift struct: {error}") from error
+        raise HiveMessageError(f"{field} is not a Thrift struct: {error}") from error
     parameters = plain.get(_PARAMETERS) or {}
     name = f"{lower_name(plain.get(_DB))}.{lower_name(plain.get(_NAME))}"
     table_id = integer(plain, _ID, 0)
     if not isinstance(parameters, dict) or name.startswith(".") or name.endswith("."):
-        raise HiveMessageError(f"{field} names no table")
+        raise HiveMessageError(f"{field} has no valid table name or parameters")
     if table_id < 1:
-        raise HiveMessageError(f"{field} of {name} has no table id", hint="metastores before 4.0 do not log it")
+        raise HiveMessageError(f"{field} of {name} has no table id", hint="metastores before Hive 4.0 do not log it")
     transactional = str(parameters.get("transactional", "")).lower() == "true"
     insert_only = str(parameters.get("transactional_properties", "")).lower() == "insert_only"
     try:
         image = _image(plain, parameters)
     except (TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise HiveMessageError(f"{field} of {name} is no table: {error}") from error
+        raise HiveMessageError(f"{field} of {name} is not a table: {error}") from error
     return TableObject(name, table_id, transactional, transactional and not insert_only, image)
 
 

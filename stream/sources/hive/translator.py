@@ -1,9 +1,9 @@
-"""From notification events to source transactions. Pure: what it knows is the log so far and what it was started with.
+"""From notification events to source transactions. Pure: the state is the log so far and the arguments.
 
-One event is one `SourceTransaction` whose gtid and position are ``HiveEvent/<id>``. It keeps the open transactions and
-what they allocated (trusted only if their OPEN was seen, else an ALLOC may be missing: docs/concepts/catalog.md), the
-names and their table ids, and the server's book of write ids, so that a COMMIT, which names no table,
-carries (table id, write id) pairs. An event that can't be read, or is of a kind that nobody knows, voids what it may
+Each event becomes one `SourceTransaction` whose gtid and position are ``HiveEvent/<id>``. The translator keeps three
+things: the open transactions, the table id of each name, and the server's registry of write ids. So a COMMIT, which
+names no table, gets its (table id, write id) pairs. They are complete only if the transaction's OPEN was seen, else an
+ALLOC may be missing (docs/concepts/catalog.md). An event that is unreadable or of an unknown type voids what it may
 have touched.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from stream.sources.hive.events import PASSED_OVER, WRITES
+from stream.sources.hive.events import IGNORED, WRITES
 from stream.sources.hive.messages import (
     HiveMessageError,
     Notification,
@@ -25,8 +25,9 @@ from stream.sources.hive.messages import (
     parse_notification,
     parse_table,
 )
-from stream.sources.hive.server_ids import ServerIds
+from stream.sources.hive.write_id_registry import WriteIdRegistry
 from stream.wire.events import (
+    EVERY_TABLE,
     AbortTransaction,
     AllocateWriteId,
     BindName,
@@ -41,10 +42,9 @@ from stream.wire.events import (
 from tokens.errors import one_line
 from tokens.writeid_state import WriteIds
 
-EVERY_TABLE: Final = "*"
 DEFAULT_CATALOG: Final = "hive"
 TXNS_MAX: Final = 1_000_000
-"""More transactions in one OPEN_TXN are taken for damage."""
+"""An OPEN_TXN with more transactions is treated as damaged."""
 
 
 @dataclass(slots=True)
@@ -63,8 +63,8 @@ class HiveTranslator:
     """Translates one log, event by event, in order.
 
     ``open_transactions`` and ``names`` (``db.table`` → table id) continue an earlier run. ``with_images``: after each
-    write the table as the event shows it is published too, in the place of what a source would fetch: for replay, where
-    nothing can be fetched, and for nothing else.
+    write, publish the table as the event shows it, in place of the image that a source would fetch. Use it only for
+    replay, where nothing can be fetched.
     """
 
     def __init__(
@@ -77,19 +77,19 @@ class HiveTranslator:
     ) -> None:
         self._catalog = catalog
         self._with_images = with_images
-        self._ids = ServerIds()
+        self._ids = WriteIdRegistry()
         self._open: dict[int, _Open] = {}
         self._tables: dict[str, _Table] = {name: _Table(at, "transactional") for name, at in (names or {}).items()}
         self._changed: set[int] = set()
         self.last_event_id: int | None = None
         self.unresolved: list[int] = []
-        """Committed transactions whose OPEN was not seen: a live source looks them up at the server."""
+        """Committed transactions whose OPEN was not seen. A live source must look them up at the server."""
         by_id = {table.table_id: name for name, table in self._tables.items()}
         for known in open_transactions:
             self._open[known.txn] = _Open(known.seen_open, set(known.wrote))
             for table_id, write_id in known.write_ids:
                 if table_id in by_id:
-                    self._ids.held(by_id[table_id], known.txn, write_id)
+                    self._ids.restore(by_id[table_id], known.txn, write_id)
         self._handlers: dict[str, Callable[[Notification], list[Change]]] = {
             "OPEN_TXN": self._open_txn,
             "ALLOC_WRITE_ID_EVENT": self._allocate,
@@ -103,13 +103,13 @@ class HiveTranslator:
 
     @property
     def tables(self) -> dict[str, int]:
-        """Names that stand for a table, and its id."""
+        """Table name → table id."""
         return {name: table.table_id for name, table in self._tables.items()}
 
     def translate(self, row: Mapping[str, Any]) -> SourceTransaction | None:
-        """The transaction that a row of the log stands for; None if it was translated before.
+        """Translate one row of the log; None if it was translated before.
 
-        Raises `HiveMessageError` only if the row has no event id or time: then it has no place in the order.
+        Raises `HiveMessageError` only if the row has no event id or time, so that it cannot be ordered.
         """
         try:
             event = parse_notification(row)
@@ -121,16 +121,16 @@ class HiveTranslator:
             return None
         changes: list[Change] = []
         if last is not None and event.event_id > last + 1:
-            changes += self._missed(last + 1, event.event_id - 1)
+            changes += self._gap(last + 1, event.event_id - 1)
         self.last_event_id = event.event_id
         before = set(self._open)
         self._changed.clear()
-        changes += self._read(event, problem)
+        changes += self._changes_of(event, problem)
         opened = tuple(self._describe(txn) for txn in sorted(self._changed & self._open.keys()))
         closed = tuple(sorted(before - self._open.keys()))
         return SourceTransaction(event.position, event.position, event.event_time, changes, "", opened, closed)
 
-    def _read(self, event: Notification, problem: str) -> list[Change]:
+    def _changes_of(self, event: Notification, problem: str) -> list[Change]:
         if event.catalog and event.catalog != self._catalog:
             return []
         if problem:
@@ -143,16 +143,16 @@ class HiveTranslator:
                 return self._write(event)
         except HiveMessageError as error:
             return self._unreadable(event, str(error))
-        if event.event_type in PASSED_OVER:
+        if event.event_type in IGNORED:
             return []
-        return self._unreadable(event, f"events of type {event.event_type or '(none)'} are not known")
+        return self._unreadable(event, f"unknown event type {event.event_type or '(none)'}")
 
     def _unreadable(self, event: Notification, problem: str) -> list[Change]:
-        """Void what the event may have touched: its table, else everything."""
+        """Void what the event may have touched: its table if it names one, else everything."""
         return [VoidTable(event.table_name or EVERY_TABLE, one_line(f"event {event.event_id}: {problem}"))]
 
-    def _missed(self, first: int, last: int) -> list[Change]:
-        """Events that the log should hold are absent: nothing that is open is known well any more."""
+    def _gap(self, first: int, last: int) -> list[Change]:
+        """Events are missing from the log: void everything, and no longer trust any open transaction."""
         for txn, state in self._open.items():
             state.seen_open = False
             self._changed.add(txn)
@@ -160,11 +160,11 @@ class HiveTranslator:
 
     def _describe(self, txn: int) -> OpenTransaction:
         state = self._open[txn]
-        pairs = self._bound(self._ids.pairs_of(txn))
+        pairs = self._with_table_ids(self._ids.pairs_of(txn))
         return OpenTransaction(txn, tuple(pairs), state.seen_open, tuple(sorted(state.wrote)))
 
-    def _bound(self, pairs: Iterable[tuple[str, int]]) -> list[tuple[int, int]]:
-        """(name, write id) → (table id, write id), of names that stand for a table."""
+    def _with_table_ids(self, pairs: Iterable[tuple[str, int]]) -> list[tuple[int, int]]:
+        """(name, write id) pairs as (table id, write id) pairs; names without a table are left out."""
         return [(self._tables[name].table_id, write_id) for name, write_id in pairs if name in self._tables]
 
     # --- transactions ---
@@ -174,7 +174,7 @@ class HiveTranslator:
         if not txns:
             first, last = integer(event.message, "fromTxnId"), integer(event.message, "toTxnId")
             if not 0 < first <= last or last - first >= TXNS_MAX:
-                raise HiveMessageError(f"transactions {first} to {last} are no range")
+                raise HiveMessageError(f"invalid range of transactions, {first} to {last}")
             txns = list(range(first, last + 1))
         for txn in txns:
             self._open[txn] = _Open(seen_open=True)
@@ -188,16 +188,16 @@ class HiveTranslator:
         for txn, write_id in pairs:
             self._open.setdefault(txn, _Open(seen_open=False))
             self._changed.add(txn)
-            done = self._ids.allocate(name, txn, write_id)
+            allocation = self._ids.allocate(name, txn, write_id)
             if table is None:
                 continue
-            if done.kept:
-                changes += self._own_list(name, table.table_id)
-            changes.append(AllocateWriteId(table.table_id, txn, write_id, done.reallocated))
+            if allocation.survived_drop:
+                changes += self._server_list(name, table.table_id)
+            changes.append(AllocateWriteId(table.table_id, txn, write_id, allocation.reallocated))
         return changes
 
-    def _own_list(self, name: str, table_id: int) -> list[Change]:
-        """The server's list of a name as followed here, and who holds its open ids."""
+    def _server_list(self, name: str, table_id: int) -> list[Change]:
+        """Publish the server's list of a name, and the transactions that hold its open ids."""
         ids = self._ids.get(name)
         if ids is None or not ids.hwm:
             return []
@@ -208,16 +208,16 @@ class HiveTranslator:
     def _commit(self, event: Notification) -> list[Change]:
         txn = integer(event.message, "txnid")
         known = self._open.pop(txn, None)
-        pairs = self._bound(self._ids.end(txn, committed=True))
+        pairs = self._with_table_ids(self._ids.end(txn, committed=True))
         if known is None or not known.seen_open:
             self.unresolved.append(txn)
-            pairs = sorted({*pairs, *self._bound(_named_write_ids(event))})
+            pairs = sorted({*pairs, *self._with_table_ids(_named_write_ids(event))})
         return [CommitTransaction(txn, tuple(pairs))]
 
     def _abort(self, event: Notification) -> list[Change]:
         txn = integer(event.message, "txnid")
         self._open.pop(txn, None)
-        return [AbortTransaction(txn, tuple(self._bound(self._ids.end(txn, committed=False))))]
+        return [AbortTransaction(txn, tuple(self._with_table_ids(self._ids.end(txn, committed=False))))]
 
     # --- tables ---
 
@@ -226,7 +226,7 @@ class HiveTranslator:
         changes = self._forget(table.name) if table.name in self._tables else []
         known = self._bind(table)
         changes.append(BindName(table.name, table.table_id))
-        changes += self._own_list(table.name, table.table_id)
+        changes += self._server_list(table.name, table.table_id)
         image = table.image if self._with_images else None
         position = event.position if image is not None else ""
         changes.append(
@@ -240,7 +240,7 @@ class HiveTranslator:
         return known
 
     def _forget(self, name: str) -> list[Change]:
-        """The name stands for nothing from here on, its table is gone."""
+        """Unbind the name; its table was dropped."""
         table = self._tables.pop(name)
         if table.kind == "transactional":
             self._ids.drop(name)
@@ -249,7 +249,7 @@ class HiveTranslator:
     def _drop(self, event: Notification) -> list[Change]:
         name = event.table_name
         if not name:
-            raise HiveMessageError("it drops a table without a name")
+            raise HiveMessageError("the dropped table has no name")
         if name in self._tables:
             return self._forget(name)
         table = parse_table(event.message, "tableObjJson")
@@ -257,9 +257,9 @@ class HiveTranslator:
         return self._forget(table.name)
 
     def _drop_database(self, event: Notification) -> list[Change]:
-        """A cascade logs each table before; what is left by then had no event of its own."""
+        """Drop the tables that are left. (A cascade has logged its own events for the others before.)"""
         if not event.db:
-            raise HiveMessageError("it drops a database without a name")
+            raise HiveMessageError("the dropped database has no name")
         left = [name for name in self._tables if name.startswith(f"{event.db}.")]
         changes = [change for name in left for change in self._forget(name)]
         self._ids.drop_database(event.db)
@@ -276,27 +276,27 @@ class HiveTranslator:
             changes.append(BindName(after.name, after.table_id))
         self._bind(after)
         if after.full_acid and not before.full_acid and self._ids.seed(after.name):
-            changes += self._own_list_of_seed(after)
+            changes += self._seeded_list(after)
         return changes + self._written(event, after, write_id)
 
-    def _own_list_of_seed(self, table: TableObject) -> list[Change]:
+    def _seeded_list(self, table: TableObject) -> list[Change]:
         ids = self._ids.get(table.name)
         assert ids is not None, "a seeded name has a list"
         return [ResetWriteIds(table.table_id, ids.full_text(table.name), committed=False)]
 
     def _rename(self, before: TableObject, after: TableObject) -> list[Change]:
-        """Ids move with a transactional table; one that has none to move gets those that wait under its new name."""
+        """The ids of a transactional table move to the new name. Without ids, it gets those of the new name."""
         self._tables.pop(before.name, None)
         changes: list[Change] = [BindName(after.name, after.table_id, before.name)]
         if after.transactional and self._ids.rename(before.name, after.name):
             return changes
         if self._ids.get(before.name) is not None or self._ids.get(after.name) is not None:
             changes.append(ResetWriteIds(after.table_id, WriteIds().full_text(after.name), committed=False))
-            changes += self._own_list(after.name, after.table_id)
+            changes += self._server_list(after.name, after.table_id)
         return changes
 
     def _write(self, event: Notification) -> list[Change]:
-        """An event that writes a table, or something that is part of it."""
+        """An event that writes a table or a part of it."""
         write_id = integer(event.message, "writeId", 0)
         if event.message.get("tableObjJson") is not None:
             table = parse_table(event.message, "tableObjJson")
@@ -308,7 +308,7 @@ class HiveTranslator:
         known = self._tables.get(event.table_name)
         if known is None:
             if not event.table_name:
-                raise HiveMessageError("it writes a table without a name")
+                raise HiveMessageError("the written table has no name")
             return []
         shown = TableObject(event.table_name, known.table_id, known.kind == "transactional", False, b"")
         return self._written(event, shown, write_id)
@@ -338,7 +338,7 @@ class HiveTranslator:
 
 
 def _allocations(event: Notification) -> tuple[str, list[tuple[int, int]]]:
-    """``db.table`` and (transaction, write id) pairs by write id, in either form of the message."""
+    """``db.table`` and its (transaction, write id) pairs by write id, from either form of the message."""
     message = event.message
     db = lower_name(message.get("dbName") or event.db)
     table = lower_name(message.get("tableName") or event.table)
@@ -349,20 +349,20 @@ def _allocations(event: Notification) -> tuple[str, list[tuple[int, int]]]:
     elif len(txns) == len(write_ids):
         pairs = list(zip(txns, write_ids, strict=True))
     else:
-        raise HiveMessageError(f"{len(txns)} transactions were given {len(write_ids)} write ids")
+        raise HiveMessageError(f"{len(txns)} transactions but {len(write_ids)} write ids")
     if not db or not table or any(txn < 1 or write_id < 1 for txn, write_id in pairs):
-        raise HiveMessageError("the allocation names no table, or an id below 1")
+        raise HiveMessageError("the allocation has no table name, or an id below 1")
     return f"{db}.{table}", sorted(pairs, key=lambda pair: pair[1])
 
 
 def _allocated_pair(each: Any) -> tuple[int, int]:
     if not isinstance(each, dict):
-        raise HiveMessageError("txnToWriteIdList holds no pairs")
+        raise HiveMessageError("txnToWriteIdList has an element that is not a pair")
     return integer(each, "txnId"), integer(each, "writeId")
 
 
 def _named_write_ids(event: Notification) -> list[tuple[str, int]]:
-    """What a COMMIT itself says (4.2.0 and later), where it names tables."""
+    """The (name, write id) pairs in a COMMIT (Hive 4.2.0 and later); empty if it names no tables."""
     message = event.message
     write_ids = integers(message, "writeIds")
     dbs, tables = message.get("databases"), message.get("tables")

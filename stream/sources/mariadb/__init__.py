@@ -1,1 +1,1 @@
-"""The MariaDB source: its binlog into transactions of canonical row changes, its rows into canonical images."""
+"""The MariaDB source: turns a binlog into transactions of row changes, and selected rows into canonical images."""

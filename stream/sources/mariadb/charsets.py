@@ -1,4 +1,4 @@
-"""The server's character sets: how a collation's bytes become the text that SELECT would give."""
+"""The server's character sets: how bytes of a collation become the text that SELECT would return."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ _UNICODE = {
 
 @dataclass(frozen=True)
 class Charsets:
-    """Character sets by collation id, and the mapping of each single-byte set as the server itself converts it.
+    """``by_collation``: collation id → character set. ``tables``: single-byte set → the text of its 256 bytes.
 
-    Multi-byte sets that are not Unicode (sjis, gbk, …) have no decoder: Python's tables differ from the server's.
+    The tables come from the server. Multi-byte sets other than Unicode (sjis, gbk, …) have no decoder, because Python's
+    tables differ from the server's.
     """
 
     by_collation: Mapping[int, str]
     tables: Mapping[str, str]
 
     def decoder(self, charset: str) -> Decode | None:
-        """Bytes to text for a character set; None where there is no exact one."""
+        """A function from bytes to text for a character set; None if there is no exact one."""
         codec = _UNICODE.get(charset)
         if codec is not None:
             return lambda value: value.decode(codec)
@@ -43,12 +44,12 @@ class Charsets:
         return lambda value: value.decode("latin-1").translate(table)
 
     def is_exact(self, charset: str) -> bool:
-        """Whether values of this character set have one canonical text from binlog and SELECT alike."""
+        """Whether values of this character set have the same canonical text from the binlog and from SELECT."""
         return charset in _UNICODE or charset in self.tables
 
 
 def read_charsets(connection: Connection) -> Charsets:
-    """Asks the server for its collations, and for what each of the 256 bytes means in each single-byte set."""
+    """Read the server's collations, and the text of each of the 256 bytes in each single-byte set."""
     by_collation = {
         int(number): name
         for number, name in fetch_all(

@@ -1,4 +1,4 @@
-"""How to reach a MariaDB server, and what goes wrong on the way, said in one line."""
+"""Connections to a MariaDB server, and its errors as `MariaDBError`s of one line."""
 
 from __future__ import annotations
 
@@ -15,34 +15,35 @@ from tokens.errors import FreshetError
 Connection: TypeAlias = pymysql.connections.Connection
 
 _ENCODERS = dict(pymysql.converters.encoders)
-"""PyMySQL's encoders without its decoders: values come as the server's bytes, which `selected_rows` reads exactly."""
+"""PyMySQL's encoders without its decoders: values arrive as bytes, which `selected_rows` reads exactly."""
 
 LOST_CONNECTION = frozenset({2002, 2003, 2006, 2013, 2014, 2055, 1053, 1077, 1079, 1158, 1159, 1160, 1161, 1927, 4150})
-"""Client and server codes that mean: the connection is gone, another one may work."""
+"""Client and server error numbers that mean: the connection is lost, a new one may work."""
 
-OUT_OF_SOMETHING = frozenset(
+RESOURCE_ERRORS = frozenset(
     {*range(1, 120), 1021, 1023, 1026, 1030, 1037, 1038, 1040, 1041, 1135, 1203, 1205, 1206, 1213, 1226, 3024}
 )
-"""Server codes that mean: not now. Its disk, its memory, its connections or threads are used up, or a lock took too
-long; below 120 are those of its file layer and of the operating system. A login that fails for one of these is no
-wrong login, and a source that ended at one would leave the cache behind for what heals by itself."""
+"""Server error numbers for temporary lack of a resource: disk, memory, connections, threads, or a lock in time.
+
+Numbers below 120 are those of the server's file layer and of the operating system. A source must retry after these
+errors, also at login: they pass by themselves."""
 
 
 class MariaDBError(FreshetError):
-    """A MariaDB server refused or failed; code ``mariadb_error``."""
+    """A MariaDB server refused or failed a request; code ``mariadb_error``."""
 
     code = "mariadb_error"
 
 
 class MariaDBUnreachable(MariaDBError):
-    """Out of reach, gone away, or out of something just now; trying again may help. Code ``mariadb_unreachable``."""
+    """Unreachable, or short of a resource: a retry may help. Code ``mariadb_unreachable``."""
 
     code = "mariadb_unreachable"
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSettings:
-    """Where a server is and who asks. ``password`` is never printed; times are seconds."""
+    """Address and login of a server. ``password`` is never printed."""
 
     host: str = "127.0.0.1"
     port: int = 3306
@@ -78,10 +79,10 @@ class ConnectionSettings:
 
 
 def connect(settings: ConnectionSettings, *, autocommit: bool = True) -> Connection:
-    """A session in UTC whose values arrive as raw bytes (numbers and text alike). Raises `MariaDBUnreachable`.
+    """Open a session in UTC whose values arrive as bytes, numbers too. Raises `MariaDBError`.
 
-    ``sql_mode`` is cleared so that PAD_CHAR_TO_FULL_LENGTH and friends of the server's default can't change an image;
-    with READ COMMITTED as default a consistent snapshot would be none, without an error.
+    ``sql_mode`` is cleared so that a default such as PAD_CHAR_TO_FULL_LENGTH can't change an image. The isolation level
+    is set because under READ COMMITTED a consistent snapshot silently isn't consistent.
     """
     with translated(settings):
         connection = pymysql.connect(
@@ -97,19 +98,20 @@ def connect(settings: ConnectionSettings, *, autocommit: bool = True) -> Connect
 
 @contextlib.contextmanager
 def translated(settings: ConnectionSettings) -> Iterator[None]:
-    """Turns PyMySQL's and the socket's errors into `MariaDBError`, one line each."""
+    """Turn errors of PyMySQL and the socket into `MariaDBError`s of one line."""
     try:
         yield
     except pymysql.err.Error as error:
         raise translate(error, settings) from error
     except (OSError, EOFError) as error:
         raise MariaDBUnreachable(
-            f"MariaDB at {settings.name} cannot be reached: {error}", hint="is the server up, and the address right?"
+            f"MariaDB at {settings.name} cannot be reached: {error}",
+            hint="check that the server is running and that the address is right",
         ) from error
 
 
 def translate(error: pymysql.err.Error, settings: ConnectionSettings) -> MariaDBError:
-    """The one-line error for what PyMySQL raised."""
+    """The `MariaDBError` of one line for an error of PyMySQL."""
     code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     text = " ".join(str(error.args[1] if len(error.args) > 1 else error).split())
     if code in (ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR, 1698):
@@ -125,26 +127,27 @@ def translate(error: pymysql.err.Error, settings: ConnectionSettings) -> MariaDB
     if "same server_uuid/server_id" in text:
         return MariaDBError(
             f"MariaDB at {settings.name} gave the binlog to another replica of the same server_id",
-            hint="one source for each shard, and a server_id of its own: [keyspaces.NAME.source] server_id",
+            hint="run one source for each shard, each with its own server_id: [keyspaces.NAME.source] server_id",
             code="server_id_in_use",
         )
     if code in LOST_CONNECTION or isinstance(error, pymysql.err.InterfaceError):
         return MariaDBUnreachable(
-            f"MariaDB at {settings.name} cannot be reached: {text}", hint="is the server up, and the address right?"
+            f"MariaDB at {settings.name} cannot be reached: {text}",
+            hint="check that the server is running and that the address is right",
         )
-    if code in OUT_OF_SOMETHING:
+    if code in RESOURCE_ERRORS:
         return MariaDBUnreachable(
             f"MariaDB at {settings.name} cannot answer now: {text} ({code})",
-            hint="the server lacks something (connections, disk, memory), or a lock took too long: see its error log",
+            hint="the server is short of connections, disk or memory, or a lock took too long: see its error log",
         )
     return MariaDBError(f"MariaDB at {settings.name}: {text} ({code})")
 
 
-GRANTS_HINT = "GRANT SELECT, REPLICATION SLAVE, BINLOG MONITOR ON *.* TO the user (what a source needs)"
+GRANTS_HINT = "a source needs: GRANT SELECT, REPLICATION SLAVE, BINLOG MONITOR ON *.* TO its user"
 
 
 def fetch_all(connection: Connection, sql: str, arguments: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-    """All rows of a query; text columns decoded from UTF-8, numbers left as their digits' text, NULL as None."""
+    """All rows of a query. Texts are decoded from UTF-8, numbers are left as text, NULL is None."""
     with connection.cursor() as cursor:
         cursor.execute(sql, tuple(arguments) or None)
         return [tuple(map(_text, row)) for row in cursor.fetchall()]

@@ -1,4 +1,4 @@
-"""MariaDB's GTID position as the binlog reader moves it: one transaction after the other, in place. Pure."""
+"""A mutable MariaDB GTID position, which the binlog reader moves in place by one transaction after another. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ FLAVOR = "MariaDB/"
 
 
 class GtidPosition:
-    """A mutable position; ``str`` gives the canonical text, which `tokens` parses."""
+    """A mutable position. ``str()`` gives the canonical text that `tokens` parses."""
 
     __slots__ = ("_domains",)
 
@@ -17,7 +17,7 @@ class GtidPosition:
 
     @classmethod
     def parse(cls, text: str) -> GtidPosition:
-        """From ``MariaDB/0-1-5,1-2-9`` or without its flavor; empty is the position before everything.
+        """Parse ``MariaDB/0-1-5,1-2-9``, with or without flavor; empty text is the position before everything.
 
         Raises `TokenError`.
         """
@@ -29,7 +29,7 @@ class GtidPosition:
         return cls(domains)
 
     def add(self, domain: int, server: int, sequence: int) -> None:
-        """The transaction is part of the set now; a sequence that goes back keeps the higher one."""
+        """Add a transaction to the set. A lower sequence than the domain's last one changes nothing."""
         last = self._domains.get(domain)
         if last is None or sequence >= last[1]:
             self._domains[domain] = (server, sequence)
@@ -41,7 +41,7 @@ class GtidPosition:
 
     @property
     def bare(self) -> str:
-        """``0-1-5,1-2-9``, by domain."""
+        """The text without flavor, sorted by domain: ``0-1-5,1-2-9``."""
         domains = self._domains
         if len(domains) == 1:
             ((domain, (server, sequence)),) = domains.items()

@@ -1,4 +1,4 @@
-"""The tables of a live server as the binlog reader needs them: read once, reread where DDL or a table map says so."""
+"""The tables of a live server, for the binlog reader: read once, and again after DDL or an unexpected table map."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ T = TypeVar("T")
 class LiveSchema:
     """Schema of the included tables, by ``db.table``.
 
-    What it holds may be later than the event being decoded. That is safe: a later DDL of that table is still to come in
-    the log and voids what was published in between, and a table map that doesn't fit is published as a void.
+    The schema may be later than the event being decoded. That is safe: the DDL is still to come in the log and voids
+    what was published before it, and a table map that doesn't match is published as a void.
     """
 
     def __init__(self, settings: ConnectionSettings, include: TableFilter) -> None:
@@ -45,7 +45,7 @@ class LiveSchema:
         self.lower_case_names = False
 
     def load(self) -> None:
-        """Reads everything. Raises `MariaDBError`."""
+        """Read everything from the server. Raises `MariaDBError`."""
         connection = self._connect()
         with translated(self._settings):
             self.charsets = read_charsets(connection)
@@ -59,11 +59,11 @@ class LiveSchema:
         return [self._tables[name].describe() for name in sorted(self._tables)]
 
     def get(self, name: str) -> TableInfo | None:
-        """What is known of a table."""
+        """The known schema of a table, or None."""
         return self._tables.get(name)
 
     def reread(self, database: str, table: str) -> TableInfo | None:
-        """Asks the server for a table again. Raises `MariaDBError`."""
+        """Read a table again; None if it doesn't exist. Raises `MariaDBError`."""
         name = f"{database}.{table}"
         found = self._retried(lambda connection: read_table(connection, self.charsets, database, table))
         if found is None:
@@ -73,7 +73,7 @@ class LiveSchema:
         return found
 
     def after_ddl(self, names: list[tuple[str, str]]) -> list[DescribeTable]:
-        """Rereads the tables that a DDL named, and the foreign keys; how they are described now."""
+        """Read the tables named by a DDL and the foreign keys again. Returns the new descriptions."""
         found = []
         for database, table in names:
             info = self.reread(database, table)
@@ -87,7 +87,7 @@ class LiveSchema:
         return self._connection
 
     def _retried(self, ask: Callable[[Connection], T]) -> T:
-        """The session may have been idle for days: a lost one is opened again, once."""
+        """Run ``ask``; if the session is lost, open a new one and run it once more."""
         try:
             with translated(self._settings):
                 return ask(self._connect())
@@ -97,7 +97,7 @@ class LiveSchema:
                 return ask(self._connect())
 
     def close(self) -> None:
-        """Ends the session; the next question opens another."""
+        """End the session. The next request opens a new one."""
         if self._connection is not None:
             self._connection._force_close()
             self._connection = None

@@ -1,7 +1,7 @@
-"""Where a server is, and whether a source may go on from a position there.
+"""The position of a server, and whether a source can resume from a given position.
 
-The server itself checks too little: it accepts a domain that it knows and the position lacks, and silently replays that
-domain from its first event.
+The server's own checks are not enough: if a position lacks one of the server's domains, the server silently replays
+that domain from its first event.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from stream.sources.mariadb.gtid import GtidPosition
 
 
 class SourceHistoryLost(MariaDBError):
-    """The server doesn't have transactions that were published: its history was replaced. Code ``history_lost``."""
+    """Published transactions are not in the server's history: it was replaced. Code ``history_lost``."""
 
     code = "history_lost"
 
 
 class NotResumable(MariaDBError):
-    """The server can't send what follows a position; codes ``binlog_purged``, ``unknown_domain``."""
+    """The server can't send what follows a position. Codes ``binlog_purged``, ``unknown_domain``."""
 
     code = "binlog_purged"
 
@@ -34,16 +34,16 @@ class ServerSettingsError(MariaDBError):
 
 @dataclass(frozen=True, slots=True)
 class ServerPosition:
-    """``MariaDB/…`` and the server's seconds since 1970, at one instant."""
+    """A position (``MariaDB/…``) and the server's seconds since 1970 at the same instant."""
 
     position: str
     timestamp: int
 
 
 def begin_snapshot(connection: Connection) -> ServerPosition:
-    """Starts a consistent snapshot and says at which position it was taken. SELECT privilege suffices.
+    """Start a consistent snapshot and return its position. Needs the SELECT privilege only.
 
-    The binlog's end would be wrong: it is written before the engine shows the change.
+    The binlog's end would be wrong, because a change is in the binlog before the engine shows it.
     """
     with connection.cursor() as cursor:
         cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
@@ -56,15 +56,15 @@ def begin_snapshot(connection: Connection) -> ServerPosition:
         ((position, timestamp),) = cursor.fetchall()
     if position is None:
         raise MariaDBError(
-            "the server does not say at which position a snapshot is",
-            hint="is the binary log on (log_bin), and the server MariaDB 10.0.13 or later?",
+            "the server does not report the position of a snapshot",
+            hint="check that the binary log is on (log_bin) and that the server is MariaDB 10.0.13 or later",
             code="no_snapshot_position",
         )
     return ServerPosition(str(GtidPosition.parse(position.decode())), int(timestamp))
 
 
 def current_position(connection: Connection) -> ServerPosition:
-    """Where the server is: all of its transactions up to there are visible."""
+    """The server's position: all of its transactions up to there are visible."""
     try:
         return begin_snapshot(connection)
     finally:
@@ -72,7 +72,7 @@ def current_position(connection: Connection) -> ServerPosition:
 
 
 def check_server(connection: Connection) -> None:
-    """Refuses settings under which the binlog doesn't tell everything. Raises `ServerSettingsError`, one fix each."""
+    """Refuse settings with which the binlog is incomplete. Raises `ServerSettingsError` with the fix as hint."""
     names = ("version", "log_bin", "binlog_format", "binlog_row_image", "binlog_row_metadata", "log_slave_updates")
     found = dict(
         fetch_all(connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({','.join(['%s'] * len(names))})", names)
@@ -82,12 +82,14 @@ def check_server(connection: Connection) -> None:
             f"the server is {found.get('version', 'unknown')}", hint="a MariaDB server of 10.5 or later is needed"
         )
     if found["log_bin"] != "ON":
-        raise ServerSettingsError("the server writes no binary log", hint="start it with log_bin, and restart it")
+        raise ServerSettingsError(
+            "the server writes no binary log", hint="set log_bin in its configuration file and restart it"
+        )
     for name, wanted in (("binlog_format", "ROW"), ("binlog_row_image", "FULL"), ("binlog_row_metadata", "FULL")):
         if found[name].upper() != wanted:
             raise ServerSettingsError(
                 f"{name} is {found[name]}, which hides changes",
-                hint=f"SET GLOBAL {name} = {wanted}; also in its configuration file; then reconnect all clients",
+                hint=f"SET GLOBAL {name} = {wanted}; set it in the configuration file too; then reconnect all clients",
             )
     _check_filters(connection)
     if found["log_slave_updates"] != "ON":
@@ -105,7 +107,7 @@ def _check_filters(connection: Connection) -> None:
     except pymysql.err.OperationalError as error:
         if error.args and error.args[0] == 1227:
             raise ServerSettingsError(
-                "the user may not ask for the binary log's status", hint=GRANTS_HINT, code="mariadb_access_denied"
+                "the user may not read the binary log's status", hint=GRANTS_HINT, code="mariadb_access_denied"
             ) from error
         raise
     for _, _, do_db, ignore_db in status:
@@ -118,10 +120,10 @@ def _check_filters(connection: Connection) -> None:
 
 
 def check_resumable(connection: Connection, position: str) -> None:
-    """Whether the binlog has everything after ``position`` and nothing of it was replaced.
+    """Check that the binlog has everything after ``position`` and that the history up to it was not replaced.
 
-    Raises `SourceHistoryLost` (a new epoch is needed), or `NotResumable`: ``binlog_purged`` says how far back the
-    server could start, ``unknown_domain`` names a domain whose events may lie on both sides of the position.
+    Raises `SourceHistoryLost` (a new epoch is needed), or `NotResumable`: ``binlog_purged`` names the earliest possible
+    position, ``unknown_domain`` names a domain whose events may be on both sides of the position.
     """
     mine = GtidPosition.parse(position).domains
     check_not_lost(connection, position)
@@ -145,29 +147,29 @@ def check_resumable(connection: Connection, position: str) -> None:
 
 def _unknown_domain(domain: int, gtid: str, position: str) -> None:
     raise NotResumable(
-        f"the server has events of GTID domain {domain} (up to {gtid}) that {position} does not know",
+        f"the server has events of GTID domain {domain} (up to {gtid}), which is not in {position}",
         hint="it would replay that domain from its start: start a new epoch (--new-epoch)",
         code="unknown_domain",
     )
 
 
 def check_not_lost(connection: Connection, position: str) -> None:
-    """Whether everything up to ``position`` is in the server's history. Raises `SourceHistoryLost`."""
+    """Check that everything up to ``position`` is in the server's history. Raises `SourceHistoryLost`."""
     ((state, here),) = fetch_all(connection, "SELECT @@gtid_binlog_state, @@gtid_binlog_pos")
     check_in_history(_by_domain_and_server(state), position, here)
 
 
 def check_in_history(state: dict[tuple[int, int], int], position: str, here: str) -> None:
-    """``state``: the last sequence of each (domain, server); ``here``: the server's position.
+    """Check that ``state`` contains ``position``. Raises `SourceHistoryLost`.
 
-    Raises `SourceHistoryLost`.
+    ``state``: the last sequence of each (domain, server). ``here``: the server's position, for the message.
     """
     for domain, (server, sequence) in GtidPosition.parse(position).domains.items():
         if state.get((domain, server), 0) < sequence:
             raise SourceHistoryLost(
                 f"{domain}-{server}-{sequence} of {position} was published, but is not in the server's history"
                 f" (it is at {here or 'the start'})",
-                hint="the server was restored or another one took over without it: a new epoch starts",
+                hint="the server was restored, or another one took over without this transaction: a new epoch starts",
             )
 
 
@@ -181,7 +183,7 @@ def _by_domain_and_server(state: str) -> dict[tuple[int, int], int]:
 
 
 def _log_starts(connection: Connection) -> list[dict[int, tuple[int, int]]]:
-    """The position at the start of each binary log that is left, oldest first."""
+    """The positions at the start of the remaining binary logs, oldest first."""
     found = []
     for name, *_ in fetch_all(connection, "SHOW BINARY LOGS"):
         ((position,),) = fetch_all(connection, "SELECT BINLOG_GTID_POS(%s, 4)", (name,))

@@ -1,4 +1,4 @@
-"""Tables as information_schema describes them: canonical kinds, keys, and whether a table can be cached at all."""
+"""Tables as information_schema describes them: canonical kinds, keys, and whether a table can be cached."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ _EXACT_BINARY = frozenset({"varbinary", "tinyblob", "blob", "mediumblob", "longb
 
 @dataclass(frozen=True, slots=True)
 class ColumnInfo:
-    """A column: canonical kind, and what SELECT needs to know. ``length`` in bytes is kept for BINARY and INET only.
+    """A column and its canonical kind. ``length``: bytes, BINARY and INET only. ``problem``: why it can't be cached.
 
-    ``exact``: two values are the same key iff their canonical texts are equal. Only where that text needs no knowledge
-    of scale, fraction or padding: `1.5` finds DECIMAL `1.50`, and even utf8mb4_bin ignores trailing blanks.
+    ``exact``: two values are the same key iff their canonical texts are equal. It is False if scale, fraction or
+    padding matter: `1.5` finds DECIMAL `1.50`, and even utf8mb4_bin ignores trailing blanks.
     """
 
     name: str
@@ -75,7 +75,7 @@ class ColumnInfo:
 
 @dataclass(frozen=True, slots=True)
 class TableInfo:
-    """A table. ``primary_key`` in key order; ``problem`` says why it can't be cached, else empty."""
+    """A table. ``primary_key``: in key order. ``problem``: why it can't be cached, else empty."""
 
     database: str
     table: str
@@ -99,19 +99,19 @@ class TableInfo:
         return not self.problem
 
     def describe(self) -> DescribeTable:
-        """The event that tells readers of the topic."""
+        """The event that describes the table to readers of the topic."""
         columns = tuple(Column(column.name, column.kind, column.exact) for column in self.columns)
         return DescribeTable(self.name, columns, self.primary_key, self.cacheable, self.problem)
 
 
 def missing_table(name: str) -> DescribeTable:
-    """What is published of a table that is no longer there."""
+    """The description of a table that no longer exists."""
     return DescribeTable(name, (), (), False, "no such table at the source")
 
 
 @dataclass(frozen=True, slots=True)
 class TableFilter:
-    """Which tables a source publishes, and so which a front may read through; none named: all but the system's own.
+    """Which tables a source publishes, and so which a front may read through. Default: all but the system's tables.
 
     ``include`` and ``exclude`` are shell patterns over ``db.table``.
     """
@@ -121,7 +121,7 @@ class TableFilter:
     exclude: tuple[str, ...] = ()
 
     def may_include(self, database: str) -> bool:
-        """Whether tables of a database can be among them."""
+        """Whether tables of a database can be included."""
         return database.lower() not in SYSTEM_DATABASES and (not self.databases or database in self.databases)
 
     def __call__(self, database: str, table: str) -> bool:
@@ -133,7 +133,7 @@ class TableFilter:
         return not any(fnmatch.fnmatchcase(name, pattern) for pattern in self.exclude)
 
     def __contains__(self, name: object) -> bool:
-        """Whether ``db.table`` is among them; False for a text that names no table, or that could name several."""
+        """Whether ``db.table`` is included; False for a text that names no table, or is ambiguous."""
         database, dot, table = str(name).partition(".")
         if not dot or not table or "." in table or "\0" in str(name):
             return False
@@ -142,32 +142,31 @@ class TableFilter:
 
 @dataclass(frozen=True, slots=True)
 class Cascades:
-    """Parent table → all tables below it that a foreign key may change when a parent's row is deleted or updated.
+    """Parent table → all tables below it that foreign keys may change when a row of the parent is deleted or updated.
 
-    The binlog has no word about those rows (`Table maps` name the children at best).
+    Those changes are not in the binlog. At best its table maps name the changed tables.
     """
 
     on_delete: Mapping[str, frozenset[str]]
     on_update: Mapping[str, frozenset[str]]
 
 
-def read_tables(connection: Connection, charsets: Charsets, include: TableFilter) -> dict[str, TableInfo]:
-    """All included tables by ``db.table``. Raises PyMySQL's errors (see `connection.translated`)."""
-    return _read_tables(connection, charsets, include)
-
-
 def read_table(connection: Connection, charsets: Charsets, database: str, table: str) -> TableInfo | None:
-    """One table, or None where there is none (or it is a view)."""
-    found = _read_tables(connection, charsets, TableFilter(), (database, table))
+    """One table; None if it doesn't exist or is a view. Raises PyMySQL's errors."""
+    found = read_tables(connection, charsets, TableFilter(), (database, table))
     return found.get(f"{database}.{table}")
 
 
-def _read_tables(
+def read_tables(
     connection: Connection,
     charsets: Charsets,
     include: TableFilter,
     only: tuple[str, str] | None = None,
 ) -> dict[str, TableInfo]:
+    """All included tables, or ``only`` one (database, table), by ``db.table``.
+
+    Raises PyMySQL's errors (see `connection.translated`).
+    """
     where = (
         "TABLE_SCHEMA = %s AND TABLE_NAME = %s"
         if only
@@ -218,7 +217,7 @@ def _group(rows: Iterable[tuple[Any, ...]]) -> defaultdict[tuple[str, str], list
 
 
 def _json_columns(connection: Connection, only: tuple[str, str] | None) -> set[tuple[str, str, str]]:
-    """MariaDB's JSON is LONGTEXT with a check that is named like its column."""
+    """The JSON columns. MariaDB's JSON is LONGTEXT with a ``json_valid`` check of the column's name."""
     where = " AND CONSTRAINT_SCHEMA = %s AND TABLE_NAME = %s" if only else ""
     return {
         (database, table, column)
@@ -279,7 +278,7 @@ def _table(
 
 
 def read_cascades(connection: Connection) -> Cascades:
-    """The server's cascading foreign keys (CASCADE, SET NULL, SET DEFAULT), followed down to the last grandchild."""
+    """The server's cascading foreign keys (CASCADE, SET NULL, SET DEFAULT), followed through all levels."""
     on_delete: defaultdict[str, set[str]] = defaultdict(set)
     on_update: defaultdict[str, set[str]] = defaultdict(set)
     below: defaultdict[str, set[str]] = defaultdict(set)

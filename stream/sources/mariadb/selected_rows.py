@@ -1,4 +1,4 @@
-"""Keys and images of rows as SELECT returns them, in the canonical form that the binlog's rows have. Pure."""
+"""Rows as SELECT returns them, as keys and images in the same canonical form as the binlog's rows. Pure."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ def quoted(name: str) -> str:
 
 
 def select_columns_sql(table: TableInfo) -> str:
-    """The explicit select list whose text values `canonical_row` understands, in table order.
+    """The select list of all columns in table order, as `canonical_row` needs it.
 
-    FLOAT is read as DOUBLE, because its own text form is cut to six digits; INET as its bytes.
+    FLOAT is read as DOUBLE, because its own text has only six digits. INET is read as bytes.
     """
     return ", ".join(_select_expression(column) for column in table.columns)
 
@@ -105,7 +105,7 @@ def canonical_row(table: TableInfo, values: Sequence[bytes | None]) -> bytes:
 def canonical_key(table: TableInfo, values: Sequence[bytes | None]) -> bytes:
     """The key (``table 0x00 JSON array``) of a row as SELECT returned it. Raises `UndecodableValue`.
 
-    Shape: ``values`` are those of all columns, in the order of `select_columns_sql`.
+    ``values``: those of all columns, in the order of `select_columns_sql`.
     """
     parts = []
     try:

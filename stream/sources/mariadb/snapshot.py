@@ -1,7 +1,7 @@
-"""Reads of rows by key at the source of truth, each with the position of its own snapshot.
+"""Read rows by key from the source of truth, each read with the position of its snapshot.
 
-A snapshot's position is BINLOG_GTID_POS of the binlog file and offset that InnoDB recorded with the snapshot itself:
-nothing in the rows is later, and everything up to it is in the rows. `@@gtid_binlog_pos` would be ahead of the row.
+A snapshot's position is BINLOG_GTID_POS of the binlog file and offset that InnoDB recorded with the snapshot. The rows
+contain everything up to it and nothing later. `@@gtid_binlog_pos` may be ahead of the rows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 
 import pymysql
 
-from stream.sources.mariadb.by_key import SCHEMA_CHANGED, Found, Key, code_of, is_lost, rows_by_key
+from stream.sources.mariadb.by_key import SCHEMA_CHANGED, Found, Key, code_of, is_connection_lost, rows_by_key
 from stream.sources.mariadb.charsets import Charsets, read_charsets
 from stream.sources.mariadb.connection import (
     Connection,
@@ -36,7 +36,7 @@ from stream.sources.mariadb.selected_rows import quoted
 T = TypeVar("T")
 
 SCHEMA_AGE_MAX_S = 5.0
-"""A table's columns are read again after this; an unknown column makes them be read at once."""
+"""A table's columns are read again after this time, and at once after an error about a column."""
 KEYS_MAX = 1000
 _COUNTER = re.compile(r" AUTO_INCREMENT=[0-9]+")
 
@@ -55,10 +55,10 @@ class SourceBusy(MariaDBError):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRead:
-    """What one snapshot holds of a table. ``rows``: one per key asked for, in that order (see `by_key.Found`).
+    """The rows of a table in one snapshot. ``rows``: one result for each requested key, in order (see `by_key.Found`).
 
-    ``position`` (``MariaDB/…``) is lo of each value, and ``hi`` too but for tables of an engine without snapshots,
-    whose rows may be later; ``timestamp`` is the server's seconds.
+    ``position`` (``MariaDB/…``) is lo of each value. ``hi`` is equal to it, or later for an engine without snapshots.
+    ``timestamp``: the server's seconds since 1970.
     """
 
     rows: tuple[Found, ...]
@@ -68,8 +68,8 @@ class SnapshotRead:
     table: TableInfo
 
 
-class _Known(NamedTuple):
-    """A table's columns, when they were read (monotonic seconds), and the definition that they are of."""
+class _CachedTable(NamedTuple):
+    """A table's columns, when they were read (monotonic seconds), and the definition that they belong to."""
 
     read_at: float
     info: TableInfo
@@ -79,25 +79,25 @@ class _Known(NamedTuple):
 class SnapshotReader:
     """A bounded pool of sessions that read rows in consistent snapshots. Thread-safe.
 
-    ``sessions_max`` bounds concurrent reads; a read that gets no session within ``wait_s`` raises `SourceBusy`.
-    A session that turns out dead is replaced once a read, so that a restarted server costs no failed answer.
+    ``sessions_max`` bounds concurrent reads. A read that gets no session within ``wait_s`` seconds raises `SourceBusy`.
+    A read that meets a dead session is retried once with a new one, so a restart of the server fails no read.
     """
 
     def __init__(self, settings: ConnectionSettings, sessions_max: int = 8, wait_s: float = 5.0) -> None:
         self._settings = settings
         self._wait_s = wait_s
-        self._free = threading.BoundedSemaphore(sessions_max)
+        self._permits = threading.BoundedSemaphore(sessions_max)
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
-        self._tables: dict[str, _Known] = {}
+        self._tables: dict[str, _CachedTable] = {}
         self._charsets: Charsets | None = None
         self._closed = False
 
     def read(self, wanted: Mapping[str, Sequence[Key]]) -> dict[str, SnapshotRead | MariaDBError]:
-        """Rows by table (``db.table``) and canonical key values in key order, all from one snapshot.
+        """Read rows by table (``db.table``) and canonical key values in key order, all from one snapshot.
 
-        A table that can't be read is its error: `NoSuchTable`, ``no_primary_key``, or altered again and again. Raises
-        what concerns all of them: `SourceBusy`, `MariaDBUnreachable`, `MariaDBError` (``too_many_keys``).
+        A table that can't be read has its error as result: `NoSuchTable`, ``no_primary_key``, or altered repeatedly.
+        Raises errors that concern all tables: `SourceBusy`, `MariaDBUnreachable`, `MariaDBError` (``too_many_keys``).
         """
         count = sum(map(len, wanted.values()))
         if count > KEYS_MAX:
@@ -113,7 +113,7 @@ class SnapshotReader:
         return self._with_session(_position)
 
     def wait_for_position(self, position: str, timeout_s: float) -> bool:
-        """Waits until the server has replicated or written all of ``position``; False after ``timeout_s``.
+        """Wait until the server has everything up to ``position``; False if it has not after ``timeout_s`` seconds.
 
         For reads from a replica: a snapshot taken afterwards proves a demand for ``position``.
         """
@@ -128,7 +128,7 @@ class SnapshotReader:
         return self._with_session(wait)
 
     def close(self) -> None:
-        """Ends all idle sessions; those in use end when they are given back."""
+        """End all idle sessions. A session in use ends when its read is done."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -139,46 +139,46 @@ class SnapshotReader:
 
     def _with_session(self, work: Callable[[Connection], T]) -> T:
         with self._slot():
-            session, fresh = self._take()
+            session, fresh = self._take_session()
             try:
-                return self._worked(session, work)
+                return self._run_in_session(session, work)
             except MariaDBUnreachable:
                 if fresh:
                     raise
             self._drop_idle()
-            return self._worked(connect(self._settings), work)
+            return self._run_in_session(connect(self._settings), work)
 
     @contextmanager
     def _slot(self) -> Iterator[None]:
         if self._closed:
             raise SourceBusy("the reader of the source is closed")
-        if not self._free.acquire(timeout=self._wait_s):
+        if not self._permits.acquire(timeout=self._wait_s):
             raise SourceBusy(
                 f"all sessions to {self._settings.name} were busy for {self._wait_s:g} s", hint="try again later"
             )
         try:
             yield
         finally:
-            self._free.release()
+            self._permits.release()
 
-    def _take(self) -> tuple[Connection, bool]:
+    def _take_session(self) -> tuple[Connection, bool]:
         with self._lock:
             if self._idle:
                 return self._idle.pop(), False
         return connect(self._settings), True
 
-    def _worked(self, session: Connection, work: Callable[[Connection], T]) -> T:
-        """Runs ``work`` and keeps the session only if it is surely still in order."""
-        good = False
+    def _run_in_session(self, session: Connection, work: Callable[[Connection], T]) -> T:
+        """Run ``work``. Keep the session in the pool only if no error occurred."""
+        is_healthy = False
         try:
             with translated(self._settings):
                 found = work(session)
                 session.rollback()
-            good = True
+            is_healthy = True
             return found
         finally:
             with self._lock:
-                keep = good and not self._closed
+                keep = is_healthy and not self._closed
                 if keep:
                     self._idle.append(session)
             if not keep:
@@ -193,32 +193,32 @@ class SnapshotReader:
     # -- reads -------------------------------------------------------------------------------------------------------
 
     def _read(self, session: Connection, wanted: Mapping[str, Sequence[Key]]) -> dict[str, SnapshotRead | MariaDBError]:
-        moved: set[str] = set()
+        altered_tables: set[str] = set()
         found: dict[str, SnapshotRead | MariaDBError] = {}
         for _ in (1, 2):
-            known: dict[str, _Known] = {}
+            known: dict[str, _CachedTable] = {}
             for name in wanted:
                 try:
-                    known[name] = self._table(session, name, fresh=name in moved)
+                    known[name] = self._table(session, name, fresh=name in altered_tables)
                 except NoSuchTable as error:
                     found[name] = error
                 except pymysql.err.MySQLError as error:
-                    if is_lost(error):
+                    if is_connection_lost(error):
                         raise
                     found[name] = translate(error, self._settings)
             read = self._read_snapshot(session, {name: (each, wanted[name]) for name, each in known.items()})
-            moved = known.keys() - read.keys()
-            if not moved:
+            altered_tables = known.keys() - read.keys()
+            if not altered_tables:
                 return found | read
         altered: dict[str, SnapshotRead | MariaDBError] = {
-            name: MariaDBError(f"{name} is altered again and again while it is read") for name in moved
+            name: MariaDBError(f"{name} was altered repeatedly while it was read") for name in altered_tables
         }
         return found | read | altered
 
     def _read_snapshot(
-        self, session: Connection, wanted: Mapping[str, tuple[_Known, Sequence[Key]]]
+        self, session: Connection, wanted: Mapping[str, tuple[_CachedTable, Sequence[Key]]]
     ) -> dict[str, SnapshotRead | MariaDBError]:
-        """What one snapshot holds; a table whose columns are not the known ones is left out."""
+        """Read all tables from one snapshot. A table that was altered since its columns were read is left out."""
         at = begin_snapshot(session)
         rows: dict[str, list[Found]] = {}
         failed: dict[str, SnapshotRead | MariaDBError] = {}
@@ -228,44 +228,48 @@ class SnapshotReader:
                 continue
             try:
                 rows[name] = rows_by_key(session, self._settings, known.info, keys)
-                # The SELECT holds the table's definition until the rollback: what is shown now is what was read.
+                # The SELECT locks the table's definition until the rollback, so this is the definition that was read.
                 if _definition(session, known.info.database, known.info.table) != known.definition:
                     del rows[name]
             except pymysql.err.MySQLError as error:
-                if is_lost(error):
+                if is_connection_lost(error):
                     raise
                 rows.pop(name, None)
                 if code_of(error) not in SCHEMA_CHANGED:
                     failed[name] = translate(error, self._settings)
         session.rollback()
-        plain = [name for name in rows if wanted[name][0].info.engine.lower() != "innodb"]
-        later = _position(session).position if plain else ""
+        without_snapshots = [name for name in rows if wanted[name][0].info.engine.lower() != "innodb"]
+        later = _position(session).position if without_snapshots else ""
         return failed | {
             name: SnapshotRead(
-                tuple(found), at.position, later if name in plain else at.position, at.timestamp, wanted[name][0].info
+                tuple(found),
+                at.position,
+                later if name in without_snapshots else at.position,
+                at.timestamp,
+                wanted[name][0].info,
             )
             for name, found in rows.items()
         }
 
-    def _table(self, session: Connection, name: str, fresh: bool = False) -> _Known:
+    def _table(self, session: Connection, name: str, fresh: bool = False) -> _CachedTable:
         known = self._tables.get(name)
         if known is not None and not fresh and time.monotonic() - known.read_at < SCHEMA_AGE_MAX_S:
             return known
         if self._charsets is None:
             self._charsets = read_charsets(session)
         database, _, table = name.partition(".")
-        # Before the columns: if the table is altered in between, the next read finds another definition, and rereads.
+        # Read before the columns: if the table is altered in between, the next read notices another definition.
         definition = _definition(session, database, table)
         info = read_table(session, self._charsets, database, table)
         if info is None:
             self._tables.pop(name, None)
             raise NoSuchTable(f"{self._settings.name} has no table {name}", hint="check database and table name")
-        known = self._tables[name] = _Known(time.monotonic(), info, definition)
+        known = self._tables[name] = _CachedTable(time.monotonic(), info, definition)
         return known
 
 
 def _definition(session: Connection, database: str, table: str) -> str:
-    """The table's own words for what it is, without the counter in them; "" if there is no such table."""
+    """The table's SHOW CREATE TABLE text without AUTO_INCREMENT; "" if there is no such table."""
     try:
         [[_, text, *_]] = fetch_all(session, f"SHOW CREATE TABLE {quoted(database)}.{quoted(table)}")
     except pymysql.err.ProgrammingError as error:

@@ -1,6 +1,6 @@
-"""A MariaDB shard's source process: binlog in, publisher out, through every outage of either.
+"""The source of a MariaDB shard: reads the binlog and publishes it, and survives outages of MariaDB and Kafka.
 
-It resumes right after what the topic says is published; nothing of that is kept beside the topic.
+It resumes from the position in the topic. It keeps no state elsewhere.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stream.kafka.connection import KafkaUnreachable
 from stream.publish.publisher import PublisherLost
 from stream.sources.mariadb.binlog.coalesce import SPILL_BYTES
 from stream.sources.mariadb.binlog.dump import BinlogDump
-from stream.sources.mariadb.binlog.reader import EVERYTHING, BinlogReader
+from stream.sources.mariadb.binlog.reader import BinlogReader
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBUnreachable, connect, translated
 from stream.sources.mariadb.live_schema import LiveSchema
 from stream.sources.mariadb.position import (
@@ -30,6 +30,7 @@ from stream.sources.mariadb.position import (
 from stream.sources.mariadb.schema import TableFilter
 from stream.sources.mariadb.watch import DumpWatch
 from stream.wire.events import (
+    EVERY_TABLE,
     Change,
     DescribeTable,
     ResumePoint,
@@ -43,13 +44,13 @@ log = structlog.get_logger(__name__)
 
 BACKOFF_FIRST_S = 0.1
 BACKOFF_MAX_S = 5.0
-_OUTAGES = {"fenced": "another source has this shard", "kafka_unreachable": "Kafka is away"}
+_OUTAGES = {"fenced": "another source has this shard", "kafka_unreachable": "Kafka is unreachable"}
 IMAGE_FORMAT = 1
-"""Grows when the canonical image of any value changes: then everything published before is void."""
+"""Raise it when the canonical image of any value changes. Everything published before is then voided."""
 
 
 class PublisherLike(Protocol):
-    """What a source needs of `stream.publish.publisher.Publisher`."""
+    """The methods of `stream.publish.publisher.Publisher` that a source uses."""
 
     def open(self, start_if_new: Callable[[], tuple[str, int]]) -> ResumePoint: ...
 
@@ -66,7 +67,7 @@ class PublisherLike(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What to read, and how. ``server_id`` must differ from that of the server and of all its other replicas."""
+    """What to read, and how. ``server_id`` must differ from those of the server and of all its other replicas."""
 
     settings: ConnectionSettings
     shard: str
@@ -78,7 +79,7 @@ class SourceOptions:
 
 
 class MariaDBSource:
-    """Publishes one server's binlog until it is stopped. `run` in one thread, `stop` from anywhere."""
+    """Publishes one server's binlog until it is stopped. Call `run` in one thread, `stop` from any thread."""
 
     def __init__(
         self,
@@ -93,18 +94,18 @@ class MariaDBSource:
         self._reader: BinlogReader | None = None
         self._new_epoch_for = "asked_for" if options.new_epoch else ""
         self._backoff_s = BACKOFF_FIRST_S
-        self._away = ""
+        self._outage = ""
         self.transactions = 0
 
     def stop(self) -> None:
-        """Ends `run` gracefully: what was read is published. Safe in a signal handler."""
+        """End `run` gracefully: everything read so far is published. Safe in a signal handler."""
         self._stopping.set()
         reader = self._reader
         if reader is not None:
             reader.stop()
 
     def run(self) -> None:
-        """Returns after `stop`. Outages of Kafka and MariaDB are waited for; anything else is raised, one line.
+        """Publish until `stop`. Outages of Kafka and MariaDB are waited out; other errors are raised.
 
         Raises `FreshetError`: ``bad_server_settings``, ``binlog_purged``, ``unknown_domain``…
         """
@@ -115,10 +116,10 @@ class MariaDBSource:
                 self._wait(_OUTAGES.get(error.code, "publisher lost"), error)
 
     def _publish(self) -> None:
-        """One publisher's life. Raises `PublisherLost`, `KafkaUnreachable`."""
+        """Run with one publisher, until stopped. Raises `PublisherLost`, `KafkaUnreachable`."""
         publisher = self._new_publisher()
         try:
-            resume = self._opened(publisher)
+            resume = self._open_publisher(publisher)
             if resume is None:
                 return
             self._follow(publisher, resume)
@@ -127,24 +128,25 @@ class MariaDBSource:
             publisher.abandon()
             raise
 
-    def _opened(self, publisher: PublisherLike) -> ResumePoint | None:
-        """The resume point; None if stopped meanwhile. The server is asked first: taking over fences whoever runs.
+    def _open_publisher(self, publisher: PublisherLike) -> ResumePoint | None:
+        """Open the publisher and return the resume point; None if stopped meanwhile.
 
-        A source with a wrong password, host or server must leave one that works alone, so it ends or waits before that.
-        It waits also where only MariaDB is away and the topic would say where to go on: there is nothing to publish
-        then, and of two sources with one misled address the healthy one would lose the shard every few seconds. The
-        price: after a crash within an outage of MariaDB no markers come until it is back.
+        The server is checked first, because opening a publisher fences any other source of the shard: a source with a
+        wrong password, host or server must not stop one that works. It also waits while MariaDB is unreachable,
+        although the topic alone tells where to resume. Otherwise a second source with a wrong address would take the
+        shard from the healthy one every few seconds. The cost: after a crash during an outage of MariaDB, no markers
+        are published until MariaDB is back.
         """
         while not self._stopping.is_set():
             try:
-                self._ask_server()
-                return publisher.open(self._start)
+                self._check_server()
+                return publisher.open(self._first_position)
             except MariaDBUnreachable as error:
-                self._wait("MariaDB is away", error)
+                self._wait("MariaDB is unreachable", error)
         return None
 
-    def _ask_server(self) -> None:
-        """Whether it lets this user in and tells everything. Raises `MariaDBUnreachable`, `MariaDBError`."""
+    def _check_server(self) -> None:
+        """Check login and settings of the server. Raises `MariaDBUnreachable`, `MariaDBError`."""
         connection = connect(self._options.settings)
         try:
             with translated(self._options.settings):
@@ -152,7 +154,7 @@ class MariaDBSource:
         finally:
             connection._force_close()
 
-    def _start(self) -> tuple[str, int]:
+    def _first_position(self) -> tuple[str, int]:
         connection = connect(self._options.settings)
         try:
             with translated(self._options.settings):
@@ -164,7 +166,7 @@ class MariaDBSource:
         return at.position, at.timestamp
 
     def _follow(self, publisher: PublisherLike, resume: ResumePoint) -> None:
-        """Reads on from the resume point, through outages of MariaDB, until stopped."""
+        """Read from the resume point until stopped. Outages of MariaDB are waited out."""
         progress = _Progress(resume)
         schema = LiveSchema(self._options.settings, self._options.tables)
         try:
@@ -173,7 +175,7 @@ class MariaDBSource:
                     self._read(publisher, schema, progress)
                 except MariaDBUnreachable as error:
                     schema.close()
-                    self._wait("MariaDB is away", error)
+                    self._wait("MariaDB is unreachable", error)
                 except SourceHistoryLost as lost:
                     self._lose_history(lost)
         finally:
@@ -192,17 +194,17 @@ class MariaDBSource:
         try:
             if self._stopping.is_set():
                 return
-            self._ready(progress.position)
+            self._report_ready(progress.position)
             for transaction in reader.transactions():
                 if transaction is None:
                     self._backoff_s = BACKOFF_FIRST_S
-                    if watch.look_due():
-                        publisher.flush()  # a publisher that was lost meanwhile says so
-                        watch.look(reader.heard, progress.position)
+                    if watch.is_check_due():
+                        publisher.flush()  # raises if the publisher was lost meanwhile
+                        watch.check(reader.last_heartbeat, progress.position)
                     continue
-                watch.moved()
+                watch.event_received()
                 partly_out = bool(progress.partial_gtid)
-                publisher.publish(progress.fitted(transaction) if partly_out else transaction)
+                publisher.publish(progress.aligned(transaction) if partly_out else transaction)
                 progress.position, progress.timestamp = transaction.position, transaction.timestamp
                 self.transactions += 1
                 if partly_out:
@@ -214,7 +216,7 @@ class MariaDBSource:
             watch.close()
 
     def _check(self, publisher: PublisherLike, progress: _Progress) -> None:
-        """Whether the server can go on from there; if its history was replaced, a new epoch starts."""
+        """Check that the server can resume from the position. Start a new epoch if its history was replaced."""
         connection = connect(self._options.settings)
         try:
             with translated(self._options.settings):
@@ -239,67 +241,67 @@ class MariaDBSource:
         log.info("new epoch", shard=self._options.shard, position=at.position, reason=reason)
 
     def _describe(self, publisher: PublisherLike, schema: LiveSchema, progress: _Progress) -> None:
-        """Describes all included tables, once for each choice of tables.
+        """Describe all included tables, once for each choice of tables.
 
-        Not at each start: the ordinals of a history must not depend on how often a source was restarted. With another
-        choice than before everything is void first: tables that were left out for a while have changed unseen.
+        Not at each start: the ordinals of a history must not depend on how often a source was restarted. If the choice
+        changes, everything is voided first, because tables that were excluded may have changed.
         """
         choice = _fingerprint(self._options.tables)
         if choice == progress.table_choice:
             return
-        transaction = progress.describing(schema.describe_all(), choice)
+        transaction = progress.description(schema.describe_all(), choice)
         publisher.publish(transaction)
-        progress.described(choice)
+        progress.mark_described(choice)
         log.info("tables described", shard=self._options.shard, tables=len(transaction.changes))
 
-    def _ready(self, position: str) -> None:
-        if self._away:
-            log.info("back", shard=self._options.shard, position=position)
-        self._away = ""
+    def _report_ready(self, position: str) -> None:
+        if self._outage:
+            log.info("connected again", shard=self._options.shard, position=position)
+        self._outage = ""
         self._on_ready(position)
 
     def _wait(self, what: str, error: FreshetError) -> None:
-        """Says once for each outage what is missing, and waits a little longer each time."""
-        if self._away != what:
+        """Log ``what`` once for each outage, and wait with exponential backoff."""
+        if self._outage != what:
             log.warning(what, shard=self._options.shard, code=error.code, reason=str(error), hint=error.hint)
-            self._away = what
+            self._outage = what
         self._stopping.wait(self._backoff_s if error.code != "fenced" else BACKOFF_MAX_S)
         self._backoff_s = min(self._backoff_s * 2, BACKOFF_MAX_S)
 
 
 class _Progress:
-    """Where the source is. ``table_choice`` is the fingerprint of the choice of tables that the topic has.
+    """The source's progress. ``table_choice`` is the fingerprint of the choice of tables described in the topic.
 
-    Version 1 of `SourceState` had no field for it: it was the only open transaction, which rows have none of. There it
-    stays until another choice is described.
+    Version 1 of `SourceState` had no field for it and kept it as the only open transaction. (Row sources have no other
+    ones.) That entry stays until another choice is described.
     """
 
     def __init__(self, resume: ResumePoint) -> None:
         self.begin(resume)
 
     def begin(self, resume: ResumePoint) -> None:
-        """Starts from a resume point."""
+        """Start from a resume point."""
         self.position = resume.position
         self.timestamp = resume.timestamp
         self.partial_gtid = resume.partial_gtid
         self.partial_events = resume.partial_events
         self.is_new = resume.ordinal <= 1
-        self._leftovers = tuple(sorted(resume.open_transactions))
-        self.table_choice = resume.table_choice or next(iter(self._leftovers), 0)
+        self._version_1_entries = tuple(sorted(resume.open_transactions))
+        self.table_choice = resume.table_choice or next(iter(self._version_1_entries), 0)
 
     @property
     def may_describe(self) -> bool:
-        """Not within a transaction of the binlog; but a description of the tables that is partly out goes on."""
+        """Whether no binlog transaction is partly published; a partly published description may be continued."""
         return not self.partial_gtid or self.partial_gtid == self.position
 
-    def describing(self, tables: Iterable[DescribeTable], choice: int) -> SourceTransaction:
+    def description(self, tables: Iterable[DescribeTable], choice: int) -> SourceTransaction:
         """The transaction that describes all tables. Its GTID is the position, which no later transaction has.
 
-        If it is partly out already it is said once more, whole, after the events that will be skipped.
+        If it is partly published, it is repeated as a whole after the events that will be skipped.
         """
         changes: list[Change] = list(tables)
         if not self.is_new:
-            changes.insert(0, VoidTable(EVERYTHING, "the choice of tables or the format of images has changed"))
+            changes.insert(0, VoidTable(EVERY_TABLE, "the choice of tables or the format of images has changed"))
         if self.partial_gtid:
             changes[:0] = [changes[0]] * self.partial_events
         return SourceTransaction(
@@ -307,27 +309,27 @@ class _Progress:
             self.position,
             self.timestamp,
             changes,
-            closed=self._leftovers,
+            closed=self._version_1_entries,
             table_choice=choice,
         )
 
-    def described(self, choice: int) -> None:
-        """What `describing` said is published."""
+    def mark_described(self, choice: int) -> None:
+        """Record that the `description` is published."""
         self.table_choice = choice
-        self._leftovers = ()
+        self._version_1_entries = ()
         self.partial_gtid = ""
 
-    def fitted(self, transaction: SourceTransaction) -> SourceTransaction:
-        """A transaction whose first events are out already, such that skipping them by number loses nothing.
+    def aligned(self, transaction: SourceTransaction) -> SourceTransaction:
+        """A partly published transaction, changed if need be, so that skipping its events by number loses nothing.
 
-        Rows come in the order of their keys, so the same binlog gives the same events. What depends on the server's
-        present schema may come out otherwise now: then everything is void after the skipped events.
+        Rows are in key order, so the same binlog gives the same events. Other events depend on the server's present
+        schema and may differ now. In that case everything is voided after the skipped events.
         """
         changes = transaction.changes
         last = changes[len(changes) - 1] if len(changes) else None
         if len(changes) > self.partial_events and isinstance(last, RowChange):
             return transaction
-        void = VoidTable(EVERYTHING, "a transaction that was partly published cannot be continued")
+        void = VoidTable(EVERY_TABLE, "a transaction that was partly published cannot be continued")
         padded = cast("list[Change]", [void] * (self.partial_events + 1))
         return SourceTransaction(transaction.gtid, transaction.position, transaction.timestamp, padded)
 

@@ -1,7 +1,7 @@
-"""Whether a binlog connection that has nothing new is still on the server's own log, or on one that is gone.
+"""Detects a binlog connection that follows a log which the server no longer has.
 
-RESET MASTER leaves connected replicas where they were: they get heartbeats, and never an event again. Without a look at
-the server, a cache would go on to call the old history fresh.
+After RESET MASTER connected replicas still get heartbeats, but never an event again. Without checking the server, the
+cache would keep calling the old history fresh.
 """
 
 from __future__ import annotations
@@ -21,38 +21,39 @@ from stream.sources.mariadb.connection import (
 )
 from stream.sources.mariadb.position import SourceHistoryLost, check_not_lost
 
-LOOK_EVERY_S = 2.0
-STUCK_S = 15.0
-"""So long a heartbeat may be under way: longer than a slow network or a stopped process of ours holds it up."""
+CHECK_INTERVAL_S = 2.0
+STALL_MAX_S = 15.0
+"""How late a heartbeat may be. It is longer than the delay of a slow network or of a stopped process."""
 _HEARTBEAT_OFFSETS = 1 << 32
-"""A heartbeat has 32 bits for the place in a file."""
+"""A heartbeat has 32 bits for the offset in a file."""
 
 
 class DumpWatch:
-    """Looks at the server now and then while its binlog connection only sends heartbeats. Of one thread."""
+    """Checks the server while its binlog connection only sends heartbeats. Not thread-safe."""
 
     def __init__(self, settings: ConnectionSettings, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
         self._clock = clock
-        self._look_at = clock() + LOOK_EVERY_S
+        self._next_check_at = clock() + CHECK_INTERVAL_S
         self._missing: tuple[LogPlace, float] | None = None
         self._session: Connection | None = None
 
-    def moved(self) -> None:
-        """The connection delivered something."""
+    def event_received(self) -> None:
+        """Call it for each event that the connection delivers."""
         self._missing = None
 
-    def look_due(self) -> bool:
-        """Whether it is time to look again; then `look` is to be called."""
-        return self._clock() >= self._look_at
+    def is_check_due(self) -> bool:
+        """Whether it is time to call `check`."""
+        return self._clock() >= self._next_check_at
 
-    def look(self, heard: LogPlace, position: str) -> None:
-        """``heard``: where the last heartbeat was; ``position``: all that was delivered (``MariaDB/…``).
+    def check(self, last_heartbeat: LogPlace, position: str) -> None:
+        """Compare the connection with the server's log.
 
-        Raises `SourceHistoryLost`: the server's logs are not those any more. Raises `MariaDBUnreachable`: the
-        connection delivers nothing of what was logged long ago. A server that can't be asked proves nothing.
+        ``last_heartbeat``: its place in the log. ``position``: everything delivered so far (``MariaDB/…``). Raises
+        `SourceHistoryLost` if the server's logs were replaced, `MariaDBUnreachable` if the connection delivers nothing
+        of what was logged. Does nothing if the server can't be queried.
         """
-        self._look_at = self._clock() + LOOK_EVERY_S
+        self._next_check_at = self._clock() + CHECK_INTERVAL_S
         try:
             end = self._end_of_log(position)
         except SourceHistoryLost:
@@ -60,23 +61,24 @@ class DumpWatch:
         except MariaDBError:
             self.close()
             return
-        if heard.server != end.server:  # another server answers at this address: only its GTIDs can be compared
+        if last_heartbeat.server != end.server:  # another server at this address: only GTIDs can be compared
             return
-        if heard > end:
+        if last_heartbeat > end:
             raise SourceHistoryLost(
                 f"the binary log ends before the place that was read: the server's logs were reset (at {position})",
-                hint="RESET MASTER, or a restore in place: a new epoch starts",
+                hint="after RESET MASTER or a restore a new epoch starts",
             )
-        self._mind(heard, end)
+        self._check_progress(last_heartbeat, end)
 
-    def _mind(self, heard: LogPlace, end: LogPlace) -> None:
-        if heard == end or end.offset >= _HEARTBEAT_OFFSETS:
+    def _check_progress(self, last_heartbeat: LogPlace, end: LogPlace) -> None:
+        if last_heartbeat == end or end.offset >= _HEARTBEAT_OFFSETS:
             self._missing = None
-        elif self._missing is None or heard >= self._missing[0]:
+        elif self._missing is None or last_heartbeat >= self._missing[0]:
             self._missing = end, self._clock()
-        elif self._clock() - self._missing[1] > STUCK_S:
+        elif self._clock() - self._missing[1] > STALL_MAX_S:
             raise MariaDBUnreachable(
-                f"{self._settings.name} sends nothing of what it has logged", hint="the connection is made anew"
+                f"{self._settings.name} sends nothing of what it has logged",
+                hint="the source reconnects by itself",
             )
 
     def _end_of_log(self, position: str) -> LogPlace:
@@ -89,7 +91,7 @@ class DumpWatch:
         return LogPlace.of(int(server), str(file), int(offset))
 
     def close(self) -> None:
-        """Ends the session that asks."""
+        """End the session that queries the server."""
         session, self._session = self._session, None
         if session is not None:
             session._force_close()

@@ -11,7 +11,7 @@ from stream.sources.hive.messages import HiveMessageError, decode_message, parse
 from stream.sources.hive.translator import HiveTranslator
 from stream.wire.codec import CodecError, encode
 from stream.wire.events import SourceTransaction
-from stream.wire.records import describe
+from stream.wire.records import event_record
 from tests.consumers.catalog.metastore import Metastore
 from tests.fuzz.engine import Case, Misbehaved, Target, refused
 from tests.fuzz.mutate import Rng, some_text, some_tree
@@ -119,7 +119,7 @@ def _publishable(transaction: SourceTransaction) -> None:
     place = {"shard": "hive/0", "epoch": 1, "ordinal": 1, "gtid": transaction.gtid}
     place["timestamp"] = transaction.timestamp
     for change in transaction.changes:
-        name, fields = describe(change, transaction.position, 10**6)
+        name, fields = event_record(change, transaction.position, 10**6)
         try:
             encode(name, place | fields)
         except CodecError as error:

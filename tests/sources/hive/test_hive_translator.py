@@ -1,4 +1,4 @@
-"""Notification events become transactions, and one that can't be read voids no more than it may have touched."""
+"""Notification events become transactions, and an unreadable one voids only what it may have touched."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stream.sources.hive.events import PASSED_OVER, WRITES
+from stream.sources.hive.events import IGNORED, WRITES
 from stream.sources.hive.messages import HiveMessageError, decode_message
 from stream.sources.hive.translator import HiveTranslator
 from stream.wire.events import (
@@ -47,7 +47,7 @@ def server() -> Metastore:
 
 
 def test_a_commit_carries_the_table_and_write_ids_that_it_ends(server: Metastore) -> None:
-    """COMMIT_TXN names no table: the pairs come from the allocations of a transaction whose OPEN was seen."""
+    """A COMMIT carries the (table id, write id) pairs that its transaction allocated since its OPEN."""
     server.end(2, commit=True)
     *_, allocated, committed = _translated(server)
     assert allocated.changes == [AllocateWriteId(1, 1, 1), AllocateWriteId(1, 2, 2)]
@@ -57,7 +57,7 @@ def test_a_commit_carries_the_table_and_write_ids_that_it_ends(server: Metastore
 
 
 def test_a_transaction_whose_open_was_not_seen_is_left_to_be_looked_up(server: Metastore) -> None:
-    """A log that starts in the middle: the mapping may lack allocations, so it is not trusted."""
+    """If the OPEN was not seen, allocations may be missing, so the transaction is listed for a look-up."""
     server.end(1, commit=True)
     translator = HiveTranslator(names={"s.a": 1})
     for row in server.log[2:]:
@@ -65,8 +65,8 @@ def test_a_transaction_whose_open_was_not_seen_is_left_to_be_looked_up(server: M
     assert translator.unresolved == [1]
 
 
-def test_a_restart_goes_on_with_the_open_transactions_of_the_topic(server: Metastore) -> None:
-    """What the topic remembers of open transactions is enough to end them under the next run."""
+def test_a_restart_continues_with_the_open_transactions_of_the_topic(server: Metastore) -> None:
+    """The open transactions in the topic suffice to end them after a restart."""
     before = _translated(server)
     known = {opened.txn: opened for transaction in before for opened in transaction.opened}
     assert known[1] == OpenTransaction(1, ((1, 1),))
@@ -79,7 +79,7 @@ def test_a_restart_goes_on_with_the_open_transactions_of_the_topic(server: Metas
 
 
 def test_the_same_event_is_translated_once_and_a_gap_voids_everything(server: Metastore) -> None:
-    """Duplicates are passed over; events that the log should hold and doesn't may have touched any table."""
+    """A repeated event is ignored, and a gap in the event ids voids everything."""
     translator = HiveTranslator()
     for row in server.log:
         assert translator.translate(row) is not None
@@ -90,7 +90,7 @@ def test_the_same_event_is_translated_once_and_a_gap_voids_everything(server: Me
 
 
 def test_every_event_type_of_the_sample_is_known() -> None:
-    """No event of a real log is passed over by accident."""
+    """Every event of a real log is understood, so none voids a table."""
     translator = HiveTranslator()
     for row in rows("hive_log"):
         transaction = translator.translate(row)
@@ -100,7 +100,7 @@ def test_every_event_type_of_the_sample_is_known() -> None:
 
 @pytest.mark.parametrize("event_type", sorted(WRITES))
 def test_a_write_to_a_known_table_makes_its_image_awaited(server: Metastore, event_type: str) -> None:
-    """Partitions, statistics, constraints and the like are parts of a table: its entry waits for a new image."""
+    """After a write to a table or a part of it, the table's entry waits for a new image."""
     translator = HiveTranslator()
     for row in server.log:
         translator.translate(row)
@@ -109,9 +109,9 @@ def test_a_write_to_a_known_table_makes_its_image_awaited(server: Metastore, eve
     assert written.changes == [TableImage(1, "s.a", "transactional", "written", txn=2, write_id=2)]
 
 
-@pytest.mark.parametrize("event_type", sorted(PASSED_OVER))
+@pytest.mark.parametrize("event_type", sorted(IGNORED))
 def test_what_touches_no_table_only_moves_the_position(event_type: str) -> None:
-    """Databases, functions and catalogs have no entry yet."""
+    """Events of objects without entries only move the position."""
     transaction = HiveTranslator().translate(_event(1, event_type))
     assert transaction is not None
     assert (transaction.changes, transaction.position) == ([], "HiveEvent/1")
@@ -131,14 +131,14 @@ def test_what_touches_no_table_only_moves_the_position(event_type: str) -> None:
     ],
 )
 def test_an_event_that_cannot_be_read_voids_what_it_may_have_touched(row: dict[str, Any], scope: str) -> None:
-    """Its table if it names one, else everything; the stream goes on."""
+    """An unreadable event voids its table if it names one, else everything, and the stream continues."""
     transaction = HiveTranslator().translate(row)
     assert transaction is not None
     assert [change.table for change in transaction.changes if isinstance(change, VoidTable)] == [scope]
 
 
 def test_a_message_is_read_in_every_form_a_server_gives() -> None:
-    """Decoded, as JSON text, or as gzip in base64 (the default of Hive 4)."""
+    """Messages are accepted as mappings, as JSON text, and as gzipped JSON in base64 (Hive 4's default)."""
     message = {"txnid": 7}
     packed = base64.b64encode(gzip.compress(json.dumps(message).encode())).decode()
     for form in (message, json.dumps(message), packed):
@@ -148,7 +148,7 @@ def test_a_message_is_read_in_every_form_a_server_gives() -> None:
 
 
 def test_a_rename_binds_the_new_name_and_frees_the_old(server: Metastore) -> None:
-    """The columns hold the new name, the message the old; the id stays."""
+    """A rename binds the new name to the same table id and unbinds the old name."""
     server.rename("s.a", "w.b")
     changes = _translated(server)[-1].changes
     assert changes[0] == BindName("w.b", 1, "s.a")

@@ -1,4 +1,4 @@
-"""What the tests of the MariaDB source share: a reader over a live server, and a session to change it."""
+"""Fixtures of the MariaDB source's tests: a reader of a live server, and a session to change its data."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def settings_of(address: Any) -> ConnectionSettings:
 
 @dataclass
 class Source:
-    """One database of a server and its binlog from the moment that this was made."""
+    """One database of a server, and its binlog from the creation of this object on."""
 
     settings: ConnectionSettings
     database: str
@@ -47,7 +47,7 @@ class Source:
         self.begin()
 
     def begin(self) -> None:
-        """Reads the schema; transactions are read from here on."""
+        """Read the schema; `transactions` starts from here."""
         self.schema.load()
         self.start = self.position()
 
@@ -86,7 +86,7 @@ class Source:
         return found
 
     def folded(self, transactions: list[SourceTransaction]) -> dict[bytes, RowChange]:
-        """The last change of each key; a void takes all keys of its table away."""
+        """The last change of each key; a void removes all keys of its table."""
         rows: dict[bytes, RowChange] = {}
         for transaction in transactions:
             for change in transaction.changes:

@@ -1,4 +1,4 @@
-"""Rows read by key together: each as a statement of its own would read it."""
+"""Rows that are read together by key are the same as rows that are read one by one."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ COLUMNS = {
 
 
 def test_a_row_reads_the_same_whether_it_is_asked_for_alone_or_with_others(source: Source) -> None:
-    """Of every type, by its own key and by another spelling of it: a UNION may change what a column is."""
+    """Values of every type, and other spellings of keys, read the same together and alone."""
     values = {name: value for name, (_, value) in COLUMNS.items()}
     table = ", ".join(f"{name} {kind}" for name, (kind, _) in COLUMNS.items())
     source.run(f"CREATE TABLE t (k VARCHAR(9) PRIMARY KEY, {table}) CHARACTER SET utf8mb4")

@@ -1,4 +1,4 @@
-"""What a MariaDB's refusals become: who may try again, and who may not."""
+"""Which errors of MariaDB are retried and which are not."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from stream.sources.mariadb.connection import ConnectionSettings, MariaDBUnreach
 from tests.sources.mariadb.conftest import Source
 
 
-def test_a_server_without_a_place_for_us_is_tried_again(source: Source) -> None:
-    """A user with all its connections in use is an outage that ends by itself: a source that ended there would lag."""
+def test_too_many_connections_are_an_outage(source: Source) -> None:
+    """A login refused for too many connections counts as an outage, so that a source retries it."""
     source.run("CREATE OR REPLACE USER crowded@'%' IDENTIFIED BY 'c' WITH MAX_USER_CONNECTIONS 1")
     crowded = dataclasses.replace(source.settings, user="crowded", password="c")
     first = connect(crowded)
@@ -25,8 +25,8 @@ def test_a_server_without_a_place_for_us_is_tried_again(source: Source) -> None:
 
 
 @pytest.mark.parametrize("code", [6, 28, 1021, 1037, 1040, 1041, 1203, 1205, 1213, 1226])
-def test_what_the_server_lacks_for_a_while_is_no_reason_to_end(code: int) -> None:
-    """Disk, memory, connections, locks: each comes back without us."""
+def test_a_temporary_lack_of_resources_is_an_outage(code: int) -> None:
+    """Errors about disk, memory, connections and locks count as outages with a hint."""
     error = translate(pymysql.err.OperationalError(code, "why"), ConnectionSettings())
     assert error.code == "mariadb_unreachable"
     assert f"why ({code})" in str(error)
@@ -34,8 +34,8 @@ def test_what_the_server_lacks_for_a_while_is_no_reason_to_end(code: int) -> Non
 
 
 @pytest.mark.parametrize("code", [1045, 1064, 1142, 1146, 1227, 1236, 1290])
-def test_what_stays_wrong_until_somebody_acts_is_no_outage(code: int) -> None:
-    """A wrong login, a missing privilege, a missing table, a purged binlog: waiting helps nobody."""
+def test_permanent_errors_are_not_outages(code: int) -> None:
+    """A wrong login, a missing privilege or table, and a purged binlog are not retried."""
     assert not isinstance(
         translate(pymysql.err.OperationalError(code, "why"), ConnectionSettings()), MariaDBUnreachable
     )

@@ -1,4 +1,4 @@
-"""The pure decoder against bytes that no server sends."""
+"""The decoder handles any bytes, also those that no server sends."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def decoder() -> TableDecoder:
 
 
 @given(st.binary(max_size=300))
-def test_any_bytes_are_a_row_or_an_error_of_ours(data: bytes) -> None:
-    """A damaged row is `UndecodableValue`, never another exception and never an image beyond the event."""
+def test_any_bytes_are_a_row_or_undecodable(data: bytes) -> None:
+    """A damaged row raises only `UndecodableValue`, and no row extends beyond its event."""
     with contextlib.suppress(UndecodableValue):
         key, image, position = decoder().row(data, 0)
         assert key.startswith(b"d.t\0[")
@@ -54,30 +54,30 @@ def test_any_bytes_are_a_row_or_an_error_of_ours(data: bytes) -> None:
 
 
 @given(st.binary(max_size=300))
-def test_any_bytes_are_a_table_map_or_an_error_of_ours(data: bytes) -> None:
-    """A damaged table map is `BinlogFormatError`."""
+def test_any_bytes_are_a_table_map_or_a_format_error(data: bytes) -> None:
+    """A damaged table map raises only `BinlogFormatError`."""
     with contextlib.suppress(BinlogFormatError):
         parse_table_map(data)
 
 
 @given(st.binary(min_size=19, max_size=120))
-def test_any_bytes_are_an_event_or_an_error_of_ours(data: bytes) -> None:
-    """Damaged GTID, query, XA and compressed events are `BinlogFormatError`."""
+def test_any_bytes_are_an_event_or_a_format_error(data: bytes) -> None:
+    """Damaged GTID, query, XA and compressed events raise only `BinlogFormatError`."""
     for parse in (events.parse_gtid, events.parse_query, events.parse_xa_prepare, events.uncompress):
         with contextlib.suppress(BinlogFormatError):
             parse(data)
 
 
-def test_a_compressed_event_that_promises_too_little_is_refused() -> None:
-    """The promised size bounds what is uncompressed."""
+def test_a_compressed_event_that_is_longer_than_it_declares_is_refused() -> None:
+    """The declared size bounds what is uncompressed."""
     import zlib
 
-    with pytest.raises(BinlogFormatError, match="promised"):
+    with pytest.raises(BinlogFormatError, match="declared"):
         events.uncompress(b"\x81\x05" + zlib.compress(b"abc"))
 
 
-def test_text_that_is_no_text_is_undecodable() -> None:
-    """Invalid UTF-8 in a column voids; it is not replaced by question marks."""
+def test_invalid_text_is_undecodable() -> None:
+    """Invalid UTF-8 in a column is undecodable; it is not replaced by other characters."""
     data = b"\0" + (1).to_bytes(4, "little") + b"\x02\x00\xff\xfe" + b"\x80" + b"\0" * 30
     with pytest.raises(UndecodableValue):
         decoder().row(data, 0)
@@ -88,7 +88,7 @@ def test_text_that_is_no_text_is_undecodable() -> None:
     st.integers(1, 3000),
 )
 def test_spilling_never_changes_the_result(puts: list[tuple[int, bytes | None]], bound: int) -> None:
-    """For any bound on memory the changes are those of a dict, in the order of keys."""
+    """For any bound on memory the changes are the last ones of each key, in key order."""
     small, large = TransactionRows(bound), TransactionRows()
     expected: dict[bytes, bytes | None] = {}
     for number, image in puts:

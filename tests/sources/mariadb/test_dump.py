@@ -1,4 +1,4 @@
-"""The binlog connection rests on three private parts of PyMySQL: an update that takes one away must be noticed."""
+"""The binlog connection uses three private parts of PyMySQL. An update without them must be noticed."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ import pytest
     ],
 )
 def test_pymysql_has_the_private_parts_that_a_dump_uses(name: str, what_breaks: str) -> None:
-    """A PyMySQL without them fails here, by name, and not in a source that was just updated."""
+    """PyMySQL still has the private attributes that the binlog connection uses."""
     assert hasattr(pymysql.connections.Connection(defer_connect=True), name), f"PyMySQL has no {name}: {what_breaks}"
 
 
 def test_pymysql_sends_a_command_with_a_body_of_bytes() -> None:
-    """`_execute_command(command, body)` is how the dump is requested."""
+    """`_execute_command` still takes a command and its body, as the request for a dump needs it."""
     parameters = inspect.signature(pymysql.connections.Connection._execute_command).parameters
     assert list(parameters) == ["self", "command", "sql"]

@@ -16,7 +16,7 @@ Value = Callable[[random.Random], str]
 
 
 def integers(low: int, high: int) -> Value:
-    """SQL integers between two bounds, which are likely themselves."""
+    """SQL integers between two bounds; the bounds themselves are likely."""
     return lambda r: str(r.choice([low, high, 0, r.randint(low, high)]))
 
 
@@ -189,7 +189,7 @@ def name_sql(name: str) -> str:
 
 @pytest.mark.parametrize("chunk", range(0, len(COLUMNS), 12))
 def test_the_binlog_gives_the_same_image_as_a_select_for_random_values(source: Source, chunk: int) -> None:
-    """Inserted and updated rows of random values, extremes and NULLs have equal images, byte for byte, both ways."""
+    """Rows of random values, extremes and NULLs have the same image from the binlog and from SELECT."""
     r = random.Random(chunk)
     names = list(COLUMNS)[chunk : chunk + 12]
     if chunk and any(name.startswith("generated") for name in names):
@@ -228,7 +228,7 @@ KEYS += [
 
 @pytest.mark.parametrize("name", KEYS)
 def test_the_binlog_gives_the_same_key_as_a_select(source: Source, name: str) -> None:
-    """Keys of every type, in key order that differs from column order, are equal for inserts, updates and deletes."""
+    """Keys of every type are equal for inserts, updates and deletes, also if key order differs from column order."""
     r = random.Random(name)
     kind, value = COLUMNS[name]
     source.run(f"CREATE TABLE t (b INT, k {kind.replace(' NULL', '')} NOT NULL, v INT, PRIMARY KEY (k, b))")
@@ -242,7 +242,7 @@ def test_the_binlog_gives_the_same_key_as_a_select(source: Source, name: str) ->
 
 
 def test_every_byte_of_a_single_byte_character_set_reads_the_same_both_ways(source: Source) -> None:
-    """The server's own table decodes it: cp1252's holes in latin1 too."""
+    """Every byte of a single-byte character set is decoded as the server does, undefined ones too."""
     source.run("CREATE TABLE t (id INT PRIMARY KEY, a CHAR(1) CHARACTER SET latin1, b CHAR(1) CHARACTER SET cp850)")
     source.begin()
     for byte in range(256):
@@ -252,7 +252,7 @@ def test_every_byte_of_a_single_byte_character_set_reads_the_same_both_ways(sour
 
 
 def test_a_session_in_another_time_zone_and_mode_writes_the_same_image(source: Source) -> None:
-    """Images are in UTC, whatever the writer's session thinks."""
+    """Images are in UTC, whatever the time zone of the writer's session is."""
     source.run("CREATE TABLE t (id INT PRIMARY KEY, s TIMESTAMP(3) NULL, d DATETIME(3))")
     source.begin()
     source.run(

@@ -1,4 +1,4 @@
-"""Where a source may go on, what it refuses, and what a snapshot's position means."""
+"""From which positions a source resumes, what it refuses, and what a snapshot's position means."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.sources.mariadb.conftest import Source, rows
 
 
 def purge(source: Source) -> None:
-    """Purges all binary logs but the last; the server keeps one as long as it needs it for its own recovery."""
+    """Purge all binary logs but the last, as soon as the server no longer needs them for its recovery."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         with source.session.cursor() as cursor:
@@ -38,8 +38,8 @@ def purge(source: Source) -> None:
         source.run(f"PURGE BINARY LOGS TO '{logs[-1]}'")
 
 
-def test_a_server_that_is_away_is_one_clear_line() -> None:
-    """Nothing listens: the error names the address and has a code."""
+def test_the_error_for_an_unreachable_server_is_one_clear_line() -> None:
+    """The error for an unreachable server has a code and names the address but not the password."""
     with pytest.raises(MariaDBUnreachable, match="cannot be reached") as caught:
         connect(ConnectionSettings(port=1, user="x", password="secret"))
     assert caught.value.code == "mariadb_unreachable"
@@ -48,7 +48,7 @@ def test_a_server_that_is_away_is_one_clear_line() -> None:
 
 
 def test_a_wrong_password_is_refused_without_retry(source: Source) -> None:
-    """It is not an outage that passes by itself."""
+    """A wrong password has its own error code and is not an outage."""
     settings = ConnectionSettings(source.settings.host, source.settings.port, "nobody", "wrong")
     with pytest.raises(Exception, match="refused the login") as caught:
         connect(settings)
@@ -56,7 +56,7 @@ def test_a_wrong_password_is_refused_without_retry(source: Source) -> None:
 
 
 def test_positions_that_the_server_never_reached_are_lost_history(source: Source) -> None:
-    """A higher sequence, another server or another domain: what was published is not there."""
+    """A published sequence, server or domain that the server doesn't have is lost history."""
     at = source.position()
     domain, server, sequence = at.removeprefix("MariaDB/").split(",")[0].split("-")
     check_resumable(source.session, at)
@@ -68,7 +68,7 @@ def test_positions_that_the_server_never_reached_are_lost_history(source: Source
 def test_an_unknown_domain_is_refused_and_a_new_one_is_read(
     new_mariadb: Callable[..., Any], source_of: Callable[[Any, str], Source]
 ) -> None:
-    """The server would silently replay a domain that a position lacks; one that began after the position is fine."""
+    """A domain that the position lacks is refused, unless its first event comes after the position."""
     source = source_of(new_mariadb(durable=False).address, "d")
     source.run("CREATE TABLE t (id INT PRIMARY KEY)")
     before = source.position()
@@ -89,7 +89,7 @@ def test_an_unknown_domain_is_refused_and_a_new_one_is_read(
 def test_a_purged_binlog_says_how_far_back_it_could_start(
     new_mariadb: Callable[..., Any], source_of: Callable[[Any, str], Source]
 ) -> None:
-    """The error names the earliest possible position."""
+    """The error for a purged binlog names the earliest possible position."""
     source = source_of(new_mariadb(durable=False).address, "d")
     source.run("CREATE TABLE t (id INT PRIMARY KEY)")
     before = source.position()
@@ -117,7 +117,7 @@ def test_a_purged_binlog_says_how_far_back_it_could_start(
 def test_settings_that_hide_changes_are_refused_with_the_fix(
     source: Source, setting: str, value: str, wanted: str
 ) -> None:
-    """The hint is the statement to run."""
+    """Settings that hide changes are refused, and the hint is the statement that fixes them."""
     check_server(source.session)
     with source.session.cursor() as cursor:
         cursor.execute(f"SELECT @@global.{setting}")
@@ -132,7 +132,7 @@ def test_settings_that_hide_changes_are_refused_with_the_fix(
 
 
 def test_a_server_without_binlog_or_with_filters_is_refused(new_mariadb: Callable[..., Any]) -> None:
-    """binlog_do_db leaves databases out without a word."""
+    """A server with a binlog filter is refused, because the filter hides changes."""
     server = new_mariadb(durable=False, options={"binlog-do-db": "shop"})
     session = connect(ConnectionSettings(server.host, server.port, server.user, server.password))
     with pytest.raises(ServerSettingsError, match="binlog_do_db"):
@@ -140,7 +140,7 @@ def test_a_server_without_binlog_or_with_filters_is_refused(new_mariadb: Callabl
 
 
 def test_a_snapshots_position_is_never_ahead_of_its_rows(source: Source) -> None:
-    """Under a writer, replaying the binlog up to the read's position gives exactly the row that was read."""
+    """During writes, replaying the binlog up to a read's position gives exactly the row that was read."""
     source.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 0)")
     source.begin()
     reader = SnapshotReader(source.settings)
@@ -177,7 +177,7 @@ def test_a_snapshots_position_is_never_ahead_of_its_rows(source: Source) -> None
 
 
 def test_a_batch_is_read_in_one_snapshot_and_says_what_is_missing(source: Source) -> None:
-    """Rows in the order asked for, None for absent ones; a key spelt otherwise comes back as stored."""
+    """A batch returns rows in request order, None for missing rows, and keys as they are stored."""
     source.run("CREATE TABLE t (id VARCHAR(10) PRIMARY KEY, v INT) CHARACTER SET utf8mb4")
     source.run("INSERT INTO t VALUES ('Abc', 1), ('x', 2)")
     reader = SnapshotReader(source.settings)
@@ -194,7 +194,7 @@ def test_a_batch_is_read_in_one_snapshot_and_says_what_is_missing(source: Source
 
 
 def test_a_read_sees_columns_that_were_added_a_moment_ago(source: Source) -> None:
-    """A dropped column makes the reader read the schema again instead of failing."""
+    """After a column was dropped, the reader reads the schema again instead of failing."""
     source.run("CREATE TABLE t (id INT PRIMARY KEY, v INT, w INT)", "INSERT INTO t VALUES (1, 1, 1)")
     reader = SnapshotReader(source.settings)
     name = f"{source.database}.t"
@@ -211,7 +211,7 @@ def test_a_read_sees_columns_that_were_added_a_moment_ago(source: Source) -> Non
 def test_reads_go_on_after_the_server_restarted(
     new_mariadb: Callable[..., Any], source_of: Callable[[Any, str], Source]
 ) -> None:
-    """Dead sessions in the pool cost no failed read."""
+    """After a restart of the server, dead sessions in the pool fail no read."""
     server = new_mariadb(durable=True)
     source = source_of(server.address, "d")
     source.run("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)")
@@ -230,7 +230,7 @@ def test_reads_go_on_after_the_server_restarted(
 
 
 def test_waiting_for_a_position_ends_when_it_is_reached_or_the_time_is_over(source: Source) -> None:
-    """True at once for what the server has, False after the timeout for what it hasn't."""
+    """Waiting returns True at once for a reached position, and False after the timeout for a later one."""
     reader = SnapshotReader(source.settings)
     at = source.position()
     domain, server, sequence = at.removeprefix("MariaDB/").split(",")[0].split("-")

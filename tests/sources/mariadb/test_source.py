@@ -1,4 +1,4 @@
-"""The running source: from a live MariaDB into a live Kafka, through crashes, outages and lost history."""
+"""A running source, from a live MariaDB into a live Kafka, through crashes, outages and lost history."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Running:
 
 
 def until(condition: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S) -> None:
-    """Polls until it is so."""
+    """Poll until ``condition`` is true, or fail after ``timeout_s``."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"not in time: {what}"
@@ -80,7 +80,7 @@ def until(condition: Callable[[], bool], what: str, timeout_s: float = PATIENCE_
 
 
 def command(kafka: KafkaCluster, keyspace: str, source: Source) -> list[str]:
-    """The source as a process of its own."""
+    """The command line that runs the source as a separate process."""
     at = source.settings
     words = "-m freshet.cli source mariadb --keyspace {} --host {} --port {} --user {} --database {} --bootstrap {}"
     named = words.format(keyspace, at.host, at.port, at.user, source.database, kafka.bootstrap)
@@ -105,7 +105,7 @@ def of_kind(kafka: KafkaCluster, keyspace: str, kind: str) -> list[dict[str, Any
 
 
 def test_what_is_committed_is_published_and_described(kafka: KafkaCluster, keyspace_name: str, source: Source) -> None:
-    """Tables are described once, rows follow, a restart repeats nothing."""
+    """Tables are described once, then rows are published, and a restart repeats nothing."""
     source.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
     with Running(kafka, keyspace_name, source):
         source.run("INSERT INTO t VALUES (1, 1), (2, 2)", "DELETE FROM t WHERE id = 2")
@@ -122,7 +122,7 @@ def test_what_is_committed_is_published_and_described(kafka: KafkaCluster, keysp
 def test_another_choice_of_tables_voids_everything_and_describes_again(
     kafka: KafkaCluster, keyspace_name: str, source: Source
 ) -> None:
-    """Tables that were left out for a while have changed unseen."""
+    """Another choice of tables voids everything once, because excluded tables may have changed."""
     source.run("CREATE TABLE t (id INT PRIMARY KEY)", "CREATE TABLE u (id INT PRIMARY KEY)")
     with Running(kafka, keyspace_name, source, tables=TableFilter((source.database,), ("*.t",))):
         source.run("INSERT INTO t VALUES (1)", "INSERT INTO u VALUES (1)")
@@ -134,7 +134,7 @@ def test_another_choice_of_tables_voids_everything_and_describes_again(
 
 
 def as_version_1(state: dict[str, Any]) -> bytes:
-    """The state that follows ``state``, as the version before `table_choice` wrote it: with the choice in the map."""
+    """The state after ``state`` in version 1, which kept the choice of tables in the map of open transactions."""
     schema = json.loads((ROOT / "schemas" / "SourceState.v1.avsc").read_text())
     opened = [{"txn": state["table_choice"], "write_ids": [], "seen_open": True, "wrote": []}]
     out = BytesIO(header_of(schema))
@@ -145,10 +145,10 @@ def as_version_1(state: dict[str, Any]) -> bytes:
     return out.getvalue()
 
 
-def test_it_goes_on_from_a_state_of_the_version_before_without_describing_anew(
+def test_it_resumes_from_a_version_1_state_without_describing_again(
     kafka: KafkaCluster, keyspace_name: str, source: Source
 ) -> None:
-    """An update of the program must not void what is cached: the choice of tables is taken from its old place."""
+    """An update of the program voids nothing, because the choice of tables is read from a version 1 state too."""
     source.run("CREATE TABLE t (id INT PRIMARY KEY)")
     shard = f"{keyspace_name}/0"
     with Running(kafka, keyspace_name, source):
@@ -170,13 +170,13 @@ def test_it_goes_on_from_a_state_of_the_version_before_without_describing_anew(
         until(lambda: len(of_kind(kafka, keyspace_name, "TableSchema")) == 2, "another choice")
     states = [fields for name, fields in records(kafka, keyspace_name, PARTITIONS)[home] if name == "SourceState"]
     point = resume_point(states)
-    assert (bool(point.table_choice), point.open_transactions) == (True, {}), "the old place is given up"
+    assert (bool(point.table_choice), point.open_transactions) == (True, {}), "the entry of version 1 is removed"
 
 
 def test_killed_at_any_instant_it_publishes_every_change_once(
     kafka: KafkaCluster, keyspace_name: str, source: Source, mariadb: MariaDBAddress
 ) -> None:
-    """Kill -9 of the process under load, inside giant transactions too: the topic equals the binlog, event by event."""
+    """After kill -9 under load, also inside giant transactions, the topic has every change of the binlog once."""
     source.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
     source.begin()
     environment = os.environ | {
@@ -222,10 +222,10 @@ def test_killed_at_any_instant_it_publishes_every_change_once(
     assert [ordinal for ordinal, *_ in found] == list(range(found[0][0], found[0][0] + len(found)))
 
 
-def test_it_waits_for_a_mariadb_that_is_away_and_goes_on(
+def test_it_waits_for_an_unreachable_mariadb_and_continues(
     kafka: KafkaCluster, keyspace_name: str, new_mariadb: Callable[..., Any], source_of: Callable[[Any, str], Source]
 ) -> None:
-    """Kill and restart of the server: nothing lost, no new epoch."""
+    """After kill and restart of MariaDB nothing is lost and no new epoch starts."""
     server = new_mariadb(durable=True)
     source = source_of(server.address, "d")
     source.run("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)")
@@ -241,10 +241,10 @@ def test_it_waits_for_a_mariadb_that_is_away_and_goes_on(
     assert {marker["epoch"] for marker in markers(records(kafka, keyspace_name, PARTITIONS))} == {1}
 
 
-def test_it_waits_for_a_kafka_that_is_away_and_goes_on(
+def test_it_waits_for_an_unreachable_kafka_and_continues(
     keyspace_name: str, source: Source, new_kafka: Callable[..., KafkaServer]
 ) -> None:
-    """Kafka killed in the middle and away at the start: every change is there once."""
+    """After kill and restart of Kafka every change is in the topic once."""
     broker = new_kafka()
     source.run("CREATE TABLE t (id INT PRIMARY KEY)")
     with Running(broker.cluster, keyspace_name, source):
@@ -262,7 +262,7 @@ def test_it_waits_for_a_kafka_that_is_away_and_goes_on(
 def test_a_replaced_history_starts_a_new_epoch(
     kafka: KafkaCluster, keyspace_name: str, new_mariadb: Callable[..., Any], source_of: Callable[[Any, str], Source]
 ) -> None:
-    """A server that lacks what was published (restored, failed over to) voids it; its own position is the start."""
+    """If the server lacks published transactions, a new epoch starts at the server's position."""
     first = source_of(new_mariadb(durable=False).address, "d")
     first.run("CREATE TABLE t (id INT PRIMARY KEY)")
     with Running(kafka, keyspace_name, first):
@@ -278,7 +278,7 @@ def test_a_replaced_history_starts_a_new_epoch(
 
 
 def test_statement_format_is_refused_with_the_fix(kafka: KafkaCluster, keyspace_name: str, source: Source) -> None:
-    """The command ends with two lines and exit code 1."""
+    """With a refused setting the command prints error and hint and ends with exit code 1."""
     source.run("SET GLOBAL binlog_format = MIXED")
     try:
         done = subprocess.run(
@@ -300,8 +300,8 @@ def test_statement_format_is_refused_with_the_fix(kafka: KafkaCluster, keyspace_
     assert all(json.loads(line) for line in done.stderr.splitlines() if line.startswith("{"))
 
 
-def test_a_transaction_that_is_partly_out_and_reads_otherwise_now_voids_everything() -> None:
-    """Skipping by number is only right for the same rows; if the server's schema has changed since, all is void."""
+def test_a_partly_published_transaction_that_differs_now_voids_everything() -> None:
+    """If a partly published transaction has other events now, everything after the skipped ones is void."""
     from stream.sources.mariadb.source import _Progress
     from stream.wire.events import ResumePoint, RowChange, SourceTransaction, VoidTable
 
@@ -309,15 +309,15 @@ def test_a_transaction_that_is_partly_out_and_reads_otherwise_now_voids_everythi
     plain = SourceTransaction(
         "MariaDB/0-1-2", "MariaDB/0-1-2", 0, [RowChange(b"t\0[%d]" % n, VALUE, b"{}") for n in range(9)]
     )
-    assert _Progress(point).fitted(plain) is plain
+    assert _Progress(point).aligned(plain) is plain
     otherwise = SourceTransaction("MariaDB/0-1-2", "MariaDB/0-1-2", 0, [VoidTable("t", "schema")])
-    fitted = _Progress(point).fitted(otherwise)
+    fitted = _Progress(point).aligned(otherwise)
     left = list(fitted.changes)[3:]
     assert [change.table for change in left if isinstance(change, VoidTable)] == ["*"]
 
 
 def test_the_named_grants_suffice(kafka: KafkaCluster, keyspace_name: str, source: Source) -> None:
-    """SELECT, REPLICATION SLAVE and BINLOG MONITOR are all that a source needs; the hint says so without them."""
+    """The grants in the hint are all that a source needs, and without them the source names them."""
     source.run("CREATE TABLE t (id INT PRIMARY KEY)", "CREATE OR REPLACE USER few@'%' IDENTIFIED BY 'few'")
     source.settings = replace(source.settings, user="few", password="few")
     with pytest.raises(FreshetError) as caught, Running(kafka, keyspace_name, source):
@@ -330,8 +330,8 @@ def test_the_named_grants_suffice(kafka: KafkaCluster, keyspace_name: str, sourc
     source.run("DROP USER few@'%'")
 
 
-def test_wrong_login_is_an_error_and_no_outage(kafka: KafkaCluster, keyspace_name: str, source: Source) -> None:
-    """Waiting would not help: the source ends."""
+def test_a_wrong_login_is_an_error_and_not_an_outage(kafka: KafkaCluster, keyspace_name: str, source: Source) -> None:
+    """A wrong login ends the source instead of being retried."""
     settings = settings_of(source.settings)
     wrong = SourceOptions(
         type(settings)(settings.host, settings.port, "nobody", "wrong"), f"{keyspace_name}/0", TableFilter()

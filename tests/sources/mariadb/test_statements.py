@@ -1,4 +1,4 @@
-"""Statements in the binlog: which tables they name, and that doubt voids everything."""
+"""Statements in the binlog: which tables they name, and that unknown ones void everything."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from stream.sources.mariadb.binlog.statements import classify
     ],
 )
 def test_ddl_names_its_tables(sql: str, tables: list[str]) -> None:
-    """Quoting, comments, default database, renames and exchanges are understood."""
+    """The tables of DDL are found despite quoting, comments, default databases, renames and exchanges."""
     found = classify(sql, "d")
     assert found.effect == "tables"
     assert [".".join(name) for name in found.tables] == tables
@@ -57,7 +57,7 @@ def test_ddl_names_its_tables(sql: str, tables: list[str]) -> None:
     ],
 )
 def test_statements_that_touch_no_row_have_no_effect(sql: str) -> None:
-    """Views, users, databases that appear, temporary tables."""
+    """Statements on views, users, new databases and temporary tables have no effect."""
     assert classify(sql, "d").effect == "none"
 
 
@@ -77,20 +77,20 @@ def test_statements_that_touch_no_row_have_no_effect(sql: str) -> None:
     ],
 )
 def test_what_is_not_understood_voids_everything(sql: str) -> None:
-    """A statement that nobody can attribute may have changed any row."""
+    """A statement that is not understood voids everything, because it may have changed any row."""
     found = classify(sql, "d")
     assert found.effect == "all"
     assert found.reason
 
 
 def test_a_dropped_database_is_named() -> None:
-    """It voids everything, unless none of its tables is published."""
+    """DROP DATABASE is recognised with the name of its database."""
     found = classify("DROP DATABASE IF EXISTS `e`", "d")
     assert (found.effect, found.tables) == ("database", (("e", ""),))
 
 
-def test_the_ends_of_transactions_are_told_apart() -> None:
-    """COMMIT, ROLLBACK, ROLLBACK TO, XA COMMIT and XA ROLLBACK."""
+def test_the_ends_of_transactions_are_distinguished() -> None:
+    """COMMIT, ROLLBACK, ROLLBACK TO, XA COMMIT and XA ROLLBACK have different effects."""
     assert classify("COMMIT", "d").effect == "commit"
     assert classify("ROLLBACK", "d").effect == "rollback"
     assert classify("ROLLBACK TO `s`", "d").effect == "rollback_to"
@@ -103,5 +103,5 @@ def test_the_ends_of_transactions_are_told_apart() -> None:
     | st.lists(st.sampled_from(["ALTER", "TABLE", "`", "'", "/*!", "*/", "(", ".", "x"])).map(" ".join)
 )
 def test_no_text_makes_classification_fail(sql: str) -> None:
-    """Hostile statements are an answer, never an exception."""
+    """Any text is classified without an exception."""
     assert classify(sql, "d").effect

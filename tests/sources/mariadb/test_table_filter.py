@@ -1,4 +1,4 @@
-"""The choice of tables that a source and a front share: what is not published is not read through."""
+"""A source and a front share the choice of tables: only published tables are read through."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ filters = st.builds(
 
 @given(filters, databases, names)
 def test_a_table_is_read_through_iff_it_is_published(tables: TableFilter, database: str, table: str) -> None:
-    """The front asks with one text, the source with two names; both get the same answer for any choice of tables."""
+    """For any choice of tables, the front's question and the source's question have the same answer."""
     assert (f"{database}.{table}" in tables) == tables(database, table)
 
 
 @given(filters, databases, names, st.sampled_from([".", "\0"]))
-def test_a_text_that_names_no_one_table_is_never_read_through(
+def test_an_ambiguous_table_name_is_never_read_through(
     tables: TableFilter, database: str, table: str, separator: str
 ) -> None:
-    """A dot or a NUL within a name, a missing part: whatever the patterns say, such a request is refused."""
+    """A name with a further dot, a NUL or a missing part is refused, whatever the patterns are."""
     for name in (f"{database}.{table}{separator}{table}", database, f"{database}.", f"{database}{separator}\0"):
         assert name not in tables
 
 
 @given(names, st.sampled_from(["mysql", "MYSQL", "information_schema", "performance_schema", "sys"]))
 def test_no_choice_includes_the_systems_tables(table: str, database: str) -> None:
-    """Passwords are in there: naming the database or a pattern that matches it changes nothing."""
+    """System tables are never included, even if the database or a pattern names them."""
     assert f"{database}.{table}" not in TableFilter((database,), (f"{database}.*",))

@@ -1,4 +1,4 @@
-"""What the reader makes of whole transactions: one final image a key, voids where the binlog doesn't tell."""
+"""The reader turns a transaction into one final image for each key, and voids for what the binlog hides."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_several_changes_of_a_row_in_a_transaction_become_its_final_image(source
 
 
 def test_a_moved_primary_key_is_two_keys_even_in_a_chain(source: Source) -> None:
-    """UPDATE of keys: the old one is ABSENT, the new one VALUE; a key left and taken again holds the taker."""
+    """After an UPDATE of keys the old key is ABSENT and the new one VALUE, also if keys are reused in a chain."""
     source.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 1), (2, 2), (3, 3)")
     source.begin()
     source.run("UPDATE t SET id = id + 1 ORDER BY id DESC")
@@ -41,7 +41,7 @@ def test_a_moved_primary_key_is_two_keys_even_in_a_chain(source: Source) -> None
 
 
 def test_rolled_back_work_is_not_published(source: Source) -> None:
-    """A rolled back transaction leaves nothing; one rolled back to a savepoint only what is left of it."""
+    """A rolled back transaction publishes nothing, and a rollback to a savepoint only the changes before it."""
     source.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
     source.begin()
     source.run("BEGIN", "INSERT INTO t VALUES (1, 1)", "ROLLBACK")
@@ -53,7 +53,7 @@ def test_rolled_back_work_is_not_published(source: Source) -> None:
 
 
 def test_a_transaction_over_engines_that_is_rolled_back_voids_what_it_touched(source: Source) -> None:
-    """A rollback that could not undo a MyISAM row is in the binlog, with rows of InnoDB that were undone."""
+    """Tables of a rolled back transaction are void if the binlog has it because of a MyISAM row."""
     source.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "CREATE TABLE m (id INT PRIMARY KEY) ENGINE = MyISAM")
     source.begin()
     source.run(
@@ -68,7 +68,7 @@ def test_a_transaction_over_engines_that_is_rolled_back_voids_what_it_touched(so
 
 
 def test_tables_without_key_or_snapshots_are_described_and_not_published(source: Source) -> None:
-    """Their transactions move the position; the description says why they can't be cached."""
+    """Transactions on such tables only move the position, and the description says why they can't be cached."""
     source.run("CREATE TABLE nokey (v INT)", "CREATE TABLE my (id INT PRIMARY KEY) ENGINE = MyISAM")
     source.run(
         "CREATE TABLE geo (id INT PRIMARY KEY, p POINT)", "CREATE TABLE old (id INT PRIMARY KEY) WITH SYSTEM VERSIONING"
@@ -103,7 +103,7 @@ CASCADES = (
 
 
 def test_a_cascading_delete_voids_children_and_grandchildren(source: Source) -> None:
-    """InnoDB logs no rows for cascades: every table below is void, the parent's own row is known."""
+    """A cascading delete voids every table below, because InnoDB logs no rows for it."""
     source.run(*CASCADES)
     source.begin()
     source.run("DELETE FROM parent WHERE id = 1")
@@ -114,7 +114,7 @@ def test_a_cascading_delete_voids_children_and_grandchildren(source: Source) -> 
 
 
 def test_a_cascading_update_voids_children(source: Source) -> None:
-    """ON UPDATE CASCADE changes the child's column without a row in the binlog."""
+    """ON UPDATE CASCADE voids the child table, because InnoDB logs no rows for it."""
     source.run(*CASCADES)
     source.begin()
     source.run("INSERT INTO parent VALUES (4, 4)", "INSERT INTO child VALUES (40, 4)")
@@ -126,7 +126,7 @@ def test_a_cascading_update_voids_children(source: Source) -> None:
 
 
 def test_an_insert_into_a_parent_voids_nothing(source: Source) -> None:
-    """Cascades come from deletes and updates only."""
+    """Inserts void no child table, because only deletes and updates cascade."""
     source.run(*CASCADES)
     source.begin()
     source.run("INSERT INTO parent VALUES (4, 4)", "INSERT INTO child VALUES (30, 4)")
@@ -135,7 +135,7 @@ def test_an_insert_into_a_parent_voids_nothing(source: Source) -> None:
 
 
 def test_a_cascade_within_one_table_voids_it(source: Source) -> None:
-    """A tree that deletes its own branches has rows in the binlog only for the root: the table is void."""
+    """A cascade within a table voids the table, because the binlog has only the first deleted row."""
     source.run(
         "CREATE TABLE tree (id INT PRIMARY KEY, up INT, FOREIGN KEY (up) REFERENCES tree (id) ON DELETE CASCADE)"
     )
@@ -148,7 +148,7 @@ def test_a_cascade_within_one_table_voids_it(source: Source) -> None:
 
 
 def test_a_child_that_is_changed_by_itself_and_by_cascade_is_void(source: Source) -> None:
-    """A multi-table DELETE logs some of the child's rows, the cascade the others: not all is known."""
+    """If a statement logs only some of a child's changed rows, the child table is void."""
     source.run(*CASCADES)
     source.run("INSERT INTO child VALUES (11, 1)")
     source.begin()
@@ -183,8 +183,8 @@ def test_a_child_that_is_changed_by_itself_and_by_cascade_is_void(source: Source
         ("OPTIMIZE TABLE t", set()),
     ],
 )
-def test_ddl_voids_the_tables_it_names_and_describes_them_anew(source: Source, ddl: str, tables: set[str]) -> None:
-    """After each kind of DDL the fold of voids and rows agrees with the server, and goes on with the new columns."""
+def test_ddl_voids_the_tables_it_names_and_describes_them_again(source: Source, ddl: str, tables: set[str]) -> None:
+    """After each kind of DDL the folded rows agree with the server, and later rows have the new columns."""
     source.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "CREATE TABLE u (id INT PRIMARY KEY, v INT)")
     source.begin()
     source.run("INSERT INTO t (id, v) VALUES (1, 1), (2, 2)", "INSERT INTO u (id, v) VALUES (5, 5)", ddl)
@@ -206,7 +206,7 @@ def test_ddl_voids_the_tables_it_names_and_describes_them_anew(source: Source, d
 
 
 def test_drop_database_voids_everything(source: Source) -> None:
-    """Nobody can list the tables that were in it."""
+    """DROP DATABASE voids everything, because its tables are no longer known."""
     source.run("CREATE TABLE t (id INT PRIMARY KEY)")
     source.begin()
     source.run(f"DROP DATABASE {source.database}", f"CREATE DATABASE {source.database}")
@@ -214,7 +214,7 @@ def test_drop_database_voids_everything(source: Source) -> None:
 
 
 def test_rows_read_after_their_table_was_altered_are_void_until_the_ddl(source: Source) -> None:
-    """A reader that lags behind a DDL knows only the later schema: it publishes voids and ends in the right state."""
+    """A reader that lags behind a DDL knows only the later schema, so it publishes voids until the DDL."""
     source.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
     source.begin()
     source.run(
@@ -227,7 +227,7 @@ def test_rows_read_after_their_table_was_altered_are_void_until_the_ddl(source: 
 
 
 def test_a_change_of_schema_that_is_not_logged_is_noticed_by_the_next_row(source: Source) -> None:
-    """sql_log_bin = 0 hides a DDL; the next table map doesn't fit, so the table is void and described anew."""
+    """After an unlogged DDL the next row voids the table and describes it again."""
     source.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
     source.begin()
     source.run("INSERT INTO t VALUES (1, 1)", "SET sql_log_bin = 0", "ALTER TABLE t ADD COLUMN w INT DEFAULT 7")
@@ -242,7 +242,7 @@ def test_a_change_of_schema_that_is_not_logged_is_noticed_by_the_next_row(source
 
 
 def test_changes_logged_as_statements_void_everything(source: Source) -> None:
-    """A session may still choose statement format; its effect on rows is not in the binlog."""
+    """A change logged as a statement voids everything, because its rows are not in the binlog."""
     source.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
     source.begin()
     source.run(
@@ -253,7 +253,7 @@ def test_changes_logged_as_statements_void_everything(source: Source) -> None:
 
 
 def test_partial_row_images_void_their_table(source: Source) -> None:
-    """A session with binlog_row_image = MINIMAL logs too little to know the row."""
+    """Rows logged with binlog_row_image = MINIMAL void their table."""
     source.run("CREATE TABLE t (id INT PRIMARY KEY, v INT, w INT)", "INSERT INTO t VALUES (1, 1, 1)")
     source.begin()
     source.run("SET SESSION binlog_row_image = MINIMAL", "UPDATE t SET v = 2", "SET SESSION binlog_row_image = FULL")
@@ -262,7 +262,7 @@ def test_partial_row_images_void_their_table(source: Source) -> None:
 
 
 def test_xa_transactions_are_not_published_at_prepare_and_void_their_tables_at_commit(source: Source) -> None:
-    """Rows of XA PREPARE may never be committed; XA COMMIT names no rows."""
+    """Rows of XA PREPARE are not published, and XA COMMIT voids their tables."""
     source.run("CREATE TABLE t (id INT PRIMARY KEY)")
     source.begin()
     source.run("XA START 'a'", "INSERT INTO t VALUES (1)", "XA END 'a'", "XA PREPARE 'a'", "XA COMMIT 'a'")
@@ -275,7 +275,7 @@ def test_xa_transactions_are_not_published_at_prepare_and_void_their_tables_at_c
 
 
 def test_an_xa_commit_of_work_prepared_before_the_start_voids_everything(source: Source) -> None:
-    """After a restart nobody knows which tables it touched."""
+    """XA COMMIT of a transaction prepared before the start voids everything, because its tables are unknown."""
     source.run("CREATE TABLE t (id INT PRIMARY KEY)")
     source.run("XA START 'd'", "INSERT INTO t VALUES (1)", "XA END 'd'", "XA PREPARE 'd'")
     source.begin()
@@ -285,7 +285,7 @@ def test_an_xa_commit_of_work_prepared_before_the_start_voids_everything(source:
 
 
 def test_a_giant_transaction_spills_to_disk_and_reads_the_same(source: Source) -> None:
-    """Beyond its memory bound a transaction is merged on disk: same changes, same order, any part of it again."""
+    """A transaction beyond the memory bound has the same changes in the same order, with random access."""
     source.run("CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(200))")
     source.begin()
     source.run("BEGIN", "INSERT INTO t SELECT seq, REPEAT('x', 100) FROM seq_1_to_5000")
@@ -301,7 +301,7 @@ def test_a_giant_transaction_spills_to_disk_and_reads_the_same(source: Source) -
 
 
 def test_reading_again_from_any_transaction_gives_the_same_rest(source: Source) -> None:
-    """Each position resumes exactly: nothing again, nothing left out, DDL in the middle or not."""
+    """Resuming from any position gives exactly the transactions after it, also across DDL."""
     source.run("CREATE TABLE t (id INT PRIMARY KEY, v INT) CHARSET = utf8mb4")
     source.begin()
     for number in range(12):
@@ -316,7 +316,7 @@ def test_reading_again_from_any_transaction_gives_the_same_rest(source: Source) 
 
 
 def test_every_transaction_carries_its_own_gtid_the_set_after_it_and_source_time(source: Source) -> None:
-    """GTIDs and positions are canonical text with flavor; time is the commit's."""
+    """A transaction has its GTID and position as canonical text with flavor, and the time of its commit."""
     source.run("CREATE TABLE t (id INT PRIMARY KEY)")
     source.begin()
     source.run("SET timestamp = 1700000000", "INSERT INTO t VALUES (1)", "SET timestamp = DEFAULT")
@@ -328,7 +328,7 @@ def test_every_transaction_carries_its_own_gtid_the_set_after_it_and_source_time
 
 
 def test_compressed_binlog_events_read_the_same(source: Source) -> None:
-    """log_bin_compress changes the bytes, not the rows."""
+    """Compressed binlog events give the same rows."""
     source.run("CREATE TABLE t (id INT PRIMARY KEY, v TEXT)")
     source.begin()
     source.run("SET GLOBAL log_bin_compress = ON")

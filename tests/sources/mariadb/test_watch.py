@@ -1,4 +1,4 @@
-"""A binlog connection that has nothing new: is the log that it follows still the server's?"""
+"""A binlog connection without new events is checked against the server's own log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stream.sources.mariadb.binlog.dump import BinlogDump
 from stream.sources.mariadb.binlog.events import LogPlace
 from stream.sources.mariadb.connection import MariaDBError, MariaDBUnreachable
 from stream.sources.mariadb.position import SourceHistoryLost
-from stream.sources.mariadb.watch import STUCK_S, DumpWatch
+from stream.sources.mariadb.watch import STALL_MAX_S, DumpWatch
 from tests.patience import PATIENCE_S
 from tests.sources.mariadb.conftest import Source
 from tests.sources.mariadb.test_source import PARTITIONS, Running, of_kind, published, until
@@ -33,7 +33,7 @@ def end_of_log(source: Source) -> LogPlace:
 def test_logs_that_are_reset_under_a_connected_source_start_a_new_epoch(
     kafka: KafkaCluster, keyspace_name: str, new_mariadb: Callable[..., Any], source_of: Callable[[Any, str], Source]
 ) -> None:
-    """RESET MASTER leaves connected dumps with heartbeats and no events; what they published must not stay fresh."""
+    """RESET MASTER under a connected source starts a new epoch, so that the old history is not fresh."""
     source = source_of(new_mariadb(durable=False).address, "d")
     source.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
     with Running(kafka, keyspace_name, source):
@@ -48,40 +48,40 @@ def test_logs_that_are_reset_under_a_connected_source_start_a_new_epoch(
 
 
 def test_logs_that_end_before_what_was_read_are_other_logs(source: Source) -> None:
-    """Also when the new history's numbers have passed the old one's."""
+    """A server's log that ends before the place that was read was reset, whatever its GTIDs are."""
     watch, end = DumpWatch(source.settings), end_of_log(source)
-    watch.look(end, source.position())
+    watch.check(end, source.position())
     with pytest.raises(SourceHistoryLost, match="were reset"):
-        watch.look(end._replace(offset=end.offset + 1), source.position())
-    watch.look(end._replace(offset=end.offset + 1, server=end.server + 1), source.position())
+        watch.check(end._replace(offset=end.offset + 1), source.position())
+    watch.check(end._replace(offset=end.offset + 1, server=end.server + 1), source.position())
     watch.close()
 
 
-def test_a_connection_that_delivers_nothing_is_made_anew(source: Source) -> None:
-    """Only after a while, and only if nothing came meanwhile: heartbeats can be late."""
+def test_a_connection_that_delivers_nothing_is_replaced(source: Source) -> None:
+    """A connection counts as dead if nothing of what was logged arrives for a while."""
     now = [0.0]
     watch, before = DumpWatch(source.settings, lambda: now[0]), end_of_log(source)
     source.run("CREATE TABLE t (id INT PRIMARY KEY)")
-    watch.look(before, source.position())
-    now[0] += STUCK_S + 1
-    watch.moved()
-    watch.look(before, source.position())
-    now[0] += STUCK_S + 1
+    watch.check(before, source.position())
+    now[0] += STALL_MAX_S + 1
+    watch.event_received()
+    watch.check(before, source.position())
+    now[0] += STALL_MAX_S + 1
     with pytest.raises(MariaDBUnreachable, match="sends nothing"):
-        watch.look(before, source.position())
-    watch.look(end_of_log(source), source.position())
+        watch.check(before, source.position())
+    watch.check(end_of_log(source), source.position())
     watch.close()
 
 
 def read_to_the_end(dump: BinlogDump) -> None:
-    """Reads until it raises, for half a minute at most."""
+    """Read until an error is raised, or `PATIENCE_S` is over."""
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         dump.read()
 
 
 def test_two_replicas_of_one_server_id_are_told_what_to_change(source: Source) -> None:
-    """The server throws out the elder one; that one ends, since trying again would throw out the other in turn."""
+    """The disconnected replica gets an error with a hint, because a retry would disconnect the other one."""
     dump = BinlogDump(source.settings, source.position().removeprefix("MariaDB/"), 71_234)
     other = BinlogDump(source.settings, source.position().removeprefix("MariaDB/"), 71_234)
     with pytest.raises(MariaDBError, match="another replica of the same server_id") as caught:

@@ -1,7 +1,7 @@
-"""The rows of one transaction, one final image a key, in memory up to a bound and on disk beyond it.
+"""The rows of one transaction: one final image for each key, in memory up to a bound and on disk beyond it.
 
-The order of the result is the order of keys, whatever the bound: a publisher that stopped inside a transaction counts
-the events that are already out, and skips as many.
+The result is always in key order. A publisher that stopped inside a transaction skips its published events by number,
+so the order must not depend on the bound.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DELETED = -1
 
 
 class TransactionRows:
-    """Collects row changes: the last one of a key wins. ``spill_bytes`` bounds memory, roughly."""
+    """Collects row changes: the last one of a key wins. ``spill_bytes`` is a rough bound on memory."""
 
     __slots__ = ("_bytes", "_images", "_runs", "_spill_bytes")
 
@@ -33,7 +33,7 @@ class TransactionRows:
         self._runs: list[IO[bytes]] = []
 
     def put(self, key: bytes, image: bytes | None) -> None:
-        """The row of ``key`` is now ``image``, or deleted (None)."""
+        """Set the final image of ``key``; None: the row is deleted."""
         self._images[key] = image
         self._bytes += len(key) + (len(image) if image else 0) + _ENTRY_OVERHEAD_BYTES
         if self._bytes >= self._spill_bytes:
@@ -48,7 +48,7 @@ class TransactionRows:
         self._bytes = 0
 
     def changes(self, voided: frozenset[bytes], tail: Sequence[Change] = ()) -> Sequence[Change]:
-        """Row changes in the order of their keys, but those of ``voided`` tables (key prefixes), then ``tail``."""
+        """The row changes in key order, without those of ``voided`` tables (key prefixes), then ``tail``."""
         if self._runs:
             if self._images:
                 self._spill()
@@ -91,7 +91,7 @@ def _tagged(run: IO[bytes], rank: int) -> Iterator[tuple[bytes, int, bytes | Non
 
 
 def _merge(runs: list[IO[bytes]]) -> IO[bytes]:
-    """One sorted file of all runs; of a key in several the latest run's image."""
+    """Merge all runs into one sorted file. For a key in several runs the latest run wins."""
     merged = tempfile.TemporaryFile(prefix="freshet-transaction-")  # noqa: SIM115
     tagged = [_tagged(run, -number) for number, run in enumerate(runs)]
     last: bytes | None = None
@@ -106,9 +106,9 @@ def _merge(runs: list[IO[bytes]]) -> IO[bytes]:
 
 
 class SpilledChanges(Sequence[Change]):
-    """The changes of a transaction that did not fit in memory, read from disk as they are asked for.
+    """The changes of a transaction that did not fit in memory, read from disk on access.
 
-    Asking in order is cheap; 8 bytes a row stay in memory. One reader at a time.
+    Sequential access is cheap. Each row needs 8 bytes of memory. Not thread-safe.
     """
 
     def __init__(self, merged: IO[bytes], voided: frozenset[bytes], tail: tuple[Change, ...]) -> None:

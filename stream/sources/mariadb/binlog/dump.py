@@ -1,7 +1,7 @@
-"""A replica's connection: asks for the binlog from a GTID position and reads raw events from the socket.
+"""A replica's connection: requests the binlog from a GTID position and reads raw events from the socket.
 
-PyMySQL logs in and carries the request; from then on the socket is read here, because it brings events faster than
-PyMySQL's packet reader takes them.
+PyMySQL logs in and sends the request. After that the socket is read directly, which is faster than PyMySQL's packet
+reader.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _BUFFER_BYTES = 1 << 20
 _PACKET_MAX = 0xFFFFFF
 _CHECKSUM_CRC32 = 1
 _BEGINNING = 4
-"""Position of the first event in a binlog file; with a GTID position the server finds the file by itself."""
+"""Offset of the first event in a binlog file. With a GTID position the server finds the file by itself."""
 _BLOCKING = 0
-"""Dump flags: at the binlog's end the server waits for more."""
+"""Dump flags: at the binlog's end the server waits for new events."""
 
 
 class BinlogDump:
     """A stream of raw events: header (19 bytes) and body, checksum verified and cut off.
 
-    ``position`` is MariaDB's bare GTID set. ``heartbeat_s`` is how often an idle server sends a heartbeat; four times
-    that, at least five seconds, without a byte counts as a lost connection.
+    ``position`` is a GTID set without flavor. ``heartbeat_s`` is how often an idle server sends a heartbeat. Without a
+    byte for four times that, and at least five seconds, the connection counts as lost.
     """
 
     def __init__(self, settings: ConnectionSettings, position: str, server_id: int, heartbeat_s: float = 0.25) -> None:
@@ -57,7 +57,7 @@ class BinlogDump:
             raise MariaDBUnreachable(f"MariaDB at {settings.name} cannot be reached: {error}") from error
 
     def read(self) -> bytes:
-        """The next event; waits for it (heartbeats are events). Raises `MariaDBError`, `BinlogFormatError`."""
+        """Wait for the next event (heartbeats are events). Raises `MariaDBError`, `BinlogFormatError`."""
         try:
             event = self._packet()
         except (OSError, EOFError, ValueError) as error:
@@ -104,28 +104,29 @@ class BinlogDump:
             if event[5] == FORMAT_DESCRIPTION_EVENT:
                 return event[1:-4]
             raise BinlogFormatError(
-                f"checksum of a binlog event before position {int.from_bytes(event[14:18], 'little')} does not match",
+                f"checksum mismatch in the binlog event before position {int.from_bytes(event[14:18], 'little')}",
                 hint="the binlog or the network is damaged: check the server's disk",
                 code="binlog_corrupt",
             )
         return event[1:-4]
 
     def close(self) -> None:
-        """Ends the connection; a blocked `read` in another thread returns with an error."""
+        """End the connection. A blocked `read` in another thread raises an error."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._drop()
 
     def _drop(self) -> None:
-        """Closes the socket without a polite QUIT: the server is in the middle of a dump."""
+        """Close the socket without sending QUIT: the server is in the middle of a dump."""
         if self._connection is not None:
             self._connection._force_close()
 
 
 def _request_dump(connection: Connection, position: str, server_id: int, heartbeat_s: float) -> None:
-    """Asks for the binlog after ``position``, as https://mariadb.com/kb/en/com_binlog_dump/ describes it.
+    """Request the binlog after ``position``, as described at https://mariadb.com/kb/en/com_binlog_dump/.
 
-    Capability 4 says that we understand GTID events: a server replaces them for older replicas, some versions wrongly.
+    Capability 4 tells the server that we understand GTID events. It rewrites them for older replicas, some versions
+    wrongly.
     """
     with connection.cursor() as cursor:
         cursor.execute("SET @master_binlog_checksum = @@global.binlog_checksum")

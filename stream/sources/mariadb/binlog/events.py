@@ -10,7 +10,7 @@ from stream.sources.mariadb.binlog.table_map import BinlogFormatError
 
 HEADER_SIZE = 19
 EVENT_BYTES_MAX = 1 << 30
-"""MariaDB's own bound of an event (``slave_max_allowed_packet``)."""
+"""MariaDB's own limit for an event (``slave_max_allowed_packet``)."""
 
 QUERY = 2
 STOP = 3
@@ -53,10 +53,10 @@ WITH_EXTRA_DATA = frozenset(
     {WRITE_ROWS, UPDATE_ROWS, DELETE_ROWS, WRITE_ROWS_COMPRESSED, UPDATE_ROWS_COMPRESSED, DELETE_ROWS_COMPRESSED}
 )
 COMPRESSED_ROWS = frozenset(range(WRITE_ROWS_COMPRESSED_V1, DELETE_ROWS_COMPRESSED + 1))
-SILENT = frozenset(
+IGNORED = frozenset(
     {STOP, ROTATE, INTVAR, RAND, USER_VAR, ANNOTATE_ROWS, BINLOG_CHECKPOINT, GTID_LIST, START_ENCRYPTION, HEARTBEAT}
 )
-"""Events that change nothing by themselves."""
+"""Event types that change no rows by themselves."""
 
 STATEMENT_END = 1
 """Flag of a rows event: the last one of its statement."""
@@ -73,7 +73,7 @@ _STATUS_TIME_ZONE = 5
 
 
 class Gtid(NamedTuple):
-    """A GTID event: the transaction that begins here, and its flags."""
+    """A GTID event: the GTID and the flags of the transaction that begins."""
 
     domain: int
     server: int
@@ -82,7 +82,7 @@ class Gtid(NamedTuple):
 
 
 class LogPlace(NamedTuple):
-    """A place in a server's binary logs: the server's id, the number of the file, and the offset in it in bytes."""
+    """A place in a server's binary logs: the server's id, the number of the file, and the byte offset in it."""
 
     server: int
     number: int
@@ -90,13 +90,13 @@ class LogPlace(NamedTuple):
 
     @classmethod
     def of(cls, server: int, file: str, offset: int) -> LogPlace:
-        """``binlog.000012`` and an offset; files of one server are ordered by their numbers."""
+        """The place at ``offset`` in ``file`` (``binlog.000012``). Files of a server are ordered by their numbers."""
         digits = file.rpartition(".")[2]
         return cls(server, int(digits) if digits.isdecimal() else 0, offset)
 
 
 class Query(NamedTuple):
-    """A statement. ``collation`` is that of its client (0: unknown), in which ``sql`` is written."""
+    """A statement. ``collation``: the id of its client's collation, which tells the encoding of ``sql``; 0: unknown."""
 
     database: str
     sql: bytes
@@ -104,22 +104,22 @@ class Query(NamedTuple):
 
 
 def parse_gtid(event: bytes) -> Gtid:
-    """Raises `BinlogFormatError`."""
+    """Parse a GTID event. Raises `BinlogFormatError`."""
     try:
         sequence, domain, flags = _GTID.unpack_from(event, HEADER_SIZE)
     except struct.error as error:
-        raise BinlogFormatError(f"a GTID event that does not parse: {error}") from error
+        raise BinlogFormatError(f"invalid GTID event: {error}") from error
     return Gtid(domain, int.from_bytes(event[5:9], "little"), sequence, flags)
 
 
 def parse_heartbeat(event: bytes) -> LogPlace:
-    """How far the server has sent its logs; of the offset the last 32 bits."""
+    """The place up to which the server has sent its logs. The offset has its low 32 bits only."""
     file = event[HEADER_SIZE:].decode(errors="replace")
     return LogPlace.of(int.from_bytes(event[5:9], "little"), file, int.from_bytes(event[13:17], "little"))
 
 
 def parse_query(event: bytes) -> Query:
-    """A query event, compressed or not. An unknown status variable ends the search for the character set.
+    """Parse a query event, compressed or not. After an unknown status variable the collation counts as unknown.
 
     Raises `BinlogFormatError`.
     """
@@ -133,7 +133,7 @@ def parse_query(event: bytes) -> Query:
         if event[4] == QUERY_COMPRESSED:
             sql = uncompress(sql)
     except (struct.error, UnicodeDecodeError) as error:
-        raise BinlogFormatError(f"a query event that does not parse: {error}") from error
+        raise BinlogFormatError(f"invalid query event: {error}") from error
     return Query(database, sql, _client_collation(status))
 
 
@@ -154,28 +154,31 @@ def _client_collation(status: bytes) -> int:
 
 
 def uncompress(data: bytes) -> bytes:
-    """``log_bin_compress``: a head byte, the length in 1 to 4 bytes, a zlib stream. Raises `BinlogFormatError`."""
+    """Uncompress ``data``: a header byte, the length in 1 to 4 bytes, a zlib stream. Raises `BinlogFormatError`."""
     if not data or data[0] & 0xF0 != 0x80 or not 1 <= data[0] & 7 <= 4:
-        raise BinlogFormatError("a compressed event with an unknown head")
+        raise BinlogFormatError("a compressed event has an invalid header")
     start = 1 + (data[0] & 7)
     size = int.from_bytes(data[1:start], "big")
     if size > EVENT_BYTES_MAX:
-        raise BinlogFormatError(f"a compressed event that promises {size} bytes")
+        raise BinlogFormatError(f"a compressed event declares {size} bytes")
     try:
         stream = zlib.decompressobj()
-        found = stream.decompress(data[start:], size + 1)  # one more than promised shows that there is more
+        found = stream.decompress(data[start:], size + 1)  # one byte more, to notice longer data
     except zlib.error as error:
-        raise BinlogFormatError(f"a compressed event that cannot be uncompressed: {error}") from error
+        raise BinlogFormatError(f"a compressed event cannot be uncompressed: {error}") from error
     if len(found) != size or not stream.eof:
-        raise BinlogFormatError(f"a compressed event of {len(found)} bytes that promised {size}")
+        raise BinlogFormatError(f"a compressed event has {len(found)} bytes, not the declared {size}")
     return found
 
 
 def parse_xa_prepare(event: bytes) -> tuple[int, bytes, bytes, bool]:
-    """Format, gtrid, bqual of an XA_PREPARE event, and whether it commits in one phase. Raises `BinlogFormatError`."""
+    """Parse an XA_PREPARE event: format, gtrid, bqual, and whether it commits in one phase.
+
+    Raises `BinlogFormatError`.
+    """
     try:
         one_phase, form, gtrid, bqual = struct.unpack_from("<BIII", event, HEADER_SIZE)
     except struct.error as error:
-        raise BinlogFormatError(f"an XA_PREPARE event that does not parse: {error}") from error
+        raise BinlogFormatError(f"invalid XA_PREPARE event: {error}") from error
     start = HEADER_SIZE + 13
     return form, event[start : start + gtrid], event[start + gtrid : start + gtrid + bqual], bool(one_phase)

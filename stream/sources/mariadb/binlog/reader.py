@@ -1,7 +1,7 @@
-"""From a binlog to source transactions: read to the transaction's end, coalesce, say what is not known.
+"""From a binlog to source transactions: read each transaction to its end, coalesce it, and void what is unknown.
 
-The schema that decodes a row is the binlog's own table map; information_schema adds kinds that the binlog doesn't know
-(UUID, INET) and the key's order. Where the two disagree the table is void for that transaction.
+A row is decoded with the binlog's own table map. information_schema adds the kinds that the binlog doesn't have (UUID,
+INET) and the order of the key. If the two disagree, the table is void for that transaction.
 """
 
 from __future__ import annotations
@@ -16,22 +16,20 @@ from stream.sources.mariadb.binlog.coalesce import SPILL_BYTES, TransactionRows
 from stream.sources.mariadb.binlog.dump import BinlogDump
 from stream.sources.mariadb.binlog.events import HEADER_SIZE, Gtid
 from stream.sources.mariadb.binlog.rows import SchemaDiffers, TableDecoder
-from stream.sources.mariadb.binlog.silent import StatementTables
 from stream.sources.mariadb.binlog.statements import Statement, classify
 from stream.sources.mariadb.binlog.table_map import BinlogFormatError, parse_table_map, table_name_of
+from stream.sources.mariadb.binlog.unlogged import StatementTables
 from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.live_schema import LiveSchema
 from stream.sources.mariadb.schema import missing_table
-from stream.wire.events import Change, DescribeTable, SourceTransaction, VoidTable
+from stream.wire.events import EVERY_TABLE, Change, DescribeTable, SourceTransaction, VoidTable
 from stream.wire.values import UndecodableValue
 
 log = structlog.get_logger(__name__)
 
-EVERYTHING = "*"
-
 
 class _Undecodable:
-    """Stands in for a decoder where a table of ours can't be decoded; says why."""
+    """Takes the place of a decoder for a published table that can't be decoded, and says why."""
 
     __slots__ = ("name", "reason")
 
@@ -40,11 +38,11 @@ class _Undecodable:
 
 
 _Mapped = TableDecoder | _Undecodable | None
-"""None: a table that is not published."""
+"""None stands for a table that is not published."""
 
 
 class _Transaction:
-    """What has been read of the transaction that is being read."""
+    """The transaction that is being read, as far as it was read."""
 
     __slots__ = ("described", "gtid", "rows", "touched", "voids")
 
@@ -57,10 +55,10 @@ class _Transaction:
 
 
 class BinlogReader:
-    """Yields the transactions after ``position`` (``MariaDB/0-1-5`` or bare), in binlog order.
+    """Yields the transactions after ``position`` (``MariaDB/0-1-5`` or without flavor), in binlog order.
 
-    The position must have been checked (`position.check_resumable`): of a domain that it doesn't name, the server sends
-    everything it still has. Iteration ends by `stop`; errors are `MariaDBError`, after which a new reader goes on from
+    Check the position first (`position.check_resumable`): for a domain that it doesn't have, the server sends all
+    events that it still has. `stop` ends the iteration. After a `MariaDBError` a new reader can continue from
     `position`.
     """
 
@@ -70,7 +68,7 @@ class BinlogReader:
         self._spill_bytes = spill_bytes
         self._position = GtidPosition.parse(position)
         self._stopping = False
-        self.heard = events.LogPlace(0, 0, 0)  # by the last heartbeat
+        self.last_heartbeat = events.LogPlace(0, 0, 0)
         self._by_id: dict[int, _Mapped] = {}
         self._by_body: dict[bytes, _Mapped] = {}
         self._reread: set[bytes] = set()
@@ -85,12 +83,12 @@ class BinlogReader:
         return str(self._position)
 
     def stop(self) -> None:
-        """Ends the iteration soon; safe from a signal handler or another thread."""
+        """End the iteration soon. Safe to call from a signal handler or another thread."""
         self._stopping = True
         self._dump.close()
 
     def transactions(self) -> Iterator[SourceTransaction | None]:
-        """Source transactions; None whenever the server has nothing new (at each heartbeat)."""
+        """Yield source transactions, and None at each heartbeat (the server has nothing new)."""
         read = self._dump.read
         while not self._stopping:
             try:
@@ -109,11 +107,11 @@ class BinlogReader:
             elif kind == events.XID:
                 yield self._commit(event)
             elif kind == events.HEARTBEAT:
-                self.heard = events.parse_heartbeat(event)
+                self.last_heartbeat = events.parse_heartbeat(event)
                 yield None
             elif kind == events.FORMAT_DESCRIPTION:
                 self._new_file()
-            elif kind not in events.SILENT:
+            elif kind not in events.IGNORED:
                 done = self._other(event, kind)
                 if done is not None:
                     yield done
@@ -124,7 +122,7 @@ class BinlogReader:
         self._transaction = _Transaction(events.parse_gtid(event), self._spill_bytes)
 
     def _new_file(self) -> None:
-        """A transaction that a crashed server left unfinished at the end of a file never happened."""
+        """Forget the current transaction: one left unfinished at a file's end by a server's crash never happened."""
         self._by_id.clear()
         self._statement.clear()
         self._transaction = None
@@ -133,7 +131,7 @@ class BinlogReader:
         if self._transaction is None:
             raise BinlogFormatError(
                 "the binlog has a change outside of a GTID group",
-                hint="is this a MariaDB server with GTIDs (10.0.2 or later)?",
+                hint="check that this is a MariaDB server with GTIDs (10.0.2 or later)",
             )
         return self._transaction
 
@@ -149,7 +147,7 @@ class BinlogReader:
             except BinlogFormatError as error:
                 log.warning("everything is void", reason=str(error))
                 self._by_id.pop(table_id, None)
-                self._current().voids[EVERYTHING] = str(error)
+                self._current().voids[EVERY_TABLE] = str(error)
                 return
         mapped = cast("_Mapped", mapped)
         self._by_id[table_id] = mapped
@@ -179,14 +177,14 @@ class BinlogReader:
         return _Undecodable(name, reason)
 
     def _announce(self, name: str, reason: str) -> None:
-        """Goes out with the next transaction that does: the one being read may never be committed."""
+        """Void and describe a table with the next published transaction; the current one may never be committed."""
         info = self._schema.get(name)
         self._announced[name] = (reason, missing_table(name) if info is None else info.describe())
 
     def _decoder(self, name: str, body: bytes) -> TableDecoder | None:
         info = self._schema.get(name)
         if info is None:
-            raise SchemaDiffers(f"{name} is not at the server (any more)")
+            raise SchemaDiffers(f"the server no longer has table {name}")
         if not info.cacheable:
             return None
         return TableDecoder(parse_table_map(body), info, self._schema.charsets)
@@ -195,12 +193,12 @@ class BinlogReader:
         table_id = int.from_bytes(event[HEADER_SIZE : HEADER_SIZE + 6], "little")
         transaction = self._current()
         if len(event) < HEADER_SIZE + 8:
-            transaction.voids[EVERYTHING] = "a rows event that ends in its header"
+            transaction.voids[EVERY_TABLE] = "a rows event is shorter than its header"
             return
         flags = event[HEADER_SIZE + 6]
         mapped = self._by_id.get(table_id, self)
         if mapped is self:
-            transaction.voids[EVERYTHING] = "rows of a table that was not named before"
+            transaction.voids[EVERY_TABLE] = "rows without a table map before them"
         elif isinstance(mapped, TableDecoder):
             name = mapped.info.name
             self._statement.logged(name, kind)
@@ -288,7 +286,7 @@ class BinlogReader:
             events.EXECUTE_LOAD_QUERY: "a LOAD DATA logged as a statement",
         }.get(kind, f"a binlog event of unknown type {kind}")
         log.warning("everything is void", reason=reason, gtid=_gtid_text(transaction.gtid))
-        transaction.voids.setdefault(EVERYTHING, reason)
+        transaction.voids.setdefault(EVERY_TABLE, reason)
         standalone = transaction.gtid.flags & events.STANDALONE
         return self._commit(event) if standalone or kind == events.INCIDENT else None
 
@@ -312,10 +310,10 @@ class BinlogReader:
             self._ddl(transaction, statement)
         elif effect == "database":
             if self._schema.include.may_include(statement.tables[0][0]):
-                transaction.voids.setdefault(EVERYTHING, statement.reason)
+                transaction.voids.setdefault(EVERY_TABLE, statement.reason)
         elif effect == "all":
             log.warning("everything is void", reason=statement.reason, gtid=_gtid_text(transaction.gtid))
-            transaction.voids.setdefault(EVERYTHING, statement.reason)
+            transaction.voids.setdefault(EVERY_TABLE, statement.reason)
         return self._commit(event) if transaction.gtid.flags & events.STANDALONE else None
 
     def _classified(self, query: events.Query) -> Statement:
@@ -328,7 +326,7 @@ class BinlogReader:
             return Statement("all", reason="a statement whose text cannot be decoded")
 
     def _rolled_back(self, transaction: _Transaction, reason: str) -> None:
-        """Rows in the binlog that were undone after all: of their tables nothing is known."""
+        """Void the touched tables: the binlog has rows that were then rolled back."""
         for name in transaction.touched:
             transaction.voids.setdefault(name, reason)
 
@@ -361,19 +359,20 @@ class BinlogReader:
         if statement.effect == "xa_rollback":
             return
         if names is None:
-            log.warning("XA COMMIT of a transaction prepared before the start: everything is void")
-            transaction.voids[EVERYTHING] = "XA COMMIT of a transaction that was prepared before this source started"
+            log.warning("everything is void", reason="XA COMMIT of a transaction prepared before the source started")
+            transaction.voids[EVERY_TABLE] = "XA COMMIT of a transaction that was prepared before this source started"
             return
         for name in names:
             transaction.voids.setdefault(name, "XA COMMIT: its rows were logged at XA PREPARE")
 
 
 def _full_image(decoder: TableDecoder, event: bytes, at: int) -> int:
-    """Checks that an image holds all columns; where its bitmap ends."""
+    """The end of the bitmap of present columns. Raises `UndecodableValue` unless all columns are present."""
     end = at + decoder.bitmap_bytes
     if int.from_bytes(event[at:end], "little") & decoder.all_present != decoder.all_present:
         raise UndecodableValue(
-            f"a partial row image of {decoder.info.name}", hint="SET GLOBAL binlog_row_image = FULL, also in sessions"
+            f"a partial row image of {decoder.info.name}",
+            hint="SET GLOBAL binlog_row_image = FULL, and in all sessions",
         )
     return end
 

@@ -1,6 +1,6 @@
-"""Row images of the binlog into canonical keys and images, column by column. Pure.
+"""Decoding of the binlog's row images into canonical keys and images, column by column. Pure.
 
-A reader is ``(buffer, position) -> (canonical JSON, next position)``; a table's are built once for each table map.
+A column reader is ``(buffer, position) -> (canonical JSON, next position)``. They are built once for each table map.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stream.sources.mariadb.charsets import BINARY_COLLATION, Charsets, Decode
 from stream.sources.mariadb.schema import ColumnInfo, TableInfo
 from stream.wire.values import NULL, UndecodableValue, binary_json, inet_text, json_of, uuid_text
 
-Read = Callable[[bytes, int], tuple[bytes, int]]
+ColumnReader = Callable[[bytes, int], tuple[bytes, int]]
 
 _FIXED = {
     (FIELD_TYPE.TINY, False): struct.Struct("<b"),
@@ -62,15 +62,15 @@ class SchemaDiffers(UndecodableValue):
 
 
 class TableDecoder:
-    """Decodes the rows of one table map. Raises `SchemaDiffers` where ``info`` describes another table."""
+    """Decodes the rows of one table map. Raises `SchemaDiffers` if ``info`` doesn't match the table map."""
 
-    __slots__ = ("_columns", "_key", "_null_bytes", "all_present", "bitmap_bytes", "info")
+    __slots__ = ("_columns", "_key_indexes", "_null_bytes", "all_present", "bitmap_bytes", "info")
 
     def __init__(self, table_map: TableMap, info: TableInfo, charsets: Charsets) -> None:
         mapped = table_map.columns
         if not table_map.has_names:
             raise SchemaDiffers(
-                f"the binlog names no columns of {info.name}", hint="SET GLOBAL binlog_row_metadata = FULL"
+                f"the binlog has no column names for {info.name}", hint="SET GLOBAL binlog_row_metadata = FULL"
             )
         if [column.name for column in mapped] != [column.name for column in info.columns]:
             raise SchemaDiffers(f"{info.name} has other columns in the binlog than at the server now")
@@ -88,11 +88,11 @@ class TableDecoder:
         except SchemaDiffers:
             raise
         except (ValueError, IndexError, OverflowError) as error:
-            raise SchemaDiffers(f"{info.name} has a column that no server has: {error}") from error
-        self._key = info.key_indexes
+            raise SchemaDiffers(f"{info.name} has an invalid column in the binlog: {error}") from error
+        self._key_indexes = info.key_indexes
 
     def row(self, data: bytes, position: int) -> tuple[bytes, bytes, int]:
-        """Key, image and the position after the row. Raises `UndecodableValue`."""
+        """The key, the image and the position after the row. Raises `UndecodableValue`."""
         try:
             start = position + self._null_bytes
             nulls = int.from_bytes(data[position:start], "little")
@@ -107,18 +107,18 @@ class TableDecoder:
             if position > len(data):
                 raise UndecodableValue("the row ends beyond its event")
             image = b"{" + b",".join([c[1] + value for c, value in zip(self._columns, values, strict=True)]) + b"}"
-            key = self.info.key_prefix + b"[" + b",".join([values[index] for index in self._key]) + b"]"
+            key = self.info.key_prefix + b"[" + b",".join([values[index] for index in self._key_indexes]) + b"]"
         except (struct.error, IndexError, ValueError, OverflowError) as error:
             raise UndecodableValue(f"a row of {self.info.name} cannot be decoded: {error}") from error
         return key, image, position
 
     def key(self, data: bytes, position: int) -> tuple[bytes, int]:
-        """Key of a row whose image nobody needs, and the position after it. Raises `UndecodableValue`."""
+        """The key of a row and the position after the row. Raises `UndecodableValue`."""
         key, _, position = self.row(data, position)
         return key, position
 
 
-def _reader(found: MappedColumn, column: ColumnInfo, charsets: Charsets) -> Read:
+def _reader(found: MappedColumn, column: ColumnInfo, charsets: Charsets) -> ColumnReader:
     kind = found.type
     if kind in _STRINGS:
         return _string_reader(found, column, charsets)
@@ -135,7 +135,7 @@ def _reader(found: MappedColumn, column: ColumnInfo, charsets: Charsets) -> Read
     return _READERS[kind](found)
 
 
-def _integer(fixed: struct.Struct) -> Read:
+def _integer(fixed: struct.Struct) -> ColumnReader:
     unpack, size = fixed.unpack_from, fixed.size
 
     def read(data: bytes, position: int) -> tuple[bytes, int]:
@@ -144,7 +144,7 @@ def _integer(fixed: struct.Struct) -> Read:
     return read
 
 
-def _medium(found: MappedColumn) -> Read:
+def _medium(found: MappedColumn) -> ColumnReader:
     signed = not found.unsigned
 
     def read(data: bytes, position: int) -> tuple[bytes, int]:
@@ -154,21 +154,21 @@ def _medium(found: MappedColumn) -> Read:
     return read
 
 
-def _float(_: MappedColumn) -> Read:
+def _float(_: MappedColumn) -> ColumnReader:
     def read(data: bytes, position: int) -> tuple[bytes, int]:
         return json_of(_FLOAT.unpack_from(data, position)[0]), position + 4
 
     return read
 
 
-def _double(_: MappedColumn) -> Read:
+def _double(_: MappedColumn) -> ColumnReader:
     def read(data: bytes, position: int) -> tuple[bytes, int]:
         return json_of(_DOUBLE.unpack_from(data, position)[0]), position + 8
 
     return read
 
 
-def _year(_: MappedColumn) -> Read:
+def _year(_: MappedColumn) -> ColumnReader:
     def read(data: bytes, position: int) -> tuple[bytes, int]:
         year = data[position]
         return b"%d" % (year + 1900 if year else 0), position + 1
@@ -176,7 +176,7 @@ def _year(_: MappedColumn) -> Read:
     return read
 
 
-def _bit(found: MappedColumn) -> Read:
+def _bit(found: MappedColumn) -> ColumnReader:
     size = (found.meta >> 8) + (1 if found.meta & 0xFF else 0)
 
     def read(data: bytes, position: int) -> tuple[bytes, int]:
@@ -186,7 +186,7 @@ def _bit(found: MappedColumn) -> Read:
     return read
 
 
-def _decimal(found: MappedColumn) -> Read:
+def _decimal(found: MappedColumn) -> ColumnReader:
     precision, scale = found.meta >> 8, found.meta & 0xFF
     whole, first = divmod(precision - scale, 9)
     parts, last = divmod(scale, 9)
@@ -215,7 +215,7 @@ def _decimal(found: MappedColumn) -> Read:
     return read
 
 
-def _date(_: MappedColumn) -> Read:
+def _date(_: MappedColumn) -> ColumnReader:
     def read(data: bytes, position: int) -> tuple[bytes, int]:
         end = position + 3
         value = int.from_bytes(data[position:end], "little")
@@ -225,14 +225,14 @@ def _date(_: MappedColumn) -> Read:
 
 
 def _fraction(fsp: int) -> tuple[int, int, bytes]:
-    """Bytes on disk, divisor, and the format of a fraction of ``fsp`` digits."""
+    """The stored bytes, the divisor and the text format of a fraction of ``fsp`` digits."""
     if not 0 <= fsp <= 6:
-        raise SchemaDiffers(f"{fsp} fractional digits")
+        raise SchemaDiffers(f"a column has {fsp} fractional digits; at most 6 are possible")
     size = (fsp + 1) // 2
     return size, 10 ** (2 * size - fsp), b".%%0%dd" % fsp if fsp else b""
 
 
-def _datetime(found: MappedColumn) -> Read:
+def _datetime(found: MappedColumn) -> ColumnReader:
     size, divisor, form = _fraction(found.meta)
 
     def read(data: bytes, position: int) -> tuple[bytes, int]:
@@ -260,7 +260,7 @@ def _day(days: int) -> bytes:
     return (date(1970, 1, 1) + timedelta(days=days)).isoformat().encode()
 
 
-def _timestamp(found: MappedColumn) -> Read:
+def _timestamp(found: MappedColumn) -> ColumnReader:
     size, divisor, form = _fraction(found.meta)
 
     def read(data: bytes, position: int) -> tuple[bytes, int]:
@@ -279,7 +279,7 @@ def _timestamp(found: MappedColumn) -> Read:
     return read
 
 
-def _time(found: MappedColumn) -> Read:
+def _time(found: MappedColumn) -> ColumnReader:
     size, divisor, form = _fraction(found.meta)
     width = 3 + size
     half = 1 << (8 * width - 1)
@@ -297,7 +297,7 @@ def _time(found: MappedColumn) -> Read:
     return read
 
 
-def _enum(found: MappedColumn, decode: Decode) -> Read:
+def _enum(found: MappedColumn, decode: Decode) -> ColumnReader:
     size = found.meta & 0xFF
     texts = [json_of(""), *(json_of(decode(value)) for value in found.values)]
 
@@ -308,14 +308,14 @@ def _enum(found: MappedColumn, decode: Decode) -> Read:
     return read
 
 
-def _set(found: MappedColumn, decode: Decode) -> Read:
+def _set(found: MappedColumn, decode: Decode) -> ColumnReader:
     size = found.meta & 0xFF
     texts = [decode(value) for value in found.values]
 
     @lru_cache(maxsize=1024)
     def canonical(mask: int) -> bytes:
         if mask >> len(texts):
-            raise UndecodableValue("a SET value has bits that its column does not name")
+            raise UndecodableValue("a SET value has a bit without a name in its column")
         return json_of(",".join(text for index, text in enumerate(texts) if mask >> index & 1))
 
     def read(data: bytes, position: int) -> tuple[bytes, int]:
@@ -325,7 +325,7 @@ def _set(found: MappedColumn, decode: Decode) -> Read:
     return read
 
 
-def _string_reader(found: MappedColumn, column: ColumnInfo, charsets: Charsets) -> Read:
+def _string_reader(found: MappedColumn, column: ColumnInfo, charsets: Charsets) -> ColumnReader:
     fixed_size = 0
     if found.type == FIELD_TYPE.BLOB:
         length_bytes = found.meta
@@ -344,7 +344,7 @@ def _string_reader(found: MappedColumn, column: ColumnInfo, charsets: Charsets) 
     return _text(length_bytes, decode)
 
 
-def _text(length_bytes: int, decode: Decode) -> Read:
+def _text(length_bytes: int, decode: Decode) -> ColumnReader:
     def read(data: bytes, position: int) -> tuple[bytes, int]:
         start = position + length_bytes
         end = start + int.from_bytes(data[position:start], "little")
@@ -353,7 +353,7 @@ def _text(length_bytes: int, decode: Decode) -> Read:
     return read
 
 
-def _binary_reader(length_bytes: int, fixed_size: int, column: ColumnInfo) -> Read:
+def _binary_reader(length_bytes: int, fixed_size: int, column: ColumnInfo) -> ColumnReader:
     fixed = bool(fixed_size)
     if column.kind == "uuid" and fixed_size == 16:
         form: Callable[[bytes], bytes] = _uuid
@@ -378,13 +378,13 @@ def _inet(value: bytes) -> bytes:
 
 
 def _uuid(value: bytes) -> bytes:
-    """A UUID as its column stores it: versions 1 to 5 with their groups in reverse order, so that they sort by time."""
+    """Decode a stored UUID. MariaDB reverses the groups of versions 1 to 5, so that they sort by time."""
     if value[6] & 0x80 and 0 < value[8] < 0x60:
         value = value[12:16] + value[10:12] + value[8:10] + value[6:8] + value[0:6]
     return b'"' + uuid_text(value).encode() + b'"'
 
 
-_READERS: dict[int, Callable[[MappedColumn], Read]] = {
+_READERS: dict[int, Callable[[MappedColumn], ColumnReader]] = {
     FIELD_TYPE.INT24: _medium,
     FIELD_TYPE.FLOAT: _float,
     FIELD_TYPE.DOUBLE: _double,

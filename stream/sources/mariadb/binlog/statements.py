@@ -1,6 +1,7 @@
-"""What a statement in the binlog means for cached rows: nothing, some tables, or nobody can tell. Pure.
+"""The effect of a statement in the binlog on cached rows: none, some tables, or unknown. Pure.
 
-No SQL parser: it recognises the few shapes that name tables, and everything else voids everything.
+This is not an SQL parser. It recognises the few forms of statements that name tables; any other statement voids
+everything.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Name = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """The effect of one statement. ``tables`` where it names some; ``xid`` (format, gtrid, bqual) for the XA ones."""
+    """The effect of one statement. ``tables``: those it names. ``xid``: (format, gtrid, bqual) of an XA statement."""
 
     effect: Effect
     tables: tuple[Name, ...] = ()
@@ -42,7 +43,7 @@ _TOKEN = re.compile(
 )
 
 READ_CHARS_MAX = 1 << 20
-"""A longer statement is not looked into: DDL that long voids everything, as a change logged as a statement does."""
+"""A longer statement is not parsed: such DDL voids everything, like a change logged as a statement."""
 _BEGINNING_CHARS = 4_096
 
 _NOTHING = Statement("none")
@@ -87,7 +88,7 @@ _DML = frozenset({"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "CALL", "WITH
 
 
 def classify(sql: str, database: str) -> Statement:
-    """The effect of ``sql`` run with ``database`` as the default one."""
+    """The effect of ``sql`` with ``database`` as the default database. Never raises."""
     is_complete = len(sql) <= READ_CHARS_MAX
     tokens = _Tokens(sql if is_complete else sql[:_BEGINNING_CHARS], database)
     first = tokens.word()
@@ -119,13 +120,13 @@ class _Tokens:
         self.items = [token for token in map(_token, _TOKEN.finditer(sql)) if token is not None]
         self.at = 0
         self.is_open = bool(self.items) and self.items[-1].kind == "open"
-        """A quote is never closed: what follows it may be anything."""
+        """A quote is not closed, so the rest of the text is unknown."""
 
     def peek(self) -> _Token:
         return self.items[self.at] if self.at < len(self.items) else _Token("end", "")
 
     def word(self) -> str:
-        """The next bare word in upper case, consumed; empty (nothing consumed) if there is none."""
+        """Consume and return the next bare word in upper case; empty if something else comes next."""
         token = self.peek()
         if token.kind != "word":
             return ""
@@ -133,7 +134,7 @@ class _Tokens:
         return token.text.upper()
 
     def skip(self, *words: str) -> bool:
-        """Consumes the given bare words if they come next."""
+        """Consume the given bare words if they come next. Returns whether they did."""
         found = self.items[self.at : self.at + len(words)]
         if [(t.kind, t.text.upper()) for t in found] != [("word", word) for word in words]:
             return False

@@ -1,6 +1,6 @@
-"""A TABLE_MAP event: what the binlog itself says of a table's columns (``binlog_row_metadata=FULL``). Pure.
+"""TABLE_MAP events: the columns of a table as the binlog describes them (``binlog_row_metadata=FULL``). Pure.
 
-Decoding trusts nothing else for sizes, signs and character sets: information_schema may be later than the event.
+Sizes, signs and character sets are taken only from here: information_schema may be later than the event.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ _ONE_BYTE_META = frozenset(
 
 
 class BinlogFormatError(FreshetError, ValueError):
-    """Bytes of the binlog that don't parse. Code ``bad_binlog_event``."""
+    """Bytes of the binlog that can't be parsed. Codes ``bad_binlog_event``, ``binlog_corrupt``."""
 
     code = "bad_binlog_event"
 
 
 @dataclass(slots=True)
 class MappedColumn:
-    """A column as the table map describes it. ``meta`` is 16 bits; ``collation`` an id, 0 where there is none."""
+    """A column as the table map describes it. ``meta``: 16 bits. ``collation``: an id, 0 for none."""
 
     type: int
     meta: int
@@ -89,7 +89,7 @@ class MappedColumn:
 
 @dataclass(slots=True)
 class TableMap:
-    """One parsed table map. ``primary_key`` holds column indexes, empty where there is no key."""
+    """One parsed table map. ``primary_key``: column indexes, empty without a key."""
 
     database: str
     table: str
@@ -115,7 +115,7 @@ class _Bytes:
         start = self.position
         self.position += size
         if size < 0 or self.position > self.end:
-            raise BinlogFormatError("a table map ends too early")
+            raise BinlogFormatError("a table map is truncated")
         return self.data[start : self.position]
 
     def byte(self) -> int:
@@ -126,7 +126,7 @@ class _Bytes:
         if first < 251:
             return first
         if first == 251:
-            raise BinlogFormatError("a table map has NULL for a length")
+            raise BinlogFormatError("a table map has NULL as a length")
         return int.from_bytes(self.take({252: 2, 253: 3, 254: 8}.get(first, -1)), "little")
 
     def all_packed(self) -> list[int]:
@@ -143,7 +143,7 @@ def parse_table_map(body: bytes) -> TableMap:
     except BinlogFormatError:
         raise
     except (IndexError, ValueError) as error:
-        raise BinlogFormatError(f"a table map that does not parse: {error}") from error
+        raise BinlogFormatError(f"invalid table map: {error}") from error
 
 
 def table_name_of(body: bytes) -> tuple[str, str]:
@@ -154,7 +154,7 @@ def table_name_of(body: bytes) -> tuple[str, str]:
         names.take(1)
         return database, names.take(names.byte()).decode()
     except UnicodeDecodeError as error:
-        raise BinlogFormatError(f"a table map with a name that is no UTF-8: {error}") from error
+        raise BinlogFormatError(f"a name in a table map is not UTF-8: {error}") from error
 
 
 def _parse(found: _Bytes) -> TableMap:

@@ -1,8 +1,8 @@
-"""The metastore's own book of write ids, followed from its log: which ids each *name* has, and who holds them.
+"""The metastore's registry of write ids, reconstructed from its log: the ids of each table *name*. Pure.
 
-Pure. The server keeps ids by name, not by table id, so a rename moves them (``TxnHandler.onRename``), an ALLOC may come
-before the table, and a DROP may keep them or not without saying so (``AcidEventListener.onDropTable``): they are then
-*doubtful* until an allocation shows it: it continues where they ended, or starts anew.
+The server keeps ids by name, not by table id. So a rename moves them (``TxnHandler.onRename``), and an ALLOC may come
+before its table. A DROP may keep or delete them, and the log doesn't tell (``AcidEventListener.onDropTable``). After a
+DROP they are *doubtful* until the next allocation: it either continues after the last id, or starts again.
 """
 
 from __future__ import annotations
@@ -16,57 +16,60 @@ ACID_CONVERSION_SEED: Final = 10_000_000
 """The high-water mark that a table has after its conversion to full ACID (``seedWriteIdOnAcidConversion``)."""
 
 
-class Allocated(NamedTuple):
-    """What one allocation did. ``kept``: it showed that a dropped table's ids live on under this name."""
+class Allocation(NamedTuple):
+    """The result of one allocation. ``survived_drop``: it shows that the name kept the ids of a dropped table.
+
+    ``reallocated``: the transaction already held another id under this name.
+    """
 
     reallocated: bool
-    kept: bool
+    survived_drop: bool
 
 
-class ServerIds:
+class WriteIdRegistry:
     """Write ids by ``db.table`` name, with the transactions that hold them."""
 
     def __init__(self) -> None:
         self._lists: dict[str, WriteIds] = {}
         self._doubtful: dict[str, WriteIds] = {}
-        self._names_of: dict[int, set[str]] = {}
+        self._names_by_txn: dict[int, set[str]] = {}
 
     def get(self, name: str) -> WriteIds | None:
-        """The ids under ``name``, or None where none was given out."""
+        """The ids under ``name``, or None if none is known."""
         return self._lists.get(name)
 
-    def allocate(self, name: str, txn: int, write_id: int) -> Allocated:
-        """``txn`` was given ``write_id`` under ``name``."""
+    def allocate(self, name: str, txn: int, write_id: int) -> Allocation:
+        """``write_id`` was allocated to ``txn`` under ``name``."""
         doubtful = self._doubtful.get(name)
         ids = self._lists.get(name)
-        kept = False
+        survived_drop = False
         if ids is None:
-            kept = doubtful is not None and write_id == doubtful.hwm + 1
-            ids = self._lists[name] = doubtful if kept and doubtful is not None else WriteIds()
+            survived_drop = doubtful is not None and write_id == doubtful.hwm + 1
+            ids = self._lists[name] = doubtful if survived_drop and doubtful is not None else WriteIds()
         self._doubtful.pop(name, None)
         reallocated = any(each != write_id for each in ids.held_by(txn))
         ids.allocate(txn, write_id, reallocated=reallocated)
-        self._names_of.setdefault(txn, set()).add(name)
-        return Allocated(reallocated, kept)
+        self._names_by_txn.setdefault(txn, set()).add(name)
+        return Allocation(reallocated, survived_drop)
 
-    def held(self, name: str, txn: int, write_id: int) -> None:
-        """``txn`` is known to hold ``write_id`` from before the log was read; ids between are not known."""
+    def restore(self, name: str, txn: int, write_id: int) -> None:
+        """``txn`` has held ``write_id`` since before the log was read; other ids are unknown."""
         ids = self._lists.setdefault(name, WriteIds(hwm=write_id))
         ids.hwm = max(ids.hwm, write_id)
         ids.allocate(txn, write_id)
-        self._names_of.setdefault(txn, set()).add(name)
+        self._names_by_txn.setdefault(txn, set()).add(name)
 
     def seed(self, name: str) -> bool:
-        """A table was made full ACID; True if that set its first id (it had none)."""
+        """A table was converted to full ACID. True if it had no ids, so that the conversion set its first one."""
         if name in self._lists:
             return False
         self._lists[name] = WriteIds(hwm=ACID_CONVERSION_SEED)
         return True
 
     def end(self, txn: int, *, committed: bool) -> list[tuple[str, int]]:
-        """A transaction ended: its (name, write id) pairs, of names whose ids are certain."""
+        """End a transaction; return its (name, write id) pairs without doubtful ones."""
         pairs: list[tuple[str, int]] = []
-        for name in sorted(self._names_of.pop(txn, ())):
+        for name in sorted(self._names_by_txn.pop(txn, ())):
             certain = self._lists.get(name)
             if certain is not None:
                 pairs += [(name, write_id) for write_id in _end_in(certain, txn, committed=committed)]
@@ -77,30 +80,30 @@ class ServerIds:
 
     def pairs_of(self, txn: int) -> list[tuple[str, int]]:
         """The (name, write id) pairs that ``txn`` holds."""
-        found = ((name, self._lists.get(name)) for name in sorted(self._names_of.get(txn, ())))
+        found = ((name, self._lists.get(name)) for name in sorted(self._names_by_txn.get(txn, ())))
         return [(name, write_id) for name, ids in found if ids is not None for write_id in ids.held_by(txn)]
 
     def rename(self, old: str, new: str) -> bool:
-        """All ids under ``old``, those of open writers too, are under ``new`` from here on; False: there are none."""
+        """Move all ids from ``old`` to ``new``, those of open writers too. False if there are none."""
         ids = self._lists.pop(old, None)
         if ids is None:
             return False
         self._lists[new] = ids
         self._doubtful.pop(new, None)
         for _, txn in ids.open:
-            names = self._names_of.setdefault(txn, set())
+            names = self._names_by_txn.setdefault(txn, set())
             names.discard(old)
             names.add(new)
         return True
 
     def drop(self, name: str) -> None:
-        """The transactional table of that name was dropped: its ids may be gone, or kept for the next of the name."""
+        """The transactional table ``name`` was dropped: its ids are doubtful from now on."""
         ids = self._lists.pop(name, None)
         if ids is not None:
             self._doubtful[name] = ids
 
     def drop_database(self, db: str) -> None:
-        """Everything under the database's names is gone."""
+        """Delete the ids of all tables of a database."""
         for book in (self._lists, self._doubtful):
             for name in _of_database(book, db):
                 del book[name]

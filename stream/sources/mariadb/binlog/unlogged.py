@@ -1,6 +1,6 @@
-"""Changes that the binlog doesn't log: InnoDB's foreign keys change rows of other tables without a word.
+"""Changes that are not in the binlog: InnoDB's foreign keys change rows of other tables without logging them.
 
-A statement names all tables that it may touch so, in table maps; and `LiveSchema` knows which foreign keys there are.
+The table maps of a statement name all tables that it may change this way. `LiveSchema` knows the foreign keys.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _REASON: Final = "the transaction may have changed rows by a foreign key (named 
 
 
 class StatementTables:
-    """The tables that the statement being read has named, and what rows it has logged of each."""
+    """The tables named by the current statement, and the kinds of row events that it logged for each."""
 
     __slots__ = ("_seen",)
 
@@ -35,33 +35,33 @@ class StatementTables:
 
     @property
     def names(self) -> Set[str]:
-        """Those named so far."""
+        """The tables named so far."""
         return self._seen.keys()
 
     def named(self, table: str) -> None:
-        """A table map was read."""
+        """Record a table map."""
         self._seen.setdefault(table, 0)
 
     def logged(self, table: str, kind: int) -> None:
-        """A rows event of type ``kind`` was read; 0: of a table that can't be decoded."""
+        """Record a rows event of type ``kind``; 0: of a table that can't be decoded."""
         self._seen[table] = self._seen.get(table, 0) | _KINDS.get(kind, _SEEN)
 
     def clear(self) -> None:
-        """A statement begins."""
+        """Begin a statement."""
         self._seen.clear()
 
     def end(self, cascades: Cascades, voids: dict[str, str]) -> None:
-        """The statement ends: puts into ``voids`` (table → why) each table that it may have changed without a word."""
+        """End the statement: add each table that it may have changed without logging to ``voids`` (table → reason)."""
         seen = self._seen
         if len(seen) == 1 and not cascades.on_delete and not cascades.on_update:
             if 0 in seen.values():
-                self._void_silent(cascades, voids)
+                self._void_unlogged(cascades, voids)
         elif seen:
-            self._void_silent(cascades, voids)
+            self._void_unlogged(cascades, voids)
         seen.clear()
 
-    def _void_silent(self, cascades: Cascades, voids: dict[str, str]) -> None:
-        """A mapped table without rows, and what hangs below changed tables."""
+    def _void_unlogged(self, cascades: Cascades, voids: dict[str, str]) -> None:
+        """Void mapped tables without rows, and the tables below changed ones."""
         for name, logged in self._seen.items():
             if not logged:
                 voids.setdefault(name, _REASON)
