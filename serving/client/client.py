@@ -7,6 +7,9 @@ db = session.wrap(pymysql.connect(...), shard="shop/0")
 row = session.get_row("shop", "shop.orders", 7)      # sees the write, from the cache or from the source
 
 `AsyncClient` and `AsyncSession` are the same for asyncio; what a session knows and asks is in `session.py`.
+
+httpx2 is imported where a client is made, not above: `freshet serve` imports this folder for the types of the answers,
+and must not pay for an HTTP client at each start.
 """
 
 from __future__ import annotations
@@ -14,9 +17,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self
-
-import httpx2
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self
 
 from . import wire
 from ._tokens import Vector
@@ -25,6 +26,9 @@ from .errors import Unreachable
 from .session import Plan, Reply, SessionState
 from .tracked import TrackedConnection
 from .wire import Answer, HttpRequest
+
+if TYPE_CHECKING:
+    import httpx2
 
 Arguments = ParamSpec("Arguments")
 
@@ -39,6 +43,8 @@ class FreshetClient:
     """
 
     def __init__(self, base_url: str, token: str | None = None, timeout: float = DEFAULT_TIMEOUT_S) -> None:
+        import httpx2
+
         self._http = httpx2.Client(**_options(base_url, token, timeout))
 
     def __enter__(self) -> Self:
@@ -63,6 +69,8 @@ class FreshetClient:
 
     def send(self, request: HttpRequest) -> Reply:
         """Status and body of one request. Raises `Unreachable`."""
+        import httpx2
+
         try:
             answer = self._http.request(**_arguments(request))
         except httpx2.HTTPError as error:
@@ -140,6 +148,8 @@ class AsyncClient:
     """`FreshetClient` for asyncio, as ``httpx2.AsyncClient`` is to ``httpx2.Client``. Of one event loop."""
 
     def __init__(self, base_url: str, token: str | None = None, timeout: float = DEFAULT_TIMEOUT_S) -> None:
+        import httpx2
+
         self._http = httpx2.AsyncClient(**_options(base_url, token, timeout))
 
     async def __aenter__(self) -> Self:
@@ -164,6 +174,8 @@ class AsyncClient:
 
     async def send(self, request: HttpRequest) -> Reply:
         """Status and body of one request. Raises `Unreachable`."""
+        import httpx2
+
         try:
             answer = await self._http.request(**_arguments(request))
         except httpx2.HTTPError as error:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from typing import Any
 
 import httpx2
@@ -158,3 +160,9 @@ def test_metrics_have_help_that_a_person_understands() -> None:
 def test_healthz_is_answered_without_owners() -> None:
     """Liveness says nothing about owners or sources."""
     assert ask("GET", "/healthz").json() == {"status": "ok"}
+
+
+def test_the_front_starts_without_an_http_client() -> None:
+    """The front shares the types of the answers with the client, and does not load the client's HTTP library."""
+    code = "import sys, serving.compose; sys.exit('httpx2' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
