@@ -30,8 +30,8 @@ def command(
     Serves all keyspaces of the settings. The bearer token, which any address but loopback needs, is taken from
     FRESHET_SERVE__BEARER_TOKEN or serve.bearer_token of the settings file.
     """
-    from serving.compose import make_server
     from serving.http.guard import refuse_open_listen
+    from serving.http.server import make_server
     from stream.kafka.locations import LocationsReader
 
     serve_flags: dict[str, Any] = {"host": host, "port": port}
@@ -61,7 +61,7 @@ def _run(server: Any) -> None:
 
 
 def _front(settings: Settings, reader: LocationsReader) -> Front:
-    from serving.compose import make_front
+    from serving.http.front import make_front
     from serving.http.limits import RequestLimits
 
     def locate(keyspace: str, partition: int) -> str | None:

@@ -10,8 +10,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from serving.compose import make_front
 from serving.http.app import make_app
+from serving.http.front import make_front
 from serving.http.limits import RequestLimits
 from serving.reads.spaces import RowSpace, TableSpace
 from stream.wire.keys import Layout
@@ -164,5 +164,5 @@ def test_healthz_is_answered_without_owners() -> None:
 
 def test_the_front_starts_without_an_http_client() -> None:
     """The front shares the types of the answers with the client, and does not load the client's HTTP library."""
-    code = "import sys, serving.compose; sys.exit('httpx2' in sys.modules)"
+    code = "import sys, serving.http.server; sys.exit('httpx2' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -11,9 +11,8 @@ import pytest
 from starlette.routing import Router
 
 from serving.client.answers import STATUS_OF_CODE
-from serving.compose import make_front
 from serving.errors import ReadError
-from serving.http.front import Front
+from serving.http.front import Front, make_front
 from serving.http.guard import OPEN_PATHS, Guard
 from serving.http.limits import QUERY_FIELDS_MAX, RequestLimits
 from serving.http.openapi import describe

@@ -11,8 +11,8 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from serving.client.answers import STATUS_OF_CODE
-from serving.compose import FrontServer
 from serving.http.connection import BoundedConnection
+from serving.http.server import FrontServer
 
 OVERRIDDEN = [
     (BoundedConnection, HttpToolsProtocol, "connection_made", "no watch is set over slow heads"),

@@ -10,9 +10,9 @@ from serving.client import ClientError
 from serving.client.answers import STATUS_OF_CODE
 from serving.client.keys import format_key
 from serving.client.wire import read_location, read_row, read_rows, read_table
-from serving.compose import make_front
 from serving.errors import ReadError
 from serving.http.app import make_app
+from serving.http.front import make_front
 from serving.http.limits import RequestLimits
 from serving.http.query import (
     RowBatchBody,
