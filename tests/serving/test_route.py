@@ -17,7 +17,7 @@ from serving.http.guard import OPEN_PATHS, Guard
 from serving.http.limits import QUERY_FIELDS_MAX, RequestLimits
 from serving.http.openapi import describe
 from serving.http.query import RowParameters, TableParameters
-from serving.http.route import Place, Reply, Route, parameters_of
+from serving.http.route import Resource, Response, Route, parameters_of
 from serving.http.routes import ROUTES
 from tests.serving.test_app import ask, refused
 
@@ -39,11 +39,11 @@ class Lent(msgspec.Struct):
     said: str
 
 
-async def lend(_: Front, shelf: Shelf, loan: Loan) -> Reply:
-    return Reply(200, msgspec.json.encode(Lent(f"{shelf.room}|{shelf.book}|{shelf.copies}|{loan.reader}")))
+async def lend(_: Front, shelf: Shelf, loan: Loan) -> Response:
+    return Response(200, msgspec.json.encode(Lent(f"{shelf.room}|{shelf.book}|{shelf.copies}|{loan.reader}")))
 
 
-async def give_back(_: Front, shelf: Shelf, __: None) -> Reply:
+async def give_back(_: Front, shelf: Shelf, __: None) -> Response:
     raise ReadError("not_found", f"no book {shelf.book} in {shelf.room}")
 
 
@@ -77,7 +77,7 @@ def library(method: str, path: str, **options: Any) -> httpx2.Response:
 
     async def story() -> httpx2.Response:
         front = make_front([], lambda _keyspace, _partition: None)
-        router = Router([Place(front, LIBRARY)])
+        router = Router([Resource(front, LIBRARY)])
         app = Guard(router, bearer_token=None, limits=RequestLimits(), metrics=front.metrics)
         async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://library") as client:
             return await client.request(method, path, **options)

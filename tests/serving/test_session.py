@@ -7,6 +7,7 @@ import asyncio
 import msgspec
 import pytest
 
+from serving.answers import absence_fields, encode_problem
 from serving.client import (
     AsyncSession,
     BadRequest,
@@ -21,9 +22,7 @@ from serving.client import (
 from serving.client.answers import RowAnswer, RowBatchAnswer
 from serving.client.wire import HttpRequest
 from serving.errors import ReadError
-from serving.http.answers import problem_bytes
-from serving.http.routes import reply_to
-from serving.reads.rows import not_found
+from serving.http.routes import response_to
 from tokens import Position, Vector
 
 
@@ -38,15 +37,15 @@ def vector(**components: str) -> Vector:
 
 def row(token: Vector, image: bytes | None = b'{"id":7}') -> tuple[int, bytes]:
     found = image is not None
-    missing = not_found("" if found else "no row")
+    missing = absence_fields("" if found else "no row")
     answer = RowAnswer("cache", "fresh", "why", str(token), found, msgspec.Raw(image or b"null"), **missing)
-    status, body, _ = reply_to(answer)
+    status, body, _ = response_to(answer)
     return status, body
 
 
 def problem(code: str, token: str | None = None) -> tuple[int, bytes]:
     error = ReadError(code, "because", token=token)
-    return error.status, problem_bytes(error)
+    return error.status, encode_problem(error)
 
 
 class Front:
@@ -162,7 +161,7 @@ def test_errors_are_typed_and_keep_code_and_hint(code: str, kind: type[Exception
 
 def test_an_answer_of_somebody_else_is_a_clear_error() -> None:
     """A wrong URL doesn't end in a decoder's traceback."""
-    with pytest.raises(ServerError, match="none of Freshet's"):
+    with pytest.raises(ServerError, match="is not Freshet's"):
         Session(Front((502, b"<html>")), Vector()).get_row("shop", "shop.orders", 7)
 
 
@@ -171,7 +170,7 @@ def test_an_answer_carries_the_image_as_it_is(image: bytes | None) -> None:
     """The image is embedded byte for byte, and the whole decodes to the described type."""
     why = 'a "quoted" reason'
     answer = RowAnswer("source", "stale", why, "v1.x", image is not None, msgspec.Raw(image or b"null"), "t", False)
-    status, body, _ = reply_to(answer)
+    status, body, _ = response_to(answer)
     found = msgspec.json.decode(body, type=RowAnswer[msgspec.Raw], strict=True)
     assert (found.served_from, found.freshness, found.why, found.token) == ("source", "stale", why, "v1.x")
     assert (image or b"null") in body

@@ -16,7 +16,7 @@ from freshet.local.mariadb import MariaDBAddress
 from serving.errors import ReadError
 from serving.reads.rowkey import parse_row_key
 from serving.sources.mariadb import MariaDBRows
-from serving.sources.source import RowAt, RowTable, SchemaChanged, SourceRow
+from serving.sources.source import RowTable, SchemaChanged, SourceKey, SourceRow
 from stream.sources.mariadb.connection import ConnectionSettings
 from stream.sources.mariadb.schema import TableFilter
 
@@ -157,12 +157,12 @@ def said(outcomes: Sequence[Outcome]) -> list[tuple[object, ...]]:
     ]
 
 
-def wanted_of(table: RowTable, segments: Sequence[str]) -> list[RowAt]:
+def wanted_of(table: RowTable, segments: Sequence[str]) -> list[SourceKey]:
     """The requests that these path segments make, without those that are refused before the source is asked."""
     found = []
     for segment in segments:
         try:
-            found.append(RowAt(table, parse_row_key(table, segment.encode()).values))
+            found.append(SourceKey(table, parse_row_key(table, segment.encode()).values))
         except ReadError:
             continue
     return found
@@ -203,7 +203,7 @@ def test_any_texts_find_together_what_they_find_alone(
 
     async def compare(rows: MariaDBRows) -> None:
         table = await origin.described(rows, "any_text")
-        wanted = [RowAt(table, (segment,)) for segment in segments]
+        wanted = [SourceKey(table, (segment,)) for segment in segments]
         assert said(await rows.read(wanted)) == said([(await rows.read([each]))[0] for each in wanted])
 
     origin.ask(compare)
@@ -233,7 +233,7 @@ def test_a_hundred_misses_of_a_table_are_one_query_in_one_snapshot(origin: Origi
     async def read(rows: MariaDBRows) -> None:
         for name, word, queries in (("pairs", str, 2), ("int_pairs", int, 1)):
             table = await origin.described(rows, name)
-            wanted = [RowAt(table, (n, word(n % 7 + n % 2))) for n in range(1, 91)]
+            wanted = [SourceKey(table, (n, word(n % 7 + n % 2))) for n in range(1, 91)]
             wanted += wanted[:10]
             await rows.read(wanted)  # the table's columns are known from here on
             with counted(origin, "Questions") as questions, counted(origin) as selects:
@@ -263,8 +263,8 @@ def test_several_tables_share_the_snapshot_and_large_batches_are_cut(origin: Ori
 
     async def read(rows: MariaDBRows) -> None:
         one, two = await origin.described(rows, "one"), await origin.described(rows, "two")
-        wanted = [RowAt(one, (1,))]
-        wanted += [RowAt(two, (n,)) for n in range(1, 251)]
+        wanted = [SourceKey(one, (1,))]
+        wanted += [SourceKey(two, (n,)) for n in range(1, 251)]
         writer = threading.Thread(target=write)
         writer.start()
         try:
@@ -299,9 +299,9 @@ def test_what_is_wrong_with_a_key_or_a_table_is_told_to_its_readers_alone(origin
         tables = [await origin.described(rows, name) for name in ("uuids", "gone", "moved", "keyless", "pairs")]
         uuids, gone, moved, keyless, pairs = tables
         origin.run("DROP TABLE gone", "ALTER TABLE moved DROP PRIMARY KEY, ADD PRIMARY KEY (b)")
-        wanted = [RowAt(uuids, (key,)) for key in (stored, 5, absent, stored.upper())]
-        wanted += [RowAt(gone, (1,)), RowAt(moved, (1,)), RowAt(keyless, (1,)), RowAt(pairs, (2, "2"))]
-        wanted.append(RowAt(RowTable("mysql.user", uuids.key, True), (1,)))
+        wanted = [SourceKey(uuids, (key,)) for key in (stored, 5, absent, stored.upper())]
+        wanted += [SourceKey(gone, (1,)), SourceKey(moved, (1,)), SourceKey(keyless, (1,)), SourceKey(pairs, (2, "2"))]
+        wanted.append(SourceKey(RowTable("mysql.user", uuids.key, True), (1,)))
         found = await rows.read(wanted)
         images = [each.image if isinstance(each, SourceRow) else getattr(each, "code", "") for each in found[:4]]
         image = f'{{"w":"{stored}","n%":1}}'.encode()
