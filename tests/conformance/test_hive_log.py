@@ -85,4 +85,4 @@ def test_a_log_that_is_cut_off_is_named_by_its_line(tmp_path: Path) -> None:
     file.write_text(json.dumps(LOG[0]) + "\n" + json.dumps(LOG[1])[:50])
     result = CliRunner().invoke(app, ["replay", str(file)])
     assert result.exit_code != 0
-    assert "line 2 is no JSON" in (result.output + str(result.exception))
+    assert "line 2 is not JSON" in (result.output + str(result.exception))

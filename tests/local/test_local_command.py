@@ -14,7 +14,7 @@ import pytest
 from freshet import cli
 from freshet.commands.local import _port
 from freshet.local.errors import LocalServerError
-from freshet.local.state import Running, read_state, running, write_state
+from freshet.local.state import ServerRecord, read_state, record_of, write_state
 from freshet.settings import load_settings, use_config
 
 
@@ -62,9 +62,9 @@ def test_down_leaves_alone_what_it_did_not_start(tmp_path: Path) -> None:
     """A pid that now belongs to another process is not touched."""
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", str(tmp_path / "kafka")])
     try:
-        own = running("kafka", process.pid, "127.0.0.1:1", tmp_path / "kafka", tmp_path / "log")
-        reused = Running(own.name, own.pid, own.started_s - 60, own.address, own.data_dir, own.log)
-        other_data = Running(own.name, own.pid, own.started_s, own.address, "/somewhere/else", own.log)
+        own = record_of("kafka", process.pid, "127.0.0.1:1", tmp_path / "kafka", tmp_path / "log")
+        reused = ServerRecord(own.name, own.pid, own.started_s - 60, own.address, own.data_dir, own.log)
+        other_data = ServerRecord(own.name, own.pid, own.started_s, own.address, "/somewhere/else", own.log)
         assert reused.stop() is False
         assert other_data.stop() is False
         assert process.poll() is None
@@ -80,7 +80,7 @@ def test_the_state_file_survives_a_round_trip_and_says_when_it_is_broken(tmp_pat
     """What is written is read; what can't be read is an error that says what to do."""
     path = tmp_path / "state.json"
     assert read_state(path) == []
-    servers = [Running("kafka", 1, 2.5, "127.0.0.1:9092", "/data", "/log")]
+    servers = [ServerRecord("kafka", 1, 2.5, "127.0.0.1:9092", "/data", "/log")]
     write_state(path, servers)
     assert read_state(path) == servers
     path.write_text("[{]")
