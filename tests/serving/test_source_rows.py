@@ -1,4 +1,4 @@
-"""Many rows in one read of a real MariaDB: few statements, and the answers that each key would get alone."""
+"""Batches of rows from a real MariaDB: few statements, and the same answers as single reads."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def wanted_of(table: RowTable, segments: Sequence[str]) -> list[SourceKey]:
 
 @pytest.mark.parametrize("name", ODD_TABLES)
 def test_odd_keys_find_together_what_they_find_alone(origin: Origin, name: str) -> None:
-    """Case, trailing blanks, letters that the column can't hold, scales and dates: the batch changes no answer."""
+    """A batch of keys in unusual spellings gives the answers of single reads, from one snapshot."""
 
     async def compare(rows: MariaDBRows) -> None:
         wanted = wanted_of(await origin.described(rows, name), ODD_TABLES[name][2])
@@ -193,7 +193,7 @@ SPELLINGS = st.text("aAäÄeE sSß%\\'\"日\0_", max_size=4)
 def test_any_texts_find_together_what_they_find_alone(
     origin: Origin, collation: str, segments: list[str], stored: set[str]
 ) -> None:
-    """Generated keys over generated rows, in collations that match otherwise."""
+    """A batch of generated texts gives the answers of single reads in several collations."""
     origin.run(
         f"CREATE OR REPLACE TABLE any_text (w VARCHAR(20) CHARACTER SET {collation.partition('_')[0]}"
         f" COLLATE {collation} PRIMARY KEY)"
@@ -225,9 +225,9 @@ def counted(origin: Origin, name: str = "Com_select") -> Iterator[list[int]]:
 
 
 def test_a_hundred_misses_of_a_table_are_one_query_in_one_snapshot(origin: Origin) -> None:
-    """Composite keys, half of them absent, some twice; another SELECT is the snapshot's position.
+    """A hundred misses, some absent and some twice, take one SELECT besides the one for the snapshot's position.
 
-    Where an absent key may be spelt otherwise than a row that was found, one more settles it for all.
+    If an absent key may be another spelling of a row that was found, one more SELECT decides all such keys.
     """
 
     async def read(rows: MariaDBRows) -> None:
@@ -249,7 +249,7 @@ def test_a_hundred_misses_of_a_table_are_one_query_in_one_snapshot(origin: Origi
 
 
 def test_several_tables_share_the_snapshot_and_large_batches_are_cut(origin: Origin) -> None:
-    """A query for each hundred keys of each table; a row that changes in between is of the same moment everywhere."""
+    """A batch over two tables reads both in one snapshot, with one query per hundred keys of a table."""
     origin.run("CREATE OR REPLACE TABLE one (id INT PRIMARY KEY, v INT)", "INSERT INTO one VALUES (1, 0)")
     origin.run("CREATE OR REPLACE TABLE two (id INT PRIMARY KEY, v INT)", "INSERT INTO two VALUES (1, 0)")
     stop = threading.Event()
@@ -285,8 +285,8 @@ def test_several_tables_share_the_snapshot_and_large_batches_are_cut(origin: Ori
     origin.ask(read)
 
 
-def test_what_is_wrong_with_a_key_or_a_table_is_told_to_its_readers_alone(origin: Origin) -> None:
-    """A value that the server can't compare, a table that is gone, one whose key moved, one that may not be read."""
+def test_an_error_of_a_key_or_a_table_affects_only_its_own_elements(origin: Origin) -> None:
+    """An invalid value, a dropped or altered table, and a foreign table fail only their own elements."""
     origin.run(
         "CREATE OR REPLACE TABLE gone (id INT PRIMARY KEY)",
         "CREATE OR REPLACE TABLE moved (a INT PRIMARY KEY, b INT)",
