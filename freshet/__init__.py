@@ -1,4 +1,4 @@
 """The command line, its settings, and real servers on this machine."""
 
 DISTRIBUTION = "freshet-cache"
-"""What package metadata knows us by; `freshet` is another's on the public index."""
+"""The name of the distribution. `freshet` is taken by another project on the public index."""

@@ -1,7 +1,7 @@
-"""The command ``freshet``: finds its commands in ``freshet/commands`` and turns errors into two lines.
+"""The command ``freshet``: finds its commands in ``freshet/commands`` and prints errors as two lines.
 
-A command is a module there with an ``app`` (a `typer.Typer`, for subcommands) or a function ``command``.
-It is imported only when it is used or listed; one that isn't there is not listed.
+A command is a module there with an ``app`` (a `typer.Typer`, for subcommands) or a function ``command``. It is imported
+only when it is used. A command whose module is missing is not listed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ EXIT_BROKEN_PIPE = 141
 
 @dataclass(frozen=True, slots=True)
 class CommandEntry:
-    """A command that may exist, and what ``freshet --help`` says about it (without importing it)."""
+    """A command, and its line in ``freshet --help``, which is printed without importing the command."""
 
     name: str
     summary: str
@@ -58,14 +58,14 @@ ENTRIES = (
 
 
 class LazyGroup(TyperGroup):
-    """Loads a command's module when it is used, so that ``freshet compare`` starts no Spark."""
+    """Loads a command's module only when it is used, so that small commands start fast."""
 
     def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]  # noqa: ARG002
         """The commands whose module exists, in the order of `ENTRIES`."""
         return [entry.name for entry in ENTRIES if _exists(entry.name)]
 
     def get_command(self, ctx: typer.Context, cmd_name: str) -> Any:  # type: ignore[override]  # noqa: ARG002
-        """The command, or None if there is no such module."""
+        """The command, or None if it does not exist."""
         entry = next((entry for entry in ENTRIES if entry.name == cmd_name), None)
         return _load(entry) if entry is not None and _exists(entry.name) else None
 
@@ -98,7 +98,7 @@ def options(
         ),
     ] = None,
     log_format: Annotated[
-        Literal["auto", "json", "console"] | None, typer.Option("--log-format", help="How to log to stderr.")
+        Literal["auto", "json", "console"] | None, typer.Option("--log-format", help="Format of the log on stderr.")
     ] = None,
     version: Annotated[  # noqa: ARG001 - its callback does it
         bool, typer.Option("--version", help="Print the version and exit.", callback=show_version, is_eager=True)
@@ -111,7 +111,7 @@ def options(
     use_config(config)
     try:
         log = load_settings(flags={"log": {"format": log_format}}).log
-    except FreshetError:  # a command that needs settings will say so; the others don't mind
+    except FreshetError:  # a command that needs settings raises this again
         log = LogSettings()
     configure_logs(log_format or log.format, log.level)
 
@@ -119,18 +119,18 @@ def options(
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code.
 
-    0 done, 1 failed, 2 wrong usage, 130 interrupted, 141 nobody reads what it prints.
+    0 done, 1 failed, 2 wrong usage, 130 interrupted, 141 broken pipe on stdout.
     """
     command = typer.main.get_command(app)
     try:
         command.main(args=list(arguments) if arguments is not None else None, prog_name="freshet")
     except KeyboardInterrupt:
         return _interrupted()
-    except SystemExit as ended:  # every ordinary end, and wrong usage, which the parser has explained
+    except SystemExit as ended:  # every ordinary end, and wrong usage, which typer has already explained
         if ended.code == EXIT_INTERRUPTED:
             return _interrupted()
-        if isinstance(ended.__context__, BrokenPipeError):  # the parser makes a plain failure of it
-            return _nobody_reads()
+        if isinstance(ended.__context__, BrokenPipeError):  # typer turns it into exit code 1
+            return _broken_pipe()
         return ended.code if isinstance(ended.code, int) else EXIT_FAILURE
     except FreshetError as error:
         print(f"error[{error.code}]: {_one_line(str(error))}", file=sys.stderr)
@@ -138,33 +138,33 @@ def run(arguments: Sequence[str] | None = None) -> int:
             print(f"hint: {_one_line(error.hint)}", file=sys.stderr)
         return EXIT_FAILURE
     except BrokenPipeError:
-        return _nobody_reads()
+        return _broken_pipe()
     except OSError as error:
-        return _of_the_system(error)
-    except Exception as error:  # noqa: BLE001 - the last line of defence of a command line
-        return _unexpected(error)
+        return _system_error(error)
+    except Exception as error:  # noqa: BLE001 - a user gets one line instead of a traceback
+        return _internal_error(error)
     return 0
 
 
 def main() -> None:
     """Entry point of the console script."""
-    signal.signal(signal.SIGTERM, partial(_end_as_by_ctrl_c, os.getpid()))
+    signal.signal(signal.SIGTERM, partial(_interrupt_on_sigterm, os.getpid()))
     code = run()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sys.exit(code)
 
 
-def _end_as_by_ctrl_c(of: int, number: int, _frame: object) -> None:
-    """SIGTERM ends a command as Ctrl-C does, so that what is half done is cleared away; a fork of it just ends."""
-    if os.getpid() == of:
+def _interrupt_on_sigterm(main_pid: int, number: int, _frame: object) -> None:
+    """Handles SIGTERM like Ctrl-C, so that a command cleans up. A forked child of it ends at once."""
+    if os.getpid() == main_pid:
         raise KeyboardInterrupt
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
 
 
-def _nobody_reads() -> int:
-    """The reader of our output is gone, as by ``| head -1``: end as if SIGPIPE had, without a word."""
-    with contextlib.suppress(OSError):  # keep the interpreter from flushing to it
+def _broken_pipe() -> int:
+    """The reader of stdout is gone, as with ``| head -1``: end silently, with the exit code of SIGPIPE."""
+    with contextlib.suppress(OSError):  # else the interpreter fails when it flushes stdout at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return EXIT_BROKEN_PIPE
 
@@ -174,24 +174,24 @@ def _interrupted() -> int:
     return EXIT_INTERRUPTED
 
 
-def _of_the_system(error: OSError) -> int:
-    """A file, directory or device that can't be read or written, and nobody who met it knew better."""
+def _system_error(error: OSError) -> int:
+    """Reports a file, directory or device that cannot be read or written."""
     if error.errno is None or isinstance(error, ConnectionError | TimeoutError) or os.environ.get("FRESHET_DEBUG"):
-        return _unexpected(error)
+        return _internal_error(error)
     places = [str(name) for name in (error.filename, error.filename2) if name is not None]
     print(f"error[system]: {_one_line(': '.join([*places, error.strerror or str(error)]))}", file=sys.stderr)
     print("hint: is there space, and may this user read and write there?", file=sys.stderr)
-    with contextlib.suppress(OSError):  # what is left in the buffer of a full device can't be written at exit either
+    with contextlib.suppress(OSError):  # else the interpreter fails when it flushes stdout at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return EXIT_FAILURE
 
 
-def _unexpected(error: Exception) -> int:
-    """A defect: say so in one line; the traceback is for FRESHET_DEBUG=1."""
+def _internal_error(error: Exception) -> int:
+    """Reports a defect in one line. With FRESHET_DEBUG set it raises ``error`` again, for its traceback."""
     if os.environ.get("FRESHET_DEBUG"):
         raise error
     print(f"error[internal]: {type(error).__name__}: {_one_line(str(error))}", file=sys.stderr)
-    print("hint: this is a defect of freshet; FRESHET_DEBUG=1 shows where", file=sys.stderr)
+    print("hint: this is a bug in freshet; FRESHET_DEBUG=1 shows the traceback", file=sys.stderr)
     return EXIT_FAILURE
 
 

@@ -1,4 +1,4 @@
-"""What a machine must have, what it has, and for each lack exactly how to get it."""
+"""Checks of what this machine has and needs, each with the fix for what is missing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SERVERS_SIZE_MB = {"kafka": 43, "mariadb": 149, "spark": 10}
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One finding. ``status``: ok, warning (works, or matters for a part only) or missing (nothing works)."""
+    """One finding. ``status``: ok, warning (Freshet works in part) or missing (it does not work)."""
 
     name: str
     status: str
@@ -45,7 +45,7 @@ class Check:
 
 
 def examine(data_dir: Path) -> list[Check]:
-    """Run every check; never raises. ``data_dir``: where stores would be."""
+    """Runs every check; never raises. ``data_dir``: where the stores are to be."""
     checks: list[Callable[[], list[Check]]] = [
         _python,
         _java,
@@ -80,7 +80,7 @@ def _java() -> list[Check]:
             Check(
                 "JAVA_HOME",
                 "warning",
-                f"{home} holds no Java 17 or 21; {java.path} is used for servers, Spark would use JAVA_HOME",
+                f"{home} has no Java 17 or 21; servers use {java.path}, but Spark would use JAVA_HOME",
                 "unset JAVA_HOME or point it at a JDK 17 or 21",
             )
         )
@@ -91,7 +91,7 @@ def _java() -> list[Check]:
             Check(
                 "jdk.incubator.vector",
                 "warning",
-                "this runtime was made without it: Spark's start options name it, so Spark does not start",
+                "this runtime does not have it, so Spark does not start",
                 "install a full JRE or JDK (Debian, Ubuntu: apt-get install openjdk-17-jre-headless)",
             )
         )
@@ -102,14 +102,21 @@ def _memory() -> list[Check]:
     available = min(psutil.virtual_memory().available, _cgroup_headroom())
     found = f"{available / GIB:.1f} GiB available"
     if available < MEMORY_BYTES_MIN:
-        return [Check("memory", "missing", found, "free some: Kafka, MariaDB and a consumer need 2 GiB, Spark 2 more")]
+        return [
+            Check(
+                "memory",
+                "missing",
+                found,
+                "free some memory: Kafka, MariaDB and a consumer need 2 GiB, Spark 2 GiB more",
+            )
+        ]
     if available < MEMORY_BYTES_GOOD:
-        return [Check("memory", "warning", found, "enough to serve; rebuild and verify with Spark want 4 GiB")]
+        return [Check("memory", "warning", found, "enough to serve; `freshet rebuild` and `freshet verify` need 4 GiB")]
     return [Check("memory", "ok", found)]
 
 
 def _cgroup_headroom() -> int:
-    """What a container's limit leaves (cgroup v2); unlimited elsewhere."""
+    """Bytes left under a container's memory limit (cgroup v2); `sys.maxsize` without one."""
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
         used = int(Path("/sys/fs/cgroup/memory.current").read_text())
@@ -123,13 +130,13 @@ def _disk(name: str, wanted: Path) -> Check:
     free = shutil.disk_usage(place).free
     found = f"{free / GIB:.1f} GiB free at {place}"
     if free < DISK_BYTES_MIN:
-        return Check(name, "missing", found, f"free some space there, or move it: {_moves(name)}")
+        return Check(name, "missing", found, f"free some space there, or use another disk: {_how_to_move(name)}")
     if free < DISK_BYTES_GOOD:
-        return Check(name, "warning", found, f"enough to try; to move it: {_moves(name)}")
+        return Check(name, "warning", found, f"enough to try Freshet; to use another disk: {_how_to_move(name)}")
     return Check(name, "ok", found)
 
 
-def _moves(name: str) -> str:
+def _how_to_move(name: str) -> str:
     return "set FRESHET_CACHE" if "cache" in name else "set data_dir (FRESHET_DATA_DIR)"
 
 
@@ -147,7 +154,7 @@ def _cache() -> list[Check]:
         with tempfile.TemporaryFile(dir=place):
             pass
     except OSError as error:
-        fix = "make it writable, or set FRESHET_CACHE to a directory that is"
+        fix = "make it writable, or set FRESHET_CACHE to a writable directory"
         return [Check("cache", "missing", f"{place}: {error.strerror}", fix)]
     absent = [name for name in SERVERS_SIZE_MB if not artifacts.is_cached(name)]
     if absent:
@@ -186,6 +193,6 @@ def _required() -> list[str]:
 def _ports() -> list[Check]:
     taken = [f"{port} ({user})" for port, user in PORTS.items() if not port_is_free(port)]
     if taken:
-        fix = "nothing, if it is Freshet's own; `freshet local up` takes other ports, `freshet serve --port` another"
+        fix = "nothing to do if Freshet uses them; `freshet local up` picks free ports, `freshet serve` takes --port"
         return [Check("ports", "warning", f"in use: {', '.join(taken)}", fix)]
     return [Check("ports", "ok", f"free: {', '.join(map(str, PORTS))}")]

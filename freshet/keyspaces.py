@@ -1,4 +1,4 @@
-"""A name that is no keyspace: say so, and which there are, instead of what it leads to further on."""
+"""Explains errors that a misspelled keyspace causes: the name is unknown, and which names are known."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from freshet.settings_errors import unknown_keyspace
 from tokens.errors import FreshetError
 
 MISSING = frozenset({"topic_missing", "owner_unknown"})
-"""What a misspelt name looks like from Kafka. A keyspace that is known by its topic only is as good as any."""
+"""The codes that a misspelled name leads to. A keyspace with a topic needs no settings, so its name is not checked."""
 
 
 @contextlib.contextmanager
-def naming_known(settings: Settings, keyspace: str) -> Iterator[None]:
-    """Turns an error that a wrong name may be the cause of into `SettingsError` ``unknown_keyspace``.
+def explain_unknown_keyspace(settings: Settings, keyspace: str) -> Iterator[None]:
+    """Turns an error of `MISSING` into `SettingsError` ``unknown_keyspace`` if the settings have only other keyspaces.
 
-    Only where the settings name keyspaces, and not this one; what was missing stays in the message.
+    The message includes the original error's.
     """
     try:
         yield

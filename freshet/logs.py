@@ -1,4 +1,4 @@
-"""Logs go to stderr through structlog: JSON lines for machines, colours for a terminal."""
+"""Logs go to stderr through structlog, as JSON lines or, on a terminal, as coloured text."""
 
 from __future__ import annotations
 

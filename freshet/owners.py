@@ -1,4 +1,4 @@
-"""Where the owners of a keyspace answer, for commands that ask them."""
+"""The owners of a keyspace, for commands that send requests to them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from consumers.owner.client import OwnerConnection
-from freshet.keyspaces import naming_known
+from freshet.keyspaces import explain_unknown_keyspace
 from freshet.settings import Settings, load_settings
 from stream.kafka.locations import LocationError, LocationsReader
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from stream.kafka.connection import KafkaCluster
 
 OWNERS_TIMEOUT_S = 5.0
-"""How long to wait for owners that have just begun: they announce themselves a moment after they are ready."""
+"""How long to wait for the announcements of owners that have just started."""
 
 
 def owner_addresses(settings: Settings, keyspace: str, given: Sequence[str] = ()) -> dict[int, str]:
-    """Partition → ``host:port`` as announced; the key -1 for each that is ``given``. Raises `FreshetError`."""
+    """Partition → the owner's ``host:port`` as announced; -1, -2, … → addresses ``given``. Raises `FreshetError`."""
     if given:
         return {-1 - number: address for number, address in enumerate(given)}
-    with naming_known(settings, keyspace):
+    with explain_unknown_keyspace(settings, keyspace):
         with LocationsReader(settings.kafka.cluster) as reader:
             found = {number: each.address for number, each in reader.owners(keyspace).items() if not each.gone}
         if not found:
             raise LocationError(
-                f"nobody has announced a partition of {keyspace}",
+                f"no owner has announced a partition of {keyspace}",
                 hint="start `freshet consume`, or name an owner with --owner HOST:PORT",
                 code="owner_unknown",
             )
@@ -38,17 +38,17 @@ def owner_addresses(settings: Settings, keyspace: str, given: Sequence[str] = ()
 
 
 @contextmanager
-def asking(settings: Settings, address: str) -> Iterator[OwnerConnection]:
-    """A connection to an owner, with the token of the settings. Raises `OwnerError`."""
+def owner_connection(settings: Settings, address: str) -> Iterator[OwnerConnection]:
+    """A connection to an owner, with the owner token of the settings. Raises `OwnerError`."""
     token = settings.consumer.owner_token
     with OwnerConnection(address, token=token.get_secret_value() if token is not None else "") as connection:
         yield connection
 
 
 def live_checkpoint(kafka: KafkaCluster, keyspace: str, owners: list[str]) -> Mapping[int, Path]:
-    """Checkpoints that the owners of all partitions make now: partition → directory.
+    """Has the owners of all partitions make checkpoints; returns partition → directory.
 
-    Raises `LocationError` if one is not announced, and what `spark_jobs.verify.checkpoint_owners` does.
+    Raises `LocationError` if a partition's owner is not announced, and as `spark_jobs.verify.checkpoint_owners`.
     """
     from spark_jobs.verify import checkpoint_owners
     from stream.kafka.topics import describe_topic, events_topic

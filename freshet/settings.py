@@ -1,9 +1,8 @@
-"""Settings: a TOML file < environment (``FRESHET_KAFKA__BOOTSTRAP``) < flags, every value with a limit.
+"""Settings: a TOML file < environment (``FRESHET_KAFKA__BOOTSTRAP``) < flags, with limits for every value.
 
-The file is ``--config``, else ``$FRESHET_CONFIG``, else ``freshet.toml`` in the current directory if there
-is one, else the one that ``freshet local up`` wrote there while its servers are up. A wrong value is a
-`SettingsError` (code ``bad_settings``) that names the key, says what is wrong and where it can be set;
-secrets are never printed. Rooms below ``freshet`` don't know this module.
+The file is ``--config``, else ``$FRESHET_CONFIG``, else ``freshet.toml`` in the current directory, else the one that
+``freshet local up`` wrote below it while its servers are up. A wrong value is a `SettingsError` (code ``bad_settings``)
+that names the key, the problem and where to set the value. It never prints a secret.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class Section(BaseModel):
 
 
 class KafkaSettings(Section):
-    """Where Kafka is; ``extra`` goes to every librdkafka client (security, timeouts)."""
+    """Where Kafka is. ``extra`` goes to every librdkafka client (security, timeouts)."""
 
     bootstrap: str = Field(default="127.0.0.1:9092", min_length=1, max_length=4_096)
     replication_factor: int = Field(default=1, ge=1, le=16)
@@ -64,8 +63,8 @@ class KafkaSettings(Section):
 
     @property
     def cluster(self) -> KafkaCluster:
-        """The address with the settings that every client of it needs; raises `KafkaSettingsError`."""
-        # Not above: what needs no Kafka should start without its client.
+        """The address and settings for every Kafka client. Raises `KafkaSettingsError`."""
+        # Not above: commands that need no Kafka must not import its client.
         from stream.kafka.connection import KafkaCluster
 
         return KafkaCluster(self.bootstrap, self.extra).check()
@@ -91,7 +90,7 @@ class MariaDBSourceSettings(Section):
 
 
 class WorkloadSourceSettings(Section):
-    """A catalog whose truth is tables of a MariaDB ``database``, and the history that a seed generates in it."""
+    """A catalog kept in tables of a MariaDB ``database``, and the random history that ``seed`` generates in it."""
 
     kind: Literal["workload"]
     host: Host = "127.0.0.1"
@@ -108,7 +107,7 @@ SourceSettings = Annotated[MariaDBSourceSettings | WorkloadSourceSettings, Field
 
 
 class KeyspaceSettings(Section):
-    """One keyspace: its layout (it can't be changed later) and where its events come from.
+    """One keyspace: its layout, which cannot be changed later, and its source.
 
     ``shard`` defaults to ``<keyspace>/0``; read it through `Settings.shard_of`.
     """
@@ -123,12 +122,12 @@ class KeyspaceSettings(Section):
     def _source_fits_kind(self) -> KeyspaceSettings:
         fits = {"mariadb": "rows", "workload": "catalog"}
         if self.source is not None and fits[self.source.kind] != self.kind:
-            raise ValueError(f"a {self.source.kind} source feeds kind = {fits[self.source.kind]!r}, not {self.kind!r}")
+            raise ValueError(f"a {self.source.kind} source needs kind = {fits[self.source.kind]!r}, not {self.kind!r}")
         return self
 
 
 class PublisherSettings(Section):
-    """How events are batched: one Kafka transaction a batch, one frame a partition up to a size."""
+    """How events are batched: one Kafka transaction per batch, one frame per partition up to a size."""
 
     batch_interval_ms: int = Field(default=25, ge=1, le=10_000)
     batch_bytes: int = Field(default=8 * MIB, ge=16 * KIB, le=256 * MIB)
@@ -137,10 +136,10 @@ class PublisherSettings(Section):
 
 
 class ConsumerSettings(Section):
-    """How a consumer folds, commits and answers. Port 0: any free one, announced in ``freshet.locations``.
+    """How a consumer folds, commits and answers. ``owner_port`` 0: any free port; it is announced.
 
-    ``owner_token``: what owners ask of fronts, and fronts bring; needed to listen beyond this machine.
-    ``owner_announced``: the ``host:port`` to announce where others reach it elsewhere (port mapping, a proxy).
+    ``owner_token``: the secret that owners require and fronts send; needed to listen beyond loopback.
+    ``owner_announced``: the ``host:port`` to announce instead of the own one (port mapping, a proxy).
     """
 
     group: str = Field(default="freshet", pattern=r"^[A-Za-z0-9._-]{1,200}$")
@@ -165,14 +164,14 @@ class ServeSettings(Section):
 
 
 class LogSettings(Section):
-    """How to log: JSON lines unless stderr is a terminal, or as told."""
+    """How to log. ``auto``: coloured text if stderr is a terminal, else JSON lines."""
 
     format: Literal["auto", "json", "console"] = "auto"
     level: Literal["debug", "info", "warning", "error"] = "info"
 
 
 class Settings(BaseSettings):
-    """Everything that can be set. Make one with `load_settings`."""
+    """All settings. Make one with `load_settings`."""
 
     model_config = SettingsConfigDict(
         env_prefix="FRESHET_",
@@ -200,11 +199,11 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the signature is pydantic's
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Flags before environment before file."""
+        """Flags win over the environment, which wins over the file."""
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=_file_in_use())
 
     def keyspace(self, name: str) -> KeyspaceSettings:
-        """The settings of one keyspace; SettingsError names the known ones if it isn't among them."""
+        """The settings of one keyspace. Raises `SettingsError` ``unknown_keyspace``, which names the known ones."""
         if name not in self.keyspaces:
             raise unknown_keyspace(name, self.keyspaces)
         return self.keyspaces[name]
@@ -214,29 +213,27 @@ class Settings(BaseSettings):
         return self.keyspace(name).shard or f"{name}/0"
 
     def public(self) -> dict[str, Any]:
-        """All values, JSON-ready, secrets masked: what may be shown or logged."""
+        """All values, ready for JSON, with secrets masked so that they may be shown or logged."""
         shown = self.model_dump(mode="json")
         shown["kafka"]["extra"] = dict.fromkeys(self.kafka.extra, "**********")
         return shown
 
 
 def use_config(path: Path | None) -> None:
-    """Name the TOML file for `load_settings` calls from here on (``--config``)."""
+    """Sets the TOML file that `load_settings` reads from now on (``--config``); None for the default."""
     _config_file.set(path)
 
 
 def load_settings(config: Path | None = None, flags: Mapping[str, Any] | None = None) -> Settings:
-    """Read the settings. ``flags`` is nested like the file; a None in it means "not given".
+    """Reads the settings. ``flags`` is nested like the file; None in it means "not given".
 
-    Raises SettingsError (code ``bad_settings``): unreadable file, unknown key, value beyond its limits.
+    Raises `SettingsError` ``bad_settings``: unreadable file, unknown key, value out of its limits.
     """
     if config is not None:
         use_config(config)
     named = _config_file.get() or _named_by_environment()
     if named is not None and not named.is_file():
-        raise SettingsError(
-            f"no settings file {named}", hint="--config or FRESHET_CONFIG names a file that isn't there"
-        )
+        raise SettingsError(f"no settings file {named}", hint="check the path in --config or FRESHET_CONFIG")
     if problem := unknown_variables(os.environ, Settings.model_fields):
         raise problem
     try:
@@ -244,7 +241,7 @@ def load_settings(config: Path | None = None, flags: Mapping[str, Any] | None = 
     except ValidationError as error:
         raise from_validation(error, _file_in_use(), _known_keys) from None
     except (OSError, ValueError, RecursionError) as error:
-        raise SettingsError(f"cannot read {_file_in_use()}: {error}", hint="it must be TOML, UTF-8") from None
+        raise SettingsError(f"cannot read {_file_in_use()}: {error}", hint="it must be TOML in UTF-8") from None
 
 
 def _given(flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -267,7 +264,7 @@ def _file_in_use() -> Path:
 
 
 def _known_keys(path: Sequence[str]) -> Iterable[str]:
-    """The keys of the section at ``path``; none if there is no such section."""
+    """The keys of the section at ``path``; empty if there is no such section."""
     if path[:1] == ["keyspaces"]:
         if len(path) == 2:
             return KeyspaceSettings.model_fields

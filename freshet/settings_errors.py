@@ -1,4 +1,4 @@
-"""From pydantic's findings to one line that a person can act on, without any secret in it."""
+"""Turns pydantic's validation errors into one line and a hint, without any secret in them."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ UNION_TAGS = ("mariadb", "workload")
 
 
 class SettingsError(FreshetError):
-    """A setting that is missing, unknown or out of its limits; the message names the key.
+    """A setting that is missing, unknown or out of its limits. The message names the key.
 
-    Code ``unknown_keyspace`` for a name that is no keyspace.
+    Code ``unknown_keyspace`` for a keyspace that is not in the settings.
     """
 
     code = "bad_settings"
 
 
 def split_list(value: Any) -> Any:
-    """Accept ``a,b`` (environment, flags) and a JSON array in text where a list is meant."""
+    """Parses a list given as text (environment, flags): ``a,b`` or a JSON array. Other values pass unchanged."""
     if not isinstance(value, str):
         return value
     if value.lstrip().startswith("["):
@@ -35,7 +35,7 @@ def split_list(value: Any) -> Any:
 
 
 def parse_object(value: Any) -> Any:
-    """Accept a JSON object in text (environment) where a table is meant."""
+    """Parses a table given as text (environment): a JSON object. Other values pass unchanged."""
     return _json(value) if isinstance(value, str) else value
 
 
@@ -49,18 +49,18 @@ def _json(text: str) -> Any:
 
 
 def unknown_keyspace(name: str, known: Iterable[str], *, also: str = "", hint: str = "") -> SettingsError:
-    """The error for a keyspace that isn't set; ``also``: what else speaks against it, ``hint``: another way out."""
+    """The error for a keyspace that is not in the settings. ``also``: a second problem. ``hint``: another solution."""
     names = sorted(known)
-    said = f"known: {', '.join(names)}" if names else f"none is set; add [keyspaces.{name}] to the file"
+    advice = f"known: {', '.join(names)}" if names else f"there are no keyspaces; add [keyspaces.{name}] to the file"
     return SettingsError(
         f"no keyspace {name!r} in the settings" + (f", and {also}" if also else ""),
-        hint=f"{said}; or {hint}" if hint else said,
+        hint=f"{advice}; or {hint}" if hint else advice,
         code="unknown_keyspace",
     )
 
 
 def unknown_variables(environment: Mapping[str, str], fields: Iterable[str]) -> SettingsError | None:
-    """An error for a nested FRESHET_ variable whose section doesn't exist; it would be ignored otherwise."""
+    """An error if a nested FRESHET_ variable names an unknown section; pydantic would ignore it."""
     known = sorted(fields)
     for variable in sorted(environment):
         if not variable.startswith("FRESHET_") or "__" not in variable:
@@ -74,9 +74,9 @@ def unknown_variables(environment: Mapping[str, str], fields: Iterable[str]) -> 
 def from_validation(
     error: ValidationError, file: Path, known_keys: Callable[[Sequence[str]], Iterable[str]]
 ) -> SettingsError:
-    """The first finding as one line; how many more there are; where the key can be set.
+    """The first finding as one line, with the number of other findings and a hint where to set the key.
 
-    ``known_keys``: section path → the keys that it may hold; none if it isn't a section.
+    ``known_keys``: path of a section → its keys; empty if there is no such section.
     """
     findings = error.errors(include_url=False)
     first = findings[0]
@@ -89,7 +89,7 @@ def from_validation(
 
 
 def _path(loc: tuple[int | str, ...]) -> list[str]:
-    """The key as a user writes it: pydantic puts the union's tag and a key marker among its parts."""
+    """The key as users write it, without the union tags and key markers that pydantic inserts."""
     parts = [str(part) for part in loc]
     return [
         part
@@ -116,7 +116,7 @@ def _what(finding: Any) -> str:
 def _hint(finding: Any, path: list[str], file: Path, known_keys: Callable[[Sequence[str]], Iterable[str]]) -> str:
     if finding["type"] == "extra_forbidden":
         known = sorted(known_keys(path[:-1]))
-        return _did_you_mean(path[-1], known) if known else "take it out"
+        return _did_you_mean(path[-1], known) if known else "remove it"
     section, name = ".".join(path[:-1]), path[-1] if path else ""
     where = f"[{section}] {name}" if section else name
     variable = "FRESHET_" + "__".join(path).upper()

@@ -1,4 +1,4 @@
-"""Spark as the commands and the demo start it."""
+"""Spark's settings for the commands and the demo."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def spark_settings(master: str, driver_memory: str, log_file: Path | None) -> SparkSettings:
-    """Spark as this machine has it: the connector's pinned jars, a fitting Java, a log file of its own."""
+    """Settings for a Spark session: the connector's pinned jars, a supported Java, and the log file (emptied)."""
     from spark_jobs.session import SparkSettings
 
     if log_file is None:
@@ -25,7 +25,7 @@ def spark_settings(master: str, driver_memory: str, log_file: Path | None) -> Sp
     try:
         java_home = str(Path(find_java().path).resolve().parent.parent)
     except JavaError:
-        java_home = ""  # the session looks at JAVA_HOME and PATH once more, and says what is wrong
+        java_home = ""  # the session looks at JAVA_HOME and PATH itself, and reports the problem
     return SparkSettings(
         master=master, jars=jars("spark"), java_home=java_home, log_file=log_file, driver_memory=driver_memory
     )

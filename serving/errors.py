@@ -1,4 +1,4 @@
-"""What can go wrong with a read, as the reader sees it: a status, a stable code, one line and a hint."""
+"""The error of a read, as the reader gets it: a status, a stable code, one line and a hint."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ from tokens.errors import FreshetError
 HINTS: dict[str, str] = {
     "bad_token": "send the token of an earlier answer unchanged, percent-encoded; leave it out for a first read",
     "bad_request": "send HTTP/1.1, with names and values percent-encoded",
-    "request_timeout": "send a request's head in one go",
+    "request_timeout": "send a request without long pauses",
     "head_too_large": "send long demands in the body of a batch",
     "bad_parameter": "the parameters of each path are described at /openapi.json",
     "bad_body": "the body is JSON in UTF-8, as described at /openapi.json",
     "not_found": "it is known not to exist at the source",
-    "unknown_keyspace": "the keyspaces of the settings are served: is it spelt as in [keyspaces.…]?",
+    "unknown_keyspace": "the keyspaces in the settings are served: is it spelled as in [keyspaces.…]?",
     "unknown_table": "name it as db.table; tables that the source does not publish are not served",
     "method_not_allowed": "the methods of each path are described at /openapi.json",
     "body_too_large": "split the batch",
     "too_many_keys": "split the batch",
     "request_too_long": "send long demands in the body of a batch",
-    "internal": "look into the log of freshet serve",
+    "internal": "see the log of `freshet serve`",
     "not_ready": "`freshet lag` shows how far the partitions are",
-    "stopping": "ask again: another front answers, or this one once it is started again",
-    "source_failed": "the source refused the read: look into the log of freshet serve",
+    "stopping": "ask again: another front can answer, or this one after its restart",
+    "source_failed": "the source refused the read: see the log of `freshet serve`",
     "bad_key": "composite keys are comma-separated, each column percent-encoded",
     "missing_write_ids": "a managed table is read with valid_write_ids, as the metastore gives the list to the reader",
     "bad_write_ids": "write the list as Hive does: db.table:hwm:minOpen:open,…:aborted,…",
     "unauthorized": "send Authorization: Bearer <token>",
     "unknown_path": "the paths are described at /openapi.json",
-    "history_lost": "the source lost history that this token had seen: go on with the token in this answer",
+    "history_lost": "the source lost history that this token includes: continue with the token in this answer",
     "table_id_changed": "the table was dropped and created again: ask the metastore for its id and write ids",
     "too_many_requests": "try again shortly, with fewer requests at a time",
     "no_owner": "is `freshet consume` running for this keyspace? `freshet lag` shows its partitions",
     "source_unreachable": "the cache cannot prove this answer and the source does not answer: try again shortly",
     "source_behind": "the source has not reached the token's position: try again, or with a larger max_wait_ms",
 }
-"""The hint of a code, where the place that raises it knows no better one."""
+"""The default hint of each code."""
 
 
 class ReadError(FreshetError):
-    """A read that is not answered.
+    """A read that cannot be answered.
 
     ``code``: one of `serving.client.answers.STATUS_OF_CODE`; ``token``: the session's new vector, or None.
     """
@@ -50,9 +50,9 @@ class ReadError(FreshetError):
         super().__init__(message, hint=hint or HINTS.get(code, ""), code=code)
         self.token = token
         self.allow = ""
-        """The methods that are served, where another one was asked for."""
+        """For ``method_not_allowed``: the methods that the path has, comma-separated."""
 
     @property
     def status(self) -> int:
-        """HTTP status of the answer."""
+        """The HTTP status."""
         return STATUS_OF_CODE.get(self.code, 500)

@@ -1,4 +1,4 @@
-"""What the front counts, for Prometheus and the people behind it."""
+"""The front's metrics, for Prometheus."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ class FrontMetrics:
         self.registry = CollectorRegistry()
         self._answers = Counter(
             "freshet_serve_answers",
-            "Reads answered, by what was read (row, table), who answered (cache, source) and how fresh the answer was.",
+            "Reads answered, by kind (row, table), where the answer came from (cache, source) and its freshness.",
             ["kind", "served_from", "freshness"],
             registry=self.registry,
         )
         self._refused = Counter(
             "freshet_serve_refused",
-            "Requests that got an error instead of an answer, by its code.",
+            "Requests that got an error instead of an answer, by the error's code.",
             ["code"],
             registry=self.registry,
         )
         self._seconds = Histogram(
             "freshet_serve_request_seconds",
-            "Time from a request's arrival to its answer, waiting for freshness included.",
+            "Time from a request's arrival to its answer, including the wait for freshness.",
             buckets=_READ_BUCKETS,
             registry=self.registry,
         )
         self._fills = Counter(
             "freshet_serve_fills",
-            "Answers of the source offered to the cache: accepted, refused by its owner, failed, dropped (too many).",
+            "Answers of the source offered to the cache: accepted, refused by the owner, failed, dropped (too many).",
             ["outcome"],
             registry=self.registry,
         )
@@ -43,7 +43,7 @@ class FrontMetrics:
         )
         self.source_snapshots = Counter(
             "freshet_serve_source_snapshots",
-            "Snapshots of the source that those reads took: the misses of a batch share one.",
+            "Snapshots of the source that those reads took. The misses of a batch share one.",
             registry=self.registry,
         )
         self.source_shared = Counter(
@@ -56,12 +56,12 @@ class FrontMetrics:
         )
         self.owner_failures = Counter(
             "freshet_serve_owner_failures",
-            "Questions to the owner of a partition that it did not answer (away, restarting, moved).",
+            "Requests that the owner of a partition did not answer (away, restarting, moved).",
             registry=self.registry,
         )
         self.ready = Gauge(
             "freshet_serve_ready",
-            "1 once every partition had an owner that was caught up at start, as of the last /readyz.",
+            "1 if at the last /readyz every partition had had an owner that was caught up.",
             registry=self.registry,
         )
         self._answer_children: dict[tuple[str, str, str], Counter] = {}
@@ -83,7 +83,7 @@ class FrontMetrics:
         self._fills.labels(outcome).inc(count)
 
     def finished(self, seconds: float) -> None:
-        """One request is over."""
+        """Records the duration of one request."""
         self._seconds.observe(seconds)
 
     def exposition(self) -> bytes:

@@ -1,4 +1,4 @@
-"""``freshet compare``: how one token, position or write-id list lies to another, and why."""
+"""``freshet compare``: the order of two tokens, positions or write-id lists, and why."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def command(
     b: Annotated[str, typer.Argument(help="What to compare it with, of the same kind.")],
     flavor: Annotated[
         str | None,
-        typer.Option("--flavor", help="Read texts without a flavor as positions of this one.", metavar="FLAVOR"),
+        typer.Option("--flavor", help="Flavor of positions that are written without one.", metavar="FLAVOR"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Say whether A is newer or older than B, the same, or unknown, and why.
 
-    Of two write-id lists A is the cached one and B the reader's: A serves B if it is newer or the same.
+    Of two write-id lists, A is the cached one and B the reader's. A serves B if it is newer or the same.
     """
     found = compare_texts(a, b, flavor)
     answer = found.order.name.lower()

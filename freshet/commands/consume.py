@@ -30,8 +30,8 @@ def command(
 ) -> None:
     """Fold keyspaces into their stores and answer for them, until SIGTERM or Ctrl-C.
 
-    Stores are under DATA_DIR/keyspace/partition; one process owns a data directory. What it owns it announces in
-    the topic freshet.locations once it has caught up.
+    Stores are under DATA_DIR/keyspace/partition; one process owns a data directory. It announces its
+    partitions in the topic freshet.locations once it has caught up.
     """
     settings = load_settings(
         flags={
@@ -49,14 +49,16 @@ def command(
 
 
 def consumption_settings(settings: Settings, keyspaces: list[str] | None = None) -> ConsumptionSettings:
-    """What to consume; raises `SettingsError` if no keyspace is named."""
+    """What to consume. Raises `SettingsError` if there is no keyspace."""
     names = tuple(dict.fromkeys(keyspaces or settings.keyspaces))
     if not names:
         raise SettingsError("no keyspace to consume", hint="--keyspace NAME, or [keyspaces.NAME] in the settings file")
     for name in names:
-        if settings.keyspaces and name not in settings.keyspaces:  # its topic may be there all the same
+        if settings.keyspaces and name not in settings.keyspaces:  # only a warning: its topic may exist
             unknown = unknown_keyspace(name, settings.keyspaces)
-            log.warning("is the name right?", keyspace=name, code=unknown.code, reason=str(unknown), hint=unknown.hint)
+            log.warning(
+                "keyspace not in the settings", keyspace=name, code=unknown.code, reason=str(unknown), hint=unknown.hint
+            )
     consumer = settings.consumer
     return ConsumptionSettings(
         kafka=settings.kafka.cluster,
@@ -70,7 +72,7 @@ def consumption_settings(settings: Settings, keyspaces: list[str] | None = None)
 
 
 def owner_settings(settings: Settings) -> OwnerSettings:
-    """Where to answer."""
+    """Where and how to answer."""
     consumer = settings.consumer
     token = consumer.owner_token.get_secret_value() if consumer.owner_token is not None else ""
     return OwnerSettings(

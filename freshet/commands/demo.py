@@ -1,4 +1,4 @@
-"""``freshet demo``: everything on one machine, real servers, real traffic, every answer judged."""
+"""``freshet demo``: everything on one machine: real servers, real traffic, every answer checked."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def command(
             help="Seconds of traffic; default: until Ctrl-C on a terminal, else 20.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of traffic and readers.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the traffic and the readers.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="The summary as one JSON object on stdout.")] = False,
 ) -> None:
-    """Start Kafka, MariaDB, sources, consumer and read API; drive them, judge every answer, rebuild with Spark."""
+    """Start everything on this machine, run traffic through it, check every answer, and rebuild with Spark."""
     from lab.demo.run import is_unattended, run_demo
 
     if seconds is None and (is_unattended() or as_json):

@@ -1,4 +1,4 @@
-"""``freshet dlq``: messages that could not be folded, and how to get them folded after all."""
+"""``freshet dlq``: shows and retries messages that could not be folded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from freshet.keyspaces import naming_known
+from freshet.keyspaces import explain_unknown_keyspace
 from freshet.settings import load_settings
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.dead_letters import DeadLetter, find_letter, read_letters, retry
@@ -23,7 +23,7 @@ app = typer.Typer(
     help="Show and retry messages that could not be folded.",
 )
 
-Keyspace = Annotated[str, typer.Argument(help="Keyspace whose dead letters are meant.")]
+Keyspace = Annotated[str, typer.Argument(help="Keyspace whose dead letters to use.")]
 Letter = Annotated[str, typer.Argument(help="Id of one letter: TOPIC/PARTITION/OFFSET.", metavar="LETTER")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
 HEX_BYTES = 256
@@ -32,7 +32,7 @@ HEX_BYTES = 256
 @contextmanager
 def _cluster(keyspace: str) -> Iterator[KafkaCluster]:
     settings = load_settings()
-    with naming_known(settings, keyspace):
+    with explain_unknown_keyspace(settings, keyspace):
         yield settings.kafka.cluster
 
 
@@ -52,7 +52,7 @@ def list_letters(keyspace: Keyspace, as_json: AsJson = False) -> None:
 
 @app.command("show")
 def show(keyspace: Keyspace, letter: Letter, as_json: AsJson = False) -> None:
-    """Show one letter: why it is one, and what this version makes of its bytes."""
+    """Show one letter: why it is one, and whether this version can decode it."""
     with _cluster(keyspace) as cluster:
         found = find_letter(cluster, keyspace, letter)
     problem = found.problem()
@@ -80,7 +80,7 @@ def show(keyspace: Keyspace, letter: Letter, as_json: AsJson = False) -> None:
 def retry_letters(
     keyspace: Keyspace,
     letter: Annotated[str, typer.Argument(help="Id of one letter; all if not given.", metavar="[LETTER]")] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be put back.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be put back.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Put messages that this version can decode back into their topic. Exit code 1 if some still can't be."""
@@ -112,7 +112,7 @@ def _plain(letter: DeadLetter) -> dict[str, Any]:
 
 
 def _readable(value: bytes) -> dict[str, Any] | None:
-    """Record name and fields, bytes as text where they are, else in hex."""
+    """Record name and fields. Bytes are shown as text if they are UTF-8, else as hex."""
     try:
         name, fields = decode(value)
     except CodecError:

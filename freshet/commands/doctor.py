@@ -1,4 +1,4 @@
-"""``freshet doctor``: what this machine lacks, and how to get it."""
+"""``freshet doctor``: checks what this machine has and says how to get what it lacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``freshet inspect``: what a store holds, or what an owner would answer for a key, and why."""
+"""``freshet inspect``: shows what a store holds, or what an owner answers for a key, and why."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from consumers.fold.state import CATALOG, META, NAME_PREFIX, SCHEMA_PREFIX
 from consumers.owner.protocol import UNKNOWN_KEY, Description, OwnerError, Row
 from consumers.owner.rows import view_row
 from consumers.store.store import StoreView
-from freshet.owners import asking, owner_addresses
+from freshet.owners import owner_addresses, owner_connection
 from freshet.settings import Settings, load_settings
 from serving.reads.rowkey import RowKey, parse_row_key
 from serving.sources.source import RowTable
@@ -31,7 +31,7 @@ SHOWN_MAX = 100_000
 
 
 class InspectError(FreshetError):
-    """What was asked for can't be shown; code ``cannot_inspect``."""
+    """What cannot be shown; code ``cannot_inspect``."""
 
     code = "cannot_inspect"
 
@@ -44,7 +44,7 @@ def command(
     key: Annotated[
         str, typer.Argument(help="Primary key: columns comma-separated, percent-encoded.", metavar="[KEY]")
     ] = "",
-    token: Annotated[str, typer.Option(help="Judge by what this session has seen.")] = "",
+    token: Annotated[str, typer.Option(help="Session token: the owner answers as it would to this session.")] = "",
     limit: Annotated[int, typer.Option(help="Of a store directory: show this many entries.", min=0, max=SHOWN_MAX)] = 0,
     digest: Annotated[
         bool, typer.Option("--digest", help="Of a store directory: compute the digest of its state.")
@@ -55,13 +55,13 @@ def command(
     bootstrap: Annotated[str | None, typer.Option(help="Kafka's address, host:port.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show a store directory (read-only, also beside its owner), or what the owner of a key knows of it, and why."""
+    """Show a store directory (read-only, also while its owner runs), or what the owner of a key answers, and why."""
     directory = Path(where)
     if (directory / "manifest.json").exists():
         shown = inspect_store(directory, table, key, limit, digest)
     elif "/" in where or not table or not key:
         hint = "name a directory that holds manifest.json, or: freshet inspect KEYSPACE TABLE KEY"
-        raise InspectError(f"{where!r} is no store directory, and a key needs TABLE and KEY", hint=hint)
+        raise InspectError(f"{where!r} is not a store directory; to show a key give TABLE and KEY", hint=hint)
     else:
         settings = load_settings(flags={"kafka": {"bootstrap": bootstrap}})
         shown = inspect_key(settings, where, table, key, token, owner or [])
@@ -72,7 +72,7 @@ def command(
 
 
 def inspect_store(directory: Path, table: str, key: str, limit: int, digest: bool) -> dict[str, Any]:
-    """What a store directory is and holds: all of it, or one row of it."""
+    """The state of a store directory, or one row of it if ``table`` is given."""
     with StoreView(directory) as view:
         if table:
             return _row_in(view, table, key)
@@ -98,7 +98,7 @@ def inspect_store(directory: Path, table: str, key: str, limit: int, digest: boo
 def _row_in(view: StoreView, table: str, key: str) -> dict[str, Any]:
     described = view.get(SCHEMA_PREFIX + table.encode())
     if described is None:
-        raise InspectError(f"{view.directory} knows no table {table}", hint="tables are named db.table")
+        raise InspectError(f"{view.directory} has no table {table}", hint="tables are named db.table")
     schema = decode(described)[1]
     columns = {each["name"]: Column(each["name"], each["kind"], each["exact"]) for each in schema["columns"]}
     found = _parse(table, [columns[name] for name in schema["primary_key"]], key)
@@ -121,12 +121,12 @@ def _parse(table: str, columns: list[Column], key: str) -> RowKey:
 def inspect_key(
     settings: Settings, keyspace: str, table: str, key: str, token: str, given: list[str]
 ) -> dict[str, Any]:
-    """What the owner of a row's partition answers."""
+    """The answer of the owner of a row's partition."""
     addresses = owner_addresses(settings, keyspace, given)
-    with asking(settings, next(iter(addresses.values()))) as connection:
+    with owner_connection(settings, next(iter(addresses.values()))) as connection:
         described = connection.describe(keyspace, table)
     if not described.found:
-        raise InspectError(f"no table {table} is known in {keyspace}", hint="tables are named db.table")
+        raise InspectError(f"keyspace {keyspace} has no table {table}", hint="tables are named db.table")
     found = _parse(table, _key_columns(described), key)
     partition = Layout.parse(described.layout).partition_of(found.key)
     if partition in addresses:
@@ -137,7 +137,9 @@ def inspect_key(
         except OwnerError as error:
             if error.code != "not_owner":
                 raise
-    raise InspectError(f"nobody answers for {keyspace}/{partition}", hint="see `freshet lag`")
+    raise InspectError(
+        f"no owner answers for {keyspace}/{partition}", hint="`freshet lag` shows the owners of the keyspace"
+    )
 
 
 def _key_columns(described: Description) -> list[Column]:
@@ -146,7 +148,7 @@ def _key_columns(described: Description) -> list[Column]:
 
 
 def _ask(settings: Settings, address: str, keyspace: str, partition: int, key: bytes, token: str) -> dict[str, Any]:
-    with asking(settings, address) as connection:
+    with owner_connection(settings, address) as connection:
         [row] = connection.get(keyspace, partition, [key], token)
     return {"key": _text(key), "partition": partition, "owner": address} | _plain(row)
 
@@ -160,7 +162,7 @@ def _plain(row: Row) -> dict[str, Any]:
 
 
 def describe(key: bytes, value: bytes) -> dict[str, Any]:
-    """An item of a store, decoded as far as it can be."""
+    """An item of a store, decoded as far as possible."""
     try:
         if key.startswith(SCHEMA_PREFIX):
             return {"schema": decode(value)[1]}

@@ -1,4 +1,4 @@
-"""``freshet lag``: how far readers are behind, partition by partition."""
+"""``freshet lag``: how far each partition is behind its source."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import msgspec
 import typer
 
 from consumers.owner.protocol import OwnerError, PartitionStatus
-from freshet.owners import asking, owner_addresses
+from freshet.owners import owner_addresses, owner_connection
 from freshet.settings import load_settings
 
 QUIET_S = 5.0
-"""A source that runs puts markers into its topic each second."""
+"""A running source publishes markers at least once a second."""
 
 
 def command(
@@ -25,9 +25,9 @@ def command(
     bootstrap: Annotated[str | None, typer.Option(help="Kafka's address, host:port.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show for each partition its offsets, its watermarks, and the source time by which readers are behind.
+    """Show for each partition its offsets, its watermarks, and how far it is behind the source in source time.
 
-    "heard" is how long ago the source was last heard of; one that runs is heard of each second.
+    "heard" is the time since the last message of the source; a running source sends one each second.
     Exit code 1 if a partition has no owner that answers.
     """
     settings = load_settings(flags={"kafka": {"bootstrap": bootstrap}})
@@ -36,7 +36,7 @@ def command(
     addresses = owner_addresses(settings, keyspace, owner or ())
     for address in sorted(set(addresses.values())):
         try:
-            with asking(settings, address) as connection:
+            with owner_connection(settings, address) as connection:
                 found |= {each.partition: each for each in connection.status(keyspace).partitions}
         except OwnerError as error:
             silent[address] = str(error)
@@ -78,6 +78,6 @@ def _show(found: dict[int, PartitionStatus], missing: list[int], silent: dict[st
         typer.echo(f"{number:>9}  no owner answers for it")
     quiet = max((each.silent_seconds for each in found.values()), default=0.0)
     if quiet > QUIET_S:
-        typer.echo(f"nothing has come from the source for {quiet:.0f} s: is `freshet source` running?", err=True)
+        typer.echo(f"nothing has arrived from the source for {quiet:.0f} s: is `freshet source` running?", err=True)
     for why in silent.values():
         typer.echo(why, err=True)

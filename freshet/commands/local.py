@@ -1,4 +1,4 @@
-"""``freshet local``: a real Kafka and MariaDB as background processes of this machine."""
+"""``freshet local``: a real Kafka and MariaDB as background processes on this machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from freshet.settings import load_settings
 if TYPE_CHECKING:
     from freshet.local.kafka import KafkaServer
     from freshet.local.mariadb import MariaDBServer
-    from freshet.local.state import Running
+    from freshet.local.state import ServerRecord
 
 KAFKA_PORT, MARIADB_PORT = 9092, 3306
 DATABASE, CATALOG_DATABASE = "shop", "catalog_truth"
@@ -66,7 +66,7 @@ def up(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Start Kafka and MariaDB in the background and print where they are. Those that run are left alone."""
+    """Start Kafka and MariaDB in the background and print their addresses. Servers that run already are left alone."""
     from freshet.local.cache import exclusive
     from freshet.local.state import read_state, write_state
 
@@ -77,11 +77,11 @@ def up(
             "kafka": lambda: _start_kafka(home, kafka_port),
             "mariadb": lambda: _start_mariadb(home, mariadb_port),
         }
-        started: dict[str, Future[Running]] = {}
+        started: dict[str, Future[ServerRecord]] = {}
         try:
             with ThreadPoolExecutor(len(starters)) as pool:
                 started.update((name, pool.submit(start)) for name, start in starters.items() if name not in servers)
-        finally:  # also when one failed, or after Ctrl-C: `down` must find what does run
+        finally:  # also after a failure or Ctrl-C: `down` must find the servers that do run
             for name, future in started.items():
                 if future.done() and future.exception() is None:
                     servers[name] = future.result()
@@ -97,7 +97,7 @@ def down(
     wipe: Annotated[bool, typer.Option("--wipe", help="Delete their data too.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Stop the servers that ``up`` started: exactly those processes, nobody else's."""
+    """Stop the servers that ``up`` started, and no other processes."""
     from freshet.local.cache import exclusive
     from freshet.local.state import read_state, write_state
 
@@ -137,46 +137,48 @@ def _state_file(home: Path) -> Path:
     return home / "state.json"
 
 
-def _start_kafka(home: Path, port: int | None) -> Running:
+def _start_kafka(home: Path, port: int | None) -> ServerRecord:
     from freshet.local.kafka import KafkaServer
-    from freshet.local.state import running
+    from freshet.local.state import record_of
 
     server: KafkaServer = KafkaServer(
         home / "kafka", port=_port(home / "kafka", port, KAFKA_PORT), detached=True
     ).start()
-    return running("kafka", server.pid, server.bootstrap, server.data_dir, server.log_file)
+    return record_of("kafka", server.pid, server.bootstrap, server.data_dir, server.log_file)
 
 
-def _start_mariadb(home: Path, port: int | None) -> Running:
+def _start_mariadb(home: Path, port: int | None) -> ServerRecord:
     from freshet.local.mariadb import MariaDBServer
-    from freshet.local.state import running
+    from freshet.local.state import record_of
 
     chosen = _port(home / "mariadb", port, MARIADB_PORT)
     server: MariaDBServer = MariaDBServer(home / "mariadb", port=chosen, detached=True).start()
     with server.connect(autocommit=True) as connection, connection.cursor() as cursor:
         for database in (DATABASE, CATALOG_DATABASE):
             cursor.execute(f"CREATE DATABASE IF NOT EXISTS {database} CHARACTER SET utf8mb4")
-    return running("mariadb", server.pid, f"{server.host}:{server.port}", server.data_dir, server.log_file)
+    return record_of("mariadb", server.pid, f"{server.host}:{server.port}", server.data_dir, server.log_file)
 
 
 def _port(data_dir: Path, wanted: int | None, usual: int) -> int | None:
-    """The port to ask for: as told, else None (the remembered one or any) unless the usual one can be had.
+    """The port to start on: ``wanted``, else ``usual`` for a new server if it is free, else None (the last one or any).
 
-    Raises `LocalServerError` if somebody has the port that was told.
+    Raises `LocalServerError` ``port_in_use`` if another process has ``wanted``.
     """
     from freshet.local.errors import LocalServerError
     from freshet.local.process import port_is_free
 
     if wanted is not None:
-        if not port_is_free(wanted):  # else whoever has it would answer for the server that can't start
+        if not port_is_free(wanted):  # else the process that has it would be taken for the server
             raise LocalServerError(
-                f"port {wanted} is in use", hint="another port, or none: then a free one is taken", code="port_in_use"
+                f"port {wanted} is in use",
+                hint="choose another port, or none to use a free one",
+                code="port_in_use",
             )
         return wanted
     return usual if not data_dir.exists() and port_is_free(usual) else None
 
 
-def _write_settings(home: Path, servers: dict[str, Running]) -> None:
+def _write_settings(home: Path, servers: dict[str, ServerRecord]) -> None:
     from freshet.local.mariadb import PASSWORD, USER
 
     host, _, port = servers["mariadb"].address.rpartition(":")
@@ -194,7 +196,7 @@ def _write_settings(home: Path, servers: dict[str, Running]) -> None:
     path.write_text(text)
 
 
-def _show(servers: list[Running], as_json: bool) -> None:
+def _show(servers: list[ServerRecord], as_json: bool) -> None:
     rows: list[dict[str, Any]] = [
         {
             "name": server.name,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from freshet.keyspaces import naming_known
+from freshet.keyspaces import explain_unknown_keyspace
 from freshet.settings import load_settings
 from freshet.spark import spark_settings
 
@@ -34,17 +34,15 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.
 
 def command(
     keyspace: Annotated[str, typer.Option(help="The keyspace to rebuild.")],
-    to: Annotated[Path, typer.Option(help="Where the stores go; must not exist yet.", metavar="DIR")],
+    to: Annotated[Path, typer.Option(help="Directory for the stores; must not exist yet.", metavar="DIR")],
     bootstrap: Bootstrap = None,
     to_checkpoint: Annotated[
         Path | None, typer.Option(help="Stop at the offsets of this checkpoint of the owners.", metavar="DIR")
     ] = None,
-    offsets: Annotated[
-        str | None, typer.Option(help='Stop at these offsets: {"0": 17, …}, the next one of each partition.')
-    ] = None,
+    offsets: Annotated[str | None, typer.Option(help='Stop before these offsets, by partition: {"0": 17, …}.')] = None,
     base: Annotated[
         Path | None,
-        typer.Option(help="Go on from this checkpoint or rebuild, not from the topic's start.", metavar="DIR"),
+        typer.Option(help="Start from this checkpoint or rebuild instead of the topic's start.", metavar="DIR"),
     ] = None,
     streaming: Annotated[
         bool, typer.Option("--streaming", help="Structured Streaming: continue --to from where the last run ended.")
@@ -62,12 +60,14 @@ def command(
     if sum(given is not None for given in (to_checkpoint, offsets)) > 1:
         raise typer.BadParameter("give --to-checkpoint or --offsets, not both")
     if streaming and (to_checkpoint or offsets or base):
-        raise typer.BadParameter("--streaming always goes on to what is committed now: no --offsets, no --base")
+        raise typer.BadParameter(
+            "--streaming takes no --to-checkpoint, --offsets or --base: it ends at what is committed now"
+        )
     settings = load_settings(flags={"kafka": {"bootstrap": bootstrap}})
     kafka = settings.kafka.cluster
     ends = ends_from(keyspace, to_checkpoint, offsets, find_stores, checkpoint_offsets)
     spark = spark_settings(master, driver_memory, spark_log)
-    with naming_known(settings, keyspace), shown_progress("rebuild", quiet=as_json) as progress:
+    with explain_unknown_keyspace(settings, keyspace), shown_progress("rebuild", quiet=as_json) as progress:
         if streaming:
             from spark_jobs.session import spark_session
 
@@ -95,7 +95,7 @@ def run_rebuild(request: RebuildRequest, spark: SparkSettings, progress: Progres
 def ends_from(
     keyspace: str, to_checkpoint: Path | None, offsets: str | None, find_stores: Any, checkpoint_offsets: Any
 ) -> dict[int, int] | None:
-    """The end offsets that the flags ask for; None: the end now."""
+    """The end offsets that the flags give, by partition; None: the topic's current end."""
     from spark_jobs.offsets import parse_offsets
 
     if to_checkpoint is not None:
@@ -105,7 +105,7 @@ def ends_from(
 
 
 def summary_text(report: RebuildReport, directory: Path) -> str:
-    """The outcome for a person."""
+    """The outcome as text."""
     lines = [
         f"partition {each.partition}: {each.messages} messages, {each.rows} events to offset {each.offset}, "
         f"{each.entries} entries, digest {each.digest}"
@@ -118,7 +118,7 @@ def summary_text(report: RebuildReport, directory: Path) -> str:
 
 @contextmanager
 def shown_progress(what: str, *, quiet: bool = False) -> Iterator[Progress | None]:
-    """A progress bar on a terminal, a line now and then elsewhere, both on stderr; nothing if ``quiet``."""
+    """A progress bar on a terminal, else a line every few seconds, both on stderr; nothing if ``quiet``."""
     if quiet:
         yield None
     elif sys.stderr.isatty():

@@ -1,4 +1,4 @@
-"""``freshet replay``: fold a captured notification log offline, and show what the catalog cache would know."""
+"""``freshet replay``: folds a captured notification log offline, and shows what the catalog cache would hold."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tokens.errors import FreshetError
 
 
 class ReplayFileError(FreshetError):
-    """A captured log that can't be read; says the line. Code ``bad_log``."""
+    """A captured log that cannot be read; the message names the line. Code ``bad_log``."""
 
     code = "bad_log"
 
@@ -31,10 +31,10 @@ def command(
         bool,
         typer.Option(
             "--images/--no-images",
-            help="Take the table in an event for what a source would fetch after it; without, nothing is servable.",
+            help="Use the table in an event as its image, as if a source had fetched it; without, nothing is servable.",
         ),
     ] = True,
-    catalog: Annotated[str, typer.Option(help="Events of other catalogs are passed over.")] = "hive",
+    catalog: Annotated[str, typer.Option(help="Events of other catalogs are skipped.")] = "hive",
 ) -> None:
     """Fold a captured Hive notification log (as get_next_notification answers it) through the live path, offline."""
     folded = Replay(catalog, with_images=images)
@@ -52,7 +52,7 @@ def command(
         if every:
             _show(event_id, folded.tables(), as_json)
     if last is None:
-        raise ReplayFileError(f"{file} holds no event", hint="one JSON object a line: eventId, eventTime, eventType, …")
+        raise ReplayFileError(f"{file} contains no event", hint="one JSON object a line, with eventId, eventType, …")
     if not every:
         _show(last, folded.tables(), as_json)
     for letter in folded.rejections:
@@ -73,9 +73,9 @@ def _row(file: Path, number: int, line: str) -> dict[str, Any]:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise ReplayFileError(f"{file} line {number} is no JSON: {error}", hint="is the file cut off?") from error
+        raise ReplayFileError(f"{file} line {number} is not JSON: {error}", hint="is the file cut off?") from error
     if not isinstance(row, dict):
-        raise ReplayFileError(f"{file} line {number} is no JSON object")
+        raise ReplayFileError(f"{file} line {number} is not a JSON object", hint="each line is one notification event")
     return row
 
 

@@ -21,8 +21,8 @@ log = structlog.get_logger(__name__)
 
 
 def command(
-    host: Annotated[str | None, typer.Option(help="Address to listen on; beyond loopback only with a token.")] = None,
-    port: Annotated[int | None, typer.Option(help="Port; 0 for any free one.", min=0, max=65535)] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on; only loopback needs no token.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535)] = None,
     bootstrap: Annotated[str | None, typer.Option(help="Kafka's address, host:port.")] = None,
 ) -> None:
     """Serve reads over HTTP: from the owners' caches where that is provably fresh, else from the source.
@@ -30,8 +30,8 @@ def command(
     Serves all keyspaces of the settings. The bearer token, which any address but loopback needs, is taken from
     FRESHET_SERVE__BEARER_TOKEN or serve.bearer_token of the settings file.
     """
-    from serving.compose import make_server
     from serving.http.guard import refuse_open_listen
+    from serving.http.server import make_server
     from stream.kafka.locations import LocationsReader
 
     serve_flags: dict[str, Any] = {"host": host, "port": port}
@@ -55,13 +55,13 @@ def _run(server: Any) -> None:
         except SystemExit as failed:
             raise SettingsError(
                 f"cannot listen on {server.config.host}:{server.config.port}",
-                hint="another port: --port, 0 for any free one",
+                hint="choose another port with --port; 0 takes any free one",
                 code="cannot_listen",
             ) from failed
 
 
 def _front(settings: Settings, reader: LocationsReader) -> Front:
-    from serving.compose import make_front
+    from serving.http.front import make_front
     from serving.http.limits import RequestLimits
 
     def locate(keyspace: str, partition: int) -> str | None:
@@ -80,18 +80,20 @@ def _front(settings: Settings, reader: LocationsReader) -> Front:
 
 
 def fixed_locations(settings: Settings) -> dict[tuple[str, int], str]:
-    """Owners that are set instead of announced. Raises `SettingsError`."""
+    """(keyspace, partition) → address of owners that are not announced. Raises `SettingsError`."""
     found = {}
     for place, address in settings.serve.locations.items():
         keyspace, _, partition = place.rpartition("/")
         if keyspace not in settings.keyspaces or not partition.isdigit():
-            raise SettingsError(f"serve.locations: {place!r} is no keyspace/partition", hint='e.g. "shop/0"')
+            raise SettingsError(
+                f"serve.locations: {place!r} is not a keyspace/partition of the settings", hint='e.g. "shop/0"'
+            )
         found[keyspace, int(partition)] = address
     return found
 
 
 def space_of(settings: Settings, name: str, chosen: KeyspaceSettings) -> RowSpace | TableSpace:
-    """A keyspace as the front serves it, with its source of truth where one is set."""
+    """A keyspace as the front serves it, with its source of truth if the settings name one."""
     from serving.reads.spaces import RowSpace, TableSpace
     from serving.sources.mariadb import MariaDBRows
     from stream.sources.mariadb.connection import ConnectionSettings

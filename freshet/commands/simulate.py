@@ -1,4 +1,4 @@
-"""``freshet simulate``: seeded histories through the real pure code, judged by a plain list of the truth."""
+"""``freshet simulate``: runs seeded histories through the real pure code and checks them against an oracle."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 
 def command(
-    seed: Annotated[int, typer.Option("--seed", help="Which histories; the same seed gives the same ones.")] = 1,
-    histories: Annotated[int, typer.Option("--histories", help="How many of each world.", min=1)] = 10_000,
+    seed: Annotated[int, typer.Option("--seed", help="The same seed gives the same histories.")] = 1,
+    histories: Annotated[int, typer.Option("--histories", help="How many histories per world.", min=1)] = 10_000,
     world: Annotated[str, typer.Option("--world", help="A world's name, or all.", metavar="all|NAME")] = "all",
     mutate: Annotated[
-        str, typer.Option("--mutate", help="Plant this bug, or each in turn, and see it caught.", metavar="all|NAME")
+        str,
+        typer.Option("--mutate", help="Plant this bug, or each in turn; check that it is caught.", metavar="all|NAME"),
     ] = "",
     first: Annotated[int, typer.Option("--first", help="Number of the first history of the seed.", min=0)] = 0,
-    jobs: Annotated[int, typer.Option("--jobs", help="Processes.", min=1)] = 1,
+    jobs: Annotated[int, typer.Option("--jobs", help="Number of processes.", min=1)] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Run seeded histories against an oracle; exit 1 if a rule breaks, or if a planted bug survives."""

@@ -49,14 +49,16 @@ def mariadb(
     databases: Annotated[list[str] | None, typer.Option("--database", help="Database to publish; repeatable.")] = None,
     tables: Annotated[list[str] | None, typer.Option(help="Pattern of db.table to publish; repeatable.")] = None,
     exclude: Annotated[list[str] | None, typer.Option(help="Pattern of db.table to leave out; repeatable.")] = None,
-    server_id: Annotated[int | None, typer.Option(help="Replica id that nobody else uses there.", min=1)] = None,
+    server_id: Annotated[
+        int | None, typer.Option(help="Replica id, unique among the server's replicas.", min=1)
+    ] = None,
     partitions: Annotated[int | None, typer.Option(help="Partitions of a new topic.", min=1, max=1024)] = None,
     bootstrap: Annotated[str | None, typer.Option(help="Kafka's address, host:port.")] = None,
     new_epoch: Annotated[
-        bool, typer.Option("--new-epoch", help="Void what was published and start at the server's present position.")
+        bool, typer.Option("--new-epoch", help="Void what was published and start at the server's current position.")
     ] = False,
 ) -> None:
-    """Publish a MariaDB server's binlog: one shard, exactly once, from where it was stopped.
+    """Publish a MariaDB server's binlog as one shard, exactly once, from where it stopped.
 
     The user needs REPLICATION SLAVE, BINLOG MONITOR (REPLICATION CLIENT) and SELECT; the server log_bin,
     binlog_format=ROW, binlog_row_image=FULL and binlog_row_metadata=FULL.
@@ -93,16 +95,16 @@ def mariadb(
 
 
 def check_keyspace(keyspace: str, kind: str, *, named: bool) -> None:
-    """Raises `SettingsError` if the settings don't have the keyspace, or give it a source of another kind.
+    """Raises `SettingsError` if the keyspace is not in the settings or has a source of another kind.
 
-    ``named``: flags say which database to publish, so the keyspace need not be in the settings.
+    ``named``: a flag names the database to publish, so the keyspace need not be in the settings.
     """
     try:
         known = load_settings().keyspaces
     except SettingsError:
-        return  # flags may mend it; who reads them will say
+        return  # flags may complete the settings; loading them with the flags raises what is left
     found = known.get(keyspace)
-    if found is None and not named and (known or kind == "mariadb"):  # a workload has a default for its database
+    if found is None and not named and (known or kind == "mariadb"):  # a workload source has a default database
         raise unknown_keyspace(keyspace, known, hint="name a database with --database")
     if found is not None and found.source is not None and found.source.kind != kind:
         raise SettingsError(
@@ -147,7 +149,7 @@ def _options(settings: Settings, keyspace: str, new_epoch: bool) -> Any:
 def publishers(settings: Settings, keyspace: str, stopping: threading.Event, *, new_epoch: bool = False) -> Any:
     """A function that makes this shard's publisher, and the topic if it isn't there yet.
 
-    Once ``stopping`` is set nobody waits long for Kafka.
+    Once ``stopping`` is set, waits for Kafka end soon.
     """
     from stream.kafka.topics import ensure_topics
     from stream.publish.publisher import Publisher
@@ -207,7 +209,7 @@ def stopping_on_signals(stop: Any) -> Any:
 
 @contextlib.contextmanager
 def with_recovery_hint(command: str) -> Iterator[None]:
-    """Puts the command that heals it into the hint of an error about the shard's states."""
+    """Gives a `ResumeError` a hint with the command that starts a new epoch."""
     from stream.publish.resume import ResumeError
 
     try:
@@ -218,7 +220,7 @@ def with_recovery_hint(command: str) -> Iterator[None]:
 
 
 def _add_workload() -> None:
-    """The catalog workload's subcommand is a module of its own: a function ``workload``, or an ``app``."""
+    """Adds the subcommand ``workload`` if its module exists: a function ``workload`` or an ``app``."""
     if find_spec("freshet.commands.source_workload") is None:
         return
     module = import_module("freshet.commands.source_workload")

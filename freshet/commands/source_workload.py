@@ -1,4 +1,4 @@
-"""``freshet source workload``: publish a catalog whose truth is MariaDB tables."""
+"""``freshet source workload``: publishes a catalog that is kept in MariaDB tables."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def workload(
         bool, typer.Option("--traffic", help="Also run random transactions on the catalog, at the settings' rate.")
     ] = False,
     new_epoch: Annotated[
-        bool, typer.Option("--new-epoch", help="Void what was published and publish everything there is.")
+        bool, typer.Option("--new-epoch", help="Void what was published and publish the whole catalog again.")
     ] = False,
 ) -> None:
-    """Publish the log of a catalog kept in MariaDB: one shard, exactly once, from where it was stopped.
+    """Publish the log of a catalog kept in MariaDB as one shard, exactly once, from where it stopped.
 
     The database must exist; its tables are created. The user needs SELECT, INSERT, UPDATE, DELETE and CREATE on it.
     """
@@ -61,7 +61,7 @@ def workload(
     settings = load_settings(flags={"kafka": {"bootstrap": bootstrap}, "keyspaces": keyspaces})
     found = settings.keyspace(keyspace).source
     if not isinstance(found, WorkloadSourceSettings):
-        raise SettingsError(f"keyspace {keyspace} has no workload source", hint="give it kind = workload")
+        raise SettingsError(f"keyspace {keyspace} has no workload source", hint='set kind = "workload" in its source')
     server = ConnectionSettings(found.host, found.port, found.user, found.password.get_secret_value())
     stop = threading.Event()
     with source_command.stopping_on_signals(stop.set), ExitStack() as stack:

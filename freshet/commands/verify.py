@@ -1,4 +1,4 @@
-"""``freshet verify``: whether stores hold what the topic says, byte for byte."""
+"""``freshet verify``: compares stores with each other or with a rebuild, byte for byte."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from freshet.commands.rebuild import (
     run_rebuild,
     shown_progress,
 )
-from freshet.keyspaces import naming_known
+from freshet.keyspaces import explain_unknown_keyspace
 from freshet.owners import live_checkpoint
 from freshet.settings import load_settings
 from freshet.spark import spark_settings
@@ -37,14 +37,14 @@ def command(
     base: Annotated[
         Path | None,
         typer.Option(
-            help="Rebuild from this earlier checkpoint or rebuild, not from the topic's start.", metavar="DIR"
+            help="Rebuild from this earlier checkpoint or rebuild instead of the topic's start.", metavar="DIR"
         ),
     ] = None,
     owner: Annotated[
         list[str] | None, typer.Option(help="Address of an owner (default: as announced in freshet.locations).")
     ] = None,
     bootstrap: Bootstrap = None,
-    keep: Annotated[int, typer.Option(help="How many differing keys to show of each partition.", min=1, max=1000)] = 10,
+    keep: Annotated[int, typer.Option(help="How many differing keys to show per partition.", min=1, max=1000)] = 10,
     master: Master = "local[*]",
     driver_memory: DriverMemory = "1g",
     spark_log: SparkLog = None,
@@ -55,7 +55,7 @@ def command(
     from spark_jobs.verify import verify_stores
 
     if base is not None and (left is not None or against is not None):
-        raise typer.BadParameter("--base is for a new rebuild, nothing is rebuilt here")
+        raise typer.BadParameter("--base needs a new rebuild; it cannot be combined with directories or --against")
     if left is not None and right is not None:
         verdict = verify_stores(
             find_stores(left, keyspace or ""),
@@ -68,7 +68,7 @@ def command(
     else:
         settings = load_settings(flags={"kafka": {"bootstrap": bootstrap}})
         kafka = settings.kafka.cluster
-        with naming_known(settings, keyspace):
+        with explain_unknown_keyspace(settings, keyspace):
             live = live_checkpoint(kafka, keyspace, owner or [])
         if against is not None:
             names = ("live", str(against))
@@ -89,7 +89,7 @@ def command(
 
 
 def verdict_text(verdict: StoresVerdict) -> str:
-    """The outcome for a person: a line a partition, then the first differing keys."""
+    """The outcome as text: a line per partition, each followed by its first differing keys."""
     lines: list[str] = []
     for each in verdict.partitions:
         if each.equal:

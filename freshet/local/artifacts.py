@@ -1,4 +1,4 @@
-"""The servers' files: pinned by SHA-256, fetched from a Maven repository, complete or absent.
+"""Server files: pinned by SHA-256 and fetched from a Maven repository, all or nothing.
 
 A pin file (``kafka.pins``, ``mariadb.pins``, ``spark.pins``) has one line per file: a Maven coordinate
 ``group:artifact:version`` and the SHA-256 of its jar. Resolving dependencies anew on each machine would
@@ -48,7 +48,7 @@ class Pin:
 
 
 def read_pins(name: str) -> list[Pin]:
-    """The pins of ``<name>.pins`` beside this module; raises ArtifactError if a line cannot be read."""
+    """The pins of ``<name>.pins`` beside this module. Raises `ArtifactError` if a line cannot be read."""
     pins: list[Pin] = []
     for number, line in enumerate(_pin_file(name).read_text().splitlines(), 1):
         if not line.strip() or line.startswith("#"):
@@ -66,7 +66,7 @@ def jars(name: str) -> list[Path]:
     """The jars of a pin file, downloaded on first use into the cache.
 
     Safe to call from several processes at once: one downloads, the others wait. A directory in the cache
-    is complete, because it gets its final name last. Raises ArtifactError when a file cannot be had.
+    is complete, because it gets its final name last. Raises `ArtifactError` if a file cannot be fetched.
     """
     pins = read_pins(name)
     home = _home(name)
@@ -78,7 +78,7 @@ def jars(name: str) -> list[Path]:
 
 
 def unpacked(name: str) -> Path:
-    """The directory into which the jars of a pin file are unzipped (once, atomically)."""
+    """The directory with the unzipped jars of a pin file, made on first use. Raises as `jars`."""
     target = _home(name).with_suffix(".unpacked")
     if target.is_dir():
         return target
@@ -95,7 +95,7 @@ def unpacked(name: str) -> Path:
 
 
 def is_cached(name: str) -> bool:
-    """Whether everything that a pin file names is in the cache already."""
+    """Whether all files of a pin file are in the cache."""
     return _home(name).is_dir()
 
 
@@ -109,7 +109,7 @@ def _home(name: str) -> Path:
 
 
 def _fetch_all(name: str, pins: list[Pin], home: Path) -> None:
-    """Fill a staging directory (what an interrupted run left there is kept if it verifies), then rename it."""
+    """Fills a staging directory and renames it. Files that an interrupted run left there are kept if they verify."""
     started = time.monotonic()
     staging = home.with_suffix(".partial")
     staging.mkdir(parents=True, exist_ok=True)
@@ -136,14 +136,14 @@ def _fetch_one(pin: Pin, staging: Path) -> None:
             downloaded = download(pin.group, pin.artifact, pin.version, scratch)
             found = sha256_of(downloaded)
             if found != pin.sha256:
-                raise ArtifactError(f"{pin.filename} has SHA-256 {found}, pinned is {pin.sha256}")
+                raise ArtifactError(f"{pin.filename} has SHA-256 {found}, not the pinned {pin.sha256}")
             os.replace(downloaded, target)
             return
         except (OSError, RuntimeError, ArtifactError) as error:  # requests' errors are OSErrors
             if isinstance(error, OSError) and error.errno in CANNOT_WRITE:
                 raise ArtifactError(
                     f"cannot write {pin.filename} into {staging}: {error.strerror}",
-                    hint="free some space there, or set FRESHET_CACHE to a directory that has it",
+                    hint="free space or fix permissions there, or set FRESHET_CACHE to another directory",
                 ) from error
             failure = error
             log.warning("download failed", file=pin.filename, attempt=attempt + 1, error=str(error))
@@ -151,12 +151,12 @@ def _fetch_one(pin: Pin, staging: Path) -> None:
             shutil.rmtree(scratch, ignore_errors=True)
     raise ArtifactError(
         f"cannot fetch {pin.group}:{pin.artifact}:{pin.version}: {failure}",
-        hint="check the network; a Maven mirror can be named under [repositories] in ~/.config/jgo.conf",
+        hint="check the network; to use a Maven mirror name it under [repositories] in ~/.config/jgo.conf",
     ) from failure
 
 
 def download(group: str, artifact: str, version: str, repository: Path) -> Path:
-    """Fetch one jar into the private local repository ``repository``; returns its path there."""
+    """Fetches one jar into the local Maven repository ``repository``; returns its path."""
     from jgo.config import GlobalSettings
     from jgo.constants import MAVEN_CENTRAL_URL
     from jgo.maven import MavenContext

@@ -1,4 +1,4 @@
-"""Where downloaded servers live, and the locks that let several processes share it."""
+"""The cache directory for downloaded servers, and file locks for processes that share it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def cache_dir() -> Path:
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Hold the file lock ``path`` (created if absent); the kernel drops it if the process dies."""
+    """Holds the file lock ``path``, which is created if absent. The kernel releases it if the process dies."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""What can go wrong with local servers, said to a person."""
+"""Errors of local servers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class LocalServerError(FreshetError):
 
 
 class ArtifactError(FreshetError):
-    """A server's files that could not be had, or that are not the pinned ones."""
+    """Server files that could not be fetched or do not match their pins."""
 
     code = "artifact_unavailable"
 

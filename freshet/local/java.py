@@ -1,4 +1,4 @@
-"""Finding a Java runtime that Kafka, the Metastore and Spark all accept: 17 or 21."""
+"""Finds a Java runtime that Kafka, the Metastore and Spark all accept: 17 or 21."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Java:
 
 
 def find_java() -> Java:
-    """The first supported runtime of JAVA_HOME, PATH and the usual directories; JavaError if there is none."""
+    """The first supported runtime in JAVA_HOME, PATH and the usual directories. Raises `JavaError`."""
     seen = [java for path in _candidates() if (java := inspect_java(path)) is not None]
     for java in seen:
         if java.supported:
@@ -54,7 +54,7 @@ def inspect_java(path: str) -> Java | None:
 
 
 def has_module(java: Java, module: str) -> bool:
-    """Whether the runtime holds a Java module (Spark's vector code wants ``jdk.incubator.vector``)."""
+    """Whether the runtime has a Java module; Spark needs ``jdk.incubator.vector``."""
     done = subprocess.run([java.path, "--list-modules"], capture_output=True, text=True, timeout=30, check=False)
     return any(line.split("@")[0] == module for line in done.stdout.splitlines())
 

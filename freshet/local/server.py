@@ -1,4 +1,4 @@
-"""What every local server has: one child process, started, stopped, killed and started again on the same data."""
+"""The base class of local servers: one child process on one data directory."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ class LocalServer(ABC):
     """A server that is a context manager. A subclass sets ``_process`` when it has launched one."""
 
     NAME: ClassVar[str]
-    """For people: Kafka, MariaDB."""
+    """The name in messages: Kafka, MariaDB."""
 
     _process: ServerProcess | None = None
 
     @abstractmethod
     def start(self) -> Self:
-        """Starts it, and returns when it answers; raises `LocalServerError`."""
+        """Starts the server and returns when it answers. Raises `LocalServerError`."""
 
     @property
     def pid(self) -> int:
-        """The server's process id; LocalServerError if it is not running."""
+        """The server's process id. Raises `LocalServerError` if it is not running."""
         return self._running().pid
 
     def stop(self) -> None:
-        """Stop it cleanly; nothing if it is not running."""
+        """Stops the server cleanly. Does nothing if it is not running."""
         if self._process is not None:
             self._process.stop()
             self._process = None
 
     def kill(self) -> None:
-        """SIGKILL, as a power cut of the process."""
+        """SIGKILL: the server loses whatever it has not written."""
         self._running().kill()
         self._process = None
 
     def restart(self) -> Self:
-        """Start again on the same data and port, stopping it first if it runs."""
+        """Stops the server if it runs, and starts it again on the same data and port."""
         self.stop()
         return self.start()
 

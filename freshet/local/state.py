@@ -1,4 +1,4 @@
-"""Which servers ``freshet local up`` left running: a file with their pids, and how to be sure it is they."""
+"""The state file of ``freshet local up``: which servers it started, and whether a process is still one of them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import psutil
 from freshet.local.errors import LocalServerError
 
 STOP_TIMEOUT_S = 30.0
-START_TIME_TOLERANCE_S = 2.0  # the kernel counts from boot, and the clock may have been stepped since
+START_TIME_TOLERANCE_S = 2.0  # the start time is counted from boot, and the clock may have been stepped since
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
-    """A server started by ``local up``: ``pid`` alone may be another process by now, so its start time too."""
+class ServerRecord:
+    """A server started by ``local up``. With its start time, since ``pid`` may belong to another process by now."""
 
     name: str
     pid: int
@@ -28,7 +28,7 @@ class Running:
     log: str
 
     def process(self) -> psutil.Process | None:
-        """The process, if it still is this server: same pid, start time, and its data directory as argument."""
+        """The server's process, or None: one with the same pid, start time and data directory among its arguments."""
         try:
             process = psutil.Process(self.pid)
             same_time = abs(process.create_time() - self.started_s) < START_TIME_TOLERANCE_S
@@ -40,7 +40,7 @@ class Running:
             return None  # another user's process has taken the pid
 
     def stop(self) -> bool:
-        """SIGTERM, then SIGKILL at the deadline; False if it was not running."""
+        """SIGTERM, then SIGKILL after `STOP_TIMEOUT_S`. False if the server was not running."""
         process = self.process()
         if process is None:
             return False
@@ -53,25 +53,26 @@ class Running:
         return True
 
 
-def running(name: str, pid: int, address: str, data_dir: Path, log: Path) -> Running:
+def record_of(name: str, pid: int, address: str, data_dir: Path, log: Path) -> ServerRecord:
     """The record of a server that was just started."""
-    return Running(name, pid, psutil.Process(pid).create_time(), address, str(data_dir), str(log))
+    return ServerRecord(name, pid, psutil.Process(pid).create_time(), address, str(data_dir), str(log))
 
 
-def read_state(path: Path) -> list[Running]:
-    """The servers in the state file, none if there is no file; LocalServerError if it cannot be read."""
+def read_state(path: Path) -> list[ServerRecord]:
+    """The servers in the state file; empty if there is no file. Raises `LocalServerError` if it cannot be read."""
     if not path.exists():
         return []
     try:
-        return [Running(**record) for record in json.loads(path.read_text())]
+        return [ServerRecord(**record) for record in json.loads(path.read_text())]
     except (OSError, ValueError, TypeError) as error:
         raise LocalServerError(
-            f"cannot read {path}: {error}", hint="stop its servers by hand (their pids are in it), then remove it"
+            f"cannot read {path}: {error}",
+            hint="stop its servers by hand (their pids are in the file), then remove the file",
         ) from None
 
 
-def write_state(path: Path, servers: Iterable[Running]) -> None:
-    """Replace the state file in one step."""
+def write_state(path: Path, servers: Iterable[ServerRecord]) -> None:
+    """Replaces the state file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_suffix(".new")
     scratch.write_text(json.dumps([asdict(server) for server in servers], indent=2) + "\n")

@@ -1,4 +1,4 @@
-"""The typed client of Freshet's read API; in an application's environment ``freshet_client``."""
+"""The typed client of Freshet's read API; installed as the package ``freshet_client``."""
 
 from ._tokens import FreshetError, TokenError
 from .answers import Row, Table

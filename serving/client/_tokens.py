@@ -1,7 +1,7 @@
-"""The only import of the client from outside its folder: tokens and the root of all errors.
+"""The client's only import from outside its folder: `tokens`, with the base class of all errors.
 
-A wheel of ``freshet-client`` has the package `tokens` itself here, so that no application gets a top-level package of
-that name.
+In the wheel of ``freshet-client`` the package `tokens` itself takes this module's place, so that installing the client
+adds no top-level package ``tokens``.
 """
 
 from tokens import FreshetError, Position, TokenError, Vector

@@ -1,4 +1,4 @@
-"""The contract of the read API: its answers as types, as /openapi.json describes them, and the status of each code."""
+"""The contract of the read API: the types of its answers, as /openapi.json describes them, and its error codes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ServedFrom = Literal["cache", "source"]
 FreshnessName = Literal["fresh", "stale", "unknown", "eventual"]
 
 Image = TypeVar("Image")
-"""A row or a table as JSON: `msgspec.Raw` where it is sent, as it came from the source; `Columns` where it is read."""
+"""A row or a table: `msgspec.Raw` in the front, which embeds it as it is; `Columns` in the client, which decodes it."""
 
 Columns: TypeAlias = dict[str, Any] | None
 _OBJECT_OR_NULL = msgspec.Meta(extra_json_schema={"type": ["object", "null"]})
@@ -45,7 +45,7 @@ STATUS_OF_CODE: dict[str, int] = {
     "source_behind": 503,
     "source_failed": 503,
 }
-"""Every code that the API answers with, and its HTTP status."""
+"""Every error code of the API → its HTTP status."""
 
 
 class RowAnswer(msgspec.Struct, Generic[Image], omit_defaults=True, frozen=True):
@@ -65,7 +65,7 @@ class RowAnswer(msgspec.Struct, Generic[Image], omit_defaults=True, frozen=True)
 
 
 class TableAnswer(msgspec.Struct, Generic[Image], omit_defaults=True, frozen=True):
-    """One catalog table: its stored image, its id, and the write-id list that the image is good for."""
+    """One catalog table: its stored image, its id, and the write-id list that the image is valid for."""
 
     served_from: ServedFrom
     freshness: FreshnessName
@@ -85,11 +85,11 @@ class Row(RowAnswer[Columns], omit_defaults=True, frozen=True):
 
 
 class Table(TableAnswer[Columns], omit_defaults=True, frozen=True):
-    """A catalog table as stored; ``write_ids`` is the list that ``value`` is good for."""
+    """A catalog table as stored; ``write_ids`` is the list that ``value`` is valid for."""
 
 
 class Problem(msgspec.Struct, omit_defaults=True):
-    """Why there is no answer. ``token``, where given, replaces the session's."""
+    """An error. ``token``, if present, replaces the session's token."""
 
     code: str
     message: str
@@ -98,7 +98,7 @@ class Problem(msgspec.Struct, omit_defaults=True):
 
 
 class RowBatchAnswer(msgspec.Struct):
-    """Rows in the order of the keys; one that failed is a Problem. The outer freshness is the weakest inside."""
+    """Rows in the order of the keys; one that failed is a Problem. ``freshness`` is the weakest of the rows'."""
 
     served_from: ServedFrom
     freshness: FreshnessName
@@ -118,7 +118,7 @@ class TableBatchAnswer(msgspec.Struct):
 
 
 class LocationAnswer(msgspec.Struct):
-    """Who answers for a partition. ``address`` is host:port of the owner protocol."""
+    """The owner of a partition. ``address`` is the host:port of its owner protocol."""
 
     served_from: ServedFrom
     freshness: FreshnessName

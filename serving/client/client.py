@@ -1,4 +1,4 @@
-"""The typed client: a session carries its vector by itself, follows its own writes, and never goes back in time.
+"""The typed client. A session keeps its own vector, sees its own writes, and never goes back in time.
 
 client = FreshetClient("http://127.0.0.1:8080")
 session = client.session()
@@ -6,7 +6,10 @@ db = session.wrap(pymysql.connect(...), shard="shop/0")
 ...                                   # write and commit through db
 row = session.get_row("shop", "shop.orders", 7)      # sees the write, from the cache or from the source
 
-`AsyncClient` and `AsyncSession` are the same for asyncio; what a session knows and asks is in `session.py`.
+`AsyncClient` and `AsyncSession` are the same for asyncio. What a session keeps and requests is in `session.py`.
+
+httpx2 is imported where a client is made, not above: `freshet serve` imports this folder for the types of the answers,
+and must not pay for an HTTP client at each start.
 """
 
 from __future__ import annotations
@@ -14,31 +17,34 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self
-
-import httpx2
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self
 
 from . import wire
 from ._tokens import Vector
 from .answers import Row
 from .errors import Unreachable
-from .session import Plan, Reply, SessionState
+from .session import Plan, SessionState
 from .tracked import TrackedConnection
-from .wire import Answer, HttpRequest
+from .wire import Answer, HttpRequest, HttpResponse
+
+if TYPE_CHECKING:
+    import httpx2
 
 Arguments = ParamSpec("Arguments")
 
 DEFAULT_TIMEOUT_S = 35.0
-"""Longer than the longest wait for freshness that the server allows."""
+"""Longer than a front waits for freshness by default (``max_wait_ms_limit``, 10 s) and then for the source."""
 
 
 class FreshetClient:
-    """Talks to one `freshet serve`. Safe to share between threads; sessions are what carries state.
+    """A client of one `freshet serve`. Safe to share between threads: only sessions have state.
 
-    ``token``: the bearer token, where the server wants one. ``timeout``: seconds for one request.
+    ``token``: the bearer token, if the server requires one. ``timeout``: seconds for one request.
     """
 
     def __init__(self, base_url: str, token: str | None = None, timeout: float = DEFAULT_TIMEOUT_S) -> None:
+        import httpx2
+
         self._http = httpx2.Client(**_options(base_url, token, timeout))
 
     def __enter__(self) -> Self:
@@ -54,26 +60,28 @@ class FreshetClient:
         self._http.close()
 
     def session(self, token: str | None = None) -> Session:
-        """A new session; ``token``: what an earlier one had come to (its ``token``)."""
+        """A new session. ``token``: continue from this token of an earlier session. Raises `TokenError`."""
         return Session(self.send, Vector.parse(token) if token else Vector())
 
     def get_row(self, keyspace: str, table: str, *pk: object) -> Row:
-        """One row without any demand: ``freshness`` is ``eventual``. Raises `ClientError`."""
+        """One row without a demand, so its ``freshness`` is ``eventual``. Raises `ClientError`."""
         return wire.read_row(*self.send(wire.row_request(keyspace, table, pk, {})))
 
-    def send(self, request: HttpRequest) -> Reply:
-        """Status and body of one request. Raises `Unreachable`."""
+    def send(self, request: HttpRequest) -> HttpResponse:
+        """The status and body of the response. Raises `Unreachable`."""
+        import httpx2
+
         try:
-            answer = self._http.request(**_arguments(request))
+            response = self._http.request(**_arguments(request))
         except httpx2.HTTPError as error:
             raise _unreachable(self._http.base_url, error) from error
-        return answer.status_code, answer.content
+        return response.status_code, response.content
 
 
 def _blocking(
     plan: Callable[Concatenate[SessionState, Arguments], Plan[Answer]],
 ) -> Callable[Concatenate[Session, Arguments], Answer]:
-    """The method that runs ``plan`` and blocks; its signature and docstring are the plan's."""
+    """A blocking method that runs ``plan``. Its signature and docstring are the plan's."""
 
     @wraps(plan)
     def read(session: Session, /, *arguments: Arguments.args, **options: Arguments.kwargs) -> Answer:
@@ -85,7 +93,7 @@ def _blocking(
 def _awaiting(
     plan: Callable[Concatenate[SessionState, Arguments], Plan[Answer]],
 ) -> Callable[Concatenate[AsyncSession, Arguments], Coroutine[Any, Any, Answer]]:
-    """The coroutine method that runs ``plan``."""
+    """A coroutine method that runs ``plan``. Its signature and docstring are the plan's."""
 
     @wraps(plan)
     async def read(session: AsyncSession, /, *arguments: Arguments.args, **options: Arguments.kwargs) -> Answer:
@@ -95,19 +103,19 @@ def _awaiting(
 
 
 class Session(SessionState):
-    """Reads that follow each other and the session's own writes. Safe to share between threads.
+    """Reads that are at least as new as all the session has read and written. Safe to share between threads.
 
-    Raises of all reads: `ClientError`, by kind and code. After `HistoryLost` the session has adopted the new token: the
-    next read works, and may not see what was lost.
+    Every read raises `ClientError`, by kind and code. After `HistoryLost` the session has adopted the new token: the
+    next read works, but may not see what was lost.
     """
 
-    def __init__(self, send: Callable[[HttpRequest], Reply], vector: Vector) -> None:
+    def __init__(self, send: Callable[[HttpRequest], HttpResponse], vector: Vector) -> None:
         super().__init__(vector)
         self._send = send
 
     @property
     def token(self) -> str:
-        """The vector's text: hand it to another session, process or machine, and it continues this one."""
+        """The session's vector as text. A session that is given it, on any machine, continues this one."""
         return self._run(self.plan_token())
 
     get_row = _blocking(SessionState.plan_row)
@@ -115,14 +123,14 @@ class Session(SessionState):
     get_table = _blocking(SessionState.plan_table)
 
     def wrap(self, connection: Any, shard: str) -> TrackedConnection:
-        """The PyMySQL ``connection``, whose commits this session's reads will see. ``shard``: e.g. ``shop/0``."""
+        """A PyMySQL ``connection`` whose commits this session's reads will see. ``shard``: e.g. ``shop/0``."""
 
         def observe(gtid: str) -> None:
             self.observe(shard, f"MariaDB/{gtid}")
 
         tracked = TrackedConnection(connection, observe)
         with self._lock:
-            self._tracked = [known for known in self._tracked if not known.done]
+            self._tracked = [known for known in self._tracked if not known.is_done]
             self._tracked.append(tracked)
         return tracked
 
@@ -137,9 +145,11 @@ class Session(SessionState):
 
 
 class AsyncClient:
-    """`FreshetClient` for asyncio, as ``httpx2.AsyncClient`` is to ``httpx2.Client``. Of one event loop."""
+    """`FreshetClient` for asyncio. Belongs to one event loop."""
 
     def __init__(self, base_url: str, token: str | None = None, timeout: float = DEFAULT_TIMEOUT_S) -> None:
+        import httpx2
+
         self._http = httpx2.AsyncClient(**_options(base_url, token, timeout))
 
     async def __aenter__(self) -> Self:
@@ -155,29 +165,31 @@ class AsyncClient:
         await self._http.aclose()
 
     def session(self, token: str | None = None) -> AsyncSession:
-        """A new session; ``token``: what an earlier one had come to."""
+        """A new session. ``token``: continue from this token of an earlier session. Raises `TokenError`."""
         return AsyncSession(self.send, Vector.parse(token) if token else Vector())
 
     async def get_row(self, keyspace: str, table: str, *pk: object) -> Row:
-        """One row without any demand: ``freshness`` is ``eventual``. Raises `ClientError`."""
+        """One row without a demand, so its ``freshness`` is ``eventual``. Raises `ClientError`."""
         return wire.read_row(*await self.send(wire.row_request(keyspace, table, pk, {})))
 
-    async def send(self, request: HttpRequest) -> Reply:
-        """Status and body of one request. Raises `Unreachable`."""
+    async def send(self, request: HttpRequest) -> HttpResponse:
+        """The status and body of the response. Raises `Unreachable`."""
+        import httpx2
+
         try:
-            answer = await self._http.request(**_arguments(request))
+            response = await self._http.request(**_arguments(request))
         except httpx2.HTTPError as error:
             raise _unreachable(self._http.base_url, error) from error
-        return answer.status_code, answer.content
+        return response.status_code, response.content
 
 
 class AsyncSession(SessionState):
-    """`Session` for asyncio; safe to share between tasks.
+    """`Session` for asyncio. Safe to share between tasks.
 
-    It wraps no connection: after a commit ask it for ``SELECT @@last_gtid`` and `observe` the answer.
+    It cannot wrap a connection: after a commit run ``SELECT @@last_gtid`` on yours and pass the result to `observe`.
     """
 
-    def __init__(self, send: Callable[[HttpRequest], Awaitable[Reply]], vector: Vector) -> None:
+    def __init__(self, send: Callable[[HttpRequest], Awaitable[HttpResponse]], vector: Vector) -> None:
         super().__init__(vector)
         self._send = send
 

@@ -1,4 +1,4 @@
-"""What a client raises: by kind, with the server's code, message and hint."""
+"""The client's errors, by kind, each with the server's code, message and hint."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ._tokens import FreshetError
 
 
 class ClientError(FreshetError):
-    """A request that was not answered. ``status`` is HTTP's; 0 where there was no answer at all."""
+    """A request that failed. ``status`` is the HTTP status; 0 if there was no response."""
 
     code = "client_error"
 
@@ -20,15 +20,15 @@ class BadRequest(ClientError):
 
 
 class Unauthorized(ClientError):
-    """No bearer token, or not the right one (401, 403)."""
+    """No bearer token, or a wrong one (401, 403)."""
 
 
 class NotFoundError(ClientError):
-    """404 for a keyspace, table or path; a row that isn't there is an answer, not an error."""
+    """404 for a keyspace, table or path. A row that does not exist is an answer, not an error."""
 
 
 class HistoryLost(ClientError):
-    """409 ``history_lost``: the source lost what the session had seen. The session has adopted ``token`` already."""
+    """409 ``history_lost``: the source lost what the session had seen. The session has already adopted ``token``."""
 
     token: str = ""
 
@@ -52,13 +52,13 @@ class Unreachable(ClientError):
 
 
 class ServerError(ClientError):
-    """500, or an answer that is none of ours."""
+    """500, or a response that is not one of Freshet's."""
 
 
 class WriteNotTracked(ClientError):
-    """A transaction may have been committed whose GTID is not known; code ``write_not_tracked``.
+    """A transaction may have been committed without its GTID becoming known; code ``write_not_tracked``.
 
-    A read that would have to follow it is refused rather than answered without it.
+    The session refuses to read, since the answer might not include that write.
     """
 
     code = "write_not_tracked"

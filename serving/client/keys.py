@@ -1,4 +1,4 @@
-"""A row's key as a path names it."""
+"""A row's key as a segment of a path."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from .errors import BadRequest
 
 
 def format_key(values: Sequence[object]) -> str:
-    """The path segment for key values: the client's direction of `parse_row_key`. Raises `BadRequest` ``bad_key``."""
+    """The path segment for key values; the front's `parse_row_key` reads it. Raises `BadRequest` ``bad_key``."""
     if not values:
-        raise _bad_key("a row is named by at least one key column")
+        raise _bad_key("the key has no columns")
     return ",".join(_format_column(value) for value in values)
 
 
@@ -19,7 +19,7 @@ def _format_column(value: object) -> str:
     if isinstance(value, bytes | bytearray | memoryview):
         return quote(bytes(value), safe="")
     if value is None or isinstance(value, bool):
-        raise _bad_key(f"{value!r} names no row")
+        raise _bad_key(f"{value!r} cannot be a key value")
     return quote(str(value), safe="")
 
 

@@ -1,7 +1,7 @@
-"""What a client's session knows, and what it asks: without I/O, so that one that blocks and one that awaits share it.
+"""A session's state and requests without I/O, shared by the blocking and the asynchronous session.
 
-A read is a *plan*: a generator that yields requests, is sent (status, body) for each, and returns the answer. What a
-plan takes, returns and raises is what the sessions' method of that name does: ``get_row`` runs ``plan_row``.
+A read is a *plan*: a generator that yields requests, is sent the response to each, and returns the answer. The method
+``get_row`` of a session runs ``plan_row``: its parameters, result and errors are the plan's.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from ._tokens import Position, Vector
 from .answers import Row, Table
 from .errors import ClientError, HistoryLost, ServerError
 from .tracked import TrackedConnection
-from .wire import Answer, HttpRequest
+from .wire import Answer, HttpRequest, HttpResponse
 
-Reply: TypeAlias = tuple[int, bytes]
-Plan: TypeAlias = Generator[HttpRequest, Reply, Answer]
+Plan: TypeAlias = Generator[HttpRequest, HttpResponse, Answer]
 
 
 class SessionState:
@@ -27,38 +26,39 @@ class SessionState:
     def __init__(self, vector: Vector) -> None:
         self._vector = vector
         self._unplaced: dict[str, tuple[str, Position]] = {}
+        """Shard → its keyspace and an observed position, until the shard's epoch is known."""
         self._tracked: list[TrackedConnection] = []
         self._lock = threading.RLock()
 
     @property
     def vector(self) -> Vector:
-        """What the session has seen, shard by shard."""
+        """What the session has seen, by shard."""
         with self._lock:
             return self._vector
 
     def observe(self, shard: str, position: str) -> None:
-        """Adds a position that the caller knows of, e.g. ``MariaDB/0-1-5`` after a commit elsewhere.
+        """Adds a position that later reads must include, e.g. ``MariaDB/0-1-5`` after a commit. Raises `TokenError`.
 
-        Its epoch is the one that the session has seen of the shard, or else the one that the front names at the next
-        read. Raises `TokenError`.
+        It belongs to the shard's epoch in the session's vector; if there is none, to the epoch that the front names at
+        the next read.
         """
-        found = Position.parse(position)
+        observed = Position.parse(position)
         with self._lock:
             known = self._vector.get(shard)
             if known is not None:
-                self._vector = self._vector.merge(Vector({shard: (known.epoch, found)}))
+                self._vector = self._vector.merge(Vector({shard: (known.epoch, observed)}))
                 return
             before = self._unplaced.get(shard)
             keyspace = shard.rpartition("/")[0] or shard
-            self._unplaced[shard] = (keyspace, found if before is None else before[1].join(found))
+            self._unplaced[shard] = (keyspace, observed if before is None else before[1].join(observed))
 
     def adopt(self, token: str) -> None:
-        """Merges a token (an answer's, or another session's). Raises `TokenError`."""
+        """Merges the token of an answer or of another session. Raises `TokenError`."""
         with self._lock:
             self._vector = self._vector.merge(Vector.parse(token))
 
     def plan_token(self) -> Plan[str]:
-        """The vector's text: hand it to another session, process or machine, and it continues this one."""
+        """The session's vector as text. A session that is given it, on any machine, continues this one."""
         with self._lock:
             for tracked in self._tracked:
                 tracked.require_settled()
@@ -73,16 +73,16 @@ class SessionState:
         known = located.get(shard)
         if known is None:
             raise ServerError(
-                f"the front knows no shard {shard} of keyspace {keyspace}",
-                hint="name the shard in wrap() as `freshet source` does; by default <keyspace>/0",
+                f"the front does not know shard {shard} of keyspace {keyspace}",
+                hint="pass the shard as in the settings, by default <keyspace>/0",
                 code="unknown_shard",
             )
         with self._lock:
-            # As it is now: it may have grown, or somebody else may have placed it, while the front was asked.
+            # Read it only now: during the request it may have grown, or another thread may have placed it.
             unplaced = self._unplaced.pop(shard, None)
             if unplaced is None:
                 return
-            # The front may be behind what the session has seen by now: a write placed in an epoch that is over is lost.
+            # The front may name an older epoch than the session has seen. A write placed in that epoch would be lost.
             seen = self._vector.get(shard)
             epoch = max(known.epoch, seen.epoch) if seen is not None else known.epoch
             self._vector = self._vector.merge(Vector({shard: (epoch, unplaced[1])}))
@@ -110,7 +110,7 @@ class SessionState:
     def plan_rows(
         self, keyspace: str, keys: Sequence[tuple[str, Sequence[object]]], max_wait_ms: int | None = None
     ) -> Plan[list[Row]]:
-        """Rows in the order of ``keys``, (table, key values) pairs. Raises the first element's error, if one failed."""
+        """Rows in the order of ``keys``, which are (table, key values). Raises the first error among them."""
         demanded = yield from self.plan_token()
         params: dict[str, str | int] = {"token": demanded}
         if max_wait_ms is not None:
@@ -135,7 +135,7 @@ class SessionState:
         catalog: str = "hive",
         max_wait_ms: int | None = None,
     ) -> Plan[Table]:
-        """A catalog table that covers ``valid_write_ids`` (Hive's text) and all the session has seen."""
+        """A catalog table that covers ``valid_write_ids`` (as Hive writes it) and all the session has seen."""
         params = yield from self._params(max_wait_ms)
         request = wire.table_request(catalog, db, table, valid_write_ids, table_id, params)
         found: Table = yield from self._ask(request, wire.read_table, params["token"])
@@ -156,9 +156,9 @@ class SessionState:
             raise
 
     def _adopt_lost(self, error: ClientError, demanded: str) -> None:
-        """Takes over what the front changed in the vector that was ``demanded``, and nothing else.
+        """Applies to the session's vector only what the front changed in the vector that was ``demanded``.
 
-        Meanwhile others may have seen more of other shards, or of the shard's new epoch.
+        Meanwhile other threads may have seen more of other shards, or of the lost shard's new epoch.
         """
         if not isinstance(error, HistoryLost) or not error.token:
             return

@@ -1,4 +1,4 @@
-"""A PyMySQL connection whose commits a session follows: after each, the transaction's own GTID goes into the vector."""
+"""A PyMySQL connection that reports the GTID of each commit, so that a session's reads include its writes."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ from .errors import WriteNotTracked
 
 _READ_ONLY = frozenset({"select", "show", "explain", "describe", "desc", "use", "with", "values", "help", "kill"})
 _WITHIN_TRANSACTION = frozenset({"insert", "update", "delete", "replace", "load"})
-"""Statements that never end the transaction that they run in; what they pend for is its COMMIT."""
+"""Statements that never end the transaction they run in: their GTID comes with its COMMIT."""
 
 _IN_TRANSACTION = 1
-"""SERVER_STATUS_IN_TRANS of the protocol."""
+"""SERVER_STATUS_IN_TRANS in MariaDB's protocol."""
 
 _FIRST_WORD = re.compile(rb"(?:\s|/\*(?!!).*?\*/|--[^\n]*\n|#[^\n]*\n|\()*([A-Za-z]+)", re.DOTALL)
 
 
 class TrackedConnection:
-    """Stands for a PyMySQL connection and behaves as it; ``observe`` gets the GTID (``0-1-5``) of every commit.
+    """Wraps a PyMySQL connection and behaves like it. ``observe`` is called with the GTID (``0-1-5``) of every commit.
 
-    Commits are seen by ``commit()``, by statements (COMMIT, DDL, START TRANSACTION, CALL) and by autocommit. A
-    statement that begins with SELECT and yet writes (a function with side effects, under autocommit) needs `settle`
-    with ``force=True`` after it.
+    It notices ``commit()``, statements that commit (COMMIT, DDL, START TRANSACTION, CALL) and autocommit. It does not
+    notice a SELECT that writes under autocommit (a function with side effects): call ``settle(force=True)`` after it.
     """
 
     def __init__(self, connection: Any, observe: Callable[[str], None]) -> None:
@@ -50,7 +49,7 @@ class TrackedConnection:
         return made
 
     def query(self, sql: str | bytes, unbuffered: bool = False) -> int:
-        """Runs a statement, as PyMySQL's own ``query``; called by cursors."""
+        """Runs a statement like PyMySQL's ``query``. Cursors call it."""
         word, before = _first_word(sql), self._in_transaction()
         self._pending = self._pending or word not in _READ_ONLY
         affected: int = self._inner.query(sql, unbuffered)
@@ -62,13 +61,13 @@ class TrackedConnection:
         return affected
 
     def begin(self) -> None:
-        """Starts a transaction; the one before it, if any, is committed by that."""
+        """Starts a transaction, which commits the one before it, if any."""
         self._pending = True
         self._inner.begin()
         self.settle()
 
     def commit(self) -> None:
-        """Commits, and adds the transaction to the session's vector."""
+        """Commits, and observes the transaction's GTID."""
         self._pending = True
         self._inner.commit()
         self.settle()
@@ -80,18 +79,18 @@ class TrackedConnection:
         self.settle()
 
     def close(self) -> None:
-        """Closes the connection; what was committed is in the vector."""
+        """Closes the connection, after observing the last commit."""
         self.settle()
         self._inner.close()
 
     @property
-    def done(self) -> bool:
-        """True if it is closed and nothing that it committed is missing from the vector."""
+    def is_done(self) -> bool:
+        """Whether the connection is closed and all its commits have been observed."""
         return not self._inner.open and not self._pending
 
     def settle(self, force: bool = False) -> None:
-        """Takes the last commit's GTID, if there may be a new one and the connection is free to be asked."""
-        import pymysql  # the client doesn't need it: whoever wraps one of its connections has it
+        """Observes the last commit's GTID, if there may be a new one and the connection is free for a query."""
+        import pymysql  # not a dependency of the client: an application that wraps a connection has it
 
         result = self._inner._result
         if not (self._pending or force) or (result is not None and (result.has_next or result.unbuffered_active)):
@@ -103,9 +102,9 @@ class TrackedConnection:
                 cursor.execute("SELECT @@last_gtid")
                 found = cursor.fetchone()[0]
         except pymysql.err.Error:
-            return  # stays pending: `require_settled` says so before the next read
+            return  # stays pending: `require_settled` raises before the next read
         finally:
-            # The caller's cursor reads its own result after this.
+            # The caller's cursor has yet to read its own result.
             self._inner._result = result
         self._pending = False
         text = found.decode() if isinstance(found, bytes) else str(found or "")
@@ -117,7 +116,7 @@ class TrackedConnection:
         self.settle()
         if self._pending:
             raise WriteNotTracked(
-                "a transaction may have been committed on this connection, and its GTID could not be asked for",
+                "a transaction may have been committed on this connection, and its GTID could not be read",
                 hint="read all results of the last statement; connection broken? client.session(str(session.vector))",
             )
 

@@ -1,9 +1,9 @@
-"""The client's side of the HTTP interface, without I/O: requests as values, answers and errors as types."""
+"""The client's side of HTTP without I/O: builds requests, and decodes responses into answers and errors."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -39,16 +39,20 @@ _BY_STATUS: Mapping[int, type[ClientError]] = {
 Answer = TypeVar("Answer")
 
 _ENVELOPE = b'{"served_from":'
-"""What every answer begins with, and no problem does."""
+"""How the JSON of every answer begins; a problem's does not."""
 
 
 class HttpRequest(NamedTuple):
-    """One HTTP request: ``path`` is percent-encoded; ``body`` is JSON, empty for GET."""
+    """``path`` is percent-encoded; ``body`` is JSON, empty for GET."""
 
     method: str
     path: str
     params: dict[str, str]
     body: bytes = b""
+
+
+HttpResponse: TypeAlias = tuple[int, bytes]
+"""Status and body."""
 
 
 def row_request(keyspace: str, table: str, pk: Sequence[object], params: Mapping[str, str]) -> HttpRequest:
@@ -79,7 +83,7 @@ def table_request(
 
 
 def location_request(keyspace: str, partition: int) -> HttpRequest:
-    """GET of a partition's owner; its token is the partition's watermark."""
+    """GET of a partition's location. The answer's token is the partition's watermarks."""
     return HttpRequest("GET", f"/v1/locations/{quote(keyspace, safe='')}/{partition}", {})
 
 
@@ -101,7 +105,7 @@ def read_row(status: int, body: bytes) -> Row:
 
 
 def read_rows(status: int, body: bytes) -> tuple[list[Row | ClientError], str]:
-    """The rows of a batch in the order of its keys, each a row or its error; the new token. Raises `ClientError`."""
+    """The rows of a batch in the order of its keys, each a row or its error; and the token. Raises `ClientError`."""
     batch = _decode(_rows, body) if _is_answer(status, body) else _fail(status, body)
     return [_element(bytes(element)) for element in batch.rows], batch.token
 
@@ -123,7 +127,7 @@ def _element(body: bytes) -> Row | ClientError:
 
 
 def _is_answer(status: int, body: bytes) -> bool:
-    """A 404 that carries the envelope is an answer: the row is known not to be there."""
+    """Whether the body is an answer. A 404 may be one: the row is known not to exist."""
     return status == 200 or (status == 404 and body.startswith(_ENVELOPE))
 
 
@@ -132,7 +136,7 @@ def _decode(decoder: msgspec.json.Decoder[Answer], body: bytes) -> Answer:
         return decoder.decode(body)
     except (ValueError, RecursionError) as error:
         raise ServerError(
-            f"the answer is none of Freshet's: {error}", hint="is the URL that of `freshet serve`?"
+            f"the response is not Freshet's: {error}", hint="is this the URL of `freshet serve`?"
         ) from None
 
 
@@ -144,7 +148,7 @@ def _error_of(status: int, body: bytes) -> ClientError:
     try:
         problem = _problem.decode(body)
     except (ValueError, RecursionError):
-        return ServerError(f"HTTP {status} with an answer that is none of Freshet's", code="bad_answer", status=status)
+        return ServerError(f"the response with HTTP status {status} is not Freshet's", code="bad_answer", status=status)
     if problem.code == "history_lost":
         lost = HistoryLost(problem.message, hint=problem.hint, code=problem.code, status=status)
         lost.token = problem.token or ""

@@ -15,12 +15,12 @@ from serving.errors import ReadError
 from serving.http.front import Front
 from serving.http.guard import Guard
 from serving.http.openapi import describe
-from serving.http.route import Place, Reply, Route
+from serving.http.route import Resource, Response, Route
 from serving.http.routes import ROUTES
 
 
 def make_app(front: Front) -> ASGIApp:
-    """The application. Its lifespan ends with everything that ``front`` holds closed."""
+    """The application. When its lifespan ends, everything that ``front`` holds is closed."""
 
     @asynccontextmanager
     async def lifespan(_: object) -> AsyncIterator[None]:
@@ -30,16 +30,16 @@ def make_app(front: Front) -> ASGIApp:
             for close in front.closers:
                 await close()
 
-    at: dict[str, list[Route[Any, Any]]] = {}
+    by_path: dict[str, list[Route[Any, Any]]] = {}
     for route in (*ROUTES, _DESCRIPTION):
-        at.setdefault(route.path, []).append(route)
-    places = [Place(front, routes) for routes in at.values()]
-    router = Router(places, redirect_slashes=False, default=_unknown_path, lifespan=lifespan)
+        by_path.setdefault(route.path, []).append(route)
+    resources = [Resource(front, routes) for routes in by_path.values()]
+    router = Router(resources, redirect_slashes=False, default=_unknown_path, lifespan=lifespan)
     return Guard(router, bearer_token=front.bearer_token, limits=front.limits, metrics=front.metrics)
 
 
 async def _unknown_path(scope: Scope, _: Receive, __: Send) -> None:
-    raise ReadError("unknown_path", f"nothing is at {scope['path']}")
+    raise ReadError("unknown_path", f"there is nothing at {scope['path']}")
 
 
 @cache
@@ -47,8 +47,8 @@ def _description() -> bytes:
     return msgspec.json.encode(describe(ROUTES))
 
 
-async def _get_description(_: Front, __: None, ___: None) -> Reply:
-    return Reply(200, _description())
+async def _get_description(_: Front, __: None, ___: None) -> Response:
+    return Response(200, _description())
 
 
 _DESCRIPTION: Route[None, None] = Route(
@@ -61,4 +61,4 @@ _DESCRIPTION: Route[None, None] = Route(
     text="In OpenAPI's format.",
     returns="The description.",
 )
-"""The one route that the description leaves out."""
+"""The only route that the description does not list."""

@@ -1,4 +1,4 @@
-"""Many reads under one demand, put together into one answer."""
+"""Many answers under one demand, combined into one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from serving.answers import RawRowAnswer, RawTableAnswer, encode, encode_problem
 from serving.client.answers import (
     FreshnessName,
     RowBatchAnswer,
@@ -13,33 +14,33 @@ from serving.client.answers import (
     TableBatchAnswer,
 )
 from serving.errors import ReadError
-from serving.http.answers import encode, problem_bytes
 from serving.reads.demands import ReadDemand
-from serving.reads.rows import FoundRow
-from serving.reads.tables import FoundTable
 from tokens import Vector
 
-_FROM_STRONG_TO_WEAK: tuple[FreshnessName, ...] = ("fresh", "eventual", "stale", "unknown")
+_STRONGEST_FIRST: tuple[FreshnessName, ...] = ("fresh", "eventual", "stale", "unknown")
 
 
-def row_batch_answer(elements: Sequence[FoundRow | ReadError], demand: ReadDemand) -> RowBatchAnswer:
-    """One answer of rows. Raises `ReadError` ``history_lost``."""
-    return RowBatchAnswer(*_together(elements, demand), [_encoded(each) for each in elements])
+def row_batch_answer(elements: Sequence[RawRowAnswer | ReadError], demand: ReadDemand) -> RowBatchAnswer:
+    """The answer to a batch of rows. Raises `ReadError` ``history_lost``."""
+    return RowBatchAnswer(*_summary(elements, demand), [_encoded(each) for each in elements])
 
 
-def table_batch_answer(elements: Sequence[FoundTable | ReadError], demand: ReadDemand) -> TableBatchAnswer:
-    """One answer of tables. Raises `ReadError` ``history_lost``."""
-    return TableBatchAnswer(*_together(elements, demand), [_encoded(each) for each in elements])
+def table_batch_answer(elements: Sequence[RawTableAnswer | ReadError], demand: ReadDemand) -> TableBatchAnswer:
+    """The answer to a batch of tables. Raises `ReadError` ``history_lost``."""
+    return TableBatchAnswer(*_summary(elements, demand), [_encoded(each) for each in elements])
 
 
-def _encoded(element: FoundRow | FoundTable | ReadError) -> msgspec.Raw:
-    return msgspec.Raw(problem_bytes(element) if isinstance(element, ReadError) else encode(element))
+def _encoded(element: RawRowAnswer | RawTableAnswer | ReadError) -> msgspec.Raw:
+    return msgspec.Raw(encode_problem(element) if isinstance(element, ReadError) else encode(element))
 
 
-def _together(
-    elements: Sequence[FoundRow | FoundTable | ReadError], demand: ReadDemand
+def _summary(
+    elements: Sequence[RawRowAnswer | RawTableAnswer | ReadError], demand: ReadDemand
 ) -> tuple[ServedFrom, FreshnessName, str, str]:
-    """What all answers begin with. A lost history concerns the whole session, so it is the whole answer."""
+    """``served_from``, ``freshness``, ``why`` and ``token`` of the whole batch.
+
+    Raises the first ``history_lost``: it concerns the whole session, so it is the answer to the whole batch.
+    """
     vector, weakest, sources, failed = demand.vector, 0, 0, 0
     for element in elements:
         if isinstance(element, ReadError):
@@ -48,9 +49,9 @@ def _together(
             failed += 1
             continue
         vector = vector.merge(Vector.parse(element.token)) if element.token else vector
-        weakest = max(weakest, _FROM_STRONG_TO_WEAK.index(element.freshness))
+        weakest = max(weakest, _STRONGEST_FIRST.index(element.freshness))
         sources += element.served_from == "source"
     served = len(elements) - failed
-    freshness = _FROM_STRONG_TO_WEAK[weakest] if served else "unknown"
+    freshness = _STRONGEST_FIRST[weakest] if served else "unknown"
     why = f"{served - sources} from the cache, {sources} from the source, {failed} failed"
     return "source" if sources else "cache", freshness, why, str(vector)

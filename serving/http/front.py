@@ -1,14 +1,17 @@
-"""Everything that answers requests, in one value."""
+"""The front: everything that a request's handler works with, put together from the keyspaces that are served."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from serving.errors import ReadError
 from serving.http.limits import RequestLimits
 from serving.metrics import FrontMetrics
+from serving.reads.descriptions import Descriptions
+from serving.reads.fills import Fills
 from serving.reads.locations import Locations
+from serving.reads.owners import Locate, Owners
 from serving.reads.readiness import Readiness
 from serving.reads.rows import RowReads
 from serving.reads.spaces import RowSpace, TableSpace
@@ -19,7 +22,7 @@ Closer = Callable[[], Awaitable[None]]
 
 @dataclass(slots=True)
 class Front:
-    """What the handlers of `serving.http.routes` work with; made by `serving.compose`."""
+    """What the handlers of `serving.http.routes` work with. Make one with `make_front`."""
 
     row_spaces: dict[str, RowSpace]
     table_spaces: dict[str, TableSpace]
@@ -28,9 +31,10 @@ class Front:
     locations: Locations
     readiness: Readiness
     metrics: FrontMetrics
-    limits: RequestLimits = field(default_factory=RequestLimits)
-    bearer_token: str | None = None
-    closers: Sequence[Closer] = ()
+    limits: RequestLimits
+    bearer_token: str | None
+    closers: Sequence[Closer]
+    """Awaited in order when the front stops."""
 
     def row_space(self, name: str) -> RowSpace:
         """A keyspace of rows. Raises `ReadError` ``unknown_keyspace``."""
@@ -45,3 +49,33 @@ class Front:
         if space is None:
             raise ReadError("unknown_keyspace", f"no catalog {name!r} is served here")
         return space
+
+
+def make_front(
+    spaces: Sequence[RowSpace | TableSpace],
+    locate: Locate,
+    *,
+    fixed: Mapping[tuple[str, int], str] | None = None,
+    owner_token: str = "",
+    bearer_token: str | None = None,
+    limits: RequestLimits | None = None,
+) -> Front:
+    """A front over ``spaces``. ``locate``, ``fixed``: as in `Owners`. ``bearer_token``: None lets every request in."""
+    metrics = FrontMetrics()
+    owners = Owners(locate, metrics, fixed=fixed, token=owner_token)
+    fills = Fills(owners, metrics)
+    by_name = {space.name: space for space in spaces}
+    rows = RowReads(owners, Descriptions(owners), fills, metrics)
+    sources = [space.source.close for space in spaces if space.source is not None]
+    return Front(
+        row_spaces={name: space for name, space in by_name.items() if isinstance(space, RowSpace)},
+        table_spaces={name: space for name, space in by_name.items() if isinstance(space, TableSpace)},
+        rows=rows,
+        tables=TableReads(owners, fills, metrics),
+        locations=Locations(owners, by_name),
+        readiness=Readiness(owners, by_name),
+        metrics=metrics,
+        limits=limits or RequestLimits(),
+        bearer_token=bearer_token,
+        closers=(fills.close, owners.close, *sources),
+    )

@@ -1,4 +1,4 @@
-"""What stands before every request: who may ask, how many at a time, how much; and what an unexpected error becomes."""
+"""The guard in front of every request: bearer token, size and concurrency limits, metrics, unexpected errors."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from time import perf_counter
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from serving.answers import encode_problem
 from serving.errors import ReadError
-from serving.http.answers import problem_bytes
 from serving.http.limits import BODY_TIMEOUT_S, RequestLimits
 from serving.metrics import FrontMetrics
 from tokens.errors import FreshetError
@@ -20,11 +20,11 @@ from tokens.errors import FreshetError
 _log = structlog.get_logger(__name__)
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
-"""Answered without a bearer token and beyond the in-flight limit: they tell no data, and must answer under load."""
+"""Answered without a bearer token and beyond the in-flight limit: they reveal no data and must answer under load."""
 
 
 class OpenListenRefused(FreshetError):
-    """A listen address that others can reach, without a bearer token; code ``refuse_open_listen``."""
+    """A listen address that is not loopback, without a bearer token; code ``refuse_open_listen``."""
 
     code = "refuse_open_listen"
 
@@ -39,13 +39,13 @@ def refuse_open_listen(host: str, bearer_token: str | None) -> None:
     except ValueError:
         pass
     raise OpenListenRefused(
-        f"refusing to listen on {host}: no bearer token is set, so anybody who reaches it could read the cache",
+        f"refusing to listen on {host}: without a bearer token anyone who can reach it could read the cache",
         hint="listen on 127.0.0.1, or set FRESHET_SERVE__BEARER_TOKEN",
     )
 
 
 class Guard:
-    """ASGI wrapper: bearer token, request bounds, in-flight bound, metrics, and one line for every unexpected error."""
+    """ASGI wrapper: checks the bearer token and limits, counts requests, and turns exceptions into problems."""
 
     def __init__(self, app: ASGIApp, *, bearer_token: str | None, limits: RequestLimits, metrics: FrontMetrics) -> None:
         self._app = app
@@ -55,7 +55,7 @@ class Guard:
         self._in_flight = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One connection event; anything but HTTP goes straight on."""
+        """Handles one ASGI scope; anything but HTTP is passed through."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -83,35 +83,35 @@ class Guard:
         return None
 
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
-        begun = False
+        is_begun = False
 
         async def send_marked(message: Message) -> None:
-            nonlocal begun
-            begun = True
+            nonlocal is_begun
+            is_begun = True
             await send(message)
 
         try:
             await self._app(scope, receive, send_marked)
         except ReadError as error:
             self._metrics.refused(error.code)
-            if not begun:
+            if not is_begun:
                 await send_problem(send, error)
-        except asyncio.CancelledError:  # only the server cancels a request: when it stops and has waited long enough
+        except asyncio.CancelledError:  # the server cancels requests that outlast its stop timeout
             self._metrics.refused("stopping")
-            if not begun:
-                await send_problem(send, ReadError("stopping", "the front stops and waited no longer for this answer"))
-        except Exception as error:  # noqa: BLE001 - the last line of defence: an id instead of a traceback
+            if not is_begun:
+                await send_problem(send, ReadError("stopping", "the front stopped before this request was answered"))
+        except Exception as error:  # noqa: BLE001 - the reader gets an incident id, the log the traceback
             incident = secrets.token_hex(6)
             self._metrics.refused("internal")
             _log.exception("request failed", incident=incident, path=scope["path"], error=type(error).__name__)
-            if begun:
+            if is_begun:
                 return
-            hint = f"look for incident {incident} in the log of freshet serve"
+            hint = f"look for incident {incident} in the log of `freshet serve`"
             await send_problem(send, ReadError("internal", f"an unexpected error, incident {incident}", hint=hint))
 
 
 def _carries(scope: Scope, expected: bytes) -> bool:
-    """Constant-time in the token; the scheme's name is matched in any case, as RFC 9110 asks."""
+    """Compares the token in constant time. The scheme's name may be in any case (RFC 9110)."""
     for name, value in scope["headers"]:
         if name == b"authorization":
             scheme, _, token = value.partition(b" ")
@@ -129,20 +129,23 @@ _EXTRA_HEADERS: dict[str, _Headers] = {
 
 
 async def send_whole(send: Send, status: int, body: bytes, content_type: bytes = JSON, extra: _Headers = ()) -> None:
-    """An answer in one piece."""
+    """Sends a complete response."""
     headers = [(b"content-type", content_type), (b"content-length", b"%d" % len(body)), *extra]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 
 async def send_problem(send: Send, error: ReadError) -> None:
-    """The answer to a read that isn't answered."""
+    """Sends ``error`` as a `Problem`."""
     extra = ((b"allow", error.allow.encode()),) if error.allow else _EXTRA_HEADERS.get(error.code, ())
-    await send_whole(send, error.status, problem_bytes(error), extra=extra)
+    await send_whole(send, error.status, encode_problem(error), extra=extra)
 
 
 async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
-    """The request's body. Raises `ReadError` ``body_too_large`` as soon as it is known to exceed ``limit`` bytes."""
+    """The request's body. Raises `ReadError`.
+
+    ``body_too_large`` as soon as the body is known to exceed ``limit`` bytes; ``request_timeout``; ``bad_body``.
+    """
     refusal = ReadError("body_too_large", f"the body is larger than {limit} bytes", hint="split the batch")
     for name, value in scope["headers"]:
         if name == b"content-length" and value.isdigit() and int(value) > limit:
@@ -153,7 +156,7 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
             async with asyncio.timeout(BODY_TIMEOUT_S):
                 message = await receive()
         except TimeoutError:
-            raise ReadError("request_timeout", f"nothing of the body came for {BODY_TIMEOUT_S:g} s") from None
+            raise ReadError("request_timeout", f"no part of the body arrived for {BODY_TIMEOUT_S:g} s") from None
         if message["type"] == "http.disconnect":
             raise ReadError("bad_body", "the connection ended before the body did")
         body += message.get("body", b"")

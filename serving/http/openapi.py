@@ -1,4 +1,4 @@
-"""The description at /openapi.json, made from the route table and the types in it."""
+"""The OpenAPI description, generated from the route table and its types."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ JsonObject = dict[str, Any]
 _REF = "#/components/schemas/{name}"
 _EVERYWHERE = ("bad_request", "request_timeout", "head_too_large", "internal", "stopping")
 _GUARDED = ("unauthorized", "request_too_long", "too_many_requests")
-"""Errors that `BoundedConnection` and `Guard` answer with, whatever the route."""
+"""Errors of `BoundedConnection` and `Guard`, which any route can answer with."""
 
 
 def describe(routes: Sequence[Route[Any, Any]]) -> JsonObject:
@@ -91,7 +91,7 @@ def _responses(route: Route[Any, Any], schema_of: dict[Any, JsonObject]) -> Json
 
 
 def _codes(route: Route[Any, Any]) -> frozenset[str]:
-    """Every code that a request at ``route`` can be refused with."""
+    """Every error code that ``route`` can answer with."""
     found: Iterable[str] = (*_EVERYWHERE, *route.errors)
     if route.path not in OPEN_PATHS:
         found = (*found, *_GUARDED)

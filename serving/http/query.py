@@ -1,6 +1,6 @@
-"""What requests carry, as types with their bounds, and what it means to a read. Pure.
+"""The parameters and bodies of requests as types with bounds, and the reads that they ask for. Pure.
 
-The types are what /openapi.json describes and what requests are checked against.
+Requests are checked against these types, and /openapi.json describes them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, UnsetType
 from serving.client.keys import format_key
 from serving.errors import ReadError
 from serving.http.limits import RequestLimits
-from serving.reads.demands import NO_VECTOR, ReadDemand, RowOptions, RowWanted, TableWanted
+from serving.reads.demands import NO_VECTOR, ReadDemand, RequestedRow, RequestedTable, RowOptions
 from tokens import EventToken, TokenError, ValidWriteIdList, Vector
 
 Milliseconds = Annotated[int, Meta(ge=0, le=10**10 - 1)]
@@ -29,7 +29,7 @@ _NO_OPTIONS = RowOptions()
 
 
 class RowParameters(msgspec.Struct, forbid_unknown_fields=True):
-    """Of one row. ``pk`` is percent-encoded still."""
+    """Of one row. ``pk`` is still percent-encoded."""
 
     keyspace: str
     table: Annotated[str, Meta(description="`db.table`, or a table of the keyspace's database.")]
@@ -65,7 +65,7 @@ class TableParameters(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class TableBatchParameters(msgspec.Struct, forbid_unknown_fields=True):
-    """Of a table batch: there are none."""
+    """Of a table batch, which has no parameters."""
 
 
 class LocationParameters(msgspec.Struct, forbid_unknown_fields=True):
@@ -105,7 +105,7 @@ class TableBatchBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def demand_of(token: str | None, max_wait_ms: int | None, limits: RequestLimits) -> ReadDemand:
-    """The demand in a request. An empty token is no token. Raises `ReadError` ``bad_token``."""
+    """The demand of a request. An empty token counts as no token. Raises `ReadError` ``bad_token``."""
     wait_ms = min(max_wait_ms or 0, limits.wait_ms_max)
     if not token:
         return ReadDemand(NO_VECTOR, False, wait_ms)
@@ -115,41 +115,41 @@ def demand_of(token: str | None, max_wait_ms: int | None, limits: RequestLimits)
         raise ReadError("bad_token", f"token: {error}", hint=error.hint) from error
 
 
-def row_options(asked: RowParameters) -> RowOptions:
+def row_options(parameters: RowParameters) -> RowOptions:
     """The options in a row's parameters. Raises `ReadError` ``bad_token``."""
-    if not asked.include_event_token and not asked.compare_event_token:
+    if not parameters.include_event_token and not parameters.compare_event_token:
         return _NO_OPTIONS
-    compare = asked.compare_event_token
+    compare = parameters.compare_event_token
     try:
-        return RowOptions(asked.include_event_token, EventToken.parse(compare) if compare else None)
+        return RowOptions(parameters.include_event_token, EventToken.parse(compare) if compare else None)
     except TokenError as error:
         raise ReadError("bad_token", f"compare_event_token: {error}", hint=error.hint) from error
 
 
-def table_wanted(asked: TableParameters | _TableBody) -> TableWanted:
+def requested_table(parameters: TableParameters | _TableBody) -> RequestedTable:
     """The catalog table that a request names. Raises `ReadError` ``bad_write_ids``."""
     parsed = None
-    if isinstance(asked.valid_write_ids, str):
-        if not asked.valid_write_ids:
+    if isinstance(parameters.valid_write_ids, str):
+        if not parameters.valid_write_ids:
             raise ReadError("bad_write_ids", "valid_write_ids is empty", hint="leave it out for an external table")
         try:
-            parsed = ValidWriteIdList.parse(asked.valid_write_ids)
+            parsed = ValidWriteIdList.parse(parameters.valid_write_ids)
         except TokenError as error:
             raise ReadError("bad_write_ids", f"valid_write_ids: {error}", hint=error.hint) from error
-    return TableWanted(asked.catalog, asked.db, asked.table, parsed, asked.table_id)
+    return RequestedTable(parameters.catalog, parameters.db, parameters.table, parsed, parameters.table_id)
 
 
-def row_batch(body: RowBatchBody, limits: RequestLimits) -> tuple[list[RowWanted], ReadDemand]:
+def row_batch(body: RowBatchBody, limits: RequestLimits) -> tuple[list[RequestedRow], ReadDemand]:
     """The keys and the one demand of a batch. Raises `ReadError` ``too_many_keys``, ``bad_token``."""
     _check_size(body.keys, limits)
-    wanted = [RowWanted(key.table, _segment(key.pk)) for key in body.keys]
+    wanted = [RequestedRow(key.table, _segment(key.pk)) for key in body.keys]
     return wanted, demand_of(body.token, body.max_wait_ms, limits)
 
 
-def table_batch(body: TableBatchBody, limits: RequestLimits) -> tuple[list[TableWanted], ReadDemand]:
+def table_batch(body: TableBatchBody, limits: RequestLimits) -> tuple[list[RequestedTable], ReadDemand]:
     """The tables and the one demand of a batch. Raises as `row_batch`, and ``bad_write_ids``."""
     _check_size(body.tables, limits)
-    return [table_wanted(table) for table in body.tables], demand_of(body.token, body.max_wait_ms, limits)
+    return [requested_table(table) for table in body.tables], demand_of(body.token, body.max_wait_ms, limits)
 
 
 def _segment(pk: str | int | list[str | int]) -> bytes:

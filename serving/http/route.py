@@ -1,6 +1,6 @@
-"""A route of the API as one value, and what follows from it: matching, parsing and refusing.
+"""Routes as values, and everything that follows from them: matching, parsing and refusing requests.
 
-`serving.http.routes` holds the table of all routes, `serving.http.openapi` describes them.
+`serving.http.routes` is the table of all routes. `serving.http.openapi` generates their description.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ B = TypeVar("B")
 
 _PLACEHOLDER = re.compile(r"\{(\w+)(:raw)?\}")
 _FLAGS = {"": "true", "yes": "true", "no": "false"}
-"""Spellings of a flag that msgspec doesn't know."""
+"""Spellings of a flag that msgspec does not accept, → one that it does."""
 
 
-class Reply(NamedTuple):
-    """What a handler answers with."""
+class Response(NamedTuple):
+    """A complete HTTP response."""
 
     status: int
     body: bytes
@@ -42,15 +42,15 @@ class Reply(NamedTuple):
 class Route(Generic[P, B]):
     """One method at one path.
 
-    ``path``: segments with ``{name}`` are decoded, with ``{name:raw}`` they stay percent-encoded. ``parameters``: a
-    Struct with a field for each name of the path and each query parameter; None: the query string is not looked at.
-    ``body``: a Struct, or None. ``answer``: a Struct, or None for plain text. ``errors``: codes of the handler, beside
-    those that follow from ``parameters`` and ``body``, or are every route's.
+    ``path``: a segment ``{name}`` is decoded, ``{name:raw}`` stays percent-encoded. ``parameters``: a Struct with a
+    field for each name in the path and each query parameter; None: the query string is ignored. ``body``: a Struct, or
+    None. ``answer``: a Struct, or None for plain text. ``errors``: the handler's codes, in addition to those of every
+    route and those that follow from ``parameters`` and ``body``.
     """
 
     method: str
     path: str
-    handler: Callable[[Front, P, B], Awaitable[Reply]]
+    handler: Callable[[Front, P, B], Awaitable[Response]]
     parameters: type[P] | None = None
     body: type[B] | None = None
     answer: type[msgspec.Struct] | None = None
@@ -77,13 +77,13 @@ class Route(Generic[P, B]):
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """Matches the path of a request as it was sent, with a group for each name."""
+        """Matches a request's path as sent, with a group for each name."""
         literals = [re.escape(literal) for literal in _PLACEHOLDER.sub("\0", self.path).split("\0")]
         groups = [f"(?P<{name}>[^/]*)" for name in self.path_names]
         return re.compile("".join(chain.from_iterable(zip_longest(literals, groups, fillvalue=""))))
 
-    async def run(self, front: Front, path: dict[str, str], scope: Scope, receive: Receive) -> Reply:
-        """Answers one request, whose ``path`` is as it was sent. Raises `ReadError`."""
+    async def run(self, front: Front, path: dict[str, str], scope: Scope, receive: Receive) -> Response:
+        """Answers one request. ``path``: the names in the path → their segments as sent. Raises `ReadError`."""
         parameters: Any = None
         if self.parameters is not None:
             for name in self._decoded:
@@ -95,9 +95,10 @@ class Route(Generic[P, B]):
         return await self.handler(front, parameters, body)
 
 
-class Place(BaseRoute):
-    """The routes at one path, for Starlette's router: matched by the path as it was sent, since a key may hold encoded
-    slashes and commas.
+class Resource(BaseRoute):
+    """The routes at one path, by method, for Starlette's router.
+
+    Matched by the path as sent, since a key may hold encoded slashes and commas.
     """
 
     def __init__(self, front: Front, routes: Iterable[Route[Any, Any]]) -> None:
@@ -106,7 +107,7 @@ class Place(BaseRoute):
         self._matches = next(iter(self._routes.values())).pattern.fullmatch
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Any method matches: the refusal of another one is this place's too."""
+        """Matches the path only: `handle` refuses methods that the path does not have."""
         sent = scope.get("raw_path") or scope["path"].encode()
         found = self._matches(sent.decode("latin-1"))
         return (Match.FULL, {"path_params": found.groupdict()}) if found else (Match.NONE, {})
@@ -117,16 +118,16 @@ class Place(BaseRoute):
         if route is None:
             allowed = ", ".join(sorted(self._routes))
             refusal = ReadError(
-                "method_not_allowed", f"{scope['method']} is not served at {scope['path']}, {allowed} is"
+                "method_not_allowed", f"{scope['path']} does not support {scope['method']}, only {allowed}"
             )
             refusal.allow = allowed
             raise refusal
-        reply = await route.run(self._front, scope["path_params"], scope, receive)
-        await send_whole(send, reply.status, reply.body, reply.content_type)
+        response = await route.run(self._front, scope["path_params"], scope, receive)
+        await send_whole(send, response.status, response.body, response.content_type)
 
 
 def path_text(segment: str, name: str) -> str:
-    """A segment of a path, as it was sent, percent-decoded. Raises `ReadError` ``bad_parameter``."""
+    """A segment of a path, percent-decoded. Raises `ReadError` ``bad_parameter``."""
     text = segment
     if "%" in segment or not segment.isascii():
         try:
@@ -134,14 +135,14 @@ def path_text(segment: str, name: str) -> str:
         except UnicodeDecodeError as error:
             raise ReadError("bad_parameter", f"{name} in the path is not UTF-8") from error
     if not text or "\0" in text:
-        raise ReadError("bad_parameter", f"{name} in the path is {'empty' if not text else 'no name'}")
+        raise ReadError("bad_parameter", f"{name} in the path {'contains a NUL character' if text else 'is empty'}")
     return text
 
 
 def parameters_of(kind: type[P], path: Mapping[str, str], query: bytes) -> P:
-    """The names of the path and the query string as a ``kind``. Raises `ReadError` ``bad_parameter``.
+    """The path's names and the query string as a ``kind``. Raises `ReadError` ``bad_parameter``.
 
-    An unknown parameter is refused: a misspelt ``token`` must not become a read without one.
+    An unknown parameter is refused: a misspelled ``token`` must not become a read without a token.
     """
     found = {**path}
     for name, value in _pairs(query):
@@ -159,15 +160,15 @@ def parameters_of(kind: type[P], path: Mapping[str, str], query: bytes) -> P:
 
 
 def body_of(kind: type[B], body: bytes) -> B:
-    """A body as a ``kind``. Raises `ReadError` ``bad_body``."""
+    """A JSON body as a ``kind``. Raises `ReadError` ``bad_body``."""
     try:
         return msgspec.json.decode(body, type=kind)
     except (ValueError, RecursionError) as error:
-        raise ReadError("bad_body", f"the body is not what /openapi.json describes: {error}") from error
+        raise ReadError("bad_body", f"the body does not match /openapi.json: {error}") from error
 
 
 def _pairs(query: bytes) -> list[tuple[str, str]]:
-    """As `urllib.parse.parse_qsl`, which takes three times as long."""
+    """As `urllib.parse.parse_qsl`, in a third of its time."""
     if not query:
         return []
     try:
@@ -191,7 +192,7 @@ def _refusal(kind: type[Any], path: Mapping[str, str], found: Mapping[str, str],
         if name not in names:
             hint = f"known: {', '.join(sorted(names - set(path)))}"
             return ReadError("bad_parameter", f"unknown parameter {name!r}", hint=hint)
-    said, _, name = why.removesuffix("`").partition(" - at `$.")
+    reason, _, name = why.removesuffix("`").partition(" - at `$.")
     if name not in found:
         return ReadError("bad_parameter", f"the parameters: {why}")
-    return ReadError("bad_parameter", f"{name}: {said.removesuffix(', got `str`')}, got {found[name]!r}")
+    return ReadError("bad_parameter", f"{name}: {reason.removesuffix(', got `str`')}, got {found[name]!r}")

@@ -1,4 +1,4 @@
-"""The routes of the API: what each one takes, answers and refuses, and the function that does it."""
+"""The routes of the API: what each one takes, answers and refuses, and its handler."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from serving.answers import RawRowAnswer, RawTableAnswer, encode
 from serving.client.answers import LocationAnswer, RowAnswer, RowBatchAnswer, TableAnswer, TableBatchAnswer
 from serving.errors import ReadError
-from serving.http.answers import encode
 from serving.http.batches import row_batch_answer, table_batch_answer
 from serving.http.front import Front
 from serving.http.query import (
@@ -20,90 +20,92 @@ from serving.http.query import (
     TableBatchParameters,
     TableParameters,
     demand_of,
+    requested_table,
     row_batch,
     row_options,
     table_batch,
-    table_wanted,
 )
-from serving.http.route import Reply, Route
-from serving.reads.demands import RowWanted
-from serving.reads.rows import FoundRow
-from serving.reads.tables import FoundTable
+from serving.http.route import Response, Route
+from serving.reads.demands import RequestedRow
 
 
 class StatusAnswer(msgspec.Struct):
-    """That the process answers, or is ready."""
+    """The answer of ``/healthz`` and ``/readyz``."""
 
     status: Literal["ok", "ready"]
 
 
-def reply_to(answer: FoundRow | FoundTable | ReadError) -> Reply:
-    """200, or 404 for what is known not to exist, which is an answer too. Raises the `ReadError` that it is."""
+def response_to(answer: RawRowAnswer | RawTableAnswer | ReadError) -> Response:
+    """200, or 404 if the row or table is known not to exist. Raises ``answer`` if it is an error."""
     if isinstance(answer, ReadError):
         raise answer
-    return Reply(200 if answer.found else 404, encode(answer))
+    return Response(200 if answer.found else 404, encode(answer))
 
 
-async def get_row(front: Front, asked: RowParameters, _: None) -> Reply:
+async def get_row(front: Front, parameters: RowParameters, _: None) -> Response:
     """One `RowAnswer`."""
-    demand, options = demand_of(asked.token, asked.max_wait_ms, front.limits), row_options(asked)
-    wanted = [RowWanted(asked.table, asked.pk.encode("latin-1"))]
-    [answer] = await front.rows.read_many(front.row_space(asked.keyspace), wanted, demand, options)
-    return reply_to(answer)
+    demand, options = demand_of(parameters.token, parameters.max_wait_ms, front.limits), row_options(parameters)
+    wanted = [RequestedRow(parameters.table, parameters.pk.encode("latin-1"))]
+    [answer] = await front.rows.read_many(front.row_space(parameters.keyspace), wanted, demand, options)
+    return response_to(answer)
 
 
-async def get_rows(front: Front, asked: RowBatchParameters, body: RowBatchBody) -> Reply:
+async def get_rows(front: Front, parameters: RowBatchParameters, body: RowBatchBody) -> Response:
     """One `RowBatchAnswer`."""
-    space = front.row_space(asked.keyspace)
+    space = front.row_space(parameters.keyspace)
     wanted, demand = row_batch(body, front.limits)
-    return Reply(200, encode(row_batch_answer(await front.rows.read_many(space, wanted, demand), demand)))
+    return Response(200, encode(row_batch_answer(await front.rows.read_many(space, wanted, demand), demand)))
 
 
-async def get_table(front: Front, asked: TableParameters, _: None) -> Reply:
+async def get_table(front: Front, parameters: TableParameters, _: None) -> Response:
     """One `TableAnswer`."""
-    demand, wanted = demand_of(asked.token, asked.max_wait_ms, front.limits), table_wanted(asked)
-    [answer] = await front.tables.read_many([(front.table_space(asked.catalog), wanted)], demand)
-    return reply_to(answer)
+    demand, wanted = demand_of(parameters.token, parameters.max_wait_ms, front.limits), requested_table(parameters)
+    [answer] = await front.tables.read_many([(front.table_space(parameters.catalog), wanted)], demand)
+    return response_to(answer)
 
 
-async def get_tables(front: Front, _: TableBatchParameters, body: TableBatchBody) -> Reply:
+async def get_tables(front: Front, _: TableBatchParameters, body: TableBatchBody) -> Response:
     """One `TableBatchAnswer`."""
     wanted, demand = table_batch(body, front.limits)
-    placed = [(front.table_space(each.catalog), each) for each in wanted]
-    return Reply(200, encode(table_batch_answer(await front.tables.read_many(placed, demand), demand)))
+    with_catalogs = [(front.table_space(each.catalog), each) for each in wanted]
+    return Response(200, encode(table_batch_answer(await front.tables.read_many(with_catalogs, demand), demand)))
 
 
-async def get_location(front: Front, asked: LocationParameters, _: None) -> Reply:
+async def get_location(front: Front, parameters: LocationParameters, _: None) -> Response:
     """One `LocationAnswer`."""
-    return Reply(200, encode(await front.locations.read(asked.keyspace, asked.partition)))
+    return Response(200, encode(await front.locations.read(parameters.keyspace, parameters.partition)))
 
 
-async def get_health(_: Front, __: None, ___: None) -> Reply:
+async def get_health(_: Front, __: None, ___: None) -> Response:
     """One `StatusAnswer`."""
-    return Reply(200, b'{"status":"ok"}')
+    return Response(200, b'{"status":"ok"}')
 
 
-async def get_readiness(front: Front, _: None, __: None) -> Reply:
+async def get_readiness(front: Front, _: None, __: None) -> Response:
     """One `StatusAnswer`. Raises `ReadError` ``not_ready``."""
     missing = await front.readiness.missing()
     front.metrics.ready.set(0 if missing else 1)
     if missing:
-        raise ReadError("not_ready", f"not caught up: {'; '.join(missing)}", hint="`freshet lag` shows how far")
-    return Reply(200, b'{"status":"ready"}')
+        raise ReadError(
+            "not_ready", f"not caught up: {'; '.join(missing)}", hint="`freshet lag` shows how far the partitions are"
+        )
+    return Response(200, b'{"status":"ready"}')
 
 
-async def get_metrics(front: Front, _: None, __: None) -> Reply:
+async def get_metrics(front: Front, _: None, __: None) -> Response:
     """The text that Prometheus scrapes."""
-    return Reply(200, front.metrics.exposition(), b"text/plain; version=0.0.4; charset=utf-8")
+    return Response(200, front.metrics.exposition(), b"text/plain; version=0.0.4; charset=utf-8")
 
 
-_BATCH_TEXT = "One demand for all elements; each element is judged, and fails, for itself."
+_BATCH_TEXT = (
+    "One demand for all elements. Each element is decided on its own; one that fails does not affect the others."
+)
 _READ_ERRORS = (
     *("bad_token", "unknown_keyspace", "unknown_table", "history_lost"),
     *("no_owner", "source_unreachable", "source_behind", "source_failed"),
 )
 _BATCH_ERRORS = ("bad_token", "unknown_keyspace", "history_lost", "too_many_keys")
-"""Of the whole batch: what is wrong with an element is said in its place."""
+"""Errors of a whole batch. The error of an element stands in the element's place."""
 
 ROUTES: tuple[Route[Any, Any], ...] = (
     Route(
@@ -116,9 +118,9 @@ ROUTES: tuple[Route[Any, Any], ...] = (
         name="getRow",
         tag="reads",
         summary="Read one row",
-        text="Answered from the cache if that is provably as fresh as `token`; else from the source of truth, whose "
-        "answer fills the cache. Without a token the answer is `eventual`. Send the `token` of the answer with the "
-        "next read.",
+        text="Answered from the cache if the cached row is provably as fresh as `token`; else from the source of "
+        "truth, whose answer fills the cache. Without a token the answer is `eventual`. Send the `token` of the answer "
+        "with the next read.",
         returns="The row.",
     ),
     Route(
@@ -161,7 +163,7 @@ ROUTES: tuple[Route[Any, Any], ...] = (
         tag="reads",
         summary="Read catalog tables",
         text=_BATCH_TEXT,
-        returns="The tables, in the order asked for.",
+        returns="The tables, in the order of the request.",
     ),
     Route(
         method="GET",
@@ -172,8 +174,8 @@ ROUTES: tuple[Route[Any, Any], ...] = (
         errors=("unknown_keyspace", "unknown_path", "no_owner"),
         name="getLocation",
         tag="locations",
-        summary="Who answers for a partition?",
-        text="The owner's address, and as `token` how far the partition has come.",
+        summary="Find the owner of a partition",
+        text="The owner's address, and the partition's watermarks as `token`.",
         returns="The owner of the partition.",
     ),
     Route(
@@ -185,7 +187,7 @@ ROUTES: tuple[Route[Any, Any], ...] = (
         tag="operations",
         summary="Is the process alive?",
         text="Always 200 while the process answers; says nothing about owners or sources.",
-        returns="It is alive.",
+        returns="The process is alive.",
     ),
     Route(
         method="GET",
@@ -196,8 +198,8 @@ ROUTES: tuple[Route[Any, Any], ...] = (
         name="getReadiness",
         tag="operations",
         summary="Has every partition had an owner that was caught up?",
-        text="200 once each partition of each keyspace had an owner that reached the topic's end as of its own start.",
-        returns="Every partition has had one.",
+        text="200 once each partition of each keyspace has had an owner that reached the topic's end as of its start.",
+        returns="Every partition has had such an owner.",
     ),
     Route(
         method="GET",
@@ -210,4 +212,4 @@ ROUTES: tuple[Route[Any, Any], ...] = (
         returns="The metrics of this front.",
     ),
 )
-"""Every route that /openapi.json describes; the one that is asked for most comes first."""
+"""Every route that /openapi.json describes, the most frequent one first: the router tries them in order."""

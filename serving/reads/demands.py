@@ -1,4 +1,4 @@
-"""What a read asks for and brings, as plain values."""
+"""What a request asks for and what it demands, as plain values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ NO_VECTOR = Vector()
 
 
 class ReadDemand(NamedTuple):
-    """What a read brings. ``given``: it brought a token, even an empty vector. ``max_wait_ms``: for the position."""
+    """How fresh the answer must be. ``given``: the request has a token, if only an empty one.
+
+    ``max_wait_ms``: how long to wait for the vector's position.
+    """
 
     vector: Vector = NO_VECTOR
     given: bool = False
@@ -18,26 +21,26 @@ class ReadDemand(NamedTuple):
 
     @property
     def token(self) -> str:
-        """The vector as text; "" where the read brought none."""
+        """The vector as text; "" if the request has no token."""
         return str(self.vector) if self.given else ""
 
 
 class RowOptions(NamedTuple):
-    """What else a row's answer is to say."""
+    """Optional parts of a row's answer."""
 
     include_event_token: bool = False
     compare_event_token: EventToken | None = None
 
 
-class RowWanted(NamedTuple):
-    """A row of a batch: ``pk`` is the path segment of `serving.reads.rowkey`."""
+class RequestedRow(NamedTuple):
+    """A row as a request names it. ``pk``: the key as in a path, parsed by `serving.reads.rowkey`."""
 
     table: str
     pk: bytes
 
 
-class TableWanted(NamedTuple):
-    """A catalog table and the list and id that it is wanted with (0: not given)."""
+class RequestedTable(NamedTuple):
+    """A catalog table as a request names it, with the reader's list and table id (0: not given)."""
 
     catalog: str
     db: str

@@ -1,4 +1,4 @@
-"""The keys of row tables, as the owners describe them, or else the source."""
+"""Descriptions of row tables: which columns are the key, and whether rows may be cached."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from stream.wire.keys import Layout
 
 TABLES_MAX = 10_000
 TRUSTED_FOR_S = 1.0
-"""A description older than this is asked for again before a key is refused by it; younger, it is taken as it is."""
+"""A key that does not fit a description older than this is checked against a new description before it is refused."""
 
 
 class Descriptions:
-    """The keys of row tables, as the owners describe them, or else the source. Kept for ``keep_s`` seconds."""
+    """Descriptions by table, from any owner, else from the source. Cached for ``keep_s`` seconds."""
 
     def __init__(self, owners: Owners, *, keep_s: float = 10.0, clock: Callable[[], float] = monotonic) -> None:
         self._owners = owners
@@ -31,7 +31,7 @@ class Descriptions:
         self._flights: Flights[tuple[str, str], RowSpace, RowTable | None] = Flights(self._describe)
 
     async def get(self, space: RowSpace, name: str) -> RowTable:
-        """The table ``db.table``. Raises `ReadError` ``unknown_table``, ``no_owner`` or what the source raises."""
+        """The description of ``db.table``. Raises `ReadError` ``unknown_table``, ``no_owner`` or the source's."""
         known = self._known.get((space.name, name))
         if known is not None and known[0] > self._clock():
             return known[1]
@@ -40,17 +40,16 @@ class Descriptions:
         except ReadError:
             if known is None:
                 raise
-            # There is nobody to ask: a key in a form that was right is looked up under that key, or not found there.
-            return known[1]
+            return known[1]  # nothing can describe it now; at worst a key is looked up in its old form and not found
         return self._keep(space, name, found)
 
     def schema_may_be_stale(self, space: RowSpace, name: str) -> bool:
-        """Whether the table was described so long ago that a key which doesn't fit is a reason to ask again."""
+        """Whether the description is older than `TRUSTED_FOR_S`, so that a key may fail to fit because of DDL."""
         known = self._known.get((space.name, name))
         return known is not None and known[0] - self._keep_s + TRUSTED_FOR_S < self._clock()
 
     async def renew(self, space: RowSpace, name: str) -> None:
-        """Has the source describe the table: an owner may not have folded yet that it was altered. Raises as `get`."""
+        """Describes the table from the source: an owner may not have folded the latest DDL. Raises as `get`."""
         self._known.pop((space.name, name), None)
         if space.source is not None:
             self._keep(space, name, await space.source.describe(name))
@@ -70,7 +69,7 @@ class Descriptions:
         return {(space.name, name): await self._describe_one(space, name) for (_, name), space in wanted.items()}
 
     async def _describe_one(self, space: RowSpace, name: str) -> RowTable | None:
-        """As an owner describes it: each partition has every table's description. Else as the source does."""
+        """From any owner, since every partition has every table's description; else from the source."""
 
         async def ask(client: OwnerClient, _: int) -> Description:
             return await client.describe(space.name, name)
@@ -91,7 +90,7 @@ class Descriptions:
 
 
 def table_of(described: Description) -> RowTable:
-    """The owner's description as the front uses it."""
+    """An owner's description as a `RowTable`."""
     columns = {column.name: Column(column.name, column.kind, column.exact) for column in described.columns}
     key = tuple(columns[name] for name in described.primary_key)
     return RowTable(described.table, key, described.cacheable, described.reason)

@@ -1,4 +1,4 @@
-"""Fills: answers of the source offered to the owner, in the background, bounded, and never in a reader's way."""
+"""Fills: answers of the source, offered to owners in the background and within bounds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from serving.reads.owners import Owners
 
 UNDER_WAY_MAX = 4_096
 UNDER_WAY_BYTES_MAX = 64 << 20
-"""Of images."""
+"""The total size of their images."""
 
 Send = Callable[[OwnerClient], Awaitable[list[Filled]]]
 
@@ -23,7 +23,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Fills:
-    """Fire and forget: a fill that fails costs another read of the source later, nothing else."""
+    """Sends fills without waiting for them. A fill that fails only costs another read of the source later."""
 
     def __init__(self, owners: Owners, metrics: FrontMetrics) -> None:
         self._owners = owners
@@ -33,12 +33,12 @@ class Fills:
         self._bytes = 0
 
     def offer_rows(self, keyspace: str, partition: int, fills: Sequence[Fill]) -> None:
-        """Has rows sent to their partition's owner; drops them if too many are under way."""
+        """Starts to send rows to their partition's owner; drops them if too many fills are under way."""
         size = sum(len(fill.image or b"") for fill in fills)
         self._offer(keyspace, partition, lambda client: client.fill_rows(fills), len(fills), size)
 
     def offer_table(self, keyspace: str, partition: int, fill: FillTable) -> None:
-        """Has a catalog table sent to its partition's owner; drops it if too many are under way."""
+        """Starts to send a catalog table to its partition's owner; drops it if too many fills are under way."""
 
         async def send(client: OwnerClient) -> list[Filled]:
             return [await client.fill_table(fill)]
@@ -76,7 +76,7 @@ class Fills:
                 _log.debug("fill refused", keyspace=keyspace, partition=partition, why=each.why)
 
     async def close(self) -> None:
-        """Ends what is under way."""
+        """Cancels the fills that are under way."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Single flight: concurrent reads of a key share one read of the source, where its result proves what each demands."""
+"""Single flight: concurrent reads of a key share one read of the source, if its result proves each one's demand."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ Wanted = TypeVar("Wanted")
 Result = TypeVar("Result")
 
 Fetch: TypeAlias = Callable[[Mapping[Key, Wanted]], Awaitable[Mapping[Key, Result | Exception]]]
-"""Reads some keys: for each its result, or its error. What it raises is the error of each."""
+"""Reads keys; returns the result or the error of each. An exception that it raises is the error of every key."""
 
 
 class Flights(Generic[Key, Wanted, Result]):
-    """Reads under way, by key; one flight may carry many keys. One event loop; holds nothing once the reads are done.
+    """The reads under way, by key. One flight may read many keys. Belongs to one event loop.
 
-    What is under way never fails: a key's error is a result like any other.
+    A flight never fails as a whole: the error of a key is that key's result.
     """
 
     def __init__(self, fetch: Fetch[Key, Wanted, Result], on_shared: Callable[[], None] = lambda: None) -> None:
-        """``on_shared`` is called for each read that another reader's flight answered."""
+        """``on_shared`` is called for each key that a flight of another reader answered."""
         self._fetch = fetch
         self._on_shared = on_shared
         self._under_way: dict[Key, asyncio.Future[Result | Exception]] = {}
@@ -31,7 +31,7 @@ class Flights(Generic[Key, Wanted, Result]):
         return len(self._under_way)
 
     async def read(self, key: Key, wanted: Wanted, proves: Callable[[Result], bool]) -> Result:
-        """As `read_many`, of one key. Raises its error."""
+        """`read_many` for one key. Raises the key's error."""
         result = (await self.read_many({key: wanted}, proves))[key]
         if isinstance(result, Exception):
             raise result
@@ -40,33 +40,33 @@ class Flights(Generic[Key, Wanted, Result]):
     async def read_many(
         self, wanted: Mapping[Key, Wanted], proves: Callable[[Result], bool]
     ) -> dict[Key, Result | Exception]:
-        """What each key's flight brought; those of which none is under way start together.
+        """The result of each key. Keys without a flight start one together; the others join theirs.
 
-        A flight that started before the demand arose may have read too early. Its result is then used only if it
-        ``proves`` the demand; else the key's next flight, started after the demand arose, is joined or started. One
-        that was started here is final, whatever it proves. A caller that is cancelled leaves its flights to the others.
+        A joined flight started before this demand arose and may have read too early. Its result is used only if it
+        ``proves`` the demand. Otherwise the key's next flight is joined or started. The result of a flight that was
+        started here is final. Cancelling the caller does not cancel its flights, which others may have joined.
         """
         earlier = {key: flight for key in wanted if (flight := self._under_way.get(key)) is not None}
         own = self._start({key: each for key, each in wanted.items() if key not in earlier})
         found = await _results({**earlier, **own})
-        early = self._not_shared(earlier, found, proves)
-        if not early:
+        unproved = self._unproved(earlier, found, proves)
+        if not unproved:
             return found
         later = {
             key: flight
-            for key in early
+            for key in unproved
             if (flight := self._under_way.get(key)) is not None and flight is not earlier[key]
         }
-        own = self._start({key: wanted[key] for key in early if key not in later})
+        own = self._start({key: wanted[key] for key in unproved if key not in later})
         found |= await _results({**later, **own})
-        if unproved := self._not_shared(later, found, proves):
-            found |= await self._outcomes({key: wanted[key] for key in unproved})
+        if unproved := self._unproved(later, found, proves):
+            found |= await self._fetch_all({key: wanted[key] for key in unproved})
         return found
 
-    def _not_shared(
+    def _unproved(
         self, joined: Iterable[Key], found: Mapping[Key, Result | Exception], proves: Callable[[Result], bool]
     ) -> list[Key]:
-        """The keys whose flights were joined and came back with what proves nothing; an error is everyone's."""
+        """The joined keys whose results do not prove the demand. Errors are shared by all who joined."""
         unproved = []
         for key in joined:
             result = found[key]
@@ -85,30 +85,30 @@ class Flights(Generic[Key, Wanted, Result]):
         results: dict[Key, asyncio.Future[Result | Exception]] = {key: loop.create_future() for key in wanted}
         self._under_way.update(results)
 
-        async def fly() -> None:
+        async def run() -> None:
             try:
-                for key, result in (await self._outcomes(wanted)).items():
+                for key, result in (await self._fetch_all(wanted)).items():
                     results[key].set_result(result)
             finally:
                 for key, future in results.items():
-                    future.cancel()  # where the loop ends; one that is done stays as it is
+                    future.cancel()  # no effect on a result that is set; readers must not hang if the loop ends
                     if self._under_way.get(key) is future:
                         del self._under_way[key]
 
-        task = loop.create_task(fly())
+        task = loop.create_task(run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return results
 
-    async def _outcomes(self, wanted: Mapping[Key, Wanted]) -> dict[Key, Result | Exception]:
+    async def _fetch_all(self, wanted: Mapping[Key, Wanted]) -> dict[Key, Result | Exception]:
         try:
             found = await self._fetch(wanted)
-        except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for a key
+        except Exception as error:  # noqa: BLE001 - the readers of the keys get it
             return dict.fromkeys(wanted, error)
         return {key: found[key] for key in wanted}
 
 
 async def _results(flights: Mapping[Key, asyncio.Future[Result | Exception]]) -> dict[Key, Result | Exception]:
     if flights:
-        await asyncio.wait(flights.values())  # unlike awaiting them, it leaves them be if the caller is cancelled
+        await asyncio.wait(flights.values())  # cancelling this wait does not cancel the futures
     return {key: flight.result() for key, flight in flights.items()}

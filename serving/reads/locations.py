@@ -1,4 +1,4 @@
-"""Who answers for a partition, and how far that partition has come."""
+"""Which owner answers for a partition, and the partition's watermark."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from serving.reads.spaces import RowSpace, TableSpace, learn_watermarks
 
 
 class Locations:
-    """Answers ``/v1/locations/…``. The token is the watermarks; a session learns epochs from it."""
+    """Answers ``/v1/locations/…``. The answer's token is the partition's watermarks; sessions learn epochs from it."""
 
     def __init__(self, owners: Owners, spaces: dict[str, RowSpace | TableSpace]) -> None:
         self._owners = owners
@@ -33,6 +33,6 @@ class Locations:
             known = self._last.get((keyspace, partition))
             if known is None:
                 raise
-            token, why = known, f"{away}; the token is the last watermark that is known"
+            token, why = known, f"{away}; the token is the last known watermark"
         address = self._owners.address_of(keyspace, partition) or ""
         return LocationAnswer("cache", "eventual", why, token, keyspace, partition, address)

@@ -1,4 +1,4 @@
-"""Which process answers for a partition, and how it is asked: one connection an owner, asked again where it moved."""
+"""Requests to the owners of partitions: one connection per owner, and a second attempt if a partition has moved."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from serving.metrics import FrontMetrics
 Found = TypeVar("Found")
 
 Locate = Callable[[str, int], str | None]
-"""(keyspace, partition) → address of its owner as host:port, or None. Answers from memory."""
+"""(keyspace, partition) → the owner's address as host:port, or None. Must not block."""
 
 _NOT_NOW = frozenset({"not_owner", "too_busy", "frame_too_large"})
-"""This question wasn't answered, the next one may be."""
+"""Codes of a refusal that says nothing about the owner's next answer."""
 
 _log = structlog.get_logger(__name__)
 
 
 class OwnerAway(ReadError):
-    """Nobody answers for a partition; ``no_owner`` unless the source can answer instead."""
+    """No owner answers for a partition. The source may answer instead."""
 
     def __init__(self, message: str) -> None:
         super().__init__("no_owner", message)
 
 
 class Owners:
-    """The owners of all partitions. Of one event loop."""
+    """The owners of all partitions. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Owners:
         request_timeout_s: float = 3.0,
         pause_s: float = 0.5,
     ) -> None:
-        """``fixed``: owners that are not announced. ``pause_s``: how long an address that failed is left alone."""
+        """``fixed``: owners that are not announced. ``pause_s``: how long a failed address is not asked again."""
         self._locate = locate
         self._fixed = dict(fixed or {})
         self._metrics = metrics
@@ -60,33 +60,33 @@ class Owners:
         """host:port of the owner, as last announced."""
         return self._fixed.get((keyspace, partition)) or self._locate(keyspace, partition)
 
-    async def ask(self, keyspace: str, partition: int, question: Callable[[OwnerClient], Awaitable[Found]]) -> Found:
-        """What the partition's owner answers to ``question``.
+    async def ask(self, keyspace: str, partition: int, request: Callable[[OwnerClient], Awaitable[Found]]) -> Found:
+        """The result of ``request`` to the partition's owner.
 
-        Raises `OwnerAway` if there is none or it does not answer, `ReadError` ``bad_token`` or ``missing_write_ids`` if
-        it says so.
+        Raises `OwnerAway` if there is no owner or it does not answer; `ReadError` ``bad_token``, ``missing_write_ids``
+        or ``bad_write_ids`` if the owner refuses the demand.
         """
         address = self.address_of(keyspace, partition)
         if address is None:
             raise OwnerAway(f"no process has announced that it owns {keyspace}/{partition}")
         try:
-            return await self._ask_at(address, question)
+            return await self._ask_at(address, request)
         except OwnerAway:
             moved = self.address_of(keyspace, partition)
             if moved is None or moved == address:
                 raise
-            return await self._ask_at(moved, question)
+            return await self._ask_at(moved, request)
 
     async def ask_any(
         self,
         keyspace: str,
         partitions: Iterable[int],
-        question: Callable[[OwnerClient, int], Awaitable[Found]],
+        request: Callable[[OwnerClient, int], Awaitable[Found]],
         is_enough: Callable[[Found], bool],
     ) -> Found:
-        """The first answer to ``question`` (of an owner, and one of its partitions) that is enough, or else the last.
+        """The first answer that ``is_enough``, else the last answer. Each owner is asked once.
 
-        Each owner is asked once. Raises `OwnerAway` if none of them answers.
+        ``request`` takes an owner and one of its partitions. Raises `OwnerAway` if no owner answers.
         """
         asked: set[str | None] = set()
         answers: list[Found] = []
@@ -97,7 +97,7 @@ class Owners:
                 continue
             asked.add(address)
             try:
-                found = await self.ask(keyspace, partition, partial(_of_partition, question, partition))
+                found = await self.ask(keyspace, partition, partial(_of_partition, request, partition))
             except OwnerAway as error:
                 away = error
                 continue
@@ -108,7 +108,7 @@ class Owners:
             return answers[-1]
         raise away or OwnerAway(f"no process has announced that it owns a partition of {keyspace}")
 
-    async def _ask_at(self, address: str, question: Callable[[OwnerClient], Awaitable[Found]]) -> Found:
+    async def _ask_at(self, address: str, request: Callable[[OwnerClient], Awaitable[Found]]) -> Found:
         if self._away_until and self._away_until.get(address, 0.0) > monotonic():
             raise OwnerAway(f"the owner at {address} did not answer a moment ago")
         client = self._clients.get(address)
@@ -117,14 +117,14 @@ class Owners:
                 address, token=self._token, request_timeout_s=self._request_timeout_s
             )
         try:
-            found = await question(client)
+            found = await request(client)
         except OwnerError as error:
-            raise self._translated(address, error) from error
+            raise self._read_error(address, error) from error
         if self._away_until:
             self._away_until.pop(address, None)
         return found
 
-    def _translated(self, address: str, error: OwnerError) -> Exception:
+    def _read_error(self, address: str, error: OwnerError) -> ReadError:
         if error.code in ("bad_token", "missing_write_ids", "bad_write_ids"):
             return ReadError(error.code, str(error), hint=error.hint)
         self._metrics.owner_failures.inc()
@@ -140,6 +140,6 @@ class Owners:
 
 
 def _of_partition(
-    question: Callable[[OwnerClient, int], Awaitable[Found]], partition: int, client: OwnerClient
+    request: Callable[[OwnerClient, int], Awaitable[Found]], partition: int, client: OwnerClient
 ) -> Awaitable[Found]:
-    return question(client, partition)
+    return request(client, partition)

@@ -1,4 +1,4 @@
-"""Whether an answer of the source proves a demand, what the session takes away, and what to say of lost history."""
+"""Whether an answer of the source proves a demand, and the token that the session gets with it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tokens import Decision, Demand, Freshness, Position, Tag, TokenError, Vecto
 
 
 class Proof:
-    """A demand, and the shard and epoch that the source's positions belong to.
+    """A demand, with the shard and the epoch that the source's positions belong to.
 
-    The epoch is the highest that owners or the session itself have named: a source that is read now is in no older one.
-    None: nothing has named one, then an answer is ``eventual`` and the token can't hold it.
+    The epoch is the highest that an owner or the session has named: the source cannot be in an older one. If it is
+    None, an answer is only ``eventual`` and its position cannot go into the token.
     """
 
     __slots__ = ("demand", "epoch", "shard")
@@ -26,46 +26,46 @@ class Proof:
         self.epoch = max(epochs) if epochs else None
 
     @property
-    def wanted(self) -> Position | None:
-        """The position that the session has seen of the shard."""
+    def demanded_position(self) -> Position | None:
+        """The position of the source's shard in the demand."""
         component = self.demand.vector.get(self.shard)
         return component.position if component is not None else None
 
     def judge(self, position: Position) -> Decision:
-        """Whether a value read at ``position`` proves the demand. The source has no watermark: it is all there."""
+        """Whether a value read at ``position`` proves the demand. No watermark: a source has no backlog."""
         if self.epoch is None:
             return _NO_EPOCH
         tag = Tag(shard=self.shard, epoch=self.epoch, lo=position, hi=position, watermark=None)
         return decide(Demand(vector=self.demand.vector, given=self.demand.given), tag)
 
     def is_behind(self, position: Position) -> bool:
-        """Whether the source has yet to reach what is demanded: waiting for it may help."""
+        """Whether the source has not reached the demanded position yet, so that waiting may help."""
         decision = self.judge(position)
         return not decision.may_be_served and not decision.history_lost
 
-    def advanced(self, position: str) -> str:
-        """The session's new token after an answer that holds nothing later than ``position``."""
+    def token_after(self, position: str) -> str:
+        """The session's new token after an answer in which nothing is later than ``position``."""
         if self.epoch is None:
             return self.demand.token
-        return advanced(self.demand.token, self.shard, self.epoch, position)
+        return token_after(self.demand.token, self.shard, self.epoch, position)
 
     def refusal(self, decision: Decision, position: Position) -> ReadError:
-        """Why an answer that was read at ``position`` can't be given."""
+        """The error for an answer that was read at ``position`` and does not prove the demand."""
         if decision.history_lost:
-            return history_lost(self.demand.vector, self.shard, self.epoch or 0, str(position), decision.why)
+            return history_lost_error(self.demand.vector, self.shard, self.epoch or 0, str(position), decision.why)
         return ReadError("source_behind", f"the source's answer does not prove the demand: {decision.why}")
 
 
 _NO_EPOCH = Decision(
     Freshness.EVENTUAL,
-    "no owner has named the epoch of the shard yet, so the token cannot hold this answer",
+    "no owner has named the epoch of the shard yet, so the token cannot include this answer",
     Verdict.NO_DEMAND,
 )
 
 
 @lru_cache(maxsize=8192)
-def advanced(token: str, shard: str, epoch: int, position: str) -> str:
-    """The session's new vector: what it had seen and what this answer holds. Raises `ReadError` ``bad_token``."""
+def token_after(token: str, shard: str, epoch: int, position: str) -> str:
+    """``token`` merged with the position of an answer, as text. Raises `ReadError` ``bad_token``."""
     vector = Vector.parse(token) if token else Vector()
     if not shard or not position:
         return str(vector)
@@ -75,7 +75,7 @@ def advanced(token: str, shard: str, epoch: int, position: str) -> str:
         raise ReadError("bad_token", f"token: {error}", hint=error.hint) from error
 
 
-def history_lost(vector: Vector, shard: str, epoch: int, position: str, why: str) -> ReadError:
-    """409 with the token to go on with: the shard's component is where the new history is now."""
+def history_lost_error(vector: Vector, shard: str, epoch: int, position: str, why: str) -> ReadError:
+    """The error ``history_lost``. Its token has the shard's component at the new history's ``position``."""
     token = vector.with_component(shard, epoch, Position.parse(position)) if position else vector.without(shard)
     return ReadError("history_lost", why, token=str(token))

@@ -1,4 +1,4 @@
-"""Whether every partition of every keyspace has had an owner that was caught up with where its topic ended at start."""
+"""Readiness: whether every partition has had an owner that reached the topic's end as of the owner's start."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAMED_MAX = 5
 
 
 class Readiness:
-    """Remembers what was ready: an owner that goes away later is no reason to take the front out of service."""
+    """A partition that was ready stays so: the front can serve from the source if an owner goes away later."""
 
     def __init__(self, owners: Owners, spaces: Mapping[str, RowSpace | TableSpace]) -> None:
         self._owners = owners
@@ -21,13 +21,13 @@ class Readiness:
         self._asking = asyncio.Lock()
 
     async def missing(self) -> list[str]:
-        """What is not ready yet, at most `NAMED_MAX` and a count; empty: ready."""
+        """The partitions that are not ready yet: at most `NAMED_MAX` and a count. Empty if the front is ready."""
         async with self._asking:
             found = []
             for space in self._spaces.values():
                 found += await self._missing_of(space)
         if len(found) > NAMED_MAX:
-            found[NAMED_MAX:] = [f"and {len(found) - NAMED_MAX} partitions more"]
+            found[NAMED_MAX:] = [f"and {len(found) - NAMED_MAX} more partitions"]
         return found
 
     async def _missing_of(self, space: RowSpace | TableSpace) -> list[str]:
@@ -36,13 +36,13 @@ class Readiness:
         for partition in waiting:
             by_address.setdefault(self._owners.address_of(space.name, partition), []).append(partition)
         found = [f"{space.name}/{partition} has no owner" for partition in by_address.pop(None, [])]
-        asked = [self._ask(space, partitions) for partitions in by_address.values()]
+        asked = [self._missing_at_one_owner(space, partitions) for partitions in by_address.values()]
         for problems in await asyncio.gather(*asked):
             found += problems
         return found
 
-    async def _ask(self, space: RowSpace | TableSpace, partitions: list[int]) -> list[str]:
-        """The owner of ``partitions``, all at one address."""
+    async def _missing_at_one_owner(self, space: RowSpace | TableSpace, partitions: list[int]) -> list[str]:
+        """Which of ``partitions``, all announced at one address, are not ready."""
         try:
             status = await self._owners.ask(space.name, partitions[0], lambda client: client.status(space.name))
         except OwnerAway as away:

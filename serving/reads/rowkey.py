@@ -1,4 +1,4 @@
-"""A row key as a reader writes it in a path, into the canonical key of the store. Pure.
+"""Parses a row key as written in a path into the canonical key of the store. Pure.
 
 ``7`` · ``7,12`` · ``M%C3%BCller%2C%20Co``: key columns in key order, comma-separated, each percent-encoded. Binary
 columns are percent-encoded bytes.
@@ -19,7 +19,7 @@ from stream.wire.keys import KeyFormatError, row_key
 from stream.wire.values import UndecodableValue, request_key_value
 
 KEY_BYTES_MAX = 4096
-"""Longest key that a request may name, encoded."""
+"""The longest key that a request may name, in bytes as sent."""
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,4})?")
@@ -27,7 +27,7 @@ _NUMERIC_KINDS = frozenset({"decimal", "float", "double"})
 
 
 class RowKey(NamedTuple):
-    """``key``: as in the store. ``values``: canonical, in key order. ``exact``: no other spelling names the row."""
+    """``key``: as in the store. ``values``: canonical, in key order. ``exact``: no other spelling names this row."""
 
     key: bytes
     values: tuple[object, ...]
@@ -40,10 +40,12 @@ def parse_row_key(table: RowTable, segment: bytes) -> RowKey:
     if len(segment) > KEY_BYTES_MAX:
         raise ReadError("bad_key", f"the key is longer than {KEY_BYTES_MAX} bytes")
     if not table.key:
-        raise ReadError("bad_key", f"{table.name} has no primary key: no row of it can be named", hint="give it one")
+        raise ReadError(
+            "bad_key", f"{table.name} has no primary key: its rows cannot be named", hint="give the table a primary key"
+        )
     if len(parts) != len(table.key):
         expected = ", ".join(column.name for column in table.key)
-        raise ReadError("bad_key", f"{table.name} has the key ({expected}), the request names {len(parts)} columns")
+        raise ReadError("bad_key", f"{table.name} has the key ({expected}), but the request has {len(parts)} columns")
     return _assemble(table, [_parse_column(table, column, part) for column, part in zip(table.key, parts, strict=True)])
 
 
@@ -62,17 +64,17 @@ def _canonical(table: RowTable, column: Column, text: str) -> tuple[object, bool
     kind = column.kind
     if kind in ("int", "bit", "year"):
         if _INTEGER.fullmatch(text) is None:
-            raise ReadError("bad_key", f"{table.name}.{column.name}: {text!r} is no integer")
+            raise ReadError("bad_key", f"{table.name}.{column.name}: {text!r} is not an integer")
         return int(text), column.exact and (kind != "year" or len(text) == 4)
     if kind in _NUMERIC_KINDS and _NUMBER.fullmatch(text) is None:
-        raise ReadError("bad_key", f"{table.name}.{column.name}: {text!r} is no number")
+        raise ReadError("bad_key", f"{table.name}.{column.name}: {text!r} is not a number")
     if "\0" in text and kind != "text":
-        raise ReadError("bad_key", f"{table.name}.{column.name}: {text!r} is no {kind} value")
+        raise ReadError("bad_key", f"{table.name}.{column.name}: {text!r} is not a {kind} value")
     try:
         value, exact = request_key_value(column, text)
     except UndecodableValue as error:
         raise ReadError("bad_key", f"{table.name}.{column.name}: {error}") from error
-    # A DECIMAL's canonical text has the column's scale, which a reader need not write out.
+    # A DECIMAL's canonical text has the column's scale, which readers may leave out.
     return value, exact and kind not in _NUMERIC_KINDS
 
 

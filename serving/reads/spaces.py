@@ -1,4 +1,4 @@
-"""What a front knows of a keyspace: its layout, its source, and the epochs of its shards."""
+"""The keyspaces that a front serves: their layouts, their sources, and the epochs of their shards."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from serving.sources.source import RowSource, TableSource
 from stream.wire.keys import Layout
 from tokens import Vector
 
-_NOTHING_DEMANDED = str(Vector())
+_EMPTY_VECTOR = str(Vector())
 
 
 @dataclass(slots=True)
 class Epochs:
-    """The highest epoch that any answer named, by shard."""
+    """The highest epoch that any answer has named, by shard."""
 
     known: dict[str, int] = field(default_factory=dict)
 
     def learn(self, shard: str, epoch: int) -> None:
-        """Takes note of an answer's epoch."""
+        """Keeps an answer's epoch if it is the highest so far."""
         if shard and epoch > self.known.get(shard, -1):
             self.known[shard] = epoch
 
 
 @dataclass(slots=True)
 class RowSpace:
-    """A keyspace of rows. ``database``: what a table name without a dot belongs to; "" for none."""
+    """A keyspace of rows. ``database``: the database of table names without a dot; "" if there is no default."""
 
     name: str
     layout: Layout
@@ -57,7 +57,7 @@ class TableSpace:
 
 
 async def epoch_of(owners: Owners, space: RowSpace | TableSpace, shard: str) -> int | None:
-    """The epoch of ``shard``: as known, else as any owner of the keyspace says; None if none does."""
+    """The epoch of ``shard``: as known, else from any owner of the keyspace; None if no owner names it."""
     if shard not in space.epochs.known:
 
         async def ask(client: OwnerClient, partition: int) -> str:
@@ -69,8 +69,8 @@ async def epoch_of(owners: Owners, space: RowSpace | TableSpace, shard: str) -> 
 
 
 async def learn_watermarks(client: OwnerClient, space: RowSpace | TableSpace, partition: int) -> str:
-    """A partition's watermarks as a vector's text; takes note of their epochs. Raises `OwnerError`."""
-    waited = await client.wait(space.name, partition, _NOTHING_DEMANDED, 0)
+    """A partition's watermarks as a vector's text; keeps their epochs. Raises `OwnerError`."""
+    waited = await client.wait(space.name, partition, _EMPTY_VECTOR, 0)
     for shard, component in Vector.parse(waited.watermarks).items():
         space.epochs.learn(shard, component.epoch)
     return waited.watermarks

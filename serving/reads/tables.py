@@ -1,4 +1,4 @@
-"""Reads of catalog tables: write-id lists, table ids and the session's vector decide; else the source of truth."""
+"""Reads of catalog tables: from an owner, or from the source of truth where the owner cannot prove its answer."""
 
 from __future__ import annotations
 
@@ -7,103 +7,102 @@ from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import NamedTuple, TypeAlias, cast
 
-import msgspec
-
 from consumers.owner.client import OwnerClient
 from consumers.owner.protocol import HISTORY_LOST, FillTable, Table
 from consumers.owner.tables import MissingWriteIds, decide_answer
+from serving.answers import RawTableAnswer, absence_fields, raw_image
 from serving.client.answers import FreshnessName, ServedFrom, TableAnswer
 from serving.errors import ReadError
 from serving.metrics import FrontMetrics
-from serving.reads.demands import ReadDemand, TableWanted
+from serving.reads.demands import ReadDemand, RequestedTable
 from serving.reads.fills import Fills
 from serving.reads.flight import Flights
 from serving.reads.owners import OwnerAway, Owners
-from serving.reads.proof import Proof, advanced, history_lost
-from serving.reads.rows import NOTHING, not_found
+from serving.reads.proof import Proof, history_lost_error, token_after
 from serving.reads.spaces import TableSpace, epoch_of
 from serving.sources.source import SourceTable
 from tokens import Decision, Demand
 
 NAMES_MAX = 100_000
 READS_MAX = 16
-"""Tables of one request that are read at a time."""
+"""Tables of one request that are read concurrently."""
 POLL_S = 0.05
-"""How often a source that does not cover the list yet is asked again, within ``max_wait_ms``."""
+"""Pause between two reads of a source that does not cover the list yet, within ``max_wait_ms``."""
 
 
-class Question(NamedTuple):
-    """One table that is asked for. ``deadline``: of `time.monotonic`."""
+class TableLookup(NamedTuple):
+    """One requested table. ``deadline``: until when (`time.monotonic`) the source is asked again."""
 
     space: TableSpace
-    wanted: TableWanted
+    wanted: RequestedTable
     demand: ReadDemand
     deadline: float
 
 
-class Miss(NamedTuple):
-    """A question that only the source can answer. ``found``: what the owner said, if any; ``why``: what it lacked."""
+class TableMiss(NamedTuple):
+    """A lookup that only the source can answer. ``found``: the owner's answer, if any; ``why`` it cannot be given."""
 
-    question: Question
+    lookup: TableLookup
     found: Table | None
     why: str
 
 
-FoundTable: TypeAlias = TableAnswer[msgspec.Raw]
-Place: TypeAlias = tuple[str, str, int | None]
+TableFlightKey: TypeAlias = tuple[str, str, int | None]
 """Catalog, table and epoch."""
 
 
 class TableReads:
-    """Answers reads of catalog tables. Of one event loop."""
+    """Answers reads of catalog tables. Belongs to one event loop."""
 
     def __init__(self, owners: Owners, fills: Fills, metrics: FrontMetrics) -> None:
         self._owners = owners
         self._fills = fills
         self._metrics = metrics
-        self._flights: Flights[Place, Miss, SourceTable] = Flights(self._fetch, metrics.source_shared.inc)
+        self._flights: Flights[TableFlightKey, TableMiss, SourceTable] = Flights(self._fetch, metrics.source_shared.inc)
         self._partitions: dict[tuple[str, str], int] = {}
 
     async def read_many(
-        self, wanted: Sequence[tuple[TableSpace, TableWanted]], demand: ReadDemand
-    ) -> list[FoundTable | ReadError]:
+        self, wanted: Sequence[tuple[TableSpace, RequestedTable]], demand: ReadDemand
+    ) -> list[RawTableAnswer | ReadError]:
         """Tables in the order of ``wanted``, each an answer or its error."""
         gate = asyncio.Semaphore(READS_MAX)
 
-        async def read(space: TableSpace, table: TableWanted) -> FoundTable | ReadError:
+        async def read(space: TableSpace, table: RequestedTable) -> RawTableAnswer | ReadError:
             async with gate:
                 try:
                     deadline = monotonic() + demand.max_wait_ms / 1000
-                    return await self._read(Question(space, table, demand, deadline))
+                    return await self._read(TableLookup(space, table, demand, deadline))
                 except ReadError as error:
                     return error
 
         return await asyncio.gather(*(read(*each) for each in wanted))
 
-    async def _read(self, question: Question) -> FoundTable:
-        space, wanted, demand, _ = question
+    async def _read(self, lookup: TableLookup) -> RawTableAnswer:
+        space, wanted, demand, _ = lookup
         listed = wanted.write_ids.table if wanted.write_ids is not None else None
         if listed and listed.lower() != wanted.name.lower():
-            raise ReadError("bad_write_ids", f"valid_write_ids is a list of {listed}, {wanted.name} is asked for")
+            raise ReadError(
+                "bad_write_ids", f"valid_write_ids is a list of {listed}, but the request is for {wanted.name}"
+            )
         try:
-            found = await self._ask_owners(question)
+            found = await self._ask_owners(lookup)
         except OwnerAway as away:
             if space.source is None:
                 raise
-            return await self._from_source(Miss(question, None, str(away)))
+            return await self._from_source(TableMiss(lookup, None, str(away)))
         space.epochs.learn(found.shard, found.epoch)
         if found.code == HISTORY_LOST:
-            raise history_lost(demand.vector, found.shard, found.epoch, found.watermark, found.why)
+            raise history_lost_error(demand.vector, found.shard, found.epoch, found.watermark, found.why)
         if found.code:
             raise ReadError(found.code, found.why)
         if not found.served or found.image is None:
-            return await self._from_source(Miss(question, found, found.why))
-        token = advanced(demand.token, found.shard, found.epoch, found.hi)
+            return await self._from_source(TableMiss(lookup, found, found.why))
+        token = token_after(demand.token, found.shard, found.epoch, found.hi)
         return self._answer("cache", found.freshness, found.why, token, found.table_id, found.write_ids, found.image)
 
-    async def _ask_owners(self, question: Question) -> Table:
-        """The owner's answer. Every partition knows every name, and says in which one the table's state is."""
-        space, wanted, demand, _ = question
+    async def _ask_owners(self, lookup: TableLookup) -> Table:
+        """The owner's answer. Any owner knows every name, and says which partition holds the table's state."""
+        space, wanted, demand, _ = lookup
 
         async def get(client: OwnerClient) -> Table:
             return await client.get_table(
@@ -129,7 +128,7 @@ class TableReads:
             self._partitions[space.name, wanted.name] = found.partition
         return found
 
-    async def _from_source(self, miss: Miss) -> FoundTable:
+    async def _from_source(self, miss: TableMiss) -> RawTableAnswer:
         (space, wanted, demand, deadline), _, cache_why = miss
         source = space.source
         if source is None:
@@ -160,7 +159,7 @@ class TableReads:
                 raise ReadError("table_id_changed", why)
             raise proof.refusal(decision, found.position)
         why = f"read from the source at {found.position}: {decision.why}; the cache: {cache_why}"
-        token = proof.advanced(str(found.position))
+        token = proof.token_after(str(found.position))
         name = decision.freshness.value
         missing = "" if found.image is not None else f"catalog {space.name} has no table {wanted.name}"
         return self._answer("source", name, why, token, found.table_id, found.write_ids, found.image, missing)
@@ -175,7 +174,7 @@ class TableReads:
         write_ids: str,
         image: bytes | None,
         missing: str = "",
-    ) -> FoundTable:
+    ) -> RawTableAnswer:
         self._metrics.answered("table", served_from, freshness)
         return TableAnswer(
             served_from,
@@ -185,15 +184,15 @@ class TableReads:
             found=image is not None,
             table_id=table_id,
             write_ids=write_ids or None,
-            value=msgspec.Raw(image) if image is not None else NOTHING,
-            **not_found(missing),
+            value=raw_image(image),
+            **absence_fields(missing),
         )
 
-    async def _fetch(self, misses: Mapping[Place, Miss]) -> dict[Place, SourceTable | Exception]:
-        return {place: await self._fetch_one(miss) for place, miss in misses.items()}
+    async def _fetch(self, misses: Mapping[TableFlightKey, TableMiss]) -> dict[TableFlightKey, SourceTable | Exception]:
+        return {flight_key: await self._fetch_one(miss) for flight_key, miss in misses.items()}
 
-    async def _fetch_one(self, miss: Miss) -> SourceTable:
-        """Reads the source, and offers the answer to the owner of the table's partition."""
+    async def _fetch_one(self, miss: TableMiss) -> SourceTable:
+        """Reads the source, and offers the answer to the owner of the table's partition as a fill."""
         (space, wanted, _, _), found, _ = miss
         assert space.source is not None
         self._metrics.source_reads.inc()
@@ -208,7 +207,7 @@ class TableReads:
 
 
 def fill_of(keyspace: str, name: str, found: Table, seen: SourceTable) -> FillTable | None:
-    """What may be offered to the owner, who answered ``found``, of what the source said; None: nothing."""
+    """The fill to offer to the owner, which answered ``found``; None if ``seen`` must not be cached."""
     if seen.image is None or found.table_id != seen.table_id or found.elsewhere:
         return None
     at = str(seen.position)
@@ -228,7 +227,7 @@ def fill_of(keyspace: str, name: str, found: Table, seen: SourceTable) -> FillTa
 
 
 class SourceEvidence(NamedTuple):
-    """A `consumers.owner.evidence.Evidence`: a table that was read at one position of the source, just now."""
+    """A `consumers.owner.evidence.Evidence` for a table that was just read from the source at one position."""
 
     shard: str
     epoch: int
@@ -237,8 +236,11 @@ class SourceEvidence(NamedTuple):
     watermark: str = ""
 
 
-def judge_table(proof: Proof, wanted: TableWanted, found: SourceTable) -> Decision:
-    """Whether what the source said proves the demand: its list, id and position. Raises `ReadError` 400."""
+def judge_table(proof: Proof, wanted: RequestedTable, found: SourceTable) -> Decision:
+    """Whether the source's answer proves the demand by list, id and position.
+
+    Raises `ReadError` ``missing_write_ids``.
+    """
     by_position = proof.judge(found.position)
     if found.image is None or by_position.history_lost:
         return by_position
@@ -252,5 +254,5 @@ def judge_table(proof: Proof, wanted: TableWanted, found: SourceTable) -> Decisi
     return by_position if proof.epoch is None and decision.may_be_served else decision
 
 
-def _has_other_id(wanted: TableWanted, found: SourceTable) -> bool:
+def _has_other_id(wanted: RequestedTable, found: SourceTable) -> bool:
     return found.image is not None and bool(wanted.table_id) and wanted.table_id != found.table_id

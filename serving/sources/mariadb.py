@@ -1,4 +1,4 @@
-"""MariaDB as the source of truth for rows: snapshots read in threads, only of the tables that the keyspace has."""
+"""MariaDB as the source of truth for rows. Snapshots are read in threads, and only of the keyspace's tables."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from serving.errors import ReadError
-from serving.sources.source import RowAt, RowTable, SchemaChanged, SourceRow, SourceThreads
+from serving.sources.source import RowTable, SchemaChanged, SourceKey, SourceRow, SourceThreads
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError, MariaDBUnreachable
 from stream.sources.mariadb.schema import TableFilter, TableInfo
 from stream.sources.mariadb.snapshot import NoSuchTable, SnapshotRead, SnapshotReader, SourceBusy
@@ -17,11 +17,11 @@ Found = TypeVar("Found")
 
 READS_MAX = 8
 WAITS_MAX = 4
-"""Sessions that may wait for a replica to catch up, apart from those that read."""
+"""Sessions that wait for a replica to catch up; they are separate so that waits cannot block reads."""
 
 
 class MariaDBRows:
-    """A `serving.sources.source.RowSource` over one MariaDB server. What is not of ``tables`` is not handed out."""
+    """A `serving.sources.source.RowSource` over one MariaDB server. Serves only tables that ``tables`` admits."""
 
     def __init__(self, settings: ConnectionSettings, shard: str, tables: TableFilter) -> None:
         self.shard = shard
@@ -40,7 +40,7 @@ class MariaDBRows:
         except NoSuchTable:
             return None
 
-    async def read(self, wanted: Sequence[RowAt]) -> list[SourceRow | ReadError | SchemaChanged]:
+    async def read(self, wanted: Sequence[SourceKey]) -> list[SourceRow | ReadError | SchemaChanged]:
         """See `RowSource`."""
         places: dict[str, list[int]] = {}
         for place, (table, _) in enumerate(wanted):
@@ -49,7 +49,7 @@ class MariaDBRows:
         keys = {name: [wanted[place].values for place in of_table] for name, of_table in places.items()}
         read = await self._reads.run(lambda: translated(lambda: self._reader.read(keys))) if keys else {}
         found: list[SourceRow | ReadError | SchemaChanged] = [
-            ReadError("unknown_table", f"{table.name} is not of this keyspace") for table, _ in wanted
+            ReadError("unknown_table", f"{table.name} does not belong to this keyspace") for table, _ in wanted
         ]
         for name, of_table in places.items():
             rows = _source_rows([wanted[place].table for place in of_table], read[name])
@@ -77,7 +77,7 @@ class MariaDBRows:
 
 
 def row_table(info: TableInfo) -> RowTable:
-    """The source's description as the front uses it."""
+    """A MariaDB table's description as a `RowTable`."""
     described = info.describe()
     columns = {column.name: column for column in described.columns}
     key = tuple(columns[name] for name in described.primary_key)
@@ -87,7 +87,7 @@ def row_table(info: TableInfo) -> RowTable:
 def _source_rows(
     tables: Sequence[RowTable], read: SnapshotRead | MariaDBError
 ) -> list[SourceRow | ReadError | SchemaChanged]:
-    """What was read of one table, for requests that know it as ``tables``."""
+    """What was read of one table. ``tables``: for each row, the table as its request described it."""
     if isinstance(read, NoSuchTable):
         return [SchemaChanged(table.name) for table in tables]
     if isinstance(read, MariaDBError):
@@ -107,7 +107,7 @@ def _source_rows(
 
 
 def translated(work: Callable[[], Found]) -> Found:
-    """Runs ``work``; MariaDB's errors become the reader's. `NoSuchTable` stays: it says something about the schema."""
+    """Runs ``work`` and turns MariaDB's errors into `ReadError`. `NoSuchTable` passes through: the schema changed."""
     try:
         return work()
     except NoSuchTable:

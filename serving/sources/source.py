@@ -1,4 +1,4 @@
-"""Where a read goes when the cache cannot prove its answer: the source of truth, bounded and off the event loop."""
+"""The source of truth as the front reads it: the interfaces, their values, and the threads for blocking reads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True, slots=True)
 class RowTable:
-    """What a front must know of a row table. ``key`` are its primary key's columns, in key order."""
+    """What a front must know about a row table. ``key``: the primary key's columns in key order.
+
+    ``reason``: why it is not ``cacheable``.
+    """
 
     name: str
     key: tuple[Column, ...]
@@ -26,10 +29,10 @@ class RowTable:
 
 
 class SourceRow(NamedTuple):
-    """What the source said of a key. ``key``: the row's own, as in the store; ``image`` None: there is no such row.
+    """The source's answer for a key. ``image`` is None if there is no such row. ``key``: the row's own key, as stored.
 
-    ``position``: of the snapshot that it was read in; ``hi``: nothing in the row is later (the same, but for engines
-    without snapshots). ``timestamp``: the source's seconds, for display.
+    ``position``: of the snapshot that the row was read in. ``hi``: nothing in the row is later; it equals ``position``
+    except for engines without snapshots. ``timestamp``: the source's time in seconds, for display.
     """
 
     image: bytes | None
@@ -40,7 +43,7 @@ class SourceRow(NamedTuple):
 
 
 class SourceTable(NamedTuple):
-    """What the source said of a catalog table; ``image`` None: there is none. ``position`` as in `SourceRow`."""
+    """The source's answer for a catalog table; ``image`` is None if there is none. ``position``: as in `SourceRow`."""
 
     table_id: int
     kind: str
@@ -50,8 +53,8 @@ class SourceTable(NamedTuple):
     timestamp: int = 0
 
 
-class RowAt(NamedTuple):
-    """A row by the canonical values of its key columns, in key order."""
+class SourceKey(NamedTuple):
+    """Names a row by the canonical values of its key columns, in key order."""
 
     table: RowTable
     values: Sequence[object]
@@ -62,19 +65,19 @@ class RowSource(Protocol):
 
     @property
     def shard(self) -> str:
-        """The shard whose positions it answers with."""
+        """The shard that its positions belong to."""
 
     async def describe(self, table: str) -> RowTable | None:
-        """The key and kind of ``db.table``, or None if there is no such table."""
+        """The description of ``db.table``, or None if there is no such table."""
 
-    async def read(self, wanted: Sequence[RowAt]) -> list[SourceRow | ReadError | SchemaChanged]:
-        """What one snapshot holds of each of ``wanted``, in their order; an element that can't be read is its error.
+    async def read(self, wanted: Sequence[SourceKey]) -> list[SourceRow | ReadError | SchemaChanged]:
+        """The rows in the order of ``wanted``, all from one snapshot. An element that cannot be read is its error.
 
-        `SchemaChanged`: the table's key is another one by now.
+        `SchemaChanged`: the table's key is no longer the one in ``wanted``.
         """
 
     async def wait(self, position: Position, timeout_s: float) -> bool:
-        """Whether the source came to ``position`` in time."""
+        """Waits until the source reaches ``position``; False if it does not in time."""
 
     async def close(self) -> None:
         """Closes its connections."""
@@ -85,13 +88,13 @@ class TableSource(Protocol):
 
     @property
     def shard(self) -> str:
-        """The shard whose positions it answers with."""
+        """The shard that its positions belong to."""
 
     async def read(self, name: str, own_list: str | None = None) -> SourceTable:
-        """The table ``db.table``, its id, list and the log's position, in one snapshot.
+        """The table ``db.table``, its id, its list and the log's position, from one snapshot.
 
-        ``own_list``: of a reader that may be in a transaction of its own. What it is then answered may hold what is not
-        committed: it is for this reader alone, and never for the cache.
+        ``own_list``: the list of a reader that may have a transaction open. The answer may then hold that
+        transaction's uncommitted writes: it is for this reader only and must not be cached.
         """
 
     async def close(self) -> None:
@@ -99,11 +102,11 @@ class TableSource(Protocol):
 
 
 class SchemaChanged(Exception):
-    """The table's key is not what the reader thought: describe it again."""
+    """The table's key has changed since it was described."""
 
 
 class SourceThreads:
-    """Runs blocking reads in a bounded pool; what would wait too long is turned away."""
+    """Runs blocking reads in a thread pool. Refuses work beyond ``waiting_max`` calls, queued or running."""
 
     def __init__(self, name: str, *, threads: int = 8, waiting_max: int = 256) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
@@ -111,7 +114,7 @@ class SourceThreads:
         self._waiting_max = waiting_max
 
     async def run(self, work: Callable[[], Found]) -> Found:
-        """The result of ``work``. Raises `ReadError` ``too_many_requests``, and what ``work`` raises."""
+        """The result of ``work``. Raises `ReadError` ``too_many_requests``, and whatever ``work`` raises."""
         if self._waiting >= self._waiting_max:
             raise ReadError("too_many_requests", f"{self._waiting_max} reads of the source are under way already")
         self._waiting += 1
@@ -121,5 +124,5 @@ class SourceThreads:
             self._waiting -= 1
 
     def close(self) -> None:
-        """Lets what runs end; starts nothing more."""
+        """Cancels queued work. Running work goes on; this does not wait for it."""
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -1,1 +1,1 @@
-"""What a hostile or unlucky world sends, against running processes and real servers: docs/operating/bad-input.md."""
+"""Bad input against running processes and real servers: docs/operating/bad-input.md."""

@@ -1,4 +1,4 @@
-"""`freshet` as a user runs it: a process, its exit code and what it says."""
+"""Runs `freshet` as a process, for its exit code and output."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.patience import PATIENCE_S
 
 
 def freshet_fails(*arguments: str) -> str:
-    """Runs `freshet`, which must end by itself with exit code 1 and without a traceback; its stderr."""
+    """Runs `freshet`, which must end by itself with exit code 1 and without a traceback; returns its stderr."""
     done = subprocess.run(
         [sys.executable, "-m", "freshet", "--log-format", "json", *arguments],
         capture_output=True,
@@ -28,7 +28,7 @@ def freshet_fails(*arguments: str) -> str:
 
 
 def source_arguments(kafka: KafkaCluster, mariadb: MariaDBAddress, database: str, keyspace: str) -> list[str]:
-    """`freshet source mariadb` for one database; the password goes by the environment."""
+    """The arguments of `freshet source mariadb` for one database; the password is passed in the environment."""
     os.environ["FRESHET_MARIADB_PASSWORD"] = mariadb.password
     return [
         *("source", "mariadb", "--keyspace", keyspace, "--bootstrap", kafka.bootstrap, "--database", database),

@@ -1,4 +1,4 @@
-"""Messages that cannot be, in the topic of a running consumer."""
+"""Invalid messages in the topic of a running consumer."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def row(feed: Feed, number: int, **changes: Any) -> dict[str, Any]:
 
 
 def hostile(feed: Feed) -> list[tuple[str, bytes]]:
-    """(code, message): what no fold can use."""
+    """(code, message) for every kind of message that cannot be folded."""
     whole = encode("RowFrame", row(feed, 1))
     end = {"shard": feed.shard, "epoch": 1, "ordinal": feed.ordinal, "gtid": gtid(9), "timestamp": 1, "txn": 7}
     marker = {"shard": feed.shard, "epoch": 1, "ordinal": 1, "timestamp": 1, "low_water": "", "whole": True}
@@ -67,7 +67,7 @@ def hostile(feed: Feed) -> list[tuple[str, bytes]]:
 
 
 def letters(kafka: KafkaCluster, keyspace: str) -> list[dict[str, Any]]:
-    """What `freshet dlq list --json` says."""
+    """The output of `freshet dlq list --json`."""
     said = subprocess.run(
         [sys.executable, "-m", "freshet", "dlq", "list", keyspace, "--json"],
         env=os.environ | {"FRESHET_KAFKA__BOOTSTRAP": kafka.bootstrap},
@@ -97,10 +97,10 @@ def value_of(address: str, feed: Feed, number: int, epoch: int = 1) -> tuple[str
         return found.freshness, found.image
 
 
-def test_every_message_that_cannot_be_is_kept_with_its_code_and_stops_nobody(
+def test_every_invalid_message_is_a_dead_letter_and_the_stream_goes_on(
     kafka: KafkaCluster, keyspace_name: str, tmp_path: Path
 ) -> None:
-    """Truncated, foreign, garbage, unknown, out of range: each is a dead letter, and what follows is served fresh."""
+    """Each kind of invalid message becomes a dead letter with its code, and later rows are served fresh."""
     feed = Feed(kafka, keyspace_name, partitions=1)
     codes = []
     for code, message in hostile(feed):
@@ -121,10 +121,10 @@ def test_every_message_that_cannot_be_is_kept_with_its_code_and_stops_nobody(
     assert_equal_to_uninterrupted(kafka, feed, tmp_path / "data", tmp_path / "scratch")
 
 
-def test_a_message_that_cannot_be_read_voids_what_it_may_have_touched(
+def test_an_unreadable_message_voids_what_it_may_have_changed(
     kafka: KafkaCluster, keyspace_name: str, tmp_path: Path
 ) -> None:
-    """A key that was folded before the poison is not served from the cache after it: its change may be in there."""
+    """A key folded before an unreadable message is not served from the cache, since the message may have changed it."""
     feed = Feed(kafka, keyspace_name, partitions=1)
     feed.put(0, encode("RowFrame", row(feed, 5)))
     feed.mark()
@@ -139,7 +139,7 @@ def test_a_message_that_cannot_be_read_voids_what_it_may_have_touched(
 def test_a_message_of_twenty_megabytes_is_a_dead_letter_too(
     kafka: KafkaCluster, keyspace_name: str, tmp_path: Path
 ) -> None:
-    """The broker bounds what is compressed: what comes out may be larger, and still stops nobody."""
+    """A message that is too large once decompressed becomes a dead letter, and the stream goes on."""
     feed = Feed(kafka, keyspace_name, partitions=1)
     compressing = Producer(
         client_settings(kafka, **{"compression.type": "lz4", "message.max.bytes": 64 * MIB, "linger.ms": 0})
@@ -155,7 +155,7 @@ def test_a_message_of_twenty_megabytes_is_a_dead_letter_too(
 
 
 def test_an_event_older_than_the_state_changes_nothing(kafka: KafkaCluster, keyspace_name: str, tmp_path: Path) -> None:
-    """A duplicate, and an event of an epoch that is over, leave the newer value; only the latter is a dead letter."""
+    """A duplicate and an event of an old epoch leave the newer value; only the latter is a dead letter."""
     feed = Feed(kafka, keyspace_name, partitions=1)
     old = row(feed, 5, images=[b'{"n":"old"}'])
     new = row(feed, 5)
@@ -170,10 +170,8 @@ def test_an_event_older_than_the_state_changes_nothing(kafka: KafkaCluster, keys
     assert [each["code"] for each in letters(kafka, keyspace_name)] == ["older_epoch"]
 
 
-def test_a_commit_without_its_transaction_is_taken_at_its_word(
-    kafka: KafkaCluster, keyspace_name: str, tmp_path: Path
-) -> None:
-    """A commit of a transaction that nobody saw open names its write ids itself, so it can be folded; rows go on."""
+def test_a_commit_without_its_transaction_is_folded(kafka: KafkaCluster, keyspace_name: str, tmp_path: Path) -> None:
+    """A commit names its write ids, so it is folded although its transaction was never seen open."""
     feed = Feed(kafka, keyspace_name, partitions=1)
     for pairs in ([], [{"table_id": 5, "write_id": 3}]):
         feed.ordinal += 1

@@ -1,4 +1,4 @@
-"""A second source of a shard that can't work must not take the shard from the one that does."""
+"""A second source that cannot work must not take its shard from the running source."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KINDS = ("mariadb", "workload")
 
 
 class Shard:
-    """A keyspace with one source that runs, as a process of its own."""
+    """A keyspace with one running source, as a process of its own."""
 
     def __init__(self, kind: str, kafka: KafkaCluster, mariadb: MariaDBAddress, database: str, keyspace: str) -> None:
         self.kind, self.kafka, self.mariadb, self.database, self.keyspace = kind, kafka, mariadb, database, keyspace
@@ -38,7 +38,7 @@ class Shard:
 
     @contextmanager
     def running(self, log: Path, *more: str) -> Iterator[Callable[[str], int]]:
-        """The source with ``more`` flags; how often something is in its log. It ends in order."""
+        """The source with ``more`` flags; yields a function that counts a text in its log. It is stopped in order."""
         with log.open("wb") as output:
             command = [sys.executable, "-m", "freshet", "--log-format", "json", *self.arguments, *more]
             process = subprocess.Popen(command, stdout=output, stderr=output)
@@ -56,7 +56,7 @@ class Shard:
             process.wait()
 
     def publishes(self) -> None:
-        """A write from now on comes out."""
+        """A new write reaches the topic."""
         before = self._position()
         if self.kind == "mariadb":
             with self.mariadb.connect(database=self.database, autocommit=True) as session, session.cursor() as cursor:
@@ -81,14 +81,14 @@ def shard(
 
 
 def undisturbed(shard: Shard, says: Callable[[str], int]) -> None:
-    """It goes on with the publisher that it had: whoever was fenced would notice with the next batch."""
+    """The first source still publishes with the same producer; a fenced one would fail with its next batch."""
     shard.publishes()
     assert says("publisher open") == 1
     assert says("publisher lost") == says("fenced") == 0
 
 
-def test_a_second_source_with_a_wrong_password_ends_and_fences_nobody(shard: Shard, tmp_path: Path) -> None:
-    """A login is tried before the shard is taken over."""
+def test_a_second_source_with_a_wrong_password_ends_and_fences_no_source(shard: Shard, tmp_path: Path) -> None:
+    """A source logs in to its server before it takes over the shard."""
     (tmp_path / "password").write_text("wrong\n")
     with shard.running(tmp_path / "first.log") as says:
         until(lambda: says('"event": "ready"') > 0, "ready")
@@ -98,8 +98,8 @@ def test_a_second_source_with_a_wrong_password_ends_and_fences_nobody(shard: Sha
         undisturbed(shard, says)
 
 
-def test_a_second_source_whose_server_is_away_waits_and_fences_nobody(shard: Shard, tmp_path: Path) -> None:
-    """A wrong address looks like an outage: while it lasts the shard stays with the source that works."""
+def test_a_second_source_whose_server_is_away_waits_and_fences_no_source(shard: Shard, tmp_path: Path) -> None:
+    """A source whose server does not answer waits without taking over the shard."""
     [nobody] = free_ports(1)
     with shard.running(tmp_path / "first.log") as says:
         until(lambda: says('"event": "ready"') > 0, "ready")
@@ -109,7 +109,7 @@ def test_a_second_source_whose_server_is_away_waits_and_fences_nobody(shard: Sha
             assert second("publisher open") == 0
 
 
-def test_a_second_source_whose_server_hides_changes_ends_and_fences_nobody(
+def test_a_second_source_whose_server_hides_changes_ends_and_fences_no_source(
     kafka: KafkaCluster,
     mariadb: MariaDBAddress,
     new_mariadb: Callable[..., Any],
@@ -117,7 +117,7 @@ def test_a_second_source_whose_server_hides_changes_ends_and_fences_nobody(
     keyspace_name: str,
     tmp_path: Path,
 ) -> None:
-    """Settings that a source refuses are refused before the shard is taken over."""
+    """A source checks its server's settings before it takes over the shard."""
     shard = Shard("mariadb", kafka, mariadb, database, keyspace_name)
     other = new_mariadb(durable=False)
     with other.connect(autocommit=True) as session, session.cursor() as cursor:

@@ -1,4 +1,4 @@
-"""A MariaDB that can't be followed, or sends what no frame takes, under a running `freshet source mariadb`."""
+"""A MariaDB that cannot be followed, or sends rows too large for a frame, under `freshet source mariadb`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Deployment:
         self.stack = ServingStack(directory, kafka, server.address, keyspace, "d")
 
     def source_fails(self, *arguments: str) -> str:
-        """What `freshet source mariadb` says when it can't go on."""
+        """The output of `freshet source mariadb`, which must fail."""
         given = source_arguments(self.kafka, self.server.address, "d", self.keyspace)
         return freshet_fails(*given, "--partitions", "2", *arguments)
 
@@ -65,7 +65,7 @@ def deployment(kafka: KafkaCluster, new_mariadb: Callable[..., Any], keyspace_na
 
 
 def test_a_purged_binlog_stops_the_source_until_a_new_epoch_is_asked_for(deployment: Deployment) -> None:
-    """What was purged can't be published: one line that says how far back it could start; --new-epoch goes on."""
+    """A purged binlog is one error that says where the source could start, and --new-epoch continues."""
     with deployment.stack as stack:
         deployment.follows(1)
         assert stack.stop("source") == 0
@@ -83,7 +83,7 @@ def test_a_purged_binlog_stops_the_source_until_a_new_epoch_is_asked_for(deploym
 
 
 def test_an_unknown_domain_stops_the_source_until_a_new_epoch_is_asked_for(deployment: Deployment) -> None:
-    """The server would replay that domain from its start: one line that names it."""
+    """An unknown GTID domain is one error that names it, and --new-epoch continues."""
     with deployment.stack as stack:
         deployment.follows(1)
         assert stack.stop("source") == 0
@@ -101,8 +101,8 @@ def test_an_unknown_domain_stops_the_source_until_a_new_epoch_is_asked_for(deplo
         deployment.follows(4)
 
 
-def test_a_row_of_twenty_megabytes_is_read_through_and_stops_nobody(deployment: Deployment) -> None:
-    """An image that fits no frame is published as void: the key is answered by the source, all others by the cache."""
+def test_a_row_of_twenty_megabytes_is_read_through_and_the_stream_goes_on(deployment: Deployment) -> None:
+    """A row too large for a frame is published as void: the source answers for it, the cache for all others."""
     with deployment.stack as stack:
         stack.run("SET GLOBAL max_allowed_packet = 1073741824", "CREATE TABLE big (id INT PRIMARY KEY, v LONGBLOB)")
         with stack.connect() as session, session.cursor() as cursor:
@@ -118,7 +118,7 @@ def test_a_row_of_twenty_megabytes_is_read_through_and_stops_nobody(deployment: 
 def test_servers_that_are_away_when_the_processes_start_are_waited_for(
     new_kafka: Callable[..., Any], new_mariadb: Callable[..., Any], keyspace_name: str, tmp_path: Path
 ) -> None:
-    """Source, consumer and front started before Kafka and MariaDB say once what is missing, and are ready later."""
+    """Source, consumer and front that start before Kafka and MariaDB log once what is missing, and become ready."""
     kafka_port, mariadb_port = free_ports(2)
     with ExitStack() as stack:
         absent = MariaDBAddress("127.0.0.1", mariadb_port, "root", "freshet")
@@ -140,7 +140,7 @@ def test_servers_that_are_away_when_the_processes_start_are_waited_for(
 
 
 def _purge(deployment: Deployment) -> None:
-    """Purges all binary logs but the last; the server keeps one as long as it needs it for its own recovery."""
+    """Purges all binary logs but the last. Retries, since the server keeps a log that its recovery needs."""
     deadline = time.monotonic() + PATIENCE_S
     with deployment.stack.connect() as session, session.cursor() as cursor:
         while True:

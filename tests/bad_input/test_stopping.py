@@ -1,4 +1,4 @@
-"""SIGTERM while Kafka is away: our processes end in a few seconds, in order, and lose nothing that was acknowledged."""
+"""SIGTERM while Kafka is away: processes end in order within seconds and lose nothing that was acknowledged."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from tests.consumers.consuming import until
 from tests.patience import PATIENCE_S
 
 STOP_S_MAX = 20.0
-"""The longest single question to a broker takes five seconds, and a busy machine needs some to end three processes.
+"""The longest request to a broker takes five seconds, and a busy machine needs some to end three processes.
 
-A request of the publisher that is waited for to its end takes thirty.
+Waiting for a request of the publisher to time out would take thirty.
 """
 AWAY_S = 2.5
-"""So long that a batch is on its way to nowhere, and shorter than any time-out."""
+"""Long enough for a batch to be sent in vain, and shorter than any timeout."""
 
 
 class Running:
@@ -74,7 +74,7 @@ def all_running(
 
 
 def stopped(running: list[Running]) -> dict[str, float]:
-    """Sends SIGTERM to all; name → seconds until it had ended, exit code 0 and no traceback."""
+    """Sends SIGTERM to all, which must end with exit code 0 and no traceback; name → seconds that it took."""
     took: dict[str, float] = {}
 
     def wait(each: Running) -> None:
@@ -97,10 +97,10 @@ def stopped(running: list[Running]) -> dict[str, float]:
 
 @pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
-def test_a_front_that_is_told_twice_to_stop_ends_without_a_traceback(
+def test_a_front_that_gets_two_signals_ends_without_a_traceback(
     first: int, second: int, kafka: KafkaCluster, keyspace_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An impatient supervisor, or Ctrl-C pressed twice, is no failure of the application."""
+    """A second signal while the front stops does not end it with a traceback."""
     monkeypatch.setenv("FRESHET_KEYSPACES", json.dumps({keyspace_name: {}}))
     front = Running("serve", ["serve", "--port", "0", "--bootstrap", kafka.bootstrap], tmp_path)
     try:
@@ -126,7 +126,7 @@ def test_everything_stops_soon_while_kafka_is_away(
     keyspace_name: str,
     tmp_path: Path,
 ) -> None:
-    """No transaction is waited for that nobody answers, and none is aborted: what is open is left as in a crash."""
+    """Processes neither wait for an open Kafka transaction nor abort it: they leave it as a crash would."""
     server = new_kafka()
     settings = ConnectionSettings(mariadb.host, mariadb.port, mariadb.user, mariadb.password)
     with all_running(server.cluster, mariadb, database, keyspace_name, tmp_path) as running:
@@ -145,7 +145,7 @@ def test_everything_stops_soon_while_kafka_is_away(
     assert max(took.values()) < STOP_S_MAX, took
 
 
-def test_everything_stops_soon_if_kafka_was_never_there(
+def test_everything_stops_soon_if_kafka_was_never_up(
     new_kafka: Callable[..., Any], mariadb: MariaDBAddress, database: str, keyspace_name: str, tmp_path: Path
 ) -> None:
     """A process that waits for its broker at start can be stopped like any other."""

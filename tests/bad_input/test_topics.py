@@ -1,4 +1,4 @@
-"""Topics that are not what they were: other partitions, another id, other settings."""
+"""Topics with another partition count, another id or other settings than expected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.consumers.process.test_consume import delete_topic, try_feed
 def test_a_source_refuses_a_topic_with_another_partition_count(
     kafka: KafkaCluster, mariadb: MariaDBAddress, database: str, keyspace_name: str
 ) -> None:
-    """Keys would be looked for in other partitions than they were published to: one line, with the count to set."""
+    """Another partition count than the topic's is refused, with the count to set in the hint."""
     ensure_topics(kafka, keyspace_name, 3)
     said = freshet_fails(*source_arguments(kafka, mariadb, database, keyspace_name), "--partitions", "5")
     assert f"error[wrong_partition_count]: topic {events_topic(keyspace_name)} has 3 partitions, not 5" in said
@@ -27,7 +27,7 @@ def test_a_source_refuses_a_topic_with_another_partition_count(
 def test_a_source_refuses_a_compacted_topic(
     kafka: KafkaCluster, mariadb: MariaDBAddress, database: str, keyspace_name: str
 ) -> None:
-    """Compaction would eat markers and voids: one line, with the command that mends it."""
+    """A compacted topic, which would lose markers and voids, is refused with the setting that fixes it."""
     topic = NewTopic(events_topic(keyspace_name), 4, 1, config={"cleanup.policy": "compact"})
     admin = AdminClient(client_settings(kafka))
     for made in admin.create_topics([topic]).values():
@@ -40,7 +40,7 @@ def test_a_source_refuses_a_compacted_topic(
 def test_a_topic_replaced_under_a_running_consumer_is_a_rebuild(
     kafka: KafkaCluster, keyspace_name: str, tmp_path: Path
 ) -> None:
-    """Its offsets mean nothing in the new topic, also where that is longer: the store is set aside, loudly."""
+    """A store of a deleted topic is moved aside with a warning and rebuilt, even if the new topic is longer."""
     with_old = until(lambda: try_feed(kafka, keyspace_name), "topic")
     with_old.load(20)
     with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as process:

@@ -41,7 +41,7 @@ def command(monkeypatch: pytest.MonkeyPatch) -> typer.Typer:
 
 
 def test_help_lists_the_commands_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
-    """`freshet --help` shows what there is, without hidden commands."""
+    """`freshet --help` lists the commands that are not hidden."""
     assert cli.run(["--help"]) == 0
     listed = capsys.readouterr().out
     assert "doctor" in listed
@@ -52,7 +52,7 @@ def test_help_lists_the_commands_that_exist(capsys: pytest.CaptureFixture[str]) 
 def test_a_command_whose_module_is_missing_is_not_listed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An optional command that isn't installed is absent, not broken."""
+    """A command whose module is missing is not listed, and using it is wrong usage."""
     monkeypatch.setattr(cli, "_exists", lambda name: name == "local")
     assert cli.run(["--help"]) == 0
     assert "doctor" not in capsys.readouterr().out
@@ -86,7 +86,7 @@ def test_an_error_is_a_code_a_line_and_a_hint(command: typer.Typer, capsys: pyte
 def test_a_defect_is_one_line_too(
     command: typer.Typer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An unexpected exception is no traceback for a user, and one for a developer who asks."""
+    """An unexpected exception is one line and a hint, and a traceback only with FRESHET_DEBUG."""
 
     @command.callback(invoke_without_command=True)
     def fail() -> None:
@@ -102,10 +102,10 @@ def test_a_defect_is_one_line_too(
         cli.run(["doctor"])
 
 
-def test_a_place_that_cannot_be_written_is_named(
+def test_a_path_that_cannot_be_written_is_named(
     command: typer.Typer, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """What the file system refuses is the user's to mend, and no defect."""
+    """An error of the file system names the path and is not reported as a defect."""
     (tmp_path / "file").touch()
 
     @command.callback(invoke_without_command=True)
@@ -118,7 +118,7 @@ def test_a_place_that_cannot_be_written_is_named(
 
 
 def test_a_full_device_behind_stdout_is_one_line() -> None:
-    """No second error when the interpreter flushes what could not be written."""
+    """A full device is one error, without a second one when the interpreter flushes stdout."""
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "freshet", "compare", "MariaDB/0-1-5", "MariaDB/0-1-6"],
@@ -135,8 +135,8 @@ def test_a_full_device_behind_stdout_is_one_line() -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["compare", "MariaDB/0-1-5", "MariaDB/0-1-6"], ["doctor"]])
-def test_a_reader_that_has_gone_away_ends_a_command_quietly(arguments: list[str]) -> None:
-    """`freshet … | head -1`: exit code 141 as of any program, and not a word."""
+def test_a_broken_pipe_ends_a_command_quietly(arguments: list[str]) -> None:
+    """`freshet … | head -1` ends with exit code 141 and prints nothing on stderr."""
     reading, writing = os.pipe()
     os.close(reading)
     try:
@@ -154,7 +154,7 @@ def test_a_reader_that_has_gone_away_ends_a_command_quietly(arguments: list[str]
     assert (done.returncode, done.stderr) == (141, "")
 
 
-def test_a_command_says_its_exit_code(command: typer.Typer) -> None:
+def test_a_command_sets_its_exit_code(command: typer.Typer) -> None:
     """`raise typer.Exit(n)` is exit code n, a plain return is 0."""
 
     @command.callback(invoke_without_command=True)
@@ -169,7 +169,7 @@ def test_a_command_says_its_exit_code(command: typer.Typer) -> None:
     "arguments", [["--no-such-flag"], ["no-such-command"], ["--log-format", "xml", "local"], ["local", "x"]]
 )
 def test_wrong_usage_is_exit_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """A command line that can't be understood is 2, and says why on stderr."""
+    """A wrong command line is exit code 2, with the reason on stderr."""
     assert cli.run(arguments) == 2
     captured = capsys.readouterr()
     assert "Error" in captured.err
@@ -177,7 +177,7 @@ def test_wrong_usage_is_exit_code_2(arguments: list[str], capsys: pytest.Capture
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    """`freshet --version` is one line."""
+    """`freshet --version` prints name and version."""
     assert cli.run(["--version"]) == 0
     assert capsys.readouterr().out.startswith("freshet 0.")
 
@@ -196,7 +196,7 @@ def test_config_reaches_the_command(command: typer.Typer, tmp_path: Path) -> Non
 
 
 def test_bad_settings_stop_a_command_that_needs_them(capsys: pytest.CaptureFixture[str]) -> None:
-    """A wrong settings file is an error of the command that reads it, with the key."""
+    """A wrong settings file stops only commands that read it, and the error names the key."""
     Path("freshet.toml").write_text("[serve]\nport = 'x'\n")
     assert cli.run(["local", "status"]) == 1
     assert capsys.readouterr().err.startswith("error[bad_settings]: serve.port: ")
@@ -204,7 +204,7 @@ def test_bad_settings_stop_a_command_that_needs_them(capsys: pytest.CaptureFixtu
 
 
 def test_the_command_line_starts_without_heavy_imports() -> None:
-    """`freshet --help` and a small command don't pay for Spark, Kafka, pandas or a web framework."""
+    """`freshet --help` and a small command do not import Spark, Kafka, pandas or a web framework."""
     script = (
         "import sys\nfrom freshet import cli\ncli.run(['--help'])\ncli.run(['local', 'status'])\n"
         "heavy = {'pyspark', 'pandas', 'pyarrow', 'confluent_kafka', 'starlette', 'jgo', 'pymysql'}\n"
@@ -216,8 +216,8 @@ def test_the_command_line_starts_without_heavy_imports() -> None:
     assert "heavy: []" in done.stdout
 
 
-def test_logs_are_json_lines_when_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
-    """Not a terminal: one JSON object a line on stderr, with time, level and fields; below the level, nothing."""
+def test_logs_are_json_lines_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a terminal a log line on stderr is a JSON object with time, level and fields."""
     import structlog
 
     configure_logs("auto", "info")
@@ -234,7 +234,7 @@ def test_logs_are_json_lines_when_nobody_looks(capsys: pytest.CaptureFixture[str
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [["verify", "--keyspace", "k"], ["rebuild", "--keyspace", "k", "--to", "stores"]])
 def test_sigterm_ends_a_job_as_ctrl_c_does_also_before_spark_runs(command: list[str], tmp_path: Path) -> None:
-    """While it still asks Kafka: one line and exit code 130, not death by a signal."""
+    """SIGTERM while a job waits for Kafka is one line and exit code 130."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         bootstrap = f"127.0.0.1:{silent.getsockname()[1]}"
         process = subprocess.Popen(

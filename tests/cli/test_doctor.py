@@ -1,4 +1,4 @@
-"""The doctor: what is missing, and exactly how to get it."""
+"""The doctor: what is missing, and how to get it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from freshet.local.java import inspect_java
 
 @pytest.fixture(autouse=True)
 def forget_java() -> Iterator[None]:
-    """What was found out about a path in one test is not believed in the next."""
+    """Clears the cached findings about Java between tests."""
     inspect_java.cache_clear()
     yield
     inspect_java.cache_clear()
@@ -39,7 +39,7 @@ def named(checks: list[doctor.Check], name: str) -> doctor.Check:
 
 
 def test_a_machine_without_java_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No Java at all: missing, with the package to install."""
+    """Without Java the check is ``missing`` and names the package to install."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(java, "WELL_KNOWN", ())
@@ -53,10 +53,10 @@ def test_a_machine_without_java_is_told_how_to_get_it(monkeypatch: pytest.Monkey
     ("version", "status"),
     [("17.0.9", "ok"), ("21", "ok"), ("11.0.2", "missing"), ("24", "missing"), ("1.8.0_402", "missing")],
 )
-def test_java_home_decides_and_only_17_and_21_will_do(
+def test_only_java_17_and_21_are_accepted(
     version: str, status: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The version of JAVA_HOME's Java is named in the finding."""
+    """Java 17 and 21 are ok, others missing, and the finding names the version."""
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "jdk", version)))
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(java, "WELL_KNOWN", ())
@@ -66,7 +66,7 @@ def test_java_home_decides_and_only_17_and_21_will_do(
 
 
 def test_a_wrong_java_home_does_not_hide_a_good_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A usable Java elsewhere is used, and the doctor says that JAVA_HOME is not."""
+    """A usable Java outside JAVA_HOME is used, with a warning about JAVA_HOME."""
     good = fake_java(tmp_path / "good", "21.0.1")
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "old", "11.0.2")))
     monkeypatch.setenv("PATH", str(good / "bin"))
@@ -85,7 +85,7 @@ def test_a_trimmed_java_is_noticed_before_spark_fails(monkeypatch: pytest.Monkey
 
 
 def test_a_cache_that_cannot_be_written_is_essential(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Without a cache there are no servers; the fix names FRESHET_CACHE."""
+    """A cache that cannot be written is ``missing``, and the fix names FRESHET_CACHE."""
     (tmp_path / "file").touch()
     monkeypatch.setenv("FRESHET_CACHE", str(tmp_path / "file" / "cache"))
     check = named(doctor.examine(tmp_path), "cache")
@@ -94,7 +94,7 @@ def test_a_cache_that_cannot_be_written_is_essential(monkeypatch: pytest.MonkeyP
 
 
 def test_the_doctor_says_what_will_be_fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """An empty cache is fine, and the first start's download is announced."""
+    """An empty cache is ok, and the finding announces the download of the first start."""
     monkeypatch.setenv("FRESHET_CACHE", str(tmp_path / "empty"))
     check = named(doctor.examine(tmp_path), "cache")
     assert check.status == "ok"

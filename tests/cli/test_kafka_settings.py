@@ -1,4 +1,4 @@
-"""Client settings for Kafka: taken by every command, refused in one line, never shown."""
+"""Kafka's client settings: used by every command, refused in one line, and never printed."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def write(config: Path, extra: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("name", "value"), [("no.such.setting", SECRET), ("security.protocol", SECRET), ("isolation.level", SECRET)]
 )
-def test_settings_that_no_client_takes_stop_every_command(
+def test_invalid_client_settings_stop_every_command(
     config: Path, capfd: pytest.CaptureFixture[str], command: list[str], name: str, value: str
 ) -> None:
-    """Every command hands kafka.extra to its clients: a wrong one is code, line and hint, and shows no value."""
+    """A wrong setting in kafka.extra stops every command with a code, a line and a hint, without its value."""
     write(config, {name: value})
     assert run(["--log-format", "json", *command]) == 1
     said = capfd.readouterr()

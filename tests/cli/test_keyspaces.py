@@ -1,4 +1,4 @@
-"""A misspelt keyspace: every command says that there is none of that name, and which there are."""
+"""A misspelled keyspace: every command reports it and names the known ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ kind = "catalog"
 
 @pytest.fixture(autouse=True)
 def configured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Run beside a settings file with two keyspaces."""
+    """Runs in a directory with a settings file of two keyspaces."""
     monkeypatch.chdir(tmp_path)
     use_config(None)
     Path("freshet.toml").write_text(SETTINGS)
@@ -32,7 +32,7 @@ def configured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["mariadb", "workload"])
 def test_a_source_of_an_unknown_keyspace_names_the_known_ones(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Not that a database is missing; nobody is asked, and no topic of a wrong name is made."""
+    """The error is the unknown keyspace, and it comes before any server is asked or topic created."""
     assert cli.run(["source", kind, "--keyspace", "shpo"]) == 1
     assert capsys.readouterr().err.splitlines() == [
         "error[unknown_keyspace]: no keyspace 'shpo' in the settings",
@@ -41,7 +41,7 @@ def test_a_source_of_an_unknown_keyspace_names_the_known_ones(kind: str, capsys:
 
 
 def test_a_source_without_any_settings_says_how_to_begin(capsys: pytest.CaptureFixture[str]) -> None:
-    """On the first day there is no file: it takes flags, or an entry."""
+    """Without a settings file the hint is to add the keyspace or to use a flag."""
     Path("freshet.toml").unlink()
     assert cli.run(["source", "mariadb", "--keyspace", "shop"]) == 1
     err = capsys.readouterr().err
@@ -65,7 +65,7 @@ def test_a_source_without_any_settings_says_how_to_begin(capsys: pytest.CaptureF
 def test_a_command_on_an_unknown_keyspace_names_the_known_ones(
     command: list[str], kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A topic that is missing, or an owner, may be no more than a slip of the pen."""
+    """A missing topic or owner of an unknown keyspace is reported as a misspelled name."""
     monkeypatch.setenv("FRESHET_KAFKA__BOOTSTRAP", kafka.bootstrap)
     assert cli.run(command) == 1
     error, hint = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("{")]
@@ -73,19 +73,19 @@ def test_a_command_on_an_unknown_keyspace_names_the_known_ones(
     assert hint.startswith("hint: known: hive, shop; or ")
 
 
-def test_a_known_keyspace_without_a_topic_is_still_that(
+def test_a_known_keyspace_without_a_topic_is_topic_missing(
     kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The name is right, so what is missing is the source."""
+    """The missing topic of a known keyspace is not reported as a misspelled name."""
     monkeypatch.setenv("FRESHET_KAFKA__BOOTSTRAP", kafka.bootstrap)
     assert cli.run(["dlq", "list", "hive"]) == 1
     assert capsys.readouterr().err.startswith("error[topic_missing]: ")
 
 
-def test_a_consumer_of_an_unknown_keyspace_says_so_and_waits_for_its_topic(
+def test_a_consumer_of_an_unknown_keyspace_only_warns(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A keyspace may be made by a source's flags alone, so it is a warning."""
+    """A keyspace may be defined by a source's flags alone, so a consumer logs a warning and goes on."""
     configure_logs("json", "info")
     assert consumption_settings(load_settings(), ["shop", "shpo"]).keyspaces == ("shop", "shpo")
     [line] = capsys.readouterr().err.splitlines()

@@ -1,4 +1,4 @@
-"""Settings: precedence, limits, and errors that a person can act on."""
+"""Settings: precedence, limits, and errors that say what to do."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ password = "in-the-file"
 
 @pytest.fixture(autouse=True)
 def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No setting of the machine reaches a test, and none of a test reaches another."""
+    """Keeps the machine's settings and those of other tests out of a test."""
     for name in [name for name in os.environ if name.startswith("FRESHET_")]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
@@ -47,7 +47,7 @@ def refused(text: str) -> SettingsError:
 
 
 def test_defaults_are_enough_to_start() -> None:
-    """Without file, environment and flags there are settings."""
+    """Without file, environment and flags all settings have defaults."""
     settings = load_settings()
     assert settings.kafka.bootstrap == "127.0.0.1:9092"
     assert settings.publisher.batch_interval_ms == 25
@@ -56,8 +56,8 @@ def test_defaults_are_enough_to_start() -> None:
     assert (settings.serve.host, settings.serve.port) == ("127.0.0.1", 8480)
 
 
-def test_flags_go_before_environment_and_environment_before_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    """TOML < FRESHET_* < flags, value by value, and a flag that wasn't given hides nothing."""
+def test_flags_win_over_environment_and_environment_over_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flags win over FRESHET_* variables, these over the file; a flag that is not given changes nothing."""
     assert load().kafka.bootstrap == "file:1"
     monkeypatch.setenv("FRESHET_KAFKA__BOOTSTRAP", "environment:2")
     assert load().kafka.bootstrap == "environment:2"
@@ -89,8 +89,8 @@ def test_the_default_file_is_found_and_a_named_one_must_exist(monkeypatch: pytes
         load_settings()
 
 
-def test_local_servers_are_found_without_a_file_of_ones_own() -> None:
-    """What `freshet local up` wrote is used in its directory, until there is a freshet.toml."""
+def test_local_servers_are_found_without_a_settings_file() -> None:
+    """The file of `freshet local up` is used in its directory unless there is a freshet.toml."""
     Path(".freshet/local").mkdir(parents=True)
     Path(".freshet/local/freshet.toml").write_text('[kafka]\nbootstrap = "local:1"\n')
     assert load_settings().kafka.bootstrap == "local:1"
@@ -122,7 +122,7 @@ def test_a_shard_is_named_after_its_keyspace() -> None:
     ],
 )
 def test_a_value_out_of_its_limits_names_its_key(text: str, key: str) -> None:
-    """Each wrong value is one line that starts with the key, and the hint says where it is set."""
+    """The error for a wrong value is one line that starts with the key, and the hint says where to set it."""
     error = refused(text)
     assert str(error).startswith(key)
     assert "\n" not in str(error)
@@ -138,21 +138,21 @@ def test_a_value_out_of_its_limits_names_its_key(text: str, key: str) -> None:
         ("[keyspaces.a.source]\nkind='mariadb'\ndatabases=['x']\npasword='y'", "did you mean password?"),
     ],
 )
-def test_a_misspelt_key_is_an_error_with_the_right_spelling(text: str, hint: str) -> None:
-    """Nothing is silently ignored."""
+def test_a_misspelled_key_is_an_error_with_the_right_spelling(text: str, hint: str) -> None:
+    """A misspelled key is refused, and the hint has the right spelling."""
     assert refused(text).hint == hint
 
 
-def test_a_misspelt_section_in_the_environment_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An environment variable that would do nothing is refused."""
+def test_a_misspelled_section_in_the_environment_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment variable of an unknown section is refused instead of ignored."""
     monkeypatch.setenv("FRESHET_KAFAK__BOOTSTRAP", "x")
     with pytest.raises(SettingsError, match="FRESHET_KAFAK__BOOTSTRAP") as caught:
         load_settings()
     assert caught.value.hint == "did you mean kafka?"
 
 
-def test_a_file_that_is_no_toml_is_one_line() -> None:
-    """A syntax error names the file and the place."""
+def test_a_file_that_is_not_toml_is_one_line() -> None:
+    """A syntax error is one line that names the file."""
     assert str(refused("[serve\n")).startswith("cannot read given.toml: ")
 
 
@@ -167,7 +167,7 @@ def test_a_file_that_is_no_toml_is_one_line() -> None:
     ],
 )
 def test_no_error_contains_a_secret(text: str) -> None:
-    """Whatever is wrong around a secret, the secret isn't printed."""
+    """No error message or hint contains a secret value."""
     error = refused(text)
     assert "s3cret" not in f"{error} {error.hint} {error!r}"
 
@@ -182,7 +182,7 @@ def test_nothing_that_may_be_shown_contains_a_secret() -> None:
 
 
 def test_an_unknown_keyspace_lists_the_known_ones() -> None:
-    """Asking for a keyspace that isn't set says which are."""
+    """The error for an unknown keyspace lists the known ones."""
     with pytest.raises(SettingsError, match="no keyspace 'shpo' in the settings") as caught:
         load().keyspace("shpo")
     assert caught.value.hint == "known: shop"

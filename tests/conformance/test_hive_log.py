@@ -85,4 +85,4 @@ def test_the_damaged_line_of_a_log_is_named(tmp_path: Path) -> None:
     file.write_text(json.dumps(LOG[0]) + "\n" + json.dumps(LOG[1])[:50])
     result = CliRunner().invoke(app, ["replay", str(file)])
     assert result.exit_code != 0
-    assert "line 2 is no JSON" in (result.output + str(result.exception))
+    assert "line 2 is not JSON" in (result.output + str(result.exception))

@@ -9,7 +9,8 @@ import sys
 import structlog
 import uvloop
 
-from serving.compose import make_front, make_server
+from serving.http.front import make_front
+from serving.http.server import make_server
 from serving.reads.spaces import RowSpace, TableSpace
 from stream.wire.keys import Layout
 

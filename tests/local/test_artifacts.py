@@ -1,4 +1,4 @@
-"""Server files: what is pinned is what is used, and an interrupted download leaves nothing half done."""
+"""Server files: only pinned files are used, and an interrupted download leaves no partial cache."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def write_pins(directory: Path, monkeypatch: pytest.MonkeyPatch, *pins: Pin) -> 
 
 
 def test_jars_are_fetched_once(repository: Repository) -> None:
-    """The second call reads nothing from the network."""
+    """The second call downloads nothing."""
     assert not artifacts.is_cached("test")
     first = artifacts.jars("test")
     assert [jar.name for jar in first] == ["a-1.jar", "b-1.jar"]
@@ -75,7 +75,7 @@ def test_jars_are_fetched_once(repository: Repository) -> None:
 
 
 def test_two_at_once_fetch_once(repository: Repository) -> None:
-    """Whoever comes second waits and finds it done."""
+    """Concurrent callers wait for one download."""
     threads = [threading.Thread(target=artifacts.jars, args=("test",)) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -85,13 +85,13 @@ def test_two_at_once_fetch_once(repository: Repository) -> None:
 
 
 def test_a_passing_network_failure_is_retried(repository: Repository) -> None:
-    """A reset connection costs a retry, not the start."""
+    """A reset connection is retried."""
     repository.fail_first = 3
     assert len(artifacts.jars("test")) == 2
 
 
-def test_a_full_disk_is_no_matter_of_the_network(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is said at once, with what helps."""
+def test_a_full_disk_is_not_retried(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk is reported at once, with the directory and FRESHET_CACHE in the hint."""
 
     def full(group: str, artifact: str, version: str, place: Path) -> Path:  # noqa: ARG001
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -103,10 +103,10 @@ def test_a_full_disk_is_no_matter_of_the_network(repository: Repository, monkeyp
     assert repository.fetched == []
 
 
-def test_what_is_not_the_pinned_file_is_refused(
+def test_a_file_with_another_digest_is_refused(
     repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file with another digest never gets into the cache, and the error names it."""
+    """A file with another digest does not get into the cache, and the error names it."""
     write_pins(tmp_path, monkeypatch, repository.pin("a"), Pin("org.example", "b", "1", "0" * 64))
     with pytest.raises(ArtifactError, match=r"org\.example:b:1.*SHA-256") as caught:
         artifacts.jars("test")
@@ -114,8 +114,8 @@ def test_what_is_not_the_pinned_file_is_refused(
     assert not artifacts.is_cached("test")
 
 
-def test_an_interrupted_download_goes_on_where_it_was(repository: Repository) -> None:
-    """Files that verified are kept; a damaged one is fetched again."""
+def test_an_interrupted_download_is_continued(repository: Repository) -> None:
+    """After an interruption verified files are kept, and a damaged one is fetched again."""
     staging = artifacts._home("test").with_suffix(".partial")
     staging.mkdir(parents=True)
     (staging / "a-1.jar").write_bytes(repository.content("a"))
@@ -134,14 +134,14 @@ def test_archives_are_unpacked_once(repository: Repository) -> None:
 
 @pytest.mark.parametrize("name", ["kafka", "mariadb", "spark"])
 def test_the_projects_pins_can_be_read(name: str) -> None:
-    """Each line is a coordinate and a digest, no artifact twice."""
+    """The project's pin files are valid, and no artifact is pinned twice."""
     pins = artifacts.read_pins(name)
     assert pins
     assert len({(pin.group, pin.artifact) for pin in pins}) == len(pins)
 
 
 def test_a_damaged_pin_file_names_the_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A merge accident in a pin file is found by line."""
+    """The error for a damaged pin file names the line."""
     (tmp_path / "test.pins").write_text("# fine\norg.example:a 123\n")
     monkeypatch.setattr(artifacts, "_pin_file", lambda name: tmp_path / f"{name}.pins")
     with pytest.raises(ArtifactError, match=r"test\.pins line 2"):
@@ -149,7 +149,7 @@ def test_a_damaged_pin_file_names_the_line(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_the_cache_can_be_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """FRESHET_CACHE, else XDG_CACHE_HOME, else ~/.cache."""
+    """The cache is FRESHET_CACHE, else below XDG_CACHE_HOME, else below ~/.cache."""
     monkeypatch.setenv("FRESHET_CACHE", str(tmp_path / "a"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "b"))
     monkeypatch.setenv("HOME", str(tmp_path / "c"))

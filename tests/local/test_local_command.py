@@ -1,4 +1,4 @@
-"""`freshet local`: servers that stay, and that only their own state file can stop."""
+"""`freshet local`: servers stay up, and `down` stops only those in the state file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from freshet import cli
 from freshet.commands.local import _port
 from freshet.local.errors import LocalServerError
-from freshet.local.state import Running, read_state, running, write_state
+from freshet.local.state import ServerRecord, read_state, record_of, write_state
 from freshet.settings import load_settings, use_config
 
 
@@ -36,7 +36,7 @@ def freshet(*arguments: str) -> tuple[int, dict[str, object]]:
 
 @pytest.mark.integration
 def test_servers_stay_up_between_commands_and_go_down_together() -> None:
-    """up → status → up again (same processes) → down → status, with the addresses that work."""
+    """A second `up` keeps the running servers, and `down` stops them all."""
     try:
         code, first = freshet("local", "up")
         assert code == 0
@@ -59,12 +59,12 @@ def test_servers_stay_up_between_commands_and_go_down_together() -> None:
 
 
 def test_down_leaves_alone_what_it_did_not_start(tmp_path: Path) -> None:
-    """A pid that now belongs to another process is not touched."""
+    """A process that has taken a server's pid is not stopped."""
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", str(tmp_path / "kafka")])
     try:
-        own = running("kafka", process.pid, "127.0.0.1:1", tmp_path / "kafka", tmp_path / "log")
-        reused = Running(own.name, own.pid, own.started_s - 60, own.address, own.data_dir, own.log)
-        other_data = Running(own.name, own.pid, own.started_s, own.address, "/somewhere/else", own.log)
+        own = record_of("kafka", process.pid, "127.0.0.1:1", tmp_path / "kafka", tmp_path / "log")
+        reused = ServerRecord(own.name, own.pid, own.started_s - 60, own.address, own.data_dir, own.log)
+        other_data = ServerRecord(own.name, own.pid, own.started_s, own.address, "/somewhere/else", own.log)
         assert reused.stop() is False
         assert other_data.stop() is False
         assert process.poll() is None
@@ -76,11 +76,11 @@ def test_down_leaves_alone_what_it_did_not_start(tmp_path: Path) -> None:
         process.wait()
 
 
-def test_the_state_file_survives_a_round_trip_and_says_when_it_is_broken(tmp_path: Path) -> None:
-    """What is written is read; what can't be read is an error that says what to do."""
+def test_the_state_file_reads_back_and_a_broken_one_is_an_error(tmp_path: Path) -> None:
+    """The state file reads back as written, and the error for a broken one says what to do."""
     path = tmp_path / "state.json"
     assert read_state(path) == []
-    servers = [Running("kafka", 1, 2.5, "127.0.0.1:9092", "/data", "/log")]
+    servers = [ServerRecord("kafka", 1, 2.5, "127.0.0.1:9092", "/data", "/log")]
     write_state(path, servers)
     assert read_state(path) == servers
     path.write_text("[{]")
@@ -89,8 +89,8 @@ def test_the_state_file_survives_a_round_trip_and_says_when_it_is_broken(tmp_pat
     assert "pids" in caught.value.hint
 
 
-def test_a_port_that_somebody_has_is_refused(tmp_path: Path) -> None:
-    """Whoever has it would answer for the server that can't start, and be taken for it."""
+def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
+    """A requested port that another process has is refused, so that it is not taken for the server."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -100,7 +100,7 @@ def test_a_port_that_somebody_has_is_refused(tmp_path: Path) -> None:
     assert caught.value.code == "port_in_use"
 
 
-def test_down_with_nothing_up_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
-    """`down` can be called at any time."""
+def test_down_without_servers_is_not_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    """`down` without running servers succeeds."""
     assert cli.run(["local", "down"]) == 0
     assert capsys.readouterr().out == "nothing was running\n"

@@ -1,4 +1,4 @@
-"""Local servers: what was acknowledged survives a kill, and nothing outlives its parent."""
+"""Local servers: acknowledged writes survive a kill, and no server outlives its parent."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def test_kafka_keeps_committed_transactions_over_a_kill(new_kafka: Callable[...,
     assert read_topic(kafka, "survivors", 100) == [str(number).encode() for number in range(100)]
 
 
-def test_kafka_refuses_topics_nobody_created(kafka: KafkaCluster) -> None:
-    """A misspelt topic is an error, not a new topic with the wrong number of partitions."""
+def test_kafka_does_not_create_topics_by_itself(kafka: KafkaCluster) -> None:
+    """A misspelled topic is an error, not a new topic with the wrong number of partitions."""
     admin = AdminClient(client_settings(kafka))
     admin.list_topics("no-such-topic", timeout=10)
     assert "no-such-topic" not in admin.list_topics(timeout=60).topics
@@ -99,7 +99,7 @@ def test_mariadb_has_the_binlog_that_a_source_needs(new_mariadb: Callable[..., M
 
 
 def test_mariadb_asks_for_its_password(new_mariadb: Callable[..., MariaDBServer]) -> None:
-    """Nobody gets in without the password, not even from the same machine."""
+    """A connection without the password is refused, also from the same machine."""
     server = new_mariadb(password="it's a \\ secret")
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SELECT CURRENT_USER()")
@@ -153,7 +153,7 @@ def test_a_server_that_ends_while_starting_says_why(tmp_path: Path) -> None:
 
 
 def test_a_server_that_never_answers_is_ended_at_the_deadline(tmp_path: Path) -> None:
-    """Waiting has an end, and nothing is left running after it."""
+    """A server that does not answer in time is killed."""
     process = ServerProcess("mute", ["sleep", "600"], log_file=tmp_path / "log")
     with pytest.raises(LocalServerError, match="did not answer within"):
         process.wait_until(lambda: False, timeout_s=0.2)
@@ -161,7 +161,7 @@ def test_a_server_that_never_answers_is_ended_at_the_deadline(tmp_path: Path) ->
 
 
 def test_a_stubborn_server_is_killed_after_the_stop_deadline(tmp_path: Path) -> None:
-    """A process that ignores SIGTERM does not hold up its owner forever."""
+    """A process that ignores SIGTERM is killed after the stop timeout."""
     ready = tmp_path / "ready"
     process = ServerProcess(
         "stubborn",
@@ -174,7 +174,7 @@ def test_a_stubborn_server_is_killed_after_the_stop_deadline(tmp_path: Path) -> 
 
 
 def test_free_ports_are_distinct_and_free() -> None:
-    """Two servers started at the same time never get the same port from one call."""
+    """One call returns distinct ports that are all free."""
     ports = free_ports(20)
     assert len(set(ports)) == 20
     assert all(port_is_free(port) for port in ports)

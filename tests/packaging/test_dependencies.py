@@ -1,4 +1,4 @@
-"""Declared is what is imported, and the other way round; exceptions and reasons are in the pyproject.toml files."""
+"""Declared dependencies are exactly the imported packages. Exceptions are listed in the pyproject.toml files."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def complaints(directory: Path) -> str:
 
 
 def test_the_application_declares_what_it_imports() -> None:
-    """An environment made from the wheel alone has every package, and none for nothing."""
+    """The application declares every package that it imports and no others."""
     assert complaints(ROOT) == ""
 
 
 def test_the_client_declares_what_it_imports_and_imports_no_room() -> None:
-    """It is a distribution of its own: of ours only `tokens` is in its wheel."""
+    """The client declares every package that it imports, and imports no room but `tokens`."""
     assert complaints(ROOT / "serving" / "client") == ""
 
 
 def test_tokens_can_be_carried_under_another_name() -> None:
-    """In the client's wheel it is `freshet_client._tokens`: its modules import each other relatively."""
+    """Modules of `tokens` import each other relatively, since in the client's wheel it is `freshet_client._tokens`."""
     files = (ROOT / "tokens").glob("*.py")
     assert [file.name for file in files if re.search(r"^\s*(from|import) tokens\b", file.read_text(), re.M)] == []
 
@@ -43,7 +43,7 @@ def test_tokens_can_be_carried_under_another_name() -> None:
     ],
 )
 def test_an_undeclared_or_unused_package_would_be_found(tmp_path: Path, code: str, found: str) -> None:
-    """The check is no formality."""
+    """deptry reports an undeclared and an unused package."""
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "x"\nversion = "1"\ndependencies = ["msgspec"]\n')
     (tmp_path / "module.py").write_text(code)
     assert found in complaints(tmp_path)

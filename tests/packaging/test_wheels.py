@@ -1,4 +1,4 @@
-"""Both wheels, each in an environment that has nothing else and outside of the repository."""
+"""Both wheels, each in an environment of its own outside the repository."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ with FreshetClient(url) as client:
 unwanted = [name for name in ("pymysql", "tokens", "serving") if importlib.util.find_spec(name)]
 print(json.dumps([row.value, row.freshness, missing.found, missing.freshness, unwanted]))
 """
-"""Run in the client's environment: follows a write, and hands its session on."""
+"""Runs in the client's environment: follows a write, and continues its session in another."""
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    """The output of a command without our environment's settings; fails the test with all that it said."""
+    """The output of a command without our environment's settings; fails the test with the output."""
     foreign = ("FRESHET_", "PYTHON", "MAKE", "VIRTUAL_ENV")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=800, check=False)
@@ -78,7 +78,7 @@ def files_of(wheel: Path) -> set[str]:
 
 
 def test_the_wheels_hold_every_file_of_their_rooms(wheels: dict[str, Path]) -> None:
-    """Schemas, pins, log settings and type markers are data that the code looks for beside itself."""
+    """The wheels contain the data files beside the code: schemas, pins, log settings and type markers."""
     rooms = [file for room in [*ROOMS, "schemas"] for file in (ROOT / room).rglob("*")]
     ours = {str(file.relative_to(ROOT)) for file in rooms if file.is_file() and file.suffix != ".pyc"}
     application, client = files_of(wheels["freshet_cache"]), files_of(wheels["freshet_client"])
@@ -90,7 +90,7 @@ def test_the_wheels_hold_every_file_of_their_rooms(wheels: dict[str, Path]) -> N
 
 
 def test_the_application_works_from_its_wheel(wheels: dict[str, Path], tmp_path: Path) -> None:
-    """`freshet doctor` finds every package; commands that load rooms lazily find those too."""
+    """In an environment with only the wheel `freshet doctor` finds every package, and lazy imports work."""
     freshet = install(wheels["freshet_cache"], tmp_path / "environment").with_name("freshet")
     assert run(freshet, "--version", cwd=tmp_path).split() == ["freshet", importlib.metadata.version(DISTRIBUTION)]
     found: dict[str, Any] = json.loads(run(freshet, "doctor", "--json", cwd=tmp_path))
@@ -106,7 +106,7 @@ def test_the_client_follows_a_write_from_its_wheel(
     keyspace_name: str,
     tmp_path: Path,
 ) -> None:
-    """An application with `freshet-client` alone, and no PyMySQL, reads its own write from a live front."""
+    """An application with only `freshet-client`, without PyMySQL, reads its own write from a live front."""
     python = install(wheels["freshet_client"], tmp_path / "environment")
     with ServingStack(tmp_path, kafka, mariadb, keyspace_name, database) as stack:
         stack.run("CREATE TABLE accounts (id INT PRIMARY KEY, name VARCHAR(20))")

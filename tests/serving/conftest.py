@@ -1,4 +1,4 @@
-"""Rows over real servers and processes: one stack, shared by every module that has none of its own."""
+"""One stack of real servers and processes, shared by all modules that do not start their own."""
 
 from __future__ import annotations
 

@@ -1,15 +1,17 @@
-"""The application without owners and sources: routing, refusals, the description. Real ASGI, no server."""
+"""The application without owners and sources: routing, error answers and the description, over real ASGI."""
 
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from typing import Any
 
 import httpx2
 import pytest
 
-from serving.compose import make_front
 from serving.http.app import make_app
+from serving.http.front import make_front
 from serving.http.limits import RequestLimits
 from serving.reads.spaces import RowSpace, TableSpace
 from stream.wire.keys import Layout
@@ -78,8 +80,8 @@ def refused(response: httpx2.Response, status: int, code: str) -> str:
         ("GET", "/v1/tables/db/t?table_id=-3", 400, "bad_parameter"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(method: str, path: str, status: int, code: str) -> None:
-    """Every refusal has a stable code, one line and a hint, whoever found it."""
+def test_a_wrong_request_is_refused_in_one_line(method: str, path: str, status: int, code: str) -> None:
+    """Every error answer has a stable code, a one-line message and a hint."""
     assert refused(ask(method, path), status, code)
 
 
@@ -98,12 +100,12 @@ def test_what_is_wrong_is_said_in_one_line(method: str, path: str, status: int, 
     ],
 )
 def test_a_wrong_body_is_refused(path: str, body: bytes, status: int, code: str) -> None:
-    """Bodies are checked against their types and limits before anything is asked."""
+    """Bodies are checked against their types and limits before any owner is asked."""
     assert refused(ask("POST", path, content=body), status, code)
 
 
-def test_elements_of_a_batch_fail_for_themselves() -> None:
-    """One key that can't be read doesn't take the others with it."""
+def test_elements_of_a_batch_fail_on_their_own() -> None:
+    """A key that cannot be read does not fail the others."""
     answer = ask("POST", "/v1/rows/shop:batch", json={"keys": [{"table": "t", "pk": "1"}], "token": str(Vector())})
     body = answer.json()
     assert answer.status_code == 200
@@ -147,7 +149,7 @@ def references(node: Any) -> list[str]:
     return [found for value in node for found in references(value)] if isinstance(node, list) else []
 
 
-def test_metrics_have_help_that_a_person_understands() -> None:
+def test_every_metric_has_a_help_sentence() -> None:
     """Each metric says in a sentence what it counts."""
     text = ask("GET", "/metrics").text
     helps = [line for line in text.splitlines() if line.startswith("# HELP freshet_")]
@@ -158,3 +160,9 @@ def test_metrics_have_help_that_a_person_understands() -> None:
 def test_healthz_is_answered_without_owners() -> None:
     """Liveness says nothing about owners or sources."""
     assert ask("GET", "/healthz").json() == {"status": "ok"}
+
+
+def test_the_front_starts_without_an_http_client() -> None:
+    """The front shares the types of the answers with the client, and does not load the client's HTTP library."""
+    code = "import sys, serving.http.server; sys.exit('httpx2' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -27,7 +27,7 @@ def snapshots(stack: ServingStack, text: str = "") -> float:
 
 
 def test_a_batch_is_one_demand(stack: ServingStack, session: Session) -> None:
-    """Rows of several partitions and tables, in order, absences and spelling mistakes among them."""
+    """A batch returns rows of several partitions and tables in order, with absences and errors in their places."""
     stack.run(*(f"REPLACE INTO accounts VALUES ({n}, {n}, 'batch')" for n in range(20, 40)))
     session.adopt(settled(stack))
     keys = [("accounts", (n,)) for n in range(20, 45)]
@@ -44,7 +44,7 @@ def test_a_batch_is_one_demand(stack: ServingStack, session: Session) -> None:
 
 
 def test_a_cold_batch_is_answered_as_single_reads_are_and_kept(stack: ServingStack) -> None:
-    """Rows older than the topic, absent ones and other spellings: the same answers, one read, cached for the next."""
+    """A batch of misses gives the answers of single reads, takes one snapshot, and fills the cache."""
     token = settled(stack)
     words = [("words", f"w{n}") for n in range(40)]
     keys = [("old", str(n)) for n in range(1, 61)] + words + [("words", "W7"), ("words", "w8 "), ("old", "x")]
@@ -61,14 +61,14 @@ def test_a_cold_batch_is_answered_as_single_reads_are_and_kept(stack: ServingSta
 
     def kept() -> bool:
         answers = batch(stack, keys[:100], token=token)
-        # The absence of a word is never kept: another spelling may be there.
+        # The absence of a word is never cached: another spelling may exist.
         return all(element["served_from"] == "cache" or not element["found"] for element in answers)
 
     eventually(kept, what="the fills")
 
 
 def test_every_row_of_the_largest_batch_is_kept(stack: ServingStack) -> None:
-    """A thousand misses make a thousand fills: the next batch is answered by the cache."""
+    """A thousand misses make a thousand fills, so the cache answers the next batch."""
     keys = [("many", str(n)) for n in range(1, 1001)]
     token = settled(stack)
     assert {element["served_from"] for element in batch(stack, keys, token=token)} == {"source"}
@@ -78,7 +78,7 @@ def test_every_row_of_the_largest_batch_is_kept(stack: ServingStack) -> None:
 
 
 def test_concurrent_batches_of_the_same_misses_share_one_read(stack: ServingStack) -> None:
-    """A herd that asks for the same cold rows costs the source about one read."""
+    """Many concurrent batches of the same misses cost the source about one read."""
     token = settled(stack)
     keys = [("old", str(n)) for n in range(1001, 1101)]
     before = snapshots(stack)
@@ -89,7 +89,7 @@ def test_concurrent_batches_of_the_same_misses_share_one_read(stack: ServingStac
 
 
 def test_a_batch_that_the_source_does_not_prove_is_refused_for_each_element(stack: ServingStack) -> None:
-    """A demand beyond the source: 503 inside for each, after the wait, once for all; what is wrong says so at once."""
+    """Elements whose demand the source does not reach fail with 503 after one shared wait."""
     known = Vector.parse(settled(stack)).get(stack.shard)
     assert known is not None
     beyond = str(Vector({stack.shard: (known.epoch, Position.parse("MariaDB/0-1-99999999"))}))
@@ -100,7 +100,7 @@ def test_a_batch_that_the_source_does_not_prove_is_refused_for_each_element(stac
 
 
 def test_a_batch_follows_tables_that_are_altered_and_dropped(stack: ServingStack) -> None:
-    """Keys are parsed again by the table's new key; a table that is gone fails its own elements only."""
+    """Keys are parsed by the table's new primary key, and a dropped table fails only its own elements."""
     stack.run(
         "CREATE TABLE turned (a INT PRIMARY KEY, b INT)",
         "INSERT INTO turned VALUES (1, 2), (2, 1)",

@@ -48,7 +48,7 @@ def flights_of(source: Source, on_shared: Callable[[], None] = lambda: None) -> 
 
 
 def test_concurrent_reads_of_a_key_ask_the_source_once() -> None:
-    """A herd of readers is one read of the source."""
+    """Any number of concurrent readers of a key cause one read of the source."""
 
     async def story() -> None:
         shared: list[int] = []
@@ -66,7 +66,7 @@ def test_concurrent_reads_of_a_key_ask_the_source_once() -> None:
 
 
 def test_reads_of_other_keys_fly_alone() -> None:
-    """Keys do not wait for each other."""
+    """Reads of different keys do not wait for each other."""
 
     async def story() -> None:
         source = Source()
@@ -101,8 +101,8 @@ def test_a_flight_that_started_too_early_is_not_shared() -> None:
     asyncio.run(story())
 
 
-def test_a_second_flight_that_proves_nothing_leads_to_an_own_read() -> None:
-    """A reader is never answered by a flight that its demand is not proved by, unless the flight is its own."""
+def test_a_second_unproved_flight_leads_to_a_read_of_its_own() -> None:
+    """A reader takes the result of a joined flight only if it proves the demand, else it reads for itself."""
 
     async def story() -> None:
         source = Source()
@@ -124,7 +124,7 @@ def test_a_second_flight_that_proves_nothing_leads_to_an_own_read() -> None:
 
 
 def test_a_reader_that_leaves_does_not_end_the_flight() -> None:
-    """One client's disconnect must not fail the others."""
+    """The disconnect of one client does not fail the others."""
 
     async def story() -> None:
         source = Source()
@@ -142,7 +142,7 @@ def test_a_reader_that_leaves_does_not_end_the_flight() -> None:
 
 
 def test_a_failure_reaches_every_reader_and_the_next_one_tries_again() -> None:
-    """A failed flight is not remembered."""
+    """All readers of a failed flight get its error, and the next reader starts a new one."""
 
     async def story() -> None:
         source = Source()
@@ -161,7 +161,7 @@ def test_a_failure_reaches_every_reader_and_the_next_one_tries_again() -> None:
 
 
 def test_a_flight_whose_readers_all_left_ends_without_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    """An exception that nobody waits for is not reported as never retrieved."""
+    """An exception without waiting readers is not logged as never retrieved."""
 
     async def story() -> None:
         source = Source()
@@ -178,8 +178,8 @@ def test_a_flight_whose_readers_all_left_ends_without_a_warning(caplog: pytest.L
     assert "never retrieved" not in caplog.text
 
 
-def test_keys_that_nobody_reads_start_together_and_the_others_join() -> None:
-    """A batch shares the flights that are under way, for each key alone, and its own keys' one flight is shared too."""
+def test_keys_without_a_flight_start_one_together_and_the_others_join() -> None:
+    """A batch joins the flights under way key by key, and other readers join the flight that it starts."""
 
     async def story() -> None:
         shared: list[int] = []
@@ -206,8 +206,8 @@ def test_keys_that_nobody_reads_start_together_and_the_others_join() -> None:
     asyncio.run(story())
 
 
-def test_a_batch_takes_again_only_what_started_too_early() -> None:
-    """Keys of an early flight that proves nothing fly again, together; the others are kept as they came."""
+def test_a_batch_reads_again_only_keys_whose_flight_started_too_early() -> None:
+    """Keys whose joined flight proves nothing are read again together; the other results are kept."""
 
     async def story() -> None:
         source = Source()

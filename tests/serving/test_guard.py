@@ -1,4 +1,4 @@
-"""What stands before every request, exercised through plain ASGI messages."""
+"""The guard in front of every request, over plain ASGI messages."""
 
 from __future__ import annotations
 
@@ -57,26 +57,26 @@ def code_of(body: bytes) -> str:
     ("header", "status"),
     [(b"Bearer geheim", 200), (b"bearer geheim", 200), (b"Bearer falsch", 401), (b"geheim", 401), (b"", 401)],
 )
-def test_a_bearer_token_is_asked_for(header: bytes, status: int) -> None:
-    """Only the very token opens; the scheme's case does not matter."""
+def test_a_bearer_token_is_required(header: bytes, status: int) -> None:
+    """Only the exact token is accepted; the case of the scheme does not matter."""
     found = asyncio.run(ask(guard(token="geheim"), scope_of(headers=[(b"authorization", header)])))
     assert found[0] == status
     assert status == 200 or code_of(found[1]) == "unauthorized"
 
 
 def test_no_header_at_all_is_unauthorized() -> None:
-    """A missing header is no way around the token."""
+    """A request without the header is refused."""
     assert asyncio.run(ask(guard(token="geheim"), scope_of()))[0] == 401
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz"])
 def test_probes_need_no_token(path: str) -> None:
-    """An orchestrator's probes carry no secrets."""
+    """Health probes are answered without a bearer token."""
     assert asyncio.run(ask(guard(token="geheim"), scope_of(path)))[0] == 200
 
 
 def test_requests_beyond_the_bound_are_turned_away() -> None:
-    """A front that is full says so at once instead of queueing without end."""
+    """Requests beyond the in-flight limit are refused at once instead of queueing."""
 
     async def story() -> None:
         gate = asyncio.Event()
@@ -98,7 +98,7 @@ def test_requests_beyond_the_bound_are_turned_away() -> None:
 
 
 def test_an_unexpected_error_is_an_incident_not_a_traceback() -> None:
-    """The reader gets an id that the log has, and nothing of the inside."""
+    """The reader gets an incident id that is in the log, and no internal details."""
 
     async def broken(_: Scope, __: Receive, ___: Send) -> None:
         raise ZeroDivisionError("secret detail")
@@ -110,8 +110,8 @@ def test_an_unexpected_error_is_an_incident_not_a_traceback() -> None:
     assert b"secret" not in body
 
 
-def test_a_request_that_a_stop_cuts_short_is_told_so() -> None:
-    """A server that stops waits for its requests only so long; who is cut short gets a code, the log no traceback."""
+def test_a_request_that_a_stop_cuts_short_gets_a_code() -> None:
+    """A request that outlasts the stop timeout is answered 503 ``stopping`` without a traceback in the log."""
 
     async def story() -> None:
         begun = asyncio.Event()
@@ -142,14 +142,14 @@ def test_a_read_error_keeps_its_status_and_token() -> None:
 
 
 def test_a_long_url_is_refused() -> None:
-    """There is a limit on everything."""
+    """A URL beyond the limit is refused with 414."""
     status, body = asyncio.run(ask(guard(limits=RequestLimits(url_bytes_max=30)), scope_of("/v1/" + "x" * 40)))
     assert (status, code_of(body)) == (414, "request_too_long")
 
 
 @pytest.mark.parametrize("headers", [[], [(b"content-length", b"12")]])
 def test_a_large_body_is_refused(headers: list[tuple[bytes, bytes]]) -> None:
-    """By its announced length, or as soon as it exceeds the bound."""
+    """A body beyond the limit is refused by its announced length, or as soon as it exceeds the limit."""
 
     async def reader(scope: Scope, receive: Receive, send: Send) -> None:
         await read_body(scope, receive, 10)
@@ -161,7 +161,7 @@ def test_a_large_body_is_refused(headers: list[tuple[bytes, bytes]]) -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.4", "example.org", ""])
 def test_an_open_address_without_a_token_is_refused(host: str) -> None:
-    """Nobody publishes a database by accident."""
+    """A front without a bearer token cannot be exposed by accident."""
     with pytest.raises(OpenListenRefused) as caught:
         refuse_open_listen(host, None)
     assert caught.value.code == "refuse_open_listen"
@@ -170,5 +170,5 @@ def test_an_open_address_without_a_token_is_refused(host: str) -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "127.8.8.8", "[::1]"])
 def test_loopback_needs_no_token(host: str) -> None:
-    """The default just works on one machine."""
+    """On loopback the front starts without a bearer token."""
     refuse_open_listen(host, None)

@@ -1,4 +1,4 @@
-"""One table says what a route takes: what it describes, checks and refuses are held against each other."""
+"""Routes: their matching, checks and errors agree with their description."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ import pytest
 from starlette.routing import Router
 
 from serving.client.answers import STATUS_OF_CODE
-from serving.compose import make_front
 from serving.errors import ReadError
-from serving.http.front import Front
+from serving.http.front import Front, make_front
 from serving.http.guard import OPEN_PATHS, Guard
 from serving.http.limits import QUERY_FIELDS_MAX, RequestLimits
 from serving.http.openapi import describe
 from serving.http.query import RowParameters, TableParameters
-from serving.http.route import Place, Reply, Route, parameters_of
+from serving.http.route import Resource, Response, Route, parameters_of
 from serving.http.routes import ROUTES
 from tests.serving.test_app import ask, refused
 
@@ -40,11 +39,11 @@ class Lent(msgspec.Struct):
     said: str
 
 
-async def lend(_: Front, shelf: Shelf, loan: Loan) -> Reply:
-    return Reply(200, msgspec.json.encode(Lent(f"{shelf.room}|{shelf.book}|{shelf.copies}|{loan.reader}")))
+async def lend(_: Front, shelf: Shelf, loan: Loan) -> Response:
+    return Response(200, msgspec.json.encode(Lent(f"{shelf.room}|{shelf.book}|{shelf.copies}|{loan.reader}")))
 
 
-async def give_back(_: Front, shelf: Shelf, __: None) -> Reply:
+async def give_back(_: Front, shelf: Shelf, __: None) -> Response:
     raise ReadError("not_found", f"no book {shelf.book} in {shelf.room}")
 
 
@@ -78,7 +77,7 @@ def library(method: str, path: str, **options: Any) -> httpx2.Response:
 
     async def story() -> httpx2.Response:
         front = make_front([], lambda _keyspace, _partition: None)
-        router = Router([Place(front, LIBRARY)])
+        router = Router([Resource(front, LIBRARY)])
         app = Guard(router, bearer_token=None, limits=RequestLimits(), metrics=front.metrics)
         async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://library") as client:
             return await client.request(method, path, **options)
@@ -108,8 +107,8 @@ def test_a_route_is_one_entry() -> None:
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
-def test_another_method_is_refused_with_those_there_are(route: Route[Any, Any]) -> None:
-    """405 says in ``Allow`` which methods the path has."""
+def test_an_unsupported_method_is_refused_with_the_supported_ones(route: Route[Any, Any]) -> None:
+    """405 names the methods of the path in ``Allow``."""
     path = route.template.format(keyspace="shop", table="t", pk="7", db="d", partition="0")
     answer = ask("PATCH", path)
     assert refused(answer, 405, "method_not_allowed")
@@ -118,17 +117,17 @@ def test_another_method_is_refused_with_those_there_are(route: Route[Any, Any]) 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
 def test_the_codes_of_a_route_are_codes_of_the_api(route: Route[Any, Any]) -> None:
-    """A code that has no status could not be described or answered."""
+    """Every error code of a route has an HTTP status."""
     assert set(route.errors) <= set(STATUS_OF_CODE)
 
 
-def test_what_needs_no_token_is_a_route() -> None:
-    """A path that is open to everyone is not left behind when its route goes."""
+def test_every_open_path_is_a_route() -> None:
+    """No path stays open without a token after its route is removed."""
     assert {route.path for route in ROUTES} >= OPEN_PATHS
 
 
-def test_a_bound_that_is_described_is_the_one_that_holds() -> None:
-    """Each parameter takes the ends of its described range, and refuses by its name what is beyond them."""
+def test_described_bounds_are_enforced() -> None:
+    """Each parameter accepts the ends of its described range and refuses values beyond them by name."""
     found = 0
     for kind, path in ((RowParameters, ROW_PATH), (TableParameters, TABLE_PATH)):
         for name, schema in schema_of(kind).items():
@@ -161,7 +160,7 @@ def schema_of(kind: type) -> dict[str, Any]:
     ],
 )
 def test_a_parameter_that_is_refused_is_named(query: str, named: str) -> None:
-    """The message names the offending parameter, the hint those there are."""
+    """The message names the offending parameter, and there is a hint."""
     with pytest.raises(ReadError) as caught:
         parameters_of(RowParameters, ROW_PATH, query.encode())
     assert (caught.value.code, caught.value.status) == ("bad_parameter", 400)
@@ -171,14 +170,14 @@ def test_a_parameter_that_is_refused_is_named(query: str, named: str) -> None:
 
 
 def test_an_unknown_parameter_is_refused_with_those_that_can_be_given() -> None:
-    """The hint leaves out what the path gives."""
+    """The hint lists the query parameters without the names in the path."""
     with pytest.raises(ReadError) as caught:
         parameters_of(RowParameters, ROW_PATH, b"tokn=x")
     assert caught.value.hint == "known: compare_event_token, include_event_token, max_wait_ms, token"
 
 
 def test_a_parameter_that_is_missing_is_named() -> None:
-    """A parameter without a default has to be given, and is described so."""
+    """A parameter without a default is required and described as required."""
     with pytest.raises(ReadError, match="book") as caught:
         parameters_of(Shelf, {"room": "a"}, b"copies=2")
     assert caught.value.code == "bad_parameter"
@@ -190,7 +189,7 @@ def test_a_parameter_that_is_missing_is_named() -> None:
 
 @pytest.mark.parametrize("query", [b"token=%FF", b"token=\xff", b"&".join([b"token=x"] * (QUERY_FIELDS_MAX + 1))])
 def test_a_query_that_cannot_be_read_is_refused(query: bytes) -> None:
-    """What is no text, or is endless, is the reader's error."""
+    """A query that is not UTF-8 text or has too many fields is refused."""
     with pytest.raises(ReadError, match="query string") as caught:
         parameters_of(RowParameters, ROW_PATH, query)
     assert caught.value.code == "bad_parameter"
@@ -199,7 +198,7 @@ def test_a_query_that_cannot_be_read_is_refused(query: bytes) -> None:
 @pytest.mark.parametrize(
     ("text", "meant"), [("=1", True), ("=True", True), ("=yes", True), ("", True), ("=0", False), ("=no", False)]
 )
-def test_a_flag_may_be_spelt_as_people_do(text: str, meant: Literal[True, False]) -> None:
-    """A flag without a value is set."""
+def test_a_flag_has_the_usual_spellings(text: str, meant: Literal[True, False]) -> None:
+    """Flags accept 1, True and yes, and a flag without a value is set."""
     query = f"include_event_token{text}".encode()
     assert parameters_of(RowParameters, ROW_PATH, query).include_event_token is meant

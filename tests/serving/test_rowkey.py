@@ -25,15 +25,15 @@ def table(*key: Column) -> RowTable:
 
 @pytest.mark.parametrize("text", ["7", "007", "+7", "%37"])
 def test_spellings_of_an_integer_are_one_key(text: str) -> None:
-    """Two spellings of the same integer must not be two cache entries."""
+    """All spellings of an integer are one cache entry."""
     found = parse_row_key(table(INT), text.encode())
     assert found.key == b"shop.orders\0[7]"
     assert found.exact
 
 
 @pytest.mark.parametrize("text", ["", "x", "7.0", "1_000", " 7", "٧", "0x7", "7" * 30])
-def test_what_is_no_integer_is_refused_and_the_column_named(text: str) -> None:
-    """A wrong type is the reader's mistake and the answer says in which column."""
+def test_a_key_that_is_not_an_integer_is_refused_and_the_column_named(text: str) -> None:
+    """The error for a value of the wrong type names the column."""
     with pytest.raises(ReadError, match=r"shop\.orders\.id") as caught:
         parse_row_key(table(INT), text.encode())
     assert (caught.value.code, caught.value.status) == ("bad_key", 400)
@@ -41,13 +41,13 @@ def test_what_is_no_integer_is_refused_and_the_column_named(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["7", "7,a,b", ""])
 def test_a_wrong_number_of_columns_is_refused_and_the_key_named(text: str) -> None:
-    """The answer to a wrong arity says what the key is."""
+    """The error for a wrong number of columns names the key's columns."""
     with pytest.raises(ReadError, match=r"\(id, name\)"):
         parse_row_key(table(INT, TEXT), text.encode())
 
 
 def test_a_table_without_a_primary_key_has_no_rows_to_name() -> None:
-    """The request's number of columns is not what is wrong."""
+    """The error says that the primary key is missing, not that the number of columns is wrong."""
     with pytest.raises(ReadError, match=r"shop.log has no primary key"):
         parse_row_key(RowTable("shop.log", (), False, "it has no primary key"), b"7")
 
@@ -58,7 +58,7 @@ def test_an_encoded_comma_is_part_of_the_value() -> None:
 
 
 def test_text_that_is_not_utf8_is_refused() -> None:
-    """Bytes that are no text can't name a text key."""
+    """Bytes that are not UTF-8 are refused as a text key."""
     with pytest.raises(ReadError, match=r"shop\.orders\.name: %FF"):
         parse_row_key(table(TEXT), b"%ff")
 
@@ -72,7 +72,7 @@ def test_binary_columns_take_any_bytes() -> None:
 
 @pytest.mark.parametrize("column", [TEXT, Column("price", "decimal", True), Column("ratio", "double", True)])
 def test_a_key_with_other_spellings_is_not_exact(column: Column) -> None:
-    """Absence under one spelling says nothing about the row that another spelling names."""
+    """A key that has other spellings is not exact, so its absence is not cached."""
     assert not parse_row_key(table(column), b"1.5").exact
 
 
@@ -83,7 +83,7 @@ def test_a_two_digit_year_is_not_exact() -> None:
 
 
 def test_a_key_beyond_the_limit_is_refused() -> None:
-    """There is a limit on everything."""
+    """A key longer than `KEY_BYTES_MAX` is refused."""
     with pytest.raises(ReadError, match="longer"):
         parse_row_key(table(TEXT), b"a" * (KEY_BYTES_MAX + 1))
 
@@ -97,7 +97,7 @@ def test_the_clients_key_reads_back(number: int, text: str, raw: bytes) -> None:
     assert split_row_key(found.key)[1] == list(found.values)
 
 
-def test_null_names_no_row() -> None:
+def test_null_is_refused_as_a_key() -> None:
     """None is refused by the client before anything is sent."""
     with pytest.raises(ClientError, match="None"):
         format_key((None,))

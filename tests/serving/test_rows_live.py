@@ -33,8 +33,8 @@ def from_cache(row: Row) -> Row | None:
     return row if row.served_from == "cache" else None
 
 
-def test_an_own_write_is_read_back_and_then_from_the_cache(stack: ServingStack, session: Session) -> None:
-    """Read your writes through the client: autocommit, explicit commit, update, delete."""
+def test_a_session_reads_its_own_writes(stack: ServingStack, session: Session) -> None:
+    """A read after an explicit commit sees the insert, each update and the delete, fresh."""
     connection = session.wrap(stack.connect(autocommit=False), shard=stack.shard)
     with connection, connection.cursor() as cursor:
         cursor.execute("INSERT INTO accounts VALUES (1, 10.5, 'Jürgen')")
@@ -107,7 +107,7 @@ def test_a_row_older_than_the_topic_is_read_once_then_cached(stack: ServingStack
 
 
 def test_absence_is_404_with_proof_and_token(stack: ServingStack) -> None:
-    """A row that isn't there: first the source says so, then the cache, and the token moves on."""
+    """A missing row is a fresh 404 with a token, first from the source and then from the cache."""
     token = settled(stack)
     path = f"/v1/rows/{stack.keyspace}/accounts/424242"
     answer = stack.get(path, token=token)
@@ -121,7 +121,7 @@ def test_absence_is_404_with_proof_and_token(stack: ServingStack) -> None:
 
 
 def test_a_key_in_another_spelling_is_answered_and_never_cached(stack: ServingStack, session: Session) -> None:
-    """'früh' finds 'Früh' by collation: the cache's key is the row's own, the answer is not kept under another."""
+    """A row found by collation is cached only under its own key, not under the requested spelling."""
     session.adopt(settled(stack))
     for _ in range(3):
         row = session.get_row(stack.keyspace, "words", "fruh")
@@ -135,7 +135,7 @@ def test_a_key_in_another_spelling_is_answered_and_never_cached(stack: ServingSt
 
 
 def test_a_decimal_key_is_found_however_it_is_spelt(stack: ServingStack, session: Session) -> None:
-    """A scale that the reader leaves out must not make an absence."""
+    """A decimal key is found with or without trailing zeros, and its absence is not cached."""
     stack.run("INSERT INTO prices VALUES (1.5, 1)")
     session.adopt(settled(stack))
     assert session.get_row(stack.keyspace, "prices", "1.5").found
@@ -147,7 +147,7 @@ def test_a_decimal_key_is_found_however_it_is_spelt(stack: ServingStack, session
 
 
 def test_composite_and_binary_keys(stack: ServingStack, session: Session) -> None:
-    """Key columns are comma-separated, each percent-encoded, bytes as they are."""
+    """A composite key with a binary column is found through the client."""
     with session.wrap(stack.connect(), shard=stack.shard) as connection, connection.cursor() as cursor:
         cursor.execute("INSERT INTO `lines` VALUES (1, %s, 'a,b')", (b"x,\x00\xff",))
     row = session.get_row(stack.keyspace, "lines", 1, b"x,\x00\xff", max_wait_ms=5_000)
@@ -156,7 +156,7 @@ def test_composite_and_binary_keys(stack: ServingStack, session: Session) -> Non
 
 
 def test_a_table_that_cannot_be_cached_is_read_through(stack: ServingStack, session: Session) -> None:
-    """An engine without snapshots: always the source, with the reason in the answer."""
+    """A table whose engine has no snapshots is always read from the source, and the answer says why."""
     session.adopt(settled(stack))
     stack.run("INSERT INTO plain VALUES (1, 1)")
     for value in range(3):
@@ -167,7 +167,7 @@ def test_a_table_that_cannot_be_cached_is_read_through(stack: ServingStack, sess
 
 
 def test_no_token_is_eventual_from_either_side(stack: ServingStack) -> None:
-    """An answer to no demand is never called fresh."""
+    """An answer without a demand is ``eventual``, from the cache and from the source."""
     stack.run("REPLACE INTO accounts VALUES (4, 1, 'x')", "REPLACE INTO accounts VALUES (5, 1, 'x')")
     settled(stack)
     with stack.client() as client:
@@ -178,7 +178,7 @@ def test_no_token_is_eventual_from_either_side(stack: ServingStack) -> None:
 
 
 def test_asynchronous_sessions_read_their_writes(stack: ServingStack) -> None:
-    """Many tasks over one client, each with its own session and commits; errors are the blocking client's."""
+    """Asynchronous sessions of one client read their own writes and raise the blocking client's errors."""
 
     async def follow(client: AsyncClient, number: int) -> None:
         session = client.session()
@@ -201,9 +201,9 @@ def test_asynchronous_sessions_read_their_writes(stack: ServingStack) -> None:
         async with AsyncClient(stack.url) as client:
             await asyncio.gather(*(follow(client, number) for number in range(8)))
             assert (await client.get_row(stack.keyspace, "accounts", 500)).freshness == "eventual"
-        async with AsyncClient("http://127.0.0.1:1") as nobody:
+        async with AsyncClient("http://127.0.0.1:1") as unreachable:
             with pytest.raises(Unreachable):
-                await nobody.session().get_row(stack.keyspace, "accounts", 1)
+                await unreachable.session().get_row(stack.keyspace, "accounts", 1)
 
     asyncio.run(story())
 
@@ -229,7 +229,7 @@ def test_event_tokens_are_given_and_compared(stack: ServingStack) -> None:
 
 
 def test_wrong_input_is_refused_with_the_reason(stack: ServingStack, session: Session) -> None:
-    """Every kind of wrong key or table, on a running stack."""
+    """Every kind of wrong key or table gets its own error code."""
     keyspace = stack.keyspace
     for table, pk, kind, code in [
         ("accounts", ("x",), BadRequest, "bad_key"),
@@ -246,7 +246,7 @@ def test_wrong_input_is_refused_with_the_reason(stack: ServingStack, session: Se
 
 
 def test_a_demand_beyond_the_source_is_refused_not_guessed(stack: ServingStack, session: Session) -> None:
-    """A position that the source doesn't have either: 503, never an older row."""
+    """A demand beyond the source's position is answered 503, never with an older row."""
     known = Vector.parse(settled(stack)).get(stack.shard)
     assert known is not None
     session.adopt(str(Vector({stack.shard: (known.epoch, Position.parse("MariaDB/0-1-99999999"))})))
@@ -256,7 +256,7 @@ def test_a_demand_beyond_the_source_is_refused_not_guessed(stack: ServingStack, 
 
 
 def test_a_demand_of_a_lost_history_gets_a_new_token(stack: ServingStack, session: Session) -> None:
-    """A component of an older epoch: 409, and the session goes on with the token that came with it."""
+    """A demand of an older epoch raises `HistoryLost`, and the session continues with the new token."""
     known = Vector.parse(settled(stack)).get(stack.shard)
     assert known is not None
     assert known.epoch >= 1
@@ -273,7 +273,7 @@ def test_a_demand_of_a_lost_history_gets_a_new_token(stack: ServingStack, sessio
 
 
 def test_a_changed_primary_key_is_noticed(stack: ServingStack, session: Session) -> None:
-    """DDL in the middle: keys are parsed by the table's key as it is, and rows follow it."""
+    """After an ALTER of the primary key, keys are parsed by the new one."""
     stack.run(
         "CREATE TABLE moving (a INT, b VARCHAR(10), PRIMARY KEY (a))", "INSERT INTO moving VALUES (1, '7'), (7, 'x')"
     )
@@ -290,7 +290,7 @@ def test_a_changed_primary_key_is_noticed(stack: ServingStack, session: Session)
 
 
 def test_a_key_of_a_new_shape_is_tried_on_the_table_as_it_is_now(stack: ServingStack) -> None:
-    """A front that still knows the old key doesn't refuse the new one, alone or in a batch."""
+    """A front that still has the old description does not refuse the new key, alone or in a batch."""
     tables = ("widened", "widened_too")
     for table in tables:
         stack.run(f"CREATE TABLE {table} (id INT PRIMARY KEY, b INT NOT NULL)", f"INSERT INTO {table} VALUES (1, 2)")
@@ -320,7 +320,7 @@ def test_a_key_that_now_means_another_row_is_never_answered_by_the_old_one(
 
 
 def test_concurrent_followers_never_miss_their_writes(stack: ServingStack) -> None:
-    """Many sessions that write and read the same rows: each sees at least its own last write."""
+    """Each of many concurrent sessions sees at least its own last write."""
     problems: list[str] = []
 
     def follow(number: int) -> None:
@@ -348,7 +348,7 @@ def test_concurrent_followers_never_miss_their_writes(stack: ServingStack) -> No
 
 
 def test_without_its_owner_the_source_answers(stack: ServingStack, session: Session) -> None:
-    """The owner is killed: proved answers go on, from the source; when it is back, from the cache again."""
+    """While the owner is down the source gives fresh answers; after its return the cache does again."""
     stack.run("REPLACE INTO accounts VALUES (70, 1, 'before')")
     session.adopt(settled(stack))
     assert session.get_row(stack.keyspace, "accounts", 70).served_from == "cache"
@@ -374,7 +374,7 @@ def test_without_its_owner_the_source_answers(stack: ServingStack, session: Sess
 def test_without_its_source_the_cache_answers_what_it_can_prove(
     kafka: KafkaCluster, new_mariadb: Callable[[], MariaDBServer], tmp_path: Path, keyspace_name: str
 ) -> None:
-    """MariaDB is killed: proved answers go on, the rest is 503 with the reason."""
+    """While MariaDB is down the cache gives the answers it can prove; other reads are 503."""
     server = new_mariadb()
     with server.connect(autocommit=True) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE shop")

@@ -7,6 +7,7 @@ import asyncio
 import msgspec
 import pytest
 
+from serving.answers import absence_fields, encode_problem
 from serving.client import (
     AsyncSession,
     BadRequest,
@@ -21,9 +22,7 @@ from serving.client import (
 from serving.client.answers import RowAnswer, RowBatchAnswer
 from serving.client.wire import HttpRequest
 from serving.errors import ReadError
-from serving.http.answers import problem_bytes
-from serving.http.routes import reply_to
-from serving.reads.rows import not_found
+from serving.http.routes import response_to
 from tokens import Position, Vector
 
 
@@ -38,15 +37,15 @@ def vector(**components: str) -> Vector:
 
 def row(token: Vector, image: bytes | None = b'{"id":7}') -> tuple[int, bytes]:
     found = image is not None
-    missing = not_found("" if found else "no row")
+    missing = absence_fields("" if found else "no row")
     answer = RowAnswer("cache", "fresh", "why", str(token), found, msgspec.Raw(image or b"null"), **missing)
-    status, body, _ = reply_to(answer)
+    status, body, _ = response_to(answer)
     return status, body
 
 
 def problem(code: str, token: str | None = None) -> tuple[int, bytes]:
     error = ReadError(code, "because", token=token)
-    return error.status, problem_bytes(error)
+    return error.status, encode_problem(error)
 
 
 class Front:
@@ -61,7 +60,7 @@ class Front:
         return self.answers.pop(0)
 
 
-def test_a_session_sends_what_it_has_seen() -> None:
+def test_a_session_demands_all_that_it_has_seen() -> None:
     """Monotonic reads: each request carries the join of all earlier answers."""
     front = Front(row(vector(shop="1 0-1-5")), row(vector(shop="1 0-1-3", bank="1 0-2-9")), row(vector()))
     session = Session(front, Vector())
@@ -81,8 +80,8 @@ def test_an_own_write_is_in_the_next_demand() -> None:
     assert session.vector == vector(shop="3 0-1-6")
 
 
-def test_the_epoch_of_an_own_write_is_asked_for_once() -> None:
-    """A session that has read nothing yet learns the shard's epoch before its write becomes a demand."""
+def test_the_epoch_of_an_own_write_is_requested_once() -> None:
+    """A session that has read nothing yet requests the shard's epoch once, before its first demand."""
     located = msgspec.json.encode({"token": str(vector(shop="2 0-1-1"))})
     front = Front((200, located), row(vector(shop="2 0-1-6")), row(vector(shop="2 0-1-6")))
     session = Session(front, Vector())
@@ -95,8 +94,8 @@ def test_the_epoch_of_an_own_write_is_asked_for_once() -> None:
     assert len(front.requests) == 3
 
 
-def test_a_write_to_an_unknown_shard_is_refused_not_forgotten() -> None:
-    """A misspelt shard must not turn into reads that miss the write."""
+def test_a_write_to_an_unknown_shard_makes_reads_fail() -> None:
+    """A misspelled shard is an error at the next read, not a read that misses the write."""
     located = msgspec.json.encode({"token": str(vector(shop="2 0-1-1"))})
     session = Session(Front((200, located)), Vector())
     session.observe("shop/1", "MariaDB/0-1-5")
@@ -106,7 +105,7 @@ def test_a_write_to_an_unknown_shard_is_refused_not_forgotten() -> None:
 
 
 def test_absence_is_an_answer_with_a_token() -> None:
-    """404 not_found with the envelope is a Row that wasn't found."""
+    """404 ``not_found`` with the fields of an answer is a `Row` with ``found`` false."""
     session = Session(Front(row(vector(shop="1 0-1-5"), None)), Vector())
     found = session.get_row("shop", "shop.orders", 7)
     assert (found.found, found.value, found.freshness) == (False, None, "fresh")
@@ -114,7 +113,7 @@ def test_absence_is_an_answer_with_a_token() -> None:
 
 
 def test_lost_history_is_raised_once_and_adopted() -> None:
-    """After 409 the session goes on with the new token, which need not contain the old one."""
+    """After `HistoryLost` the session continues with the new token, which need not cover the old one."""
     front = Front(problem("history_lost", str(vector(shop="2 0-1-3"))), row(vector(shop="2 0-1-3")))
     session = Session(front, vector(shop="1 0-1-9"))
     with pytest.raises(HistoryLost):
@@ -125,7 +124,7 @@ def test_lost_history_is_raised_once_and_adopted() -> None:
 
 @pytest.mark.parametrize("batch", [False, True])
 def test_what_is_seen_while_history_is_lost_elsewhere_stays_seen(batch: bool) -> None:
-    """Of the 409 only the lost shard is taken over: another thread's write meanwhile is in the next demand."""
+    """Only the lost shard is replaced, so another thread's write in the meantime stays in the demand."""
     lost = str(vector(shop="2 0-1-3", bank="1 0-2-4"))
 
     def front(request: HttpRequest) -> tuple[int, bytes]:  # noqa: ARG001 - one answer to all
@@ -154,15 +153,15 @@ def test_what_is_seen_while_history_is_lost_elsewhere_stays_seen(batch: bool) ->
     ],
 )
 def test_errors_are_typed_and_keep_code_and_hint(code: str, kind: type[Exception]) -> None:
-    """A caller can tell what to do from the type, and log the code."""
+    """Each error has the type of its status and keeps its code."""
     with pytest.raises(kind) as caught:
         Session(Front(problem(code)), Vector()).get_row("shop", "shop.orders", 7)
     assert caught.value.code == code  # type: ignore[attr-defined]
 
 
-def test_an_answer_of_somebody_else_is_a_clear_error() -> None:
-    """A wrong URL doesn't end in a decoder's traceback."""
-    with pytest.raises(ServerError, match="none of Freshet's"):
+def test_a_response_of_another_server_is_a_clear_error() -> None:
+    """A response that is not Freshet's raises `ServerError`, not a decoder's error."""
+    with pytest.raises(ServerError, match="is not Freshet's"):
         Session(Front((502, b"<html>")), Vector()).get_row("shop", "shop.orders", 7)
 
 
@@ -171,7 +170,7 @@ def test_an_answer_carries_the_image_as_it_is(image: bytes | None) -> None:
     """The image is embedded byte for byte, and the whole decodes to the described type."""
     why = 'a "quoted" reason'
     answer = RowAnswer("source", "stale", why, "v1.x", image is not None, msgspec.Raw(image or b"null"), "t", False)
-    status, body, _ = reply_to(answer)
+    status, body, _ = response_to(answer)
     found = msgspec.json.decode(body, type=RowAnswer[msgspec.Raw], strict=True)
     assert (found.served_from, found.freshness, found.why, found.token) == ("source", "stale", why, "v1.x")
     assert (image or b"null") in body
@@ -194,8 +193,8 @@ class AsyncFront(Front):
         return answer
 
 
-def test_an_asynchronous_session_asks_and_keeps_what_a_blocking_one_does() -> None:
-    """The same requests, vector and errors from the same answers."""
+def test_an_asynchronous_session_behaves_like_a_blocking_one() -> None:
+    """From the same responses both sessions send the same requests, keep the same vector and raise the same errors."""
     located = (200, msgspec.json.encode({"token": str(vector(shop="2 0-1-3"))}))
     answers = (located, row(vector(shop="2 0-1-9")), problem("history_lost", str(vector(shop="3 0-1-2"))))
 
@@ -218,8 +217,8 @@ def test_an_asynchronous_session_asks_and_keeps_what_a_blocking_one_does() -> No
     assert session.token == str(vector(shop="3 0-1-2"))
 
 
-def test_a_write_observed_while_the_front_is_asked_is_not_forgotten() -> None:
-    """Another task's commit, between the question for the epoch and its answer, is in the vector too."""
+def test_a_write_observed_during_the_request_for_the_epoch_is_kept() -> None:
+    """A commit observed while the epoch is requested goes into the vector."""
 
     async def story() -> None:
         located = (200, msgspec.json.encode({"token": str(vector(shop="2 0-1-3"))}))

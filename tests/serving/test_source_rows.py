@@ -1,4 +1,4 @@
-"""Many rows in one read of a real MariaDB: few statements, and the answers that each key would get alone."""
+"""Batches of rows from a real MariaDB: few statements, and the same answers as single reads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from freshet.local.mariadb import MariaDBAddress
 from serving.errors import ReadError
 from serving.reads.rowkey import parse_row_key
 from serving.sources.mariadb import MariaDBRows
-from serving.sources.source import RowAt, RowTable, SchemaChanged, SourceRow
+from serving.sources.source import RowTable, SchemaChanged, SourceKey, SourceRow
 from stream.sources.mariadb.connection import ConnectionSettings
 from stream.sources.mariadb.schema import TableFilter
 
@@ -157,12 +157,12 @@ def said(outcomes: Sequence[Outcome]) -> list[tuple[object, ...]]:
     ]
 
 
-def wanted_of(table: RowTable, segments: Sequence[str]) -> list[RowAt]:
+def wanted_of(table: RowTable, segments: Sequence[str]) -> list[SourceKey]:
     """The requests that these path segments make, without those that are refused before the source is asked."""
     found = []
     for segment in segments:
         try:
-            found.append(RowAt(table, parse_row_key(table, segment.encode()).values))
+            found.append(SourceKey(table, parse_row_key(table, segment.encode()).values))
         except ReadError:
             continue
     return found
@@ -170,7 +170,7 @@ def wanted_of(table: RowTable, segments: Sequence[str]) -> list[RowAt]:
 
 @pytest.mark.parametrize("name", ODD_TABLES)
 def test_odd_keys_find_together_what_they_find_alone(origin: Origin, name: str) -> None:
-    """Case, trailing blanks, letters that the column can't hold, scales and dates: the batch changes no answer."""
+    """A batch of keys in unusual spellings gives the answers of single reads, from one snapshot."""
 
     async def compare(rows: MariaDBRows) -> None:
         wanted = wanted_of(await origin.described(rows, name), ODD_TABLES[name][2])
@@ -193,7 +193,7 @@ SPELLINGS = st.text("aAäÄeE sSß%\\'\"日\0_", max_size=4)
 def test_any_texts_find_together_what_they_find_alone(
     origin: Origin, collation: str, segments: list[str], stored: set[str]
 ) -> None:
-    """Generated keys over generated rows, in collations that match otherwise."""
+    """A batch of generated texts gives the answers of single reads in several collations."""
     origin.run(
         f"CREATE OR REPLACE TABLE any_text (w VARCHAR(20) CHARACTER SET {collation.partition('_')[0]}"
         f" COLLATE {collation} PRIMARY KEY)"
@@ -203,7 +203,7 @@ def test_any_texts_find_together_what_they_find_alone(
 
     async def compare(rows: MariaDBRows) -> None:
         table = await origin.described(rows, "any_text")
-        wanted = [RowAt(table, (segment,)) for segment in segments]
+        wanted = [SourceKey(table, (segment,)) for segment in segments]
         assert said(await rows.read(wanted)) == said([(await rows.read([each]))[0] for each in wanted])
 
     origin.ask(compare)
@@ -225,15 +225,15 @@ def counted(origin: Origin, name: str = "Com_select") -> Iterator[list[int]]:
 
 
 def test_a_hundred_misses_of_a_table_are_one_query_in_one_snapshot(origin: Origin) -> None:
-    """Composite keys, half of them absent, some twice; another SELECT is the snapshot's position.
+    """A hundred misses, some absent and some twice, take one SELECT besides the one for the snapshot's position.
 
-    Where an absent key may be spelt otherwise than a row that was found, one more settles it for all.
+    If an absent key may be another spelling of a row that was found, one more SELECT decides all such keys.
     """
 
     async def read(rows: MariaDBRows) -> None:
         for name, word, queries in (("pairs", str, 2), ("int_pairs", int, 1)):
             table = await origin.described(rows, name)
-            wanted = [RowAt(table, (n, word(n % 7 + n % 2))) for n in range(1, 91)]
+            wanted = [SourceKey(table, (n, word(n % 7 + n % 2))) for n in range(1, 91)]
             wanted += wanted[:10]
             await rows.read(wanted)  # the table's columns are known from here on
             with counted(origin, "Questions") as questions, counted(origin) as selects:
@@ -249,7 +249,7 @@ def test_a_hundred_misses_of_a_table_are_one_query_in_one_snapshot(origin: Origi
 
 
 def test_several_tables_share_the_snapshot_and_large_batches_are_cut(origin: Origin) -> None:
-    """A query for each hundred keys of each table; a row that changes in between is of the same moment everywhere."""
+    """A batch over two tables reads both in one snapshot, with one query per hundred keys of a table."""
     origin.run("CREATE OR REPLACE TABLE one (id INT PRIMARY KEY, v INT)", "INSERT INTO one VALUES (1, 0)")
     origin.run("CREATE OR REPLACE TABLE two (id INT PRIMARY KEY, v INT)", "INSERT INTO two VALUES (1, 0)")
     stop = threading.Event()
@@ -263,8 +263,8 @@ def test_several_tables_share_the_snapshot_and_large_batches_are_cut(origin: Ori
 
     async def read(rows: MariaDBRows) -> None:
         one, two = await origin.described(rows, "one"), await origin.described(rows, "two")
-        wanted = [RowAt(one, (1,))]
-        wanted += [RowAt(two, (n,)) for n in range(1, 251)]
+        wanted = [SourceKey(one, (1,))]
+        wanted += [SourceKey(two, (n,)) for n in range(1, 251)]
         writer = threading.Thread(target=write)
         writer.start()
         try:
@@ -285,8 +285,8 @@ def test_several_tables_share_the_snapshot_and_large_batches_are_cut(origin: Ori
     origin.ask(read)
 
 
-def test_what_is_wrong_with_a_key_or_a_table_is_told_to_its_readers_alone(origin: Origin) -> None:
-    """A value that the server can't compare, a table that is gone, one whose key moved, one that may not be read."""
+def test_an_error_of_a_key_or_a_table_affects_only_its_own_elements(origin: Origin) -> None:
+    """An invalid value, a dropped or altered table, and a foreign table fail only their own elements."""
     origin.run(
         "CREATE OR REPLACE TABLE gone (id INT PRIMARY KEY)",
         "CREATE OR REPLACE TABLE moved (a INT PRIMARY KEY, b INT)",
@@ -299,9 +299,9 @@ def test_what_is_wrong_with_a_key_or_a_table_is_told_to_its_readers_alone(origin
         tables = [await origin.described(rows, name) for name in ("uuids", "gone", "moved", "keyless", "pairs")]
         uuids, gone, moved, keyless, pairs = tables
         origin.run("DROP TABLE gone", "ALTER TABLE moved DROP PRIMARY KEY, ADD PRIMARY KEY (b)")
-        wanted = [RowAt(uuids, (key,)) for key in (stored, 5, absent, stored.upper())]
-        wanted += [RowAt(gone, (1,)), RowAt(moved, (1,)), RowAt(keyless, (1,)), RowAt(pairs, (2, "2"))]
-        wanted.append(RowAt(RowTable("mysql.user", uuids.key, True), (1,)))
+        wanted = [SourceKey(uuids, (key,)) for key in (stored, 5, absent, stored.upper())]
+        wanted += [SourceKey(gone, (1,)), SourceKey(moved, (1,)), SourceKey(keyless, (1,)), SourceKey(pairs, (2, "2"))]
+        wanted.append(SourceKey(RowTable("mysql.user", uuids.key, True), (1,)))
         found = await rows.read(wanted)
         images = [each.image if isinstance(each, SourceRow) else getattr(each, "code", "") for each in found[:4]]
         image = f'{{"w":"{stored}","n%":1}}'.encode()

@@ -65,7 +65,7 @@ def read(stack: ServingStack, session: Session, catalog: WorkloadCatalog, name: 
 
 
 def test_each_commit_is_seen_through_its_list(stack: ServingStack, catalog: WorkloadCatalog, session: Session) -> None:
-    """A list that has a write is never answered by an image without it, and the cache catches up by itself."""
+    """A read with a list that includes a write gets that write, and the cache catches up by itself."""
     catalog.create_table("d.t")
     for _ in range(10):
         version = write(catalog, "d.t")
@@ -79,7 +79,7 @@ def test_each_commit_is_seen_through_its_list(stack: ServingStack, catalog: Work
 def test_an_open_writer_does_not_disturb_readers(
     stack: ServingStack, catalog: WorkloadCatalog, session: Session
 ) -> None:
-    """A staged write is seen by its own reader alone, and by nobody after an abort."""
+    """A staged write is visible only to its own transaction, and to no reader after an abort."""
     catalog.create_table("d.open")
     version = write(catalog, "d.open")
     txn = catalog.open_txn()
@@ -100,7 +100,7 @@ def test_an_open_writer_does_not_disturb_readers(
 
 
 def test_a_managed_table_needs_list_and_id(stack: ServingStack, catalog: WorkloadCatalog, session: Session) -> None:
-    """Without them nobody can prove anything: 400, whoever is asked."""
+    """A read of a managed table without list and id is refused with 400, by owner and source."""
     table_id = catalog.create_table("d.managed")
     for write_ids, given in [(None, 0), (None, table_id), (catalog.valid_write_ids("d.managed"), 0)]:
         with pytest.raises(BadRequest) as caught:
@@ -109,7 +109,7 @@ def test_a_managed_table_needs_list_and_id(stack: ServingStack, catalog: Workloa
 
 
 def test_an_external_table_has_no_list(stack: ServingStack, catalog: WorkloadCatalog, session: Session) -> None:
-    """The session's component alone decides."""
+    """An external table is read without a list: only the session's vector decides."""
     catalog.create_table("d.ext", "external")
     version = catalog.write_table("d.ext")
     session.observe(stack.shard, catalog.position()[0])
@@ -118,10 +118,10 @@ def test_an_external_table_has_no_list(stack: ServingStack, catalog: WorkloadCat
     assert (found.value["version"], found.freshness, found.write_ids) == (version, "fresh", None)
 
 
-def test_a_dropped_and_recreated_table_is_told_by_its_id(
+def test_a_recreated_table_is_recognized_by_its_id(
     stack: ServingStack, catalog: WorkloadCatalog, session: Session
 ) -> None:
-    """The same name and the same list, another id: 409, and with the new id the new table."""
+    """The old id of a recreated table is refused with 409; the new id gets the new table."""
     catalog.create_table("d.again")
     write(catalog, "d.again", generation=1)
     old_list, old_id = catalog.valid_write_ids("d.again"), catalog.table_id("d.again")
@@ -139,7 +139,7 @@ def test_a_dropped_and_recreated_table_is_told_by_its_id(
 
 
 def test_a_renamed_table_follows_its_name(stack: ServingStack, catalog: WorkloadCatalog, session: Session) -> None:
-    """After a rename the new name answers, the old one is known not to be there."""
+    """After a rename the new name is found, and the old one is known not to exist."""
     catalog.create_table("d.before")
     version = write(catalog, "d.before")
     catalog.rename_table("d.before", "d.after")
@@ -152,7 +152,7 @@ def test_a_renamed_table_follows_its_name(stack: ServingStack, catalog: Workload
 
 
 def test_a_list_ahead_of_the_source_is_refused(stack: ServingStack, catalog: WorkloadCatalog, session: Session) -> None:
-    """A write id that the source doesn't have either: 503, never an image without it."""
+    """A list with a write id beyond the source's is refused with 503."""
     table_id = catalog.create_table("d.ahead")
     write(catalog, "d.ahead")
     with pytest.raises(Unavailable) as caught:
@@ -161,7 +161,7 @@ def test_a_list_ahead_of_the_source_is_refused(stack: ServingStack, catalog: Wor
 
 
 def test_tables_are_read_in_batches(stack: ServingStack, catalog: WorkloadCatalog) -> None:
-    """One demand, each table judged and failing for itself."""
+    """The tables of a batch share one demand and fail on their own."""
     table_id = catalog.create_table("d.batch")
     write(catalog, "d.batch")
     wanted = {"catalog": stack.keyspace, "db": "d", "table": "batch"}

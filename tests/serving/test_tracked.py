@@ -13,7 +13,7 @@ from serving.client import tracked
 
 
 def test_pymysql_has_the_privates_that_tracking_reads(mariadb: MariaDBAddress) -> None:
-    """Without one of them a commit's GTID would be asked for too early, too late or never."""
+    """PyMySQL has the private attributes that tell when to read a commit's GTID."""
     with mariadb.connect() as connection, connection.cursor() as cursor:
         assert connection.open is True
         assert connection.server_status & tracked._IN_TRANSACTION == 0
@@ -25,8 +25,8 @@ def test_pymysql_has_the_privates_that_tracking_reads(mariadb: MariaDBAddress) -
         assert cursor.fetchone() == (1,)
 
 
-def test_pymysql_cursors_ask_through_the_connection_that_they_were_given(mariadb: MariaDBAddress) -> None:
-    """`cursor.connection` is where tracking puts itself: a cursor that kept another one would hide its writes."""
+def test_pymysql_cursors_query_through_their_connection(mariadb: MariaDBAddress) -> None:
+    """Cursors run statements through `cursor.connection`, which tracking replaces."""
     queries: list[str] = []
 
     class Listening(tracked.TrackedConnection):
@@ -43,11 +43,11 @@ def test_pymysql_cursors_ask_through_the_connection_that_they_were_given(mariadb
 
 
 def test_the_transaction_flag_is_that_of_the_protocol() -> None:
-    """The client knows it without PyMySQL."""
+    """The client's own constant equals PyMySQL's."""
     assert tracked._IN_TRANSACTION == SERVER_STATUS.SERVER_STATUS_IN_TRANS
 
 
 def test_the_client_is_imported_without_pymysql() -> None:
-    """Only who wraps one of its connections needs it."""
+    """The client does not import PyMySQL before a connection is wrapped."""
     code = "import sys; sys.modules['pymysql'] = None; import serving.client; serving.client.TrackedConnection"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

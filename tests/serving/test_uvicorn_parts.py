@@ -1,4 +1,4 @@
-"""What the front uses of uvicorn beyond its documented interface: the reason for the bound in pyproject.toml."""
+"""The undocumented parts of uvicorn that the front uses: the reason for the upper bound in pyproject.toml."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from serving.client.answers import STATUS_OF_CODE
-from serving.compose import FrontServer
 from serving.http.connection import BoundedConnection
+from serving.http.server import FrontServer
 
 OVERRIDDEN = [
     (BoundedConnection, HttpToolsProtocol, "connection_made", "no watch is set over slow heads"),
@@ -20,7 +20,7 @@ OVERRIDDEN = [
     (BoundedConnection, HttpToolsProtocol, "on_message_begin", "every request's bytes count as one head"),
     (BoundedConnection, HttpToolsProtocol, "on_headers_complete", "a busy connection is ended as a slow one"),
     (BoundedConnection, HttpToolsProtocol, "on_body", "a large body is refused as a large head"),
-    (BoundedConnection, HttpToolsProtocol, "send_400_response", "what is no HTTP is refused without a code"),
+    (BoundedConnection, HttpToolsProtocol, "send_400_response", "bytes that are not HTTP are refused without a code"),
     (FrontServer, uvicorn.Server, "startup", "the log does not say that the front is ready, and where"),
     (FrontServer, uvicorn.Server, "handle_exit", "a second signal ends the front without its lifespan"),
     (FrontServer, uvicorn.Server, "capture_signals", "SIGTERM ends the front as a failure"),
@@ -40,7 +40,7 @@ ASSIGNED: list[tuple[Callable[..., Any], str, str]] = [
 def test_a_method_that_is_overridden_is_there_with_its_parameters(
     ours: type, theirs: type, method: str, breaks: str
 ) -> None:
-    """An override that uvicorn no longer calls, or calls otherwise, is found here and not under load."""
+    """A method that the front overrides exists in uvicorn with the same parameters."""
     assert method in vars(ours), f"the table above is old: {ours.__name__} has no {method}"
     original = getattr(theirs, method, None)
     assert original is not None, f"uvicorn has no {method}: {breaks}"
@@ -50,12 +50,12 @@ def test_a_method_that_is_overridden_is_there_with_its_parameters(
 
 @pytest.mark.parametrize(("place", "attribute", "breaks"), ASSIGNED)
 def test_an_attribute_that_is_read_is_assigned(place: Callable[..., Any], attribute: str, breaks: str) -> None:
-    """An attribute that uvicorn renames is found here and not under load."""
+    """An attribute that the front reads is set by uvicorn."""
     assert attribute in place.__code__.co_names, f"{place.__qualname__} sets no {attribute}: {breaks}"
 
 
 def test_a_refused_connection_has_a_status_line_for_each_status() -> None:
-    """A refusal below HTTP's own machinery begins with uvicorn's status line."""
+    """uvicorn has a status line for every status that a connection can be refused with."""
     for status in STATUS_OF_CODE.values():
         line = STATUS_LINE[status]
         assert line.startswith(b"HTTP/1.1 %d " % status)

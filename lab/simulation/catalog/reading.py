@@ -18,8 +18,8 @@ from lab.simulation.models.owning import OwnedPartition, Racing
 from lab.workload.catalog import position_of
 from lab.workload.log import event_id_of
 from serving.errors import ReadError
-from serving.reads.demands import ReadDemand, TableWanted
-from serving.reads.proof import Proof, advanced, history_lost
+from serving.reads.demands import ReadDemand, RequestedTable
+from serving.reads.proof import Proof, history_lost_error, token_after
 from serving.reads.tables import fill_of, judge_table
 from serving.sources.source import SourceTable
 from tokens import Position, ValidWriteIdList, Vector
@@ -124,7 +124,9 @@ class CatalogReadOps(CatalogRunState):
                 return False
             self.epochs.learn(found.shard, found.epoch)
             if found.code == "history_lost":
-                self._lost(session, history_lost(session.vector, found.shard, found.epoch, found.watermark, found.why))
+                self._lost(
+                    session, history_lost_error(session.vector, found.shard, found.epoch, found.watermark, found.why)
+                )
                 return False
         if not identified and found is not None and found.served:
             kind = self.store.by_id[found.table_id].kind
@@ -134,7 +136,7 @@ class CatalogReadOps(CatalogRunState):
         if found is not None and found.served:
             served = "fill" if found.filled else "cache"
             self._judge(session, lists, found.image, served, found.freshness, found.why, found.hi)
-            session.vector = Vector.parse(advanced(token, found.shard, found.epoch, found.hi))
+            session.vector = Vector.parse(token_after(token, found.shard, found.epoch, found.hi))
             return True
         self._through(session, lists, owned, found, demand, store or self.store, late=late)
         return False
@@ -162,8 +164,8 @@ class CatalogReadOps(CatalogRunState):
     ) -> None:
         seen = self._seen_at(store, lists.name, None)
         write_ids = ValidWriteIdList.parse(lists.write_ids) if lists.write_ids else None
-        wanted = TableWanted("hive", "d", lists.name[2:], write_ids, lists.table_id)
-        if SHARD not in self.epochs.known:  # as `serving.reads.spaces.learn_epochs`
+        wanted = RequestedTable("hive", "d", lists.name[2:], write_ids, lists.table_id)
+        if SHARD not in self.epochs.known:  # as `serving.reads.spaces.epoch_of`
             for each in self.owners[self.last_owner]:
                 for name, component in evidence.watermarks(each.partition).items():
                     self.epochs.learn(name, component.epoch)
@@ -193,7 +195,7 @@ class CatalogReadOps(CatalogRunState):
         if seen.image is not None:
             at = str(seen.position)
             self._judge(session, lists, seen.image, "source", decision.freshness, decision.why, at)
-        session.vector = Vector.parse(proof.advanced(str(seen.position)))
+        session.vector = Vector.parse(proof.token_after(str(seen.position)))
 
     def _seen_at(self, store: SimulatedMetastore, name: str, wanted: ValidWriteIdList | None) -> SourceTable:
         """As `WorkloadCatalog.read_table`."""

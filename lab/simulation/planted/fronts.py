@@ -49,7 +49,7 @@ SESSIONS: Final = (
         "session_goes_back",
         "a session adopts the last answer's token instead of merging it",
         Replace(SessionState.adopt, "self._vector.merge(any_token)", "any_token"),
-        Replace(proof.advanced, "any_vector.merge(any_seen)", "any_seen"),
+        Replace(proof.token_after, "any_vector.merge(any_seen)", "any_seen"),
     ),
     rows(
         "own_write_not_observed",
@@ -84,7 +84,7 @@ PROOFS: Final = (
         Replace(
             proof.Proof.judge,
             "Tag(shard=any_shard, epoch=any_epoch, lo=any_lo, hi=any_hi, watermark=None)",
-            "Tag(shard=any_shard, epoch=any_epoch, lo=any_lo, hi=any_hi, watermark=self.wanted)",
+            "Tag(shard=any_shard, epoch=any_epoch, lo=any_lo, hi=any_hi, watermark=self.demanded_position)",
         ),
     ),
     rows(
@@ -105,12 +105,12 @@ PROOFS: Final = (
     rows(
         "lost_token_is_the_old_one",
         "409 history_lost comes with the token that was refused",
-        Replace(proof.history_lost, NEW_TOKEN, "any_vector"),
+        Replace(proof.history_lost_error, NEW_TOKEN, "any_vector"),
     ),
     rows(
         "lost_token_forgets_other_shards",
         "409 history_lost of one shard forgets what was seen of the others",
-        Replace(proof.history_lost, NEW_TOKEN, "type(any_vector)()"),
+        Replace(proof.history_lost_error, NEW_TOKEN, "type(any_vector)()"),
     ),
 )
 BUGS: Final = (*OFFERS, *SESSIONS, *PROOFS)

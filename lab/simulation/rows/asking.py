@@ -19,7 +19,7 @@ from serving.client import HistoryLost, Session
 from serving.client.wire import HttpRequest
 from serving.errors import ReadError
 from serving.reads.demands import ReadDemand
-from serving.reads.proof import Proof, advanced, history_lost
+from serving.reads.proof import Proof, history_lost_error, token_after
 from serving.reads.rowkey import RowKey
 from serving.reads.rows import may_answer, may_offer
 from serving.reads.spaces import Epochs
@@ -146,10 +146,10 @@ def ask(
         session, slot, key, demand, owned, row, proof, session.seen.get(shard), shard in session.blurred
     )
     if row.code == "history_lost":
-        return _lost(history_lost(demand.vector, row.shard, row.epoch, row.watermark, row.why))
+        return _lost(history_lost_error(demand.vector, row.shard, row.epoch, row.watermark, row.why))
     if may_answer(row, key):
         if given:
-            session.client.adopt(advanced(token, row.shard, row.epoch, row.hi))
+            session.client.adopt(token_after(token, row.shard, row.epoch, row.hi))
         return Given(question, row.image, "cache", row.freshness, row.why, row.shard, row.epoch, row.hi, -1)
     return question
 
@@ -189,7 +189,7 @@ def answer(reading: Reading) -> Given | HistoryLost | None:
     if not decision.may_be_served:
         return None
     if question.demand.given:
-        session.client.adopt(proof.advanced(hi))
+        session.client.adopt(proof.token_after(hi))
     return Given(
         question,
         snapshot.image,

@@ -10,9 +10,9 @@ from serving.client import ClientError
 from serving.client.answers import STATUS_OF_CODE
 from serving.client.keys import format_key
 from serving.client.wire import read_location, read_row, read_rows, read_table
-from serving.compose import make_front
 from serving.errors import ReadError
 from serving.http.app import make_app
+from serving.http.front import make_front
 from serving.http.limits import RequestLimits
 from serving.http.query import (
     RowBatchBody,
@@ -20,10 +20,10 @@ from serving.http.query import (
     TableBatchBody,
     TableParameters,
     demand_of,
+    requested_table,
     row_batch,
     row_options,
     table_batch,
-    table_wanted,
 )
 from serving.http.route import body_of, parameters_of
 from serving.reads.rowkey import parse_row_key
@@ -136,7 +136,7 @@ def _query() -> Case:
             refused(ReadError, row_options, row)
         table = refused(ReadError, parameters_of, TableParameters, table_path, query)
         if table is not None:
-            refused(ReadError, table_wanted, table)
+            refused(ReadError, requested_table, table)
         rows = refused(ReadError, body_of, RowBatchBody, body)
         if rows is not None:
             refused(ReadError, row_batch, rows, limits)

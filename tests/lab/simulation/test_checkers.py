@@ -21,7 +21,7 @@ UNSEEN = Replace(store.PartitionStore.items, "self._frozen | self._active", "dic
 CRUDE: Final[dict[str, Change]] = {
     "publisher_miscounts": MISCOUNTED,
     "frozen_entries_left_out": UNSEEN,
-    "token_never_advances": Return(proof.advanced, "str(Vector.parse(token) if token else Vector())"),
+    "token_never_advances": Return(proof.token_after, "str(Vector.parse(token) if token else Vector())"),
 }
 FIRED_BY: Final = {
     "rows": {

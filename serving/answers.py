@@ -1,0 +1,42 @@
+"""Answers as the front sends them: JSON, with each image embedded byte for byte as the source or the cache holds it."""
+
+from __future__ import annotations
+
+from typing import TypeAlias, TypedDict
+
+import msgspec
+
+from serving.client.answers import Problem, RowAnswer, TableAnswer
+from serving.errors import ReadError
+
+RawRowAnswer: TypeAlias = RowAnswer[msgspec.Raw]
+RawTableAnswer: TypeAlias = TableAnswer[msgspec.Raw]
+
+encode = msgspec.json.Encoder().encode
+"""The JSON of an answer."""
+
+
+def encode_problem(error: ReadError) -> bytes:
+    """The JSON of the `Problem` that ``error`` is to a reader."""
+    return encode(Problem(error.code, str(error), error.hint, error.token))
+
+
+def raw_image(image: bytes | None) -> msgspec.Raw:
+    """An image as a field of an answer; JSON null for None."""
+    return msgspec.Raw(b"null" if image is None else image)
+
+
+class AbsenceFields(TypedDict, total=False):
+    """The fields that an answer has in addition where the row or table does not exist."""
+
+    code: str
+    message: str
+    hint: str
+
+
+def absence_fields(message: str) -> AbsenceFields:
+    """The fields of an absence that ``message`` describes; no fields if it is empty."""
+    if not message:
+        return {}
+    hint = "the token of this answer proves the absence as it would a row"
+    return {"code": "not_found", "message": message, "hint": hint}

@@ -1,0 +1,80 @@
+"""The front as a server: uvicorn with bounds of our own, a ready line in the log, and an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Iterator
+from types import FrameType
+
+import structlog
+import uvicorn
+
+from serving.http.app import make_app
+from serving.http.connection import BoundedConnection
+from serving.http.front import Front
+from serving.http.guard import refuse_open_listen
+
+STOP_TIMEOUT_S = 10
+
+_log = structlog.get_logger(__name__)
+
+
+class FrontServer(uvicorn.Server):
+    """uvicorn that logs when it is ready and where, and that stops in order on a signal."""
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """The host and port it listens on; only after `startup`."""
+        host, port = self.servers[0].sockets[0].getsockname()[:2]
+        return str(host), int(port)
+
+    async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
+        """Starts to listen, and logs the address."""
+        await super().startup(sockets=sockets)  # type: ignore[arg-type]
+        if self.started:
+            host, port = self.address
+            _log.info("ready", role="serve", host=host, port=port)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        """Stops in order. A second signal changes nothing.
+
+        uvicorn's own handler would skip the application's lifespan at a second signal, and its task would die with a
+        traceback. Requests under way delay the stop by at most `STOP_TIMEOUT_S`.
+        """
+        self.should_exit = True
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """SIGTERM and SIGINT stop it in order; uvicorn's own method would raise them again afterwards."""
+        loop = asyncio.get_running_loop()
+        signals = (signal.SIGTERM, signal.SIGINT)
+        for number in signals:
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        try:
+            yield
+        finally:
+            for number in signals:
+                loop.remove_signal_handler(number)
+
+
+def make_server(front: Front, host: str, port: int) -> FrontServer:
+    """A server that is not started yet. Raises `OpenListenRefused`."""
+    refuse_open_listen(host, front.bearer_token)
+    config = uvicorn.Config(
+        make_app(front),
+        host=host,
+        port=port,
+        loop="uvloop",
+        http=BoundedConnection,
+        ws="none",
+        access_log=False,
+        log_config=None,
+        log_level="warning",
+        server_header=False,
+        date_header=False,
+        lifespan="on",
+        timeout_graceful_shutdown=STOP_TIMEOUT_S,
+    )
+    return FrontServer(config)
