@@ -32,16 +32,16 @@ def connection_settings(stack: Stack) -> ConnectionSettings:
     return ConnectionSettings(address.host, address.port, address.user, address.password)
 
 
-class CatalogSide:
+class CatalogDriver:
     """Traffic and readers of the catalog keyspace, and what was answered."""
 
-    def __init__(self, stack: Stack, seed: int, patient: bool = False) -> None:
-        """``patient``: traffic and readers connect again after an outage of the database."""
+    def __init__(self, stack: Stack, seed: int, reconnect: bool = False) -> None:
+        """``reconnect``: traffic and readers connect again after an outage of the database."""
         self.counts: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         self.errors: list[str] = []
         self._wrong: list[str] = []
-        self._stack, self._seed, self._patient = stack, seed, patient
+        self._stack, self._seed, self._reconnect = stack, seed, reconnect
         self._settings = connection_settings(stack)
         self._traffic = Traffic(
             self._settings, CATALOG_DATABASE, seed=seed, tables=TABLES, rate=STEPS_PER_S, workers=WORKERS
@@ -79,7 +79,7 @@ class CatalogSide:
         for thread in self._threads:
             thread.join(timeout=40)
         self._traffic.stop()
-        if not self._patient:
+        if not self._reconnect:
             self.errors += self._traffic.counts().errors
 
     def wrong(self) -> list[str]:
@@ -98,7 +98,7 @@ class CatalogSide:
                     try:
                         self._read_one(session, catalog, rng)
                     except MariaDBError as error:
-                        if not self._patient:
+                        if not self._reconnect:
                             raise
                         log.debug("the truth cannot be asked", error=str(error))
         except (ClientError, MariaDBError) as error:
@@ -139,6 +139,6 @@ class CatalogSide:
             try:
                 return ask()
             except MariaDBError:
-                if not self._patient or time.monotonic() > deadline:
+                if not self._reconnect or time.monotonic() > deadline:
                     raise
                 time.sleep(0.2)

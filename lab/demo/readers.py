@@ -29,15 +29,15 @@ SHARD = f"{ROWS}/0"
 class Readers:
     """Reader threads on rows, and what they were answered."""
 
-    def __init__(self, stack: Stack, traffic: RowTraffic, keys: int, seed: int, patient: bool = False) -> None:
-        """``patient``: who writes and reads connects again after an outage of the database."""
+    def __init__(self, stack: Stack, traffic: RowTraffic, keys: int, seed: int, reconnect: bool = False) -> None:
+        """``reconnect``: who writes and reads connects again after an outage of the database."""
         self.answers: list[ReadAnswer] = []
         self.counts: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         self.errors: list[str] = []
         self.unexplained = 0
         self._stack, self._traffic, self._keys, self._seed = stack, traffic, keys, seed
-        self._patient = patient
+        self._reconnect = reconnect
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
@@ -97,7 +97,7 @@ class Readers:
                         while not self._stopping.wait(rng.uniform(0, 2 * pause_s)):
                             newest = self._write_and_read(session, connection, rng, newest)
                 except (pymysql.Error, OSError):
-                    if not self._patient:
+                    if not self._reconnect:
                         raise
                 if self._stopping.wait(RECONNECT_S):
                     return

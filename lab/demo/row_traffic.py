@@ -40,7 +40,7 @@ JOURNAL_DATABASE = "journal"
 JOURNAL = f"{JOURNAL_DATABASE}.transactions"
 RECONNECT_S = 0.3
 _GTID = re.compile(r"GTID \d+-\d+-(\d+)")
-_JOURNALLED = re.compile(rf"INSERT INTO {re.escape(JOURNAL)} \(id\) VALUES \((\d+)\)")
+_JOURNALED = re.compile(rf"INSERT INTO {re.escape(JOURNAL)} \(id\) VALUES \((\d+)\)")
 _RETRY = {1205, 1213, 1020}
 """Lock wait timeout, deadlock, record changed since last read: the transaction was rolled back; take the next."""
 
@@ -54,7 +54,7 @@ def create_tables(connection: pymysql.connections.Connection[Any]) -> None:
         cursor.execute(f"CREATE TABLE IF NOT EXISTS {JOURNAL} (id BIGINT PRIMARY KEY) ENGINE=InnoDB")
 
 
-def journalled(connection: pymysql.connections.Connection[Any]) -> Iterator[tuple[int, int]]:
+def journaled(connection: pymysql.connections.Connection[Any]) -> Iterator[tuple[int, int]]:
     """(journal number, sequence) of all transactions in the server's binary log."""
     with connection.cursor() as cursor:
         cursor.execute("SHOW BINARY LOGS")
@@ -66,7 +66,7 @@ def journalled(connection: pymysql.connections.Connection[Any]) -> Iterator[tupl
                 if kind == "Gtid":
                     numbered = _GTID.search(told)
                     sequence = int(numbered[1]) if numbered else 0
-                elif kind == "Annotate_rows" and (wrote := _JOURNALLED.search(told)) and sequence:
+                elif kind == "Annotate_rows" and (wrote := _JOURNALED.search(told)) and sequence:
                     yield int(wrote[1]), sequence
 
 
@@ -79,9 +79,9 @@ class RowTraffic:
         database: str,
         keys: int,
         seed: int,
-        patient: bool = False,
+        reconnect: bool = False,
     ) -> None:
-        """``patient``: writers connect again after an outage, and commits in doubt are looked up in the end."""
+        """``reconnect``: writers connect again after an outage, and commits in doubt are looked up in the end."""
         self.history = RowVersions()
         self.in_doubt: dict[int, dict[RowKey, int | None]] = {}
         """Journal number → what the transaction changed, if it was committed."""
@@ -91,7 +91,7 @@ class RowTraffic:
         self.committed = self.rolled_back = self.rows = 0
         self.stopping = threading.Event()
         self._connect, self._database, self._keys, self._seed = connect, database, keys, seed
-        self._patient = patient
+        self._reconnect = reconnect
         self._versions = itertools.count(1)
         self._journal = itertools.count(1)
         self._lock = threading.Lock()
@@ -129,7 +129,7 @@ class RowTraffic:
                     while not self.stopping.wait(rng.uniform(0, 2 * pause_s)):
                         self.transact(connection, rng, rng.choice(actions))
             except (pymysql.Error, OSError) as error:
-                if not self._patient:
+                if not self._reconnect:
                     self.errors.append(f"writer {number}: {error}")
                     return
             if self.stopping.wait(RECONNECT_S):
@@ -141,7 +141,7 @@ class RowTraffic:
         number = 0
         try:
             with connection.cursor() as cursor:
-                if self._patient:
+                if self._reconnect:
                     cursor.execute(f"SET timestamp = {self._clock()}")
                 cursor.execute("START TRANSACTION")
                 keep = action(cursor, rng, changed)
@@ -149,7 +149,7 @@ class RowTraffic:
                     connection.rollback()
                     self.rolled_back += 1
                     return 0
-                if self._patient:
+                if self._reconnect:
                     number = next(self._journal)
                     cursor.execute(f"INSERT INTO {JOURNAL} (id) VALUES (%s)", (number,))
                     self.in_doubt[number] = changed
@@ -186,7 +186,7 @@ class RowTraffic:
         doubtful, self.in_doubt = self.in_doubt, {}
         found = 0
         if doubtful:
-            for number, sequence in journalled(connection):
+            for number, sequence in journaled(connection):
                 if number in doubtful:
                     self._record(sequence, doubtful[number])
                     found += 1

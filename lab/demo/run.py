@@ -18,7 +18,7 @@ from rich.live import Live
 
 from consumers.owner.client import OwnerConnection
 from freshet.local.errors import LocalServerError
-from lab.demo.catalog_traffic import CatalogSide
+from lab.demo.catalog_traffic import CatalogDriver
 from lab.demo.readers import SHARD, Readers
 from lab.demo.row_traffic import RowTraffic, create_tables
 from lab.demo.stack import CATALOG, ROWS, Stack
@@ -53,7 +53,7 @@ def run_demo(seconds: float | None, seed: int = 1, say: Any = print) -> Findings
             _start(stack, findings, say)
             traffic = RowTraffic(lambda: stack.connect_as_writer(ROWS), ROWS, KEYS, seed)
             readers = Readers(stack, traffic, KEYS, seed)
-            catalog = CatalogSide(stack, seed)
+            catalog = CatalogDriver(stack, seed)
             try:
                 _drive(stack, traffic, readers, catalog, findings, seconds)
                 _judge(stack, traffic, readers, catalog, findings, seed)
@@ -69,7 +69,7 @@ def run_demo(seconds: float | None, seed: int = 1, say: Any = print) -> Findings
 def _start(stack: Stack, findings: Findings, say: Any) -> None:
     with stack.connect(ROWS) as connection:
         create_tables(connection)
-    CatalogSide.prepare(stack)
+    CatalogDriver.prepare(stack)
     say("starting source mariadb, source workload, consume, serve …")
     stack.start_roles()
     findings.ready_s = time.monotonic() - findings.started_s
@@ -80,7 +80,7 @@ def _drive(
     stack: Stack,
     traffic: RowTraffic,
     readers: Readers,
-    catalog: CatalogSide,
+    catalog: CatalogDriver,
     findings: Findings,
     seconds: float | None,
 ) -> None:
@@ -100,7 +100,7 @@ def _drive(
                     altered, next_ddl = altered + 1, next_ddl + DDL_EVERY_S
                 _measure(locations, traffic, readers, catalog, findings)
                 show()
-                if ended := stack.ended():
+                if ended := stack.unexpected_exit():
                     raise LocalServerError(ended)
     except Stopped:
         log.info("stopping the traffic")
@@ -112,7 +112,7 @@ def _drive(
 
 
 def _measure(
-    locations: LocationsReader, traffic: RowTraffic, readers: Readers, catalog: CatalogSide, findings: Findings
+    locations: LocationsReader, traffic: RowTraffic, readers: Readers, catalog: CatalogDriver, findings: Findings
 ) -> None:
     events: dict[str, int] = {}
     lag = 0.0
@@ -134,7 +134,7 @@ def _measure(
 
 
 def _judge(
-    stack: Stack, traffic: RowTraffic, readers: Readers, catalog: CatalogSide, findings: Findings, seed: int
+    stack: Stack, traffic: RowTraffic, readers: Readers, catalog: CatalogDriver, findings: Findings, seed: int
 ) -> None:
     findings.answers, findings.refused = readers.counts.copy(), readers.refused.copy()
     findings.catalog_answers = catalog.counts.copy()

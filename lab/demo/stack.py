@@ -143,7 +143,7 @@ class Stack:
         if process is not None:
             process.kill()
 
-    def ended(self) -> str | None:
+    def unexpected_exit(self) -> str | None:
         """What ended though nobody stopped it, with the last lines of its log; None if all is well."""
         for name, role in self.roles.items():
             if role.process is not None and not role.process.running():
@@ -155,7 +155,7 @@ class Stack:
         deadline = time.monotonic() + timeout_s
         said = "no answer"
         while time.monotonic() < deadline:
-            if ended := self.ended():
+            if ended := self.unexpected_exit():
                 raise LocalServerError(ended, hint=f"logs are in {self.directory}")
             try:
                 answer = httpx2.get(f"{self.url}/readyz", timeout=2)

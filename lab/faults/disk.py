@@ -59,7 +59,7 @@ class SmallDisk:
 
     def fill(self, pid: int) -> None:  # noqa: ARG002 - it is full for everybody
         """Takes all the space that is left."""
-        take_all(self.directory / FILL_NAME)
+        fill_up(self.directory / FILL_NAME)
 
     def free(self, pid: int) -> None:  # noqa: ARG002
         """Gives it back."""
@@ -150,7 +150,7 @@ class FailingDisk:
     def fill(self, pid: int) -> None:  # noqa: ARG002 - it is full for everybody
         """Takes all the space that is left."""
         assert self._below is not None
-        take_all(Path(f"/proc/self/fd/{self._below}") / FILL_NAME)
+        fill_up(Path(f"/proc/self/fd/{self._below}") / FILL_NAME)
 
     def free(self, pid: int) -> None:  # noqa: ARG002
         """Gives it back."""
@@ -196,17 +196,17 @@ def open_files(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
-def may_mount(scratch: Path) -> bool:
+def can_mount_tmpfs(scratch: Path) -> bool:
     """Whether a tmpfs can be mounted here."""
-    return _works(SmallDisk(scratch / "mount-probe", 1 << 16)) if _may_try() else False
+    return _works(SmallDisk(scratch / "mount-probe", 1 << 16)) if _is_root() else False
 
 
-def may_fail(scratch: Path) -> bool:
+def can_mount_fuse(scratch: Path) -> bool:
     """Whether a file system of ours can be mounted here, too."""
-    return _works(FailingDisk(scratch / "mount-probe", 1 << 16)) if _may_try() else False
+    return _works(FailingDisk(scratch / "mount-probe", 1 << 16)) if _is_root() else False
 
 
-def _may_try() -> bool:
+def _is_root() -> bool:
     return os.geteuid() == 0 and shutil.which("mount") is not None
 
 
@@ -223,12 +223,12 @@ Disk: TypeAlias = FailingDisk | SmallDisk | FileSizeLimit
 
 def disk_for(directory: Path) -> Disk:
     """The realest disk that this machine allows."""
-    if may_fail(directory.parent):
+    if can_mount_fuse(directory.parent):
         return FailingDisk(directory)
-    return SmallDisk(directory) if may_mount(directory.parent) else FileSizeLimit(directory)
+    return SmallDisk(directory) if can_mount_tmpfs(directory.parent) else FileSizeLimit(directory)
 
 
-def take_all(path: Path) -> None:
+def fill_up(path: Path) -> None:
     """A file that takes all the space that is left."""
     with path.open("wb", buffering=0) as taken:
         for size in (1 << 20, 1 << 12):

@@ -24,7 +24,7 @@ import structlog
 from freshet.local.errors import LocalServerError
 from lab.demo.row_traffic import RowTraffic
 from lab.faults.disk import ERRORS, Disk, FailingDisk, open_files, set_limit
-from lab.faults.network import BOTH, Link, Weather
+from lab.faults.network import BOTH, Link, LinkConditions
 from lab.faults.rig import CONSUMERS, FaultyStack
 from lab.faults.schedule import Fault
 from lab.faults.wall_clock import STEPS_S
@@ -37,17 +37,17 @@ STOP_S_MAX: Final = 15.0
 LATENCY_S_MAX: Final = 0.4
 BYTES_PER_S: Final = (4_000, 200_000)
 CLOCK_SHIFTS_S: Final = {"forward": 3_600.0, "back": -30.0, "far_back": -86_400.0}
-GROWN_UP_S: Final = 12.0
+START_UP_S: Final = 12.0
 READY: Final = '"event": "ready"'
 AFTERMATH_S: Final = 5.0
 """So long after a fault a process may still end of it."""
 ALL_ERRORS_ABOVE: Final = 0.5
 """Above this amount all operations of the disk fail, below it that share of them."""
-START_AGAIN_ATTEMPTS: Final = 5
+RESTART_ATTEMPTS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class UnexpectedExit:
     """One of our processes ended though nobody had stopped it. ``during``: the faults of that moment."""
 
     role: str
@@ -74,17 +74,17 @@ class Injector:
     ) -> None:
         self.met: Counter[str] = Counter()
         """``target kind`` → how often it was done."""
-        self.ended: list[Ended] = []
+        self.ended: list[UnexpectedExit] = []
         self.errors: list[str] = []
         self._stack, self._disk, self._traffic, self._seed, self._say = stack, disk, traffic, seed, say
-        self._starved: set[int] = set()
+        self._file_limited: set[int] = set()
         self._over = threading.Event()
         self._watching = threading.Event()
         self._threads: list[threading.Thread] = []
         self._watcher = threading.Thread(target=self._watch, name="faults-watch", daemon=True)
         self._down: set[str] = set()
         self._now: dict[str, str] = {}
-        self._lately: dict[str, float] = {}
+        self._ended_at_s: dict[str, float] = {}
         self._up_since: dict[str, float] = {}
         self._lock = threading.Lock()
         self._began = 0.0
@@ -114,7 +114,7 @@ class Injector:
         for planned in timeline:
             if self._over.wait(max(self._began + planned.at_s - time.monotonic(), 0)):
                 return
-            fault = self._possible(planned)
+            fault = self._supported(planned)
             if fault is None:
                 continue
             self._say(fault.line(self._seed))
@@ -126,10 +126,10 @@ class Injector:
             except (LocalServerError, OSError) as error:
                 self.errors.append(f"{fault.line(self._seed)}: {error}")
             finally:
-                self._lately[f"{fault.target} {fault.kind}"] = time.monotonic()
+                self._ended_at_s[f"{fault.target} {fault.kind}"] = time.monotonic()
                 self._now.pop(fault.target, None)
 
-    def _possible(self, fault: Fault) -> Fault | None:
+    def _supported(self, fault: Fault) -> Fault | None:
         """What of ``fault`` can be done on this machine; None: nothing."""
         if fault.target == "disk" and fault.kind in ERRORS and not isinstance(self._disk, FailingDisk):
             return replace(fault, kind="full")
@@ -158,7 +158,7 @@ class Injector:
                 undo.callback(link.clear)
                 if fault.kind == "lost_answers":
                     undo.callback(link.reset)  # runs first: what was held back never arrives
-                set_weather(link, fault)
+                apply_network_fault(link, fault)
             yield
 
     def _at_server(self, fault: Fault, undo: ExitStack) -> None:
@@ -168,7 +168,7 @@ class Injector:
             undo.callback(os.kill, server.pid, signal.SIGCONT)
             return
         server.kill()
-        undo.callback(_started_again, server.start)
+        undo.callback(_retry_start, server.start)
 
     def _at_disk(self, fault: Fault, undo: ExitStack) -> None:
         if fault.kind in ERRORS and isinstance(self._disk, FailingDisk):
@@ -193,20 +193,20 @@ class Injector:
     def _at_role(self, fault: Fault, undo: ExitStack) -> None:
         role = fault.target
         if fault.kind in ("pause", "no_files"):
-            if fault.kind == "no_files" and not self._is_grown_up(role):
+            if fault.kind == "no_files" and not self._wait_until_started(role):
                 return
             with self._lock:
                 pid = self._pid(role)
                 if fault.kind == "pause":
                     os.kill(pid, signal.SIGSTOP)
                 else:
-                    self._starved.add(pid)
+                    self._file_limited.add(pid)
                     set_limit(pid, resource.RLIMIT_NOFILE, open_files(pid) + int(fault.amount * 4))
             undo.callback(_undo_at_process, pid, fault.kind)
             return
         with self._lock:
             self._down.add(role)
-        undo.callback(self._up_again, role)
+        undo.callback(self._restart_role, role)
         if fault.kind == "kill":
             self._stack.kill_role(role)
             return
@@ -217,12 +217,12 @@ class Injector:
         if took_s > STOP_S_MAX and not others:
             self.errors.append(f"{role} took {took_s:.1f} s to stop")
 
-    def _is_grown_up(self, role: str) -> bool:
+    def _wait_until_started(self, role: str) -> bool:
         """Waits until a process can do with the files it has: one that is starting has not opened its own yet.
 
         False: the faults are over. How long a start takes depends on what else the machine does.
         """
-        self._over.wait(max(self._up_since.get(role, self._began) + GROWN_UP_S - time.monotonic(), 0))
+        self._over.wait(max(self._up_since.get(role, self._began) + START_UP_S - time.monotonic(), 0))
         while not self._over.is_set():
             process = self._stack.roles[role].process
             if process is not None and READY in process.log():
@@ -230,7 +230,7 @@ class Injector:
             self._over.wait(WATCH_S)
         return False
 
-    def _up_again(self, role: str) -> None:
+    def _restart_role(self, role: str) -> None:
         with self._lock:
             self._start(role)
             self._down.discard(role)
@@ -255,16 +255,16 @@ class Injector:
                         continue
                     active = {f"{target} {kind}" for target, kind in self._now.items()}
                     since = time.monotonic() - AFTERMATH_S
-                    active.update(name for name, ended in dict(self._lately).items() if ended > since)
-                    if process.pid in self._starved:  # it ends a while after it met the limit
+                    active.update(name for name, ended in dict(self._ended_at_s).items() if ended > since)
+                    if process.pid in self._file_limited:  # it ends a while after it met the limit
                         active.add(f"{role} no_files")
                     during = tuple(sorted(active))
-                    self.ended.append(Ended(role, during, process.log_tail()))
+                    self.ended.append(UnexpectedExit(role, during, process.log_tail()))
                     self._say(f"{time.monotonic() - self._began:8.2f} s  {role} ended by itself")
                     self._start(role)
 
 
-def set_weather(link: Link, fault: Fault) -> None:
+def apply_network_fault(link: Link, fault: Fault) -> None:
     """What a fault of the network does to a link."""
     slowest, fastest = BYTES_PER_S
     match fault.kind:
@@ -273,15 +273,15 @@ def set_weather(link: Link, fault: Fault) -> None:
         case "reset":
             link.reset()
         case "latency":
-            link.weather(Weather(latency_s=fault.amount * LATENCY_S_MAX))
+            link.set_conditions(LinkConditions(latency_s=fault.amount * LATENCY_S_MAX))
         case "slow":
-            link.weather(Weather(bytes_per_s=slowest + (fastest - slowest) * fault.amount**2))
+            link.set_conditions(LinkConditions(bytes_per_s=slowest + (fastest - slowest) * fault.amount**2))
         case "hole_up":
-            link.weather(Weather(blocked=True), ("up",))
+            link.set_conditions(LinkConditions(blocked=True), ("up",))
         case "hole_down" | "lost_answers":
-            link.weather(Weather(blocked=True), ("down",))
+            link.set_conditions(LinkConditions(blocked=True), ("down",))
         case "hole":
-            link.weather(Weather(blocked=True), BOTH)
+            link.set_conditions(LinkConditions(blocked=True), BOTH)
         case _:
             raise ValueError(f"a network knows no {fault.kind}")
 
@@ -294,12 +294,12 @@ def _undo_at_process(pid: int, kind: str) -> None:
             set_limit(pid, resource.RLIMIT_NOFILE, None)
 
 
-def _started_again(start: Callable[[], object]) -> None:
-    for attempt in range(START_AGAIN_ATTEMPTS):
+def _retry_start(start: Callable[[], object]) -> None:
+    for attempt in range(RESTART_ATTEMPTS):
         try:
             start()
         except LocalServerError:
-            if attempt == START_AGAIN_ATTEMPTS - 1:
+            if attempt == RESTART_ATTEMPTS - 1:
                 raise
         else:
             return

@@ -28,7 +28,7 @@ _CALL_TIMEOUT_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Weather:
+class LinkConditions:
     """Of one direction. ``latency_s`` holds each byte; ``bytes_per_s`` 0: no limit; ``blocked``: nothing passes."""
 
     latency_s: float = 0.0
@@ -36,7 +36,7 @@ class Weather:
     blocked: bool = False
 
 
-CLEAR: Final = Weather()
+CLEAR: Final = LinkConditions()
 
 
 class Network:
@@ -73,7 +73,7 @@ class Network:
 
 
 class Link:
-    """One proxy: clients connect to ``address``. Weather methods may be called from any thread."""
+    """One proxy: clients connect to ``address``. LinkConditions methods may be called from any thread."""
 
     def __init__(self, network: Network, name: str, upstream: tuple[str, int]) -> None:
         self.name = name
@@ -81,7 +81,7 @@ class Link:
         self.carried: dict[Direction, int] = {"up": 0, "down": 0}
         """Bytes that got through."""
         self._network = network
-        self._weather: dict[Direction, Weather] = {"up": CLEAR, "down": CLEAR}
+        self._conditions: dict[Direction, LinkConditions] = {"up": CLEAR, "down": CLEAR}
         self._changed: dict[Direction, asyncio.Event] = {}
         self._is_cut = False
         self._port = 0
@@ -104,12 +104,12 @@ class Link:
         """How many clients are connected."""
         return len(self._connections)
 
-    def weather(self, weather: Weather, directions: tuple[Direction, ...] = BOTH) -> None:
-        """Sets the weather of ``directions``, for connections that there are and that come."""
+    def set_conditions(self, conditions: LinkConditions, directions: tuple[Direction, ...] = BOTH) -> None:
+        """Sets the conditions of ``directions``, for open and for later connections."""
 
         async def change() -> None:
             for direction in directions:
-                self._weather[direction] = weather
+                self._conditions[direction] = conditions
                 self._changed[direction].set()
                 self._changed[direction] = asyncio.Event()
 
@@ -135,7 +135,7 @@ class Link:
     def clear(self) -> None:
         """Ends every fault of this link; what was held goes on its way."""
         self._is_cut = False
-        self.weather(CLEAR)
+        self.set_conditions(CLEAR)
 
     # --- in the network's thread ---
 
@@ -190,7 +190,7 @@ class Link:
         try:
             while not delivering.done():
                 chunk = await reader.read(CHUNK_BYTES)
-                await on_the_way.put((loop.time() + self._weather[direction].latency_s, chunk))
+                await on_the_way.put((loop.time() + self._conditions[direction].latency_s, chunk))
                 if not chunk:
                     break
             await delivering
@@ -216,7 +216,7 @@ class Link:
         at = 0
         while at < len(chunk):
             await self._until_open(direction)
-            rate = self._weather[direction].bytes_per_s
+            rate = self._conditions[direction].bytes_per_s
             piece = chunk[at : at + max(int(rate / 10), 1)] if rate else chunk[at:]
             writer.write(piece)
             await writer.drain()
@@ -226,7 +226,7 @@ class Link:
                 await asyncio.sleep(len(piece) / rate)
 
     async def _until_open(self, direction: Direction) -> None:
-        while self._weather[direction].blocked:
+        while self._conditions[direction].blocked:
             await self._changed[direction].wait()
 
 

@@ -21,7 +21,7 @@ import structlog
 
 from consumers.owner.client import OwnerConnection
 from consumers.owner.protocol import OwnerError
-from lab.demo.catalog_traffic import CatalogSide, connection_settings
+from lab.demo.catalog_traffic import CatalogDriver, connection_settings
 from lab.demo.readers import SHARD, Readers
 from lab.demo.row_traffic import RowTraffic, create_tables
 from lab.demo.run import recover
@@ -29,7 +29,7 @@ from lab.demo.stack import CATALOG, CATALOG_DATABASE, ROWS, Stack
 from lab.demo.summary import Findings
 from lab.demo.verdict import rebuild_and_verify
 from lab.faults.disk import FailingDisk, disk_for
-from lab.faults.injector import Ended, Injector
+from lab.faults.injector import Injector, UnexpectedExit
 from lab.faults.network import Network
 from lab.faults.rig import FaultyStack
 from lab.faults.schedule import Fault, schedule
@@ -76,7 +76,7 @@ class FaultFindings(Findings):
     disk: str = ""
     clocks: str = ""
     faults: Counter[str] = field(default_factory=Counter)
-    ended: list[Ended] = field(default_factory=list)
+    ended: list[UnexpectedExit] = field(default_factory=list)
     in_doubt: int = 0
     catalog_recovered: tuple[int, int] = (0, 0)
     caught_up_s: float = 0.0
@@ -133,7 +133,7 @@ def run_faults(
         say(f"our processes' wall clocks: {findings.clocks}")
         stack.enter_context(rig)
         _start(rig, findings)
-        traffic = RowTraffic(lambda: rig.connect_as_writer(ROWS), ROWS, KEYS, seed, patient=True)
+        traffic = RowTraffic(lambda: rig.connect_as_writer(ROWS), ROWS, KEYS, seed, reconnect=True)
         injector = Injector(rig, disk, traffic, seed, say)
         stack.callback(injector.close)
         try:
@@ -145,7 +145,7 @@ def run_faults(
             findings.errors.append(f"{error.code}: {error}")
         finally:
             injector.close()
-            _look_at_processes(rig, injector, findings)
+            _check_processes(rig, injector, findings)
             if isinstance(disk, FailingDisk):
                 findings.disk += f"; {disk.failed} operations were answered with EIO"
     return findings
@@ -154,7 +154,7 @@ def run_faults(
 def _start(stack: Stack, findings: FaultFindings) -> None:
     with stack.connect(ROWS) as connection:
         create_tables(connection)
-    CatalogSide.prepare(stack)
+    CatalogDriver.prepare(stack)
     stack.start_roles()
     findings.ready_s = time.monotonic() - findings.started_s
 
@@ -168,8 +168,8 @@ def _drive(
     faults: Sequence[Fault],
 ) -> None:
     """Traffic and faults for ``seconds``; afterwards everything is whole, quiet and has caught up."""
-    readers = Readers(stack, traffic, KEYS, findings.seed, patient=True)
-    catalog = CatalogSide(stack, findings.seed, patient=True)
+    readers = Readers(stack, traffic, KEYS, findings.seed, reconnect=True)
+    catalog = CatalogDriver(stack, findings.seed, reconnect=True)
     began = time.monotonic()
     traffic.start(WRITERS, WRITER_PAUSE_S)
     readers.start(FOLLOWERS, DEMANDERS, UNDEMANDING, READER_PAUSE_S)
@@ -284,7 +284,7 @@ def recover_catalog(stack: Stack, findings: Findings) -> tuple[int, int]:
     return served, len(tables)
 
 
-def _look_at_processes(stack: Stack, injector: Injector, findings: FaultFindings) -> None:
+def _check_processes(stack: Stack, injector: Injector, findings: FaultFindings) -> None:
     """What the processes' ends and logs say."""
     findings.faults, findings.ended = injector.met, injector.ended
     findings.errors += injector.errors

@@ -21,7 +21,7 @@ BROKEN: Final = ("NameError", "UnboundLocalError", "SyntaxError")
 
 
 @dataclass(frozen=True, slots=True)
-class Shrunk:
+class ShrunkFailure:
     """A failure as a person wants to see it."""
 
     failure: BrokenHistory
@@ -38,7 +38,7 @@ class Shrunk:
         return "\n".join([*lines, f"  ops: {self.ops}", f"  again: {again}"])
 
 
-def shrunk(failure: BrokenHistory, planted: PlantedBug | None = None) -> Shrunk:
+def shrink_failure(failure: BrokenHistory, planted: PlantedBug | None = None) -> ShrunkFailure:
     """The failure with as few ops as can be found."""
     world = all_worlds()[failure.world]
     rule = failure.violation.rule
@@ -47,12 +47,14 @@ def shrunk(failure: BrokenHistory, planted: PlantedBug | None = None) -> Shrunk:
         found = run_one(world, ops).violations
         return bool(found) and found[0].rule == rule
 
-    def work() -> Shrunk:
+    def work() -> ShrunkFailure:
         ops = shrink(failure.ops, fails)
         outcome = run_one(world, ops, trace=True)
         violation = outcome.violations[0] if outcome.violations else failure.violation
         story = outcome.trace or [str(op) for op in ops]
-        return Shrunk(BrokenHistory(failure.world, failure.seed, failure.number, failure.ops, violation), ops, story)
+        return ShrunkFailure(
+            BrokenHistory(failure.world, failure.seed, failure.number, failure.ops, violation), ops, story
+        )
 
     if planted is None:
         return work()
@@ -99,7 +101,7 @@ def _run_slice(part: tuple[str, int, int, int]) -> Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Caught:
+class HuntResult:
     """What became of a planted bug. ``rule`` "": it survived."""
 
     bug: PlantedBug
@@ -109,17 +111,17 @@ class Caught:
     failure: BrokenHistory | None
 
 
-def hunt(bug: PlantedBug, seed: int, histories: int) -> Caught:
+def hunt(bug: PlantedBug, seed: int, histories: int) -> HuntResult:
     """Runs the bug's world with the bug in it until it is caught. Raises `PlantedBugError`."""
     report = run_many(all_worlds()[bug.world], seed, range(histories), during=bug.planted())
     failure = report.failure
     if failure is not None and failure.violation.what.startswith(BROKEN):
         raise PlantedBugError(f"planted bug {bug.name} is itself broken: {failure.violation.what}")
     rule = failure.violation.rule if failure is not None else ""
-    return Caught(bug, rule, report.histories, report.seconds, failure)
+    return HuntResult(bug, rule, report.histories, report.seconds, failure)
 
 
-def hunts(bugs: list[PlantedBug], seed: int, histories: int, jobs: int = 1) -> Iterator[Caught]:
+def hunt_all(bugs: list[PlantedBug], seed: int, histories: int, jobs: int = 1) -> Iterator[HuntResult]:
     """Each bug's hunt, in order."""
     parts = [(bug.name, seed, histories) for bug in bugs]
     if jobs <= 1:
@@ -129,6 +131,6 @@ def hunts(bugs: list[PlantedBug], seed: int, histories: int, jobs: int = 1) -> I
         yield from pool.map(_hunt_named, parts)
 
 
-def _hunt_named(part: tuple[str, int, int]) -> Caught:
+def _hunt_named(part: tuple[str, int, int]) -> HuntResult:
     name, seed, histories = part
     return hunt(planted_bugs(name)[0], seed, histories)

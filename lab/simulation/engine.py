@@ -80,7 +80,7 @@ class HistoryRun(Protocol):
         """Lets go of what refers to itself: the next history has its memory, without a garbage collection."""
 
 
-class Told:
+class TracedRun:
     """What every run has: its outcome, and a trace in words where one is asked for."""
 
     def __init__(self, outcome: Outcome, trace: bool) -> None:
@@ -178,7 +178,7 @@ def play(run: HistoryRun, ops: Sequence[Op], known: Mapping[str, Callable[..., N
 
 
 @contextmanager
-def _few_collections() -> Iterator[Callable[[], int]]:
+def _deferred_garbage_collection() -> Iterator[Callable[[], int]]:
     """No garbage collection but where the given function is called: of what came to be since the last one."""
     enabled = gc.isenabled()
     gc.disable()
@@ -199,7 +199,7 @@ def run_many(
     """Runs histories until one fails. ``during`` is entered around all of them (a planted bug)."""
     report = Report(world.name, seed)
     started = process_time()
-    with during or nullcontext(), sharing_work(), _few_collections() as collect:
+    with during or nullcontext(), sharing_work(), _deferred_garbage_collection() as collect:
         for number in numbers:
             ops = history_of(world, seed, number)
             outcome = run_one(world, ops)

@@ -1,7 +1,7 @@
 """Work that histories share: equal messages are decoded, checked and described once, and folded once into equal states.
 
 What is remembered is a function of what it is asked with alone, so a history comes out the same with and without it.
-Whoever changes the code under test (a planted bug) calls `forget`, before and after.
+Whoever changes the code under test (a planted bug) calls `clear_memo`, before and after.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PLAIN: Final = 2
 """The version of `marshal` in which equal records of one kind are equal bytes."""
 
 
-class _Remembered(dict[str, Any]):
+class _DecodedRecord(dict[str, Any]):
     """A decoded message, what `codec.check` said of it, and its bytes when it is encoded again."""
 
     refused: codec.CodecError | None = None
@@ -37,13 +37,13 @@ class _Remembered(dict[str, Any]):
 
 
 @lru_cache(maxsize=MESSAGES_MAX)
-def decoded(value: bytes) -> tuple[str, _Remembered]:
+def decoded(value: bytes) -> tuple[str, _DecodedRecord]:
     """`codec.decode`; nobody may change the answer."""
     name, record = codec.decode(value)
-    return name, _Remembered(record)
+    return name, _DecodedRecord(record)
 
 
-def _check(name: str, record: _Remembered) -> None:
+def _check(name: str, record: _DecodedRecord) -> None:
     if not record.checked:
         try:
             codec.check(name, record)
@@ -63,7 +63,7 @@ _flat: dict[tuple[Any, ...], bytes] = {}
 
 
 def _encode(name: str, record: Any) -> bytes:
-    if not isinstance(record, _Remembered):
+    if not isinstance(record, _DecodedRecord):
         if name in NESTED:
             return _encoded(name, marshal.dumps(record, PLAIN))
         key = (name, *record.values())
@@ -98,10 +98,10 @@ def _fold_messages(state: PartitionState, messages: Sequence[tuple[int, bytes | 
                 break
         else:
             return changes
-    return _folding(state, messages, key)
+    return _fold_and_record(state, messages, key)
 
 
-def _folding(
+def _fold_and_record(
     state: PartitionState, messages: Sequence[tuple[int, bytes | None]], key: tuple[Any, ...]
 ) -> Iterator[Changes]:
     looked: dict[bytes, bytes | None] = {}
@@ -120,10 +120,10 @@ def _folding(
         yield changes
     if len(_folds) >= FOLDS_MAX:
         _folds.clear()
-    _folds[key] = tuple(looked.items()), _together(done)
+    _folds[key] = tuple(looked.items()), _merge_changes(done)
 
 
-def _together(done: list[Changes]) -> list[Changes]:
+def _merge_changes(done: list[Changes]) -> list[Changes]:
     """The same in one step, unless there are dead letters, which belong to a message each."""
     if len(done) < 2 or any(changes.dead for changes in done):
         return done
@@ -143,7 +143,7 @@ def _together(done: list[Changes]) -> list[Changes]:
 _demand_of = lru_cache(maxsize=1_024)(evidence.demand_of)
 
 
-class Kept:
+class ModelMemo:
     """What a model makes again and again of equal parts. ``on`` while there is sharing_work; empty otherwise."""
 
     def __init__(self) -> None:
@@ -166,10 +166,10 @@ class Kept:
         self._made.clear()
 
 
-kept: Final = Kept()
+kept: Final = ModelMemo()
 
 
-def forget() -> None:
+def clear_memo() -> None:
     """The code under test is another one from now on."""
     _folds.clear()
     _demand_of.cache_clear()

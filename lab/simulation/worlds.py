@@ -9,7 +9,7 @@ from lab.simulation.rows.world import RowsWorld
 from tokens.errors import FreshetError
 
 
-class UnknownWorld(FreshetError):
+class WorldNotFoundError(FreshetError):
     """Code ``unknown_world``."""
 
     code = "unknown_world"
@@ -22,10 +22,10 @@ def all_worlds() -> dict[str, World]:
 
 
 def worlds_named(name: str) -> list[World]:
-    """The world of that name, or ``all``. Raises `UnknownWorld`."""
+    """The world of that name, or ``all``. Raises `WorldNotFoundError`."""
     worlds = all_worlds()
     if name == "all":
         return list(worlds.values())
     if name not in worlds:
-        raise UnknownWorld(f"there is no world {name}", hint=f"worlds are: all, {', '.join(worlds)}")
+        raise WorldNotFoundError(f"there is no world {name}", hint=f"worlds are: all, {', '.join(worlds)}")
     return [worlds[name]]

@@ -164,7 +164,7 @@ def bootstrap(read: CatalogSnapshot) -> Bootstrap:
     return Bootstrap(position, timestamp, SourceTransaction(position, position, timestamp, changes, "", opened))
 
 
-def names(read: CatalogSnapshot) -> list[Change]:
+def name_bindings(read: CatalogSnapshot) -> list[Change]:
     """The binding of every name in the snapshot."""
     found = read.rows("SELECT name, table_id FROM catalog_tables ORDER BY table_id")
     return [BindName(name, int(table_id)) for name, table_id in found]

@@ -11,7 +11,7 @@ from stream.sources.mariadb.connection import ConnectionSettings
 from tokens.errors import FreshetError
 
 
-class LostLog(FreshetError):
+class WorkloadLogLost(FreshetError):
     """The log doesn't go on where its reader is: the truth was restored, or its log cut. Code ``history_lost``."""
 
     code = "history_lost"
@@ -21,7 +21,9 @@ def event_id_of(position: str) -> int:
     """The event id in ``HiveEvent/<id>``."""
     flavor, _, number = position.partition("/")
     if flavor != FLAVOR or not number.isdecimal():
-        raise LostLog(f"{position} is no position of this catalog's log", hint="is the keyspace another catalog's?")
+        raise WorkloadLogLost(
+            f"{position} is no position of this catalog's log", hint="is the keyspace another catalog's?"
+        )
     return int(number)
 
 
@@ -41,7 +43,7 @@ class WorkloadLog:
         self.catalog.close()
 
     def read(self, rows_max: int = 500) -> list[LogRow]:
-        """The next rows, none where there are none. Raises `LostLog` if the log doesn't continue here."""
+        """The next rows, none where there are none. Raises `WorkloadLogLost` if the log doesn't continue here."""
         with self.catalog.snapshot() as read:
             found = read.rows(
                 "SELECT event_id, event_time, event_type, txn, table_id, message FROM catalog_log"
@@ -55,21 +57,23 @@ class WorkloadLog:
         rows = [parse_log_row(row) for row in found]
         for expected, row in enumerate(rows, self.event_id + 1):
             if row.event_id != expected:
-                raise LostLog(f"the log goes on at event {row.event_id}, event {expected} is gone")
+                raise WorkloadLogLost(f"the log goes on at event {row.event_id}, event {expected} is gone")
         self.event_id = rows[-1].event_id
         return rows
 
     def check_time(self, event_time: int) -> None:
-        """Raises `LostLog` if the event that the reader stands at is not of that time: another history took its ids."""
+        """Raises `WorkloadLogLost` unless the event at the read position has this time (s): ids may be reused."""
         with self.catalog.snapshot() as read:
             found = read.rows("SELECT event_time FROM catalog_log WHERE event_id=%s", self.event_id)
         if found and int(found[0][0]) != event_time:
-            raise LostLog(f"event {self.event_id} is of {found[0][0]} in the log, and was published as of {event_time}")
+            raise WorkloadLogLost(
+                f"event {self.event_id} is of {found[0][0]} in the log, and was published as of {event_time}"
+            )
 
     def _check_end(self, read: CatalogSnapshot) -> None:
         end, _ = read.position()
         if event_id_of(end) != self.event_id:
-            raise LostLog(f"the log ends at {end}, its reader is at {position_of(self.event_id)}")
+            raise WorkloadLogLost(f"the log ends at {end}, its reader is at {position_of(self.event_id)}")
 
     def pairs_of(self, txn: int) -> list[tuple[int, int]]:
         """(table id, write id) of a transaction, as the truth knows them."""

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import structlog
 
 from lab.workload.catalog import WorkloadCatalog
-from lab.workload.events import EVERY_TABLE, Bootstrap, WorkloadTranslator, bootstrap, names
-from lab.workload.log import LostLog, WorkloadLog, event_id_of
+from lab.workload.events import EVERY_TABLE, Bootstrap, WorkloadTranslator, bootstrap, name_bindings
+from lab.workload.log import WorkloadLog, WorkloadLogLost, event_id_of
 from stream.kafka.connection import KafkaUnreachable
 from stream.publish.publisher import Publisher, PublisherLost
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBUnreachable
@@ -72,9 +72,9 @@ def _publish(source: WorkloadSource, new_publisher: NewPublisher, stop: threadin
                     tail.check_time(resume.timestamp)
                     _follow(source, publisher, tail, catalog, resume, stop)
                     return
-                except LostLog as lost:
+                except WorkloadLogLost as lost:
                     log.error("history lost", error=str(lost), shard=publisher.shard)
-                    resume = _start_anew(publisher, catalog, "history_lost")
+                    resume = _start_new_epoch(publisher, catalog, "history_lost")
 
 
 def _open(publisher: Publisher, catalog: WorkloadCatalog, asked: set[str]) -> ResumePoint:
@@ -91,17 +91,17 @@ def _open(publisher: Publisher, catalog: WorkloadCatalog, asked: set[str]) -> Re
         asked.clear()
         return _bootstrap(publisher, resume, begun[0])
     if asked:
-        return _start_anew(publisher, catalog, asked.pop())
+        return _start_new_epoch(publisher, catalog, asked.pop())
     if resume.ordinal - resume.partial_events > 1:
         return resume
     with catalog.snapshot() as read:
         found = bootstrap(read)
     if not resume.partial_gtid and found.position == resume.position:
         return _bootstrap(publisher, resume, found)
-    return _start_anew(publisher, catalog, "bootstrap_restarted")
+    return _start_new_epoch(publisher, catalog, "bootstrap_restarted")
 
 
-def _start_anew(publisher: Publisher, catalog: WorkloadCatalog, reason: str) -> ResumePoint:
+def _start_new_epoch(publisher: Publisher, catalog: WorkloadCatalog, reason: str) -> ResumePoint:
     with catalog.snapshot() as read:
         found = bootstrap(read)
     resume = publisher.start_new_epoch(found.position, found.timestamp, reason)
@@ -116,7 +116,7 @@ def _bootstrap(publisher: Publisher, resume: ResumePoint, found: Bootstrap) -> R
     return resume
 
 
-def names_again(bindings: list[Change], events_out: int) -> list[Change]:
+def resumed_bindings(bindings: list[Change], events_out: int) -> list[Change]:
     """All bindings, after as many events as are out already, which will be skipped. Never empty if any are out."""
     nothing = VoidTable(EVERY_TABLE, "names were partly published, and there is none any more")
     return [*(bindings[:1] or [nothing]) * events_out, *bindings]
@@ -132,11 +132,11 @@ def _follow(
 ) -> None:
     translator = WorkloadTranslator(tail.pairs_of, resume.open_transactions.values())
     with catalog.snapshot() as read:
-        bindings, (names_at, timestamp) = names(read), read.position()
+        bindings, (names_at, timestamp) = name_bindings(read), read.position()
     due = event_id_of(names_at)
     if resume.partial_gtid == resume.position:
         # A run before was cut off among its names: so many events of this very position are skipped.
-        bindings = names_again(bindings, resume.partial_events)
+        bindings = resumed_bindings(bindings, resume.partial_events)
         due = tail.event_id
     log.info("ready", shard=publisher.shard, position=resume.position, log_end=names_at)
     while not stop.is_set():

@@ -53,7 +53,7 @@ class Worker:
 
     def step(self) -> None:
         """One transaction, or one operation outside of any. Raises `MariaDBError`."""
-        self._end_left_open()
+        self._abort_left_open()
         tables = self.catalog.tables()
         if len(tables) < self._tables_max:
             self._create()
@@ -97,7 +97,7 @@ class Worker:
             self.counts.done["commit"] += 1
         self._left_open.remove(txn)
 
-    def _end_left_open(self) -> None:
+    def _abort_left_open(self) -> None:
         """A transaction that lost its server in the middle would keep its tables from others for ever."""
         while self._left_open:
             with contextlib.suppress(CatalogError):

@@ -9,9 +9,9 @@ from lab.simulation.catalog.source import MetastoreSnapshot, SimulatedMetastore
 from lab.simulation.memo import decoded, kept
 from lab.simulation.models.topic import SimulatedTopic
 from lab.simulation.rows.publishing import Ending, PublisherDied, collect
-from lab.workload.events import WorkloadTranslator, bootstrap, names
+from lab.workload.events import WorkloadTranslator, bootstrap, name_bindings
 from lab.workload.log import event_id_of
-from lab.workload.run import names_again
+from lab.workload.run import resumed_bindings
 from stream.publish.resume import resume_point
 from stream.wire.batch import Batch, BatchLimits, Framer
 from stream.wire.events import Change, OpenTransaction, ResumePoint, SourceTransaction, TableImage
@@ -26,7 +26,7 @@ LIMITS: Final = (
 images too large to be published."""
 
 
-class First(NamedTuple):
+class FirstRun(NamedTuple):
     """What the first run of a publisher came to that ended well: a function of all that has happened before it."""
 
     read: int
@@ -72,7 +72,7 @@ class CatalogPublishing:
         if not (first and ending is Ending.WELL and kept.on) or self.store.cleaned:
             return self._run(events, ending, at)
         place = (self.topic.layout.partitions, id(self.limits), self.store.undoes, events, *self.store.story)
-        known: First | None = kept.get(place)
+        known: FirstRun | None = kept.get(place)
         if known is None:
             written: list[Batch] = []
             self._written = written
@@ -81,7 +81,7 @@ class CatalogPublishing:
             assert self.framer is not None
             assert self._translator is not None
             opened = list(self._translator._open.values())
-            kept.put(place, First(read, written, self.framer.resume, self.framer._timestamp_max, opened))
+            kept.put(place, FirstRun(read, written, self.framer.resume, self.framer._timestamp_max, opened))
             return read
         self.framer = Framer(SHARD, self.topic.layout, None, self.limits)
         self.framer._at, self.framer._timestamp_max = known.resume.copy(), known.timestamp_max
@@ -125,8 +125,8 @@ class CatalogPublishing:
             self._begin(framer, "first_start")
         self._follow(framer, point is None)
 
-    def anew(self) -> None:
-        """A new epoch, as `lab.workload.run._start_anew`: everything that there is, once more."""
+    def start_new_epoch(self) -> None:
+        """A new epoch, as `lab.workload.run._start_new_epoch`: everything that there is, once more."""
         try:
             self._ensure()
             assert self.framer is not None
@@ -150,8 +150,8 @@ class CatalogPublishing:
         self._next = event_id_of(resume.position)
         cut = resume.partial_gtid == resume.position
         if not is_new and (cut or (self._next == self.store.end and not resume.partial_gtid)):
-            bindings = names_again(
-                names(cast("Any", MetastoreSnapshot(self.store))), resume.partial_events if cut else 0
+            bindings = resumed_bindings(
+                name_bindings(cast("Any", MetastoreSnapshot(self.store))), resume.partial_events if cut else 0
             )
             self._publish(SourceTransaction(resume.position, resume.position, resume.timestamp, bindings))
 

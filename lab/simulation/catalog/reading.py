@@ -14,7 +14,7 @@ from consumers.owner.tables import MissingWriteIds
 from lab.simulation.catalog.publishing import SHARD
 from lab.simulation.catalog.run_state import CatalogReader, CatalogRunState, Lists
 from lab.simulation.catalog.source import NAMES, OPEN, SimulatedMetastore
-from lab.simulation.models.owning import OwnedPartition, Racing
+from lab.simulation.models.owning import OwnedPartition, RacingStore
 from lab.workload.catalog import position_of
 from lab.workload.log import event_id_of
 from serving.errors import ReadError
@@ -43,7 +43,9 @@ def _racing(owned: OwnedPartition, count: int) -> Partition:
     def fold() -> None:
         owned.fold(count)
 
-    racing = SimpleNamespace(store=Racing(owned.store, fold, 2 + count % 2), overlay=owned.overlay, number=owned.number)
+    racing = SimpleNamespace(
+        store=RacingStore(owned.store, fold, 2 + count % 2), overlay=owned.overlay, number=owned.number
+    )
     return cast("Partition", racing)
 
 
@@ -70,7 +72,7 @@ class CatalogReadOps(CatalogRunState):
             self.op_list(reader, NAMES.index(session.lists.name), 0)
         if session.lists is not None:
             if mode == 5 and self.replica.end < self.store.end:
-                self.met("lagging replica")
+                self.count_fault("lagging replica")
             store = self.replica if mode == 5 else self.store
             self._read(session, session.lists, owner, late=mode == 2, identified=mode != 4, store=store)
 
@@ -78,13 +80,13 @@ class CatalogReadOps(CatalogRunState):
         """The owner folds on while it answers."""
         session, self.last_owner = self.readers[reader], owner
         if session.lists is not None:
-            self.met("read within a fold")
+            self.count_fault("read within a fold")
             self.say(f"owner {owner} folds {count + 1} messages while it answers:")
             self._read(session, session.lists, owner, late=False, racing=count + 1)
 
     def op_fill(self, number: int) -> None:
         if self.fills:
-            self.met("late fill")
+            self.count_fault("late fill")
             self._deliver(*self.fills.pop(number % len(self.fills)))
 
     def _find(self, owner: int, lists: Lists) -> OwnedPartition | None:
@@ -136,7 +138,7 @@ class CatalogReadOps(CatalogRunState):
             self._judge(session, lists, found.image, served, found.freshness, found.why, found.hi)
             session.vector = Vector.parse(advanced(token, found.shard, found.epoch, found.hi))
             return True
-        self._through(session, lists, owned, found, demand, store or self.store, late=late)
+        self._read_through(session, lists, owned, found, demand, store or self.store, late=late)
         return False
 
     def _lost(self, session: CatalogReader, error: ReadError) -> None:
@@ -149,7 +151,7 @@ class CatalogReadOps(CatalogRunState):
             self.complain(EXPLAINS, f"409 history_lost for {before}, told to go on with {after}")
         session.seen.clear()
 
-    def _through(
+    def _read_through(
         self,
         session: CatalogReader,
         lists: Lists,
@@ -160,7 +162,7 @@ class CatalogReadOps(CatalogRunState):
         *,
         late: bool,
     ) -> None:
-        seen = self._seen_at(store, lists.name, None)
+        seen = self._read_metastore(store, lists.name, None)
         write_ids = ValidWriteIdList.parse(lists.write_ids) if lists.write_ids else None
         wanted = TableWanted("hive", "d", lists.name[2:], write_ids, lists.table_id)
         if SHARD not in self.epochs.known:  # as `serving.reads.spaces.learn_epochs`
@@ -179,7 +181,7 @@ class CatalogReadOps(CatalogRunState):
                     self._deliver(*self.fills.pop())
             if not decision.may_be_served and write_ids is not None:
                 # Only the primary knows whose an open id is (docs/concepts/guarantees.md).
-                seen = self._seen_at(self.store, lists.name, write_ids)
+                seen = self._read_metastore(self.store, lists.name, write_ids)
                 decision = judge_table(proof, wanted, seen)
         except ReadError as error:
             self.outcome.answers[f"{error.status} {error.code}"] += 1
@@ -195,7 +197,7 @@ class CatalogReadOps(CatalogRunState):
             self._judge(session, lists, seen.image, "source", decision.freshness, decision.why, at)
         session.vector = Vector.parse(proof.advanced(str(seen.position)))
 
-    def _seen_at(self, store: SimulatedMetastore, name: str, wanted: ValidWriteIdList | None) -> SourceTable:
+    def _read_metastore(self, store: SimulatedMetastore, name: str, wanted: ValidWriteIdList | None) -> SourceTable:
         """As `WorkloadCatalog.read_table`."""
         position = Position.parse(position_of(store.end))
         table = store.tables.get(name)

@@ -10,7 +10,7 @@ from consumers.owner.protocol import FillTable
 from lab.simulation.catalog.publishing import LIMITS, CatalogPublishing
 from lab.simulation.catalog.shaping import OWNERS, READERS
 from lab.simulation.catalog.source import OPEN, SimulatedMetastore
-from lab.simulation.engine import Outcome, Told
+from lab.simulation.engine import Outcome, TracedRun
 from lab.simulation.models.owning import OwnedPartition
 from lab.simulation.models.topic import SimulatedTopic
 from serving.reads.spaces import Epochs
@@ -40,7 +40,7 @@ class CatalogReader:
         self.seen: dict[int, int] = {}
 
 
-class CatalogRunState(Told):
+class CatalogRunState(TracedRun):
     """One run of a history: everything that there is."""
 
     def __init__(self, shape: Sequence[int], outcome: Outcome, trace: bool) -> None:
@@ -64,7 +64,7 @@ class CatalogRunState(Told):
         self.damaged = False
         self.incomplete = False
         """A message of the log is lost: what it said of names and lists comes again with a new epoch only."""
-        self.replica = self.store.as_it_is()
+        self.replica = self.store.copy()
         self.epochs = Epochs()
 
     def close(self) -> None:
@@ -72,7 +72,7 @@ class CatalogRunState(Told):
         for owned in chain.from_iterable(self.owners):
             owned.close()
 
-    def met(self, fault: str) -> None:
+    def count_fault(self, fault: str) -> None:
         """A fault strikes: in which states?"""
         for state, holds in STATES.items():
             if holds(self):

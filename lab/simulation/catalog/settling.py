@@ -36,7 +36,7 @@ class CatalogRun(CatalogChangeOps, CatalogReadOps):
             )
             for owner in owners:
                 if owner == owners[0] or filled or not agreed:  # where the states are the same, so are the answers
-                    self._settled(owner, table.name)
+                    self._check_settled(owner, table.name)
 
     def _same_state(self) -> bool:
         """Owners and a fold from the start come to the same bytes; whether they do."""
@@ -50,7 +50,7 @@ class CatalogRun(CatalogChangeOps, CatalogReadOps):
                     self.complain(SAME_STATE, f"owner {owner}, partition {number} differs from a fold from the start")
         return agreed
 
-    def _settled(self, owner: int, name: str) -> None:
+    def _check_settled(self, owner: int, name: str) -> None:
         table = self.store.tables[name]
         text = self.store.list_of(table) if table.kind == "transactional" else ""
         lists = Lists(name, table.table_id, text, 0)

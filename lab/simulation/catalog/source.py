@@ -64,7 +64,7 @@ class SimulatedMetastore:
         """The last event."""
         return len(self.log)
 
-    def as_it_is(self) -> SimulatedMetastore:
+    def copy(self) -> SimulatedMetastore:
         """What a replica that has come so far shows from now on."""
         seen = copy(self)
         seen.log, seen.txns = self.log[:], dict(self.txns)

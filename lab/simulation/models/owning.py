@@ -87,7 +87,7 @@ class OwnedPartition:
 
     def close(self) -> None:
         """The process is gone for good; its store no longer refers to itself."""
-        self.store.state.lookup = _gone
+        self.store.state.lookup = _lookup_after_close
 
     @property
     def partition(self) -> Partition:
@@ -112,7 +112,7 @@ class OwnedPartition:
             return 0
         records = list(enumerate(messages[start : start + count], start))
         self.topic.read_to[self.number] = max(self.topic.read_to[self.number], start + len(records))
-        self.store.fold(_Interrupted(records, between) if between is not None else records)
+        self.store.fold(_InterruptedMessages(records, between) if between is not None else records)
         return len(records)
 
     def commit(self, how: int) -> bool:
@@ -153,11 +153,11 @@ class OwnedPartition:
         return dict(self.store.items())
 
 
-def _gone(_: bytes) -> bytes | None:
+def _lookup_after_close(_: bytes) -> bytes | None:
     raise OwnerCrash
 
 
-class _Interrupted(list[Record]):
+class _InterruptedMessages(list[Record]):
     """Messages that let somebody else run before the last one is looked at."""
 
     def __init__(self, records: list[Record], between: Callable[[], None]) -> None:
@@ -171,7 +171,7 @@ class _Interrupted(list[Record]):
         return super().__getitem__(at)
 
 
-class Racing:
+class RacingStore:
     """A store that folds on right before an answer's look number ``at`` at it."""
 
     def __init__(self, store: PartitionStore, fold: Callable[[], None], at: int = 2) -> None:

@@ -93,7 +93,7 @@ FILLS: Final = (
     catalog(
         "own_write_for_everybody",
         "a reader gets what another open transaction has staged",
-        always(CatalogReadOps._seen_at, "any_table.staged is not None and any_table.staged[0] == any_own"),
+        always(CatalogReadOps._read_metastore, "any_table.staged is not None and any_table.staged[0] == any_own"),
     ),
 )
 BUGS: Final = (*DEMANDS, *STATES, *FILLS)

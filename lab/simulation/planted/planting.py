@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any, Final, Protocol
 
-from lab.simulation.memo import forget
+from lab.simulation.memo import clear_memo
 from lab.simulation.planted.snippets import Place, parsed, places, statements
 from tokens.errors import FreshetError
 
@@ -150,7 +150,7 @@ class PlantedBug:
 
     def _forget(self) -> None:
         """What was computed with the other code: in the simulator, and in caches of the functions themselves."""
-        forget()
+        clear_memo()
         for change in self.changes:
             clear = getattr(change.function, "cache_clear", None)
             if clear is not None:

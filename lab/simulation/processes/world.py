@@ -8,7 +8,7 @@ from typing import Final
 
 from consumers.fold.messages import fold_message
 from consumers.fold.state import Head, PartitionState, head_entries
-from lab.simulation.engine import History, Op, Outcome, Told, Violation, ops_of, play, shape
+from lab.simulation.engine import History, Op, Outcome, TracedRun, Violation, ops_of, play, shape
 from lab.simulation.models.owning import MemoryRocks, OwnedPartition
 from lab.simulation.models.topic import SimulatedTopic, damaged
 from lab.simulation.rows.judging import SAME_STATE
@@ -53,7 +53,7 @@ class Reference:
         return found
 
 
-class ProcessesRun(Told):
+class ProcessesRun(TracedRun):
     """One run of a history."""
 
     def __init__(self, shape: Sequence[int], outcome: Outcome, trace: bool) -> None:
@@ -72,7 +72,7 @@ class ProcessesRun(Told):
         for owned in self.processes:
             owned.close()
 
-    def met(self, fault: str) -> None:
+    def count_fault(self, fault: str) -> None:
         """A fault strikes: in which states?"""
         for state, holds in STATES.items():
             if holds(self):
@@ -102,7 +102,7 @@ class ProcessesRun(Told):
     def op_publish(self, shard: int, count: int, ending: int, at: int) -> None:
         publisher, how = self.publishers[shard % len(self.publishers)], Ending(ending)
         if how in (Ending.LOST_ACK, Ending.NOT_DONE):
-            self.met("publisher crash")
+            self.count_fault("publisher crash")
         read, lived = publisher.run(count, how, at)
         self.say(f"the publisher of {publisher.source.name} reads {read} transactions, {'lives' if lived else 'dies'}")
 
@@ -111,7 +111,7 @@ class ProcessesRun(Told):
         index = source.history.index_of[publisher.position] - 1 - back
         if index < 0 or len(source.histories) > 3:
             return
-        self.met("lost history")
+        self.count_fault("lost history")
         source.restore(index, another=False)
         publisher.cut()
         publisher.ensure()
@@ -119,16 +119,16 @@ class ProcessesRun(Told):
 
     def op_repeat(self, shard: int, number: int) -> None:
         if self.topic.repeat(f"s/{shard % len(self.sources)}", number):
-            self.met("duplicates")
+            self.count_fault("duplicates")
             self.say(f"an earlier batch (number {number}) comes once more")
 
     def op_garbage(self, kind: int) -> None:
-        self.met("garbage")
+        self.count_fault("garbage")
         self.topic.partitions[0].append(damaged(b"\xc3\x01garbage", kind % 4))
         self.say("somebody writes garbage into the topic")
 
     def op_damage(self, kind: int) -> None:
-        self.met("garbage")
+        self.count_fault("garbage")
         self.topic.damage = kind
         self.say(f"the next row frame will be damaged (kind {kind})")
 
@@ -144,19 +144,19 @@ class ProcessesRun(Told):
 
     def op_commit(self, process: int, how: int) -> None:
         if how in (3, 4, 5, 7):
-            self.met("torn write" if how == 4 else "crash")
+            self.count_fault("torn write" if how == 4 else "crash")
         self.processes[process].commit(how)
         self.say(f"process {process} commits, way {how}: it is at offset {self.processes[process].offset}")
         self.check(process)
 
     def op_crash(self, process: int) -> None:
-        self.met("crash")
+        self.count_fault("crash")
         self.processes[process].start()
         self.say(f"process {process} is killed; it is back at offset {self.processes[process].offset}")
         self.check(process)
 
     def op_rebuild(self, process: int) -> None:
-        self.met("rebuild")
+        self.count_fault("rebuild")
         self.processes[process] = OwnedPartition(self.topic, 0)
         self.say(f"process {process} loses its store and begins at offset 0")
 
@@ -170,7 +170,7 @@ class ProcessesRun(Told):
     def op_from_checkpoint(self, process: int) -> None:
         if self.checkpoint is None:
             return
-        self.met("begins at a checkpoint")
+        self.count_fault("begins at a checkpoint")
         self.processes[process] = OwnedPartition(self.topic, 0, self.checkpoint.copy())
         self.say(f"process {process} begins at the checkpoint, offset {self.processes[process].offset}")
         self.check(process)

@@ -50,9 +50,9 @@ class SimulatedSession:
         self.number = number
         self.client = Session(partial(_send, located), vector)
         self.seen: dict[str, Seen] = {}
-        self.unsure: set[str] = set()
+        self.shards_written: set[str] = set()
         """Shards that it wrote to: the epoch of a write is the one that others name."""
-        self.blurred: set[str] = set()
+        self.uncertain: set[str] = set()
         """Shards of which it saw something while nobody could know that the history had changed."""
 
     def saw(self, shard: str, history: int, index: int) -> None:
@@ -74,29 +74,29 @@ class PendingRead(NamedTuple):
     proof: Proof
     seen: Seen | None
     """At the look-up."""
-    blurred: bool
+    is_uncertain: bool
 
 
-class Reading:
+class SourceRead:
     """A read on its way to the source. ``snapshot`` once it is taken.
 
     A source whose snapshots name no position: ``lo`` was noted before it, ``hi`` after it. Else both are its own.
     """
 
-    __slots__ = ("hi", "lo", "noted", "question", "snapshot")
+    __slots__ = ("hi", "lo", "noted", "pending", "snapshot")
 
-    def __init__(self, question: PendingRead, noted: str = "") -> None:
-        self.question = question
+    def __init__(self, pending: PendingRead, noted: str = "") -> None:
+        self.pending = pending
         self.noted = noted
-        """Where the source was when the question was asked."""
+        """The source position when the read began."""
         self.snapshot: RowSnapshot | None = None
         self.lo = self.hi = ""
 
 
-class Given(NamedTuple):
+class ServedAnswer(NamedTuple):
     """An answer as the session got it."""
 
-    question: PendingRead
+    pending: PendingRead
     image: Image
     served_from: str
     freshness: str
@@ -126,7 +126,7 @@ def ask(
     shard: str,
     given: bool,
     store: Any = None,
-) -> Given | PendingRead | HistoryLost:
+) -> ServedAnswer | PendingRead | HistoryLost:
     """The owner's answer if it may be given, or what to go to the source with, or lost history."""
     found = SLOTS[slot]
     exact = not found.alias
@@ -142,16 +142,16 @@ def ask(
         for name, component in evidence.watermarks(owned.partition).items():
             epochs.learn(name, component.epoch)
     proof = Proof(demand, shard, epochs.known.get(shard))
-    question = PendingRead(
-        session, slot, key, demand, owned, row, proof, session.seen.get(shard), shard in session.blurred
+    pending = PendingRead(
+        session, slot, key, demand, owned, row, proof, session.seen.get(shard), shard in session.uncertain
     )
     if row.code == "history_lost":
         return _lost(history_lost(demand.vector, row.shard, row.epoch, row.watermark, row.why))
     if may_answer(row, key):
         if given:
             session.client.adopt(advanced(token, row.shard, row.epoch, row.hi))
-        return Given(question, row.image, "cache", row.freshness, row.why, row.shard, row.epoch, row.hi, -1)
-    return question
+        return ServedAnswer(pending, row.image, "cache", row.freshness, row.why, row.shard, row.epoch, row.hi, -1)
+    return pending
 
 
 def _lost(error: ReadError) -> HistoryLost:
@@ -160,14 +160,14 @@ def _lost(error: ReadError) -> HistoryLost:
     return lost
 
 
-def source_row(reading: Reading) -> SourceRow:
+def source_row(source_read: SourceRead) -> SourceRow:
     """What the source's snapshot says, as the front sees it."""
-    question, snapshot = reading.question, reading.snapshot
+    pending, snapshot = source_read.pending, source_read.snapshot
     assert snapshot is not None
-    key = SLOTS[question.slot].key if snapshot.image is not None else b""
+    key = SLOTS[pending.slot].key if snapshot.image is not None else b""
     at = position_of(snapshot)
-    lo = Position.parse(reading.lo) if reading.lo else at
-    hi = Position.parse(reading.hi) if reading.hi else at
+    lo = Position.parse(source_read.lo) if source_read.lo else at
+    hi = Position.parse(source_read.hi) if source_read.hi else at
     return SourceRow(snapshot.image, key, lo, hi, snapshot.timestamp)
 
 
@@ -176,22 +176,22 @@ def position_of(snapshot: RowSnapshot) -> Position:
     return Position.parse(snapshot.position)
 
 
-def answer(reading: Reading) -> Given | HistoryLost | None:
+def answer(source_read: SourceRead) -> ServedAnswer | HistoryLost | None:
     """The source's answer if it proves the demand; None: it does not."""
-    question, snapshot = reading.question, reading.snapshot
+    pending, snapshot = source_read.pending, source_read.snapshot
     assert snapshot is not None
-    session, proof = question.session, question.proof
-    found = source_row(reading)
+    session, proof = pending.session, pending.proof
+    found = source_row(source_read)
     hi = str(found.hi)
     decision = proof.judge(found.position)
     if decision.history_lost:
         return _lost(proof.refusal(decision, found.position))
     if not decision.may_be_served:
         return None
-    if question.demand.given:
+    if pending.demand.given:
         session.client.adopt(proof.advanced(hi))
-    return Given(
-        question,
+    return ServedAnswer(
+        pending,
         snapshot.image,
         "source",
         decision.freshness,
@@ -203,23 +203,23 @@ def answer(reading: Reading) -> Given | HistoryLost | None:
     )
 
 
-def offer(reading: Reading) -> Offer | None:
+def offer(source_read: SourceRead) -> Offer | None:
     """The fill that the front offers to the owner, if it may."""
-    question, snapshot = reading.question, reading.snapshot
+    pending, snapshot = source_read.pending, source_read.snapshot
     assert snapshot is not None
-    found = source_row(reading)
-    if not may_offer(question.row, question.proof.shard, question.key, found):
+    found = source_row(source_read)
+    if not may_offer(pending.row, pending.proof.shard, pending.key, found):
         return None
-    number = question.owned.number
+    number = pending.owned.number
     fill = Fill(
         0,
         "s",
         number,
-        question.key.key,
+        pending.key.key,
         found.image,
         str(found.position),
         str(found.hi),
         found.timestamp,
-        question.row.stamp,
+        pending.row.stamp,
     )
-    return Offer(question.owned, fill, snapshot.history)
+    return Offer(pending.owned, fill, snapshot.history)

@@ -12,7 +12,7 @@ from consumers.owner.protocol import UNKNOWN_KEY
 from consumers.owner.rows import view_row
 from lab.simulation.models.topic import SimulatedTopic
 from lab.simulation.models.truth import CommitHistory
-from lab.simulation.rows.asking import Given, Offer, Reading
+from lab.simulation.rows.asking import Offer, ServedAnswer, SourceRead
 from lab.simulation.rows.publishing import Publishing
 from lab.simulation.rows.source import SLOTS, SLOTS_A_SHARD
 from serving.client import HistoryLost
@@ -36,7 +36,7 @@ class Judge:
     def __init__(self, publishers: list[Publishing], complain: Complain) -> None:
         self._publishers = publishers
         self._complain = complain
-        self._foreign: set[tuple[int, bytes, str, str]] = set()
+        self._mislabelled_fills: set[tuple[int, bytes, str, str]] = set()
         """Fills (partition object, key, hi, shard) that were read in another history than their epoch's."""
         self.own: dict[tuple[int, str], tuple[int, int]] = {}
         """(session, shard) → (history, commit) of its last own write."""
@@ -47,22 +47,22 @@ class Judge:
         number = publisher.history_of_epoch.get(epoch if epoch is not None else -1)
         return publisher.source.histories[number] if number is not None else None
 
-    def filled(self, offer: Offer) -> None:
+    def note_fill(self, offer: Offer) -> None:
         """A fill was accepted."""
         stamp = offer.request.stamp
         shard = int(stamp.shard.rpartition("/")[2])
         history = self.history(shard, stamp.epoch)
         if history is None or history.number != offer.history:
-            self._foreign.add((id(offer.owned), offer.request.key, offer.request.hi, stamp.shard))
+            self._mislabelled_fills.add((id(offer.owned), offer.request.key, offer.request.hi, stamp.shard))
 
-    def lost(self, given: HistoryLost, vector: Vector, shard: str) -> None:
+    def check_history_lost(self, given: HistoryLost, vector: Vector, shard: str) -> None:
         """409: only if the session's component is of an epoch that is over."""
         component = vector.get(shard)
         told = Vector.parse(given.token).get(shard)
         if component is None or (told is not None and told.epoch <= component.epoch):
             self._complain(EXPLAINS, f"409 history_lost for {component} of {shard}, told to go on with {told}")
 
-    def goes_on(self, vector: Vector, before: Vector, shard: str) -> None:
+    def check_session_after_409(self, vector: Vector, before: Vector, shard: str) -> None:
         """After a 409 the session is in the new history of the one shard, and knows what it knew of the others."""
         lost, component = before.get(shard), vector.get(shard)
         if lost is not None and component is not None and component.epoch <= lost.epoch:
@@ -71,94 +71,96 @@ class Judge:
         if forgotten:
             self._complain(MONOTONIC, f"after a 409 for {shard} the session has forgotten {', '.join(forgotten)}")
 
-    def refused(self, reading: Reading) -> None:
+    def check_refusal(self, source_read: SourceRead) -> None:
         """The source did not prove the demand: then it was behind what the session had seen."""
-        question, snapshot = reading.question, reading.snapshot
+        pending, snapshot = source_read.pending, source_read.snapshot
         assert snapshot is not None
-        component = question.demand.vector.get(question.proof.shard)
-        if component is None or question.blurred:
+        component = pending.demand.vector.get(pending.proof.shard)
+        if component is None or pending.is_uncertain:
             return
-        history = self.history(question.slot // SLOTS_A_SHARD, component.epoch)
+        history = self.history(pending.slot // SLOTS_A_SHARD, component.epoch)
         if history is None or history.number != snapshot.history:
             return
         wanted = history.index_of.get(str(component.position))
-        reached = history.index_of[reading.lo] if reading.lo else snapshot.commit
+        reached = history.index_of[source_read.lo] if source_read.lo else snapshot.commit
         if wanted is not None and wanted <= reached:
-            what = f"{question.key.key!r} was read at commit {reached}, the session had seen {wanted}: not answered"
+            what = f"{pending.key.key!r} was read at commit {reached}, the session had seen {wanted}: not answered"
             self._complain(RECOVERS, what)
 
-    def given(self, given: Given) -> None:
+    def check_answer(self, given: ServedAnswer) -> None:
         """An answer: is it a state that the row had at or after what the session had seen?"""
-        question = given.question
-        shard = question.slot // SLOTS_A_SHARD
+        pending = given.pending
+        shard = pending.slot // SLOTS_A_SHARD
         name = f"s/{shard}"
-        session, demand = question.session, question.demand
-        self._explained(given, name)
+        session, demand = pending.session, pending.demand
+        self._check_explanation(given, name)
         histories = self._publishers[shard].source.histories
         labelled = self.history(shard, given.epoch)
         if given.history >= 0:
             history: CommitHistory | None = histories[given.history]
-            blurred = labelled is not None and labelled is not history
+            is_uncertain = labelled is not None and labelled is not history
         else:
             history = labelled
-            blurred = (id(question.owned), question.key.key, given.hi, given.shard) in self._foreign
-            if blurred:
-                history = self._elsewhere(given, histories)
+            is_uncertain = (id(pending.owned), pending.key.key, given.hi, given.shard) in self._mislabelled_fills
+            if is_uncertain:
+                history = self._history_of_image(given, histories)
         if history is None:
             self._complain(EXPLAINS, f"answered for epoch {given.epoch} of {name}, which never began")
             return
-        demanded = self._demanded(given, name, history, skip=blurred or question.blurred)
-        start = history.first_at(question.slot, given.image, max(demanded.values(), default=0))
+        demanded = self._demanded(given, name, history, skip=is_uncertain or pending.is_uncertain)
+        start = history.first_at(pending.slot, given.image, max(demanded.values(), default=0))
         if start is None:
-            self._stale(given, history, demanded)
+            self._complain_stale(given, history, demanded)
             return
         hi = history.index_of.get(given.hi)
         if hi is not None and start > hi:
-            what = f"{_named(given)} is of commit {start}, and is said to hold nothing after {given.hi}"
+            what = f"{_description(given)} is of commit {start}, and is said to hold nothing after {given.hi}"
             self._complain(EXPLAINS, what)
         if demand.given and given.freshness == "fresh":
             session.saw(name, history.number, start)
-            if blurred:
-                session.blurred.add(name)
+            if is_uncertain:
+                session.uncertain.add(name)
 
-    def _elsewhere(self, given: Given, histories: list[CommitHistory]) -> CommitHistory | None:
-        slot = given.question.slot
+    def _history_of_image(self, given: ServedAnswer, histories: list[CommitHistory]) -> CommitHistory | None:
+        slot = given.pending.slot
         return next((each for each in reversed(histories) if each.first_at(slot, given.image, 0) is not None), None)
 
-    def _explained(self, given: Given, name: str) -> None:
-        demand = given.question.demand
-        known = given.question.proof.epoch is not None or given.served_from == "cache"
+    def _check_explanation(self, given: ServedAnswer, name: str) -> None:
+        demand = given.pending.demand
+        known = given.pending.proof.epoch is not None or given.served_from == "cache"
         wanted = "fresh" if demand.given and known else "eventual"
         if given.freshness != wanted or not given.why:
-            what = f"{_named(given)} is called {given.freshness} ({given.why}), it should be {wanted}"
+            what = f"{_description(given)} is called {given.freshness} ({given.why}), it should be {wanted}"
             self._complain(EXPLAINS, what)
         if given.served_from == "cache" and given.shard != name:
-            self._complain(EXPLAINS, f"{_named(given)} is said to be of shard {given.shard!r}")
+            self._complain(EXPLAINS, f"{_description(given)} is said to be of shard {given.shard!r}")
         component = demand.vector.get(name)
         if given.freshness == "fresh" and component is not None and component.epoch != given.epoch:
-            what = f"{_named(given)} of epoch {given.epoch} is called fresh for a session at epoch {component.epoch}"
+            what = (
+                f"{_description(given)} of epoch {given.epoch} is called fresh for a session at epoch {component.epoch}"
+            )
             self._complain(STALE, what)
 
-    def _demanded(self, given: Given, name: str, history: CommitHistory, *, skip: bool) -> dict[str, int]:
+    def _demanded(self, given: ServedAnswer, name: str, history: CommitHistory, *, skip: bool) -> dict[str, int]:
         """Rule → the commit that the answer must be at or after by it."""
-        question = given.question
-        if skip or not question.demand.given or given.freshness != "fresh":
+        pending = given.pending
+        if skip or not pending.demand.given or given.freshness != "fresh":
             return {}
         demanded: dict[str, int] = {}
-        component = question.demand.vector.get(name)
+        component = pending.demand.vector.get(name)
         if component is not None and self.history(int(name[2:]), component.epoch) is history:
             demanded[STALE] = history.index_of.get(str(component.position), 0)
-        seen = question.seen
+        seen = pending.seen
         if seen is not None and seen.history == history.number:
-            own = self.own.get((question.session.number, name))
+            own = self.own.get((pending.session.number, name))
             mine = own is not None and own == tuple(seen)
             demanded[OWN_WRITES if mine else MONOTONIC] = seen.commit
         elif seen is not None and seen.history > history.number and given.served_from == "cache":
             demanded[MONOTONIC] = history.end + 1
         return demanded
 
-    def _stale(self, given: Given, history: CommitHistory, demanded: dict[str, int]) -> None:
-        slot = given.question.slot
+    def _complain_stale(self, given: ServedAnswer, history: CommitHistory, demanded: dict[str, int]) -> None:
+        slot = given.pending.slot
         rule = STALE
         for name, index in demanded.items():
             if history.first_at(slot, given.image, index) is None:
@@ -166,10 +168,13 @@ class Judge:
         versions = ", ".join(f"{at}: {_text(image)}" for at, image in history.versions.get(slot, []))
         wanted = ", ".join(f"{index} ({name})" for name, index in demanded.items()) or "any"
         self._complain(
-            rule, f"{_named(given)}; wanted a state at or after commit {wanted}; the row's versions are {versions}"
+            rule,
+            f"{_description(given)}; wanted a state at or after commit {wanted}; the row's versions are {versions}",
         )
 
-    def folded(self, owner: str, partition: int, slot: int, head: Head, value: bytes | None, *, voidable: bool) -> None:
+    def check_folded(
+        self, owner: str, partition: int, slot: int, head: Head, value: bytes | None, *, voidable: bool
+    ) -> None:
         """When it is quiet the folded entry is the truth, or is known not to be known."""
         shard = slot // SLOTS_A_SHARD
         publisher = self._publishers[shard]
@@ -198,10 +203,10 @@ def refolded(topic: SimulatedTopic, partition: int) -> dict[bytes, bytes]:
     return entries | head_entries(state.head)
 
 
-def _named(given: Given) -> str:
-    key = given.question.key.key
+def _description(given: ServedAnswer) -> str:
+    key = given.pending.key.key
     return (
-        f"session {given.question.session.number} got {_text(given.image)} for {key!r}"
+        f"session {given.pending.session.number} got {_text(given.image)} for {key!r}"
         f" from the {given.served_from} ({given.freshness}: {given.why})"
     )
 

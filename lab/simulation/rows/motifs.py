@@ -316,5 +316,5 @@ MOTIFS: Final[tuple[Motif, ...]] = (
     ),
     (("commit", "owner", "partition", 1), _UPDATE, _OUT, ("commit", "owner", "partition", 7), _SYNC),
     (_UPDATE, _OUT, ("commit", "owner", "partition", 6), _SYNC, _READ),
-    (_UPDATE, _OUT, _SYNC, ("stray", "slot"), ("publish", "other shard", 4, 0, 0), _SYNC, _READ),
+    (_UPDATE, _OUT, _SYNC, ("foreign row", "slot"), ("publish", "other shard", 4, 0, 0), _SYNC, _READ),
 )

@@ -166,15 +166,15 @@ class Publishing:
         Returns how many transactions were read, and whether it lived. Of 0 transactions idle markers are published.
         """
         if ending is Ending.WELL and kept.on:
-            return self._run_as_ever(transactions), True
+            return self._run_memoized(transactions), True
         return self._run(transactions, ending, at)
 
-    def _run_as_ever(self, transactions: int) -> int:
+    def _run_memoized(self, transactions: int) -> int:
         """A run that ends well is a function of where publisher and server are, and of what is read."""
         first = self.framer is None and self.source.name not in self.topic.states
         if not first:
             self.ensure()
-        place = self._place(transactions, first=first)
+        place = self._memo_key(transactions, first=first)
         known: PublisherRun | None = kept.get(place) if place is not None else None
         if known is None:
             written: list[Batch] = []
@@ -197,10 +197,10 @@ class Publishing:
         self.framer._map_due = False
         self._progress, self._connected, self._transactions = _copied(known.progress), True, None
         for batch in known.batches:
-            self._out(batch)
+            self._append(batch)
         return known.read
 
-    def _place(self, transactions: int, *, first: bool) -> Hashable | None:
+    def _memo_key(self, transactions: int, *, first: bool) -> Hashable | None:
         """All that a run depends on; None where that is more than can be said in short."""
         source, framer, progress = self.source, self.framer, self._progress
         same = (source.name, self.topic.layout.partitions, id(self._limits))  # of the three there are
@@ -296,11 +296,11 @@ class Publishing:
         if ending is not Ending.NOT_DONE:
             if self._written is not None:
                 self._written.append(batch)
-            self._out(batch)
+            self._append(batch)
         if ending is not Ending.WELL:
             raise PublisherDied
 
-    def _out(self, batch: Batch) -> None:
+    def _append(self, batch: Batch) -> None:
         self.topic.commit(self.source.name, batch)
         reached = self.source.history.index_of.get(batch.resume.position)
         self.published = reached if reached is not None else self.published

@@ -59,7 +59,7 @@ RARE_OPERATIONS: Final[dict[str, tuple[int, Fields]]] = {
     "garbage": (1, ("partition", 6)),
     "damage": (1, (8,)),
     "wait": (1, ("session", "owner", "partition")),
-    "stray": (1, ("slot",)),
+    "foreign row": (1, ("slot",)),
 }
 """Ops that a history has or has not."""
 KINDS: Final = BASE | RARE_OPERATIONS

@@ -159,7 +159,7 @@ class SimulatedSource:
             bits >>= 4
         return self._end(domain, rows, log, visible), said
 
-    def stray(self, slot: int) -> int:
+    def write_foreign_row(self, slot: int) -> int:
         """A row of another shard's is written here, as after a resharding that nobody announced."""
         rows: dict[int, Image] = {slot: self._new_image()}
         log: list[bytes] = []

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from freshet.cli import app
-from lab.simulation.campaign import hunt, shrunk, simulate
+from lab.simulation.campaign import hunt, shrink_failure, simulate
 from lab.simulation.engine import Op, World, history_of, run_many, run_one
 from lab.simulation.memo import sharing_work
 from lab.simulation.planted.every import PLANTED_BUGS, planted_bugs
@@ -24,7 +24,7 @@ HISTORIES = 20_000
 def test_no_rule_breaks_in_20k_histories(world: World) -> None:
     """The claim itself: in none of many histories is an answer stale, or anything lost, or a miss permanent."""
     found = run_many(world, 20, range(HISTORIES // len(WORLDS)))
-    assert found.failure is None, shrunk(found.failure).text
+    assert found.failure is None, shrink_failure(found.failure).text
     assert len(found.empty(world)) < len(world.faults) * len(world.states) // 4
 
 
@@ -32,7 +32,7 @@ def test_no_rule_breaks_in_20k_histories(world: World) -> None:
 def test_no_rule_breaks_in_a_few_histories(world: World) -> None:
     """The fast check's share of the claim."""
     found = run_many(world, 7, range(300))
-    assert found.failure is None, shrunk(found.failure).text
+    assert found.failure is None, shrink_failure(found.failure).text
 
 
 @pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS)
@@ -80,7 +80,7 @@ def test_a_failure_tells_its_seed_and_a_short_story() -> None:
     [bug] = planted_bugs("fill_survives_a_change")
     caught = hunt(bug, 1, 2_000)
     assert caught.failure is not None
-    story = shrunk(caught.failure, bug)
+    story = shrink_failure(caught.failure, bug)
     assert len(story.ops) <= 8
     assert "--seed 1" in story.text
     assert "comes to its owner: filled" in story.text

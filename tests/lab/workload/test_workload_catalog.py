@@ -9,7 +9,7 @@ import pytest
 
 from lab.workload.catalog import CatalogError, WorkloadCatalog, version_of
 from lab.workload.judge import judge, newest_version
-from lab.workload.log import LostLog, WorkloadLog
+from lab.workload.log import WorkloadLog, WorkloadLogLost
 from stream.sources.mariadb.connection import ConnectionSettings
 
 NONE_OPEN = 2**63 - 1
@@ -153,14 +153,14 @@ def test_a_log_that_does_not_go_on_where_its_reader_is_is_lost(
 ) -> None:
     """A truth that was restored to an earlier state, or a log that was cut, is noticed, not read over."""
     catalog.create_table("d.t")
-    with WorkloadLog(server, database, 5) as ahead, pytest.raises(LostLog):
+    with WorkloadLog(server, database, 5) as ahead, pytest.raises(WorkloadLogLost):
         ahead.read()
     catalog.create_table("d.u")
     with catalog.snapshot() as read:
         read.rows("SELECT 1")
     with WorkloadLog(server, database, 0) as behind, behind.catalog._operation() as change:
         change.run("DELETE FROM catalog_log WHERE event_id=%s", 1)
-    with WorkloadLog(server, database, 0) as behind, pytest.raises(LostLog):
+    with WorkloadLog(server, database, 0) as behind, pytest.raises(WorkloadLogLost):
         behind.read()
 
 

@@ -1,11 +1,11 @@
-"""What came of many histories, and of the hunts for planted bugs: for a person, and for a program."""
+"""What came of many histories, and of the hunt_all for planted bugs: for a person, and for a program."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any, Final
 
-from lab.simulation.campaign import Caught
+from lab.simulation.campaign import HuntResult
 from lab.simulation.engine import Report
 from lab.simulation.worlds import all_worlds
 
@@ -43,7 +43,7 @@ def report_json(report: Report) -> dict[str, Any]:
     }
 
 
-def caught_lines(found: Iterable[Caught]) -> list[str]:
+def hunt_lines(found: Iterable[HuntResult]) -> list[str]:
     """A table of planted bugs, survivors first, then by the histories that it took; the last line counts."""
     by_histories = sorted(found, key=lambda each: (bool(each.rule), each.histories))
     rows = [
@@ -61,7 +61,7 @@ def caught_lines(found: Iterable[Caught]) -> list[str]:
     ]
 
 
-def caught_json(caught: Caught) -> dict[str, object]:
+def hunt_json(caught: HuntResult) -> dict[str, object]:
     """What became of a planted bug, as JSON values."""
     return {
         "name": caught.bug.name,
