@@ -23,7 +23,7 @@ TIMEOUT_S: Final = 120.0
 
 
 @dataclass(slots=True)
-class Deployed:
+class Deployment:
     """One consumer and, if wanted, one front over ``keyspaces``, with their data in ``directory``."""
 
     directory: Path

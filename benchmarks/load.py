@@ -23,7 +23,7 @@ Done = Callable[[float, bool], None]
 """(due, served fresh from the cache)"""
 
 
-class Line(Protocol):
+class LoadConnection(Protocol):
     """A connection that takes some requests at a time."""
 
     def free(self) -> int:
@@ -36,7 +36,7 @@ class Line(Protocol):
         """Hands what was sent to the socket."""
 
 
-class OwnerLine(asyncio.Protocol):
+class OwnerLoadConnection(asyncio.Protocol):
     """The owner protocol, requests pipelined."""
 
     def __init__(self, request: Callable[[int], Get], done: Done, depth: int) -> None:
@@ -64,11 +64,11 @@ class OwnerLine(asyncio.Protocol):
             self._done(self._pending.pop(answer.id), fresh)
 
     def free(self) -> int:
-        """As in `Line`."""
+        """As in `LoadConnection`."""
         return self._depth - len(self._pending)
 
     def send(self, key: int, due: float) -> None:
-        """As in `Line`."""
+        """As in `LoadConnection`."""
         self._last += 1
         request = self._request(key)
         request.id = self._last
@@ -76,13 +76,13 @@ class OwnerLine(asyncio.Protocol):
         self._out.append(encode_frame(request))
 
     def flush(self) -> None:
-        """As in `Line`."""
+        """As in `LoadConnection`."""
         if self._out:
             self._transport.write(b"".join(self._out))
             self._out.clear()
 
 
-class HttpLine(asyncio.Protocol):
+class HttpLoadConnection(asyncio.Protocol):
     """HTTP/1.1, kept alive, one request at a time."""
 
     def __init__(self, request: Callable[[int], bytes], done: Done) -> None:
@@ -117,16 +117,16 @@ class HttpLine(asyncio.Protocol):
         self._done(due, served)
 
     def free(self) -> int:
-        """As in `Line`."""
+        """As in `LoadConnection`."""
         return int(self._due is None and not self.lost)
 
     def send(self, key: int, due: float) -> None:
-        """As in `Line`."""
+        """As in `LoadConnection`."""
         self._due = due
         self._transport.write(self._request(key))
 
     def flush(self) -> None:
-        """As in `Line`."""
+        """As in `LoadConnection`."""
 
 
 class Tally:
@@ -173,7 +173,7 @@ class Ticks:
         self._ticked.clear()
 
 
-async def at_rate(lines: list[Line], tally: Tally, keys: list[int], rate: float) -> None:
+async def at_rate(connections: list[LoadConnection], tally: Tally, keys: list[int], rate: float) -> None:
     """Sends one request a key at ``rate`` a second; returns when all are answered or given up."""
     began = time.monotonic() + 0.05
     waiting: deque[tuple[int, float]] = deque()
@@ -184,26 +184,28 @@ async def at_rate(lines: list[Line], tally: Tally, keys: list[int], rate: float)
             while sent < len(keys) and began + sent / rate <= now:
                 waiting.append((keys[sent], began + sent / rate))
                 sent += 1
-            for line in lines:
-                while waiting and line.free():
-                    line.send(*waiting.popleft())
-                line.flush()
+            for connection in connections:
+                while waiting and connection.free():
+                    connection.send(*waiting.popleft())
+                connection.flush()
                 if not waiting:
                     break
             await ticks.next()
     await _drained(tally, len(keys))
 
 
-async def as_fast_as_possible(lines: list[Line], tally: Tally, keys: list[int], seconds: float) -> float:
-    """Keeps every line full for ``seconds``; answers a second."""
+async def as_fast_as_possible(
+    connections: list[LoadConnection], tally: Tally, keys: list[int], seconds: float
+) -> float:
+    """Keeps every connection full for ``seconds``; answers a second."""
     began = time.monotonic()
     sent = 0
     while (now := time.monotonic()) < began + seconds:
-        for line in lines:
-            for _ in range(line.free()):
-                line.send(keys[sent % len(keys)], now)
+        for connection in connections:
+            for _ in range(connection.free()):
+                connection.send(keys[sent % len(keys)], now)
                 sent += 1
-            line.flush()
+            connection.flush()
         await asyncio.sleep(0)
     done = tally.answered
     rate = done / (time.monotonic() - began)

@@ -28,7 +28,7 @@ from stream.kafka.topics import describe_topic, events_topic
 WATCH_S = 0.002
 
 
-class CountingOutlet:
+class CountingOutput:
     """An kafka_output without Kafka: a measurement must have no dead letters, and nobody to announce itself to."""
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ def materialize(kafka: KafkaCluster, keyspace: str, events: int) -> dict[str, An
     """Rows a second from assignment to everything folded and durable. Runs in a child process."""
     with tempfile.TemporaryDirectory(prefix="freshet-bench-") as directory:
         settings = settings_for(kafka, keyspace, Path(directory))
-        ownership, kafka_output = Ownership(settings.data_dir), CountingOutlet()
+        ownership, kafka_output = Ownership(settings.data_dir), CountingOutput()
         consumption = Consumption(settings, ownership, kafka_output, lambda _: None)
         commits: list[float] = []
         consumption.commit_seconds.append(commits.append)

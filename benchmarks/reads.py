@@ -17,8 +17,8 @@ import httpx2
 import uvloop
 
 from benchmarks.child import ROOT, TIMEOUT_S, command, measure
-from benchmarks.deployed import Deployed
-from benchmarks.load import HttpLine, Line, OwnerLine, Tally, as_fast_as_possible, at_rate
+from benchmarks.deployed import Deployment
+from benchmarks.load import HttpLoadConnection, LoadConnection, OwnerLoadConnection, Tally, as_fast_as_possible, at_rate
 from benchmarks.materialize import as_in_production
 from benchmarks.percentiles import percentiles_ms
 from benchmarks.workload import PARTITIONS, TABLE
@@ -28,8 +28,8 @@ from stream.kafka.connection import KafkaCluster
 from stream.wire.keys import Layout, row_key
 from tokens import Position, Vector
 
-OWNER_LINES, OWNER_DEPTH = 4, 32
-HTTP_LINES: Final = 32
+OWNER_CONNECTIONS, OWNER_DEPTH = 4, 32
+HTTP_CONNECTIONS: Final = 32
 MAX_S: Final = 4.0
 
 
@@ -38,7 +38,7 @@ def reads(
 ) -> dict[str, Any]:
     """Both ways, quiet and while ``writes`` events a second are published and folded."""
     with tempfile.TemporaryDirectory(prefix="freshet-bench-") as directory:
-        deployed = Deployed(Path(directory), kafka, (keyspace,))
+        deployed = Deployment(Path(directory), kafka, (keyspace,))
         try:
             deployed.start_consumer()
             deployed.start_front()
@@ -103,17 +103,19 @@ def at_owner(
         name = row_key(TABLE, [key])
         return Get(0, keyspace, layout.partition_of(name), [name], token, 1_000)
 
-    async def lines(tally: Tally) -> list[Line]:
+    async def connections(tally: Tally) -> list[LoadConnection]:
         loop = asyncio.get_running_loop()
         host, port = parse_address(address)
-        made: list[OwnerLine] = []
-        for _ in range(OWNER_LINES):
-            _, line = await loop.create_connection(lambda: OwnerLine(request, tally.done, OWNER_DEPTH), host, port)
-            await line.greeted
-            made.append(line)
-        return cast("list[Line]", made)
+        made: list[OwnerLoadConnection] = []
+        for _ in range(OWNER_CONNECTIONS):
+            _, connection = await loop.create_connection(
+                lambda: OwnerLoadConnection(request, tally.done, OWNER_DEPTH), host, port
+            )
+            await connection.greeted
+            made.append(connection)
+        return cast("list[LoadConnection]", made)
 
-    return _run(lines, keys, seconds, rate, maximum)
+    return _run(connections, keys, seconds, rate, maximum)
 
 
 def over_http(
@@ -126,32 +128,32 @@ def over_http(
     def request(key: int) -> bytes:
         return f"GET /v1/rows/{keyspace}/{TABLE}/{key}{tail}".encode()
 
-    async def lines(tally: Tally) -> list[Line]:
+    async def connections(tally: Tally) -> list[LoadConnection]:
         loop = asyncio.get_running_loop()
         made = []
-        for _ in range(HTTP_LINES):
-            _, line = await loop.create_connection(
-                lambda: HttpLine(request, tally.done), address.host, address.port or 80
+        for _ in range(HTTP_CONNECTIONS):
+            _, connection = await loop.create_connection(
+                lambda: HttpLoadConnection(request, tally.done), address.host, address.port or 80
             )
-            made.append(line)
-        return cast("list[Line]", made)
+            made.append(connection)
+        return cast("list[LoadConnection]", made)
 
-    return _run(lines, keys, seconds, rate, maximum)
+    return _run(connections, keys, seconds, rate, maximum)
 
 
-def _run(lines: Any, keys: int, seconds: float, rate: int, maximum: bool) -> dict[str, Any]:
+def _run(connections: Any, keys: int, seconds: float, rate: int, maximum: bool) -> dict[str, Any]:
     async def run() -> dict[str, Any]:
         draw = Random(3)
         found: dict[str, Any] = {"rate": rate}
         warm = Tally()
-        await at_rate(await lines(warm), warm, [draw.randrange(keys) for _ in range(rate)], rate)
+        await at_rate(await connections(warm), warm, [draw.randrange(keys) for _ in range(rate)], rate)
         tally = Tally()
         wanted = [draw.randrange(keys) for _ in range(int(rate * seconds))]
-        await at_rate(await lines(tally), tally, wanted, rate)
+        await at_rate(await connections(tally), tally, wanted, rate)
         found |= {"reads": tally.answered, "not_fresh": tally.not_fresh, **percentiles_ms(tally.waits)}
         if maximum:
             most = Tally()
-            found["max_reads_s"] = await as_fast_as_possible(await lines(most), most, wanted, min(MAX_S, seconds))
+            found["max_reads_s"] = await as_fast_as_possible(await connections(most), most, wanted, min(MAX_S, seconds))
             found["not_fresh"] += most.not_fresh
         return found
 

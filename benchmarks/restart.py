@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from benchmarks.deployed import Deployed
+from benchmarks.deployed import Deployment
 from benchmarks.spin import spin
 from stream.kafka.connection import KafkaCluster
 
@@ -17,7 +17,7 @@ KEYSPACE: Final = "million"
 def restart(kafka: KafkaCluster, rounds: int) -> dict[str, Any]:
     """Seconds from the start of the process to its ready line, and messages folded again."""
     with tempfile.TemporaryDirectory(prefix="freshet-bench-") as directory:
-        deployed = Deployed(Path(directory), kafka, (KEYSPACE,))
+        deployed = Deployment(Path(directory), kafka, (KEYSPACE,))
         try:
             first = deployed.start_consumer()
             deployed.await_offsets(lambda offset, committed, _: offset == committed)
