@@ -1,6 +1,6 @@
-"""Makes a schedule of faults happen, and everything whole again; keeps our processes running meanwhile.
+"""Injects a schedule of faults and undoes each; restarts our processes when they exit.
 
-One thread a target. Whatever begins a fault ends it too, also when the run is over before.
+Each target has a thread, which begins and ends its faults, also when the run is over first.
 """
 
 from __future__ import annotations
@@ -33,22 +33,23 @@ log = structlog.get_logger(__name__)
 
 WATCH_S: Final = 0.25
 STOP_S_MAX: Final = 15.0
-"""A process that was asked to stop has to have ended by then, unless it has to wait for others."""
+"""A stopped process must exit within this time, unless another fault makes it wait."""
 LATENCY_S_MAX: Final = 0.4
 BYTES_PER_S: Final = (4_000, 200_000)
 CLOCK_SHIFTS_S: Final = {"forward": 3_600.0, "back": -30.0, "far_back": -86_400.0}
 START_UP_S: Final = 12.0
+"""Least time after a start before a process's open files are limited."""
 READY: Final = '"event": "ready"'
 AFTERMATH_S: Final = 5.0
-"""So long after a fault a process may still end of it."""
+"""A process may still exit because of a fault this long after its end."""
 ALL_ERRORS_ABOVE: Final = 0.5
-"""Above this amount all operations of the disk fail, below it that share of them."""
+"""Above this amount all operations of the disk fail; up to it, that share of them."""
 RESTART_ATTEMPTS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class UnexpectedExit:
-    """One of our processes ended though nobody had stopped it. ``during``: the faults of that moment."""
+    """A process of ours exited without being stopped. ``during``: the faults of that moment; ``tail``: of its log."""
 
     role: str
     during: tuple[str, ...]
@@ -56,13 +57,13 @@ class UnexpectedExit:
 
     @property
     def is_clean(self) -> bool:
-        """It said in a line what an operator has to mend, and ended: a disk that fails when it starts."""
+        """Whether a consumer refused to start on a failing disk, with one line of error for the operator."""
         failing = any(f"disk {kind}" in self.during for kind in ERRORS)
         return failing and self.role in CONSUMERS and "error[store_io]" in self.tail
 
 
 class Injector:
-    """Runs one schedule against one stack."""
+    """Runs one schedule of faults against one stack."""
 
     def __init__(
         self,
@@ -73,7 +74,7 @@ class Injector:
         say: Callable[[str], None],
     ) -> None:
         self.met: Counter[str] = Counter()
-        """``target kind`` → how often it was done."""
+        """``target kind`` → how often the fault was injected."""
         self.ended: list[UnexpectedExit] = []
         self.errors: list[str] = []
         self._stack, self._disk, self._traffic, self._seed, self._say = stack, disk, traffic, seed, say
@@ -90,7 +91,7 @@ class Injector:
         self._began = 0.0
 
     def start(self, faults: Sequence[Fault]) -> None:
-        """Begins now: times of the schedule count from here."""
+        """Starts the schedule: its times count from now."""
         self._began = time.monotonic()
         self._watcher.start()
         for target, timeline in groupby(sorted(faults, key=attrgetter("target", "at_s")), attrgetter("target")):
@@ -99,13 +100,13 @@ class Injector:
             thread.start()
 
     def finish(self) -> None:
-        """Ends what is under way; afterwards everything is whole and running."""
+        """Ends the faults that are under way. Afterwards everything is running and repaired."""
         self._over.set()
         for thread in self._threads:
             thread.join()
 
     def close(self) -> None:
-        """Stops watching the processes; `finish` first."""
+        """Stops watching the processes. Call `finish` first."""
         self._watching.set()
         if self._watcher.ident is not None:
             self._watcher.join()
@@ -130,7 +131,7 @@ class Injector:
                 self._now.pop(fault.target, None)
 
     def _supported(self, fault: Fault) -> Fault | None:
-        """What of ``fault`` can be done on this machine; None: nothing."""
+        """The fault as this machine can inject it; None if it cannot."""
         if fault.target == "disk" and fault.kind in ERRORS and not isinstance(self._disk, FailingDisk):
             return replace(fault, kind="full")
         clocks = self._stack.clocks
@@ -140,7 +141,7 @@ class Injector:
 
     @contextlib.contextmanager
     def _fault(self, fault: Fault) -> Iterator[None]:
-        """The fault is on inside."""
+        """Injects the fault; undoes it on leaving."""
         with ExitStack() as undo:
             if fault.target in self._stack.roles:
                 self._at_role(fault, undo)
@@ -157,7 +158,7 @@ class Injector:
                 link = self._stack.network.links[fault.target]
                 undo.callback(link.clear)
                 if fault.kind == "lost_answers":
-                    undo.callback(link.reset)  # runs first: what was held back never arrives
+                    undo.callback(link.reset)  # runs before `clear`: held bytes are lost
                 apply_network_fault(link, fault)
             yield
 
@@ -180,7 +181,7 @@ class Injector:
         undo.callback(self._disk.free, pid)
 
     def _at_clocks(self, fault: Fault, undo: ExitStack) -> None:
-        """The amount says whose clock steps: everybody's, or that of one process."""
+        """Steps the clock of one process or of all; ``amount`` chooses which."""
         clocks, roles = self._stack.clocks, list(self._stack.roles)
         assert clocks is not None
         chosen = int(fault.amount * (len(roles) + 1))
@@ -218,10 +219,7 @@ class Injector:
             self.errors.append(f"{role} took {took_s:.1f} s to stop")
 
     def _wait_until_started(self, role: str) -> bool:
-        """Waits until a process can do with the files it has: one that is starting has not opened its own yet.
-
-        False: the faults are over. How long a start takes depends on what else the machine does.
-        """
+        """Waits until a process has started and opened its files. Returns False if the run ends first."""
         self._over.wait(max(self._up_since.get(role, self._began) + START_UP_S - time.monotonic(), 0))
         while not self._over.is_set():
             process = self._stack.roles[role].process
@@ -242,11 +240,11 @@ class Injector:
     def _pid(self, role: str) -> int:
         process = self._stack.roles[role].process
         if process is None:
-            raise LocalServerError(f"{role} does not run")
+            raise LocalServerError(f"{role} is not running")
         return process.pid
 
     def _watch(self) -> None:
-        """As a supervisor would: starts again what ended, and remembers that it did."""
+        """Restarts processes that exited, as a supervisor would, and records each exit."""
         while not self._watching.wait(WATCH_S):
             for role, started in self._stack.roles.items():
                 with self._lock:
@@ -256,16 +254,16 @@ class Injector:
                     active = {f"{target} {kind}" for target, kind in self._now.items()}
                     since = time.monotonic() - AFTERMATH_S
                     active.update(name for name, ended in dict(self._ended_at_s).items() if ended > since)
-                    if process.pid in self._file_limited:  # it ends a while after it met the limit
+                    if process.pid in self._file_limited:  # it may exit some time after it met the limit
                         active.add(f"{role} no_files")
                     during = tuple(sorted(active))
                     self.ended.append(UnexpectedExit(role, during, process.log_tail()))
-                    self._say(f"{time.monotonic() - self._began:8.2f} s  {role} ended by itself")
+                    self._say(f"{time.monotonic() - self._began:8.2f} s  {role} exited unexpectedly")
                     self._start(role)
 
 
 def apply_network_fault(link: Link, fault: Fault) -> None:
-    """What a fault of the network does to a link."""
+    """Applies a network fault to a link. Raises `ValueError` for an unknown kind."""
     slowest, fastest = BYTES_PER_S
     match fault.kind:
         case "cut":
@@ -283,7 +281,7 @@ def apply_network_fault(link: Link, fault: Fault) -> None:
         case "hole":
             link.set_conditions(LinkConditions(blocked=True), BOTH)
         case _:
-            raise ValueError(f"a network knows no {fault.kind}")
+            raise ValueError(f"unknown network fault {fault.kind}")
 
 
 def _undo_at_process(pid: int, kind: str) -> None:
