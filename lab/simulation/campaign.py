@@ -1,4 +1,4 @@
-"""Many histories, over several processes; planted bugs, each until it is caught; and what to show of a failure."""
+"""Runs many histories over several processes, hunts planted bugs, and shrinks failures."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from lab.simulation.shrink import shrink
 from lab.simulation.worlds import all_worlds
 
 SLICE: Final = 500
-"""Histories that a process takes at a time."""
+"""Histories per unit of work of a process."""
 BROKEN: Final = ("NameError", "UnboundLocalError", "SyntaxError")
-"""What a planted bug raises that is itself wrong: that is no catch."""
+"""Errors of a planted bug that is itself broken. They do not count as caught."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShrunkFailure:
-    """A failure as a person wants to see it."""
+    """A failure with a short history. ``story``: one line in words for each op."""
 
     failure: BrokenHistory
     ops: History
@@ -30,16 +30,18 @@ class ShrunkFailure:
 
     @property
     def text(self) -> str:
-        """Seed, rule, the shortest history found, one line an op in words."""
+        """The rule, the story, the ops, and the command that runs the history again."""
         failure = self.failure
         lines = [f"{failure.violation.rule}: {failure.violation.what}"]
         lines += [f"  {number:2}. {line}" for number, line in enumerate(self.story, 1)]
-        again = f"freshet simulate --world {failure.world} --seed {failure.seed} --first {failure.number} --histories 1"
-        return "\n".join([*lines, f"  ops: {self.ops}", f"  again: {again}"])
+        command = (
+            f"freshet simulate --world {failure.world} --seed {failure.seed} --first {failure.number} --histories 1"
+        )
+        return "\n".join([*lines, f"  ops: {self.ops}", f"  reproduce: {command}"])
 
 
 def shrink_failure(failure: BrokenHistory, planted: PlantedBug | None = None) -> ShrunkFailure:
-    """The failure with as few ops as can be found."""
+    """Shrinks a failure. ``planted``: the bug that was in the code, and is planted again meanwhile."""
     world = all_worlds()[failure.world]
     rule = failure.violation.rule
 
@@ -71,7 +73,10 @@ def simulate(
     jobs: int = 1,
     shown: Callable[[Report], None] = lambda _: None,
 ) -> Report:
-    """Runs ``histories`` of a world from number ``first`` on; ``shown`` sees the sum after each slice."""
+    """Runs ``histories`` of a world, from number ``first`` on, until one fails.
+
+    ``shown`` is called with the sum of the reports after each slice.
+    """
     total = Report(world, seed)
     for part in _slices(world, seed, first, histories, jobs):
         total.add(part)
@@ -102,7 +107,7 @@ def _run_slice(part: tuple[str, int, int, int]) -> Report:
 
 @dataclass(frozen=True, slots=True)
 class HuntResult:
-    """What became of a planted bug. ``rule`` "": it survived."""
+    """The result of hunting a planted bug. ``rule``: the rule that caught it; "": it survived."""
 
     bug: PlantedBug
     rule: str
@@ -112,7 +117,10 @@ class HuntResult:
 
 
 def hunt(bug: PlantedBug, seed: int, histories: int) -> HuntResult:
-    """Runs the bug's world with the bug in it until it is caught. Raises `PlantedBugError`."""
+    """Runs up to ``histories`` of the bug's world with the bug planted, until it is caught.
+
+    Raises `PlantedBugError` if the bug does not fit the code or is itself broken.
+    """
     report = run_many(all_worlds()[bug.world], seed, range(histories), during=bug.planted())
     failure = report.failure
     if failure is not None and failure.violation.what.startswith(BROKEN):
@@ -122,7 +130,7 @@ def hunt(bug: PlantedBug, seed: int, histories: int) -> HuntResult:
 
 
 def hunt_all(bugs: list[PlantedBug], seed: int, histories: int, jobs: int = 1) -> Iterator[HuntResult]:
-    """Each bug's hunt, in order."""
+    """Hunts each bug, over ``jobs`` processes. Yields the results in the order of ``bugs``."""
     parts = [(bug.name, seed, histories) for bug in bugs]
     if jobs <= 1:
         yield from map(_hunt_named, parts)

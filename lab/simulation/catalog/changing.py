@@ -1,4 +1,4 @@
-"""Ops of the world of catalog tables: what happens in the metastore, its publisher, the topic and the owners."""
+"""Ops of the world of catalog tables: changes in the metastore, its publisher, the topic and the owners."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lab.simulation.rows.publishing import Ending
 
 
 class CatalogChangeOps(CatalogRunState):
-    """The metastore, its publisher, the topic, the owners."""
+    """Ops that change the metastore, its publisher, the topic and the owners."""
 
     # --- the metastore ---
 
@@ -63,12 +63,12 @@ class CatalogChangeOps(CatalogRunState):
         self._done(f"DROP {table.name} (id {table.table_id})")
         if again and len(self.store.by_id) < 6:
             self.store.create(NAMES[name], table.kind)
-            self._done(f"CREATE {table.kind} {table.name} once more")
+            self._done(f"CREATE {table.kind} {table.name} again")
 
     def op_clean(self) -> None:
         if self.store.clean():
             self.count_fault("aborted ids forgotten")
-            self.say("the cleaner forgets aborted ids")
+            self.say("the cleaner removes aborted ids")
 
     # --- publisher and owners ---
 
@@ -83,14 +83,14 @@ class CatalogChangeOps(CatalogRunState):
     def op_die(self) -> None:
         self.count_fault("publisher crash")
         self.publisher.die()
-        self.say("the publisher is killed, another one takes over")
+        self.say("the publisher is killed; another one takes over")
 
     def op_new_epoch(self) -> None:
-        """A new epoch begins, although nothing was lost."""
+        """Starts a new epoch, although no history was lost."""
         if self.publisher.epoch not in (0, 4):
             self.count_fault("a new epoch")
             self.publisher.start_new_epoch()
-            self.say("the publisher starts a new epoch, with everything that there is")
+            self.say("the publisher starts a new epoch and publishes the whole catalog")
 
     def op_damage(self, kind: int) -> None:
         self.count_fault("damaged message")
@@ -105,13 +105,13 @@ class CatalogChangeOps(CatalogRunState):
     def op_repeat(self, number: int) -> None:
         if self.topic.repeat(SHARD, number):
             self.count_fault("duplicates")
-            self.say(f"an earlier batch (number {number}) comes once more")
+            self.say(f"an earlier batch (number {number}) is appended again")
 
     def op_garbage(self, partition: int) -> None:
         self.count_fault("garbage in the topic")
         self.damaged = True
         self.topic.partitions[partition % self.topic.layout.partitions].append(b"\xc3\x01garbage")
-        self.say("somebody writes garbage into the topic")
+        self.say("a foreign program writes garbage into the topic")
 
     def op_fold(self, owner: int, partition: int, count: int) -> None:
         self.last_owner = owner
@@ -129,4 +129,4 @@ class CatalogChangeOps(CatalogRunState):
         owned = self.owners[owner][partition % self.topic.layout.partitions]
         if not owned.commit(how):
             self.count_fault("owner crash")
-        self.say(f"owner {owner} commits partition {owned.number}, way {how}: it is at offset {owned.offset}")
+        self.say(f"owner {owner} commits partition {owned.number} in way {how} and is at offset {owned.offset}")

@@ -1,4 +1,4 @@
-"""Several folds of one partition, each at its own speed and with its own misfortunes: at equal offsets equal bytes."""
+"""Several folds of one partition with different speeds and faults. At equal offsets their states must be equal."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ SMALL: Final = 0.75
 
 
 class Reference:
-    """The partition folded message by message into a dict, and its state at every offset."""
+    """The partition folded message by message into a dict, with its state at every offset."""
 
     def __init__(self, topic: SimulatedTopic) -> None:
         self._log = topic.partitions[0]
         self._entries: dict[bytes, bytes] = {}
         self._state = PartitionState(Head(), self._entries.get)
         self._before: list[tuple[dict[bytes, bytes], Head]] = [({}, Head())]
-        """By offset; written out in bytes only when asked for."""
+        """(entries, head) by offset; encoded only when requested."""
         self._at: dict[int, dict[bytes, bytes]] = {}
 
     def at(self, offset: int) -> dict[bytes, bytes]:
@@ -54,10 +54,10 @@ class Reference:
 
 
 class ProcessesRun(TracedRun):
-    """One run of a history."""
+    """One run of a history of processes."""
 
     def __init__(self, shape: Sequence[int], outcome: Outcome, trace: bool) -> None:
-        """``shape``: two shards?, which limits."""
+        """``shape``: 1 for two shards, index of the limits."""
         super().__init__(outcome, trace)
         shards, limits = shape
         self.topic = SimulatedTopic(Layout(1))
@@ -73,13 +73,13 @@ class ProcessesRun(TracedRun):
             owned.close()
 
     def count_fault(self, fault: str) -> None:
-        """A fault strikes: in which states?"""
+        """Counts a fault under every state that holds now."""
         for state, holds in STATES.items():
             if holds(self):
                 self.outcome.met[fault, state] += 1
 
     def check(self, number: int) -> None:
-        """The process's state is that of its offset, and so is what it has made durable."""
+        """Checks that a process's state and its durable state equal the reference at their offsets."""
         owned = self.processes[number]
         self.outcome.answers["states compared"] += 1
         self._compare(f"process {number}", owned.state(), owned.offset, SAME_STATE)
@@ -91,7 +91,7 @@ class ProcessesRun(TracedRun):
         expected = self.reference.at(offset)
         if found != expected:
             key = min(key for key in expected.keys() | found.keys() if expected.get(key) != found.get(key))
-            what = f"{who} at offset {offset} holds {found.get(key)!r} for {key!r}, a plain fold {expected.get(key)!r}"
+            what = f"{who} at offset {offset} holds {found.get(key)!r} for {key!r}, expected {expected.get(key)!r}"
             self.outcome.violations.append(Violation(rule, what))
 
     def op_txn(self, shard: int, seed: int) -> None:
@@ -120,12 +120,12 @@ class ProcessesRun(TracedRun):
     def op_repeat(self, shard: int, number: int) -> None:
         if self.topic.repeat(f"s/{shard % len(self.sources)}", number):
             self.count_fault("duplicates")
-            self.say(f"an earlier batch (number {number}) comes once more")
+            self.say(f"an earlier batch (number {number}) is appended again")
 
     def op_garbage(self, kind: int) -> None:
         self.count_fault("garbage")
         self.topic.partitions[0].append(damaged(b"\xc3\x01garbage", kind % 4))
-        self.say("somebody writes garbage into the topic")
+        self.say("a foreign program writes garbage into the topic")
 
     def op_damage(self, kind: int) -> None:
         self.count_fault("garbage")
@@ -146,19 +146,19 @@ class ProcessesRun(TracedRun):
         if how in (3, 4, 5, 7):
             self.count_fault("torn write" if how == 4 else "crash")
         self.processes[process].commit(how)
-        self.say(f"process {process} commits, way {how}: it is at offset {self.processes[process].offset}")
+        self.say(f"process {process} commits in way {how} and is at offset {self.processes[process].offset}")
         self.check(process)
 
     def op_crash(self, process: int) -> None:
         self.count_fault("crash")
         self.processes[process].start()
-        self.say(f"process {process} is killed; it is back at offset {self.processes[process].offset}")
+        self.say(f"process {process} is killed and restarts at offset {self.processes[process].offset}")
         self.check(process)
 
     def op_rebuild(self, process: int) -> None:
         self.count_fault("rebuild")
         self.processes[process] = OwnedPartition(self.topic, 0)
-        self.say(f"process {process} loses its store and begins at offset 0")
+        self.say(f"process {process} loses its store and starts at offset 0")
 
     def op_checkpoint(self, process: int) -> None:
         owned = self.processes[process]
@@ -172,11 +172,11 @@ class ProcessesRun(TracedRun):
             return
         self.count_fault("begins at a checkpoint")
         self.processes[process] = OwnedPartition(self.topic, 0, self.checkpoint.copy())
-        self.say(f"process {process} begins at the checkpoint, offset {self.processes[process].offset}")
+        self.say(f"process {process} starts from the checkpoint, offset {self.processes[process].offset}")
         self.check(process)
 
     def finish(self) -> None:
-        """Everybody comes to the end, one message at a time or all at once."""
+        """Folds every process to the end, the first message by message, the others at once, and checks them."""
         for number, owned in enumerate(self.processes):
             while number == 0 and owned.behind:
                 owned.fold(1)
@@ -217,7 +217,7 @@ RARE_OPERATIONS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
 
 
 class ProcessesWorld:
-    """Crash, pause, restart, rebuild, a checkpoint and its tail."""
+    """Processes that crash, pause, restart, are rebuilt, or start from a checkpoint."""
 
     name = "processes"
     rules: tuple[str, ...] = (SAME_STATE, DURABLE, "never raises")
@@ -228,7 +228,7 @@ class ProcessesWorld:
     states: tuple[str, ...] = tuple(STATES)
 
     def history(self, rng: Random) -> History:
-        """5 to 20 ops."""
+        """A random history of 4 to 18 ops."""
         pick = rng.random
         count = 4 + int(pick() * 6) if pick() < SMALL else 6 + int(pick() * 12)
         share = 0.2 + 0.5 * pick()
@@ -240,5 +240,5 @@ class ProcessesWorld:
         return ops
 
     def run(self, ops: Sequence[Op], *, trace: bool = False) -> Outcome:
-        """Runs the ops, and then to the end of the log. Stops at the first violation."""
+        """Runs the ops, then folds to the end of the log. Stops at the first violation."""
         return play(ProcessesRun(shape(ops, SHAPE), Outcome(), trace), ops, OPS)

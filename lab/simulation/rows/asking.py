@@ -1,4 +1,4 @@
-"""Fronts and sessions: a read in steps, by the real rules of `serving`, and what it takes away."""
+"""Fronts and sessions: the steps of a read by the real rules of `serving`, and the session's new vector."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tokens import Position, Vector
 
 
 class Seen(NamedTuple):
-    """What a session has truly seen of a shard: everything up to a commit of a history."""
+    """What a session has really seen of a shard: everything up to a commit of a history."""
 
     history: int
     commit: int
@@ -38,32 +38,32 @@ NOTHING_SEEN: Final = Vector()
 
 
 def _send(located: Callable[[], str], request: HttpRequest) -> tuple[int, bytes]:
-    """The front's answer to where the end of the log is: the only thing that a session asks by itself."""
+    """The front's answer with the end of the log, which is the only request that a session makes by itself."""
     del request
     return 200, json.dumps({"token": located()}).encode()
 
 
 class SimulatedSession:
-    """A reader: the real client session, and beside it what it really saw."""
+    """A reader: the real client session, and what it has really seen."""
 
     def __init__(self, number: int, located: Callable[[], str], vector: Vector = NOTHING_SEEN) -> None:
         self.number = number
         self.client = Session(partial(_send, located), vector)
         self.seen: dict[str, Seen] = {}
         self.shards_written: set[str] = set()
-        """Shards that it wrote to: the epoch of a write is the one that others name."""
+        """Shards that it wrote to. The epoch of a write is the one that the front names, which may be wrong."""
         self.uncertain: set[str] = set()
-        """Shards of which it saw something while nobody could know that the history had changed."""
+        """Shards of which it saw something when the change of history could not be known. They are not judged."""
 
     def saw(self, shard: str, history: int, index: int) -> None:
-        """It saw, or wrote, commit ``index``."""
+        """Records that it saw, or wrote, commit ``index``."""
         before = self.seen.get(shard)
         if before is None or (history, index) > before:
             self.seen[shard] = Seen(history, index)
 
 
 class PendingRead(NamedTuple):
-    """A read that has got its owner's answer, and not its own yet."""
+    """A read whose owner has answered, but not with an answer that may be served."""
 
     session: SimulatedSession
     slot: int
@@ -73,14 +73,14 @@ class PendingRead(NamedTuple):
     row: Row
     proof: Proof
     seen: Seen | None
-    """At the look-up."""
+    """What the session had seen at the look-up."""
     is_uncertain: bool
 
 
 class SourceRead:
-    """A read on its way to the source. ``snapshot`` once it is taken.
+    """A read of the source that is under way. ``snapshot``: None until it is taken.
 
-    A source whose snapshots name no position: ``lo`` was noted before it, ``hi`` after it. Else both are its own.
+    If the source's snapshots have no position, ``lo`` is noted before the snapshot, ``hi`` after it. Else both are "".
     """
 
     __slots__ = ("hi", "lo", "noted", "pending", "snapshot")
@@ -94,7 +94,7 @@ class SourceRead:
 
 
 class ServedAnswer(NamedTuple):
-    """An answer as the session got it."""
+    """An answer as the session gets it."""
 
     pending: PendingRead
     image: Image
@@ -105,11 +105,11 @@ class ServedAnswer(NamedTuple):
     epoch: int | None
     hi: str
     history: int
-    """Of the source's snapshot; -1 if it is the cache's."""
+    """The history of the source's snapshot; -1 if the answer is from the cache."""
 
 
 class Offer(NamedTuple):
-    """A fill on its way to the owner, and the history that it was read in."""
+    """A fill that is under way to the owner, and the history in which it was read."""
 
     owned: OwnedPartition
     request: Fill
@@ -127,7 +127,7 @@ def ask(
     given: bool,
     store: Any = None,
 ) -> ServedAnswer | PendingRead | HistoryLost:
-    """The owner's answer if it may be given, or what to go to the source with, or lost history."""
+    """The owner's answer if it may be served, else a read to continue at the source, or lost history."""
     found = SLOTS[slot]
     exact = not found.alias
     key = RowKey(found.alias if alias and found.alias else found.key, found.values, exact)
@@ -161,7 +161,7 @@ def _lost(error: ReadError) -> HistoryLost:
 
 
 def source_row(source_read: SourceRead) -> SourceRow:
-    """What the source's snapshot says, as the front sees it."""
+    """The source's snapshot as the front sees it."""
     pending, snapshot = source_read.pending, source_read.snapshot
     assert snapshot is not None
     key = SLOTS[pending.slot].key if snapshot.image is not None else b""
@@ -172,12 +172,12 @@ def source_row(source_read: SourceRead) -> SourceRow:
 
 
 def position_of(snapshot: RowSnapshot) -> Position:
-    """The position that a read of the source says it was made at."""
+    """The position that a read of the source reports."""
     return Position.parse(snapshot.position)
 
 
 def answer(source_read: SourceRead) -> ServedAnswer | HistoryLost | None:
-    """The source's answer if it proves the demand; None: it does not."""
+    """The source's answer if it proves the demand, else None; or lost history."""
     pending, snapshot = source_read.pending, source_read.snapshot
     assert snapshot is not None
     session, proof = pending.session, pending.proof
@@ -204,7 +204,7 @@ def answer(source_read: SourceRead) -> ServedAnswer | HistoryLost | None:
 
 
 def offer(source_read: SourceRead) -> Offer | None:
-    """The fill that the front offers to the owner, if it may."""
+    """The fill that the front offers to the owner; None if it may not offer one."""
     pending, snapshot = source_read.pending, source_read.snapshot
     assert snapshot is not None
     found = source_row(source_read)

@@ -1,4 +1,4 @@
-"""Ops of the world of rows: what happens at the source, in its publisher, and to the topic."""
+"""Ops of the world of rows: changes at the source, in its publisher, and in the topic."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lab.simulation.rows.source import CHILD, SLOTS, SLOTS_A_SHARD, SimulatedSou
 
 
 class RowChangeOps(RowsRunState):
-    """Sources, publishers, the topic."""
+    """Ops that change sources, publishers and the topic."""
 
     # --- the source ---
 
@@ -26,7 +26,7 @@ class RowChangeOps(RowsRunState):
         if not visible:
             self.count_fault("binlog ahead of the engine")
         if self.tracing:
-            shown = "" if visible else ", and the engine does not show it yet"
+            shown = "" if visible else ", but the engine does not show it yet"
             self.say(f"{who} commits {source.gtids[index]} on {source.name}: {', '.join(said) or 'nothing'}{shown}")
         return index
 
@@ -46,7 +46,10 @@ class RowChangeOps(RowsRunState):
         self.say(f"{source.gtids[index]} on {source.name}: ALTER TABLE {name} changes all of its rows")
 
     def op_foreign_row(self, slot: int) -> None:
-        """Only of a row whose own shard's change is in the topic before: then nobody can order the two."""
+        """Writes a row of another shard, if that shard's own change of it is already in the topic.
+
+        The order of the two changes is then unknown.
+        """
         slot = self._slot(slot)
         shard = slot // SLOTS_A_SHARD
         if len(self.sources) < 2 or (shard, SLOTS[slot].table) in self.voidable:
@@ -61,7 +64,7 @@ class RowChangeOps(RowsRunState):
         self.foreign_rows.add(slot)
         self._void(shard, SLOTS[slot].table)
         index = other.write_foreign_row(slot)
-        self.say(f"{other.gtids[index]} on {other.name} writes {SLOTS[slot].key!r}, which is of s/{shard}")
+        self.say(f"{other.gtids[index]} on {other.name} writes {SLOTS[slot].key!r}, which belongs to s/{shard}")
 
     def op_clock(self, shard: int, back: int) -> None:
         source = self.sources[shard % len(self.sources)]
@@ -80,7 +83,7 @@ class RowChangeOps(RowsRunState):
         self.say(f"the replica of {source.name} is at {source.history.positions[source.replica]}")
 
     def op_restore(self, shard: int, back: int, another: int) -> None:
-        """A server that keeps its id: the publisher sees it before it has gone past (docs/concepts/guarantees.md)."""
+        """The server loses commits, and the publisher notices it at once (docs/concepts/guarantees.md)."""
         source = self.sources[shard % len(self.sources)]
         publisher = self.publishers[source.shard]
         index = source.history.index_of[publisher.position] - 1 - back
@@ -89,14 +92,16 @@ class RowChangeOps(RowsRunState):
         self.count_fault("lost history")
         source.restore(index, another=bool(another))
         for _ in range(back + 2 if another == 2 else 0):
-            self._commit(source, 0, visible=True)  # past what was published: by its server id it is another history
+            self._commit(
+                source, 0, visible=True
+            )  # past the published position: only the server id shows that it is another history
         publisher.cut()
         publisher.ensure()
         self.source_reads = [
             each for each in self.source_reads if each.snapshot is None or each.pending.slot // 4 != shard
         ]
         for each in self.source_reads:
-            each.noted = ""  # it was noted in the history that is lost
+            each.noted = ""  # the position belongs to the lost history
         server = "another server takes over" if another else "the server is restored"
         self.say(f"{source.name} loses history: {server} at {source.history.positions[index]}; a new epoch begins")
 
@@ -120,8 +125,8 @@ class RowChangeOps(RowsRunState):
         if self.tracing:
             end = {
                 Ending.WELL: "and commits",
-                Ending.LOST_ACK: "and dies after a commit, before it knows of it",
-                Ending.NOT_DONE: "and dies in a commit, which does not happen",
+                Ending.LOST_ACK: "and dies after a commit, before it gets the ack",
+                Ending.NOT_DONE: "and dies before a commit takes effect",
                 Ending.LATER: "and keeps the batch open",
             }[how]
             self.say(f"the publisher of s/{publisher.source.shard} reads {read} transactions {end}")
@@ -132,7 +137,7 @@ class RowChangeOps(RowsRunState):
         if publisher.split:
             self._void(publisher.source.shard)
         publisher.die()
-        self.say(f"the publisher of s/{publisher.source.shard} is killed, another one takes over")
+        self.say(f"the publisher of s/{publisher.source.shard} is killed; another one takes over")
 
     def op_cut(self, shard: int) -> None:
         publisher = self.publishers[shard % len(self.publishers)]
@@ -146,13 +151,13 @@ class RowChangeOps(RowsRunState):
         if self.topic.repeat(f"s/{shard % len(self.sources)}", number):
             self.count_fault("duplicates")
             self.topic_is_tampered = True
-            self.say(f"an earlier batch (number {number}) of s/{shard % len(self.sources)} comes once more")
+            self.say(f"an earlier batch (number {number}) of s/{shard % len(self.sources)} is appended again")
 
     def op_mix(self, bits: int) -> None:
-        """As where two publishers' transactions are open at the same time."""
+        """Interleaves the next batch with the other shard's, as when two publishers' transactions overlap."""
         if len(self.sources) > 1:
             self.topic.mixing = bits
-            self.say("the next batch will lie among the records of the other shard's, if nobody has read those")
+            self.say("the next batch will be interleaved with the other shard's, unless that has been read")
 
     def op_garbage(self, partition: int, kind: int) -> None:
         number = partition % self.topic.layout.partitions
@@ -161,7 +166,7 @@ class RowChangeOps(RowsRunState):
         self.topic.partitions[number].append(value)
         self._void()
         self.topic_is_tampered = True
-        self.say(f"somebody writes {value!r} into partition {number}")
+        self.say(f"a foreign program writes {value!r} into partition {number}")
 
     def op_damage(self, kind: int) -> None:
         self.count_fault("damaged frame")

@@ -1,4 +1,4 @@
-"""The checkers of the world of rows: each answer against the truth, and the whole once it is quiet."""
+"""The checkers of the world of rows: each answer is compared with the truth, and so is the final state."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ Complain = Callable[[str, str], None]
 
 
 class Judge:
-    """Judges answers. ``complain(rule, what)`` takes note of a violation."""
+    """Checks answers. ``complain(rule, what)`` records a violation."""
 
     def __init__(self, publishers: list[Publishing], complain: Complain) -> None:
         self._publishers = publishers
         self._complain = complain
         self._mislabelled_fills: set[tuple[int, bytes, str, str]] = set()
-        """Fills (partition object, key, hi, shard) that were read in another history than their epoch's."""
+        """Fills (id of the partition, key, hi, shard) that were read in another history than that of their epoch."""
         self.own: dict[tuple[int, str], tuple[int, int]] = {}
         """(session, shard) → (history, commit) of its last own write."""
 
     def history(self, shard: int, epoch: int | None) -> CommitHistory | None:
-        """The history that an epoch of a shard names."""
+        """The history of an epoch of a shard; None if the epoch never began."""
         publisher = self._publishers[shard]
         number = publisher.history_of_epoch.get(epoch if epoch is not None else -1)
         return publisher.source.histories[number] if number is not None else None
 
     def note_fill(self, offer: Offer) -> None:
-        """A fill was accepted."""
+        """Notes an accepted fill if it was read in another history than that of its epoch."""
         stamp = offer.request.stamp
         shard = int(stamp.shard.rpartition("/")[2])
         history = self.history(shard, stamp.epoch)
@@ -56,23 +56,23 @@ class Judge:
             self._mislabelled_fills.add((id(offer.owned), offer.request.key, offer.request.hi, stamp.shard))
 
     def check_history_lost(self, given: HistoryLost, vector: Vector, shard: str) -> None:
-        """409: only if the session's component is of an epoch that is over."""
+        """Checks that a 409 is given only if the session's component is of an ended epoch."""
         component = vector.get(shard)
         told = Vector.parse(given.token).get(shard)
         if component is None or (told is not None and told.epoch <= component.epoch):
-            self._complain(EXPLAINS, f"409 history_lost for {component} of {shard}, told to go on with {told}")
+            self._complain(EXPLAINS, f"409 history_lost for {component} of {shard}, but the new token has {told}")
 
     def check_session_after_409(self, vector: Vector, before: Vector, shard: str) -> None:
-        """After a 409 the session is in the new history of the one shard, and knows what it knew of the others."""
+        """Checks that after a 409 the session is in the shard's new history and keeps all other components."""
         lost, component = before.get(shard), vector.get(shard)
         if lost is not None and component is not None and component.epoch <= lost.epoch:
-            self._complain(RECOVERS, f"after a 409 for {lost} of {shard} the session goes on with {component}")
+            self._complain(RECOVERS, f"after a 409 for {lost} of {shard} the session continues with {component}")
         forgotten = [name for name, known in before.items() if name != shard and vector.get(name) != known]
         if forgotten:
             self._complain(MONOTONIC, f"after a 409 for {shard} the session has forgotten {', '.join(forgotten)}")
 
     def check_refusal(self, source_read: SourceRead) -> None:
-        """The source did not prove the demand: then it was behind what the session had seen."""
+        """Checks that an unproved answer of the source was really behind what the session had seen."""
         pending, snapshot = source_read.pending, source_read.snapshot
         assert snapshot is not None
         component = pending.demand.vector.get(pending.proof.shard)
@@ -84,11 +84,11 @@ class Judge:
         wanted = history.index_of.get(str(component.position))
         reached = history.index_of[source_read.lo] if source_read.lo else snapshot.commit
         if wanted is not None and wanted <= reached:
-            what = f"{pending.key.key!r} was read at commit {reached}, the session had seen {wanted}: not answered"
+            what = f"{pending.key.key!r} was read at commit {reached} and refused, but the session had seen {wanted}"
             self._complain(RECOVERS, what)
 
     def check_answer(self, given: ServedAnswer) -> None:
-        """An answer: is it a state that the row had at or after what the session had seen?"""
+        """Checks that the row had the answered image at or after the demand."""
         pending = given.pending
         shard = pending.slot // SLOTS_A_SHARD
         name = f"s/{shard}"
@@ -114,7 +114,7 @@ class Judge:
             return
         hi = history.index_of.get(given.hi)
         if hi is not None and start > hi:
-            what = f"{_description(given)} is of commit {start}, and is said to hold nothing after {given.hi}"
+            what = f"{_description(given)} is from commit {start}, but its hi is {given.hi}"
             self._complain(EXPLAINS, what)
         if demand.given and given.freshness == "fresh":
             session.saw(name, history.number, start)
@@ -130,10 +130,10 @@ class Judge:
         known = given.pending.proof.epoch is not None or given.served_from == "cache"
         wanted = "fresh" if demand.given and known else "eventual"
         if given.freshness != wanted or not given.why:
-            what = f"{_description(given)} is called {given.freshness} ({given.why}), it should be {wanted}"
+            what = f"{_description(given)} is called {given.freshness} ({given.why}), expected {wanted}"
             self._complain(EXPLAINS, what)
         if given.served_from == "cache" and given.shard != name:
-            self._complain(EXPLAINS, f"{_description(given)} is said to be of shard {given.shard!r}")
+            self._complain(EXPLAINS, f"{_description(given)} names the wrong shard {given.shard!r}")
         component = demand.vector.get(name)
         if given.freshness == "fresh" and component is not None and component.epoch != given.epoch:
             what = (
@@ -142,7 +142,7 @@ class Judge:
             self._complain(STALE, what)
 
     def _demanded(self, given: ServedAnswer, name: str, history: CommitHistory, *, skip: bool) -> dict[str, int]:
-        """Rule → the commit that the answer must be at or after by it."""
+        """Rule → the commit at or after which the answer must be. ``skip``: no rule applies."""
         pending = given.pending
         if skip or not pending.demand.given or given.freshness != "fresh":
             return {}
@@ -175,7 +175,7 @@ class Judge:
     def check_folded(
         self, owner: str, partition: int, slot: int, head: Head, value: bytes | None, *, voidable: bool
     ) -> None:
-        """When it is quiet the folded entry is the truth, or is known not to be known."""
+        """Checks that a folded entry is the true row at the end, or unknown where it may be (``voidable``)."""
         shard = slot // SLOTS_A_SHARD
         publisher = self._publishers[shard]
         history = publisher.source.history
@@ -183,17 +183,17 @@ class Judge:
         true = history.state(slot, history.end)
         place = f"{SLOTS[slot].key!r} in partition {partition} of {owner}"
         if view.kind in (VALUE, ABSENT) and view.image != true:
-            self._complain(NOTHING_LOST, f"{place} is folded to {_text(view.image)}, it is {_text(true)}")
+            self._complain(NOTHING_LOST, f"{place} is folded to {_text(view.image)}, expected {_text(true)}")
         if view.kind in (VOID, UNKNOWN_KEY) and not voidable:
             started = publisher.epoch_start[max(publisher.epoch_start)]
             if history.changed_since(slot, started):
-                self._complain(NOTHING_LOST, f"{place} is not known ({view.why}) though its change was published")
+                self._complain(NOTHING_LOST, f"{place} is unknown ({view.why}) although its change was published")
         if value is not None and decode_entry(value).kind not in (VALUE, ABSENT, VOID):
-            self._complain(NOTHING_LOST, f"{place} holds an entry of no kind")
+            self._complain(NOTHING_LOST, f"{place} holds an entry of an invalid kind")
 
 
 def refolded(topic: SimulatedTopic, partition: int) -> dict[bytes, bytes]:
-    """The partition folded from its beginning, message by message, into a dict."""
+    """The state of a partition, folded from its start message by message into a dict."""
     entries: dict[bytes, bytes] = {}
     state = PartitionState(Head(), entries.get)
     for offset, value in enumerate(topic.partitions[partition]):

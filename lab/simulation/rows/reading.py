@@ -1,4 +1,4 @@
-"""Ops of the world of rows: owners that fold, commit and die, and sessions that read meanwhile."""
+"""Ops of the world of rows: owners that fold, commit and crash, and sessions that read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tokens import Vector
 
 
 class RowReadOps(RowsRunState):
-    """Owners, fronts, sessions."""
+    """Ops of owners, fronts and sessions."""
 
     # --- owners ---
 
@@ -41,7 +41,7 @@ class RowReadOps(RowsRunState):
         if count < 2:
             return
         self.count_fault("read within a fold")
-        self.say(f"owner {owner} folds {count} messages of partition {owned.number}; before the last of them:")
+        self.say(f"owner {owner} folds {count} messages of partition {owned.number}; before the last one:")
 
         def read() -> None:
             self._ask(session, slot, owner, 0, 0)
@@ -68,13 +68,13 @@ class RowReadOps(RowsRunState):
         owned.commit(how)
         what = (
             "commits",
-            "freezes what is to be committed",
-            "writes what was frozen",
+            "freezes its entries",
+            "writes its frozen entries",
             "dies between freeze and write",
-            "dies in the write, which does not happen",
+            "dies before the write takes effect",
             "dies right after the write",
-            "freezes what is to be committed, folds on, and writes",
-            "freezes what is to be committed, folds on, writes, and dies",
+            "freezes its entries, folds on, and writes",
+            "freezes its entries, folds on, writes, and dies",
         )[how % 8]
         self.say(f"owner {owner} {what} (partition {owned.number}, offset {owned.offset})")
 
@@ -82,7 +82,7 @@ class RowReadOps(RowsRunState):
         number = partition % self.topic.layout.partitions
         self.count_fault("rebuild")
         self.owners[owner][number] = OwnedPartition(self.topic, number)
-        self.say(f"owner {owner} loses the store of partition {number} and begins anew")
+        self.say(f"owner {owner} loses the store of partition {number} and starts with an empty one")
 
     def op_evict(self, owner: int) -> None:
         self.count_fault("eviction")
@@ -93,9 +93,9 @@ class RowReadOps(RowsRunState):
     # --- reads ---
 
     def op_read(self, session: int, slot: int, owner: int, front: int, mode: int) -> None:
-        """Modes: to the end from the primary (0–4) or the replica (5, 6), look-up only (7–9).
+        """Modes: a whole read from the primary (0–4) or the replica (5, 6), a look-up only (7–9).
 
-        10: without a token; 11: by another spelling; 12: from a primary whose snapshots name no position.
+        10: without a token; 11: by another spelling of the key; 12: from a primary whose snapshots have no position.
         """
         slot = self._slot(slot)
         source_read = self._ask(session, slot, owner, front, mode)
@@ -145,16 +145,16 @@ class RowReadOps(RowsRunState):
         return None
 
     def _check_front_epoch(self, pending: PendingRead, front: int) -> None:
-        """A front never goes back to an epoch that an answer has told it is over."""
+        """Checks that a front does not go back to an epoch that has ended, as an owner's answer told it."""
         told, row = self.epochs_told[front], pending.row
         told[row.shard] = max(told.get(row.shard, 0), row.epoch)
         shard = pending.proof.shard
         if (pending.proof.epoch or 0) < told.get(shard, 0):
-            what = f"front {front} was told of epoch {told[shard]} of {shard}, and goes by {pending.proof.epoch}"
+            what = f"front {front} knows epoch {told[shard]} of {shard}, but uses {pending.proof.epoch}"
             self.complain(MONOTONIC, what)
 
     def _mark_uncertain(self, reader: SimulatedSession) -> None:
-        """Where a write was placed in another history than its own, unseen (docs/concepts/guarantees.md)."""
+        """Marks shards where a write was unnoticeably placed in a wrong history (docs/concepts/guarantees.md)."""
         for shard in reader.shards_written:
             seen, component = reader.seen.get(shard), reader.client.vector.get(shard)
             if seen is None:
@@ -179,7 +179,7 @@ class RowReadOps(RowsRunState):
             self._mark_uncertain(reader)
             return
         self.outcome.answers["409 history_lost"] += 1
-        self.say(f"session {reader.number} is told by {who} that history was lost: {found}")
+        self.say(f"session {reader.number} gets 409 history_lost from {who}: {found}")
         self.judge.check_history_lost(found, before, shard)
         reader.client._adopt_lost(found, str(before))
         self.judge.check_session_after_409(reader.client.vector, before, shard)
@@ -231,11 +231,11 @@ class RowReadOps(RowsRunState):
             self.judge.note_fill(fill)
         self.outcome.answers[f"fill {'accepted' if accepted else 'refused'}"] += 1
         if self.tracing:
-            self.say(f"  a fill of {fill.request.key!r} read at {fill.request.lo} comes to its owner: {why}")
+            self.say(f"  a fill of {fill.request.key!r} read at {fill.request.lo} reaches its owner: {why}")
         return FillVerdict(accepted, why)
 
     def op_snap(self, number: int, how: int) -> None:
-        """``how``: of the primary (0), of the replica (1), of a primary whose snapshots name no position (2)."""
+        """Takes a snapshot: of the primary (0), the replica (1), or a primary whose snapshots have no position (2)."""
         if self.source_reads:
             self._take_snapshot(
                 self.source_reads[number % len(self.source_reads)], from_replica=how == 1, named=how != 2
@@ -253,7 +253,7 @@ class RowReadOps(RowsRunState):
             self._deliver(self.offers.pop(number % len(self.offers)))
 
     def op_share(self, number: int, other: int) -> None:
-        """Single flight: a read takes the result of one that took off earlier, if that proves its demand."""
+        """Single flight: a read takes the result of one that started earlier, if that proves its demand."""
         if not self.source_reads:
             return
         mine = self.source_reads[number % len(self.source_reads)]
@@ -282,10 +282,10 @@ class RowReadOps(RowsRunState):
         mine.shards_written |= theirs.shards_written
         for shard, seen in theirs.seen.items():
             mine.saw(shard, *seen)
-        self.say(f"session {session} goes on from session {other}'s token")
+        self.say(f"session {session} continues from session {other}'s token")
 
     def op_wait(self, session: int, owner: int, partition: int) -> None:
-        """`reached` says that the partition covers the vector: then every known row is servable for it."""
+        """Checks that when a wait for the session's vector ends, every known row of the partition is servable."""
         owned = self._partition(owner, partition)
         vector = self.sessions[session].client.vector
         if not vector or not evidence.reached(owned.partition, vector):

@@ -1,4 +1,4 @@
-"""How a run of the world of rows stands: its parts, what is noted of it, and the states that faults may meet."""
+"""The state of a run of the world of rows, and the states that faults are counted under."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def _located(owners: list[list[OwnedPartition]]) -> str:
 
 
 class RowsRunState(TracedRun):
-    """One run of a history: everything that there is."""
+    """All parts of one run of a history."""
 
     def __init__(self, shape: Sequence[int], outcome: Outcome, trace: bool) -> None:
-        """``shape``: two partitions?, two shards?, two domains?, which limits, and `quick`?"""
+        """``shape``: 1 for two partitions, two shards, two domains; index of the limits; 1 for `quick`."""
         super().__init__(outcome, trace)
         partitions, shards, domains, limits, quick = shape
         self.quick = bool(quick)
-        """At the end only one owner is looked at, and only rows to which something happened."""
+        """Whether only one owner is checked at the end, and only rows to which something happened."""
         self.last_owner = 0
-        """Which owner did something last."""
+        """The owner of the last op."""
         self.topic = SimulatedTopic(Layout(1 + partitions % 2))
         self.sources = [SimulatedSource(shard, 1 + domains % 2) for shard in range(1 + shards % 2)]
         self.publishers = [Publishing(self.topic, source, LIMITS[limits % 3]) for source in self.sources]
@@ -47,17 +47,17 @@ class RowsRunState(TracedRun):
         self.located = partial(_located, self.owners)
         self.sessions = [SimulatedSession(number, self.located) for number in range(SESSIONS)]
         self.epochs_told: list[dict[str, int]] = [{} for _ in range(FRONTS)]
-        """The highest epoch of each shard that an answer has told each front."""
+        """For each front: shard → the highest epoch in an owner's answer."""
         self.source_reads: list[SourceRead] = []
         self.offers: list[Offer] = []
         self.judge = Judge(self.publishers, outcome.complain)
         self.voidable: set[tuple[int, str]] = set()
-        """(shard, table) whose rows may rightly be unknown to the cache."""
+        """(shard, table) pairs whose rows the cache may rightly not know."""
         self.foreign_rows: set[int] = set()
         self.asked: set[int] = set()
-        """Rows that some session has asked for."""
+        """Rows that a session has read."""
         self.topic_is_tampered = False
-        """The topic holds what no publisher of ours wrote."""
+        """Whether the topic holds messages that no publisher of ours wrote."""
 
     def close(self) -> None:
         """See `engine.HistoryRun.close`."""
@@ -65,7 +65,7 @@ class RowsRunState(TracedRun):
             owned.close()
 
     def count_fault(self, fault: str) -> None:
-        """A fault strikes: in which states?"""
+        """Counts a fault under every state that holds now."""
         met = self.outcome.met
         owned = [*chain.from_iterable(self.owners)]
         for state, holds in STATES.items():

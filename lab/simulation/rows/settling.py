@@ -1,4 +1,4 @@
-"""The end of a history of rows: all is quiet, and the rules of the whole are checked."""
+"""The end of a history of rows: everything is published and folded, then the final state is checked."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from tokens import Position, Vector
 
 
 class RowsRun(RowChangeOps, RowReadOps):
-    """One run of a history, and its end."""
+    """One run of a history with its final checks."""
 
     def finish(self) -> None:
-        """Quiet: everything is published and folded; then the rules of the whole are checked."""
-        self.topic.mixing = -1  # the last markers come behind everything else
+        """Publishes and folds everything, then checks the final state."""
+        self.topic.mixing = -1  # the last markers are appended after everything else
         for publisher in self.publishers:
             publisher.source.engine = publisher.source.replica = publisher.source.history.end
             if publisher.split and publisher.framer is None:
                 self._void(publisher.source.shard)
             publisher.run(len(publisher.source.binlog), Ending.WELL, 0)
             if self.topic_is_tampered:
-                publisher.run(0, Ending.WELL, 0)  # the marker that voids wait for
-        self.say("it is quiet: everything is published and folded")
+                publisher.run(0, Ending.WELL, 0)  # the marker that ends voids
+        self.say("the history ends: everything is published and folded")
         self.tracing = False
         owners = (self.last_owner,) if self.quick else range(OWNERS)
         for owned in (each for owner in owners for each in self.owners[owner]):
@@ -45,16 +45,16 @@ class RowsRun(RowChangeOps, RowReadOps):
             if self.quick and not filled and not self._is_touched(slot):
                 continue
             for owner in owners:
-                if owner == owners[0] or filled or not agreed:  # where the states are the same, so are the answers
+                if owner == owners[0] or filled or not agreed:  # equal states give equal answers
                     self._check_settled(reader, owner, slot)
 
     def _is_touched(self, slot: int) -> bool:
-        """Whether anything happened to the row, or somebody asked for it."""
+        """Whether the row was changed or read, or its shard has lost history."""
         source = self.sources[slot // SLOTS_A_SHARD]
         return slot in self.asked or len(source.histories) > 1 or source.history.changed_since(slot, 0)
 
     def _same_state(self) -> bool:
-        """Owners and a fold from the start come to the same bytes; whether they do."""
+        """Checks that each owner's state equals a fold from the start, byte for byte. Returns whether all do."""
         agreed = True
         for number in range(self.topic.layout.partitions):
             states = [owner[number].state() for owner in self.owners]
@@ -69,7 +69,7 @@ class RowsRun(RowChangeOps, RowReadOps):
         return agreed
 
     def _published_once(self) -> None:
-        """No change of a row is in the topic twice."""
+        """Checks that no change of a row is in the topic twice."""
         seen: set[tuple[str, int, bytes, str]] = set()
         for value in (value for partition in self.topic.partitions for value in partition):
             if value is None or not value.startswith(ROW_FRAME_HEADER):
@@ -88,7 +88,7 @@ class RowsRun(RowChangeOps, RowReadOps):
         owned, shard = self._owned(owner, slot, False), slot // SLOTS_A_SHARD
         voidable = (shard, SLOTS[slot].table) in self.voidable
         value = owned.store.get(SLOTS[slot].key)
-        if self.quick or owner == 0:  # the other's is the same, byte for byte
+        if self.quick or owner == 0:  # the other owner's state is equal
             self.judge.check_folded(f"owner {owner}", owned.number, slot, owned.store.visible, value, voidable=voidable)
         source_read = self._ask_as(reader, slot, owner)
         if source_read is None:
@@ -99,7 +99,7 @@ class RowsRun(RowChangeOps, RowReadOps):
         if fill is None:
             absent_text = source_read.snapshot.image is None and SLOTS[slot].table == TEXT
             if row.shard and not absent_text and slot not in self.foreign_rows:
-                self.complain(RECOVERS, f"{SLOTS[slot].key!r} is not servable at owner {owner}, and is not filled")
+                self.complain(RECOVERS, f"{SLOTS[slot].key!r} is not servable at owner {owner}, and no fill is offered")
             return
         accepted, why = self._deliver(fill)
         if not accepted:
@@ -107,7 +107,7 @@ class RowsRun(RowChangeOps, RowReadOps):
             head, key = owned.store.visible, SLOTS[slot].key
             view = view_row(head, key, owned.store.get(key))
             again = may_fill(head, key, view, fill.request.lo).why if known else ""
-            self.complain(RECOVERS, f"a fill of {SLOTS[slot].key!r} is refused when it is quiet: {why} {again}")
+            self.complain(RECOVERS, f"a fill of {SLOTS[slot].key!r} is refused at the end: {why} {again}")
         elif self._ask_as(reader, slot, owner) is not None:
             self.complain(RECOVERS, f"{SLOTS[slot].key!r} is still not servable at owner {owner} after a fill")
 
@@ -130,7 +130,7 @@ class RowsRun(RowChangeOps, RowReadOps):
         if isinstance(found, PendingRead):
             return SourceRead(found)
         if isinstance(found, HistoryLost):
-            self.complain(NOTHING_LOST, f"409 for {shown(before)} when it is quiet: {found}")
+            self.complain(NOTHING_LOST, f"409 for {shown(before)} at the end: {found}")
             return None
         self._note_answer(found, reader, before, shard, f"owner {owner}")
         return None

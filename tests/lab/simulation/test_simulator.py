@@ -83,7 +83,7 @@ def test_a_failure_tells_its_seed_and_a_short_story() -> None:
     story = shrink_failure(caught.failure, bug)
     assert len(story.ops) <= 8
     assert "--seed 1" in story.text
-    assert "comes to its owner: filled" in story.text
+    assert "reaches its owner: filled" in story.text
 
 
 def test_what_the_code_did_before_a_bug_was_planted_is_not_remembered() -> None:
