@@ -1,7 +1,7 @@
-"""(c) Reads with a demand, over HTTP and at the owner: time at a fixed rate, and how many a second at most.
+"""(c) Reads with a demand, over HTTP and at the owner: time at a fixed rate, and the maximum rate.
 
-Front, owner and this generator are three processes on the same cores, so the maximum is the machine's, not the
-server's. Every answer must be fresh and from the cache, or the measurement fails.
+Front, owner and generator are three processes that share the cores, so the maximum is that of the machine, not of the
+server. In the quiet runs every answer must be fresh and from the cache, or the measurement fails.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MAX_S: Final = 4.0
 def reads(
     kafka: KafkaCluster, keyspace: str, keys: int, seconds: float, rates: dict[str, int], writes: int
 ) -> dict[str, Any]:
-    """Both ways, quiet and while ``writes`` events a second are published and folded."""
+    """Measures both ways, quiet and while ``writes`` events per second are published and folded."""
     with tempfile.TemporaryDirectory(prefix="freshet-bench-") as directory:
         deployed = Deployment(Path(directory), kafka, (keyspace,))
         try:
@@ -62,7 +62,7 @@ def reads(
 
 
 class Writing:
-    """Publishes at a fixed rate, in a process of its own, while the block runs."""
+    """Publishes at a fixed rate, in a separate process, inside the context."""
 
     def __init__(self, kafka: KafkaCluster, keyspace: str, rate: int, seconds: float) -> None:
         count = int(rate * (seconds + 30))
@@ -86,7 +86,7 @@ class Writing:
 
 
 def session_token(owner: str, keyspace: str) -> str:
-    """The token of a session that has seen everything there is now."""
+    """The token of a session that has seen everything up to now."""
     with OwnerConnection(owner) as connection:
         shards = [shard for each in connection.status(keyspace).partitions for shard in each.shards]
     watermarks = [Position.parse(shard.watermark) for shard in shards]
@@ -96,7 +96,7 @@ def session_token(owner: str, keyspace: str) -> str:
 def at_owner(
     address: str, keyspace: str, keys: int, seconds: float, token: str, rate: int, maximum: bool = True
 ) -> dict[str, Any]:
-    """Runs in a child process."""
+    """Measures reads with the owner protocol. Runs in a child process."""
     layout = Layout(PARTITIONS)
 
     def request(key: int) -> Get:
@@ -121,7 +121,7 @@ def at_owner(
 def over_http(
     url: str, keyspace: str, keys: int, seconds: float, token: str, rate: int, maximum: bool = True
 ) -> dict[str, Any]:
-    """Runs in a child process."""
+    """Measures reads over HTTP. Runs in a child process."""
     address = httpx2.URL(url)
     tail = f"?token={token}&max_wait_ms=1000 HTTP/1.1\r\nHost: {address.host}\r\n\r\n"
 

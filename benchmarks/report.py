@@ -1,4 +1,4 @@
-"""The outcome: a table for a terminal, and what `latest.json` holds."""
+"""Formats the results: a table for a terminal, and the content of `latest.json`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAMES: Final = {
 
 
 class TableLine(NamedTuple):
-    """One line of the table. ``met``: None where there is no target."""
+    """One line of the table. ``met``: None if there is no target."""
 
     what: str
     value: str
@@ -34,7 +34,7 @@ class TableLine(NamedTuple):
 
 
 def machine(spins: list[float]) -> Result:
-    """Where this was measured."""
+    """Describes the machine; ``spins``: million steps per second of each calibration."""
     return {
         "cpu": _cpu(),
         "cores": os.cpu_count(),
@@ -48,7 +48,7 @@ def machine(spins: list[float]) -> Result:
 
 
 def document(results: dict[str, Result], spins: list[float], *, rounds: int, seconds: float, quick: bool) -> Result:
-    """What is kept of a run."""
+    """The content of `latest.json` for a run."""
     return {
         "taken_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "seconds": round(seconds),
@@ -87,7 +87,7 @@ def table(results: dict[str, Result], about: Result) -> str:
 
 
 def _commit() -> str:
-    """Which code this was; "" outside a clone."""
+    """The commit of the measured code; "" outside a clone."""
     command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
     try:
         done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
