@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import chain
 from time import perf_counter
 from typing import Any, Final
@@ -24,14 +23,6 @@ FRAMES: Final = (1, 5, 20, 100)
 """Rows per frame."""
 OWN: Final = 0
 """Stands for the publisher's own limits at full rate."""
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """A topic to be measured: its keyspace, and how many row events are in it."""
-
-    keyspace: str
-    events: int
 
 
 def keyspace_of(rows_a_frame: int) -> str:
