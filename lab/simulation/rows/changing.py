@@ -18,7 +18,7 @@ class RowChangeOps(RowsRunState):
         source = self.sources[shard % len(self.sources)]
         self._commit(source, seed, visible=hidden != 1)
 
-    def _commit(self, source: SimulatedSource, seed: int, *, visible: bool, who: str = "somebody") -> int:
+    def _commit(self, source: SimulatedSource, seed: int, *, visible: bool, who: str = "a writer") -> int:
         index, said = source.commit(seed, visible=visible)
         for what in said:
             if what.startswith(("deletes", "moves")) or "foreign key" in what:

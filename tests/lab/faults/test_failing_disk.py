@@ -29,14 +29,14 @@ KEYS = 200
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
-    """The realest disk that this machine allows."""
+    """The most capable disk that this machine allows."""
     with disk_for(tmp_path / "disk") as made:
         yield made
 
 
 @contextlib.contextmanager
 def trouble(disk: Disk, kind: str, share: float = 1.0, pid: int = 0) -> Iterator[None]:
-    """The disk fails inside; where it can't, it is full."""
+    """The disk fails inside the context; if it can't fail, it is full."""
     if isinstance(disk, FailingDisk):
         disk.fail(kind, share)
         try:

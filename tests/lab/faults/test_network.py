@@ -1,4 +1,4 @@
-"""The network's proxies: they carry every byte, and each weather does what its name says."""
+"""The network's proxies: they carry every byte, and each condition does what its name says."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_bandwidth_limits_how_much_gets_through(link: Link) -> None:
 
 
 def test_a_black_hole_in_one_direction_keeps_the_connection_and_the_bytes(link: Link) -> None:
-    """The request arrives, the answer doesn't; when the weather clears it comes after all."""
+    """The request arrives, the answer doesn't; it arrives when the link is cleared."""
     with connect(link) as client:
         assert echoed(client, b"before") == b"before"
         link.set_conditions(LinkConditions(blocked=True), ("down",))
@@ -110,7 +110,7 @@ def test_a_black_hole_in_one_direction_keeps_the_connection_and_the_bytes(link: 
 
 
 def test_answers_that_were_held_are_lost_with_a_reset(link: Link) -> None:
-    """What the server has done is done; who asked doesn't hear of it."""
+    """The server has executed the request, but its client gets no answer."""
     with connect(link) as client:
         assert echoed(client, b"before") == b"before"
         link.set_conditions(LinkConditions(blocked=True), ("down",))
@@ -139,7 +139,7 @@ def test_a_cut_resets_what_is_connected_and_what_tries(link: Link) -> None:
 
 
 def test_a_server_that_is_gone_is_a_reset(link: Link) -> None:
-    """The proxy hides no outage."""
+    """The proxy does not hide an outage."""
     link.upstream = ("127.0.0.1", 1)
     with pytest.raises(ConnectionResetError):
         ask_once(link)

@@ -1,4 +1,4 @@
-"""How a planted bug gets into the code, and what it is matched by."""
+"""How a bug is planted into the code, and how its snippets are matched."""
 
 from __future__ import annotations
 
@@ -79,6 +79,6 @@ def test_a_planted_bug_leaves_no_trace() -> None:
 
 @pytest.mark.parametrize("bug", PLANTED_BUGS, ids=lambda bug: bug.name)
 def test_a_planted_bug_fits_the_code(bug: PlantedBug) -> None:
-    """A bug that the code has left behind is found by the fast tests."""
+    """Every planted bug still applies to the code."""
     with bug.planted():
         pass

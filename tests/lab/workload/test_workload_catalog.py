@@ -47,7 +47,7 @@ def test_a_list_collapses_while_nothing_is_committed(catalog: WorkloadCatalog) -
     assert catalog.valid_write_ids("d.t") == "d.t:3:3:3:1"
 
 
-def test_a_writer_sees_its_own_write_and_nobody_elses_later_ids(catalog: WorkloadCatalog) -> None:
+def test_a_writer_sees_its_own_write_but_not_later_ids_of_others(catalog: WorkloadCatalog) -> None:
     """In its own transaction a list has the own id as valid, and a read with that list gives the staged image."""
     catalog.create_table("d.t")
     txn, later = catalog.open_txn(), catalog.open_txn()
@@ -93,7 +93,7 @@ def test_a_rename_moves_the_ids_and_a_new_table_of_the_name_starts_anew(catalog:
     assert catalog.valid_write_ids("e.u") == f"e.u:0:{NONE_OPEN}::"
 
 
-def test_an_operation_that_makes_no_sense_is_refused_with_its_reason(catalog: WorkloadCatalog) -> None:
+def test_an_invalid_operation_is_refused_with_its_reason(catalog: WorkloadCatalog) -> None:
     """Each refusal has a code, and changes nothing in the truth or its log."""
     catalog.create_table("d.x", "external")
     catalog.create_table("d.t")
