@@ -1,4 +1,4 @@
-# Needs: Python 3.11+, a JDK 17 or 21, make. Every target does its own set-up.
+# Needs Python 3.11+, a JDK 17 or 21, and make. Every target does its own set-up.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -11,59 +11,59 @@ UV_VERSION := 0.13.9
 DIST := dist
 PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3,$(if $(shell $(name) -c 'import sys; print(sys.version_info >= (3, 11) or "")' 2>/dev/null | grep True),$(name))))
 
-# uv reads no pip settings: hand it the index that pip is told to use, if any.
+# uv does not read pip's settings: pass on the index that pip uses, if any.
 ifdef PIP_INDEX_URL
 export UV_DEFAULT_INDEX ?= $(PIP_INDEX_URL)
 endif
 
 .PHONY: help setup lock demo format lint check test dist fuzz bench soak
 
-help: ## Show what there is to make
+help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(STAMP) ## Make .venv with everything in it, at the locked versions
+setup: $(STAMP) ## Create .venv with everything at the locked versions
 
 $(STAMP): requirements.lock pyproject.toml
-	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer found; install one or say make PYTHON=/path/to/python" >&2; exit 1; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "error: $(PYTHON) cannot make virtual environments (Debian, Ubuntu: apt-get install python3-venv)" >&2; exit 1; }
+	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer found; install one or run make PYTHON=/path/to/python" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "error: $(PYTHON) cannot create virtual environments (on Debian and Ubuntu: apt-get install python3-venv)" >&2; exit 1; }
 	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet uv==$(UV_VERSION)
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes --build-constraints requirements.lock -r requirements.lock
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
 
-lock: ## Resolve versions anew: requirements.lock, and the servers' pins
+lock: ## Resolve versions again: requirements.lock, and the servers' pins
 	@test -x $(BIN)/uv || { $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet uv==$(UV_VERSION); }
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --extra dev --generate-hashes --no-emit-index-url --no-annotate --custom-compile-command "make lock" --output-file requirements.lock pyproject.toml
 	$(MAKE) setup
 	$(BIN)/python -m freshet.local.pin
 
-demo: setup ## Everything on this machine: real servers, real traffic (DEMO_SECONDS=20 ends by itself)
+demo: setup ## Run everything on this machine: real servers, real traffic (DEMO_SECONDS=20 ends by itself)
 	$(BIN)/freshet demo
 
-format: setup ## Format the code, and mend what the linter can mend
+format: setup ## Format the code, and fix what the linter can fix
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-lint: setup ## Format, lint and types, without changing anything
+lint: setup ## Check format, lint and types, without changing anything
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-check: lint ## Format, lint, types, fast tests: under a minute
+check: lint ## Check format, lint, types, fast tests: under a minute
 	$(BIN)/pytest -q -m "not integration and not slow" -n 2 --dist worksteal
 
-test: setup ## All tests, on real servers
+test: setup ## Run all tests, on real servers
 	$(BIN)/pytest
 
 dist: setup ## Build both wheels, of the application and of its client, into dist/
 	$(BIN)/uv build --quiet --wheel --clear --no-build-isolation --python $(BIN)/python --out-dir $(DIST) .
 	$(BIN)/uv build --quiet --wheel --no-build-isolation --python $(BIN)/python --out-dir $(DIST) serving/client
 
-fuzz: setup ## Hostile input for every parser (FUZZ_SECONDS=60 each, FUZZ_SEED=1, FUZZ_TARGET=all)
+fuzz: setup ## Feed hostile input to every parser (FUZZ_SECONDS=60 each, FUZZ_SEED=1, FUZZ_TARGET=all)
 	$(BIN)/python -m tests.fuzz --target $${FUZZ_TARGET:-all} --seed $${FUZZ_SEED:-1} --seconds $${FUZZ_SECONDS:-60} --count 1000000000
 
 bench: setup ## Measure on this machine
 	$(BIN)/python -m benchmarks
 
-soak: setup ## Real servers under random faults, every answer judged (SOAK_MINUTES=30 SOAK_SEED=…)
+soak: setup ## Run real servers under random faults, judge every answer (SOAK_MINUTES=30 SOAK_SEED=…)
 	$(BIN)/python -m benchmarks.soak

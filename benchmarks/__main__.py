@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: measures this machine, prints a table, keeps `latest.json` (benchmarks/README.md)."""
+"""``python -m benchmarks``: measures this machine, prints a table, writes `latest.json` (benchmarks/README.md)."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ LATEST: Final = Path(__file__).resolve().parent / "latest.json"
 
 
 def main() -> int:
-    """Exit code 0 if everything was measured, met or not; 1 if a measurement failed."""
+    """Returns exit code 0 if everything was measured, whether targets were met or not. Raises `MeasurementFailed`."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--only", default=",".join(sorted(SECTIONS)), help="sections, e.g. a,b (default: all)")
     parser.add_argument("--rounds", type=int, help=f"rounds of each section (default: {FULL.rounds})")
-    parser.add_argument("--quick", action="store_true", help="a small run that shows that everything works")
-    parser.add_argument("--out", type=Path, help=f"where the results go (default: {LATEST.name}, of whole runs only)")
+    parser.add_argument("--quick", action="store_true", help="a small run that only checks that everything works")
+    parser.add_argument("--out", type=Path, help=f"where the results go (default: {LATEST.name}, for whole runs only)")
     given = parser.parse_args()
     wanted = [section for section in ORDER if section in given.only.split(",")]
     if not wanted or (unknown := set(given.only.split(",")) - SECTIONS.keys()):

@@ -1,6 +1,6 @@
-"""Runs one measurement in a process of its own: ``python -m benchmarks.child module:function '{"argument": …}'``.
+"""Runs one measurement in a separate process: ``python -m benchmarks.child module:function '{"argument": …}'``.
 
-A fresh process has its own heap, caches and librdkafka threads, so measurements don't age each other. The result is
+A fresh process has its own heap, caches and librdkafka threads, so measurements don't affect each other. The result is
 the last line of stdout, as JSON.
 """
 
@@ -24,11 +24,14 @@ TIMEOUT_S: Final = 600.0
 
 
 class MeasurementFailed(Exception):
-    """A measurement's process ended with an error; the text is the end of what it wrote."""
+    """A measurement's process failed. The message holds the last lines of its stderr."""
 
 
 def measure(function: str, **arguments: Any) -> dict[str, Any]:
-    """``function`` (``module:name`` of this package) called with ``arguments`` in a new process; what it returns."""
+    """Calls ``function`` (``module:name`` of this package) in a new process and returns its result.
+
+    Raises `MeasurementFailed`.
+    """
     line = command(function, **arguments)
     done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     if done.returncode != 0:
@@ -43,12 +46,12 @@ def command(function: str, **arguments: Any) -> list[str]:
 
 
 def quiet() -> None:
-    """Warnings only: a log line per batch would be measured too."""
+    """Logs warnings only, because a log line per batch would be measured too."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
 
 
 def main(function: str, arguments: str) -> None:
-    """Entry of the child process."""
+    """Runs the function and prints its result: the entry of the child process."""
     quiet()
     module, _, name = function.partition(":")
     given = json.loads(arguments)

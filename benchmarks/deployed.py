@@ -1,4 +1,4 @@
-"""A real ``freshet consume`` and ``freshet serve``, as processes, for the measurements that go through them."""
+"""Runs ``freshet consume`` and ``freshet serve`` as processes, for the measurements that need them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ TIMEOUT_S: Final = 120.0
 
 
 @dataclass(slots=True)
-class Deployed:
-    """One consumer and, if wanted, one front over ``keyspaces``, with their data in ``directory``."""
+class Deployment:
+    """One consumer and optionally one front for ``keyspaces``, with their data in ``directory``."""
 
     directory: Path
     kafka: KafkaCluster
@@ -50,7 +50,7 @@ class Deployed:
         return f"http://127.0.0.1:{self._front_port}"
 
     def start_consumer(self) -> float:
-        """Starts the consumer; seconds from there until it says that it is ready."""
+        """Starts the consumer. Returns the seconds until its log line ``ready``."""
         self._log_at = self.log.stat().st_size if self.log.exists() else 0
         began = time.perf_counter()
         self.consumer = self._start("consume", self.log)
@@ -81,11 +81,11 @@ class Deployed:
 
     def _check(self, process: ServerProcess, began: float) -> None:
         if not process.running() or time.perf_counter() - began > TIMEOUT_S:
-            raise AssertionError(f"{process.name} is not ready: {process.log_tail()}")
+            raise AssertionError(f"{process.name} did not become ready: {process.log_tail()}")
         time.sleep(POLL_S)
 
     def logged(self, event: str) -> list[dict[str, Any]]:
-        """The consumer's log records of one kind since it was started last."""
+        """The consumer's log records with this event since its last start."""
         if not self.log.exists():
             return []
         with self.log.open("rb") as file:
@@ -94,7 +94,7 @@ class Deployed:
         return [record for record in _records(lines) if record.get("event") == event]
 
     def stop_consumer(self, *, kill: bool = False) -> None:
-        """SIGTERM, or kill -9; waits for its end."""
+        """Stops the consumer with SIGTERM, or SIGKILL if ``kill``, and waits until it has exited."""
         assert self.consumer is not None
         if kill:
             self.consumer.kill()
@@ -102,12 +102,12 @@ class Deployed:
             self.consumer.stop()
 
     def rss_mb(self) -> float:
-        """Resident memory of the consumer."""
+        """Resident memory of the consumer in MB."""
         assert self.consumer is not None
         return float(psutil.Process(self.consumer.pid).memory_info().rss / 1e6)
 
     def await_offsets(self, done: Callable[[int, int, int], bool]) -> dict[int, int]:
-        """Folded offsets by partition, once ``done(offset, committed, entries)`` holds for each."""
+        """Waits until ``done(offset, committed, entries)`` holds for each partition. Returns partition → offset."""
         deadline = time.monotonic() + TIMEOUT_S
         with OwnerConnection(self.owner) as owner:
             while time.monotonic() < deadline:
@@ -118,7 +118,7 @@ class Deployed:
         raise AssertionError("the consumer did not commit in time")
 
     def stop(self) -> None:
-        """Stops what runs."""
+        """Stops both processes."""
         for process in (self.front, self.consumer):
             if process is not None:
                 process.stop()
@@ -129,4 +129,4 @@ def _records(lines: list[bytes]) -> Iterator[dict[str, Any]]:
         try:
             yield json.loads(line)
         except ValueError:
-            continue  # half a line, or a library's
+            continue  # a partial line, or a library's line

@@ -1,7 +1,8 @@
-"""(d) From the publisher's input to visible at the owner, at a fixed rate, from the intended moment of each event.
+"""(d) Time from the publisher's input until an event is visible at the owner, at a fixed rate.
 
-Three processes as in production: this publisher, the broker, a consumer with its owner's server. An event counts as
-visible when a reader that waits at the owner for its position is woken: its partition's watermark is at or past it.
+The time counts from the moment at which an event is due. There are three processes as in production: a publisher, the
+broker, and a consumer with its owner's server. An event is visible when a reader that waits at the owner for its
+position is woken, which is when its partition's watermark is at or past it.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from stream.kafka.connection import KafkaCluster
 WARM_UP_S: Final = 2.0
 KEYSPACE: Final = "latency"
 Moves = list[tuple[float, int]]
-"""(monotonic seconds, number of the transaction that the watermark stands at), rising."""
+"""(monotonic seconds, number of the watermark's transaction), in rising order."""
 
 
 def latency(kafka: KafkaCluster, rate: int, seconds: float, batch_interval_ms: int | None = None) -> dict[str, Any]:
-    """Percentiles of input → visible at ``rate`` single-row transactions a second."""
+    """Percentiles of input → visible at ``rate`` single-row transactions per second."""
     interval = batch_interval_ms or PublisherSettings().batch_interval_ms
     keyspace = f"{KEYSPACE}{time.time_ns()}"
     publish(kafka, keyspace, transactions(1_000))
@@ -79,7 +80,7 @@ def latency(kafka: KafkaCluster, rate: int, seconds: float, batch_interval_ms: i
 
 
 def _waits(moves: dict[int, Moves], first: int, last: int, began: float, rate: int) -> list[float]:
-    """Seconds from each event's intended moment to its partition's watermark passing it."""
+    """Seconds from the moment at which each event is due until its partition's watermark reaches it."""
     from stream.wire.keys import Layout
 
     layout = Layout(len(moves))
@@ -95,7 +96,7 @@ def _waits(moves: dict[int, Moves], first: int, last: int, began: float, rate: i
 def publish_at_rate(
     kafka: KafkaCluster, keyspace: str, rate: int, count: int, batch_interval_ms: int
 ) -> dict[str, Any]:
-    """Calls `Publisher.publish` for each event at its moment, or as soon after as it can. Runs in a child process."""
+    """Calls `Publisher.publish` for each event when it is due, or as soon as possible. Runs in a child process."""
     with make_publisher(kafka, keyspace, batch_interval_ms=batch_interval_ms) as publisher:
         resume = publisher.open(lambda: (START_POSITION, START_SECONDS))
         history = list(transactions(count, KEYS, seed=2, first=number_of(resume.position) + 1))
@@ -114,7 +115,7 @@ def publish_at_rate(
 
 
 def observe(kafka: KafkaCluster, keyspace: str, last: int) -> dict[str, Any]:
-    """Consumes as in production, and notes when each partition's watermark moves. Runs in a child process."""
+    """Consumes as in production, and records when each partition's watermark moves. Runs in a child process."""
     with tempfile.TemporaryDirectory(prefix="freshet-bench-") as directory:
         as_in_production()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -135,7 +136,7 @@ async def _observe(kafka: KafkaCluster, keyspace: str, last: int, directory: Pat
 
 
 async def _follow(partition: Partition, shard: str, last: int) -> Moves:
-    """Waits at the partition as the owner's `wait` does, again and again."""
+    """Records each move of a partition's watermark up to ``last``, waiting as the owner's `wait` does."""
     loop = asyncio.get_running_loop()
     moves: Moves = []
     while not moves or moves[-1][1] < last:

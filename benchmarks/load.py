@@ -1,7 +1,7 @@
-"""Load on a server at a fixed rate, without coordinated omission: each request has a moment at which it is due.
+"""Load on a server at a fixed rate, without coordinated omission.
 
-A request's time runs from the moment at which it was *due*, not from when a connection was free to send it: a server
-(or this generator) that stalls for a second makes all requests of that second late, and they are counted so.
+The time of a request runs from the moment at which it was *due*, not from when a connection was free to send it. If the
+server or this generator stalls for a second, all requests of that second are late, and counted as late.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ Done = Callable[[float, bool], None]
 """(due, served fresh from the cache)"""
 
 
-class Line(Protocol):
-    """A connection that takes some requests at a time."""
+class LoadConnection(Protocol):
+    """A connection that takes a limited number of requests at a time."""
 
     def free(self) -> int:
-        """How many more requests it takes now."""
+        """How many more requests it can take now."""
 
     def send(self, key: int, due: float) -> None:
-        """Sends one."""
+        """Buffers or sends one request for ``key``."""
 
     def flush(self) -> None:
-        """Hands what was sent to the socket."""
+        """Writes buffered requests to the socket."""
 
 
-class OwnerLine(asyncio.Protocol):
-    """The owner protocol, requests pipelined."""
+class OwnerLoadConnection(asyncio.Protocol):
+    """A connection with the owner protocol and pipelined requests."""
 
     def __init__(self, request: Callable[[int], Get], done: Done, depth: int) -> None:
         self._request, self._done, self._depth = request, done, depth
@@ -49,12 +49,12 @@ class OwnerLine(asyncio.Protocol):
         self.greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Greets."""
+        """Sends the hello."""
         self._transport = transport  # type: ignore[assignment]
         self._transport.write(encode_frame(Hello(0)))
 
     def data_received(self, data: bytes) -> None:
-        """Answers."""
+        """Takes the answers."""
         for body in self._frames.feed(data):
             answer: Answer = decode_answer(body)
             if not self.greeted.done():
@@ -64,11 +64,11 @@ class OwnerLine(asyncio.Protocol):
             self._done(self._pending.pop(answer.id), fresh)
 
     def free(self) -> int:
-        """As in `Line`."""
+        """As in `LoadConnection`."""
         return self._depth - len(self._pending)
 
     def send(self, key: int, due: float) -> None:
-        """As in `Line`."""
+        """As in `LoadConnection`."""
         self._last += 1
         request = self._request(key)
         request.id = self._last
@@ -76,14 +76,14 @@ class OwnerLine(asyncio.Protocol):
         self._out.append(encode_frame(request))
 
     def flush(self) -> None:
-        """As in `Line`."""
+        """As in `LoadConnection`."""
         if self._out:
             self._transport.write(b"".join(self._out))
             self._out.clear()
 
 
-class HttpLine(asyncio.Protocol):
-    """HTTP/1.1, kept alive, one request at a time."""
+class HttpLoadConnection(asyncio.Protocol):
+    """An HTTP/1.1 connection that is kept alive, with one request at a time."""
 
     def __init__(self, request: Callable[[int], bytes], done: Done) -> None:
         self._request, self._done = request, done
@@ -93,15 +93,15 @@ class HttpLine(asyncio.Protocol):
         self.lost = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Ready."""
+        """Keeps the transport."""
         self._transport = transport  # type: ignore[assignment]
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        """The server hung up: it gets no more."""
+        """The server has closed the connection, which takes no more requests."""
         self.lost = True
 
     def data_received(self, data: bytes) -> None:
-        """One answer, perhaps in pieces."""
+        """Takes an answer, which may arrive in pieces."""
         self._buffer += data
         head = self._buffer.find(b"\r\n\r\n")
         if head < 0:
@@ -117,20 +117,20 @@ class HttpLine(asyncio.Protocol):
         self._done(due, served)
 
     def free(self) -> int:
-        """As in `Line`."""
+        """As in `LoadConnection`."""
         return int(self._due is None and not self.lost)
 
     def send(self, key: int, due: float) -> None:
-        """As in `Line`."""
+        """As in `LoadConnection`."""
         self._due = due
         self._transport.write(self._request(key))
 
     def flush(self) -> None:
-        """As in `Line`."""
+        """As in `LoadConnection`."""
 
 
 class Tally:
-    """What came back."""
+    """Counts answers and their times."""
 
     def __init__(self) -> None:
         self.waits: list[float] = []
@@ -138,7 +138,7 @@ class Tally:
         self.answered = 0
 
     def done(self, due: float, fresh: bool) -> None:
-        """Takes one answer."""
+        """Counts one answer to a request that was due at ``due``."""
         self.answered += 1
         self.waits.append(time.monotonic() - due)
         if not fresh:
@@ -146,10 +146,10 @@ class Tally:
 
 
 class Ticks:
-    """Wakes one coroutine every ``interval_s``. A context manager; uses SIGALRM.
+    """Wakes one coroutine every ``interval_s``. A context manager that uses SIGALRM.
 
-    Not ``asyncio.sleep``: uvloop's timers count whole milliseconds, and half of one is none, so that the generator
-    would spin on a core that the server needs.
+    ``asyncio.sleep`` does not work here: uvloop's timers count whole milliseconds, so half a millisecond is zero. The
+    generator would spin on a core that the server needs.
     """
 
     def __init__(self, interval_s: float) -> None:
@@ -168,13 +168,16 @@ class Ticks:
         asyncio.get_running_loop().remove_signal_handler(signal.SIGALRM)
 
     async def next(self) -> None:
-        """The next tick; those that were missed are one."""
+        """Waits for the next tick. Missed ticks count as one."""
         await self._ticked.wait()
         self._ticked.clear()
 
 
-async def at_rate(lines: list[Line], tally: Tally, keys: list[int], rate: float) -> None:
-    """Sends one request a key at ``rate`` a second; returns when all are answered or given up."""
+async def at_rate(connections: list[LoadConnection], tally: Tally, keys: list[int], rate: float) -> None:
+    """Sends one request per key at ``rate`` per second, and waits for all answers.
+
+    Raises `AssertionError` if some are not answered in time.
+    """
     began = time.monotonic() + 0.05
     waiting: deque[tuple[int, float]] = deque()
     sent = 0
@@ -184,26 +187,28 @@ async def at_rate(lines: list[Line], tally: Tally, keys: list[int], rate: float)
             while sent < len(keys) and began + sent / rate <= now:
                 waiting.append((keys[sent], began + sent / rate))
                 sent += 1
-            for line in lines:
-                while waiting and line.free():
-                    line.send(*waiting.popleft())
-                line.flush()
+            for connection in connections:
+                while waiting and connection.free():
+                    connection.send(*waiting.popleft())
+                connection.flush()
                 if not waiting:
                     break
             await ticks.next()
     await _drained(tally, len(keys))
 
 
-async def as_fast_as_possible(lines: list[Line], tally: Tally, keys: list[int], seconds: float) -> float:
-    """Keeps every line full for ``seconds``; answers a second."""
+async def as_fast_as_possible(
+    connections: list[LoadConnection], tally: Tally, keys: list[int], seconds: float
+) -> float:
+    """Keeps every connection full for ``seconds``. Returns answers per second."""
     began = time.monotonic()
     sent = 0
     while (now := time.monotonic()) < began + seconds:
-        for line in lines:
-            for _ in range(line.free()):
-                line.send(keys[sent % len(keys)], now)
+        for connection in connections:
+            for _ in range(connection.free()):
+                connection.send(keys[sent % len(keys)], now)
                 sent += 1
-            line.flush()
+            connection.flush()
         await asyncio.sleep(0)
     done = tally.answered
     rate = done / (time.monotonic() - began)
@@ -215,5 +220,5 @@ async def _drained(tally: Tally, wanted: int) -> None:
     deadline = time.monotonic() + DRAIN_S
     while (missing := wanted - tally.answered) > 0:
         if time.monotonic() > deadline:
-            raise AssertionError(f"{missing} of {wanted} requests were never answered")
+            raise AssertionError(f"{missing} of {wanted} requests were not answered")
         await asyncio.sleep(0.01)

@@ -1,7 +1,7 @@
-"""(a) Materialize: the consumer's own loop, from a topic's first record to everything durable; beside raw consume.
+"""(a) Materialize: the consumer's own loop from a topic's first record until everything is durable; and raw consume.
 
-Both run alone in a process, on the same topic, with the consumer's own settings of librdkafka. Both are timed from
-the assignment of the partitions on: connecting and joining the group is not part of it, the first fetch is.
+Each runs alone in a process, on the same topic, with the consumer's librdkafka settings. Both are timed from the
+assignment of the partitions: the first fetch counts, but connecting and joining the group do not.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from stream.kafka.topics import describe_topic, events_topic
 WATCH_S = 0.002
 
 
-class CountingOutlet:
-    """An kafka_output without Kafka: a measurement must have no dead letters, and nobody to announce itself to."""
+class CountingOutput:
+    """A consumer's output without Kafka: it counts dead letters and announcements."""
 
     def __init__(self) -> None:
         self.ready = 0
         self.dead = 0
 
     def dead_letter(self, *_: Any, **__: Any) -> None:
-        """Counts it."""
+        """Counts a dead letter."""
         self.dead += 1
 
     def flush(self) -> None:
@@ -54,7 +54,7 @@ class CountingOutlet:
 
 
 def as_in_production() -> None:
-    """The interpreter's settings of a consuming process (`consumers.process.run.run_consumer`)."""
+    """Applies the interpreter settings of a consuming process (`consumers.process.run.run_consumer`)."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.collect()
     gc.freeze()
@@ -62,7 +62,7 @@ def as_in_production() -> None:
 
 
 def settings_for(kafka: KafkaCluster, keyspace: str, data_dir: Path) -> ConsumptionSettings:
-    """What `freshet consume` would take, with a group of its own."""
+    """The defaults of `freshet consume`, with a separate consumer group."""
     defaults = ConsumerSettings()
     return ConsumptionSettings(
         kafka=kafka,
@@ -76,10 +76,10 @@ def settings_for(kafka: KafkaCluster, keyspace: str, data_dir: Path) -> Consumpt
 
 
 def materialize(kafka: KafkaCluster, keyspace: str, events: int) -> dict[str, Any]:
-    """Rows a second from assignment to everything folded and durable. Runs in a child process."""
+    """Rows per second from the assignment until everything is folded and durable. Runs in a child process."""
     with tempfile.TemporaryDirectory(prefix="freshet-bench-") as directory:
         settings = settings_for(kafka, keyspace, Path(directory))
-        ownership, kafka_output = Ownership(settings.data_dir), CountingOutlet()
+        ownership, kafka_output = Ownership(settings.data_dir), CountingOutput()
         consumption = Consumption(settings, ownership, kafka_output, lambda _: None)
         commits: list[float] = []
         consumption.commit_seconds.append(commits.append)
@@ -115,12 +115,12 @@ def _until(folding: threading.Thread, condition: Any) -> None:
         if not folding.is_alive():
             if condition():
                 return
-            raise AssertionError("the fold ended early")
+            raise AssertionError("the folding thread ended early")
         time.sleep(WATCH_S)
 
 
 def raw_consume(kafka: KafkaCluster, keyspace: str, events: int) -> dict[str, Any]:
-    """Rows a second of consuming the same records and touching each value. Runs in a child process."""
+    """Rows per second of consuming the same records and reading each value's size. Runs in a child process."""
     topic = events_topic(keyspace)
     partitions = range(describe_topic(kafka, topic).partitions)
     ends = end_offsets(kafka, topic, list(partitions))

@@ -1,4 +1,4 @@
-"""(b) The parts of materializing, each alone on one core, from memory: decode, fold, store write; and framing."""
+"""(b) The parts of materializing, each alone on one core and from memory: decode, fold, store write, framing."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from stream.wire.codec import decode
 from stream.wire.keys import Layout
 
 ROWS: Final = 150_000
-"""Of one partition, at most."""
+"""Most rows of one partition."""
 
 
 def parts(kafka: KafkaCluster, keyspace: str, rows: int = ROWS) -> dict[str, Any]:
-    """Rows a second of each part over one partition's records. Runs in a child process."""
+    """Rows per second of each part over one partition's records. Runs in a child process."""
     records = records_of(kafka, keyspace, 0)
     frames = [(offset, value) for offset, value in records if is_frame(value)]
     counts = [len(decode(value)[1]["keys"]) for _, value in frames]
@@ -57,7 +57,7 @@ def _first(counts: list[int], rows: int) -> int:
 
 
 def _timed(work: Callable[[], object]) -> float:
-    """Seconds of this thread's processor time: these parts do nothing but compute."""
+    """Processor time of this thread in seconds: these parts only compute."""
     began = thread_time()
     work()
     return thread_time() - began
@@ -88,7 +88,7 @@ def _fold_all(frames: list[tuple[int, bytes]]) -> None:
 
 
 def _write(changes: list[Changes]) -> float:
-    """Entries a second of building and ingesting files of the consumer's commit size."""
+    """Entries per second of building and ingesting files of the consumer's commit size."""
     commit_rows = ConsumerSettings().commit_rows
     rows, seconds = 0, 0.0
     with tempfile.TemporaryDirectory(prefix="freshet-bench-") as directory:
@@ -105,7 +105,7 @@ def _write(changes: list[Changes]) -> float:
 
 
 def framing(rows: int = ROWS, rows_a_frame: int = 0) -> dict[str, Any]:
-    """Rows a second of framing and encoding single-row transactions, without Kafka. Runs in a child process."""
+    """Rows per second of framing and encoding single-row transactions, without Kafka. Runs in a child process."""
     defaults = PublisherSettings()
     limits = BatchLimits(
         rows_max=rows_a_frame or defaults.frame_rows_max,

@@ -1,7 +1,7 @@
-"""(c) Reads with a demand, over HTTP and at the owner: time at a fixed rate, and how many a second at most.
+"""(c) Reads with a demand, over HTTP and at the owner: time at a fixed rate, and the maximum rate.
 
-Front, owner and this generator are three processes on the same cores, so the maximum is the machine's, not the
-server's. Every answer must be fresh and from the cache, or the measurement fails.
+Front, owner and generator are three processes that share the cores, so the maximum is that of the machine, not of the
+server. In the quiet runs every answer must be fresh and from the cache, or the measurement fails.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import httpx2
 import uvloop
 
 from benchmarks.child import ROOT, TIMEOUT_S, command, measure
-from benchmarks.deployed import Deployed
-from benchmarks.load import HttpLine, Line, OwnerLine, Tally, as_fast_as_possible, at_rate
+from benchmarks.deployed import Deployment
+from benchmarks.load import HttpLoadConnection, LoadConnection, OwnerLoadConnection, Tally, as_fast_as_possible, at_rate
 from benchmarks.materialize import as_in_production
 from benchmarks.percentiles import percentiles_ms
 from benchmarks.workload import PARTITIONS, TABLE
@@ -28,17 +28,17 @@ from stream.kafka.connection import KafkaCluster
 from stream.wire.keys import Layout, row_key
 from tokens import Position, Vector
 
-OWNER_LINES, OWNER_DEPTH = 4, 32
-HTTP_LINES: Final = 32
+OWNER_CONNECTIONS, OWNER_DEPTH = 4, 32
+HTTP_CONNECTIONS: Final = 32
 MAX_S: Final = 4.0
 
 
 def reads(
     kafka: KafkaCluster, keyspace: str, keys: int, seconds: float, rates: dict[str, int], writes: int
 ) -> dict[str, Any]:
-    """Both ways, quiet and while ``writes`` events a second are published and folded."""
+    """Measures both ways, quiet and while ``writes`` events per second are published and folded."""
     with tempfile.TemporaryDirectory(prefix="freshet-bench-") as directory:
-        deployed = Deployed(Path(directory), kafka, (keyspace,))
+        deployed = Deployment(Path(directory), kafka, (keyspace,))
         try:
             deployed.start_consumer()
             deployed.start_front()
@@ -62,7 +62,7 @@ def reads(
 
 
 class Writing:
-    """Publishes at a fixed rate, in a process of its own, while the block runs."""
+    """Publishes at a fixed rate, in a separate process, inside the context."""
 
     def __init__(self, kafka: KafkaCluster, keyspace: str, rate: int, seconds: float) -> None:
         count = int(rate * (seconds + 30))
@@ -86,7 +86,7 @@ class Writing:
 
 
 def session_token(owner: str, keyspace: str) -> str:
-    """The token of a session that has seen everything there is now."""
+    """The token of a session that has seen everything up to now."""
     with OwnerConnection(owner) as connection:
         shards = [shard for each in connection.status(keyspace).partitions for shard in each.shards]
     watermarks = [Position.parse(shard.watermark) for shard in shards]
@@ -96,62 +96,64 @@ def session_token(owner: str, keyspace: str) -> str:
 def at_owner(
     address: str, keyspace: str, keys: int, seconds: float, token: str, rate: int, maximum: bool = True
 ) -> dict[str, Any]:
-    """Runs in a child process."""
+    """Measures reads with the owner protocol. Runs in a child process."""
     layout = Layout(PARTITIONS)
 
     def request(key: int) -> Get:
         name = row_key(TABLE, [key])
         return Get(0, keyspace, layout.partition_of(name), [name], token, 1_000)
 
-    async def lines(tally: Tally) -> list[Line]:
+    async def connections(tally: Tally) -> list[LoadConnection]:
         loop = asyncio.get_running_loop()
         host, port = parse_address(address)
-        made: list[OwnerLine] = []
-        for _ in range(OWNER_LINES):
-            _, line = await loop.create_connection(lambda: OwnerLine(request, tally.done, OWNER_DEPTH), host, port)
-            await line.greeted
-            made.append(line)
-        return cast("list[Line]", made)
+        made: list[OwnerLoadConnection] = []
+        for _ in range(OWNER_CONNECTIONS):
+            _, connection = await loop.create_connection(
+                lambda: OwnerLoadConnection(request, tally.done, OWNER_DEPTH), host, port
+            )
+            await connection.greeted
+            made.append(connection)
+        return cast("list[LoadConnection]", made)
 
-    return _run(lines, keys, seconds, rate, maximum)
+    return _run(connections, keys, seconds, rate, maximum)
 
 
 def over_http(
     url: str, keyspace: str, keys: int, seconds: float, token: str, rate: int, maximum: bool = True
 ) -> dict[str, Any]:
-    """Runs in a child process."""
+    """Measures reads over HTTP. Runs in a child process."""
     address = httpx2.URL(url)
     tail = f"?token={token}&max_wait_ms=1000 HTTP/1.1\r\nHost: {address.host}\r\n\r\n"
 
     def request(key: int) -> bytes:
         return f"GET /v1/rows/{keyspace}/{TABLE}/{key}{tail}".encode()
 
-    async def lines(tally: Tally) -> list[Line]:
+    async def connections(tally: Tally) -> list[LoadConnection]:
         loop = asyncio.get_running_loop()
         made = []
-        for _ in range(HTTP_LINES):
-            _, line = await loop.create_connection(
-                lambda: HttpLine(request, tally.done), address.host, address.port or 80
+        for _ in range(HTTP_CONNECTIONS):
+            _, connection = await loop.create_connection(
+                lambda: HttpLoadConnection(request, tally.done), address.host, address.port or 80
             )
-            made.append(line)
-        return cast("list[Line]", made)
+            made.append(connection)
+        return cast("list[LoadConnection]", made)
 
-    return _run(lines, keys, seconds, rate, maximum)
+    return _run(connections, keys, seconds, rate, maximum)
 
 
-def _run(lines: Any, keys: int, seconds: float, rate: int, maximum: bool) -> dict[str, Any]:
+def _run(connections: Any, keys: int, seconds: float, rate: int, maximum: bool) -> dict[str, Any]:
     async def run() -> dict[str, Any]:
         draw = Random(3)
         found: dict[str, Any] = {"rate": rate}
         warm = Tally()
-        await at_rate(await lines(warm), warm, [draw.randrange(keys) for _ in range(rate)], rate)
+        await at_rate(await connections(warm), warm, [draw.randrange(keys) for _ in range(rate)], rate)
         tally = Tally()
         wanted = [draw.randrange(keys) for _ in range(int(rate * seconds))]
-        await at_rate(await lines(tally), tally, wanted, rate)
+        await at_rate(await connections(tally), tally, wanted, rate)
         found |= {"reads": tally.answered, "not_fresh": tally.not_fresh, **percentiles_ms(tally.waits)}
         if maximum:
             most = Tally()
-            found["max_reads_s"] = await as_fast_as_possible(await lines(most), most, wanted, min(MAX_S, seconds))
+            found["max_reads_s"] = await as_fast_as_possible(await connections(most), most, wanted, min(MAX_S, seconds))
             found["not_fresh"] += most.not_fresh
         return found
 

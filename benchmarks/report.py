@@ -1,4 +1,4 @@
-"""The outcome: a table for a terminal, and what `latest.json` holds."""
+"""Formats the results: a table for a terminal, and the content of `latest.json`."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ NAMES: Final = {
 }
 
 
-class Line(NamedTuple):
-    """One line of the table. ``met``: None where there is no target."""
+class TableLine(NamedTuple):
+    """One line of the table. ``met``: None if there is no target."""
 
     what: str
     value: str
@@ -34,7 +34,7 @@ class Line(NamedTuple):
 
 
 def machine(spins: list[float]) -> Result:
-    """Where this was measured."""
+    """Describes the machine; ``spins``: million steps per second of each calibration."""
     return {
         "cpu": _cpu(),
         "cores": os.cpu_count(),
@@ -48,7 +48,7 @@ def machine(spins: list[float]) -> Result:
 
 
 def document(results: dict[str, Result], spins: list[float], *, rounds: int, seconds: float, quick: bool) -> Result:
-    """What is kept of a run."""
+    """The content of `latest.json` for a run."""
     return {
         "taken_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "seconds": round(seconds),
@@ -65,7 +65,7 @@ def document(results: dict[str, Result], spins: list[float], *, rounds: int, sec
     }
 
 
-def lines(results: dict[str, Result]) -> Iterator[Line]:
+def lines(results: dict[str, Result]) -> Iterator[TableLine]:
     """The table's lines, section by section."""
     for section, found in sorted(results.items()):
         yield from _WRITERS[section](found)
@@ -87,7 +87,7 @@ def table(results: dict[str, Result], about: Result) -> str:
 
 
 def _commit() -> str:
-    """Which code this was; "" outside a clone."""
+    """The commit of the measured code; "" outside a clone."""
     command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
     try:
         done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
@@ -112,11 +112,11 @@ def _ms(found: Result) -> str:
     return f"{found['p50_ms']:.2f} / {found['p99_ms']:.1f} / {found['p999_ms']:.1f} ms"
 
 
-def _materialize(found: Result) -> Iterator[Line]:
+def _materialize(found: Result) -> Iterator[TableLine]:
     floors = {"frames1": 110_000, "frames20": 200_000, "framesown": 200_000}
     for keyspace, each in found.items():
         rate, floor = each["materialize"]["rows_s"], floors.get(keyspace)
-        yield Line(
+        yield TableLine(
             f"(a) materialize, {NAMES[keyspace]}",
             _k(rate),
             f"{each['of_raw']:.2f} of raw consume ({_k(each['raw_consume']['rows_s'])})",
@@ -125,13 +125,13 @@ def _materialize(found: Result) -> Iterator[Line]:
         )
     if "frames1" in found:
         share = found["frames1"]["of_raw"]
-        yield Line("(a) one row a frame, share of raw consume", f"{share:.2f}", "", ">= 0.1", share >= 0.1)
+        yield TableLine("(a) one row a frame, share of raw consume", f"{share:.2f}", "", ">= 0.1", share >= 0.1)
 
 
-def _parts(found: Result) -> Iterator[Line]:
+def _parts(found: Result) -> Iterator[TableLine]:
     for keyspace, each in found.items():
         if keyspace == "framing":
-            yield Line("(b) frame and encode, publisher's limits", _k(each["framing_rows_s"]))
+            yield TableLine("(b) frame and encode, publisher's limits", _k(each["framing_rows_s"]))
             continue
         name = NAMES[keyspace]
         for key, what in (
@@ -140,10 +140,10 @@ def _parts(found: Result) -> Iterator[Line]:
             ("decode_and_fold_rows_s", "decode and fold, as it is done"),
             ("store_write_rows_s", "store write"),
         ):
-            yield Line(f"(b) {what}, {name}", _k(each[key]))
+            yield TableLine(f"(b) {what}, {name}", _k(each[key]))
 
 
-def _reads(found: Result) -> Iterator[Line]:
+def _reads(found: Result) -> Iterator[TableLine]:
     names = {
         "owner": "at the owner",
         "http": "over HTTP",
@@ -152,16 +152,16 @@ def _reads(found: Result) -> Iterator[Line]:
     }
     for key, each in found.items():
         most = f"at most {_k(each['max_reads_s'])}" if "max_reads_s" in each else ""
-        yield Line(f"(c) reads {names[key]}, {each['rate']:,.0f}/s: p50/p99/p99.9", _ms(each), most)
+        yield TableLine(f"(c) reads {names[key]}, {each['rate']:,.0f}/s: p50/p99/p99.9", _ms(each), most)
 
 
-def _latency(found: Result) -> Iterator[Line]:
+def _latency(found: Result) -> Iterator[TableLine]:
     for key, each in found.items():
         if key == "source":
             continue
         what = f"(d) input to visible, {each['rate']:,.0f}/s, batches of {each['batch_interval_ms']:.0f} ms"
         target = key == "default"
-        yield Line(
+        yield TableLine(
             f"{what}: p50/p99/p99.9",
             _ms(each),
             "",
@@ -170,36 +170,36 @@ def _latency(found: Result) -> Iterator[Line]:
         )
     if "source" in found:
         each = found["source"]
-        yield Line(
+        yield TableLine(
             "(d) MariaDB source, single-row transactions",
             _k(each["single_row_transactions_s"]),
             f"{_k(each['single_row_transactions_s_to_kafka'])} into Kafka",
         )
-        yield Line(
+        yield TableLine(
             "(d) MariaDB source, rows of large transactions",
             _k(each["rows_in_big_transactions_s"]),
             f"{_k(each['rows_in_big_transactions_s_to_kafka'])} into Kafka",
         )
 
 
-def _rebuild(found: Result) -> Iterator[Line]:
+def _rebuild(found: Result) -> Iterator[TableLine]:
     for keyspace, each in found.items():
         share = f"{each['of_materialize']:.2f} of (a)" if "of_materialize" in each else ""
-        yield Line(f"(e) Spark rebuild, {NAMES[keyspace]}", _k(each["events_s"]), share)
+        yield TableLine(f"(e) Spark rebuild, {NAMES[keyspace]}", _k(each["events_s"]), share)
 
 
-def _restart(found: Result) -> Iterator[Line]:
+def _restart(found: Result) -> Iterator[TableLine]:
     entries = f"{found['entries']:,.0f} entries"
     clean, killed, redone = found["clean_s"], found["killed_s"], found["messages_redone"]
-    yield Line(f"(f) restart to ready, {entries}", f"{clean:.2f} s", "", "< 3 s", clean < 3)
-    yield Line(
+    yield TableLine(f"(f) restart to ready, {entries}", f"{clean:.2f} s", "", "< 3 s", clean < 3)
+    yield TableLine(
         f"(f) the same after kill -9, {redone:.0f} messages redone",
         f"{killed:.2f} s",
         "",
         "< 3 s, 0 redone",
         killed < 3 and not redone,
     )
-    yield Line(
+    yield TableLine(
         f"(f) consumer's memory, {entries}",
         f"{found['rss_mb_after_building']:.0f} MB",
         f"{found['rss_mb_after_restart']:.0f} MB after a restart",

@@ -1,4 +1,7 @@
-"""(f) Restart to ready of a real ``freshet consume`` with a million entries, in order and after kill -9; its memory."""
+"""(f) Time from restart to ready of ``freshet consume`` with a million entries, and its memory.
+
+It is restarted after SIGTERM, and after SIGKILL.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from benchmarks.deployed import Deployed
+from benchmarks.deployed import Deployment
 from benchmarks.spin import spin
 from stream.kafka.connection import KafkaCluster
 
@@ -15,9 +18,9 @@ KEYSPACE: Final = "million"
 
 
 def restart(kafka: KafkaCluster, rounds: int) -> dict[str, Any]:
-    """Seconds from the start of the process to its ready line, and messages folded again."""
+    """Seconds from the process's start to its ready line, and how many messages are folded again."""
     with tempfile.TemporaryDirectory(prefix="freshet-bench-") as directory:
-        deployed = Deployed(Path(directory), kafka, (KEYSPACE,))
+        deployed = Deployment(Path(directory), kafka, (KEYSPACE,))
         try:
             first = deployed.start_consumer()
             deployed.await_offsets(lambda offset, committed, _: offset == committed)

@@ -1,6 +1,6 @@
-"""What is measured, section by section: which children run, in which order, how often. Rounds are interleaved.
+"""The sections of the benchmark: which measurements run, in which order, and how often. Rounds are interleaved.
 
-Each round runs every case once, between two spin calibrations; what is told is the median over the rounds.
+Each round runs every case once, between two spin calibrations. The result is the median over the rounds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Result = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured."""
+    """The size of a run. ``seconds``: of each fixed-rate measurement; ``rate``: events per second."""
 
     rounds: int
     keys: int
@@ -51,7 +51,7 @@ QUICK: Final = Sizes(
 
 @dataclass(slots=True)
 class Bench:
-    """One run: the broker, the sizes, the topics made so far, the spins seen so far."""
+    """One run: the broker, the sizes, and the topics, results and spins so far."""
 
     kafka: KafkaCluster
     sizes: Sizes
@@ -61,15 +61,15 @@ class Bench:
     _published: dict[str, Result] = field(default_factory=dict)
 
     def say(self, text: str) -> None:
-        """Progress, on stderr."""
+        """Prints progress to stderr."""
         print(text, file=sys.stderr, flush=True)
 
     def child(self, function: str, **arguments: Any) -> Result:
-        """One measurement against this run's broker, in a process of its own."""
+        """Runs one measurement against this run's broker, in a separate process."""
         return measure(function, kafka=self.kafka, **arguments)
 
     def topic(self, rows_a_frame: int) -> str:
-        """The keyspace with frames of that size, filled on first use."""
+        """The keyspace with frames of this many rows, filled on first use."""
         keyspace = keyspace_of(rows_a_frame)
         if keyspace not in self._made:
             self.say(f"filling {keyspace}: {self.sizes.events} events")
@@ -79,7 +79,7 @@ class Bench:
         return keyspace
 
     def published(self, keyspace: str) -> Result:
-        """How long the publisher took for a topic made by `topic`."""
+        """The publisher's figures for a topic made by `topic`."""
         return self._published[keyspace]
 
     def each_key_once(self) -> str:
@@ -91,7 +91,7 @@ class Bench:
         return restart.KEYSPACE
 
     def rounds(self, name: str, cases: dict[str, Callable[[], Result]], count: int | None = None) -> Result:
-        """Runs all cases ``count`` times, interleaved; the median of each number, and all values of the rates."""
+        """Runs all cases ``count`` times, interleaved. Returns case → `medians`."""
         seen: dict[str, list[Result]] = defaultdict(list)
         total = count or self.sizes.rounds
         for number in range(1, total + 1):
@@ -105,18 +105,18 @@ class Bench:
 
 
 def medians(found: list[Result]) -> Result:
-    """The median of each number over the rounds; ``all`` keeps every round."""
-    told: Result = {}
+    """The median of each number over the rounds. ``all`` holds every round's rates and times."""
+    result: Result = {}
     for key, value in found[0].items():
         if isinstance(value, dict):
-            told[key] = medians([each[key] for each in found])
+            result[key] = medians([each[key] for each in found])
         elif isinstance(value, (int, float)) and not isinstance(value, bool):
-            told[key] = median(each[key] for each in found)
+            result[key] = median(each[key] for each in found)
             if key.endswith(("_s", "_ms")):
-                told.setdefault("all", {})[key] = [each[key] for each in found]
+                result.setdefault("all", {})[key] = [each[key] for each in found]
         else:
-            told[key] = value
-    return told
+            result[key] = value
+    return result
 
 
 def materialize(bench: Bench) -> Result:
@@ -180,7 +180,7 @@ def reads(bench: Bench) -> Result:
 
 
 def latency(bench: Bench) -> Result:
-    """(d) From the publisher's input to visible, and the source's own rate."""
+    """(d) Time from the publisher's input to visible, and the source's own rate."""
     sizes = bench.sizes
 
     def run(interval: int | None) -> Callable[[], Result]:
@@ -196,7 +196,7 @@ def latency(bench: Bench) -> Result:
 
 
 def rebuild(bench: Bench) -> Result:
-    """(e) The Spark rebuild, beside (a)."""
+    """(e) The Spark rebuild, compared with (a)."""
     keyspaces = [bench.topic(1), bench.topic(OWN)]
     count = min(3, bench.sizes.rounds)
     before = spin()
@@ -204,17 +204,17 @@ def rebuild(bench: Bench) -> Result:
     after = spin()
     bench.spins += [before, after]
     bench.say(f"(e) {count} rebuilds of each: spin {before:.1f} before, {after:.1f} after")
-    told: Result = {}
+    result: Result = {}
     for keyspace, rates in found["events_s"].items():
-        told[keyspace] = {"events_s": median(rates), "all": {"events_s": rates}}
+        result[keyspace] = {"events_s": median(rates), "all": {"events_s": rates}}
         measured = bench.results.get("a", {}).get(keyspace)
         if measured is not None:
-            told[keyspace]["of_materialize"] = median(rates) / measured["materialize"]["rows_s"]
-    return told
+            result[keyspace]["of_materialize"] = median(rates) / measured["materialize"]["rows_s"]
+    return result
 
 
 def restarting(bench: Bench) -> Result:
-    """(f) Restart to ready, and memory."""
+    """(f) Time from restart to ready, and memory."""
     bench.each_key_once()
     found = bench.child("restart:restart", rounds=bench.sizes.rounds)
     bench.spins += found["spins"]
@@ -230,5 +230,5 @@ SECTIONS: Final[dict[str, Callable[[Bench], Result]]] = {
     "e": rebuild,
     "f": restarting,
 }
-"""(f) comes before (c) where both run: reads while folding add to the topic that (f) restarts on."""
 ORDER: Final = ("a", "b", "f", "c", "d", "e")
+"""(f) runs before (c), because the writes of (c) grow the topic that (f) restarts on."""

@@ -1,9 +1,9 @@
-"""``make soak``: real servers under a seeded schedule of faults, for a long time; then the verdict.
+"""``make soak``: runs real servers under a seeded schedule of faults for a long time, then judges the run.
 
     python -m benchmarks.soak [--minutes 30] [--seed N] [--target NAME …] [--consumers 1|2] [--json] [--keep DIR]
 
-SOAK_MINUTES and SOAK_SEED set the defaults. The same seed makes the same schedule; `--target` leaves only some of its
-timelines, to make a failing run smaller. Exit code 1 if anything that has to hold did not.
+SOAK_MINUTES and SOAK_SEED set the defaults. The same seed gives the same schedule. `--target` keeps only some of its
+timelines, to make a failing run smaller. The exit code is 1 if the run did not pass.
 """
 
 from __future__ import annotations
@@ -23,19 +23,21 @@ MINUTES = 30.0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs it; the exit code."""
+    """Runs the soak test. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--minutes", type=float, default=float(os.environ.get("SOAK_MINUTES", MINUTES)))
     parser.add_argument("--seed", type=int, default=int(os.environ.get("SOAK_SEED", time.time())))
-    parser.add_argument("--target", action="append", choices=sorted(FAULTS | SECOND_CONSUMER), help="only these")
+    parser.add_argument(
+        "--target", action="append", choices=sorted(FAULTS | SECOND_CONSUMER), help="inject only faults of this target"
+    )
     parser.add_argument("--gap", type=float, default=GAP_S, help="mean seconds between a target's faults")
-    parser.add_argument("--consumers", type=int, choices=(1, 2), default=2, help="who share the partitions")
-    parser.add_argument("--json", action="store_true", help="the findings as one JSON object on stdout")
+    parser.add_argument("--consumers", type=int, choices=(1, 2), default=2, help="processes that share the partitions")
+    parser.add_argument("--json", action="store_true", help="print the findings as one JSON object")
     parser.add_argument("--keep", type=Path, help="work in this directory and leave its logs there")
     chosen = parser.parse_args(arguments)
 
     targets = chosen.target or tuple(FAULTS | SECOND_CONSUMER if chosen.consumers == 2 else FAULTS)
-    configure_logs(level="error")  # of this process: what it sees of outages is no news
+    configure_logs(level="error")  # outages are expected here
 
     def say(text: str) -> None:
         print(text, file=sys.stderr if chosen.json else sys.stdout, flush=True)
@@ -53,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def summary(findings: FaultFindings) -> str:
-    """The demo's summary, with what was done to it."""
+    """The demo's summary, preceded by the faults and the recovery."""
     kinds = ", ".join(f"{count} {name}" for name, count in sorted(findings.faults.items()))
     recovered, tables = findings.catalog_recovered
     return "\n".join(
@@ -63,9 +65,9 @@ def summary(findings: FaultFindings) -> str:
             f"faults              {sum(findings.faults.values())}: {kinds}",
             f"disk under stores   {findings.disk}",
             f"wall clocks         {findings.clocks}",
-            f"commits in doubt    {findings.in_doubt} whose answer was lost had taken place",
+            f"commits in doubt    {findings.in_doubt} took place although their answer was lost",
             f"caught up           {findings.caught_up_s:.1f} s after the last fault",
-            f"catalog recovered   {recovered} of {tables} tables, after quiet and one read",
+            f"catalog recovered   {recovered} of {tables} tables, after the last fault and one read",
             findings.summary().lstrip("\n"),
         ]
     )

@@ -1,4 +1,4 @@
-"""(d) The MariaDB source's own rate: a binlog that is there already, read to its end; without and with Kafka behind."""
+"""(d) The MariaDB source's own rate: reads an existing binlog to its end, without and with publishing to Kafka."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ TIMEOUT_S: Final = 180.0
 
 
 class Sink:
-    """Takes transactions and throws them away: the source alone, without framing and without Kafka."""
+    """A publisher that discards transactions, to measure the source without framing and Kafka."""
 
     def __init__(self, start: str) -> None:
         self._start = start
 
     def open(self, start_if_new: Callable[[], tuple[str, int]]) -> ResumePoint:
-        """Continues from the given position."""
+        """Resumes at the position given to `__init__`."""
         start_if_new()
         return ResumePoint("bench/0", 1, 1, self._start, 0, self._start)
 
     def publish(self, txn: SourceTransaction) -> None:
-        """Looks at each change, as framing would."""
+        """Iterates over the changes, as framing would."""
         for _ in txn.changes:
             pass
 
     def start_new_epoch(self, position: str, timestamp: int, reason: str) -> ResumePoint:  # noqa: ARG002
-        """A benchmark's server loses no history."""
+        """Must not be called: a benchmark's server loses no history."""
         raise AssertionError(reason)
 
     def flush(self) -> None:
@@ -69,10 +69,10 @@ class Sink:
 
 
 def source(kafka: KafkaCluster, transactions: int, rows: int, rounds: int) -> dict[str, Any]:
-    """Transactions of one row, and rows in transactions of 10,000, a second. Runs in a child process."""
+    """Single-row transactions per second, and rows per second in transactions of 10,000. Runs in a child process."""
     with (
         tempfile.TemporaryDirectory(prefix="freshet-bench-") as directory,
-        # without a sync at each commit the procedure is done sooner; the binlog is the same
+        # without a sync at each commit the binlog is the same and is written faster
         MariaDBServer(Path(directory), durable=False) as server,
     ):
         with server.connect(autocommit=True) as connection, connection.cursor() as cursor:
@@ -101,7 +101,7 @@ def source(kafka: KafkaCluster, transactions: int, rows: int, rounds: int) -> di
 def _into_kafka(server: MariaDBServer, kafka: KafkaCluster, start: str, stops: list[str]) -> list[float]:
     keyspace = f"mariadb{time.time_ns()}"
     ensure_topics(kafka, keyspace, PARTITIONS)
-    with make_publisher(kafka, keyspace) as publisher:  # so the topic says where the source goes on
+    with make_publisher(kafka, keyspace) as publisher:  # records in the topic where the source starts
         publisher.open(lambda: (start, int(time.time())))
     return _follow(server, lambda: make_publisher(kafka, keyspace), stops)
 
@@ -112,7 +112,7 @@ def _position(cursor: Any) -> str:
 
 
 def _follow(server: MariaDBServer, make: Callable[[], PublisherLike], stops: list[str]) -> list[float]:
-    """Seconds that the source takes from each stop to the next, the first from its first transaction on."""
+    """Seconds that the source takes to reach each stop from the one before, the first from its first transaction."""
     address = server.address
     options = SourceOptions(
         ConnectionSettings(address.host, address.port, address.user, address.password),

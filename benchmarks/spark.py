@@ -1,4 +1,4 @@
-"""(e) The Spark rebuild of the topics that (a) measures: events a second, of the job itself, on ``local[2]``."""
+"""(e) The Spark rebuild of the topics of (a): events per second of the whole job on ``local[2]``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stream.kafka.connection import KafkaCluster
 
 
 def rebuilds(kafka: KafkaCluster, keyspaces: list[str], events: int, rounds: int) -> dict[str, Any]:
-    """Rebuilds each keyspace ``rounds`` times in one session, after one that warms it up. Runs in a child process."""
+    """Rebuilds each keyspace ``rounds`` times in one session, after a warm-up. Runs in a child process."""
     with tempfile.TemporaryDirectory(prefix="freshet-bench-") as directory:
         root = Path(directory)
         settings = spark_settings("local[2]", "1g", root / "spark.log")

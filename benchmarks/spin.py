@@ -1,6 +1,7 @@
-"""How fast this machine runs plain Python right now: the yardstick logged around each round.
+"""How fast this machine runs plain Python now: a calibration that is logged around each round.
 
-Absolute figures don't travel between machines or moments; a round whose two calibrations differ by much was disturbed.
+Absolute figures cannot be compared between machines or times. If a round's two calibrations differ much, the round was
+disturbed.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ PASSES = 5
 
 
 def spin() -> float:
-    """Million steps a second of a fixed integer loop on one core: the best of five passes, about 0.3 s in all."""
+    """Million steps per second of a fixed integer loop on one core: the best of five passes, which take about 0.3 s."""
     return max(_pass() for _ in range(PASSES))
 
 

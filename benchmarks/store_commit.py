@@ -1,8 +1,8 @@
-"""How changes get into RocksDB: files ingested against write batches, and which compaction suits many small files.
+"""Compares ways to write into RocksDB: ingested files and write batches, and compaction styles for small files.
 
-``python -m benchmarks.store_commit`` prints a table and, with ``--json``, one object. Times are CPU seconds of the
-writing thread (a busy machine does not change them much), pauses are wall clock as another thread sees them, written
-bytes are all that the process wrote, compactions included. Threats: one value size, random keys, one store.
+``python -m benchmarks.store_commit`` prints a table or, with ``--json``, one object. Times are CPU seconds of the
+writing thread, so other load hardly matters. Pauses are wall-clock times in which another thread could not run. Written
+bytes include compactions. Threats to validity: one value size, random keys, one store.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SEED = 5
 
 
 def changes(rows: int, seed: int = SEED) -> Iterator[tuple[bytes, bytes]]:
-    """Random keys with values of entry size, half of it compressible, as JSON images are."""
+    """Random keys with values of the size of an entry, half of which is compressible, as with JSON images."""
     source = random.Random(seed)
     filler = b'{"id":1,"name":"somebody","city":"somewhere","price":"12.50"}'[: VALUE_BYTES // 2]
     for _ in range(rows):
@@ -39,7 +39,7 @@ def changes(rows: int, seed: int = SEED) -> Iterator[tuple[bytes, bytes]]:
 
 
 class Pauses:
-    """The longest time for which a second thread could not run, while used as a context."""
+    """A context that measures the longest time in which a second thread could not run, in seconds."""
 
     def __init__(self) -> None:
         self.longest = 0.0
@@ -64,7 +64,7 @@ class Pauses:
 
 
 def ingest(directory: Path, rows: int, every: int) -> None:
-    """What the store does: a dict, then one sorted file."""
+    """As the store does: collects rows in a dict and ingests a sorted file after ``every`` rows."""
     database = Rocks(directory / "db")
     table: dict[bytes, bytes] = {}
     for count, (key, value) in enumerate(changes(rows), 1):
@@ -77,7 +77,7 @@ def ingest(directory: Path, rows: int, every: int) -> None:
 
 
 def batches(directory: Path, rows: int, every: int, *, wal: bool) -> None:
-    """A write batch per 2,000 rows, offset in it; without a log the skip list is flushed every ``every`` rows."""
+    """Writes batches of 2,000 rows with the offset. Syncs the log, or flushes without one, after ``every`` rows."""
     options: Options = store_options()
     options.set_write_buffer_size(64 << 20)
     database = Rdict(str(directory / "db"), options)
@@ -96,7 +96,7 @@ def batches(directory: Path, rows: int, every: int, *, wal: bool) -> None:
 
 
 def measure(name: str, work: Callable[[Path], None], rows: int, empty_s: float) -> dict[str, Any]:
-    """One way, in a directory of its own; ``empty_s`` is what making the rows alone costs."""
+    """Measures one way in a directory of its own. ``empty_s``: time to generate the rows, which is subtracted."""
     with tempfile.TemporaryDirectory() as directory, Pauses() as pauses:
         written, cpu, process = _written(), time.thread_time(), time.process_time()
         work(Path(directory))
@@ -116,7 +116,7 @@ def _written() -> int:
 
 
 def small_commits(style: str, commits: int, rows: int) -> dict[str, Any]:
-    """Write amplification of ``commits`` small files over a store of all keys, and what a look-up costs then."""
+    """Write amplification of ``commits`` small files over a store of all keys, and the rate of look-ups after them."""
 
     def options(*, read_only: bool = False) -> Options:
         made = store_options(read_only=read_only)
@@ -133,7 +133,7 @@ def small_commits(style: str, commits: int, rows: int) -> dict[str, Any]:
             written, process = _written(), time.process_time()
             for number in range(commits):
                 database.ingest(dict(changes(rows, number)), directory / "c.sst")
-                time.sleep(0.02)  # as time passes between commits: compactions are not stalled
+                time.sleep(0.02)  # leaves compactions time between commits, as in production
             cpu = time.process_time() - process
             written = _written() - written
             wanted = [b"shop.orders\0[%d]" % random.Random(n).randrange(KEYS) for n in range(20_000)]
@@ -156,7 +156,7 @@ def small_commits(style: str, commits: int, rows: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measures all ways and prints the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=400_000)
     parser.add_argument("--json", action="store_true")

@@ -1,9 +1,8 @@
-"""The topics that are measured: written by the real publisher, so with Kafka transactions, markers and state."""
+"""The measured topics. The real publisher writes them, with Kafka transactions, markers and state records."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import chain
 from time import perf_counter
 from typing import Any, Final
@@ -21,27 +20,20 @@ from stream.wire.events import SourceTransaction
 from stream.wire.keys import Layout
 
 FRAMES: Final = (1, 5, 20, 100)
-"""Rows a frame; 0 stands for the publisher's own limits at full rate."""
+"""Rows per frame."""
 OWN: Final = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """A topic to be measured: its keyspace, and how many row events are in it."""
-
-    keyspace: str
-    events: int
+"""Stands for the publisher's own limits at full rate."""
 
 
 def keyspace_of(rows_a_frame: int) -> str:
-    """Name of the keyspace whose frames hold that many rows."""
+    """The keyspace whose frames hold this many rows."""
     return f"frames{rows_a_frame}" if rows_a_frame else "framesown"
 
 
 def make_publisher(
     kafka: KafkaCluster, keyspace: str, rows_a_frame: int = OWN, batch_interval_ms: int | None = None
 ) -> Publisher:
-    """A publisher with the settings' defaults, but for the bound on rows in a frame if one is given."""
+    """A publisher with the default settings, except for the given ones."""
     defaults = PublisherSettings()
     return Publisher(
         kafka,
@@ -57,7 +49,7 @@ def make_publisher(
 def publish(
     kafka: KafkaCluster, keyspace: str, transactions: Iterable[SourceTransaction], rows_a_frame: int = OWN
 ) -> dict[str, Any]:
-    """Publishes as fast as it goes; seconds and batches that it took."""
+    """Publishes as fast as possible. Returns rows, seconds, batches, bytes."""
     ensure_topics(kafka, keyspace, PARTITIONS)
     with make_publisher(kafka, keyspace, rows_a_frame) as publisher:
         publisher.open(lambda: (START_POSITION, START_SECONDS))
@@ -71,19 +63,19 @@ def publish(
 
 
 def fill(kafka: KafkaCluster, rows_a_frame: int, events: int, keys: int) -> dict[str, Any]:
-    """The topic for one frame size, and how long the publisher took. Runs in a child process."""
+    """Fills the topic for one frame size. Returns the publisher's figures. Runs in a child process."""
     transactions = list(workload.transactions(events, keys))
     done = publish(kafka, keyspace_of(rows_a_frame), transactions, rows_a_frame)
     return done | {"rows_s": done["rows"] / done["seconds"]}
 
 
 def fill_once_each(kafka: KafkaCluster, keyspace: str, keys: int) -> dict[str, Any]:
-    """A topic that holds each of ``keys`` keys once. Runs in a child process."""
+    """Fills a topic with each of ``keys`` keys once. Runs in a child process."""
     return publish(kafka, keyspace, workload.each_key_once(keys))
 
 
 def records_of(kafka: KafkaCluster, keyspace: str, partition: int) -> list[tuple[int, bytes]]:
-    """Offset and value of all committed records of one partition."""
+    """(offset, value) of all committed records of one partition."""
     topic = events_topic(keyspace)
     [end] = end_offsets(kafka, topic, [partition]).values()
     messages = read_range(kafka, topic, partition, 0, end)

@@ -1,7 +1,7 @@
-"""The history that is measured: single-row transactions over a fixed set of keys, the same for the same seed.
+"""The measured history: single-row transactions over a fixed set of keys, the same for the same seed.
 
-200,000 keys by default; images are compact JSON of 150 to 200 bytes, all different, so that no cache and no codec is
-flattered by one payload over and over.
+There are 200,000 keys by default. Images are compact JSON of 150 to 200 bytes and all differ, because a repeated
+payload would favour caches and codecs.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ _PAD: Final = (
 
 
 def gtid(number: int) -> str:
-    """Position and GTID of transaction ``number``."""
+    """The position, and also the GTID, of transaction ``number``."""
     return f"MariaDB/0-1-{number}"
 
 
 def number_of(position: str) -> int:
-    """Inverse of `gtid`."""
+    """The number of the transaction at ``position``; the inverse of `gtid`."""
     return int(position.rpartition("-")[2])
 
 
 def image(key: int, version: int, size: int) -> bytes:
-    """A row image; 150 to 200 bytes for ``size`` 0 to 50."""
+    """A row image of 150 to 200 bytes for ``size`` 0 to 50."""
     text = f'{{"id":{key},"version":{version:09d},"owner":"owner no. {key:07d}","balance":"{version % 99_991:08d}.00"'
     return f'{text},"note":"{_PAD[: 55 + size]}"}}'.encode()
 
 
 def describe_table() -> SourceTransaction:
-    """Transaction 1: what the table looks like."""
+    """Transaction 1: the description of the table."""
     names = (("id", "int"), ("version", "int"), ("owner", "text"), ("balance", "decimal"), ("note", "text"))
     columns = tuple(Column(name, kind, kind == "int") for name, kind in names)
     return SourceTransaction(gtid(1), gtid(1), START_SECONDS, [DescribeTable(TABLE, columns, ("id",))])
 
 
 def transactions(count: int, keys: int = KEYS, seed: int = 1, first: int = 2) -> Iterator[SourceTransaction]:
-    """``count`` single-row transactions, numbered from ``first``; keys at random."""
+    """``count`` single-row transactions on random keys, numbered from ``first``."""
     draw = Random(seed)
     for number in range(first, first + count):
         yield transaction(number, draw.randrange(keys), draw.randrange(51))
 
 
 def each_key_once(keys: int, first: int = 2) -> Iterator[SourceTransaction]:
-    """One transaction a key, in a shuffled order."""
+    """One transaction per key, in shuffled order."""
     order = list(range(keys))
     Random(7).shuffle(order)
     for number, key in enumerate(order, first):
@@ -62,6 +62,6 @@ def each_key_once(keys: int, first: int = 2) -> Iterator[SourceTransaction]:
 
 
 def transaction(number: int, key: int, size: int) -> SourceTransaction:
-    """Transaction ``number``: one row."""
+    """Transaction ``number``, which changes one row."""
     change = RowChange(row_key(TABLE, [key]), VALUE, image(key, number, size))
     return SourceTransaction(gtid(number), gtid(number), START_SECONDS + number // 5_000, [change])

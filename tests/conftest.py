@@ -1,14 +1,14 @@
-"""Fixtures for everybody: real servers, started on first use, and names that nobody else has.
+"""Fixtures for all tests: real servers, started on first use, and unique names.
 
 - ``kafka``: a Kafka shared by the session (`KafkaCluster`).
 - ``mariadb``: `MariaDBAddress` (host, port, user, password, ``connect(**options)``) of a shared MariaDB.
 - ``database``: name of a fresh empty database on it, dropped afterwards.
-- ``new_kafka(**options)``, ``new_mariadb(**options)``: start a server of the test's own, to be killed at will
+- ``new_kafka(**options)``, ``new_mariadb(**options)``: start a server that only this test uses and may kill
   (``server.kill()``, ``server.restart()``); options as in `KafkaServer`, `MariaDBServer`.
 - ``keyspace_name``, ``topic_name``: unique names; the topic is the keyspace's event topic. Nothing is created, but
   topics of the keyspace are deleted afterwards where the test used ``kafka``.
 
-Tests that use one of the servers get the marker ``integration`` by themselves.
+Tests that use one of the servers get the marker ``integration`` automatically.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Fetch the servers' files before the first test, whose time limit is not meant for downloads."""
+    """Download the servers' files before the first test, so that downloads do not count against its time limit."""
     needed = {name for item in session.items for name in SERVER_FIXTURES & set(getattr(item, "fixturenames", ()))}
     if not session.config.option.collectonly:
         choice.prefetch(needed)
@@ -105,7 +105,7 @@ def new_mariadb() -> Iterator[Callable[..., MariaDBServer]]:
 
 @pytest.fixture
 def keyspace_name(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A keyspace name that nobody else has."""
+    """A unique keyspace name."""
     name = f"ks{uuid.uuid4().hex[:10]}"
     yield name
     if "kafka" in request.fixturenames:

@@ -1,4 +1,4 @@
-"""Who imports whom, module by module and folder by folder. An import inside a function is lazy and makes no edge."""
+"""The import graph of modules and of folders. An import inside a function is lazy and is not part of it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def modules(repository: Path, *rooms: str) -> Graph:
 
 
 def folders(graph: Graph) -> Graph:
-    """Folder → folders beside it that anything below it imports."""
+    """Folder → sibling folders that any module below it imports."""
     found: Graph = {}
     for name, wanted in graph.items():
         for other in wanted:
@@ -60,7 +60,7 @@ def folders(graph: Graph) -> Graph:
 
 
 def circles(graph: Graph) -> list[list[str]]:
-    """Every group of nodes that import each other, over however many steps."""
+    """Every group of nodes that import each other, directly or indirectly."""
     reached = {name: _reached(graph, name) for name in graph}
     groups = {
         tuple(sorted(other for other in reached[name] if name in reached[other]))

@@ -1,4 +1,4 @@
-"""The benchmarks run: a small one of each kind but Spark's, on a real broker and a real MariaDB."""
+"""The benchmarks run: a small one of each section except Spark's, on a real Kafka and a real MariaDB."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TIMEOUT_S = 1800
 @pytest.mark.integration
 @pytest.mark.timeout(TIMEOUT_S)
 def test_a_quick_run_measures_every_section_and_keeps_its_figures(tmp_path: Path) -> None:
-    """`make bench` must not have rotted when somebody needs a figure; what it told can be printed again."""
+    """`make bench` still works, and its table can be printed again from the kept figures."""
     out = tmp_path / "figures.json"
     command = [sys.executable, "-m", "benchmarks", "--quick", "--only", "a,b,c,d,f", "--out", str(out)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
@@ -36,13 +36,13 @@ def test_a_quick_run_measures_every_section_and_keeps_its_figures(tmp_path: Path
 
 
 def test_percentiles_leave_the_slowest_request_in() -> None:
-    """A tail that is cut off or smoothed away is what these figures are there to show."""
+    """The figures show the tail, which must not be cut off or smoothed."""
     found = percentiles_ms([0.001] * 998 + [0.5, 1.0])
     assert (found["p50_ms"], found["p999_ms"], found["max_ms"]) == (1.0, 1000.0, 1000.0)
 
 
 def test_the_measured_images_are_as_large_as_stated_and_all_different() -> None:
-    """The page says 150 to 200 bytes; and one payload over and over would flatter every codec."""
+    """Images have 150 to 200 bytes as documented, and none is repeated, which would favour every codec."""
     changes = [transaction.changes[0] for transaction in transactions(3_000)]
     images = [change.image for change in changes if isinstance(change, RowChange)]
     assert len(images) == 3_000

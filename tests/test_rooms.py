@@ -132,18 +132,18 @@ def test_no_module_imports_itself_over_others() -> None:
 
 
 def test_no_two_folders_side_by_side_import_each_other() -> None:
-    """Each folder lies above or below its neighbours."""
+    """Sibling folders are ordered: imports between two of them go one way."""
     assert circles(folders(modules(REPOSITORY, *MAY_IMPORT))) == []
 
 
 def test_no_folder_holds_more_than_about_a_dozen_modules() -> None:
-    """A larger folder is two things."""
+    """A larger folder should be split."""
     sizes = Counter(str(path.parent) for path in sources(*MAY_IMPORT) if path.name != "__init__.py")
     assert {folder: size for folder, size in sizes.items() if size > MODULES_MAX and folder != COMMANDS} == {}
 
 
 def test_everything_defined_is_read() -> None:
-    """What nothing reads, or only tests do, is no part of the product; what is listed as an exception is one."""
+    """Everything in the product is used outside tests, except for the listed exceptions, which are needed."""
     found = unread(REPOSITORY, list(MAY_IMPORT))
     left = [each for each in found if not _called_from_outside(each)]
     excused = set(READ_ELSEWHERE)
@@ -160,7 +160,7 @@ def _called_from_outside(each: Definition) -> bool:
 
 
 def test_what_the_checks_above_look_for_is_found(tmp_path: Path) -> None:
-    """A circle over lazy imports is none; one of three modules, and a field that is only written, are found."""
+    """A circle of three modules and a field that is only written are found; lazy imports do not make a circle."""
     room = tmp_path / "room"
     for name, text in {
         "one/a.py": "from room.two import b",
@@ -181,14 +181,14 @@ def test_what_the_checks_above_look_for_is_found(tmp_path: Path) -> None:
 
 
 def test_ruff_refuses_unread_parameters() -> None:
-    """The other half of the rule above."""
+    """Unused parameters are found by ruff, which the check above does not do."""
     settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["ruff"]["lint"]
     assert "ARG" in settings["select"]
     assert not {rule for rule in settings["ignore"] if rule.startswith("ARG")}
 
 
 def test_the_client_stands_alone() -> None:
-    """It is a distribution of its own: of ours it imports its own folder, and tokens through one module."""
+    """The client is a separate distribution: it imports its own folder only, and tokens through one module."""
     folder = Path("serving/client")
     found = {
         (path.name, name)
@@ -223,7 +223,7 @@ def test_the_pure_core_touches_no_world(part: str) -> None:
 
 
 def test_every_part_of_the_pure_core_is_there() -> None:
-    """A renamed module does not slip out of the check above."""
+    """A renamed module does not escape the check above."""
     assert [part for part in PURE if not (REPOSITORY / part).exists()] == []
 
 
@@ -233,7 +233,7 @@ def test_no_module_has_a_name_that_says_nothing() -> None:
 
 
 def test_only_the_mariadb_front_imports_the_mariadb_source() -> None:
-    """Everything generic works for any source: one source's code is known to its own front and to the commands."""
+    """Generic code works for any source: only MariaDB's own front and the commands import its code."""
     allowed = ("stream/sources/mariadb/", "serving/sources/mariadb.py")
     broken = [
         f"{path}:{node.lineno} imports {node.module}"

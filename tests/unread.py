@@ -1,8 +1,8 @@
-"""What is defined and never read: functions, classes, fields, attributes and constants, found by name alone.
+"""Finds definitions that are never read: functions, classes, fields, attributes and constants, by name alone.
 
-A name counts as read where it is loaded, stands in a pattern, or is a text by itself (``getattr``, a table of names) in
-the product, in lab or in the benchmarks; a field also where tests have it as a text or documents name it, since then
-programs read it as JSON. Imports, ``__slots__`` and ``__all__`` read nothing. Ruff (ARG) finds unread parameters.
+A name is read if it is loaded, is in a pattern, or is a whole string (``getattr``, a table of names) in the product, in
+lab or in the benchmarks. A field is also read if it is a string in a test or is named in a document, because then
+programs read it as JSON. Imports, ``__slots__`` and ``__all__`` do not count. Ruff (ARG) finds unread parameters.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Definition(NamedTuple):
 
 
 def defined(tree: ast.Module, path: str) -> Iterator[Definition]:
-    """Everything in a module that somebody should read."""
+    """Every definition in a module that must be read."""
     for statement in tree.body:
         yield from (Definition(path, statement.lineno, "constant", name) for name in _assigned(statement))
     for node in ast.walk(tree):
@@ -73,7 +73,7 @@ def names_read(tree: ast.Module) -> set[str]:
 
 
 def unread(repository: Path, rooms: list[str]) -> list[Definition]:
-    """What ``rooms`` define and nothing reads, dunder names left out; once for each name in a file."""
+    """The unread definitions in ``rooms``, without dunder names; one for each name in a file."""
     trees = {path: _parsed(repository, path) for path in _sources(repository, *rooms)}
     read = set().union(*map(names_read, trees.values()))
     read |= set().union(*(names_read(_parsed(repository, path)) for path in _sources(repository, "benchmarks")))

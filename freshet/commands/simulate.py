@@ -34,8 +34,8 @@ def command(
 
 
 def _simulate(console: Console, world: str, seed: int, histories: int, first: int, jobs: int, as_json: bool) -> bool:
-    from lab.simulation.campaign import shrunk, simulate
-    from lab.simulation.telling import report_json, report_lines
+    from lab.simulation.campaign import shrink_failure, simulate
+    from lab.simulation.reports import report_json, report_lines
     from lab.simulation.worlds import worlds_named
 
     reports = []
@@ -50,7 +50,7 @@ def _simulate(console: Console, world: str, seed: int, histories: int, first: in
                 bar.update(task, completed=total.histories)
 
             reports.append(simulate(each.name, seed, histories, first=first, jobs=jobs, shown=shown))
-    failures = [shrunk(report.failure) for report in reports if report.failure is not None]
+    failures = [shrink_failure(report.failure) for report in reports if report.failure is not None]
     if as_json:
         found = [{"world": each.failure.world, "text": each.text, "ops": each.ops} for each in failures]
         typer.echo(json.dumps({"reports": [report_json(report) for report in reports], "failures": found}))
@@ -63,21 +63,21 @@ def _simulate(console: Console, world: str, seed: int, histories: int, first: in
 
 
 def _mutate(console: Console, name: str, seed: int, histories: int, jobs: int, as_json: bool) -> bool:
-    from lab.simulation.campaign import hunts, shrunk
+    from lab.simulation.campaign import hunt_all, shrink_failure
     from lab.simulation.planted.every import planted_bugs
-    from lab.simulation.telling import caught_json, caught_lines
+    from lab.simulation.reports import hunt_json, hunt_lines
 
     bugs = planted_bugs(name)
     found = []
-    for caught in hunts(bugs, seed, histories, jobs):
+    for caught in hunt_all(bugs, seed, histories, jobs):
         found.append(caught)
         if console.is_terminal and not as_json:
             console.print(f"[dim]{len(found)}/{len(bugs)} {caught.bug.name}[/dim]", highlight=False)
     survived = sum(not each.rule for each in found)
     if as_json:
-        typer.echo(json.dumps({"mutations": [caught_json(each) for each in found], "survived": survived}))
+        typer.echo(json.dumps({"mutations": [hunt_json(each) for each in found], "survived": survived}))
         return bool(survived)
-    typer.echo("\n".join(caught_lines(found)))
+    typer.echo("\n".join(hunt_lines(found)))
     if name != "all" and found[0].failure is not None:
-        typer.echo(shrunk(found[0].failure, found[0].bug).text)
+        typer.echo(shrink_failure(found[0].failure, found[0].bug).text)
     return bool(survived)

@@ -1,1 +1,1 @@
-"""The demo: the whole system on one machine, real servers, real traffic, every answer judged."""
+"""The demo: the whole system on one machine, with real servers and real traffic. Every answer is judged."""

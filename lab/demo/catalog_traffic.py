@@ -1,4 +1,4 @@
-"""The demo's catalog: transactions that open, allocate, write, commit, abort, rename; readers with write-id lists."""
+"""The demo's catalog: traffic of transactions, and readers that bring write-id lists."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ log = structlog.get_logger(__name__)
 
 SHARD = f"{CATALOG}/0"
 READERS, READER_PAUSE_S = 2, 0.03
-TRUTH_AWAY_S = 60.0
+TRUTH_RETRY_S = 60.0
 TABLES, STEPS_PER_S, WORKERS = 8, 12.0, 2
 
 
 def connection_settings(stack: Stack) -> ConnectionSettings:
-    """The demo's MariaDB, as the catalog wants it named."""
+    """The catalog's connection settings for the demo's MariaDB."""
     address = stack.mariadb.address
     return ConnectionSettings(address.host, address.port, address.user, address.password)
 
 
-class CatalogSide:
-    """Traffic and readers of the catalog keyspace, and what was answered."""
+class CatalogDriver:
+    """Drives the catalog keyspace with traffic and readers, and counts their answers."""
 
-    def __init__(self, stack: Stack, seed: int, patient: bool = False) -> None:
-        """``patient``: traffic and readers connect again after an outage of the database."""
+    def __init__(self, stack: Stack, seed: int, reconnect: bool = False) -> None:
+        """``reconnect``: traffic and readers reconnect after an outage of the database."""
         self.counts: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         self.errors: list[str] = []
         self._wrong: list[str] = []
-        self._stack, self._seed, self._patient = stack, seed, patient
+        self._stack, self._seed, self._reconnect = stack, seed, reconnect
         self._settings = connection_settings(stack)
         self._traffic = Traffic(
             self._settings, CATALOG_DATABASE, seed=seed, tables=TABLES, rate=STEPS_PER_S, workers=WORKERS
@@ -55,7 +55,7 @@ class CatalogSide:
 
     @staticmethod
     def prepare(stack: Stack) -> None:
-        """A catalog with a few tables that exist before anything is published: they come by bootstrap."""
+        """Creates the catalog and a few tables before anything is published, so that bootstrap publishes them."""
         with WorkloadCatalog(connection_settings(stack), CATALOG_DATABASE) as catalog:
             catalog.create_schema()
             for number in range(3):
@@ -74,16 +74,16 @@ class CatalogSide:
             thread.start()
 
     def stop(self) -> None:
-        """Ends both; the transactions in hand are ended."""
+        """Stops both after the transactions that are under way."""
         self._stopping.set()
         for thread in self._threads:
             thread.join(timeout=40)
         self._traffic.stop()
-        if not self._patient:
+        if not self._reconnect:
             self.errors += self._traffic.counts().errors
 
     def wrong(self) -> list[str]:
-        """A line for each answer that missed a write inside its demand."""
+        """One line for each answer that missed a write inside its demand."""
         return self._wrong
 
     def _read(self, number: int) -> None:
@@ -98,14 +98,14 @@ class CatalogSide:
                     try:
                         self._read_one(session, catalog, rng)
                     except MariaDBError as error:
-                        if not self._patient:
+                        if not self._reconnect:
                             raise
-                        log.debug("the truth cannot be asked", error=str(error))
+                        log.debug("the source of truth is unavailable", error=str(error))
         except (ClientError, MariaDBError) as error:
             self.errors.append(f"catalog reader {number}: {error}")
 
     def _read_one(self, session: Session, catalog: WorkloadCatalog, rng: random.Random) -> None:
-        """One read with the list that the truth gives now; judged at once. Raises `MariaDBError`."""
+        """Reads one table with its current write-id list and judges the answer at once. Raises `MariaDBError`."""
         try:
             name, table_id, kind = rng.choice(catalog.tables())
             demanded = catalog.valid_write_ids(name) if kind == "transactional" else None
@@ -128,17 +128,17 @@ class CatalogSide:
         if not table.found or table.table_id != table_id:
             return
         image = json.dumps(table.value).encode()
-        verdict = self._judged(lambda: judge(catalog, table_id, image, demanded, position))
+        verdict = self._retry_verdict(lambda: judge(catalog, table_id, image, demanded, position))
         if verdict.wrong:
             self._wrong.append(f"{name}: {verdict.wrong} ({table.served_from}, {table.why})")
 
-    def _judged(self, ask: Callable[[], JudgeVerdict]) -> JudgeVerdict:
-        """The truth's verdict, also if it is away for a while: what it says of this answer doesn't change."""
-        deadline = time.monotonic() + TRUTH_AWAY_S
+    def _retry_verdict(self, ask: Callable[[], JudgeVerdict]) -> JudgeVerdict:
+        """The verdict, retried during an outage: it does not change with time. Raises `MariaDBError`."""
+        deadline = time.monotonic() + TRUTH_RETRY_S
         while True:
             try:
                 return ask()
             except MariaDBError:
-                if not self._patient or time.monotonic() > deadline:
+                if not self._reconnect or time.monotonic() > deadline:
                     raise
                 time.sleep(0.2)

@@ -1,7 +1,7 @@
-"""Readers that demand freshness, and remember every answer so that it can be judged.
+"""Readers that demand freshness and keep every answer, so that it can be judged.
 
-Three kinds on rows: sessions that follow their own writes through the client; readers that demand a place in history
-(a recent commit of somebody else); readers that demand nothing. The catalog has its own: `catalog_readers`.
+There are three kinds for rows: sessions that read their own writes, readers that demand a recent commit of another
+writer, and readers that demand nothing. The catalog's readers are in `lab.demo.catalog_traffic`.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ SHARD = f"{ROWS}/0"
 
 
 class Readers:
-    """Reader threads on rows, and what they were answered."""
+    """Reader threads for rows, and the answers that they got."""
 
-    def __init__(self, stack: Stack, traffic: RowTraffic, keys: int, seed: int, patient: bool = False) -> None:
-        """``patient``: who writes and reads connects again after an outage of the database."""
+    def __init__(self, stack: Stack, traffic: RowTraffic, keys: int, seed: int, reconnect: bool = False) -> None:
+        """``reconnect``: readers that also write reconnect after an outage of the database."""
         self.answers: list[ReadAnswer] = []
         self.counts: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         self.errors: list[str] = []
         self.unexplained = 0
         self._stack, self._traffic, self._keys, self._seed = stack, traffic, keys, seed
-        self._patient = patient
+        self._reconnect = reconnect
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
 
     def start(self, followers: int, demanders: int, undemanding: int, pause_s: float) -> None:
-        """Starts that many threads of each kind, each with about ``pause_s`` between its reads."""
+        """Starts this many threads of each kind. Each waits about ``pause_s`` between its reads."""
         kinds = [self._follow] * followers + [self._demand] * demanders + [self._ask] * undemanding
         for number, kind in enumerate(kinds):
             thread = threading.Thread(
@@ -53,13 +53,13 @@ class Readers:
             thread.start()
 
     def stop(self) -> None:
-        """Ends the readers after the read that each is in."""
+        """Stops the readers after the reads that are under way."""
         self._stopping.set()
         for thread in self._threads:
             thread.join(timeout=40)
 
     def wrong(self) -> list[ReadAnswer]:
-        """Answers that no state of the row at or after the demand explains; call when the writers are done."""
+        """The answers that match no state of the row at or after the demand. Call it when the writers are done."""
         return [answer for answer in self.answers if not self._traffic.history.allows(answer)]
 
     def _run(self, kind: Callable[[random.Random, float], None], number: int, pause_s: float) -> None:
@@ -86,7 +86,7 @@ class Readers:
             self.refused[error.code] += 1
 
     def _follow(self, rng: random.Random, pause_s: float) -> None:
-        """Writes a row, then reads it and others in one session: own writes, and never back in time."""
+        """Writes a row, then reads it and others in one session: read your writes, monotonic reads."""
         newest = 0
         with FreshetClient(self._stack.url) as client:
             session = client.session()
@@ -97,14 +97,14 @@ class Readers:
                         while not self._stopping.wait(rng.uniform(0, 2 * pause_s)):
                             newest = self._write_and_read(session, connection, rng, newest)
                 except (pymysql.Error, OSError):
-                    if not self._patient:
+                    if not self._reconnect:
                         raise
                 if self._stopping.wait(RECONNECT_S):
                     return
-                session = client.session(str(session.vector))  # a commit in doubt is nobody's demand
+                session = client.session(str(session.vector))  # drops a commit in doubt from the demand
 
     def _write_and_read(self, session: Session, connection: Any, rng: random.Random, newest: int) -> int:
-        """One write and two reads; the newest sequence that the session has seen."""
+        """Does one write and two reads. Returns the newest sequence that the session has seen."""
         number = rng.randrange(self._keys)
         wrote = self._traffic.transact(
             connection,
@@ -124,7 +124,7 @@ class Readers:
         return newest
 
     def _demand(self, rng: random.Random, pause_s: float) -> None:
-        """Demands what another transaction has committed, in a session of its own each time."""
+        """Demands what another transaction has committed, in a new session each time."""
         with FreshetClient(self._stack.url) as client:
             epoch = 0
             while not self._stopping.wait(rng.uniform(0, 2 * pause_s)):
@@ -149,7 +149,7 @@ class Readers:
                 self._note(key, demanded, row)
 
     def _ask(self, rng: random.Random, pause_s: float) -> None:
-        """Demands nothing: any state that the row ever had is right, but never called fresh."""
+        """Demands nothing: any state that the row ever had is right, but the answer may not be called fresh."""
         with FreshetClient(self._stack.url) as client:
             while not self._stopping.wait(rng.uniform(0, 2 * pause_s)):
                 key = self._key(rng)
@@ -160,7 +160,7 @@ class Readers:
                     continue
                 self._note(key, 0, row)
                 if row.freshness == "fresh":
-                    self.errors.append(f"{key}: an answer to no demand was called fresh")
+                    self.errors.append(f"{key}: an answer without a demand was called fresh")
 
 
 def _sequence(vector: Vector) -> int:

@@ -1,10 +1,10 @@
-"""Concurrent transactions on MariaDB: what an application does to its rows, and what makes caches lie.
+"""Concurrent transactions on MariaDB: what applications do to their rows, and what makes caches serve stale data.
 
-Multi-row commits, several updates of one row in a transaction, updates that move a primary key, rollbacks,
-deletes, foreign-key cascades, DDL in the middle. Each row carries a version; `truth.RowVersions` keeps them all.
+There are multi-row commits, several updates of one row in a transaction, updates that move a primary key, rollbacks,
+deletes, foreign-key cascades and DDL. Each row carries a version; `lab.demo.truth.RowVersions` keeps all of them.
 
-Patient traffic goes on after the server was away. Whether a commit that lost its answer took place is looked up in the
-binary log when everything is over: each transaction also writes its number to a journal, a table of another database.
+Traffic that reconnects goes on after an outage of the server. A commit whose answer was lost is in doubt. It is looked
+up in the binary log at the end: each transaction also writes its number to a journal table in another database.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ JOURNAL_DATABASE = "journal"
 JOURNAL = f"{JOURNAL_DATABASE}.transactions"
 RECONNECT_S = 0.3
 _GTID = re.compile(r"GTID \d+-\d+-(\d+)")
-_JOURNALLED = re.compile(rf"INSERT INTO {re.escape(JOURNAL)} \(id\) VALUES \((\d+)\)")
+_JOURNALED = re.compile(rf"INSERT INTO {re.escape(JOURNAL)} \(id\) VALUES \((\d+)\)")
 _RETRY = {1205, 1213, 1020}
-"""Lock wait timeout, deadlock, record changed since last read: the transaction was rolled back; take the next."""
+"""Lock wait timeout, deadlock, record changed since last read: the server has rolled the transaction back."""
 
 
 def create_tables(connection: pymysql.connections.Connection[Any]) -> None:
-    """Makes the demo's tables in the connection's database, and the journal beside it."""
+    """Creates the demo's tables in the connection's database, and the journal in a database of its own."""
     with connection.cursor() as cursor:
         for statement in SCHEMA:
             cursor.execute(statement)
@@ -54,8 +54,8 @@ def create_tables(connection: pymysql.connections.Connection[Any]) -> None:
         cursor.execute(f"CREATE TABLE IF NOT EXISTS {JOURNAL} (id BIGINT PRIMARY KEY) ENGINE=InnoDB")
 
 
-def journalled(connection: pymysql.connections.Connection[Any]) -> Iterator[tuple[int, int]]:
-    """(journal number, sequence) of all transactions in the server's binary log."""
+def journaled(connection: pymysql.connections.Connection[Any]) -> Iterator[tuple[int, int]]:
+    """(journal number, GTID sequence) of every transaction in the server's binary log."""
     with connection.cursor() as cursor:
         cursor.execute("SHOW BINARY LOGS")
         for name, *_ in cursor.fetchall():
@@ -66,12 +66,12 @@ def journalled(connection: pymysql.connections.Connection[Any]) -> Iterator[tupl
                 if kind == "Gtid":
                     numbered = _GTID.search(told)
                     sequence = int(numbered[1]) if numbered else 0
-                elif kind == "Annotate_rows" and (wrote := _JOURNALLED.search(told)) and sequence:
+                elif kind == "Annotate_rows" and (wrote := _JOURNALED.search(told)) and sequence:
                     yield int(wrote[1]), sequence
 
 
 class RowTraffic:
-    """Writers in threads; ``recent`` holds sequences of late commits, for readers to demand."""
+    """Writer threads. ``recent`` holds the sequences of recent commits, for readers to demand."""
 
     def __init__(
         self,
@@ -79,19 +79,19 @@ class RowTraffic:
         database: str,
         keys: int,
         seed: int,
-        patient: bool = False,
+        reconnect: bool = False,
     ) -> None:
-        """``patient``: writers connect again after an outage, and commits in doubt are looked up in the end."""
+        """``reconnect``: writers reconnect after an outage, and commits in doubt are looked up at the end."""
         self.history = RowVersions()
         self.in_doubt: dict[int, dict[RowKey, int | None]] = {}
         """Journal number → what the transaction changed, if it was committed."""
         self.clock_shift_s = 0.0
-        """How far writers' transactions are stamped from now, in the source's clock."""
+        """Offset of the timestamps of the writers' transactions from the server's clock, in seconds."""
         self.recent: deque[int] = deque(maxlen=256)
         self.committed = self.rolled_back = self.rows = 0
         self.stopping = threading.Event()
         self._connect, self._database, self._keys, self._seed = connect, database, keys, seed
-        self._patient = patient
+        self._reconnect = reconnect
         self._versions = itertools.count(1)
         self._journal = itertools.count(1)
         self._lock = threading.Lock()
@@ -99,28 +99,28 @@ class RowTraffic:
         self.errors: list[str] = []
 
     def start(self, writers: int, pause_s: float) -> None:
-        """Starts ``writers`` threads, each with about ``pause_s`` between its transactions."""
+        """Starts ``writers`` threads. Each waits about ``pause_s`` between its transactions."""
         for number in range(writers):
             thread = threading.Thread(target=self._write, args=(number, pause_s), name=f"writer-{number}", daemon=True)
             self._threads.append(thread)
             thread.start()
 
     def stop(self) -> None:
-        """Ends the writers after the transaction that each is in."""
+        """Stops the writers after the transactions that are under way."""
         self.stopping.set()
         for thread in self._threads:
             thread.join(timeout=20)
         self.history.settle()
 
     def table(self, name: str) -> str:
-        """A table's name as keys and URLs have it."""
+        """A table's name as it is in keys and URLs: ``database.table``."""
         return f"{self._database}.{name}"
 
     def _write(self, number: int, pause_s: float) -> None:
         rng = random.Random(f"{self._seed}/{number}")
         actions = (
             [self._transfer] * 8 + [self._repeat] * 3 + [self._place_order] * 5 + [self._move_key] * 2
-            + [self._cancel_order] * 2 + [self._close_account] * 2 + [self._change_mind] * 2
+            + [self._cancel_order] * 2 + [self._close_account] * 2 + [self._roll_back] * 2
         )  # fmt: skip
         while True:
             try:
@@ -129,19 +129,19 @@ class RowTraffic:
                     while not self.stopping.wait(rng.uniform(0, 2 * pause_s)):
                         self.transact(connection, rng, rng.choice(actions))
             except (pymysql.Error, OSError) as error:
-                if not self._patient:
+                if not self._reconnect:
                     self.errors.append(f"writer {number}: {error}")
                     return
             if self.stopping.wait(RECONNECT_S):
                 return
 
     def transact(self, connection: Any, rng: random.Random, action: Any) -> int:
-        """Runs one transaction and records what it did; its sequence, or 0 if it was rolled back."""
+        """Runs one transaction and records its changes. Returns its sequence, or 0 if it was rolled back."""
         changed: dict[RowKey, int | None] = {}
         number = 0
         try:
             with connection.cursor() as cursor:
-                if self._patient:
+                if self._reconnect:
                     cursor.execute(f"SET timestamp = {self._clock()}")
                 cursor.execute("START TRANSACTION")
                 keep = action(cursor, rng, changed)
@@ -149,7 +149,7 @@ class RowTraffic:
                     connection.rollback()
                     self.rolled_back += 1
                     return 0
-                if self._patient:
+                if self._reconnect:
                     number = next(self._journal)
                     cursor.execute(f"INSERT INTO {JOURNAL} (id) VALUES (%s)", (number,))
                     self.in_doubt[number] = changed
@@ -179,14 +179,14 @@ class RowTraffic:
             self.recent.append(sequence)
 
     def resolve(self, connection: pymysql.connections.Connection[Any]) -> int:
-        """Records the commits in doubt that took place, by the binary log; how many. Call it when writers have ended.
+        """Records the commits in doubt that the binary log holds. Returns how many. Call it after `stop`.
 
         Raises `pymysql.Error`.
         """
         doubtful, self.in_doubt = self.in_doubt, {}
         found = 0
         if doubtful:
-            for number, sequence in journalled(connection):
+            for number, sequence in journaled(connection):
                 if number in doubtful:
                     self._record(sequence, doubtful[number])
                     found += 1
@@ -194,7 +194,7 @@ class RowTraffic:
         return found
 
     def put_account(self, cursor: Any, rng: random.Random, changed: dict[RowKey, int | None], number: int) -> None:
-        """Inserts or updates one account with a new version."""
+        """Inserts or updates one account, with a new version."""
         version = next(self._versions)
         cursor.execute(
             f"INSERT INTO {ACCOUNTS} (id, version, owner, balance) VALUES (%s, %s, %s, %s) ON DUPLICATE KEY UPDATE "
@@ -212,7 +212,7 @@ class RowTraffic:
         for _ in range(rng.randint(2, 5)):
             self.put_account(cursor, rng, changed, number)
 
-    def _change_mind(self, cursor: Any, rng: random.Random, changed: dict[RowKey, int | None]) -> bool:
+    def _roll_back(self, cursor: Any, rng: random.Random, changed: dict[RowKey, int | None]) -> bool:
         self._transfer(cursor, rng, changed)
         return False
 
@@ -261,6 +261,6 @@ class RowTraffic:
             changed[self.table(LINES), line_id] = None
 
     def alter(self, connection: Any, times: int) -> None:
-        """A DDL in the middle of the traffic."""
+        """Runs one DDL statement during the traffic; ``times`` counts the earlier ones."""
         with connection.cursor() as cursor:
             cursor.execute(f"ALTER TABLE {ACCOUNTS} ADD COLUMN note_{times} VARCHAR(20) DEFAULT 'née'")

@@ -1,4 +1,4 @@
-"""Runs the demo: everything up, traffic and readers, quiet, recovery, rebuild, verdict."""
+"""Runs the demo: starts everything, drives traffic and readers, waits for recovery, rebuilds, and judges."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rich.live import Live
 
 from consumers.owner.client import OwnerConnection
 from freshet.local.errors import LocalServerError
-from lab.demo.catalog_traffic import CatalogSide
+from lab.demo.catalog_traffic import CatalogDriver
 from lab.demo.readers import SHARD, Readers
 from lab.demo.row_traffic import RowTraffic, create_tables
 from lab.demo.stack import CATALOG, ROWS, Stack
@@ -40,20 +40,20 @@ SAMPLE = 200
 
 
 class Stopped(Exception):
-    """SIGINT or SIGTERM: end the traffic in order, and give the verdict on what was seen."""
+    """SIGINT or SIGTERM: stop the traffic in order, then judge what was seen."""
 
 
 def run_demo(seconds: float | None, seed: int = 1, say: Any = print) -> Findings:
-    """The whole demo; ``seconds`` of traffic, None: until Ctrl-C. Everything started is stopped."""
+    """Runs the whole demo with ``seconds`` of traffic; None: until Ctrl-C. Stops everything that it starts."""
     findings = Findings(started_s=time.monotonic())
-    with _signals(), tempfile.TemporaryDirectory(prefix="freshet-demo-") as scratch:
+    with _stopped_by_signals(), tempfile.TemporaryDirectory(prefix="freshet-demo-") as scratch:
         stack = Stack(Path(scratch))
         say(f"starting Kafka and MariaDB in {scratch} …")
         with stack:
             _start(stack, findings, say)
             traffic = RowTraffic(lambda: stack.connect_as_writer(ROWS), ROWS, KEYS, seed)
             readers = Readers(stack, traffic, KEYS, seed)
-            catalog = CatalogSide(stack, seed)
+            catalog = CatalogDriver(stack, seed)
             try:
                 _drive(stack, traffic, readers, catalog, findings, seconds)
                 _judge(stack, traffic, readers, catalog, findings, seed)
@@ -69,7 +69,7 @@ def run_demo(seconds: float | None, seed: int = 1, say: Any = print) -> Findings
 def _start(stack: Stack, findings: Findings, say: Any) -> None:
     with stack.connect(ROWS) as connection:
         create_tables(connection)
-    CatalogSide.prepare(stack)
+    CatalogDriver.prepare(stack)
     say("starting source mariadb, source workload, consume, serve …")
     stack.start_roles()
     findings.ready_s = time.monotonic() - findings.started_s
@@ -80,7 +80,7 @@ def _drive(
     stack: Stack,
     traffic: RowTraffic,
     readers: Readers,
-    catalog: CatalogSide,
+    catalog: CatalogDriver,
     findings: Findings,
     seconds: float | None,
 ) -> None:
@@ -90,7 +90,7 @@ def _drive(
     catalog.start()
     altered, next_ddl = 0, min(DDL_EVERY_S, (seconds or DDL_EVERY_S) / 2)
     try:
-        with _shown(findings) as show, LocationsReader(stack.kafka.cluster) as locations:
+        with _progress(findings) as show, LocationsReader(stack.kafka.cluster) as locations:
             while seconds is None or time.monotonic() - began < seconds:
                 time.sleep(TICK_S)
                 findings.traffic_s = time.monotonic() - began
@@ -100,7 +100,7 @@ def _drive(
                     altered, next_ddl = altered + 1, next_ddl + DDL_EVERY_S
                 _measure(locations, traffic, readers, catalog, findings)
                 show()
-                if ended := stack.ended():
+                if ended := stack.unexpected_exit():
                     raise LocalServerError(ended)
     except Stopped:
         log.info("stopping the traffic")
@@ -112,7 +112,7 @@ def _drive(
 
 
 def _measure(
-    locations: LocationsReader, traffic: RowTraffic, readers: Readers, catalog: CatalogSide, findings: Findings
+    locations: LocationsReader, traffic: RowTraffic, readers: Readers, catalog: CatalogDriver, findings: Findings
 ) -> None:
     events: dict[str, int] = {}
     lag = 0.0
@@ -134,7 +134,7 @@ def _measure(
 
 
 def _judge(
-    stack: Stack, traffic: RowTraffic, readers: Readers, catalog: CatalogSide, findings: Findings, seed: int
+    stack: Stack, traffic: RowTraffic, readers: Readers, catalog: CatalogDriver, findings: Findings, seed: int
 ) -> None:
     findings.answers, findings.refused = readers.counts.copy(), readers.refused.copy()
     findings.catalog_answers = catalog.counts.copy()
@@ -147,7 +147,7 @@ def _judge(
 
 
 def recover(stack: Stack, traffic: RowTraffic, findings: Findings, seed: int) -> tuple[int, int]:
-    """After quiet: how many of a sample of keys the cache serves, right, after at most one read of each."""
+    """Reads a sample of keys after the traffic. Returns (keys served fresh from the cache, keys tried)."""
     newest = max((changes[-1][0] for changes in traffic.history.changes.values()), default=0)
     rng = random.Random(f"{seed}/recovery")
     known = sorted(traffic.history.changes)
@@ -169,13 +169,13 @@ def recover(stack: Stack, traffic: RowTraffic, findings: Findings, seed: int) ->
             truth = traffic.history.changes[key][-1][1]
             served += row.served_from == "cache" and row.freshness == "fresh"
             if version != truth:
-                findings.wrong.append(f"after quiet {key} has version {version}, the truth is {truth} ({row.why})")
+                findings.wrong.append(f"{key} has version {version} after the traffic, expected {truth} ({row.why})")
     return served, len(sample)
 
 
 @contextmanager
-def _shown(findings: Findings) -> Iterator[Any]:
-    """A live table on a terminal, a line now and then elsewhere."""
+def _progress(findings: Findings) -> Iterator[Any]:
+    """Gives a function that shows the findings: a live table on a terminal, else a line every few seconds."""
     console = Console()
     if console.is_terminal:
         with Live(console=console, refresh_per_second=4, transient=True) as live:
@@ -193,7 +193,7 @@ def _shown(findings: Findings) -> Iterator[Any]:
 
 
 @contextmanager
-def _signals() -> Iterator[None]:
+def _stopped_by_signals() -> Iterator[None]:
     def stop(*_: Any) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         raise Stopped
@@ -207,5 +207,5 @@ def _signals() -> Iterator[None]:
 
 
 def is_unattended() -> bool:
-    """Whether nobody watches: then the demo ends by itself."""
+    """Whether stdout is not a terminal; the demo then ends by itself."""
     return not sys.stdout.isatty()

@@ -1,6 +1,6 @@
-"""The processes of a deployment, on one machine: real Kafka and MariaDB, sources, consumer, read API.
+"""The processes of a deployment on one machine: real Kafka and MariaDB, sources, consumer, read API.
 
-Each is a process of its own, as in production, started with the same commands that a user would type; whatever was
+Each is a separate process, as in production, started with the command that a user would type. Everything that was
 started is stopped, also on failure and on Ctrl-C.
 """
 
@@ -30,14 +30,14 @@ from freshet.local.process import ServerProcess, free_ports
 log = structlog.get_logger(__name__)
 
 ROWS, CATALOG = "shop", "hive"
-"""Keyspaces; also the names of the databases that they come from (the catalog's tables are in `CATALOG_DATABASE`)."""
+"""Keyspaces. The rows come from the database of the same name, the catalog from `CATALOG_DATABASE`."""
 CATALOG_DATABASE = "catalog_truth"
 READY_TIMEOUT_S = 180.0
 
 
 @dataclass(slots=True)
 class Role:
-    """One of our processes: how it was started, so that it can be started again."""
+    """One of our processes, with the command that starts it. ``starts``: how often it was started."""
 
     command: list[str]
     process: ServerProcess | None = None
@@ -45,7 +45,7 @@ class Role:
 
 
 class Stack:
-    """Everything up, in a temporary directory of the caller's. A context manager."""
+    """A running deployment in ``directory``, which is the caller's. A context manager."""
 
     def __init__(self, directory: Path, partitions: int = 4, overrides: Mapping[str, object] | None = None) -> None:
         self.directory = directory
@@ -77,7 +77,7 @@ class Stack:
         self._stop.close()
 
     def start(self, prepare: Callable[[], None] | None = None) -> None:
-        """Servers side by side, then the processes; returns when the read API is ready. Raises `LocalServerError`."""
+        """Starts Kafka and MariaDB, creates the databases, then calls ``prepare``. Raises `LocalServerError`."""
         self._stop.callback(self.mariadb.stop)
         self._stop.callback(self.kafka.stop)
         with ThreadPoolExecutor(2) as pool:
@@ -97,11 +97,11 @@ class Stack:
         return self.mariadb.connect(database=database, autocommit=autocommit, charset="utf8mb4")
 
     def connect_as_writer(self, database: str) -> pymysql.connections.Connection[pymysql.cursors.Cursor]:
-        """A connection for transactions, as an application has it."""
+        """A connection without autocommit, as an application has it."""
         return self.connect(database, autocommit=False)
 
     def commands(self) -> dict[str, list[str]]:
-        """Our processes by name, and what each is started with."""
+        """Name → arguments of `freshet`, for each of our processes."""
         return {
             "source-rows": ["source", "mariadb", "--keyspace", ROWS],
             "source-catalog": ["source", "workload", "--keyspace", CATALOG],
@@ -110,7 +110,7 @@ class Stack:
         }
 
     def start_roles(self, wait: bool = True) -> None:
-        """Starts sources, consumer and read API, and waits (or not) until the API says that it is ready."""
+        """Starts sources, consumer and read API; ``wait``: until the read API is ready. Raises `LocalServerError`."""
         self._api_port = free_ports(1)[0]
         self._write_config()
         for name, command in self.commands().items():
@@ -132,47 +132,49 @@ class Stack:
         )
 
     def stop_role(self, name: str) -> None:
-        """Stops one of our processes in order; nothing if it is not running."""
+        """Stops one of our processes with SIGTERM. Does nothing if it is not running."""
         process = self.roles[name].process
         if process is not None:
             process.stop()
 
     def kill_role(self, name: str) -> None:
-        """Kill -9 of one of our processes."""
+        """Kills one of our processes with SIGKILL."""
         process = self.roles[name].process
         if process is not None:
             process.kill()
 
-    def ended(self) -> str | None:
-        """What ended though nobody stopped it, with the last lines of its log; None if all is well."""
+    def unexpected_exit(self) -> str | None:
+        """A process that exited without being stopped, with the end of its log; None if all are running."""
         for name, role in self.roles.items():
             if role.process is not None and not role.process.running():
-                return f"{name} ended by itself:\n{role.process.log_tail()}"
+                return f"{name} exited unexpectedly:\n{role.process.log_tail()}"
         return None
 
     def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Polls /readyz; raises `LocalServerError` with what is missing, or with the log of what ended."""
+        """Polls /readyz. Raises `LocalServerError` with its last answer, or with the log of a process that exited."""
         deadline = time.monotonic() + timeout_s
-        said = "no answer"
+        last_answer = "no answer"
         while time.monotonic() < deadline:
-            if ended := self.ended():
-                raise LocalServerError(ended, hint=f"logs are in {self.directory}")
+            if ended := self.unexpected_exit():
+                raise LocalServerError(ended, hint=f"see the logs in {self.directory}")
             try:
                 answer = httpx2.get(f"{self.url}/readyz", timeout=2)
                 if answer.status_code == httpx2.codes.OK:
                     return
-                said = answer.text
+                last_answer = answer.text
             except httpx2.HTTPError as error:
-                said = str(error)
+                last_answer = str(error)
             time.sleep(0.1)
-        raise LocalServerError(f"not ready after {timeout_s:.0f} s: {said}", hint=f"logs are in {self.directory}")
+        raise LocalServerError(
+            f"not ready after {timeout_s:.0f} s: {last_answer}", hint=f"see the logs in {self.directory}"
+        )
 
-    def config_of(self, role: str) -> Path:  # noqa: ARG002 - for stacks whose roles see the world differently
-        """The settings file that one of our processes is started with."""
+    def config_of(self, role: str) -> Path:  # noqa: ARG002 - a subclass has one file per role
+        """The settings file of one of our processes."""
         return self.config
 
     def environment_of(self, role: str) -> dict[str, str]:  # noqa: ARG002 - as above
-        """What one of our processes finds in its environment, more than this process has."""
+        """Additional environment variables of one of our processes."""
         return {}
 
     def _write_config(self) -> None:
@@ -180,7 +182,7 @@ class Stack:
         self.config.write_text(tomli_w.dumps(self.settings()))
 
     def settings(self) -> dict[str, Any]:
-        """What is in the settings file."""
+        """The content of the settings file."""
         address = self.mariadb.address
         server = {
             "host": address.host,

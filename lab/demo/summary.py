@@ -1,4 +1,4 @@
-"""What the demo found out: a dataclass that fills up, shown live as a table and in the end as a summary."""
+"""What a run of the demo found: shown live as a table, and as a summary at the end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Findings:
     wrong: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     recovered: tuple[int, int] = (0, 0)
-    """(keys servable from the cache after quiet and one read, keys tried)."""
+    """(keys that the cache serves after the traffic and one read, keys tried)."""
     rebuilds: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
@@ -68,11 +68,11 @@ class Findings:
 
     @property
     def events_per_s(self) -> float:
-        """Events published a second of traffic."""
+        """Events published per second of traffic."""
         return self.events / self.traffic_s if self.traffic_s else 0.0
 
     def line(self) -> str:
-        """One plain line, for where there is no terminal."""
+        """The findings so far in one line, where stdout is not a terminal."""
         return (
             f"{self.traffic_s:5.1f} s  {self.transactions} transactions, {self.events} events "
             f"({self.events_per_s:.0f}/s), lag {self.lag_s:.1f} s, rows {_hits(self.answers)}, "
@@ -80,7 +80,7 @@ class Findings:
         )
 
     def table(self) -> Table:
-        """The same for a terminal."""
+        """The findings so far as a table, for a terminal."""
         table = Table(title="Freshet demo (Ctrl-C ends it)", show_header=False, title_justify="left")
         rows = {
             "running": f"{self.traffic_s:.0f} s (ready after {self.ready_s:.1f} s)",
@@ -95,7 +95,7 @@ class Findings:
         return table
 
     def summary(self) -> str:
-        """The end of the story, for a person."""
+        """The findings as lines of text."""
         lines = [
             "",
             f"ready after         {self.ready_s:.1f} s",
@@ -108,7 +108,7 @@ class Findings:
             f"catalog answers     {_shown(self.catalog_answers)}",
             f"  from the cache    {_hits(self.catalog_answers)}",
             f"refused             {_shown(self.refused)}",
-            f"recovered           {self.recovered[0]} of {self.recovered[1]} keys, after quiet and one read",
+            f"recovered           {self.recovered[0]} of {self.recovered[1]} keys, after the traffic and one read",
         ]
         lines += [f"rebuild {name:<12}{_rebuilt(rebuild)}" for name, rebuild in self.rebuilds.items()]
         lines += [f"wrong answers       {len(self.wrong)}", *(f"  {wrong}" for wrong in self.wrong[:10])]

@@ -1,8 +1,8 @@
-"""What the rows really were, and which answers that allows. Pure.
+"""The true versions of each row, and which answers they allow. Pure.
 
-Writers record every committed change of a key with the sequence of its transaction; readers record what they
-demanded and what they got. Judging waits until the writers are done, because a reader may see a commit before
-its writer has noted it.
+Writers record every committed change of a key with the sequence of its transaction. Readers record what they
+demanded and what they got. Answers are judged after the writers are done, because a reader may see a commit before
+its writer has recorded it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ RowKey = tuple[str, int]
 
 
 class ReadAnswer(NamedTuple):
-    """One read: the newest sequence that its demand named (0: none), and the version it got (None: no row)."""
+    """One read: the newest sequence of its demand (0: no demand) and the version that it got (None: no row)."""
 
     key: RowKey
     demanded: int
@@ -29,21 +29,21 @@ class ReadAnswer(NamedTuple):
 
 @dataclass(slots=True)
 class RowVersions:
-    """All versions that each key ever had, in commit order. Not thread-safe across one key's writers."""
+    """All versions that each key ever had, in commit order after `settle`. The caller serializes `record`."""
 
     changes: dict[RowKey, list[tuple[int, int | None]]] = field(default_factory=lambda: defaultdict(list))
 
     def record(self, sequence: int, key: RowKey, version: int | None) -> None:
-        """``key`` has ``version`` (None: no row) from transaction ``sequence`` on."""
+        """Records that ``key`` has ``version`` (None: no row) from transaction ``sequence`` on."""
         self.changes[key].append((sequence, version))
 
     def settle(self) -> None:
-        """Sorts by sequence; call once, after the last writer is done."""
+        """Sorts the changes by sequence. Call it after the last writer is done."""
         for changes in self.changes.values():
             changes.sort()
 
     def allows(self, answer: ReadAnswer) -> bool:
-        """Whether the answer is a state that the key had at or after its demand."""
+        """Whether the key had the answered version at or after the demand."""
         changes = self.changes.get(answer.key, [])
         at = bisect_right(changes, answer.demanded, key=lambda change: change[0])
         states = [version for _, version in changes[at:]]
@@ -51,7 +51,7 @@ class RowVersions:
         return answer.version in states
 
     def expected(self, answer: ReadAnswer) -> str:
-        """A line for a person about a wrong answer."""
+        """One line that explains a wrong answer."""
         changes = self.changes.get(answer.key, [])
         return (
             f"{answer.key} demanded sequence {answer.demanded}, got version {answer.version} "

@@ -1,4 +1,4 @@
-"""Rebuild by Spark to the offsets of the owners' checkpoint, and compare with it, byte for byte."""
+"""Rebuilds with Spark up to the offsets of the owners' checkpoint, and compares both byte for byte."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lab.demo.stack import CATALOG, ROWS, Stack
 
 
 def rebuild_and_verify(stack: Stack) -> dict[str, dict[str, Any]]:
-    """Outcome by keyspace: equal, events, seconds, events_per_s, items; both in one Spark session."""
+    """Rebuilds both keyspaces in one Spark session. Returns keyspace → equal, items, events, seconds, events_per_s."""
     from spark_jobs.output import find_stores
     from spark_jobs.rebuild import RebuildRequest, checkpoint_offsets, rebuild
     from spark_jobs.session import spark_session

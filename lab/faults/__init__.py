@@ -1,1 +1,1 @@
-"""Fault injection on real servers: a network of proxies, a seeded schedule of faults, and the verdict after quiet."""
+"""Fault injection on real servers: proxies as the network, a seeded schedule of faults, and a verdict at the end."""

@@ -1,7 +1,7 @@
-"""A disk under the stores that can be full, and fail: a tmpfs below a file system of ours where we may mount them.
+"""Disks for the stores that can be full or fail.
 
-Else a tmpfs alone, which can only be full; else a limit on the size of files. All are real to the process above: EIO or
-ENOSPC from the file system, or EFBIG from the kernel at each write.
+With the right to mount, a FUSE file system over a tmpfs, which can be full (ENOSPC) and fail (EIO). Without FUSE, a
+tmpfs alone, which can only be full. Otherwise a limit on the size of files: each write fails with EFBIG.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ ERRORS: Final[Mapping[str, tuple[str, ...]]] = {
     "eio_names": ("names",),
     "eio_all": ("read", "write", "sync", "names", "stat"),
 }
-"""Kind → groups of operations (`lab.faults.failing_disk.GROUPS`) that fail with EIO."""
+"""Kind of fault → groups of operations (`lab.faults.failing_disk.GROUPS`) that fail with EIO."""
 
 
 class SmallDisk:
-    """A tmpfs mounted on ``directory``; needs the right to mount."""
+    """A tmpfs mounted on ``directory``. Needs the right to mount."""
 
     kind = "tmpfs, which can be full but not fail"
 
@@ -44,7 +44,7 @@ class SmallDisk:
         self.size_bytes = size_bytes
 
     def __enter__(self) -> Self:
-        """Raises `OSError` where mounting is refused."""
+        """Raises `OSError` if mounting is refused."""
         self.directory.mkdir(parents=True, exist_ok=True)
         mount = ["mount", "-t", "tmpfs", "-o", f"size={self.size_bytes}", "freshet-faults", str(self.directory)]
         done = subprocess.run(mount, capture_output=True, text=True, check=False)
@@ -57,9 +57,9 @@ class SmallDisk:
     ) -> None:
         subprocess.run(["umount", "--lazy", str(self.directory)], capture_output=True, check=False)
 
-    def fill(self, pid: int) -> None:  # noqa: ARG002 - it is full for everybody
+    def fill(self, pid: int) -> None:  # noqa: ARG002 - it is full for every process
         """Takes all the space that is left."""
-        take_all(self.directory / FILL_NAME)
+        fill_up(self.directory / FILL_NAME)
 
     def free(self, pid: int) -> None:  # noqa: ARG002
         """Gives it back."""
@@ -67,26 +67,26 @@ class SmallDisk:
 
 
 class FailingDisk:
-    """A file system of ours on ``directory``, over a `SmallDisk` that nobody else can reach: it can be full, and fail.
+    """A FUSE file system on ``directory`` over a `SmallDisk` that is not reachable by path. It can be full, and fail.
 
-    It ends, and its mount with it, when this process does, however that happens.
+    Its server and its mount end with this process, also after SIGKILL.
     """
 
-    kind = "a file system of ours on tmpfs"
+    kind = "a FUSE file system on tmpfs"
 
     def __init__(self, directory: Path, size_bytes: int = SIZE_BYTES) -> None:
         self.directory = directory
         self.failed = 0
-        """Operations that were answered with EIO."""
+        """Operations that failed with EIO, as of the last `fail` or `mend`."""
         self._size_bytes = size_bytes
         self._serving: subprocess.Popen[str] | None = None
         self._below: int | None = None
 
     def __enter__(self) -> Self:
-        """Raises `OSError` where mounting is refused."""
+        """Raises `OSError` if mounting is refused."""
         self.directory.mkdir(parents=True, exist_ok=True)
         below = self.directory.with_name(f"{self.directory.name}-below")
-        with SmallDisk(below, self._size_bytes):  # taken away at once: it lives on in who has it open
+        with SmallDisk(below, self._size_bytes):  # unmounted lazily on exit: the open handle keeps it alive
             self._below = os.open(below, os.O_RDONLY | os.O_DIRECTORY)
             command = [sys.executable, "-m", "lab.faults.failing_disk", str(below), str(self.directory)]
             self._serving = subprocess.Popen(
@@ -98,10 +98,10 @@ class FailingDisk:
                 cwd=Path(__file__).parents[2],
                 start_new_session=True,
             )
-            said = self._answer()
-            if said != "mounted":
+            answer = self._answer()
+            if answer != "mounted":
                 self.__exit__(None, None, None)
-                raise OSError(said)
+                raise OSError(answer)
         below.rmdir()
         return self
 
@@ -117,20 +117,23 @@ class FailingDisk:
                 self._serving.kill()
                 self._serving.wait()
             self._serving.stdout.close()
-            unmount(self.directory)  # nothing is there, unless it was killed
+            unmount(self.directory)  # its server has done so, unless it was killed
         if self._below is not None:
             os.close(self._below)
             self._below = None
 
     def fail(self, kind: str, share: float = 1.0) -> None:
-        """From now on ``share`` of the operations of ``kind`` (`ERRORS`) fail. Raises `OSError` if it has ended."""
-        self._tell(" ".join(f"{group}={share}" for group in ERRORS[kind]))
+        """From now on a ``share`` (0 to 1) of the operations of ``kind`` (`ERRORS`) fails.
+
+        Raises `OSError` if the file system's server has exited.
+        """
+        self._set_shares(" ".join(f"{group}={share}" for group in ERRORS[kind]))
 
     def mend(self) -> None:
-        """None fails any more. Raises `OSError` if it has ended."""
-        self._tell("")
+        """From now on no operation fails. Raises `OSError` if the file system's server has exited."""
+        self._set_shares("")
 
-    def _tell(self, line: str) -> None:
+    def _set_shares(self, line: str) -> None:
         if self._serving is None or self._serving.stdin is None:
             raise OSError("the file system is not mounted")
         print(line, file=self._serving.stdin, flush=True)
@@ -141,16 +144,16 @@ class FailingDisk:
         assert self._serving.stdout is not None
         ready, _, _ = select.select([self._serving.stdout], [], [], START_S_MAX)
         if not ready:
-            raise OSError("the file system of ours does not answer")
-        said = self._serving.stdout.readline().strip()
-        if not said:
-            raise OSError("the file system of ours has ended")
-        return said
+            raise OSError("the FUSE server does not answer")
+        answer = self._serving.stdout.readline().strip()
+        if not answer:
+            raise OSError("the FUSE server has exited")
+        return answer
 
-    def fill(self, pid: int) -> None:  # noqa: ARG002 - it is full for everybody
+    def fill(self, pid: int) -> None:  # noqa: ARG002 - it is full for every process
         """Takes all the space that is left."""
         assert self._below is not None
-        take_all(Path(f"/proc/self/fd/{self._below}") / FILL_NAME)
+        fill_up(Path(f"/proc/self/fd/{self._below}") / FILL_NAME)
 
     def free(self, pid: int) -> None:  # noqa: ARG002
         """Gives it back."""
@@ -159,7 +162,7 @@ class FailingDisk:
 
 
 class FileSizeLimit:
-    """Without root: the process that writes may not make a file larger than nothing (RLIMIT_FSIZE), its log too."""
+    """A stand-in without root: the process may not write to any file (RLIMIT_FSIZE 0), not even its log."""
 
     kind = "RLIMIT_FSIZE, which can be full but not fail"
 
@@ -176,37 +179,37 @@ class FileSizeLimit:
         return
 
     def fill(self, pid: int) -> None:
-        """Sets the soft limit to nothing."""
+        """Sets the soft limit to 0."""
         set_limit(pid, resource.RLIMIT_FSIZE, 0)
 
     def free(self, pid: int) -> None:
-        """Takes it away; nothing if the process is gone."""
+        """Lifts the limit. Does nothing if the process is gone."""
         with contextlib.suppress(ProcessLookupError):
             set_limit(pid, resource.RLIMIT_FSIZE, None)
 
 
 def set_limit(pid: int, limit: int, soft: int | None) -> None:
-    """Sets the soft ``limit`` (of `resource`) of a running process; None: as high as the hard one. Linux."""
+    """Sets the soft ``limit`` (of `resource`) of a running process; None: as high as the hard one. Linux only."""
     _, hard = resource.prlimit(pid, limit)
     resource.prlimit(pid, limit, (hard if soft is None else soft, hard))
 
 
 def open_files(pid: int) -> int:
-    """How many files a process has open. Linux."""
+    """How many files a process has open. Linux only."""
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
-def may_mount(scratch: Path) -> bool:
+def can_mount_tmpfs(scratch: Path) -> bool:
     """Whether a tmpfs can be mounted here."""
-    return _works(SmallDisk(scratch / "mount-probe", 1 << 16)) if _may_try() else False
+    return _works(SmallDisk(scratch / "mount-probe", 1 << 16)) if _is_root() else False
 
 
-def may_fail(scratch: Path) -> bool:
-    """Whether a file system of ours can be mounted here, too."""
-    return _works(FailingDisk(scratch / "mount-probe", 1 << 16)) if _may_try() else False
+def can_mount_fuse(scratch: Path) -> bool:
+    """Whether a FUSE file system over a tmpfs can be mounted here."""
+    return _works(FailingDisk(scratch / "mount-probe", 1 << 16)) if _is_root() else False
 
 
-def _may_try() -> bool:
+def _is_root() -> bool:
     return os.geteuid() == 0 and shutil.which("mount") is not None
 
 
@@ -222,14 +225,14 @@ Disk: TypeAlias = FailingDisk | SmallDisk | FileSizeLimit
 
 
 def disk_for(directory: Path) -> Disk:
-    """The realest disk that this machine allows."""
-    if may_fail(directory.parent):
+    """The most capable disk that this machine allows, not yet entered."""
+    if can_mount_fuse(directory.parent):
         return FailingDisk(directory)
-    return SmallDisk(directory) if may_mount(directory.parent) else FileSizeLimit(directory)
+    return SmallDisk(directory) if can_mount_tmpfs(directory.parent) else FileSizeLimit(directory)
 
 
-def take_all(path: Path) -> None:
-    """A file that takes all the space that is left."""
+def fill_up(path: Path) -> None:
+    """Writes a file that takes all the space that is left."""
     with path.open("wb", buffering=0) as taken:
         for size in (1 << 20, 1 << 12):
             with contextlib.suppress(OSError):

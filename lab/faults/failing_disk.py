@@ -1,12 +1,12 @@
-"""A disk that fails on demand: a file system that passes everything through to a directory, or answers EIO.
+"""A disk that fails on demand: a FUSE file system that passes requests through to a directory, or answers EIO.
 
     python -m lab.faults.failing_disk SOURCE MOUNTPOINT
 
-Says ``mounted`` when it is. A line on stdin, ``write=1 read=0.3``, sets which share of the operations of each group
-(`GROUPS`) fails from now on; the answer is a line with how many failed so far. It ends, and takes the mount away, when
-stdin ends: with whoever started it. Needs root and /dev/fuse.
+Prints ``mounted`` when it is ready. A line on stdin, such as ``write=1 read=0.3``, sets the share of the operations of
+each group (`GROUPS`) that fails from now on. The answer is a line with the number of failures so far. When stdin ends,
+it unmounts and exits, so it does not outlive the process that started it. Needs root and /dev/fuse.
 
-Each node is an O_PATH handle, so renames and deleted files need no bookkeeping. Files are opened past the page cache.
+Each node is an O_PATH handle, so renames and deletions need no bookkeeping. Files are opened past the page cache.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ GROUPS: Final[dict[str, frozenset[int]]] = {
     "names": frozenset({Op.OPEN, Op.OPENDIR, *_CHANGED_NAMES}),
     "stat": frozenset({Op.LOOKUP, Op.GETATTR, Op.STATFS}),
 }
-"""What can be made to fail, and which requests that are. Never: closing, and what the kernel forgets."""
+"""Group → requests that fail together. Closing files and forgetting nodes never fails."""
 _GROUP_OF: Final = {op: group for group, ops in GROUPS.items() for op in ops}
 
 _IS_SET: Final = {"mode": 1, "uid": 2, "gid": 4, "size": 8, "atime": 16, "mtime": 32, "handle": 64}
@@ -66,7 +66,7 @@ _RENAME_FLAGS: Final = Struct("<QII")
 
 @dataclass(slots=True)
 class _Node:
-    """A file that the kernel knows: how often it was told, and an O_PATH handle of it."""
+    """A file that the kernel refers to: an O_PATH handle, (device, inode), and the kernel's number of references."""
 
     handle: int
     place: tuple[int, int]
@@ -78,11 +78,11 @@ class _Node:
 
 
 class Passthrough:
-    """The file system over ``source``; `serve` until unmounted."""
+    """The file system over the directory ``source``."""
 
     def __init__(self, source: Path, device: Device) -> None:
         self.failed: Counter[str] = Counter()
-        """Group → operations that were answered with EIO."""
+        """Group → operations that failed with EIO."""
         self._share: dict[str, float] = {}
         self._random = random.Random(0)
         self._device = device
@@ -97,11 +97,11 @@ class Passthrough:
         }
 
     def set(self, share: dict[str, float]) -> None:
-        """Which share of each group's operations fails from now on; groups that are not named don't."""
+        """Sets group → share (0 to 1) of its operations that fails from now on; other groups do not fail."""
         self._share = share
 
     def handle(self) -> None:
-        """Answers one request, if there is one. Raises `lab.faults.fuse.Unmounted`."""
+        """Answers the next request, if any. Raises `lab.faults.fuse.Unmounted`."""
         request = self._device.read()
         if request is None:
             return
@@ -129,7 +129,7 @@ class Passthrough:
         return self._nodes[number]
 
     def _entered(self, parent: int, name: str) -> bytes:
-        """The answer that names a node, which the kernel then knows once more."""
+        """The answer that names a node; counts one more reference of the kernel to it."""
         handle = os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=self._at(parent).handle)
         found = os.fstat(handle)
         place = (found.st_dev, found.st_ino)
@@ -215,7 +215,7 @@ class Passthrough:
 
     def _rename2(self, request: FuseRequest) -> tuple[()]:
         if _RENAME_FLAGS.unpack_from(request.body)[1]:
-            raise OSError(errno.EINVAL, "no exchange here")
+            raise OSError(errno.EINVAL, "rename flags are not supported")
         return self._rename(request, _RENAME_FLAGS.size)
 
     def _link(self, request: FuseRequest) -> tuple[bytes]:
@@ -279,30 +279,30 @@ class Passthrough:
 
 
 def _kind(found: os.DirEntry[str]) -> int:
-    """The type of a directory's entry, as ``d_type`` has it."""
+    """The type of a directory entry, as in ``d_type``."""
     if found.is_symlink():
         return stat.S_IFLNK >> 12
     return (stat.S_IFDIR if found.is_dir() else stat.S_IFREG) >> 12
 
 
 def _unknown(request: FuseRequest) -> tuple[()]:
-    """The kernel then does without, and asks no more."""
-    raise OSError(errno.ENOSYS, f"request {request.op} is not done here")
+    """Refuses with ENOSYS: the kernel then stops sending this request."""
+    raise OSError(errno.ENOSYS, f"request {request.op} is not supported")
 
 
 def parse(line: str) -> dict[str, float]:
-    """``write=1 read=0.3`` → shares by group. Raises `ValueError`."""
+    """Group → share, from a line such as ``write=1 read=0.3``. Raises `ValueError`."""
     shares = {}
     for word in line.split():
         group, _, share = word.partition("=")
         if group not in GROUPS:
-            raise ValueError(f"{group}: no group; there are {', '.join(GROUPS)}")
+            raise ValueError(f"unknown group {group}; groups are {', '.join(GROUPS)}")
         shares[group] = float(share or 1)
     return shares
 
 
 def serve(passthrough: Passthrough, device: Device) -> None:
-    """Answers the kernel, and lines on stdin; returns when either has ended."""
+    """Answers the kernel, and lines on stdin, until stdin ends. Raises `Unmounted`."""
     commands = sys.stdin.fileno()
     poll = select.poll()
     for handle in (device.handle, commands):
@@ -323,20 +323,20 @@ def serve(passthrough: Passthrough, device: Device) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Mounts, serves, unmounts; the exit code."""
+    """Mounts, serves and unmounts. Returns the exit code."""
     if len(arguments) != 2:
-        print("python -m lab.faults.failing_disk SOURCE MOUNTPOINT", file=sys.stderr)
+        print("usage: python -m lab.faults.failing_disk SOURCE MOUNTPOINT", file=sys.stderr)
         return 2
     source, mountpoint = map(Path, arguments)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(0))
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    os.umask(0)  # the kernel has applied the caller's
+    os.umask(0)  # the kernel has already applied the caller's umask
     try:
         device = Device(mountpoint)
     except OSError as error:
-        print(f"cannot mount a file system of ours on {mountpoint}: {error}", file=sys.stderr)
+        print(f"cannot mount a FUSE file system on {mountpoint}: {error}", file=sys.stderr)
         return 1
     try:
         serve(Passthrough(source, device), device)

@@ -1,6 +1,6 @@
-"""The kernel's side of a file system in a process of ours: /dev/fuse, spoken without a library (linux/fuse.h, 7.31).
+"""The FUSE protocol over /dev/fuse, without a library (linux/fuse.h, version 7.31).
 
-Requests are read whole, answered in order by one thread. Only what a passthrough needs is here.
+One thread reads whole requests and answers them in order. It implements only what a passthrough needs.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import Final
 
 ROOT_ID: Final = 1
 WRITE_BYTES_MAX: Final = 1 << 20
-"""Of one WRITE or READ; the kernel sends no larger ones."""
-KEPT_S: Final = 1
-"""How long the kernel may keep a name or attributes. Everybody who changes them does so through the mount."""
+"""Largest WRITE or READ that the kernel sends."""
+CACHE_S: Final = 1
+"""How long the kernel may cache names and attributes. This is safe: they are changed through the mount only."""
 
 _MINOR: Final = 31
 _ASYNC_READ, _ATOMIC_O_TRUNC, _BIG_WRITES, _MAX_PAGES = 1 << 0, 1 << 3, 1 << 5, 1 << 22
 _WANTED: Final = _ASYNC_READ | _ATOMIC_O_TRUNC | _BIG_WRITES | _MAX_PAGES
-"""No locks: flock and fcntl stay with the kernel, as the mount has one host. No write-back: each write is seen here."""
+"""Without locks: the kernel handles flock and fcntl. Without write-back: each write reaches this process."""
 OPENED_DIRECT: Final = 1
-"""Of an opened file: the page cache keeps out, so that each read is seen here."""
+"""Flag of an opened file: bypasses the page cache, so that each read reaches this process."""
 
 _HEADER: Final = Struct("<IIQQIIIHH")
 _ANSWER: Final = Struct("<IiQ")
@@ -38,14 +38,14 @@ _ATTRIBUTES_VALID: Final = Struct("<QII")
 _DIRECTORY_ENTRY: Final = Struct("<QQII")
 _STATFS: Final = Struct("<QQQQQIIII24x")
 NS: Final = 1_000_000_000
-"""Nanoseconds of a second."""
+"""Nanoseconds per second."""
 
 MNT_DETACH: Final = 2
 _MS_NOSUID, _MS_NODEV = 2, 4
 
 
 class Op(IntEnum):
-    """Requests of the kernel, by number."""
+    """The kernel's requests, by number."""
 
     LOOKUP = 1
     FORGET = 2
@@ -80,7 +80,7 @@ UNANSWERED: Final = frozenset({Op.FORGET, Op.BATCH_FORGET, Op.INTERRUPT})
 
 @dataclass(frozen=True, slots=True)
 class FuseRequest:
-    """One request: ``op`` as a number (it may be one that `Op` has not), its node, and the bytes of its arguments."""
+    """One request: ``op`` (a number that may be missing in `Op`), its node, and the bytes of its arguments."""
 
     op: int
     unique: int
@@ -93,11 +93,11 @@ class FuseRequest:
 
 
 class Unmounted(Exception):
-    """The file system was taken away by somebody else."""
+    """The file system was unmounted from outside."""
 
 
 class Device:
-    """/dev/fuse, mounted on a directory. Raises ``OSError`` where that is refused. `close` ends the file system."""
+    """/dev/fuse, mounted on a directory until `close`. Raises ``OSError`` if mounting is refused."""
 
     def __init__(self, mountpoint: Path) -> None:
         self.mountpoint = mountpoint
@@ -113,7 +113,7 @@ class Device:
             raise
 
     def read(self) -> FuseRequest | None:
-        """The next request, valid until the next call; None if there is none (it was taken back).
+        """The next request, valid until the next call; None if there is none now, or if it was withdrawn.
 
         Raises `Unmounted`.
         """
@@ -129,11 +129,11 @@ class Device:
         return FuseRequest(op, unique, node, self._buffer[_HEADER.size : size])
 
     def answer(self, request: FuseRequest, *parts: bytes | memoryview) -> None:
-        """Says that it is done; ``parts`` are the answer's bytes."""
+        """Answers with success; ``parts`` are the answer's bytes."""
         self._write(request, 0, parts)
 
     def refuse(self, request: FuseRequest, number: int) -> None:
-        """Says which error (of `errno`) it is."""
+        """Answers with an error number of `errno`."""
         self._write(request, -number, ())
 
     def _write(self, request: FuseRequest, error: int, parts: tuple[bytes | memoryview, ...]) -> None:
@@ -141,20 +141,20 @@ class Device:
         try:
             os.writev(self.handle, [_ANSWER.pack(size, error, request.unique), *parts])
         except OSError as failed:
-            if failed.errno not in (errno.ENOENT, errno.ENODEV):  # who asked was killed; or nobody is left
+            if failed.errno not in (errno.ENOENT, errno.ENODEV):  # the caller was killed, or it is unmounted
                 raise
 
     def begin(self, request: FuseRequest) -> None:
-        """Answers INIT."""
+        """Answers INIT. Raises `OSError` if the kernel's protocol is too old."""
         major, minor, read_ahead, offered = _INIT_IN.unpack_from(request.body)
         if (major, minor < _MINOR) != (7, False):
-            raise OSError(errno.EPROTO, f"the kernel speaks FUSE {major}.{minor}, 7.{_MINOR} or later is needed")
+            raise OSError(errno.EPROTO, f"the kernel has FUSE {major}.{minor}, but 7.{_MINOR} or later is needed")
         pages = WRITE_BYTES_MAX // 4096
-        said = (7, _MINOR, read_ahead, offered & _WANTED, 16, 12, WRITE_BYTES_MAX, 1, pages, 0, 0)
-        self.answer(request, _INIT_OUT.pack(*said))
+        fields = (7, _MINOR, read_ahead, offered & _WANTED, 16, 12, WRITE_BYTES_MAX, 1, pages, 0, 0)
+        self.answer(request, _INIT_OUT.pack(*fields))
 
     def close(self) -> None:
-        """Ends the file system, whoever still uses it (they get ENOTCONN), and takes the mount away."""
+        """Unmounts and ends the file system. Processes that still use it get ENOTCONN."""
         unmount(self.mountpoint)
         os.close(self.handle)
 
@@ -179,13 +179,13 @@ def attributes(found: os.stat_result) -> bytes:
 
 
 def entry(node: int, found: os.stat_result) -> bytes:
-    """``struct fuse_entry_out``: a name stands for this node."""
-    return _ENTRY.pack(node, 0, KEPT_S, KEPT_S, 0, 0) + attributes(found)
+    """``struct fuse_entry_out``."""
+    return _ENTRY.pack(node, 0, CACHE_S, CACHE_S, 0, 0) + attributes(found)
 
 
 def attributes_out(found: os.stat_result) -> bytes:
     """``struct fuse_attr_out``."""
-    return _ATTRIBUTES_VALID.pack(KEPT_S, 0, 0) + attributes(found)
+    return _ATTRIBUTES_VALID.pack(CACHE_S, 0, 0) + attributes(found)
 
 
 def statfs_out(found: os.statvfs_result) -> bytes:
@@ -204,7 +204,7 @@ def statfs_out(found: os.statvfs_result) -> bytes:
 
 
 def directory_out(listed: list[tuple[str, int, int]], start: int, bytes_max: int) -> bytes:
-    """``struct fuse_dirent`` of the (name, inode, type) from number ``start`` on that fit into ``bytes_max``."""
+    """``struct fuse_dirent`` of each (name, inode, type) from index ``start`` on, up to ``bytes_max``."""
     out = bytearray()
     for number, (name, inode, kind) in enumerate(listed[start:], start + 1):
         raw = os.fsencode(name)
@@ -228,5 +228,5 @@ def mount(source: str, target: Path, kind: str, options: str) -> None:
 
 
 def unmount(target: Path) -> None:
-    """umount2(2) at once, whoever uses it; nothing if nothing is mounted there."""
+    """Lazy umount2(2), also while it is in use. Does nothing if nothing is mounted there."""
     _libc.umount2(os.fsencode(target), MNT_DETACH)

@@ -1,6 +1,6 @@
-"""Makes a schedule of faults happen, and everything whole again; keeps our processes running meanwhile.
+"""Injects a schedule of faults and undoes each; restarts our processes when they exit.
 
-One thread a target. Whatever begins a fault ends it too, also when the run is over before.
+Each target has a thread, which begins and ends its faults, also when the run is over first.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import structlog
 from freshet.local.errors import LocalServerError
 from lab.demo.row_traffic import RowTraffic
 from lab.faults.disk import ERRORS, Disk, FailingDisk, open_files, set_limit
-from lab.faults.network import BOTH, Link, Weather
+from lab.faults.network import BOTH, Link, LinkConditions
 from lab.faults.rig import CONSUMERS, FaultyStack
 from lab.faults.schedule import Fault
 from lab.faults.wall_clock import STEPS_S
@@ -33,22 +33,23 @@ log = structlog.get_logger(__name__)
 
 WATCH_S: Final = 0.25
 STOP_S_MAX: Final = 15.0
-"""A process that was asked to stop has to have ended by then, unless it has to wait for others."""
+"""A stopped process must exit within this time, unless another fault makes it wait."""
 LATENCY_S_MAX: Final = 0.4
 BYTES_PER_S: Final = (4_000, 200_000)
 CLOCK_SHIFTS_S: Final = {"forward": 3_600.0, "back": -30.0, "far_back": -86_400.0}
-GROWN_UP_S: Final = 12.0
+START_UP_S: Final = 12.0
+"""Least time after a start before a process's open files are limited."""
 READY: Final = '"event": "ready"'
 AFTERMATH_S: Final = 5.0
-"""So long after a fault a process may still end of it."""
+"""A process may still exit because of a fault this long after its end."""
 ALL_ERRORS_ABOVE: Final = 0.5
-"""Above this amount all operations of the disk fail, below it that share of them."""
-START_AGAIN_ATTEMPTS: Final = 5
+"""Above this amount all operations of the disk fail; up to it, that share of them."""
+RESTART_ATTEMPTS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """One of our processes ended though nobody had stopped it. ``during``: the faults of that moment."""
+class UnexpectedExit:
+    """A process of ours exited without being stopped. ``during``: the faults of that moment; ``tail``: of its log."""
 
     role: str
     during: tuple[str, ...]
@@ -56,13 +57,13 @@ class Ended:
 
     @property
     def is_clean(self) -> bool:
-        """It said in a line what an operator has to mend, and ended: a disk that fails when it starts."""
+        """Whether a consumer refused to start on a failing disk, with one line of error for the operator."""
         failing = any(f"disk {kind}" in self.during for kind in ERRORS)
         return failing and self.role in CONSUMERS and "error[store_io]" in self.tail
 
 
 class Injector:
-    """Runs one schedule against one stack."""
+    """Runs one schedule of faults against one stack."""
 
     def __init__(
         self,
@@ -73,24 +74,24 @@ class Injector:
         say: Callable[[str], None],
     ) -> None:
         self.met: Counter[str] = Counter()
-        """``target kind`` → how often it was done."""
-        self.ended: list[Ended] = []
+        """``target kind`` → how often the fault was injected."""
+        self.ended: list[UnexpectedExit] = []
         self.errors: list[str] = []
         self._stack, self._disk, self._traffic, self._seed, self._say = stack, disk, traffic, seed, say
-        self._starved: set[int] = set()
+        self._file_limited: set[int] = set()
         self._over = threading.Event()
         self._watching = threading.Event()
         self._threads: list[threading.Thread] = []
         self._watcher = threading.Thread(target=self._watch, name="faults-watch", daemon=True)
         self._down: set[str] = set()
         self._now: dict[str, str] = {}
-        self._lately: dict[str, float] = {}
+        self._ended_at_s: dict[str, float] = {}
         self._up_since: dict[str, float] = {}
         self._lock = threading.Lock()
         self._began = 0.0
 
     def start(self, faults: Sequence[Fault]) -> None:
-        """Begins now: times of the schedule count from here."""
+        """Starts the schedule: its times count from now."""
         self._began = time.monotonic()
         self._watcher.start()
         for target, timeline in groupby(sorted(faults, key=attrgetter("target", "at_s")), attrgetter("target")):
@@ -99,13 +100,13 @@ class Injector:
             thread.start()
 
     def finish(self) -> None:
-        """Ends what is under way; afterwards everything is whole and running."""
+        """Ends the faults that are under way. Afterwards everything is running and repaired."""
         self._over.set()
         for thread in self._threads:
             thread.join()
 
     def close(self) -> None:
-        """Stops watching the processes; `finish` first."""
+        """Stops watching the processes. Call `finish` first."""
         self._watching.set()
         if self._watcher.ident is not None:
             self._watcher.join()
@@ -114,7 +115,7 @@ class Injector:
         for planned in timeline:
             if self._over.wait(max(self._began + planned.at_s - time.monotonic(), 0)):
                 return
-            fault = self._possible(planned)
+            fault = self._supported(planned)
             if fault is None:
                 continue
             self._say(fault.line(self._seed))
@@ -126,11 +127,11 @@ class Injector:
             except (LocalServerError, OSError) as error:
                 self.errors.append(f"{fault.line(self._seed)}: {error}")
             finally:
-                self._lately[f"{fault.target} {fault.kind}"] = time.monotonic()
+                self._ended_at_s[f"{fault.target} {fault.kind}"] = time.monotonic()
                 self._now.pop(fault.target, None)
 
-    def _possible(self, fault: Fault) -> Fault | None:
-        """What of ``fault`` can be done on this machine; None: nothing."""
+    def _supported(self, fault: Fault) -> Fault | None:
+        """The fault as this machine can inject it; None if it cannot."""
         if fault.target == "disk" and fault.kind in ERRORS and not isinstance(self._disk, FailingDisk):
             return replace(fault, kind="full")
         clocks = self._stack.clocks
@@ -140,7 +141,7 @@ class Injector:
 
     @contextlib.contextmanager
     def _fault(self, fault: Fault) -> Iterator[None]:
-        """The fault is on inside."""
+        """Injects the fault; undoes it on leaving."""
         with ExitStack() as undo:
             if fault.target in self._stack.roles:
                 self._at_role(fault, undo)
@@ -157,8 +158,8 @@ class Injector:
                 link = self._stack.network.links[fault.target]
                 undo.callback(link.clear)
                 if fault.kind == "lost_answers":
-                    undo.callback(link.reset)  # runs first: what was held back never arrives
-                set_weather(link, fault)
+                    undo.callback(link.reset)  # runs before `clear`: held bytes are lost
+                apply_network_fault(link, fault)
             yield
 
     def _at_server(self, fault: Fault, undo: ExitStack) -> None:
@@ -168,7 +169,7 @@ class Injector:
             undo.callback(os.kill, server.pid, signal.SIGCONT)
             return
         server.kill()
-        undo.callback(_started_again, server.start)
+        undo.callback(_retry_start, server.start)
 
     def _at_disk(self, fault: Fault, undo: ExitStack) -> None:
         if fault.kind in ERRORS and isinstance(self._disk, FailingDisk):
@@ -180,7 +181,7 @@ class Injector:
         undo.callback(self._disk.free, pid)
 
     def _at_clocks(self, fault: Fault, undo: ExitStack) -> None:
-        """The amount says whose clock steps: everybody's, or that of one process."""
+        """Steps the clock of one process or of all; ``amount`` chooses which."""
         clocks, roles = self._stack.clocks, list(self._stack.roles)
         assert clocks is not None
         chosen = int(fault.amount * (len(roles) + 1))
@@ -193,20 +194,20 @@ class Injector:
     def _at_role(self, fault: Fault, undo: ExitStack) -> None:
         role = fault.target
         if fault.kind in ("pause", "no_files"):
-            if fault.kind == "no_files" and not self._is_grown_up(role):
+            if fault.kind == "no_files" and not self._wait_until_started(role):
                 return
             with self._lock:
                 pid = self._pid(role)
                 if fault.kind == "pause":
                     os.kill(pid, signal.SIGSTOP)
                 else:
-                    self._starved.add(pid)
+                    self._file_limited.add(pid)
                     set_limit(pid, resource.RLIMIT_NOFILE, open_files(pid) + int(fault.amount * 4))
             undo.callback(_undo_at_process, pid, fault.kind)
             return
         with self._lock:
             self._down.add(role)
-        undo.callback(self._up_again, role)
+        undo.callback(self._restart_role, role)
         if fault.kind == "kill":
             self._stack.kill_role(role)
             return
@@ -217,12 +218,9 @@ class Injector:
         if took_s > STOP_S_MAX and not others:
             self.errors.append(f"{role} took {took_s:.1f} s to stop")
 
-    def _is_grown_up(self, role: str) -> bool:
-        """Waits until a process can do with the files it has: one that is starting has not opened its own yet.
-
-        False: the faults are over. How long a start takes depends on what else the machine does.
-        """
-        self._over.wait(max(self._up_since.get(role, self._began) + GROWN_UP_S - time.monotonic(), 0))
+    def _wait_until_started(self, role: str) -> bool:
+        """Waits until a process has started and opened its files. Returns False if the run ends first."""
+        self._over.wait(max(self._up_since.get(role, self._began) + START_UP_S - time.monotonic(), 0))
         while not self._over.is_set():
             process = self._stack.roles[role].process
             if process is not None and READY in process.log():
@@ -230,7 +228,7 @@ class Injector:
             self._over.wait(WATCH_S)
         return False
 
-    def _up_again(self, role: str) -> None:
+    def _restart_role(self, role: str) -> None:
         with self._lock:
             self._start(role)
             self._down.discard(role)
@@ -242,11 +240,11 @@ class Injector:
     def _pid(self, role: str) -> int:
         process = self._stack.roles[role].process
         if process is None:
-            raise LocalServerError(f"{role} does not run")
+            raise LocalServerError(f"{role} is not running")
         return process.pid
 
     def _watch(self) -> None:
-        """As a supervisor would: starts again what ended, and remembers that it did."""
+        """Restarts processes that exited, as a supervisor would, and records each exit."""
         while not self._watching.wait(WATCH_S):
             for role, started in self._stack.roles.items():
                 with self._lock:
@@ -255,17 +253,17 @@ class Injector:
                         continue
                     active = {f"{target} {kind}" for target, kind in self._now.items()}
                     since = time.monotonic() - AFTERMATH_S
-                    active.update(name for name, ended in dict(self._lately).items() if ended > since)
-                    if process.pid in self._starved:  # it ends a while after it met the limit
+                    active.update(name for name, ended in dict(self._ended_at_s).items() if ended > since)
+                    if process.pid in self._file_limited:  # it may exit some time after it met the limit
                         active.add(f"{role} no_files")
                     during = tuple(sorted(active))
-                    self.ended.append(Ended(role, during, process.log_tail()))
-                    self._say(f"{time.monotonic() - self._began:8.2f} s  {role} ended by itself")
+                    self.ended.append(UnexpectedExit(role, during, process.log_tail()))
+                    self._say(f"{time.monotonic() - self._began:8.2f} s  {role} exited unexpectedly")
                     self._start(role)
 
 
-def set_weather(link: Link, fault: Fault) -> None:
-    """What a fault of the network does to a link."""
+def apply_network_fault(link: Link, fault: Fault) -> None:
+    """Applies a network fault to a link. Raises `ValueError` for an unknown kind."""
     slowest, fastest = BYTES_PER_S
     match fault.kind:
         case "cut":
@@ -273,17 +271,17 @@ def set_weather(link: Link, fault: Fault) -> None:
         case "reset":
             link.reset()
         case "latency":
-            link.weather(Weather(latency_s=fault.amount * LATENCY_S_MAX))
+            link.set_conditions(LinkConditions(latency_s=fault.amount * LATENCY_S_MAX))
         case "slow":
-            link.weather(Weather(bytes_per_s=slowest + (fastest - slowest) * fault.amount**2))
+            link.set_conditions(LinkConditions(bytes_per_s=slowest + (fastest - slowest) * fault.amount**2))
         case "hole_up":
-            link.weather(Weather(blocked=True), ("up",))
+            link.set_conditions(LinkConditions(blocked=True), ("up",))
         case "hole_down" | "lost_answers":
-            link.weather(Weather(blocked=True), ("down",))
+            link.set_conditions(LinkConditions(blocked=True), ("down",))
         case "hole":
-            link.weather(Weather(blocked=True), BOTH)
+            link.set_conditions(LinkConditions(blocked=True), BOTH)
         case _:
-            raise ValueError(f"a network knows no {fault.kind}")
+            raise ValueError(f"unknown network fault {fault.kind}")
 
 
 def _undo_at_process(pid: int, kind: str) -> None:
@@ -294,12 +292,12 @@ def _undo_at_process(pid: int, kind: str) -> None:
             set_limit(pid, resource.RLIMIT_NOFILE, None)
 
 
-def _started_again(start: Callable[[], object]) -> None:
-    for attempt in range(START_AGAIN_ATTEMPTS):
+def _retry_start(start: Callable[[], object]) -> None:
+    for attempt in range(RESTART_ATTEMPTS):
         try:
             start()
         except LocalServerError:
-            if attempt == START_AGAIN_ATTEMPTS - 1:
+            if attempt == RESTART_ATTEMPTS - 1:
                 raise
         else:
             return

@@ -1,8 +1,7 @@
-"""A network that can be made bad: TCP proxies in one thread, each with a weather of its own per direction.
+"""A network that can be made bad: TCP proxies in one thread, with separate conditions for each direction.
 
-A proxy carries bytes and never changes one. What it can do to them: hold them for a while (latency), let few through
-(bandwidth), hold them until the weather clears (a black hole, also in one direction only), or reset the connections
-and every new one (a cut).
+A proxy never changes a byte. It can delay bytes (latency), limit their rate (bandwidth), hold them back (a black hole,
+also in one direction only), or reset all connections and every new one (a cut).
 """
 
 from __future__ import annotations
@@ -18,29 +17,29 @@ from types import TracebackType
 from typing import Any, Final, Literal, Self
 
 Direction = Literal["up", "down"]
-"""Of bytes: to the server, or back to the client."""
+"""To the server, or back to the client."""
 BOTH: Final[tuple[Direction, ...]] = ("up", "down")
 
 CHUNK_BYTES: Final = 1 << 16
 IN_FLIGHT_CHUNKS: Final = 64
-"""Bytes on the wire of one direction are bounded: a slow one makes its sender wait, as TCP does."""
+"""Bound on the chunks under way in one direction. A slow direction makes its sender wait, as TCP does."""
 _CALL_TIMEOUT_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Weather:
-    """Of one direction. ``latency_s`` holds each byte; ``bytes_per_s`` 0: no limit; ``blocked``: nothing passes."""
+class LinkConditions:
+    """Conditions of one direction. ``bytes_per_s`` 0: no limit. ``blocked``: nothing passes."""
 
     latency_s: float = 0.0
     bytes_per_s: float = 0.0
     blocked: bool = False
 
 
-CLEAR: Final = Weather()
+CLEAR: Final = LinkConditions()
 
 
 class Network:
-    """The thread that all links live in. A context manager; leaving it closes them."""
+    """All links, and the thread that runs them. A context manager that closes them."""
 
     def __init__(self) -> None:
         self.links: dict[str, Link] = {}
@@ -48,14 +47,14 @@ class Network:
         self._thread = threading.Thread(target=self._loop.run_forever, name="network", daemon=True)
 
     def link(self, name: str, upstream: tuple[str, int], port: int = 0) -> Link:
-        """Listens on 127.0.0.1 (``port`` 0: any free one) and carries what comes to ``upstream``. Raises `OSError`."""
+        """A link from 127.0.0.1:``port`` (0: any free port) to ``upstream``. Raises `OSError`."""
         link = Link(self, name, upstream)
         self.run(link.open(port))
         self.links[name] = link
         return link
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Has ``work`` done by the network's thread."""
+        """Runs ``work`` in the network's thread and waits for it."""
         asyncio.run_coroutine_threadsafe(work, self._loop).result(_CALL_TIMEOUT_S)
 
     def __enter__(self) -> Self:
@@ -73,15 +72,15 @@ class Network:
 
 
 class Link:
-    """One proxy: clients connect to ``address``. Weather methods may be called from any thread."""
+    """One proxy: clients connect to ``address``. The methods that inject faults may be called from any thread."""
 
     def __init__(self, network: Network, name: str, upstream: tuple[str, int]) -> None:
         self.name = name
         self.upstream = upstream
         self.carried: dict[Direction, int] = {"up": 0, "down": 0}
-        """Bytes that got through."""
+        """Bytes delivered in each direction."""
         self._network = network
-        self._weather: dict[Direction, Weather] = {"up": CLEAR, "down": CLEAR}
+        self._conditions: dict[Direction, LinkConditions] = {"up": CLEAR, "down": CLEAR}
         self._changed: dict[Direction, asyncio.Event] = {}
         self._is_cut = False
         self._port = 0
@@ -91,7 +90,7 @@ class Link:
 
     @property
     def port(self) -> int:
-        """Where it listens, on 127.0.0.1."""
+        """The port that it listens on, at 127.0.0.1."""
         return self._port
 
     @property
@@ -104,12 +103,12 @@ class Link:
         """How many clients are connected."""
         return len(self._connections)
 
-    def weather(self, weather: Weather, directions: tuple[Direction, ...] = BOTH) -> None:
-        """Sets the weather of ``directions``, for connections that there are and that come."""
+    def set_conditions(self, conditions: LinkConditions, directions: tuple[Direction, ...] = BOTH) -> None:
+        """Sets the conditions of ``directions``, for open and for later connections."""
 
         async def change() -> None:
             for direction in directions:
-                self._weather[direction] = weather
+                self._conditions[direction] = conditions
                 self._changed[direction].set()
                 self._changed[direction] = asyncio.Event()
 
@@ -125,7 +124,7 @@ class Link:
         self._network.run(change())
 
     def reset(self) -> None:
-        """Resets all connections; new ones get through."""
+        """Resets all connections; new ones work."""
 
         async def change() -> None:
             self._reset_all()
@@ -133,20 +132,20 @@ class Link:
         self._network.run(change())
 
     def clear(self) -> None:
-        """Ends every fault of this link; what was held goes on its way."""
+        """Ends every fault of this link; bytes that were held are delivered."""
         self._is_cut = False
-        self.weather(CLEAR)
+        self.set_conditions(CLEAR)
 
     # --- in the network's thread ---
 
     async def open(self, port: int) -> None:
-        """Listens."""
+        """Starts to listen."""
         self._changed = {"up": asyncio.Event(), "down": asyncio.Event()}
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", port)
         self._port = int(self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
-        """Stops listening and resets what is connected."""
+        """Stops listening and resets all connections."""
         if self._server is not None:
             self._server.close()
         self._reset_all()
@@ -174,7 +173,7 @@ class Link:
             pumps = [self._pump("up", reader, server), self._pump("down", back, writer)]
             await asyncio.gather(*pumps)
         except (OSError, asyncio.CancelledError):
-            pass  # one end is gone: the finally clause tells the other
+            pass  # one end is gone: the finally clause resets the other
         finally:
             self._connections.discard(task)
             for end in (writer, server):
@@ -183,14 +182,14 @@ class Link:
                     _reset(end)
 
     async def _pump(self, direction: Direction, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Carries one direction to its end; raises `OSError` where an end is gone."""
+        """Carries the bytes of one direction until it ends. Raises `OSError` if an end is gone."""
         on_the_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(IN_FLIGHT_CHUNKS)
         delivering = asyncio.ensure_future(self._deliver(direction, on_the_way, writer))
         loop = asyncio.get_running_loop()
         try:
             while not delivering.done():
                 chunk = await reader.read(CHUNK_BYTES)
-                await on_the_way.put((loop.time() + self._weather[direction].latency_s, chunk))
+                await on_the_way.put((loop.time() + self._conditions[direction].latency_s, chunk))
                 if not chunk:
                     break
             await delivering
@@ -212,11 +211,11 @@ class Link:
             await self._send(direction, chunk, writer)
 
     async def _send(self, direction: Direction, chunk: bytes, writer: asyncio.StreamWriter) -> None:
-        """In pieces of a tenth of a second where the bandwidth is limited."""
+        """Writes a chunk; with limited bandwidth, in pieces of a tenth of a second."""
         at = 0
         while at < len(chunk):
             await self._until_open(direction)
-            rate = self._weather[direction].bytes_per_s
+            rate = self._conditions[direction].bytes_per_s
             piece = chunk[at : at + max(int(rate / 10), 1)] if rate else chunk[at:]
             writer.write(piece)
             await writer.drain()
@@ -226,12 +225,12 @@ class Link:
                 await asyncio.sleep(len(piece) / rate)
 
     async def _until_open(self, direction: Direction) -> None:
-        while self._weather[direction].blocked:
+        while self._conditions[direction].blocked:
             await self._changed[direction].wait()
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """Ends a connection by RST: what is on the way is lost."""
+    """Ends a connection by RST: bytes under way are lost."""
     with contextlib.suppress(OSError, AttributeError):
         connected = writer.get_extra_info("socket")
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -1,7 +1,7 @@
-"""The deployment that faults are injected into: the demo's, with a proxy between any two of its processes.
+"""The deployment that faults are injected into: the demo's, with a proxy between any two processes.
 
-Each of our processes reaches Kafka through a listener of its own, which advertises the process's proxy: else a client
-would learn the broker's real address and go around it. The owner announces its proxy. Stores lie on a small disk.
+Each of our processes has its own Kafka listener, which advertises the process's proxy. Otherwise a client would learn
+the broker's real address and bypass the proxy. The owner announces its proxy. The stores are on a small disk.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from lab.faults.network import Network
 from lab.faults.wall_clock import WallClocks
 
 COMMIT_INTERVAL_MS: Final = 150
-"""Shorter than by default: kills are to hit commits."""
+"""Shorter than the default, so that kills hit commits."""
 BINLOG_BYTES: Final = 4 << 20
-"""Small files: the source is to meet their ends."""
+"""Small binlog files, so that the source meets their ends."""
 USERS_OF_MARIADB: Final = ("source-rows", "source-catalog", "serve")
 FROM_WRITERS: Final = "writers>mariadb"
 CONSUMERS: Final = {"consume": "serve>owner", "consume-2": "serve>owner-2"}
-"""Each consuming process, and the link by which others reach it."""
+"""Consuming process → the link by which the front reaches it."""
 
 
 def link_name(role: str, server: str) -> str:
-    """The name of the link from one of our processes to ``server``: kafka or mariadb."""
+    """The name of the link from one of our processes to ``server``, ``kafka`` or ``mariadb``."""
     return f"{role}>{server}"
 
 
 class FaultyStack(Stack):
-    """A `Stack` whose network is ``network``'s links; ``stores`` is where the stores are."""
+    """A `Stack` whose processes are connected by the links of ``network``. ``stores``: the stores' directory."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class FaultyStack(Stack):
         clocks: WallClocks | None = None,
         overrides: Mapping[str, object] | None = None,
     ) -> None:
-        """``consumers``: 1 or 2, which share the partitions as one group. ``clocks``: None where none is to step."""
+        """``consumers``: 1 or 2, which share the partitions as one group. ``clocks``: None if no clock steps."""
         super().__init__(directory, overrides=overrides)
         self.stores = stores
         self.clocks = clocks
@@ -61,7 +61,7 @@ class FaultyStack(Stack):
             link = network.link(link_name(role, "kafka"), ("127.0.0.1", port))
             listeners[role.upper().replace("-", "_")] = (port, link.port)
         for role in USERS_OF_MARIADB:
-            network.link(link_name(role, "mariadb"), ("127.0.0.1", 0))  # its port is known when it runs
+            network.link(link_name(role, "mariadb"), ("127.0.0.1", 0))  # its port is known after it has started
         network.link(FROM_WRITERS, ("127.0.0.1", 0))
         for role, owner_port in self._owner_ports.items():
             network.link(CONSUMERS[role], ("127.0.0.1", owner_port))
@@ -69,7 +69,7 @@ class FaultyStack(Stack):
         self.mariadb = MariaDBServer(directory / "mariadb", options={"max-binlog-size": str(BINLOG_BYTES)})
 
     def start(self, prepare: Callable[[], None] | None = None) -> None:
-        """As `Stack.start`; then the links to MariaDB know its port."""
+        """As `Stack.start`; then sets MariaDB's port in the links to it."""
         self._stop.callback(self._forget_clocks)
         super().start(prepare)
         for name, link in self.network.links.items():
@@ -77,18 +77,18 @@ class FaultyStack(Stack):
                 link.upstream = (self.mariadb.host, self.mariadb.port)
 
     def connect_as_writer(self, database: str) -> pymysql.connections.Connection[pymysql.cursors.Cursor]:
-        """A connection to MariaDB over the writers' link: a commit's answer may be lost on it."""
+        """A connection to MariaDB over the writers' link, where the answer to a commit may be lost."""
         through = replace(self.mariadb.address, port=self.network.links[FROM_WRITERS].port)
         made: pymysql.connections.Connection[pymysql.cursors.Cursor]
         made = through.connect(database=database, autocommit=False, charset="utf8mb4", connect_timeout=5)
         return made
 
     def commands(self) -> dict[str, list[str]]:
-        """As `Stack.commands`, with the second consumer where there is one."""
+        """As `Stack.commands`, with the second consumer if there is one."""
         return super().commands() | {role: ["consume"] for role in self._owner_ports}
 
     def environment_of(self, role: str) -> dict[str, str]:
-        """Where clocks may step: a clock of its own."""
+        """The variables that let the process's clock step, if clocks may step."""
         return {} if self.clocks is None else self.clocks.environment(role)
 
     def start_role(self, name: str) -> None:
@@ -104,7 +104,7 @@ class FaultyStack(Stack):
                 self.clocks.forget(pid)
 
     def config_of(self, role: str) -> Path:
-        """Settings as ``role`` has them: every server is one of its links."""
+        """The settings file of ``role``: the address of each server is that of a link."""
         links = self.network.links
         settings: dict[str, Any] = self.settings()
         settings["kafka"] = {"bootstrap": links[link_name(role, "kafka")].address}

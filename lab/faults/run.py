@@ -1,7 +1,7 @@
-"""One run with faults: everything up, traffic, a seeded schedule of faults, quiet, and the verdict.
+"""One run with faults: starts everything, drives traffic, injects a seeded schedule of faults, recovers, and judges.
 
-What has to hold: no answer was wrong; every sampled key is served from the cache after quiet and one read; the Spark
-rebuild equals the live state byte for byte; no process ended by itself, and no log has a traceback.
+A run passes if no answer was wrong, every sampled key is served from the cache after the last fault and one read, the
+Spark rebuild equals the live state byte for byte, no process exited unexpectedly, and no log has a traceback.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import structlog
 
 from consumers.owner.client import OwnerConnection
 from consumers.owner.protocol import OwnerError
-from lab.demo.catalog_traffic import CatalogSide, connection_settings
+from lab.demo.catalog_traffic import CatalogDriver, connection_settings
 from lab.demo.readers import SHARD, Readers
 from lab.demo.row_traffic import RowTraffic, create_tables
 from lab.demo.run import recover
@@ -29,7 +29,7 @@ from lab.demo.stack import CATALOG, CATALOG_DATABASE, ROWS, Stack
 from lab.demo.summary import Findings
 from lab.demo.verdict import rebuild_and_verify
 from lab.faults.disk import FailingDisk, disk_for
-from lab.faults.injector import Ended, Injector
+from lab.faults.injector import Injector, UnexpectedExit
 from lab.faults.network import Network
 from lab.faults.rig import FaultyStack
 from lab.faults.schedule import Fault, schedule
@@ -65,25 +65,25 @@ REFUSALS: Final = frozenset(
         "write_not_tracked",
     }
 )
-"""Codes that a reader may be refused with while something is down. Everything else is a finding."""
+"""Error codes that a reader may get while something is down. Any other code fails the run."""
 
 
 @dataclass
 class FaultFindings(Findings):
-    """As the demo's, and what the faults did. ``in_doubt``: commits whose answer was lost and that took place."""
+    """The demo's findings, and those about the faults. ``in_doubt``: commits that took place but got no answer."""
 
     seed: int = 0
     disk: str = ""
     clocks: str = ""
     faults: Counter[str] = field(default_factory=Counter)
-    ended: list[Ended] = field(default_factory=list)
+    ended: list[UnexpectedExit] = field(default_factory=list)
     in_doubt: int = 0
     catalog_recovered: tuple[int, int] = (0, 0)
     caught_up_s: float = 0.0
 
     @property
     def passed(self) -> bool:
-        """As `Findings.passed`; and the catalog recovered too, and faults were met."""
+        """As `Findings.passed`; also the catalog must have recovered, and a fault must have been injected."""
         recovered, tried = self.catalog_recovered
         return super().passed and recovered == tried > 0 and sum(self.faults.values()) > 0
 
@@ -111,10 +111,10 @@ def run_faults(
     consumers: int = 1,
     directory: Path | None = None,
 ) -> FaultFindings:
-    """The whole run; ``seconds`` of traffic and faults. Everything started is stopped.
+    """Runs ``seconds`` of traffic and faults, then judges. Stops everything that it starts.
 
-    ``faults``: other ones than ``seed`` schedules. ``consumers``: 1 or 2. ``directory``: kept, with all logs; else a
-    temporary one.
+    ``faults``: instead of the schedule of ``seed``. ``consumers``: 1 or 2. ``directory``: where to work and leave the
+    logs; None: a temporary one.
     """
     chosen = schedule(seed, seconds) if faults is None else faults
     findings = FaultFindings(started_s=time.monotonic(), seed=seed)
@@ -130,31 +130,31 @@ def run_faults(
         findings.clocks = "none steps" if clocks is None else clocks.missing or "step by libfaketime"
         rig = FaultyStack(directory, network, disk.directory, consumers=consumers, clocks=clocks)
         say(f"seed {seed}: starting Kafka, MariaDB and our processes in {directory}; the stores' disk is {disk.kind}")
-        say(f"our processes' wall clocks: {findings.clocks}")
+        say(f"wall clocks of our processes: {findings.clocks}")
         stack.enter_context(rig)
         _start(rig, findings)
-        traffic = RowTraffic(lambda: rig.connect_as_writer(ROWS), ROWS, KEYS, seed, patient=True)
+        traffic = RowTraffic(lambda: rig.connect_as_writer(ROWS), ROWS, KEYS, seed, reconnect=True)
         injector = Injector(rig, disk, traffic, seed, say)
         stack.callback(injector.close)
         try:
             _drive(rig, traffic, injector, findings, seconds, chosen)
             _judge(rig, traffic, findings, seed)
-            say("quiet, caught up and judged; Spark rebuilds both keyspaces from their topics …")
+            say("caught up and judged; Spark rebuilds both keyspaces from their topics …")
             findings.rebuilds = rebuild_and_verify(rig)
         except FreshetError as error:
             findings.errors.append(f"{error.code}: {error}")
         finally:
             injector.close()
-            _look_at_processes(rig, injector, findings)
+            _check_processes(rig, injector, findings)
             if isinstance(disk, FailingDisk):
-                findings.disk += f"; {disk.failed} operations were answered with EIO"
+                findings.disk += f"; {disk.failed} operations failed with EIO"
     return findings
 
 
 def _start(stack: Stack, findings: FaultFindings) -> None:
     with stack.connect(ROWS) as connection:
         create_tables(connection)
-    CatalogSide.prepare(stack)
+    CatalogDriver.prepare(stack)
     stack.start_roles()
     findings.ready_s = time.monotonic() - findings.started_s
 
@@ -168,8 +168,8 @@ def _drive(
     faults: Sequence[Fault],
 ) -> None:
     """Traffic and faults for ``seconds``; afterwards everything is whole, quiet and has caught up."""
-    readers = Readers(stack, traffic, KEYS, findings.seed, patient=True)
-    catalog = CatalogSide(stack, findings.seed, patient=True)
+    readers = Readers(stack, traffic, KEYS, findings.seed, reconnect=True)
+    catalog = CatalogDriver(stack, findings.seed, reconnect=True)
     began = time.monotonic()
     traffic.start(WRITERS, WRITER_PAUSE_S)
     readers.start(FOLLOWERS, DEMANDERS, UNDEMANDING, READER_PAUSE_S)
@@ -193,7 +193,7 @@ def _drive(
     with stack.connect(ROWS) as connection:
         findings.in_doubt = traffic.resolve(connection)
     findings.caught_up_s = wait_caught_up(stack)
-    stack.wait_ready()  # the last fault may have taken the API, which is started again but not up yet
+    stack.wait_ready()  # the API may still be starting after the last fault
     findings.transactions, findings.rolled_back, findings.row_changes = (
         traffic.committed,
         traffic.rolled_back,
@@ -217,7 +217,10 @@ def _judge(stack: Stack, traffic: RowTraffic, findings: FaultFindings, seed: int
 
 
 def wait_caught_up(stack: Stack, timeout_s: float = CATCH_UP_S) -> float:
-    """Waits until every partition's watermark is where its source is; seconds. Raises `OwnerError` if not in time."""
+    """Waits until every watermark has reached its source's position. Returns the seconds it took.
+
+    Raises `OwnerError` ``not_recovered`` after ``timeout_s``.
+    """
     with stack.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SELECT @@gtid_binlog_pos")
         [at] = cursor.fetchone() or [""]
@@ -235,13 +238,13 @@ def wait_caught_up(stack: Stack, timeout_s: float = CATCH_UP_S) -> float:
         time.sleep(0.3)
     raise OwnerError(
         f"not caught up {timeout_s:.0f} s after the last fault: {'; '.join(behind)}",
-        hint="what is it waiting for?",
+        hint="look at the logs of the source and the consumer",
         code="not_recovered",
     )
 
 
 def _behind(stack: Stack, wanted: dict[str, Position]) -> list[str]:
-    """The partitions whose watermark is not at ``wanted`` (shard → position)."""
+    """One line for each partition whose watermark is not at or past ``wanted`` (shard → position)."""
     partitions = {ROWS: stack.partitions, CATALOG: 2}
     behind: list[str] = []
     with LocationsReader(stack.kafka.cluster) as locations:
@@ -262,7 +265,7 @@ def _behind(stack: Stack, wanted: dict[str, Position]) -> list[str]:
 
 
 def recover_catalog(stack: Stack, findings: Findings) -> tuple[int, int]:
-    """How many of the catalog's tables the cache serves, right, after at most one read; of how many."""
+    """Reads each table after the last fault. Returns (tables that the cache serves after one read, tables)."""
     served = 0
     with WorkloadCatalog(connection_settings(stack), CATALOG_DATABASE) as truth, FreshetClient(stack.url) as client:
         tables = truth.tables()
@@ -280,16 +283,16 @@ def recover_catalog(stack: Stack, findings: Findings) -> tuple[int, int]:
             served += table.served_from == "cache"
             found = truth.read_table(db, short)
             if found is None or table.value != json.loads(found.image):
-                findings.wrong.append(f"after quiet {name} is {table.value}, the truth is {found} ({table.why})")
+                findings.wrong.append(f"{name} is {table.value} after the last fault, expected {found} ({table.why})")
     return served, len(tables)
 
 
-def _look_at_processes(stack: Stack, injector: Injector, findings: FaultFindings) -> None:
-    """What the processes' ends and logs say."""
+def _check_processes(stack: Stack, injector: Injector, findings: FaultFindings) -> None:
+    """Adds to the findings what the processes' exits and logs show."""
     findings.faults, findings.ended = injector.met, injector.ended
     findings.errors += injector.errors
     findings.errors += [
-        f"{each.role} ended by itself during {', '.join(each.during) or 'nothing'}:\n{each.tail}"
+        f"{each.role} exited unexpectedly during {', '.join(each.during) or 'no fault'}:\n{each.tail}"
         for each in injector.ended
         if not each.is_clean
     ]
@@ -298,7 +301,7 @@ def _look_at_processes(stack: Stack, injector: Injector, findings: FaultFindings
 
 
 def tracebacks(log_file: Path) -> list[str]:
-    """Lines of one of our logs that no user may see: tracebacks, and errors called internal."""
+    """The lines of a log that hold a traceback or an exception, each cut to 2,000 characters."""
     if not log_file.exists():
         return []
     lines = log_file.read_text(errors="replace").splitlines()

@@ -1,7 +1,7 @@
-"""Which fault happens when: a pure function of a seed, so that a run can be made again.
+"""Which fault happens when: a pure function of a seed, so that a run can be repeated.
 
-Each target has a timeline of its own: its faults follow each other, those of different targets overlap. A target goes
-through all its kinds, in a random order, before one comes again.
+Each target has its own timeline: its faults follow each other, and faults of different targets overlap. A target goes
+through all its kinds in random order before a kind is repeated.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ FAULTS: Final[dict[str, Sequence[str]]] = {
     "clock": ("forward", "back", "far_back"),
     "wall-clock": ("forward", "back", "far_back"),
 }
-"""Target → what can happen to it. ``a>b`` is the network between a and b; ``clock`` is that of the writers' sessions,
-``wall-clock`` that of our processes.
+"""Target → its kinds of faults. ``a>b`` is the network from a to b, ``clock`` the clock of the writers' sessions,
+``wall-clock`` the wall clock of our processes.
 """
 SECOND_CONSUMER: Final[dict[str, Sequence[str]]] = {
     "consume-2": FAULTS["consume"],
     "consume-2>kafka": NETWORK,
     "serve>owner-2": NETWORK,
 }
-"""More targets where two consumers share the partitions."""
+"""Additional targets when two consumers share the partitions."""
 
 LASTS_S: Final[Mapping[str, tuple[float, float]]] = {
     "kill": (0.0, 5.0),
@@ -68,12 +68,12 @@ LASTS_S: Final[Mapping[str, tuple[float, float]]] = {
     "back": (3.0, 10.0),
     "far_back": (3.0, 10.0),
 }
-"""Kind → shortest and longest, in seconds. 14 s is longer than a consumer group waits for a silent member."""
+"""Kind → shortest and longest duration in seconds. A consumer group waits less than 14 s for a silent member."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Fault:
-    """One fault: it begins at ``at_s`` and lasts ``for_s``, both seconds; ``amount`` (0 to 1) is how much, by kind."""
+    """One fault: begins at ``at_s`` and lasts ``for_s``, both in seconds; ``amount`` (0 to 1) is its severity."""
 
     at_s: float
     target: str
@@ -82,13 +82,13 @@ class Fault:
     amount: float
 
     def line(self, seed: int) -> str:
-        """As it is logged."""
+        """The fault as one line of the log."""
         lasts = f" for {self.for_s:.2f} s" if self.for_s else ""
         return f"{self.at_s:8.2f} s  seed {seed}  {self.target} {self.kind}{lasts} ({self.amount:.2f})"
 
 
 def schedule(seed: int, seconds: float, targets: Sequence[str] = tuple(FAULTS), gap_s: float = GAP_S) -> list[Fault]:
-    """All faults that begin in ``seconds``, in order; every one ends in them too."""
+    """All faults that begin and end within ``seconds``, in order. ``gap_s``: mean time between a target's faults."""
     faults: list[Fault] = []
     known = FAULTS | SECOND_CONSUMER
     for target in targets:

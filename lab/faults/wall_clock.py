@@ -1,8 +1,8 @@
-"""Steps of the wall clock as one of our processes sees it: libfaketime, preloaded, reads the offset from a file.
+"""Steps of the wall clock of one of our processes: a preloaded libfaketime reads the offset from a file.
 
-Only the wall clock steps, for whoever reads it by clock_gettime(2) or time(2), as Python does; the monotonic clock goes
-on. Waits keep their length, which a real step would change for those until a wall time (docs/operating/faults.md).
-Needs the dev dependency ``libfaketime``, whose wheel holds a library for Linux on x86-64; elsewhere there are no steps.
+Only clock_gettime(2) and time(2), which Python calls, see the step; the monotonic clock does not step. Waits until a
+wall time keep their length, unlike with a real step (docs/operating/faults.md). Needs the dev dependency
+``libfaketime``, whose wheel has a library for Linux on x86-64 only; elsewhere clocks do not step.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Final
 
 SEEN_AFTER_S: Final = 1
-"""A process reads its offset anew once a second."""
+"""How often a process reads its offset, in seconds."""
 STEPS_S: Final = {"forward": 5_400.0, "back": -45.0, "far_back": -129_600.0}
-"""Kind → step in seconds: an hour and a half, three quarters of a minute, a day and a half."""
+"""Kind → step in seconds: an hour and a half, three quarters of a minute back, a day and a half back."""
 
 _NOT_FAKED: Final = (
     b"gettimeofday",
@@ -28,23 +28,23 @@ _NOT_FAKED: Final = (
     b"pthread_cond_timedwait",
     b"pthread_cond_destroy",
 )
-"""librdkafka and RocksDB take the end of a wait from these, and glibc compares it with the real clock: waits would last
-for hours, or not at all. So a copy of the library lacks them, and both live by the real clock.
+"""Functions that must not be faked. librdkafka and RocksDB compute the end of a wait with them, and glibc compares it
+with the real clock: a wait would last for hours, or not at all. So a copy of the library hides these names.
 """
 _PROBE_S: Final = 1_000_000
 _PROBE_TIMEOUT_S: Final = 30.0
 _SHARED: Final = ("/dev/shm/sem.faketime_sem_{pid}", "/dev/shm/faketime_shm_{pid}")
-"""What the library leaves behind of each process that is killed."""
+"""Shared memory that the library leaves behind for each killed process."""
 
 
 class WallClocks:
-    """The clocks of processes, each with a file in ``directory``."""
+    """The wall clocks of our processes. The offset of each is a file in ``directory``."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         directory.mkdir(parents=True, exist_ok=True)
         self.missing = ""
-        """Why there are no steps; "" if there are."""
+        """Why clocks cannot step here; "" if they can."""
         self._library = directory / "libfaketime.so.1"
         found = find_library()
         if found is not None:
@@ -56,7 +56,7 @@ class WallClocks:
             self.missing = "libfaketime can't be loaded here"
 
     def environment(self, role: str) -> dict[str, str]:
-        """What a process has to be started with so that its clock can step."""
+        """The environment variables with which a process's clock can step."""
         if self.missing:
             return {}
         file = self._file(role)
@@ -71,13 +71,13 @@ class WallClocks:
         }
 
     def step(self, role: str, offset_s: float) -> None:
-        """From now on the process's clock is ``offset_s`` ahead of the machine's."""
+        """Sets the process's wall clock ``offset_s`` ahead of the machine's."""
         beside = self._file(role).with_suffix(".new")
         beside.write_text(f"{offset_s:+.3f}\n")
         os.replace(beside, self._file(role))
 
     def forget(self, pid: int) -> None:
-        """Clears away what a process that has ended left in shared memory."""
+        """Removes the shared memory that an exited process has left."""
         for name in _SHARED:
             with contextlib.suppress(OSError):
                 os.unlink(name.format(pid=pid))
@@ -86,7 +86,7 @@ class WallClocks:
         return self._directory / f"{role}.offset"
 
     def _works(self) -> bool:
-        """Whether a process that is started so has the clock that it was given."""
+        """Whether a probe process sees the clock that it was given."""
         self.step("probe", _PROBE_S)
         probe = [sys.executable, "-I", "-S", "-c", "import os, time; print(os.getpid(), time.time())"]
         try:
@@ -98,15 +98,15 @@ class WallClocks:
                 timeout=_PROBE_TIMEOUT_S,
                 check=True,
             )
-            pid, said = done.stdout.split()
+            pid, now_s = done.stdout.split()
         except (OSError, subprocess.SubprocessError, ValueError):
             return False
         self.forget(int(pid))
-        return abs(float(said) - time.time() - _PROBE_S) < _PROBE_TIMEOUT_S * 2
+        return abs(float(now_s) - time.time() - _PROBE_S) < _PROBE_TIMEOUT_S * 2
 
 
 def find_library() -> Path | None:
-    """The library in the wheel of ``libfaketime``, if it is installed."""
+    """The library in the wheel of ``libfaketime``; None if it is not installed or not for this system."""
     found = find_spec("libfaketime")
     if found is None or found.origin is None:
         return None

@@ -1,1 +1,1 @@
-"""The deterministic simulator: the real pure code run through seeded histories, judged by a plain list of the truth."""
+"""The deterministic simulator: runs the real pure code through seeded histories and checks every answer."""

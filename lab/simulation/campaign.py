@@ -1,4 +1,4 @@
-"""Many histories, over several processes; planted bugs, each until it is caught; and what to show of a failure."""
+"""Runs many histories over several processes, hunts planted bugs, and shrinks failures."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from lab.simulation.shrink import shrink
 from lab.simulation.worlds import all_worlds
 
 SLICE: Final = 500
-"""Histories that a process takes at a time."""
+"""Histories per unit of work of a process."""
 BROKEN: Final = ("NameError", "UnboundLocalError", "SyntaxError")
-"""What a planted bug raises that is itself wrong: that is no catch."""
+"""Errors of a planted bug that is itself broken. They do not count as caught."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shrunk:
-    """A failure as a person wants to see it."""
+class ShrunkFailure:
+    """A failure with a short history. ``story``: one line in words for each op."""
 
     failure: BrokenHistory
     ops: History
@@ -30,16 +30,18 @@ class Shrunk:
 
     @property
     def text(self) -> str:
-        """Seed, rule, the shortest history found, one line an op in words."""
+        """The rule, the story, the ops, and the command that runs the history again."""
         failure = self.failure
         lines = [f"{failure.violation.rule}: {failure.violation.what}"]
         lines += [f"  {number:2}. {line}" for number, line in enumerate(self.story, 1)]
-        again = f"freshet simulate --world {failure.world} --seed {failure.seed} --first {failure.number} --histories 1"
-        return "\n".join([*lines, f"  ops: {self.ops}", f"  again: {again}"])
+        command = (
+            f"freshet simulate --world {failure.world} --seed {failure.seed} --first {failure.number} --histories 1"
+        )
+        return "\n".join([*lines, f"  ops: {self.ops}", f"  reproduce: {command}"])
 
 
-def shrunk(failure: BrokenHistory, planted: PlantedBug | None = None) -> Shrunk:
-    """The failure with as few ops as can be found."""
+def shrink_failure(failure: BrokenHistory, planted: PlantedBug | None = None) -> ShrunkFailure:
+    """Shrinks a failure. ``planted``: the bug that was in the code, and is planted again meanwhile."""
     world = all_worlds()[failure.world]
     rule = failure.violation.rule
 
@@ -47,12 +49,14 @@ def shrunk(failure: BrokenHistory, planted: PlantedBug | None = None) -> Shrunk:
         found = run_one(world, ops).violations
         return bool(found) and found[0].rule == rule
 
-    def work() -> Shrunk:
+    def work() -> ShrunkFailure:
         ops = shrink(failure.ops, fails)
         outcome = run_one(world, ops, trace=True)
         violation = outcome.violations[0] if outcome.violations else failure.violation
         story = outcome.trace or [str(op) for op in ops]
-        return Shrunk(BrokenHistory(failure.world, failure.seed, failure.number, failure.ops, violation), ops, story)
+        return ShrunkFailure(
+            BrokenHistory(failure.world, failure.seed, failure.number, failure.ops, violation), ops, story
+        )
 
     if planted is None:
         return work()
@@ -69,7 +73,10 @@ def simulate(
     jobs: int = 1,
     shown: Callable[[Report], None] = lambda _: None,
 ) -> Report:
-    """Runs ``histories`` of a world from number ``first`` on; ``shown`` sees the sum after each slice."""
+    """Runs ``histories`` of a world, from number ``first`` on, until one fails.
+
+    ``shown`` is called with the sum of the reports after each slice.
+    """
     total = Report(world, seed)
     for part in _slices(world, seed, first, histories, jobs):
         total.add(part)
@@ -99,8 +106,8 @@ def _run_slice(part: tuple[str, int, int, int]) -> Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Caught:
-    """What became of a planted bug. ``rule`` "": it survived."""
+class HuntResult:
+    """The result of hunting a planted bug. ``rule``: the rule that caught it; "": it survived."""
 
     bug: PlantedBug
     rule: str
@@ -109,18 +116,21 @@ class Caught:
     failure: BrokenHistory | None
 
 
-def hunt(bug: PlantedBug, seed: int, histories: int) -> Caught:
-    """Runs the bug's world with the bug in it until it is caught. Raises `PlantedBugError`."""
+def hunt(bug: PlantedBug, seed: int, histories: int) -> HuntResult:
+    """Runs up to ``histories`` of the bug's world with the bug planted, until it is caught.
+
+    Raises `PlantedBugError` if the bug does not fit the code or is itself broken.
+    """
     report = run_many(all_worlds()[bug.world], seed, range(histories), during=bug.planted())
     failure = report.failure
     if failure is not None and failure.violation.what.startswith(BROKEN):
         raise PlantedBugError(f"planted bug {bug.name} is itself broken: {failure.violation.what}")
     rule = failure.violation.rule if failure is not None else ""
-    return Caught(bug, rule, report.histories, report.seconds, failure)
+    return HuntResult(bug, rule, report.histories, report.seconds, failure)
 
 
-def hunts(bugs: list[PlantedBug], seed: int, histories: int, jobs: int = 1) -> Iterator[Caught]:
-    """Each bug's hunt, in order."""
+def hunt_all(bugs: list[PlantedBug], seed: int, histories: int, jobs: int = 1) -> Iterator[HuntResult]:
+    """Hunts each bug, over ``jobs`` processes. Yields the results in the order of ``bugs``."""
     parts = [(bug.name, seed, histories) for bug in bugs]
     if jobs <= 1:
         yield from map(_hunt_named, parts)
@@ -129,6 +139,6 @@ def hunts(bugs: list[PlantedBug], seed: int, histories: int, jobs: int = 1) -> I
         yield from pool.map(_hunt_named, parts)
 
 
-def _hunt_named(part: tuple[str, int, int]) -> Caught:
+def _hunt_named(part: tuple[str, int, int]) -> HuntResult:
     name, seed, histories = part
     return hunt(planted_bugs(name)[0], seed, histories)

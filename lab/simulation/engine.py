@@ -1,7 +1,7 @@
-"""Histories, worlds and what comes of running one in the other. Nothing here touches a clock, a disk or a network.
+"""Histories, worlds, and the outcomes of running histories. Nothing here reads a wall clock, a disk or a network.
 
-A history is a list of *ops*: a name and small integers, which every world can interpret in any state (an op that does
-not apply does nothing). So a history shrinks by leaving ops out, and a regression test is a short list of ops.
+A history is a list of *ops*: a name and small integers. Its world can run an op in any state: one that does not apply
+does nothing. So a history can shrink by leaving ops out, and a regression test is a short list of ops.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from typing import Protocol
 from lab.simulation.memo import sharing_work
 
 Op = tuple[str | int, ...]
-"""Name, then integers."""
+"""A name, then integers."""
 History = list[Op]
 Cell = tuple[str, str]
-"""(fault, state that it met)."""
+"""(fault, state in which it occurred)."""
 
 COLLECTED_EVERY = 256
-"""Histories between two collections of garbage. A history leaves next to none (`HistoryRun.close`)."""
+"""Histories between two garbage collections. A history leaves little garbage (`HistoryRun.close`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A rule of docs/concepts/guarantees.md that did not hold, and how."""
+    """A rule of docs/concepts/guarantees.md that was broken, and how."""
 
     rule: str
     what: str
@@ -39,25 +39,25 @@ class Violation:
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of one history. ``trace``: one line an op, in words, if it was asked for."""
+    """The outcome of one history. ``trace``: lines that tell in words what happened, if requested."""
 
     violations: list[Violation] = field(default_factory=list)
     met: Counter[Cell] = field(default_factory=Counter)
     answers: Counter[str] = field(default_factory=Counter)
-    """Answers and their kind, to see that a world does something."""
+    """Kind of answer → count, to show that a world does something."""
     trace: list[str] = field(default_factory=list)
 
     def complain(self, rule: str, what: str) -> None:
-        """Takes note of a violation."""
+        """Records a violation."""
         self.violations.append(Violation(rule, what))
 
 
 class World(Protocol):
-    """A part of the system with the faults that it must bear."""
+    """A part of the system with the faults that it must tolerate."""
 
     name: str
     rules: tuple[str, ...]
-    """Checkers, one a rule."""
+    """The rules that it checks."""
     faults: tuple[str, ...]
     states: tuple[str, ...]
 
@@ -65,7 +65,7 @@ class World(Protocol):
         """A random history."""
 
     def run(self, ops: Sequence[Op], *, trace: bool = False) -> Outcome:
-        """Runs a history; equal histories give equal outcomes. May raise what the code under test raises."""
+        """Runs a history. Equal histories give equal outcomes. May raise what the code under test raises."""
 
 
 class HistoryRun(Protocol):
@@ -74,25 +74,25 @@ class HistoryRun(Protocol):
     outcome: Outcome
 
     def finish(self) -> None:
-        """Quiet: the rules of the whole are checked."""
+        """Lets the run settle and checks the final state."""
 
     def close(self) -> None:
-        """Lets go of what refers to itself: the next history has its memory, without a garbage collection."""
+        """Breaks reference cycles, so that memory is freed without a garbage collection."""
 
 
-class Told:
-    """What every run has: its outcome, and a trace in words where one is asked for."""
+class TracedRun:
+    """The base of every run: its outcome, and a trace in words if requested."""
 
     def __init__(self, outcome: Outcome, trace: bool) -> None:
         self.outcome = outcome
         self.tracing = trace
 
     def complain(self, rule: str, what: str) -> None:
-        """Takes note of a violation."""
+        """Records a violation."""
         self.outcome.complain(rule, what)
 
     def say(self, text: str) -> None:
-        """A line of the trace."""
+        """Adds a line to the trace, if there is one."""
         if self.tracing:
             self.outcome.trace.append(text)
 
@@ -110,19 +110,19 @@ class BrokenHistory:
 
 @dataclass(slots=True)
 class Report:
-    """What running many histories of one world showed."""
+    """The result of running many histories of one world."""
 
     world: str
     seed: int
     histories: int = 0
     seconds: float = 0.0
-    """Of processor time, over all processes: what else the machine does is not counted."""
+    """Processor time over all processes, so that other load on the machine does not count."""
     failure: BrokenHistory | None = None
     met: Counter[Cell] = field(default_factory=Counter)
     answers: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: Report) -> None:
-        """Takes in what another process found."""
+        """Adds another report of the same world and seed."""
         self.histories += other.histories
         self.seconds += other.seconds
         if self.failure is None or (other.failure is not None and other.failure.number < self.failure.number):
@@ -131,7 +131,7 @@ class Report:
         self.answers.update(other.answers)
 
     def empty(self, world: World) -> list[Cell]:
-        """Pairs of fault and state that no history met."""
+        """The (fault, state) pairs that never occurred."""
         return [(fault, state) for fault in world.faults for state in world.states if not self.met[fault, state]]
 
 
@@ -141,28 +141,28 @@ def history_of(world: World, seed: int, number: int) -> History:
 
 
 def run_one(world: World, ops: Sequence[Op], *, trace: bool = False) -> Outcome:
-    """Runs a history; what the code under test raises is a violation of ``never raises``."""
+    """Runs a history. An error of the code under test is a violation of ``never raises``."""
     try:
         return world.run(ops, trace=trace)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
+    except Exception as error:  # noqa: BLE001 - every error is a finding
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{'/'.join(place.filename.split('/')[-2:])}:{place.name}"
         return Outcome([Violation("never raises", f"{type(error).__name__} in {where}: {error}")])
 
 
 def ops_of(run: type) -> dict[str, Callable[..., None]]:
-    """The ops of a world's runs by name: its methods ``op_…``, with spaces."""
+    """Name of op → method: the methods ``op_…`` of ``run``, with spaces for underscores."""
     return {name[3:].replace("_", " "): getattr(run, name) for name in dir(run) if name.startswith("op_")}
 
 
 def shape(ops: Sequence[Op], fields: int) -> tuple[int, ...]:
-    """The integers of a history's first op ``world``, filled up with zeros."""
+    """The integers of a history's first op ``world``, padded with zeros to ``fields``."""
     given = ops[0][1:] if ops and ops[0][0] == "world" else ()
     return (*(int(value) for value in given), *(0,) * fields)[:fields]
 
 
 def play(run: HistoryRun, ops: Sequence[Op], known: Mapping[str, Callable[..., None]]) -> Outcome:
-    """Runs the ops, and then until it is quiet. Stops at the first violation."""
+    """Runs the ops, then the final checks. Stops at the first violation."""
     outcome = run.outcome
     try:
         for name, *numbers in ops:
@@ -178,8 +178,8 @@ def play(run: HistoryRun, ops: Sequence[Op], known: Mapping[str, Callable[..., N
 
 
 @contextmanager
-def _few_collections() -> Iterator[Callable[[], int]]:
-    """No garbage collection but where the given function is called: of what came to be since the last one."""
+def _deferred_garbage_collection() -> Iterator[Callable[[], int]]:
+    """Disables automatic garbage collection. Gives a function that collects the youngest generation."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -196,10 +196,10 @@ def run_many(
     *,
     during: AbstractContextManager[object] | None = None,
 ) -> Report:
-    """Runs histories until one fails. ``during`` is entered around all of them (a planted bug)."""
+    """Runs histories until one fails. ``during``: a context around all of them, such as a planted bug."""
     report = Report(world.name, seed)
     started = process_time()
-    with during or nullcontext(), sharing_work(), _few_collections() as collect:
+    with during or nullcontext(), sharing_work(), _deferred_garbage_collection() as collect:
         for number in numbers:
             ops = history_of(world, seed, number)
             outcome = run_one(world, ops)

@@ -1,7 +1,7 @@
-"""Work that histories share: equal messages are decoded, checked and described once, and folded once into equal states.
+"""Memoizes work that histories share: equal messages are decoded, checked and encoded once, and folded once.
 
-What is remembered is a function of what it is asked with alone, so a history comes out the same with and without it.
-Whoever changes the code under test (a planted bug) calls `forget`, before and after.
+Each result is a function of its key alone, so the outcome of a history does not depend on the memo. A change of the
+code under test (a planted bug) must call `clear_memo` before and after.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ MESSAGES_MAX: Final = 32_768
 FOLDS_MAX: Final = 4_096
 KEPT_MAX: Final = 8_192
 NESTED: Final = frozenset({"RowFrame", "SourceState", "CommitTxn", "AbortTxn", "TableSchema"})
-"""Records with lists in them; the fields of the others are values."""
+"""Records that contain lists. The fields of all other records are hashable."""
 PLAIN: Final = 2
-"""The version of `marshal` in which equal records of one kind are equal bytes."""
+"""The version of `marshal` that encodes equal records of one kind as equal bytes."""
 
 
-class _Remembered(dict[str, Any]):
-    """A decoded message, what `codec.check` said of it, and its bytes when it is encoded again."""
+class _DecodedRecord(dict[str, Any]):
+    """A decoded message, with the memoized results of `codec.check` and `codec.encode`."""
 
     refused: codec.CodecError | None = None
     checked = False
@@ -37,13 +37,13 @@ class _Remembered(dict[str, Any]):
 
 
 @lru_cache(maxsize=MESSAGES_MAX)
-def decoded(value: bytes) -> tuple[str, _Remembered]:
-    """`codec.decode`; nobody may change the answer."""
+def decoded(value: bytes) -> tuple[str, _DecodedRecord]:
+    """As `codec.decode`. The result is shared: callers must not change it."""
     name, record = codec.decode(value)
-    return name, _Remembered(record)
+    return name, _DecodedRecord(record)
 
 
-def _check(name: str, record: _Remembered) -> None:
+def _check(name: str, record: _DecodedRecord) -> None:
     if not record.checked:
         try:
             codec.check(name, record)
@@ -63,7 +63,7 @@ _flat: dict[tuple[Any, ...], bytes] = {}
 
 
 def _encode(name: str, record: Any) -> bytes:
-    if not isinstance(record, _Remembered):
+    if not isinstance(record, _DecodedRecord):
         if name in NESTED:
             return _encoded(name, marshal.dumps(record, PLAIN))
         key = (name, *record.values())
@@ -78,14 +78,14 @@ def _encode(name: str, record: Any) -> bytes:
     return record.encoded
 
 
-Looked = tuple[tuple[bytes, bytes | None], ...]
-"""Keys that a fold looked up in the state before it, and what it found."""
-_folds: dict[tuple[Any, ...], tuple[Looked, list[Changes]]] = {}
+Lookups = tuple[tuple[bytes, bytes | None], ...]
+"""(key, value) pairs that a fold looked up in the state before it."""
+_folds: dict[tuple[Any, ...], tuple[Lookups, list[Changes]]] = {}
 _real_fold_messages = fold.fold_messages
 
 
 def _fold_messages(state: PartitionState, messages: Sequence[tuple[int, bytes | None]]) -> Iterable[Changes]:
-    """`fold.fold_messages`: a function of the head, of the messages, and of what the fold looks up."""
+    """As `fold.fold_messages`, whose result depends on the head, the messages, and the values that it looks up."""
     if type(messages) is not list:
         return _real_fold_messages(state, messages)
     head = state.head
@@ -98,10 +98,10 @@ def _fold_messages(state: PartitionState, messages: Sequence[tuple[int, bytes | 
                 break
         else:
             return changes
-    return _folding(state, messages, key)
+    return _fold_and_record(state, messages, key)
 
 
-def _folding(
+def _fold_and_record(
     state: PartitionState, messages: Sequence[tuple[int, bytes | None]], key: tuple[Any, ...]
 ) -> Iterator[Changes]:
     looked: dict[bytes, bytes | None] = {}
@@ -120,11 +120,11 @@ def _folding(
         yield changes
     if len(_folds) >= FOLDS_MAX:
         _folds.clear()
-    _folds[key] = tuple(looked.items()), _together(done)
+    _folds[key] = tuple(looked.items()), _merge_changes(done)
 
 
-def _together(done: list[Changes]) -> list[Changes]:
-    """The same in one step, unless there are dead letters, which belong to a message each."""
+def _merge_changes(done: list[Changes]) -> list[Changes]:
+    """The changes merged into one step, unless there are dead letters, which belong to single messages."""
     if len(done) < 2 or any(changes.rejections for changes in done):
         return done
     entries: dict[bytes, bytes] = {}
@@ -143,34 +143,34 @@ def _together(done: list[Changes]) -> list[Changes]:
 _demand_of = lru_cache(maxsize=1_024)(evidence.demand_of)
 
 
-class Kept:
-    """What a model makes again and again of equal parts. ``on`` while there is sharing_work; empty otherwise."""
+class ModelMemo:
+    """A memo for the models. It is used only while ``on``, which is inside `sharing_work`."""
 
     def __init__(self) -> None:
         self.on = False
         self._made: dict[Hashable, Any] = {}
 
     def get(self, key: Hashable) -> Any:
-        """What was made of ``key``, or None; nobody may change it."""
+        """The result for ``key``, or None. It is shared: callers must not change it."""
         return self._made.get(key) if self.on else None
 
     def put(self, key: Hashable, made: object) -> None:
-        """Keeps it."""
+        """Stores the result for ``key``."""
         if self.on:
             if len(self._made) >= KEPT_MAX:
                 self._made.clear()
             self._made[key] = made
 
     def clear(self) -> None:
-        """Forgets everything."""
+        """Removes all results."""
         self._made.clear()
 
 
-kept: Final = Kept()
+kept: Final = ModelMemo()
 
 
-def forget() -> None:
-    """The code under test is another one from now on."""
+def clear_memo() -> None:
+    """Clears every result of the code under test. Call it when that code changes."""
     _folds.clear()
     _demand_of.cache_clear()
     kept.clear()
@@ -178,7 +178,7 @@ def forget() -> None:
 
 @contextmanager
 def sharing_work() -> Iterator[None]:
-    """Publishers, the fold and the owners' answers use what is remembered."""
+    """Lets publishers, the fold and the owners' answers use the memo inside the context."""
     ours: dict[str, Any] = {
         "decode": decoded,
         "check": _check,

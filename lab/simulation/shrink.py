@@ -1,4 +1,4 @@
-"""From a failing history to a short one: leave ops out, make integers small, as long as the same rule breaks."""
+"""Shrinks a failing history: leaves out ops and makes integers smaller as long as the same rule breaks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ RUNS_MAX = 3_000
 
 
 def shrink(ops: History, fails: Callable[[History], bool], *, runs_max: int = RUNS_MAX) -> History:
-    """The smallest history found that still ``fails``; ``ops`` must. Deterministic, at most ``runs_max`` runs."""
+    """The smallest history found that still ``fails``, as ``ops`` must. Deterministic; at most ``runs_max`` runs."""
     budget = [runs_max]
 
     def still(candidate: History) -> bool:
@@ -29,7 +29,7 @@ def shrink(ops: History, fails: Callable[[History], bool], *, runs_max: int = RU
 
 
 def _leave_out(ops: History, still: Callable[[History], bool]) -> History:
-    """Delta debugging: chunks of halving size are left out."""
+    """Delta debugging: tries to leave out chunks of ops, of halving size."""
     size = max(len(ops) // 2, 1)
     while True:
         at = 0
@@ -45,7 +45,7 @@ def _leave_out(ops: History, still: Callable[[History], bool]) -> History:
 
 
 def _simplify(ops: History, still: Callable[[History], bool]) -> History:
-    """Each integer towards 0."""
+    """Tries to make each integer smaller."""
     for at in range(len(ops)):
         for field in range(1, len(ops[at])):
             value = ops[at][field]

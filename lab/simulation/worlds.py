@@ -1,4 +1,4 @@
-"""Which worlds there are."""
+"""All worlds, by name."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from lab.simulation.rows.world import RowsWorld
 from tokens.errors import FreshetError
 
 
-class UnknownWorld(FreshetError):
-    """Code ``unknown_world``."""
+class WorldNotFoundError(FreshetError):
+    """There is no world of this name; code ``unknown_world``."""
 
     code = "unknown_world"
 
@@ -22,10 +22,10 @@ def all_worlds() -> dict[str, World]:
 
 
 def worlds_named(name: str) -> list[World]:
-    """The world of that name, or ``all``. Raises `UnknownWorld`."""
+    """The world of this name, or all of them for ``all``. Raises `WorldNotFoundError`."""
     worlds = all_worlds()
     if name == "all":
         return list(worlds.values())
     if name not in worlds:
-        raise UnknownWorld(f"there is no world {name}", hint=f"worlds are: all, {', '.join(worlds)}")
+        raise WorldNotFoundError(f"unknown world {name}", hint=f"choose one of: all, {', '.join(worlds)}")
     return [worlds[name]]

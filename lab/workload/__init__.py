@@ -1,1 +1,1 @@
-"""The workload source: a catalog whose truth is MariaDB tables, with a log written in the same transactions."""
+"""The workload source: a catalog kept in MariaDB tables, with a log written in the same transactions."""

@@ -1,8 +1,9 @@
-"""A catalog whose truth is MariaDB tables: transactions, write ids, table images, and a log of what happened.
+"""A catalog kept in MariaDB tables: transactions, write ids, table images, and a log of all changes.
 
-Every operation is one MariaDB transaction that changes the truth and appends to the log. As in Hive, CREATE, RENAME and
-DROP take effect at once and no ABORT undoes them; a write to a transactional table is *staged* by its transaction, and
-becomes the table at COMMIT or nothing at ABORT. One writer at a time may have a write staged on a table.
+Every operation is one MariaDB transaction that changes the catalog and appends to the log. As in Hive, CREATE, RENAME
+and DROP take effect at once, and ABORT does not undo them. A write to a transactional table is *staged* by its
+transaction: COMMIT makes it the table's image, ABORT discards it. Only one transaction at a time may have a write
+staged on a table.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class CatalogTable:
-    """A table in one snapshot of the truth. ``position`` is the log's in that snapshot: it is lo and hi."""
+    """A table in one snapshot of the catalog. ``position``: the log's end in that snapshot, which is lo and hi."""
 
     table_id: int
     name: str
     kind: Kind
     image: bytes
     write_ids: str
-    """The list, "" for an external table."""
+    """The write-id list; "" for an external table."""
     position: str
     timestamp: int
 
@@ -55,17 +56,17 @@ def encode_image(version: int, fields: Mapping[str, Any]) -> bytes:
 
 
 def version_of(image: bytes) -> int:
-    """The version that an image carries; raises `ValueError` if it carries none."""
+    """The version in an image. Raises `ValueError` if it has no version."""
     version = json.loads(image).get("version")
     if not isinstance(version, int):
-        raise ValueError("the image carries no version")
+        raise ValueError("the image has no version")
     return version
 
 
 class WorkloadCatalog:
-    """One session of the catalog. Not thread-safe: a thread takes its own. Raises `MariaDBError` when the server does.
+    """One session of the catalog. Not thread-safe: each thread needs its own. Every call may raise `MariaDBError`.
 
-    A session whose connection was lost connects again for the next operation.
+    After a lost connection the session reconnects for the next operation.
     """
 
     def __init__(self, settings: ConnectionSettings, database: str) -> None:
@@ -82,14 +83,14 @@ class WorkloadCatalog:
         self.close()
 
     def close(self) -> None:
-        """Ends the session."""
+        """Closes the connection."""
         connection, self._connection = self._connection, None
         if connection is not None:
             with contextlib.suppress(pymysql.err.Error, OSError):
                 connection.close()
 
     def create_schema(self) -> None:
-        """Creates what is missing of the catalog's tables; the database must exist."""
+        """Creates the catalog's missing tables. The database must exist."""
         with translated(self.settings), self._session() as cursor:
             for statement in TABLES:
                 cursor.execute(statement)
@@ -97,7 +98,7 @@ class WorkloadCatalog:
     # --- transactions ---
 
     def open_txn(self) -> int:
-        """A new transaction's id."""
+        """Opens a transaction and returns its id."""
         with self._operation() as change:
             txn = change.next("last_txn")
             change.run("INSERT INTO catalog_txns VALUES (%s, 'open')", txn)
@@ -105,12 +106,12 @@ class WorkloadCatalog:
             return txn
 
     def alloc_write_id(self, txn: int, name: str) -> int:
-        """The transaction's write id on a transactional table: a new one, or the one that it has."""
+        """The transaction's write id on a transactional table, allocated on the first call. Raises `CatalogError`."""
         with self._operation() as change:
             change.require_open(txn)
             table_id, kind, next_write_id = change.table(name)
             if kind != "transactional":
-                raise CatalogError(f"{name} is external: it has no write ids")
+                raise CatalogError(f"{name} is an external table and has no write ids")
             held = change.rows("SELECT write_id FROM catalog_write_ids WHERE txn=%s AND table_id=%s", txn, table_id)
             if held:
                 return int(held[0][0])
@@ -120,7 +121,7 @@ class WorkloadCatalog:
             return next_write_id
 
     def commit(self, txn: int) -> None:
-        """Ends a transaction: what it staged is the tables from here on."""
+        """Commits a transaction: its staged writes become the tables' images. Raises `CatalogError`."""
         with self._operation() as change:
             change.require_open(txn)
             event = change.log("COMMIT", txn=txn)
@@ -136,7 +137,7 @@ class WorkloadCatalog:
             change.run("UPDATE catalog_txns SET state='committed' WHERE txn=%s", txn)
 
     def abort(self, txn: int) -> None:
-        """Ends a transaction: what it staged is gone."""
+        """Aborts a transaction and discards its staged writes. Raises `CatalogError`."""
         with self._operation() as change:
             change.require_open(txn)
             change.log("ABORT", txn=txn)
@@ -147,12 +148,12 @@ class WorkloadCatalog:
     # --- tables ---
 
     def create_table(self, name: str, kind: Kind = "transactional", fields: Mapping[str, Any] | None = None) -> int:
-        """A new table's id; its image is version 1."""
+        """Creates a table whose image is version 1, and returns its id. Raises `CatalogError`."""
         if name.count(".") != 1 or name.startswith(".") or name.endswith(".") or ":" in name:
-            raise CatalogError(f"{name!r} is no table name", hint="a table is named db.table")
+            raise CatalogError(f"invalid table name {name!r}", hint="name the table as db.table, without a colon")
         with self._operation() as change:
             if change.rows("SELECT 1 FROM catalog_tables WHERE name=%s", name):
-                raise CatalogError(f"{name} exists already", code="table_exists")
+                raise CatalogError(f"table {name} exists already", code="table_exists")
             table_id = change.next("last_table")
             image = encode_image(1, fields or {})
             change.run("INSERT INTO catalog_tables VALUES (%s, %s, %s, %s, 1, 1)", table_id, name, kind, image)
@@ -161,14 +162,15 @@ class WorkloadCatalog:
             return table_id
 
     def write_table(self, name: str, fields: Mapping[str, Any] | None = None, txn: int = 0) -> int:
-        """A new version of the table's image, and its number.
+        """Writes a new version of the table's image and returns the version. Raises `CatalogError`.
 
-        A transactional table is written by a transaction that has a write id on it, an external one by none.
+        A transactional table needs a transaction with a write id on it. An external table is written outside any.
         """
         with self._operation() as change:
             table_id, kind, _ = change.table(name)
             if (kind == "transactional") != bool(txn):
-                raise CatalogError(f"{name} is {kind}: it is written {'in' if not txn else 'outside'} a transaction")
+                where = "in" if kind == "transactional" else "outside"
+                raise CatalogError(f"table {name} is {kind} and must be written {where} a transaction")
             [[last_version]] = change.rows("SELECT last_version FROM catalog_tables WHERE table_id=%s", table_id)
             version = int(last_version) + 1
             image = encode_image(version, fields or {})
@@ -188,23 +190,25 @@ class WorkloadCatalog:
             raise CatalogError(f"transaction {txn} has no write id on {name}", hint="call alloc_write_id first")
         writer = change.rows("SELECT txn FROM catalog_staged WHERE table_id=%s", table_id)
         if writer and int(writer[0][0]) != txn:
-            raise CatalogError(f"transaction {writer[0][0]} has a write staged on {name}", code="write_conflict")
+            raise CatalogError(
+                f"transaction {writer[0][0]} already has a write staged on {name}", code="write_conflict"
+            )
         write_id = int(held[0][0])
         change.run("REPLACE INTO catalog_staged VALUES (%s, %s, %s, %s, %s)", table_id, txn, write_id, version, image)
         change.run("INSERT INTO catalog_versions VALUES (%s, %s, %s, %s, NULL)", table_id, version, write_id, txn)
         change.log("WRITE", txn=txn, table_id=table_id, name=name, kind="transactional", write_id=write_id, image=image)
 
     def rename_table(self, name: str, new_name: str) -> None:
-        """The table, with its write ids, those of open writers too, has another name from here on."""
+        """Renames a table; it keeps its id and all write ids, also those of open writers. Raises `CatalogError`."""
         with self._operation() as change:
             table_id, kind, _ = change.table(name)
             if change.rows("SELECT 1 FROM catalog_tables WHERE name=%s", new_name):
-                raise CatalogError(f"{new_name} exists already", code="table_exists")
+                raise CatalogError(f"table {new_name} exists already", code="table_exists")
             change.run("UPDATE catalog_tables SET name=%s WHERE table_id=%s", new_name, table_id)
             change.log("RENAME", table_id=table_id, name=new_name, kind=kind, previous=name)
 
     def drop_table(self, name: str) -> None:
-        """The table and its write ids are gone; a later one of the name has another id and starts anew."""
+        """Drops a table and its write ids. A later table of the name gets a new id. Raises `CatalogError`."""
         with self._operation() as change:
             table_id, kind, _ = change.table(name)
             for table in ("catalog_tables", "catalog_write_ids", "catalog_staged", "catalog_versions"):
@@ -214,34 +218,34 @@ class WorkloadCatalog:
     # --- reading ---
 
     def table_id(self, name: str) -> int:
-        """The id that a name stands for. Raises `CatalogError` ``no_such_table``."""
+        """The id of the table with this name. Raises `CatalogError` ``no_such_table``."""
         with self._snapshot() as read:
             return read.table(name)[0]
 
     def tables(self) -> list[tuple[str, int, Kind]]:
-        """(name, table id, kind) of all tables, by id."""
+        """(name, table id, kind) of all tables, ordered by id."""
         with self._snapshot() as read:
             found = read.rows("SELECT name, table_id, kind FROM catalog_tables ORDER BY table_id")
         return [(name, int(table_id), kind) for name, table_id, kind in found]
 
     def valid_write_ids(self, name: str, own_txn: int = 0) -> str:
-        """The list of a table, as Hive builds it, for a reader in ``own_txn`` (0: in none)."""
+        """The table's write-id list, as Hive builds it, for a reader in ``own_txn`` (0: in no transaction)."""
         with self._snapshot() as read:
             table_id, kind, next_write_id = read.table(name)
             if kind != "transactional":
-                raise CatalogError(f"{name} is external: it has no write ids")
+                raise CatalogError(f"{name} is an external table and has no write ids")
             return read.write_ids(name, table_id, next_write_id, own_txn)
 
     def position(self) -> tuple[str, int]:
-        """Position of the log's end, and the time of its last event (seconds; 0: there is none)."""
+        """The position of the log's end, and the time of its last event in seconds (0: the log is empty)."""
         with self._snapshot() as read:
             return read.position()
 
     def read_table(self, db: str, table: str, valid_write_ids: str | None = None) -> CatalogTable | None:
-        """The table as it is: id, image, list and the log's position, all of one snapshot; None: there is none.
+        """The table as it is now: id, image, list and the log's position, all of one snapshot. None: no such table.
 
-        ``valid_write_ids`` is the reader's own list: if an open writer's id is valid in it, the reader is that writer,
-        and gets what it staged, with the list as it sees it. Raises `TokenError`.
+        ``valid_write_ids``: the reader's own list. If the id of an open writer is valid in it, the reader is that
+        writer, and gets its staged image with its own list. Raises `TokenError`.
         """
         name = f"{db}.{table}"
         wanted = ValidWriteIdList.parse(valid_write_ids) if valid_write_ids else None
@@ -260,7 +264,7 @@ class WorkloadCatalog:
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[CatalogSnapshot]:
-        """Reads that all see one state of the truth."""
+        """Reads that all see the same state of the catalog."""
         with self._snapshot() as read:
             yield read
 
@@ -285,7 +289,7 @@ class WorkloadCatalog:
 
     @contextlib.contextmanager
     def _operation(self) -> Iterator[CatalogOperation]:
-        """One change of the truth: it locks the sequence first, so changes and their events are in commit order."""
+        """One change of the catalog. It locks the sequence first, so changes and their events are in commit order."""
         with translated(self.settings), self._session() as cursor:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
             cursor.execute("START TRANSACTION")

@@ -1,7 +1,7 @@
-"""From rows of the catalog's log to source transactions. Pure.
+"""Translates rows of the catalog's log into source transactions. Pure.
 
-As in Hive a COMMIT names no table: the write ids that it ends are those that its ALLOC events gave it, trusted only if
-its OPEN was seen; of another transaction the truth is asked (``lookup``).
+As in Hive, a COMMIT names no table. The write ids that it ends are those of its ALLOC events if its OPEN was seen.
+Otherwise they are looked up in the catalog (``lookup``).
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _STATES: Final = ("open", "committed", "aborted")
 
 
 class WorkloadLogError(FreshetError, ValueError):
-    """A row of the log that can't be read; code ``bad_log_row``."""
+    """A row of the log is invalid; code ``bad_log_row``."""
 
     code = "bad_log_row"
 
 
 @dataclass(frozen=True, slots=True)
 class LogRow:
-    """One event. ``txn`` and ``table_id`` are 0 where it has none; ``image`` is empty where it brings none."""
+    """One event of the log. ``txn`` and ``table_id``: 0 if it has none. ``image``: empty if it has none."""
 
     event_id: int
     event_time: int
@@ -52,7 +52,7 @@ class LogRow:
 
 
 class Bootstrap(NamedTuple):
-    """The catalog as it is at one position, as a transaction that says all of it."""
+    """The whole catalog at one position, as one transaction."""
 
     position: str
     timestamp: int
@@ -66,21 +66,24 @@ def parse_log_row(row: tuple[Any, ...]) -> LogRow:
     try:
         fields = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise WorkloadLogError(f"event {event_id}: {error}") from error
+        raise WorkloadLogError(f"event {event_id} of the log has invalid JSON: {error}") from error
     if not separator or not isinstance(fields, dict):
-        raise WorkloadLogError(f"event {event_id} has no fields")
+        raise WorkloadLogError(f"event {event_id} of the log has no JSON object before its image")
     return LogRow(int(event_id), int(event_time), str(event_type), int(txn), int(table_id), fields, image)
 
 
 class WorkloadTranslator:
-    """Translates the log in order. ``open_transactions``: what the topic remembers of the run before."""
+    """Translates the log in order. ``open_transactions``: those in the topic from the run before.
+
+    ``lookup``: transaction → its (table id, write id) pairs in the catalog.
+    """
 
     def __init__(self, lookup: Callable[[int], Pairs], open_transactions: Iterable[OpenTransaction] = ()) -> None:
         self._lookup = lookup
         self._open = {known.txn: known for known in open_transactions}
 
     def translate(self, row: LogRow) -> SourceTransaction:
-        """The transaction that the row stands for; one that makes no sense voids every table."""
+        """The row as a source transaction. A row that cannot be translated voids every table."""
         position = position_of(row.event_id)
         before = self._open.get(row.txn)
         try:
@@ -150,7 +153,7 @@ class WorkloadTranslator:
 
 
 def bootstrap(read: CatalogSnapshot) -> Bootstrap:
-    """Everything there is in the snapshot: names, lists, images, what is staged, and the open transactions."""
+    """Everything in the snapshot: names, write-id lists, images, staged writes, and the open transactions."""
     position, timestamp = read.position()
     changes: list[Change] = []
     tables = read.rows("SELECT table_id, name, kind, image, next_write_id FROM catalog_tables")
@@ -164,14 +167,14 @@ def bootstrap(read: CatalogSnapshot) -> Bootstrap:
     return Bootstrap(position, timestamp, SourceTransaction(position, position, timestamp, changes, "", opened))
 
 
-def names(read: CatalogSnapshot) -> list[Change]:
-    """The binding of every name in the snapshot."""
+def name_bindings(read: CatalogSnapshot) -> list[Change]:
+    """Binds every name in the snapshot to its table."""
     found = read.rows("SELECT name, table_id FROM catalog_tables ORDER BY table_id")
     return [BindName(name, int(table_id)) for name, table_id in found]
 
 
 def _list_changes(read: CatalogSnapshot, table_id: int, name: str, hwm: int) -> list[Change]:
-    """The list up to ``hwm``, the last id given out: what a cleaner has forgotten counts as valid there too."""
+    """The list up to ``hwm``, the last allocated id. Ids that the cleaner has removed count as valid."""
     ids = WriteIds()
     found = read.rows(
         "SELECT w.write_id, w.txn, t.state FROM catalog_write_ids w JOIN catalog_txns t ON t.txn=w.txn"

@@ -1,4 +1,4 @@
-"""Whether an answer missed a write: by the truth's own record of versions, which knows nothing of caches."""
+"""Judges whether an answer missed a write, by the catalog's own record of versions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tokens import ValidWriteIdList
 
 
 class JudgeVerdict(NamedTuple):
-    """``needed``: the newest version inside the demand, 0 where the table is gone; ``wrong`` is empty if it was met."""
+    """``needed``: the newest version inside the demand (0: the table is gone). ``wrong``: why; "" if it is right."""
 
     needed: int
     got: int
@@ -20,10 +20,10 @@ class JudgeVerdict(NamedTuple):
 def newest_version(
     catalog: WorkloadCatalog, table_id: int, valid_write_ids: str | None = None, position: str | None = None
 ) -> int:
-    """The newest version of a table that a reader must see; 0: the table was dropped since.
+    """The newest version of a table that a reader must see; 0 if the table has been dropped.
 
-    Inside a demand are the versions whose write id is valid in its list (also the reader's own, uncommitted), and those
-    committed at or before its ``position``. Aborted versions are in none.
+    A demand includes the versions whose write id is valid in its list (also the reader's own, uncommitted ones), and
+    those committed at or before its ``position``. It never includes aborted versions.
     """
     wanted = ValidWriteIdList.parse(valid_write_ids) if valid_write_ids else None
     seen = event_id_of(position) if position else 0
@@ -47,12 +47,12 @@ def judge(
     valid_write_ids: str | None = None,
     position: str | None = None,
 ) -> JudgeVerdict:
-    """Whether ``image``, answered for ``table_id`` to this demand, holds every write that it must."""
+    """Whether ``image``, the answer for ``table_id`` to this demand, includes every write inside the demand."""
     got = version_of(image)
     needed = newest_version(catalog, table_id, valid_write_ids, position)
     if got >= needed:
         return JudgeVerdict(needed, got, "")
-    asked = f"list {valid_write_ids or '(none)'}, position {position or '(none)'}"
+    demand = f"list {valid_write_ids or '(none)'}, position {position or '(none)'}"
     return JudgeVerdict(
-        needed, got, f"table {table_id} was answered with version {got}, the demand holds {needed} ({asked})"
+        needed, got, f"table {table_id} was answered with version {got}, the demand includes {needed} ({demand})"
     )

@@ -1,7 +1,7 @@
-"""The write-id list that a metastore would answer, built from its rows. Pure.
+"""The write-id list that a metastore would return, built from its rows. Pure.
 
-Line by line ``TxnHandler.getValidWriteIdsForTable`` and ``TxnCommonUtils.createValidReadTxnList`` of Hive 4.0.1; the
-fold comes to the same lists another way.
+This follows ``TxnHandler.getValidWriteIdsForTable`` and ``TxnCommonUtils.createValidReadTxnList`` of Hive 4.0.1 line by
+line. The fold computes the same lists in another way.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def server_list(
 ) -> str:
     """The list of the table ``name`` as text.
 
-    ``rows`` are its (write id, transaction) pairs. ``own_txn`` (0: none) sees its own ids as valid, and those of later
-    transactions as open.
+    ``rows``: its (write id, transaction) pairs. ``own_txn`` (0: no transaction) sees its own ids as valid, and the ids
+    of later transactions as open.
     """
     txn_hwm = min(own_txn, last_txn) if own_txn else last_txn
     pairs = sorted(rows)

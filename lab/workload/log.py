@@ -1,4 +1,4 @@
-"""The tail of the catalog's log: rows after a position, in order, without gaps."""
+"""Reads the tail of the catalog's log: the rows after a position, in order, without gaps."""
 
 from __future__ import annotations
 
@@ -11,22 +11,25 @@ from stream.sources.mariadb.connection import ConnectionSettings
 from tokens.errors import FreshetError
 
 
-class LostLog(FreshetError):
-    """The log doesn't go on where its reader is: the truth was restored, or its log cut. Code ``history_lost``."""
+class WorkloadLogLost(FreshetError):
+    """The log does not continue at the read position: it was restored or truncated. Code ``history_lost``."""
 
     code = "history_lost"
 
 
 def event_id_of(position: str) -> int:
-    """The event id in ``HiveEvent/<id>``."""
+    """The event id in ``HiveEvent/<id>``. Raises `WorkloadLogLost`."""
     flavor, _, number = position.partition("/")
     if flavor != FLAVOR or not number.isdecimal():
-        raise LostLog(f"{position} is no position of this catalog's log", hint="is the keyspace another catalog's?")
+        raise WorkloadLogLost(
+            f"{position} is not a position of this catalog's log",
+            hint="check that the keyspace and the catalog's database belong together",
+        )
     return int(number)
 
 
 class WorkloadLog:
-    """Reads the log after ``event_id``. Raises `MariaDBError` when the server does."""
+    """Reads the log after ``event_id``. Every call may raise `MariaDBError`."""
 
     def __init__(self, settings: ConnectionSettings, database: str, event_id: int) -> None:
         self.catalog = WorkloadCatalog(settings, database)
@@ -41,7 +44,7 @@ class WorkloadLog:
         self.catalog.close()
 
     def read(self, rows_max: int = 500) -> list[LogRow]:
-        """The next rows, none where there are none. Raises `LostLog` if the log doesn't continue here."""
+        """Up to ``rows_max`` next rows; empty at the end. Raises `WorkloadLogLost` if rows are missing."""
         with self.catalog.snapshot() as read:
             found = read.rows(
                 "SELECT event_id, event_time, event_type, txn, table_id, message FROM catalog_log"
@@ -55,24 +58,26 @@ class WorkloadLog:
         rows = [parse_log_row(row) for row in found]
         for expected, row in enumerate(rows, self.event_id + 1):
             if row.event_id != expected:
-                raise LostLog(f"the log goes on at event {row.event_id}, event {expected} is gone")
+                raise WorkloadLogLost(f"the log continues at event {row.event_id}, event {expected} is missing")
         self.event_id = rows[-1].event_id
         return rows
 
     def check_time(self, event_time: int) -> None:
-        """Raises `LostLog` if the event that the reader stands at is not of that time: another history took its ids."""
+        """Raises `WorkloadLogLost` unless the event at the read position has this time (s): ids may be reused."""
         with self.catalog.snapshot() as read:
             found = read.rows("SELECT event_time FROM catalog_log WHERE event_id=%s", self.event_id)
         if found and int(found[0][0]) != event_time:
-            raise LostLog(f"event {self.event_id} is of {found[0][0]} in the log, and was published as of {event_time}")
+            raise WorkloadLogLost(
+                f"event {self.event_id} has time {found[0][0]} in the log, but was published with {event_time}"
+            )
 
     def _check_end(self, read: CatalogSnapshot) -> None:
         end, _ = read.position()
         if event_id_of(end) != self.event_id:
-            raise LostLog(f"the log ends at {end}, its reader is at {position_of(self.event_id)}")
+            raise WorkloadLogLost(f"the log ends at {end}, but was read up to {position_of(self.event_id)}")
 
     def pairs_of(self, txn: int) -> list[tuple[int, int]]:
-        """(table id, write id) of a transaction, as the truth knows them."""
+        """(table id, write id) pairs of a transaction in the catalog."""
         with self.catalog.snapshot() as read:
             found = read.rows("SELECT table_id, write_id FROM catalog_write_ids WHERE txn=%s", txn)
         return [(int(table_id), int(write_id)) for table_id, write_id in found]

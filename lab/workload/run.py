@@ -1,8 +1,8 @@
-"""The workload source's process: from the catalog's log into its keyspace's topic, until told to stop.
+"""The workload source's process: publishes the catalog's log to its keyspace's topic until it is stopped.
 
-Crash-only. A start takes the shard over, continues after what the topic says is out, and rereads the names. At the
-first start everything there is is published at the position of one snapshot; if that was cut off, or the log was lost,
-a new epoch starts with it. See docs/internals/catalog.md.
+It is crash-only. A start takes over the shard, continues after what is in the topic, and publishes all names again. The
+first start publishes the whole catalog at the position of one snapshot. If that was interrupted, or the log was lost, a
+new epoch starts with it. See docs/internals/catalog.md.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import structlog
 
 from lab.workload.catalog import WorkloadCatalog
-from lab.workload.events import EVERY_TABLE, Bootstrap, WorkloadTranslator, bootstrap, names
-from lab.workload.log import LostLog, WorkloadLog, event_id_of
+from lab.workload.events import EVERY_TABLE, Bootstrap, WorkloadTranslator, bootstrap, name_bindings
+from lab.workload.log import WorkloadLog, WorkloadLogLost, event_id_of
 from stream.kafka.connection import KafkaUnreachable
 from stream.publish.publisher import Publisher, PublisherLost
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBUnreachable
@@ -31,20 +31,20 @@ RETRY_MAX_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSource:
-    """What to publish. ``poll_interval_s``: how often the log's end is asked for more; ``rows_max``: rows a time."""
+    """What to publish. ``poll_interval_s``: pause at the log's end. ``rows_max``: most rows per read of the log."""
 
     settings: ConnectionSettings
     database: str
     poll_interval_s: float = 0.01
     rows_max: int = 500
     new_epoch: bool = False
-    """Void what was published, and publish everything there is, once."""
+    """Start a new epoch: void what was published, and publish the whole catalog."""
 
 
 def run(source: WorkloadSource, new_publisher: NewPublisher, stop: threading.Event) -> None:
-    """Publishes until ``stop`` is set; lost servers are tried again, what can't be mended is raised.
+    """Publishes until ``stop`` is set. Retries lost servers, and raises errors that a retry cannot fix.
 
-    ``new_publisher`` makes a `Publisher` that is not open yet: each attempt takes a new one.
+    ``new_publisher`` makes a `Publisher` that is not open yet; each attempt needs a new one.
     """
     wait_s = RETRY_FIRST_S
     asked = {"asked_for"} if source.new_epoch else set()
@@ -59,9 +59,10 @@ def run(source: WorkloadSource, new_publisher: NewPublisher, stop: threading.Eve
 
 
 def _publish(source: WorkloadSource, new_publisher: NewPublisher, stop: threading.Event, asked: set[str]) -> None:
-    """One attempt: from taking the shard over to ``stop``. ``asked``: why an epoch has to end; empty once it has.
+    """One attempt: takes over the shard and publishes until ``stop``. ``asked``: why a new epoch is wanted; emptied
+    once it has started.
 
-    The server is asked before the shard is taken over: one that can't log in, or reaches no server, fences nobody.
+    It connects to MariaDB before it takes over the shard, so a failed login does not fence the running publisher.
     """
     with WorkloadCatalog(source.settings, source.database) as catalog, new_publisher() as publisher:
         catalog.create_schema()
@@ -72,13 +73,13 @@ def _publish(source: WorkloadSource, new_publisher: NewPublisher, stop: threadin
                     tail.check_time(resume.timestamp)
                     _follow(source, publisher, tail, catalog, resume, stop)
                     return
-                except LostLog as lost:
+                except WorkloadLogLost as lost:
                     log.error("history lost", error=str(lost), shard=publisher.shard)
-                    resume = _start_anew(publisher, catalog, "history_lost")
+                    resume = _start_new_epoch(publisher, catalog, "history_lost")
 
 
 def _open(publisher: Publisher, catalog: WorkloadCatalog, asked: set[str]) -> ResumePoint:
-    """Takes the shard over; publishes everything there is if the topic hasn't got all of that yet."""
+    """Takes over the shard, and publishes the whole catalog unless the topic already has it."""
     with ExitStack() as stack:
         begun: list[Bootstrap] = []
 
@@ -91,17 +92,17 @@ def _open(publisher: Publisher, catalog: WorkloadCatalog, asked: set[str]) -> Re
         asked.clear()
         return _bootstrap(publisher, resume, begun[0])
     if asked:
-        return _start_anew(publisher, catalog, asked.pop())
+        return _start_new_epoch(publisher, catalog, asked.pop())
     if resume.ordinal - resume.partial_events > 1:
         return resume
     with catalog.snapshot() as read:
         found = bootstrap(read)
     if not resume.partial_gtid and found.position == resume.position:
         return _bootstrap(publisher, resume, found)
-    return _start_anew(publisher, catalog, "bootstrap_restarted")
+    return _start_new_epoch(publisher, catalog, "bootstrap_restarted")
 
 
-def _start_anew(publisher: Publisher, catalog: WorkloadCatalog, reason: str) -> ResumePoint:
+def _start_new_epoch(publisher: Publisher, catalog: WorkloadCatalog, reason: str) -> ResumePoint:
     with catalog.snapshot() as read:
         found = bootstrap(read)
     resume = publisher.start_new_epoch(found.position, found.timestamp, reason)
@@ -109,17 +110,20 @@ def _start_anew(publisher: Publisher, catalog: WorkloadCatalog, reason: str) -> 
 
 
 def _bootstrap(publisher: Publisher, resume: ResumePoint, found: Bootstrap) -> ResumePoint:
-    """The first transaction of an epoch: it stands at the epoch's own position."""
+    """Publishes the first transaction of an epoch, at the epoch's own position."""
     publisher.publish(found.transaction)
     log.info("catalog published", position=found.position, events=len(found.transaction.changes))
     resume.open_transactions = {opened.txn: opened for opened in found.transaction.opened}
     return resume
 
 
-def names_again(bindings: list[Change], events_out: int) -> list[Change]:
-    """All bindings, after as many events as are out already, which will be skipped. Never empty if any are out."""
-    nothing = VoidTable(EVERY_TABLE, "names were partly published, and there is none any more")
-    return [*(bindings[:1] or [nothing]) * events_out, *bindings]
+def resumed_bindings(bindings: list[Change], events_out: int) -> list[Change]:
+    """All bindings, after ``events_out`` fillers for the events that are already out, which will be skipped.
+
+    Not empty if any events are out.
+    """
+    filler = VoidTable(EVERY_TABLE, "names were partly published, and there is none any more")
+    return [*(bindings[:1] or [filler]) * events_out, *bindings]
 
 
 def _follow(
@@ -132,11 +136,11 @@ def _follow(
 ) -> None:
     translator = WorkloadTranslator(tail.pairs_of, resume.open_transactions.values())
     with catalog.snapshot() as read:
-        bindings, (names_at, timestamp) = names(read), read.position()
+        bindings, (names_at, timestamp) = name_bindings(read), read.position()
     due = event_id_of(names_at)
     if resume.partial_gtid == resume.position:
-        # A run before was cut off among its names: so many events of this very position are skipped.
-        bindings = names_again(bindings, resume.partial_events)
+        # The run before was interrupted among its names: the events of this position that are out are skipped.
+        bindings = resumed_bindings(bindings, resume.partial_events)
         due = tail.event_id
     log.info("ready", shard=publisher.shard, position=resume.position, log_end=names_at)
     while not stop.is_set():

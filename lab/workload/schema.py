@@ -1,7 +1,7 @@
-"""The tables that hold the truth of a workload catalog.
+"""The MariaDB tables of a workload catalog.
 
-``catalog_sequence`` has one row, and every operation locks it first: so event ids have no gaps and are in commit order,
-as Hive's ``NOTIFICATION_SEQUENCE`` makes them.
+``catalog_sequence`` has one row, and every operation locks it first. So event ids have no gaps and are in commit order,
+as with Hive's ``NOTIFICATION_SEQUENCE``.
 """
 
 from __future__ import annotations
@@ -63,6 +63,6 @@ TABLES: Final = (
     ) ENGINE=InnoDB""",
     "INSERT IGNORE INTO catalog_sequence VALUES (1, 0, 0, 0)",
 )
-"""``catalog_versions`` remembers every version that was ever written, so that an answer can be judged: aborted ones are
-removed, ``committed_event`` is null while the writer is open, and ``write_id`` 0 where no transaction wrote it.
-``catalog_staged`` holds at most one writer a table: writes are exclusive, so versions rise in commit order."""
+"""``catalog_versions`` keeps every version, so that an answer can be judged. Aborted versions are removed,
+``committed_event`` is null while the writer is open, and ``write_id`` is 0 if no transaction wrote the version.
+``catalog_staged`` has at most one writer per table: writes are exclusive, so versions rise in commit order."""

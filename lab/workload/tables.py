@@ -1,4 +1,4 @@
-"""The workload catalog as the source of truth for tables: each thread reads in a session of its own."""
+"""The workload catalog as the source of truth for tables. Each thread reads in its own session."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class WorkloadTables:
             if found is not None:
                 position = Position.parse(found.position)
                 return SourceTable(found.table_id, found.kind, found.image, found.write_ids, position, found.timestamp)
-            # An absence needs the position of the snapshot that it was seen in.
+            # The answer "no such table" needs the position of the snapshot in which the table is missing.
             with session.snapshot() as read:
                 if not read.rows("SELECT 1 FROM catalog_tables WHERE name=%s", name):
                     text, timestamp = read.position()

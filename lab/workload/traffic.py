@@ -1,7 +1,7 @@
-"""Random transactions on a workload catalog, bounded by a rate: what the demo and the tests drive it with.
+"""Random transactions on a workload catalog at a bounded rate, for the demo and the tests.
 
-Each worker is a thread with a session and a seeded generator of its own. What it does is given by the seed; how the
-workers interleave is the machine's.
+Each worker is a thread with its own session and seeded generator. The seed determines what a worker does, but not how
+workers interleave.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ RETRY_S: Final = 0.2
 
 @dataclass(slots=True)
 class TrafficCounts:
-    """What was done since the start. ``refused``: conflicts with other workers; ``errors``: what went wrong."""
+    """Counts since the start. ``refused``: conflicts with other workers. ``errors``: messages of lost servers."""
 
     done: Counter[str] = field(default_factory=Counter)
     refused: int = 0
@@ -42,7 +42,7 @@ class TrafficCounts:
 
 
 class Worker:
-    """One session that runs random transactions. Not thread-safe."""
+    """One session that runs random operations. Not thread-safe."""
 
     def __init__(self, catalog: WorkloadCatalog, rng: random.Random, tables_max: int) -> None:
         self.catalog = catalog
@@ -52,8 +52,8 @@ class Worker:
         self._left_open: list[int] = []
 
     def step(self) -> None:
-        """One transaction, or one operation outside of any. Raises `MariaDBError`."""
-        self._end_left_open()
+        """Runs one transaction, or one operation outside any. Raises `MariaDBError`."""
+        self._abort_left_open()
         tables = self.catalog.tables()
         if len(tables) < self._tables_max:
             self._create()
@@ -84,7 +84,7 @@ class Worker:
             self.counts.refused += 1
 
     def _transaction(self, names: list[str]) -> None:
-        """Open, some writes on some tables, commit or abort; ended even where another worker was in the way."""
+        """Opens a transaction, writes to some tables, commits or aborts, also after conflicts with other workers."""
         txn = self.catalog.open_txn()
         self._left_open.append(txn)
         for name in self._rng.sample(names, min(len(names), self._rng.randint(1, TABLES_A_TXN_MAX))):
@@ -97,8 +97,8 @@ class Worker:
             self.counts.done["commit"] += 1
         self._left_open.remove(txn)
 
-    def _end_left_open(self) -> None:
-        """A transaction that lost its server in the middle would keep its tables from others for ever."""
+    def _abort_left_open(self) -> None:
+        """Aborts transactions that lost their server half-way, because they block their tables for other workers."""
         while self._left_open:
             with contextlib.suppress(CatalogError):
                 self.catalog.abort(self._left_open[-1])
@@ -122,7 +122,7 @@ class Worker:
 
 
 class Traffic:
-    """Workers in threads, together ``rate`` steps a second at most. A context manager: leaving it stops them all."""
+    """Worker threads with at most ``rate`` steps a second in total. A context manager that starts and stops them."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class Traffic:
         rate: float = 50.0,
         workers: int = 4,
     ) -> None:
-        """``tables`` are kept in being; ``workers`` are how many transactions may be open at a time."""
+        """``tables``: how many tables exist at a time. ``workers``: how many transactions may be open at a time."""
         self._stop = threading.Event()
         self._interval_s = workers / rate
         self.workers = [
@@ -147,13 +147,13 @@ class Traffic:
         ]
 
     def start(self) -> None:
-        """Creates what is missing of the catalog's tables and starts the workers. Raises `MariaDBError`."""
+        """Creates the catalog's missing tables and starts the workers. Raises `MariaDBError`."""
         self.workers[0].catalog.create_schema()
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """Returns when every worker has ended the transaction that it was in."""
+        """Stops the workers after the transactions that are under way."""
         self._stop.set()
         for thread in self._threads:
             if thread.ident is not None:
@@ -162,10 +162,10 @@ class Traffic:
             worker.catalog.close()
 
     def counts(self) -> TrafficCounts:
-        """All workers' counts together."""
+        """The sum of all workers' counts."""
         total = TrafficCounts()
         for worker in self.workers:
-            total.done.update(dict(worker.counts.done))  # a copy in one step: the worker goes on counting
+            total.done.update(dict(worker.counts.done))  # copied at once: the worker goes on counting
             total.refused += worker.counts.refused
             total.errors.extend(worker.counts.errors)
         return total

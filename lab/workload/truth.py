@@ -1,4 +1,4 @@
-"""The truth of a workload's catalog within one MariaDB transaction: its queries, and the changes it is made of."""
+"""Queries and changes of a workload catalog within one MariaDB transaction."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Kind = Literal["transactional", "external"]
 
 
 class CatalogError(FreshetError):
-    """An operation that the catalog refuses.
+    """The catalog refuses an operation.
 
-    Codes: ``no_such_table``, ``table_exists``, ``no_such_transaction`` (not open any more), ``write_conflict`` (another
-    transaction has a write staged there), ``bad_write`` (the table's kind and the transaction don't fit).
+    Codes: ``no_such_table``, ``table_exists``, ``no_such_transaction`` (it is not open), ``write_conflict`` (another
+    transaction has a write staged there), ``bad_write`` (everything else, such as a wrong kind of table).
     """
 
     code = "bad_write"
@@ -31,13 +31,13 @@ def position_of(event_id: int) -> str:
 
 
 class CatalogSnapshot:
-    """Queries of one session, within the transaction that it is in."""
+    """Queries within the current transaction of a session."""
 
     def __init__(self, cursor: pymysql.cursors.Cursor) -> None:
         self._cursor = cursor
 
     def rows(self, sql: str, *arguments: object) -> Sequence[tuple[Any, ...]]:
-        """All rows of a query."""
+        """Runs a query and returns all rows."""
         self._cursor.execute(sql, arguments or None)
         return self._cursor.fetchall()  # type: ignore[no-any-return]
 
@@ -50,7 +50,7 @@ class CatalogSnapshot:
         return int(table_id), kind, int(next_write_id)
 
     def position(self) -> tuple[str, int]:
-        """Position and time of the last event; time 0 where there is none."""
+        """The position of the last event and its time in seconds (0: the log is empty)."""
         [[event_id, event_time]] = self.rows(
             "SELECT s.last_event, COALESCE(l.event_time, 0) FROM catalog_sequence s"
             " LEFT JOIN catalog_log l ON l.event_id=s.last_event WHERE s.id=1"
@@ -58,7 +58,7 @@ class CatalogSnapshot:
         return position_of(event_id), int(event_time)
 
     def open_writers(self, table_id: int) -> list[tuple[int, int]]:
-        """(write id, transaction) of the open transactions that have an id on the table."""
+        """(write id, transaction) of the open transactions that have a write id on the table."""
         found = self.rows(
             "SELECT w.write_id, w.txn FROM catalog_write_ids w JOIN catalog_txns t ON t.txn=w.txn"
             " WHERE w.table_id=%s AND t.state='open' ORDER BY w.write_id",
@@ -67,7 +67,7 @@ class CatalogSnapshot:
         return [(int(write_id), int(txn)) for write_id, txn in found]
 
     def write_ids(self, name: str, table_id: int, next_write_id: int, own_txn: int = 0) -> str:
-        """The table's list, as Hive builds it."""
+        """The table's write-id list, as Hive builds it, for a reader in ``own_txn`` (0: in no transaction)."""
         [[last_txn]] = self.rows("SELECT last_txn FROM catalog_sequence WHERE id=1")
         found = self.rows(
             "SELECT w.write_id, w.txn, t.state FROM catalog_write_ids w JOIN catalog_txns t ON t.txn=w.txn"
@@ -81,14 +81,14 @@ class CatalogSnapshot:
 
 
 class CatalogOperation(CatalogSnapshot):
-    """One change of the truth, the sequence locked."""
+    """One change of the catalog, while the sequence is locked."""
 
     def run(self, sql: str, *arguments: object) -> None:
-        """One statement."""
+        """Runs one statement."""
         self._cursor.execute(sql, arguments)
 
     def next(self, counter: str) -> int:
-        """The next number of a counter."""
+        """Increments a counter of ``catalog_sequence`` and returns it."""
         self.run(f"UPDATE catalog_sequence SET {counter}={counter}+1 WHERE id=1 AND %s", 1)
         [[number]] = self.rows(f"SELECT {counter} FROM catalog_sequence WHERE id=1")
         return int(number)
@@ -101,7 +101,7 @@ class CatalogOperation(CatalogSnapshot):
             raise CatalogError(f"transaction {txn} {what}", code="no_such_transaction")
 
     def log(self, event_type: str, *, txn: int = 0, table_id: int = 0, image: bytes = b"", **fields: object) -> int:
-        """Appends to the log; the event's id. ``image`` is kept as it is, beside the fields."""
+        """Appends an event to the log and returns its id. ``image`` is stored after the JSON of ``fields``."""
         event_id = self.next("last_event")
         message = json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode() + b"\0" + image
         self.run(

@@ -1,4 +1,4 @@
-"""What a name in a page stands for: a file, a module, something in a module, or a number that the code has."""
+"""Resolves names in a page: files, modules, names in modules, and numbers in the code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UNITS: dict[str, float] = {
 }
 """Factor to bytes, seconds, or a plain count."""
 _FACTORS = {"ms": 0.001, "s": 1.0, "kb": 1024.0}
-"""By a part of the constant's name: what its number is to be multiplied with."""
+"""Part of a constant's name → factor for its number."""
 _FILE = re.compile(r"[\w.*-]+(/[\w.*-]+)+/?")
 _DOTTED = re.compile(r"[a-z_]+(\.\w+)+(?<!\.toml)")
 
@@ -48,7 +48,7 @@ def without_arguments(name: str) -> str:
 
 
 def file_exists(name: str) -> bool:
-    """Whether a path, perhaps with ``*``, leads to something."""
+    """Whether a path, which may contain ``*``, exists."""
     return any(ROOT.glob(name.rstrip("/"))) if "*" in name else (ROOT / name).exists()
 
 

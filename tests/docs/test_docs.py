@@ -1,4 +1,4 @@
-"""What the documentation names exists, and what an operator must know is documented."""
+"""Everything that the documentation names exists, and everything that an operator must know is documented."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NUMBERS = [
         "start/http-api.md",
     )
 ]
-"""Pages whose numbers with a unit stand in tables that are compared with the code."""
+"""Pages whose numbers with a unit must be in tables that are compared with the code."""
 ROOMS = ("consumers", "freshet", "lab", "serving", "spark_jobs", "stream", "tokens")
 NO_SETTINGS = {"FRESHET_CONFIG", "FRESHET_CACHE", "FRESHET_DEBUG", "FRESHET_MARIADB_PASSWORD"}
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -72,7 +72,7 @@ def commands(page: Path) -> list[str]:
 
 
 def problem_of(command: str) -> str:
-    """Why a shown command can't be one of ours; "" if it can. Words in capitals and ``…`` stand for a reader's own."""
+    """Why a shown command is invalid; "" if it is valid. Words in capitals and ``…`` are placeholders."""
     node: Any = typer.main.get_command(cli.app)
     words = shlex.split(command, comments=True)[1:]
     while words and hasattr(node, "get_command"):
@@ -130,7 +130,7 @@ def test_every_command_that_is_shown_exists(page: Path) -> None:
 
 
 def test_a_wrong_command_in_a_page_would_be_found() -> None:
-    """The check is no formality."""
+    """The check of commands finds a wrong command."""
     assert problem_of("freshet local sideways")
     assert problem_of("freshet lag shop --nonsense")
     assert problem_of("freshet local up --json") == ""
@@ -138,7 +138,7 @@ def test_a_wrong_command_in_a_page_would_be_found() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_make_target_that_is_shown_exists(page: Path) -> None:
-    """`make demo` and its kin."""
+    """Every `make` target in a page is in the Makefile."""
     targets = set(re.findall(r"^([a-z]+):", text_of(ROOT / "Makefile"), re.MULTILINE))
     code = "\n".join([block for _, block in _FENCE.findall(text_of(page))] + _SPAN.findall(text_of(page)))
     shown = re.findall(r"^(?:[A-Z_]+=\S+ )*make ([a-z]+)", code, re.MULTILINE)
@@ -147,7 +147,7 @@ def test_every_make_target_that_is_shown_exists(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_setting_that_is_named_exists(page: Path) -> None:
-    """`section.key` and FRESHET_ variables."""
+    """Every `section.key` and FRESHET_ variable in a page is a setting."""
     known = fields_of(Settings)
     sections = {name.split(".")[0] for name in known if "." in name}
     named = {span for span in _SPAN.findall(text_of(page)) if re.fullmatch(r"[a-z]+\.[a-z_]+", span)}
@@ -163,7 +163,7 @@ def test_every_setting_that_is_named_exists(page: Path) -> None:
 
 
 def test_every_setting_is_documented_with_its_default() -> None:
-    """The page of settings is complete, and true."""
+    """The page of settings lists every setting with its real default."""
     page = text_of(SETTINGS)
     rows = dict(re.findall(r"^\| `([a-z_.]+)` \| ([^|]+) \|", page, re.MULTILINE))
     known = (
@@ -183,7 +183,7 @@ def test_every_setting_is_documented_with_its_default() -> None:
 
 
 def test_the_settings_that_are_shown_can_be_loaded() -> None:
-    """A file of settings in a page is one."""
+    """A settings file that is shown in a page can be loaded."""
     for page in (SETTINGS, ROOT / "docs/start/own-mariadb.md"):
         [(_, shown)] = [fence for fence in _FENCE.findall(text_of(page)) if fence[0] == "toml"]
         settings = Settings(**tomllib.loads(shown))
@@ -199,7 +199,7 @@ def names_of_tests() -> set[str]:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=lambda page: page.stem)
 def test_every_file_and_name_of_the_code_exists(page: Path) -> None:
-    """``path/to/module.py`` and ``package.module.Name`` are still there, and still called that."""
+    """Every ``path/to/module.py`` and ``package.module.Name`` in a page exists under that name."""
     spans = set(_SPAN.findall(text_of(page)))
     missing = {name for name in spans if is_file(name) and not file_exists(name)}
     missing |= {name for name in spans if is_dotted(name) and not dotted_exists(name)}
@@ -208,7 +208,7 @@ def test_every_file_and_name_of_the_code_exists(page: Path) -> None:
 
 
 def test_a_name_that_is_gone_would_be_found() -> None:
-    """The check of names is no formality."""
+    """The check of names finds a missing name."""
     assert is_file("stream/wire/gone.py")
     assert not file_exists("stream/wire/gone.py")
     assert is_dotted("stream.wire.batch.Framer.gone")
@@ -232,7 +232,7 @@ def test_every_number_of_the_code_is_the_codes(page: Path) -> None:
 
 
 def test_a_wrong_number_would_be_found() -> None:
-    """The check of numbers is no formality."""
+    """The check of numbers finds a wrong number."""
     assert sum(len(_TABLE.findall(text_of(page))) for page in PAGES) >= len(NUMBERS)
     assert number_in("16 MiB") == number_of("stream.kafka.topics.MESSAGE_BYTES_MAX", {}) == 16 * 1024 * 1024
     assert number_in("26 ms") != number_of("publisher.batch_interval_ms", fields_of(Settings))
@@ -240,7 +240,7 @@ def test_a_wrong_number_would_be_found() -> None:
 
 @pytest.mark.parametrize("page", NUMBERS, ids=lambda page: str(page.relative_to(ROOT)))
 def test_numbers_with_a_unit_stand_in_tables(page: Path) -> None:
-    """A limit is written once, where it is compared with the code; the text around it has none to go stale."""
+    """A limit is written only in a table that is compared with the code, so the text cannot become outdated."""
     text = _FENCE.sub("", _TABLE.sub("", text_of(page)))
     assert _TABLE.search(text_of(page))
     assert _MEASURE.findall(text) == []
@@ -255,7 +255,7 @@ def test_the_errors_of_the_api_have_their_status() -> None:
 
 
 def test_the_code_cites_only_pages_that_are_there() -> None:
-    """A docstring sends no reader to a page that the repository doesn't have."""
+    """Every page that a docstring cites is in the repository."""
     gone = []
     for file in [path for room in (*ROOMS, "tests", "benchmarks") for path in sorted((ROOT / room).rglob("*.py"))]:
         if file != Path(__file__):
@@ -272,7 +272,7 @@ def test_every_metric_is_documented_and_every_documented_one_exists() -> None:
 
 
 def test_every_error_code_of_ours_is_in_a_page() -> None:
-    """Whoever meets `error[code]` at night finds it."""
+    """An operator can find every `error[code]` in the documentation."""
     codes = set(re.findall(r'\bcode(?:: str)? ?= ?"([a-z_]+)"', code_of_rooms()))
     told = set(_SPAN.findall("\n".join(text_of(page) for page in ROOT.glob("docs/**/*.md"))))
     assert codes - told == {FreshetError.code}  # what every error of ours is one of

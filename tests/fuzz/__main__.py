@@ -20,13 +20,13 @@ from tests.fuzz.engine import Target, run
 from tests.fuzz.targets import TARGETS
 
 MEMORY_MB = 1_024
-"""What a target may map beyond what the process has when it starts."""
+"""Memory that a target may map in addition to the process's memory at its start."""
 PATIENCE_S = 60.0
-"""How long a target that sends nothing is waited for beyond its deadlines: native code that hangs hears no signal."""
+"""How long to wait for a target beyond its deadlines: hanging native code does not handle signals."""
 
 
 def main() -> int:
-    """Runs targets; exit code 1 if one misbehaved."""
+    """Runs targets. Returns exit code 1 if one misbehaved."""
     options = _options()
     chosen = [target for target in TARGETS if options.target in ("all", target.name)]
     if options.list or not chosen:
@@ -44,17 +44,17 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--target", default="all", help="a target's name, or all")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--count", type=int, default=2_000, help="inputs (slow targets run a part of them)")
+    parser.add_argument("--count", type=int, default=2_000, help="number of inputs (slow targets run a part of them)")
     parser.add_argument("--skip", type=int, default=0, help="number of the first input")
-    parser.add_argument("--seconds", type=float, default=None, help="at most so long a target")
+    parser.add_argument("--seconds", type=float, default=None, help="time limit of each target")
     parser.add_argument("--memory-mb", type=int, default=MEMORY_MB)
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    parser.add_argument("--list", action="store_true", help="name the targets")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
+    parser.add_argument("--list", action="store_true", help="list the targets")
     return parser.parse_args()
 
 
 def _in_child(target: Target, options: argparse.Namespace) -> dict[str, Any]:
-    """One target in a forked process: a crash or a hang is its end, not ours."""
+    """Runs one target in a forked process, so that a crash or a hang does not end this one."""
     context = get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
     count = options.count if options.count == 1 else max(1, int(options.count * target.weight))
@@ -72,7 +72,7 @@ def _in_child(target: Target, options: argparse.Namespace) -> dict[str, Any]:
         child.kill()
     child.join()
     if told is None:
-        why = f"the process ended with {child.exitcode} and said nothing"
+        why = f"the process exited with {child.exitcode} and sent no result"
         told = {"target": target.name, "executions": 0, "seconds": 0.0, "memory_mb": 0, "rate": 0.0, "failure": why}
     return told
 

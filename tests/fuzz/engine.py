@@ -1,6 +1,6 @@
-"""Runs seeded inputs against a target, each with a deadline; the first that misbehaves is told with its seed.
+"""Runs seeded inputs against a target, each with a deadline, and reports the first that misbehaves with its seed.
 
-Input number ``n`` of a target depends on (target, seed, n) only, so that any of them can be run again by itself.
+Input number ``n`` of a target depends on (target, seed, n) only, so that each input can be run again by itself.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from tests.fuzz.mutate import Rng
 from tokens.errors import LINE_CHARS_MAX, FreshetError
 
 DEADLINE_S = 5.0
-"""Of processor time, for one input, whatever it is; most take microseconds."""
+"""Limit of processor time for one input. Most inputs take microseconds."""
 PATIENCE_S = 60.0
-"""Of wall time, for an input that waits for something; the machine may be busy."""
+"""Limit of wall time for one input, which may have to wait on a busy machine."""
 MESSAGE_CHARS_MAX = LINE_CHARS_MAX * 10
-"""A message of that many characters that are shown escaped."""
+"""Longest allowed message: every character may have been escaped."""
 T = TypeVar("T")
 
 _CODE = re.compile(r"[a-z][a-z0-9_]*")
 
 
 class Misbehaved(AssertionError):
-    """An input did what no input may."""
+    """An input caused forbidden behaviour."""
 
 
 class Overdue(BaseException):
-    """An input took longer than its deadline; no parser may catch it."""
+    """An input exceeded its deadline. It is a BaseException, so that no parser catches it."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Target:
-    """A parser. ``build`` prepares it. ``weight``: how many of the inputs asked for are run (slow ones: fewer)."""
+    """A parser. ``build`` prepares it. ``weight``: share of the requested inputs that is run (small if it is slow)."""
 
     name: str
     what: str
@@ -66,9 +66,9 @@ class Failure:
     trace: str
 
     def __str__(self) -> str:
-        again = f"python -m tests.fuzz --target {self.target} --seed {self.seed} --skip {self.number} --count 1"
-        told = f"{self.trace}\ninput: {self.input}\nagain: {again}"
-        return told.encode(errors="backslashreplace").decode()
+        command = f"python -m tests.fuzz --target {self.target} --seed {self.seed} --skip {self.number} --count 1"
+        text = f"{self.trace}\ninput: {self.input}\nreproduce: {command}"
+        return text.encode(errors="backslashreplace").decode()
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Outcome:
 def refused(
     allowed: type[BaseException] | tuple[type[BaseException], ...], act: Callable[..., T], *arguments: Any
 ) -> T | None:
-    """What ``act`` returns for ``arguments``; None where it refuses with an ``allowed`` error, and a good one."""
+    """The result of ``act``; None if it raises an ``allowed`` error, which must be well formed."""
     try:
         return act(*arguments)
     except allowed as error:
@@ -100,7 +100,7 @@ def refused(
 
 
 def well_formed(error: FreshetError) -> None:
-    """A stable code, one line that is not endless, a hint of one line."""
+    """Checks for a stable code, a message of one bounded line, and a hint of one line. Raises `Misbehaved`."""
     text = str(error)
     if not _CODE.fullmatch(error.code):
         raise Misbehaved(f"{error!r} has the code {error.code!r}")
@@ -119,7 +119,7 @@ def run(
     seconds: float | None = None,
     deadline_s: float = DEADLINE_S,
 ) -> Outcome:
-    """Runs ``count`` inputs (fewer when ``seconds`` are over), and stops at the first that misbehaves."""
+    """Runs ``count`` inputs, or fewer if ``seconds`` are over, until one misbehaves."""
     case = target.build()
     before = signal.signal(signal.SIGALRM, _overdue), signal.signal(signal.SIGPROF, _overdue)
     started = time.monotonic()
@@ -133,7 +133,7 @@ def run(
                 _watch(deadline_s, PATIENCE_S)
                 case.run(drawn)
                 _watch(0, 0)
-            except (Exception, Overdue):  # noqa: BLE001 - whatever it is, it is the finding
+            except (Exception, Overdue):  # noqa: BLE001 - every error is a finding
                 _watch(0, 0)
                 failure = Failure(target.name, seed, number, shown(drawn), _trace())
                 break
@@ -163,6 +163,6 @@ def _trace() -> str:
 
 
 def shown(value: Any) -> str:
-    """An input for a person: at most a few hundred characters."""
+    """An input as text of at most a few hundred characters."""
     text = repr(value)
     return text if len(text) <= 700 else f"{text[:500]}… ({len(text)} characters) …{text[-150:]}"

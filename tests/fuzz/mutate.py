@@ -1,4 +1,4 @@
-"""Mutators: from something valid to what a broken or hostile writer might have written. All by a seeded rng."""
+"""Mutators: they turn valid input into what a broken or hostile writer might write. All use a seeded rng."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TEXTS = (
 
 
 def integer(rng: Rng, *, wide: bool = False) -> int:
-    """A boundary value or one next to it, or any."""
+    """A boundary value, a value next to one, or a random value."""
     if rng.random() < 0.2:
         return rng.getrandbits(rng.randrange(1, 64))
     return rng.choice(WIDE_INTEGERS if wide else INTEGERS) + rng.choice((-1, 0, 0, 0, 1))
@@ -59,7 +59,7 @@ def encoded_integer(rng: Rng) -> bytes:
 
 
 def varint(value: int) -> bytes:
-    """An Avro long, also one of more bits than it may have."""
+    """An Avro long, possibly with more bits than allowed."""
     rest = value << 1 if value >= 0 else ((-value) << 1) - 1
     out = bytearray()
     while rest > 127:
@@ -100,7 +100,7 @@ def _splice(rng: Rng, data: bytearray, corpus: Sequence[bytes]) -> None:
 
 
 def _lie(rng: Rng, data: bytearray, _: Sequence[bytes]) -> None:
-    """A length or count that is not the true one."""
+    """Writes a wrong length or count."""
     lie = encoded_integer(rng)
     at = rng.randrange(len(data))
     data[at : at + rng.choice((0, 1, len(lie)))] = lie
@@ -121,7 +121,7 @@ _BYTE_OPERATIONS: tuple[Callable[[Rng, bytearray, Sequence[bytes]], None], ...] 
 
 
 def some_bytes(rng: Rng, corpus: Sequence[bytes]) -> bytes:
-    """One of ``corpus`` after one to four operations; now and then just noise."""
+    """One of ``corpus`` after one to four operations; sometimes random bytes."""
     if rng.random() < 0.02:
         return rng.randbytes(rng.randrange(64))
     data = bytearray(rng.choice(corpus))
@@ -165,14 +165,14 @@ def _text_operation(rng: Rng, text: str, corpus: Sequence[str], pieces: Sequence
 
 
 def some_tree(rng: Rng, value: Any, odd: Callable[[Rng], Any] | None = None) -> Any:
-    """``value`` (dicts, lists, scalars) with one node or a few replaced, left out, doubled or wrapped."""
+    """``value`` (dicts, lists, scalars) with one to three nodes replaced, left out, doubled or wrapped."""
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         value = _change_one(rng, value, odd or odd_value)
     return value
 
 
 def odd_value(rng: Rng) -> Any:
-    """Something that nobody expects there."""
+    """An unexpected value."""
     match rng.randrange(12):
         case 0:
             return integer(rng, wide=True)

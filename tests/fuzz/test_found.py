@@ -1,4 +1,4 @@
-"""What fuzzing has found, each as small as it gets."""
+"""Bugs that fuzzing has found, each with a minimal input."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def a_gibibyte() -> Iterator[None]:
 @pytest.mark.parametrize("text", ["a\nb", "\x1b[2J", "\ud800", "\u2028", "x" * 10**6])
 def test_the_message_of_an_error_is_one_line_that_everything_can_show(text: str) -> None:
     """What is quoted in a message may be anybody's text: no line breaks, no control characters, not a megabyte."""
-    error = FreshetError(f"{text} is none", hint=text)
+    error = FreshetError(f"invalid value {text}", hint=text)
     for shown in (str(error), error.hint):
         assert shown.isprintable()
         assert len(shown.encode()) <= 10 * LINE_CHARS_MAX
@@ -85,7 +85,7 @@ def test_every_refusal_of_the_api_has_a_hint() -> None:
 
 
 @pytest.mark.parametrize("text", ["xxh3_64;partitions=" + "9" * 5_000, "xxh3_64;partitions=1;prefix=\ud800:1"])
-def test_a_layout_that_is_none_is_refused_as_such(text: str) -> None:
+def test_an_invalid_layout_is_refused_as_such(text: str) -> None:
     """Numbers longer than Python converts, and names without UTF-8, were bare errors."""
     with pytest.raises(LayoutError):
         Layout.parse(text)
@@ -176,7 +176,7 @@ def test_a_head_of_other_types_is_damaged(text: bytes) -> None:
         read_head([(b"\0lineage/shop/0", text)])
 
 
-def test_an_entry_whose_tag_is_cut_off_is_none() -> None:
+def test_an_entry_with_a_truncated_tag_is_refused() -> None:
     """A shorter position is another position."""
     entry = Folded(start(), frame([(key(1), 2, b"", 2)])).entries[key(1)]
     assert decode_entry(entry).position == gtid(2)
@@ -309,7 +309,7 @@ def test_a_body_that_is_no_utf8_is_the_readers_error(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("row", [b"7", b"[1]", b'"\xff"', b"[" * DEEP])
-def test_an_answer_that_is_none_of_ours_is_said_to_be(row: bytes) -> None:
+def test_a_foreign_answer_is_a_server_error(row: bytes) -> None:
     """Whatever answers at the URL: a client raises its own error."""
     body = b'{"served_from":"cache","freshness":"fresh","why":"x","token":"","found":true,"row":%b}' % row
     with pytest.raises(ServerError):

@@ -89,7 +89,7 @@ def test_every_target_draws_the_same_input_for_the_same_number() -> None:
         case.close()
 
 
-def test_the_recorded_binlog_is_read_without_a_word() -> None:
+def test_the_recorded_binlog_is_read_without_an_error() -> None:
     """The corpus is what a server sends: unchanged, all of it is transactions."""
     known = catalog()
     start = next(at for at, event in enumerate(known.events) if event[4] == GTID)

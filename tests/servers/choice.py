@@ -1,4 +1,4 @@
-"""Which server a test session uses, and what it says about that at the end."""
+"""Chooses the servers of a test session, and keeps where they came from."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ used: dict[str, str] = {}
 
 
 def prefetch(fixtures: set[str]) -> None:
-    """Download what these fixtures will start as local processes; if that fails, the tests will say so."""
+    """Downloads the servers that these fixtures will start as local processes; a failure shows in the tests."""
     with suppress(FreshetError):
         if "new_kafka" in fixtures or ("kafka" in fixtures and not os.environ.get("FRESHET_TEST_KAFKA")):
             artifacts.jars("kafka")
@@ -80,8 +80,8 @@ def _docker_or_local(
         if _docker_answers():
             try:
                 server = stack.enter_context(in_docker())
-            except Exception as error:  # noqa: BLE001 - an engine that cannot pull or run is as good as none
-                used[name] = f"local process (Docker answers, but: {error})"
+            except Exception as error:  # noqa: BLE001 - an engine that cannot pull or run is not usable
+                used[name] = f"local process (Docker failed: {error})"
             else:
                 used[name] = "Docker"
                 yield server

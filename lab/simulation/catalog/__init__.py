@@ -1,1 +1,1 @@
-"""The world of catalog tables: transactions, write ids, names, and readers that bring their lists."""
+"""The world of catalog tables: transactions, write ids, names, and readers that bring write-id lists."""

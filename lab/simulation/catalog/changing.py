@@ -1,4 +1,4 @@
-"""Ops of the world of catalog tables: what happens in the metastore, its publisher, the topic and the owners."""
+"""Ops of the world of catalog tables: changes in the metastore, its publisher, the topic and the owners."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lab.simulation.rows.publishing import Ending
 
 
 class CatalogChangeOps(CatalogRunState):
-    """The metastore, its publisher, the topic, the owners."""
+    """Ops that change the metastore, its publisher, the topic and the owners."""
 
     # --- the metastore ---
 
@@ -43,14 +43,14 @@ class CatalogChangeOps(CatalogRunState):
             return
         number = opened[txn % len(opened)]
         if abort == 0:
-            self.met("abort")
+            self.count_fault("abort")
         self.store.finish(number, commit=abort != 0)
         self._done(f"transaction {number} {'commits' if abort else 'aborts'}")
 
     def op_rename(self, name: int) -> None:
         table = self.store.tables.get(NAMES[name])
         if table is not None:
-            self.met("rename")
+            self.count_fault("rename")
             if self.store.rename(table, NAMES[1 - name]):
                 self._done(f"{NAMES[name]} is renamed to {table.name}")
 
@@ -58,60 +58,60 @@ class CatalogChangeOps(CatalogRunState):
         table = self.store.tables.get(NAMES[name])
         if table is None:
             return
-        self.met("drop")
+        self.count_fault("drop")
         self.store.drop(table)
         self._done(f"DROP {table.name} (id {table.table_id})")
         if again and len(self.store.by_id) < 6:
             self.store.create(NAMES[name], table.kind)
-            self._done(f"CREATE {table.kind} {table.name} once more")
+            self._done(f"CREATE {table.kind} {table.name} again")
 
     def op_clean(self) -> None:
         if self.store.clean():
-            self.met("aborted ids forgotten")
-            self.say("the cleaner forgets aborted ids")
+            self.count_fault("aborted ids forgotten")
+            self.say("the cleaner removes aborted ids")
 
     # --- publisher and owners ---
 
     def op_publish(self, count: int, ending: int, at: int) -> None:
         how = Ending(ending)
         if how in (Ending.LOST_ACK, Ending.NOT_DONE):
-            self.met("lost ack" if how is Ending.LOST_ACK else "publisher crash")
+            self.count_fault("lost ack" if how is Ending.LOST_ACK else "publisher crash")
         read = self.publisher.run(count, how, at)
         what = "dies" if read < 0 else f"reads {read} events"
         self.say(f"the publisher {what} ({how.name.lower().replace('_', ' ')})")
 
     def op_die(self) -> None:
-        self.met("publisher crash")
+        self.count_fault("publisher crash")
         self.publisher.die()
-        self.say("the publisher is killed, another one takes over")
+        self.say("the publisher is killed; another one takes over")
 
-    def op_anew(self) -> None:
-        """A new epoch begins, although nothing was lost."""
+    def op_new_epoch(self) -> None:
+        """Starts a new epoch, although no history was lost."""
         if self.publisher.epoch not in (0, 4):
-            self.met("a new epoch")
-            self.publisher.anew()
-            self.say("the publisher starts a new epoch, with everything that there is")
+            self.count_fault("a new epoch")
+            self.publisher.start_new_epoch()
+            self.say("the publisher starts a new epoch and publishes the whole catalog")
 
     def op_damage(self, kind: int) -> None:
-        self.met("damaged message")
+        self.count_fault("damaged message")
         self.damaged = self.incomplete = True
         self.topic.damage = kind
         self.say(f"a message of the next batch will be damaged (number {kind // 8}, kind {kind % 8})")
 
     def op_replica(self) -> None:
-        self.replica = self.store.as_it_is()
+        self.replica = self.store.copy()
         self.say(f"the replica of the metastore is at event {self.replica.end}")
 
     def op_repeat(self, number: int) -> None:
         if self.topic.repeat(SHARD, number):
-            self.met("duplicates")
-            self.say(f"an earlier batch (number {number}) comes once more")
+            self.count_fault("duplicates")
+            self.say(f"an earlier batch (number {number}) is appended again")
 
     def op_garbage(self, partition: int) -> None:
-        self.met("garbage in the topic")
+        self.count_fault("garbage in the topic")
         self.damaged = True
         self.topic.partitions[partition % self.topic.layout.partitions].append(b"\xc3\x01garbage")
-        self.say("somebody writes garbage into the topic")
+        self.say("a foreign program writes garbage into the topic")
 
     def op_fold(self, owner: int, partition: int, count: int) -> None:
         self.last_owner = owner
@@ -128,5 +128,5 @@ class CatalogChangeOps(CatalogRunState):
         self.last_owner = owner
         owned = self.owners[owner][partition % self.topic.layout.partitions]
         if not owned.commit(how):
-            self.met("owner crash")
-        self.say(f"owner {owner} commits partition {owned.number}, way {how}: it is at offset {owned.offset}")
+            self.count_fault("owner crash")
+        self.say(f"owner {owner} commits partition {owned.number} in way {how} and is at offset {owned.offset}")

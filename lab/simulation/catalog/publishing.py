@@ -1,17 +1,16 @@
-"""The catalog's publisher: the real translator and framer over the model's log."""
+"""The catalog's publisher: the real translator and framer, reading the model's log."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final, NamedTuple, cast
 
 from lab.simulation.catalog.source import MetastoreSnapshot, SimulatedMetastore
 from lab.simulation.memo import decoded, kept
 from lab.simulation.models.topic import SimulatedTopic
 from lab.simulation.rows.publishing import Ending, PublisherDied, collect
-from lab.workload.events import WorkloadTranslator, bootstrap, names
+from lab.workload.events import WorkloadTranslator, bootstrap, name_bindings
 from lab.workload.log import event_id_of
-from lab.workload.run import names_again
+from lab.workload.run import resumed_bindings
 from stream.publish.resume import resume_point
 from stream.wire.batch import Batch, BatchLimits, Framer
 from stream.wire.events import Change, OpenTransaction, ResumePoint, SourceTransaction, TableImage
@@ -22,12 +21,12 @@ LIMITS: Final = (
     BatchLimits(batch_bytes=300, open_map_every=3, open_map_small=0),
     BatchLimits(batch_bytes=4_000, table_image_bytes_max=20),
 )
-"""Batches of some events; of one: then a CREATE is split, and the map of open transactions is told by deltas; some
-images too large to be published."""
+"""Batches of several events; batches of one event, so that a CREATE is split and the map of open transactions is
+published as deltas; a bound that some images exceed, so that they are not published."""
 
 
-class First(NamedTuple):
-    """What the first run of a publisher came to that ended well: a function of all that has happened before it."""
+class FirstRun(NamedTuple):
+    """The result of a publisher's first run that ended well. It depends only on what happened before."""
 
     read: int
     batches: list[Batch]
@@ -47,11 +46,11 @@ class CatalogPublishing:
         self._translator: WorkloadTranslator | None = None
         self._next = 0
         self.began = 0
-        """The event at which everything there was was published."""
+        """The event at which the whole catalog was published."""
         self.epoch = 0
         self._endings: list[Ending] = []
         self._written: list[Batch] | None = None
-        """Batches of a first run that is to be kept."""
+        """Batches of a first run that will be memoized."""
 
     def die(self) -> None:
         """The process is killed."""
@@ -64,15 +63,15 @@ class CatalogPublishing:
         return states is not None and bool(decoded(states[-1])[1]["partial_gtid"])
 
     def run(self, events: int, ending: Ending, at: int) -> int:
-        """Reads up to ``events`` events and commits; the ``at``-th commit of these ends as ``ending`` says.
+        """Reads up to ``events`` events and commits. The commit with index ``at`` ends with ``ending``.
 
-        Of 0 events idle markers are published.
+        With 0 events it publishes idle markers. Returns the number of events read, or -1 if the publisher died.
         """
         first = self.framer is None and SHARD not in self.topic.states
         if not (first and ending is Ending.WELL and kept.on) or self.store.cleaned:
             return self._run(events, ending, at)
         place = (self.topic.layout.partitions, id(self.limits), self.store.undoes, events, *self.store.story)
-        known: First | None = kept.get(place)
+        known: FirstRun | None = kept.get(place)
         if known is None:
             written: list[Batch] = []
             self._written = written
@@ -81,7 +80,7 @@ class CatalogPublishing:
             assert self.framer is not None
             assert self._translator is not None
             opened = list(self._translator._open.values())
-            kept.put(place, First(read, written, self.framer.resume, self.framer._timestamp_max, opened))
+            kept.put(place, FirstRun(read, written, self.framer.resume, self.framer._timestamp_max, opened))
             return read
         self.framer = Framer(SHARD, self.topic.layout, None, self.limits)
         self.framer._at, self.framer._timestamp_max = known.resume.copy(), known.timestamp_max
@@ -125,8 +124,8 @@ class CatalogPublishing:
             self._begin(framer, "first_start")
         self._follow(framer, point is None)
 
-    def anew(self) -> None:
-        """A new epoch, as `lab.workload.run._start_anew`: everything that there is, once more."""
+    def start_new_epoch(self) -> None:
+        """As `lab.workload.run._start_new_epoch`: publishes the whole catalog again, in a new epoch."""
         try:
             self._ensure()
             assert self.framer is not None
@@ -150,13 +149,13 @@ class CatalogPublishing:
         self._next = event_id_of(resume.position)
         cut = resume.partial_gtid == resume.position
         if not is_new and (cut or (self._next == self.store.end and not resume.partial_gtid)):
-            bindings = names_again(
-                names(cast("Any", MetastoreSnapshot(self.store))), resume.partial_events if cut else 0
+            bindings = resumed_bindings(
+                name_bindings(cast("Any", MetastoreSnapshot(self.store))), resume.partial_events if cut else 0
             )
             self._publish(SourceTransaction(resume.position, resume.position, resume.timestamp, bindings))
 
     def _as_published(self, transaction: SourceTransaction, kind: str) -> SourceTransaction:
-        """Where an ABORT undoes nothing, writes are not staged, and a fresh image follows an ABORT."""
+        """If ABORT does not undo writes: the transaction without staging, and with new images after an ABORT."""
         if self.store.undoes:
             return transaction
         wrote: set[int] = set()
@@ -165,7 +164,7 @@ class CatalogPublishing:
             if isinstance(change, TableImage):
                 change.staged = False
                 if change.change == "written" and event_id_of(transaction.position) % 3 == 0:
-                    change.txn = change.write_id = 0  # as an ALTER_TABLE of Hive, that names nobody
+                    change.txn = change.write_id = 0  # as Hive's ALTER_TABLE, which names no transaction
             changes.append(change)
         if kind == "ABORT":
             txn = self.store.log[self._next].txn
@@ -204,6 +203,3 @@ class CatalogPublishing:
             self.topic.commit(SHARD, batch)
         if ending is not Ending.WELL:
             raise PublisherDied
-
-
-Complain = Callable[[str, str], None]

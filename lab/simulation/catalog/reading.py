@@ -1,4 +1,4 @@
-"""Ops of the world of catalog tables: readers with lists, fills, and what an answer must be."""
+"""Ops of the world of catalog tables: readers with write-id lists, fills, and the checks of each answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from consumers.owner.tables import MissingWriteIds
 from lab.simulation.catalog.publishing import SHARD
 from lab.simulation.catalog.run_state import CatalogReader, CatalogRunState, Lists
 from lab.simulation.catalog.source import NAMES, OPEN, SimulatedMetastore
-from lab.simulation.models.owning import OwnedPartition, Racing
+from lab.simulation.models.owning import OwnedPartition, RacingStore
 from lab.workload.catalog import position_of
 from lab.workload.log import event_id_of
 from serving.errors import ReadError
@@ -36,24 +36,26 @@ Image = bytes | None
 
 
 def _racing(owned: OwnedPartition, count: int) -> Partition:
-    """The partition, or one that folds ``count`` messages between the first look at it and the second or third."""
+    """The partition; if ``count`` > 0, it folds ``count`` messages before the second or third look at its store."""
     if not count:
         return owned.partition
 
     def fold() -> None:
         owned.fold(count)
 
-    racing = SimpleNamespace(store=Racing(owned.store, fold, 2 + count % 2), overlay=owned.overlay, number=owned.number)
+    racing = SimpleNamespace(
+        store=RacingStore(owned.store, fold, 2 + count % 2), overlay=owned.overlay, number=owned.number
+    )
     return cast("Partition", racing)
 
 
 class CatalogReadOps(CatalogRunState):
-    """Readers and what they are told."""
+    """Ops of readers, and the checks of their answers."""
 
     # --- reads ---
 
     def op_list(self, reader: int, name: int, own: int) -> None:
-        """Fetches id and list; with ``own`` 2 as a reader in one of the open transactions."""
+        """Fetches a table's id and list. ``own`` 2: as a reader in one of the open transactions."""
         table, opened = self.store.tables.get(NAMES[name]), self.store.open_txns()
         if table is None:
             return
@@ -63,32 +65,32 @@ class CatalogReadOps(CatalogRunState):
         self.say(f"reader {reader} (in transaction {mine}) fetches {text or 'no list'} of id {table.table_id}")
 
     def op_read(self, reader: int, owner: int, mode: int) -> None:
-        """``mode`` 0, 1: at once; 2: the fill comes late; 3: with a list fetched now; 4: without the table's id;
-        5: what the owner cannot prove is read from the replica."""
+        """Reads a table. ``mode`` 2: the fill is delivered late; 3: with a list fetched now; 4: without the table's id;
+        5: from the replica if the owner cannot prove freshness; else: a plain read."""
         session, self.last_owner = self.readers[reader], owner
         if mode == 3 and session.lists is not None:
             self.op_list(reader, NAMES.index(session.lists.name), 0)
         if session.lists is not None:
             if mode == 5 and self.replica.end < self.store.end:
-                self.met("lagging replica")
+                self.count_fault("lagging replica")
             store = self.replica if mode == 5 else self.store
             self._read(session, session.lists, owner, late=mode == 2, identified=mode != 4, store=store)
 
     def op_race(self, reader: int, owner: int, count: int) -> None:
-        """The owner folds on while it answers."""
+        """Reads a table while the owner folds on."""
         session, self.last_owner = self.readers[reader], owner
         if session.lists is not None:
-            self.met("read within a fold")
+            self.count_fault("read within a fold")
             self.say(f"owner {owner} folds {count + 1} messages while it answers:")
             self._read(session, session.lists, owner, late=False, racing=count + 1)
 
     def op_fill(self, number: int) -> None:
         if self.fills:
-            self.met("late fill")
+            self.count_fault("late fill")
             self._deliver(*self.fills.pop(number % len(self.fills)))
 
     def _find(self, owner: int, lists: Lists) -> OwnedPartition | None:
-        """The partition that holds the table, by what any partition says of its name."""
+        """The partition that holds the table, found by id or by its name in any partition; None if unknown."""
         owned = self.owners[owner]
         table_id, number = owner_tables.find_table([each.partition for each in owned], lists.name, lists.table_id)
         return owned[number] if table_id else None
@@ -104,7 +106,7 @@ class CatalogReadOps(CatalogRunState):
         store: SimulatedMetastore | None = None,
         racing: int = 0,
     ) -> bool:
-        """One read; whether the cache could answer it. ``store``: what answers where it can't."""
+        """One read. Returns whether the cache answered it. ``store``: the metastore that answers otherwise."""
         demand = ReadDemand(session.vector, True, 0)
         table_id = lists.table_id if identified else 0
         owned = self._find(owner, lists)
@@ -120,7 +122,7 @@ class CatalogReadOps(CatalogRunState):
             except MissingWriteIds:
                 self.outcome.answers["400 missing_write_ids"] += 1
                 if identified and lists.write_ids:
-                    self.complain(EXPLAINS, f"400 for {lists}, which has list and id")
+                    self.complain(EXPLAINS, f"400 for {lists}, although it has a list and an id")
                 return False
             self.epochs.learn(found.shard, found.epoch)
             if found.code == "history_lost":
@@ -132,26 +134,26 @@ class CatalogReadOps(CatalogRunState):
             kind = self.store.by_id[found.table_id].kind
             if kind == "transactional":
                 self.complain(EXPLAINS, f"a transactional table was answered without its id: {found.why}")
-            lists = Lists(lists.name, found.table_id, "", 0)  # it may be another one that has the name now
+            lists = Lists(lists.name, found.table_id, "", 0)  # another table may have the name now
         if found is not None and found.served:
             served = "fill" if found.filled else "cache"
             self._judge(session, lists, found.image, served, found.freshness, found.why, found.hi)
             session.vector = Vector.parse(token_after(token, found.shard, found.epoch, found.hi))
             return True
-        self._through(session, lists, owned, found, demand, store or self.store, late=late)
+        self._read_through(session, lists, owned, found, demand, store or self.store, late=late)
         return False
 
     def _lost(self, session: CatalogReader, error: ReadError) -> None:
-        """409: the session goes on with the token that it is told, and has seen nothing of the new epoch."""
+        """After a 409 the session continues with the new token. It has seen nothing of the new epoch yet."""
         self.outcome.answers["409 history_lost"] += 1
-        self.say(f"reader {session.number} is told that history was lost: {error}")
+        self.say(f"reader {session.number} gets 409 history_lost: {error}")
         before, session.vector = session.vector.get(SHARD), Vector.parse(error.token or "")
         after = session.vector.get(SHARD)
         if before is None or (after is not None and after.epoch <= before.epoch):
-            self.complain(EXPLAINS, f"409 history_lost for {before}, told to go on with {after}")
+            self.complain(EXPLAINS, f"409 history_lost for {before}, but the new token has {after}")
         session.seen.clear()
 
-    def _through(
+    def _read_through(
         self,
         session: CatalogReader,
         lists: Lists,
@@ -162,7 +164,7 @@ class CatalogReadOps(CatalogRunState):
         *,
         late: bool,
     ) -> None:
-        seen = self._seen_at(store, lists.name, None)
+        seen = self._read_metastore(store, lists.name, None)
         write_ids = ValidWriteIdList.parse(lists.write_ids) if lists.write_ids else None
         wanted = RequestedTable("hive", "d", lists.name[2:], write_ids, lists.table_id)
         if SHARD not in self.epochs.known:  # as `serving.reads.spaces.epoch_of`
@@ -171,7 +173,7 @@ class CatalogReadOps(CatalogRunState):
                     self.epochs.learn(name, component.epoch)
         proof = Proof(demand, SHARD, self.epochs.known.get(SHARD))
         why = found.why if found is not None else "no owner knows the name"
-        self.say(f"reader {session.number} asks owner for {lists.name}: not servable, {why}")
+        self.say(f"reader {session.number} asks the owner for {lists.name}: not servable, {why}")
         try:
             decision = judge_table(proof, wanted, seen)
             fill = fill_of("d", lists.name, found, seen) if found is not None and owned is not None else None
@@ -180,8 +182,8 @@ class CatalogReadOps(CatalogRunState):
                 if not late:
                     self._deliver(*self.fills.pop())
             if not decision.may_be_served and write_ids is not None:
-                # Only the primary knows whose an open id is (docs/concepts/guarantees.md).
-                seen = self._seen_at(self.store, lists.name, write_ids)
+                # Only the primary knows which writer an open id belongs to (docs/concepts/guarantees.md).
+                seen = self._read_metastore(self.store, lists.name, write_ids)
                 decision = judge_table(proof, wanted, seen)
         except ReadError as error:
             self.outcome.answers[f"{error.status} {error.code}"] += 1
@@ -197,7 +199,7 @@ class CatalogReadOps(CatalogRunState):
             self._judge(session, lists, seen.image, "source", decision.freshness, decision.why, at)
         session.vector = Vector.parse(proof.token_after(str(seen.position)))
 
-    def _seen_at(self, store: SimulatedMetastore, name: str, wanted: ValidWriteIdList | None) -> SourceTable:
+    def _read_metastore(self, store: SimulatedMetastore, name: str, wanted: ValidWriteIdList | None) -> SourceTable:
         """As `WorkloadCatalog.read_table`."""
         position = Position.parse(position_of(store.end))
         table = store.tables.get(name)
@@ -215,7 +217,7 @@ class CatalogReadOps(CatalogRunState):
     def _deliver(self, owned: OwnedPartition, fill: FillTable) -> FillVerdict:
         accepted, why = owner_tables.fill_table(owned.partition, fill)
         self.outcome.answers[f"fill {'accepted' if accepted else 'refused'}"] += 1
-        self.say(f"  a fill of {fill.name} (id {fill.table_id}) read at {fill.lo} comes to its owner: {why}")
+        self.say(f"  a fill of {fill.name} (id {fill.table_id}) read at {fill.lo} reaches its owner: {why}")
         return FillVerdict(accepted, why)
 
     def _judge(
@@ -237,9 +239,9 @@ class CatalogReadOps(CatalogRunState):
             w for w, txn in table.write_ids.items() if txn == lists.own and listed is not None and listed.is_valid(w)
         ]
         if table.staged is not None and table.staged[0] == lists.own and own and image != table.staged[1]:
-            self.complain(LIST, f"{what}: its own write {own} is not in it")
+            self.complain(LIST, f"{what}: it lacks the reader's own write {own}")
         writer = store.writer_of.get(image or b"", 0)
-        # A fill is what the metastore itself answers, until the write that it may hold is folded; ABORT undoes nothing.
+        # Without undo, the metastore itself shows uncommitted writes, so a fill may hold one until it is folded.
         known = store.history.written.get(image or b"", 0) > self.publisher.began
         if not store.undoes and served == "cache" and known and store.txns.get(writer) == OPEN:
             self.complain(UNCOMMITTED, f"{what}: its writer, transaction {writer}, is open")
@@ -259,5 +261,5 @@ class CatalogReadOps(CatalogRunState):
             self.complain(rule, f"{what}; its versions are {versions}; wanted {demanded}")
             return
         if start > event_id_of(hi):
-            self.complain(EXPLAINS, f"{what}: it is of event {start}, and is said to hold nothing after {hi}")
+            self.complain(EXPLAINS, f"{what}: it is from event {start}, but its hi is {hi}")
         session.seen[table_id] = max(session.seen.get(table_id, 0), start)

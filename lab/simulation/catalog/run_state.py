@@ -1,4 +1,4 @@
-"""How a run of the world of catalog tables stands, and the states that faults may meet."""
+"""The state of a run of the world of catalog tables, and the states that faults are counted under."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from consumers.owner.protocol import FillTable
 from lab.simulation.catalog.publishing import LIMITS, CatalogPublishing
 from lab.simulation.catalog.shaping import OWNERS, READERS
 from lab.simulation.catalog.source import OPEN, SimulatedMetastore
-from lab.simulation.engine import Outcome, Told
+from lab.simulation.engine import Outcome, TracedRun
 from lab.simulation.models.owning import OwnedPartition
 from lab.simulation.models.topic import SimulatedTopic
 from serving.reads.spaces import Epochs
@@ -22,7 +22,7 @@ SHAPE: Final = 4
 
 
 class Lists(NamedTuple):
-    """What a reader fetched at the beginning of its transaction: of one table, at one event."""
+    """One table's id and write-id list, as a reader fetched them. ``own``: its transaction, or 0."""
 
     name: str
     table_id: int
@@ -31,7 +31,7 @@ class Lists(NamedTuple):
 
 
 class CatalogReader:
-    """A session. ``seen``: table id → the event whose state of it was truly seen."""
+    """A session. ``seen``: table id → the event whose state the reader has seen."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -40,18 +40,18 @@ class CatalogReader:
         self.seen: dict[int, int] = {}
 
 
-class CatalogRunState(Told):
-    """One run of a history: everything that there is."""
+class CatalogRunState(TracedRun):
+    """All parts of one run of a history."""
 
     def __init__(self, shape: Sequence[int], outcome: Outcome, trace: bool) -> None:
-        """``shape``: three partitions?, does an ABORT leave what was written?, which limits, and `quick`?"""
+        """``shape``: 1 for three partitions, 1 if ABORT does not undo writes, index of the limits, 1 for `quick`."""
         super().__init__(outcome, trace)
         partitions, undoes, limits, quick = shape
         self.quick = bool(quick)
-        """At the end only one owner is looked at."""
+        """Whether only one owner is checked at the end."""
         self.store = SimulatedMetastore(undoes=not undoes)
         self.last_owner = 0
-        """Which owner did something last."""
+        """The owner of the last op."""
         self.topic = SimulatedTopic(Layout(1 + 2 * (partitions % 2)))
         self.topic.damageable = frozenset(
             {"AllocWriteId", "TableImage", "CommitTxn", "AbortTxn", "WriteIdsReset", "NameBinding"}
@@ -63,8 +63,8 @@ class CatalogRunState(Told):
         self.fills: list[tuple[OwnedPartition, FillTable]] = []
         self.damaged = False
         self.incomplete = False
-        """A message of the log is lost: what it said of names and lists comes again with a new epoch only."""
-        self.replica = self.store.as_it_is()
+        """Whether a message of the log is lost. Its names and lists come again only with a new epoch."""
+        self.replica = self.store.copy()
         self.epochs = Epochs()
 
     def close(self) -> None:
@@ -72,8 +72,8 @@ class CatalogRunState(Told):
         for owned in chain.from_iterable(self.owners):
             owned.close()
 
-    def met(self, fault: str) -> None:
-        """A fault strikes: in which states?"""
+    def count_fault(self, fault: str) -> None:
+        """Counts a fault under every state that holds now."""
         for state, holds in STATES.items():
             if holds(self):
                 self.outcome.met[fault, state] += 1

@@ -1,4 +1,4 @@
-"""The end of a history of catalog tables: all is quiet, and the rules of the whole are checked."""
+"""The end of a history of catalog tables: everything is published and folded, then the final state is checked."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from tokens import Position, ValidWriteIdList, Vector
 
 
 class CatalogRun(CatalogChangeOps, CatalogReadOps):
-    """One run of a history, and its end."""
+    """One run of a history with its final checks."""
 
     def finish(self) -> None:
-        """Quiet: transactions end, all is published and folded; then the rules of the whole are checked."""
+        """Ends all transactions, publishes and folds everything, then checks the final state."""
         for txn in self.store.open_txns():
             self.store.finish(txn, commit=False)
         self.publisher.run(len(self.store.log), Ending.WELL, 0)
         if self.damaged:
-            self.publisher.run(0, Ending.WELL, 0)  # the marker that voids wait for
+            self.publisher.run(0, Ending.WELL, 0)  # the marker that ends voids
         owners = (self.last_owner,) if self.quick else range(OWNERS)
         for owned in (each for owner in owners for each in self.owners[owner]):
             owned.fold(owned.behind)
-        self.say("it is quiet: open transactions are aborted, everything is published and folded")
+        self.say("the history ends: open transactions are aborted, everything is published and folded")
         agreed = self.quick or self._same_state()
         for table in self.store.tables.values():
             filled = any(
                 table_key(table.table_id) in each.overlay._fills for owner in owners for each in self.owners[owner]
             )
             for owner in owners:
-                if owner == owners[0] or filled or not agreed:  # where the states are the same, so are the answers
-                    self._settled(owner, table.name)
+                if owner == owners[0] or filled or not agreed:  # equal states give equal answers
+                    self._check_settled(owner, table.name)
 
     def _same_state(self) -> bool:
-        """Owners and a fold from the start come to the same bytes; whether they do."""
+        """Checks that each owner's state equals a fold from the start, byte for byte. Returns whether all do."""
         agreed = True
         for number in range(self.topic.layout.partitions):
             states = [owner[number].state() for owner in self.owners]
@@ -50,7 +50,7 @@ class CatalogRun(CatalogChangeOps, CatalogReadOps):
                     self.complain(SAME_STATE, f"owner {owner}, partition {number} differs from a fold from the start")
         return agreed
 
-    def _settled(self, owner: int, name: str) -> None:
+    def _check_settled(self, owner: int, name: str) -> None:
         table = self.store.tables[name]
         text = self.store.list_of(table) if table.kind == "transactional" else ""
         lists = Lists(name, table.table_id, text, 0)
@@ -68,15 +68,15 @@ class CatalogRun(CatalogChangeOps, CatalogReadOps):
             and (state.image != table.image or state.name != name or why_unservable(state))
         ):
             held = f"{state.name} {state.image!r} ({why_unservable(state)})"
-            self.complain(NOTHING_LOST, f"{name} is folded to {held}, it is {table.image!r}")
+            self.complain(NOTHING_LOST, f"{name} is folded to {held}, expected {table.image!r}")
         if table.kind == "transactional" and not self.store.cleaned and state.ids.known:
             folded = state.ids.text(name)
             claims = ValidWriteIdList.parse(text).covers(ValidWriteIdList.parse(folded)) if self.incomplete else False
             if folded != text and not claims:
-                self.complain(NOTHING_LOST, f"the folded list is {folded}, the server's {text}")
+                self.complain(NOTHING_LOST, f"the folded list is {folded}, the server's list is {text}")
         session = CatalogReader(9)
         session.vector = Vector({SHARD: (self.publisher.epoch, Position.parse(position_of(self.store.end)))})
         for _ in range(2):
             if self._read(session, lists, owner, late=False) or self.incomplete:
                 return
-        self.complain(RECOVERS, f"{name} is not servable at owner {owner} after two reads when it is quiet")
+        self.complain(RECOVERS, f"{name} is not servable at owner {owner} after two reads at the end")

@@ -1,4 +1,4 @@
-"""What random histories of catalog tables look like; see `lab.simulation.rows.shaping`."""
+"""Generates random histories of catalog tables; see `lab.simulation.rows.shaping`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lab.simulation.engine import History, Op
 OWNERS: Final = 2
 READERS: Final = 2
 SMALL: Final = 0.85
-"""Share of histories that are short, and are looked at quickly at their end."""
+"""Share of histories that are short and have quick checks at their end."""
 KINDS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "open": (4, ()),
     "create": (2, (2, 4)),
@@ -31,7 +31,7 @@ RARE_OPERATIONS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "repeat": (2, (12,)),
     "garbage": (1, (2,)),
     "damage": (1, (64,)),
-    "anew": (1, ()),
+    "new epoch": (1, ()),
     "replica": (2, ()),
     "race": (2, (READERS, OWNERS, 5)),
     "fold": (3, (OWNERS, 2, 5)),
@@ -139,7 +139,7 @@ MOTIFS: Final[tuple[tuple[Op, ...], ...]] = (
         ("list", "reader", "name", 0),
         ("read", "reader", "owner", 0),
     ),
-    (  # a publisher dies, and nobody remembers the aborted transaction that it knew
+    (  # a publisher dies with its knowledge of a transaction that is then aborted and cleaned
         ("allocate", 0, "name"),
         ("publish", 4, 0, 0),
         ("die",),
@@ -168,7 +168,7 @@ MOTIFS: Final[tuple[tuple[Op, ...], ...]] = (
         ("sync", "owner"),
         ("list", "reader", "name", 0),
         ("read", "reader", "owner", 0),
-        ("anew",),
+        ("new epoch",),
         ("fold", "owner", 0, 2),
         ("read", "reader", "owner", 0),
         ("finish", 0, 1),
@@ -192,14 +192,14 @@ MOTIFS: Final[tuple[tuple[Op, ...], ...]] = (
         ("read", "reader", "owner", 0),
     ),
 )
-"""Ops that lead to places that chance finds too seldom (see `lab.simulation.rows.shaping`)."""
+"""Sequences of ops that chance finds too seldom (see `lab.simulation.rows.shaping`)."""
 
 
 _ALL: Final = KINDS | RARE_OPERATIONS
 
 
 def random_history(rng: Random) -> History:
-    """A created table, and 3 to 28 ops of a random choice of kinds."""
+    """A random history: usually a created table, then 4 to 27 ops of randomly chosen kinds, and maybe a motif."""
     pick = rng.random
     small = pick() < SMALL
     share = 0.15 + 0.5 * pick()

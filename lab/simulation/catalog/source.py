@@ -1,7 +1,7 @@
-"""A model of a metastore: transactions, write ids, tables, names, a cleaner; its log and its truth.
+"""A model of a metastore with transactions, write ids, tables, names, a cleaner, its log and its history.
 
-``undoes``: whether an ABORT undoes what was written. As in the workload source writes are then staged; where it does
-not, as in Hive, a write is there at once and stays.
+``undoes``: whether an ABORT undoes writes. If so, writes are staged, as in the workload source. If not, as in Hive, a
+write takes effect at once and stays.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _image_of(version: int) -> bytes:
 
 @dataclass(slots=True)
 class MetastoreTable:
-    """A table as it is. ``staged``: (transaction, image) of an uncommitted write that its ABORT undoes."""
+    """A table. ``staged``: (transaction, image) of an uncommitted write that an ABORT will undo."""
 
     table_id: int
     name: str
@@ -35,12 +35,12 @@ class MetastoreTable:
     image: bytes
     next_write_id: int = 1
     write_ids: dict[int, int] = field(default_factory=dict)
-    """Write id → transaction; the cleaner takes aborted ones out."""
+    """Write id → transaction. The cleaner removes aborted ones."""
     staged: tuple[int, bytes] | None = None
 
 
 class SimulatedMetastore:
-    """The truth. Its events count from 1; event 0 is the beginning."""
+    """The source of truth. Events count from 1; event 0 is the start."""
 
     def __init__(self, *, undoes: bool) -> None:
         self.undoes = undoes
@@ -49,23 +49,23 @@ class SimulatedMetastore:
         self.by_id: dict[int, MetastoreTable] = {}
         self.txns: dict[int, str] = {}
         self.history = CommitHistory(0, position_of(0))
-        """Slot: table id."""
+        """The true images of each table; the slot is the table id."""
         self.writes: dict[int, list[tuple[int, int]]] = {}
-        """Table id → (write id, event since which its write is there for others)."""
+        """Table id → (write id, event from which other readers see its write)."""
         self.writer_of: dict[bytes, int] = {}
         """Image → the transaction that wrote it."""
         self.cleaned = False
         self.story: list[tuple[Any, ...]] = []
-        """Everything that happened but the cleaner's work."""
+        """All events, as a key for memoization; the cleaner writes none."""
         self._versions = 0
 
     @property
     def end(self) -> int:
-        """The last event."""
+        """The number of the last event."""
         return len(self.log)
 
-    def as_it_is(self) -> SimulatedMetastore:
-        """What a replica that has come so far shows from now on."""
+    def copy(self) -> SimulatedMetastore:
+        """A replica of the metastore, as of now."""
         seen = copy(self)
         seen.log, seen.txns = self.log[:], dict(self.txns)
         seen.by_id = {each: replace(table, write_ids=dict(table.write_ids)) for each, table in self.by_id.items()}
@@ -86,18 +86,18 @@ class SimulatedMetastore:
         return _image_of(self._versions)
 
     def open_txns(self) -> list[int]:
-        """Open transactions."""
+        """The open transactions."""
         return [txn for txn, state in self.txns.items() if state == OPEN]
 
     def open(self) -> int:
-        """A new transaction."""
+        """Opens a transaction and returns its number."""
         txn = len(self.txns) + 1
         self.txns[txn] = OPEN
         self._append("OPEN", txn)
         return txn
 
     def create(self, name: str, kind: str) -> bool:
-        """A new table, if the name is free."""
+        """Creates a table if the name is free. Returns whether it did."""
         if name in self.tables:
             return False
         table_id = len(self.by_id) + 1
@@ -108,7 +108,7 @@ class SimulatedMetastore:
         return True
 
     def allocate(self, txn: int, table: MetastoreTable) -> int:
-        """The transaction's write id on the table."""
+        """The transaction's write id on the table, allocated on the first call."""
         for write_id, holder in table.write_ids.items():
             if holder == txn:
                 return write_id
@@ -119,7 +119,7 @@ class SimulatedMetastore:
         return write_id
 
     def write(self, txn: int, table: MetastoreTable) -> bool:
-        """A new image, by ``txn`` (an external table: by nobody)."""
+        """Writes a new image; ``txn`` is ignored for an external table. Returns False if another write is staged."""
         image = self._image()
         fields: dict[str, Any] = {"name": table.name, "kind": table.kind}
         if table.kind == "external":
@@ -141,7 +141,7 @@ class SimulatedMetastore:
         return True
 
     def finish(self, txn: int, *, commit: bool) -> None:
-        """COMMIT or ABORT."""
+        """Commits or aborts a transaction."""
         self.txns[txn] = COMMITTED if commit else ABORTED
         event = self._append("COMMIT" if commit else "ABORT", txn)
         for table in self.tables.values():
@@ -154,7 +154,7 @@ class SimulatedMetastore:
                 table.staged = None
 
     def rename(self, table: MetastoreTable, name: str) -> bool:
-        """Another name, if it is free."""
+        """Renames a table if the name is free. Returns whether it did."""
         if name in self.tables:
             return False
         before = table.name
@@ -165,13 +165,13 @@ class SimulatedMetastore:
         return True
 
     def drop(self, table: MetastoreTable) -> None:
-        """The table is gone."""
+        """Drops a table."""
         del self.tables[table.name]
         event = self._append("DROP", 0, table.table_id, name=table.name, kind=table.kind)
         self.history.put(table.table_id, event, None)
 
     def clean(self) -> bool:
-        """The cleaner forgets aborted ids: from then on they count as valid."""
+        """Removes aborted ids, which count as valid from then on. Returns whether there were any."""
         found = False
         for table in self.tables.values():
             for write_id, txn in list(table.write_ids.items()):
@@ -181,14 +181,14 @@ class SimulatedMetastore:
         return found
 
     def list_of(self, table: MetastoreTable, own: int = 0) -> str:
-        """The table's list as the server builds it."""
+        """The table's write-id list, as the server builds it for a reader in transaction ``own``."""
         opened = {txn for txn, state in self.txns.items() if state == OPEN}
         aborted = {txn for txn, state in self.txns.items() if state == ABORTED}
         pairs = list(table.write_ids.items())
         return server_list(table.name, pairs, table.next_write_id, opened, aborted, len(self.txns), own)
 
     def pairs_of(self, txn: int) -> list[tuple[int, int]]:
-        """(table id, write id) of a transaction."""
+        """(table id, write id) pairs of a transaction."""
         return [
             (table.table_id, write_id)
             for table in self.by_id.values()
@@ -198,17 +198,17 @@ class SimulatedMetastore:
 
 
 class MetastoreSnapshot:
-    """What `lab.workload.events.bootstrap` reads of a `CatalogSnapshot`."""
+    """The part of `CatalogSnapshot` that `lab.workload.events.bootstrap` uses, over the model."""
 
     def __init__(self, store: SimulatedMetastore) -> None:
         self._store = store
 
     def position(self) -> tuple[str, int]:
-        """Position and time."""
+        """The position of the last event and its time in seconds."""
         return position_of(self._store.end), 1_700_000_000 + self._store.end
 
     def rows(self, sql: str, *arguments: int) -> list[tuple[Any, ...]]:
-        """The rows of the queries that there are."""
+        """The rows of one of the known queries. Raises `ValueError` for any other."""
         store = self._store
         tables = store.tables.values()
         if sql.startswith("SELECT table_id, name, kind, image"):
@@ -230,4 +230,4 @@ class MetastoreSnapshot:
             return [(each.staged[0], each.table_id) for each in tables if each.staged is not None]
         if sql.startswith("SELECT name, table_id"):
             return [(each.name, each.table_id) for each in tables]
-        raise ValueError(f"an unknown query: {sql}")
+        raise ValueError(f"unknown query: {sql}")

@@ -1,4 +1,4 @@
-"""The world of catalog tables: its faults, its states, its ops by name."""
+"""The world of catalog tables: its faults, states and ops."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ OPS: Final = ops_of(CatalogRun)
 
 
 class CatalogWorld:
-    """Catalog tables, from a metastore's log to readers with lists."""
+    """Catalog tables, from a metastore's log to readers with write-id lists."""
 
     name = "catalog"
     rules: tuple[str, ...] = (
@@ -51,9 +51,9 @@ class CatalogWorld:
     states: tuple[str, ...] = tuple(STATES)
 
     def history(self, rng: Random) -> History:
-        """About 6 to 30 ops."""
+        """A random history of about 6 to 40 ops."""
         return random_history(rng)
 
     def run(self, ops: Sequence[Op], *, trace: bool = False) -> Outcome:
-        """Runs the ops, and then until it is quiet. Stops at the first violation."""
+        """Runs the ops, then the final checks. Stops at the first violation."""
         return play(CatalogRun(shape(ops, SHAPE), Outcome(), trace), ops, OPS)

@@ -1,1 +1,1 @@
-"""Models that the worlds share: the topic, a process that owns a partition, and the commits that truly were."""
+"""Models that the worlds share: the topic, an owner of a partition, and the true history of commits."""

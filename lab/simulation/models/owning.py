@@ -1,4 +1,4 @@
-"""An owner process: the real `PartitionStore` over a RocksDB in memory, the real overlay, and crashes at each write."""
+"""An owner process: the real `PartitionStore` over an in-memory RocksDB, the real overlay, and crashes at writes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lab.simulation.models.topic import SimulatedTopic
 from stream.wire.keys import Layout
 
 OVERLAY_BYTES: Final = 1_600
-"""Three fills: evictions happen."""
+"""Space for about three fills, so that evictions happen."""
 _DIRECTORY: Final = Path("simulated")
 Record = tuple[int, bytes | None]
 
@@ -27,11 +27,14 @@ def _manifest(number: int, partitions: int) -> Manifest:
 
 
 class OwnerCrash(Exception):
-    """The owner's process is gone."""
+    """The owner's process has crashed."""
 
 
 class MemoryRocks:
-    """What `PartitionStore` uses of `consumers.store.rocks.Rocks`. ``dies``: "before" or "after" the next ingest."""
+    """The part of `consumers.store.rocks.Rocks` that `PartitionStore` uses.
+
+    ``dies``: "before" or "after" if the process crashes at the next ingest; else "".
+    """
 
     path = _DIRECTORY
 
@@ -40,15 +43,15 @@ class MemoryRocks:
         self.dies = ""
 
     def get(self, key: bytes) -> bytes | None:
-        """The durable value."""
+        """The durable value of a key."""
         return self.data.get(key)
 
     def scan(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """Durable pairs in key order."""
+        """Durable (key, value) pairs from ``start`` up to ``end`` (exclusive), in key order."""
         return iter(sorted((k, v) for k, v in self.data.items() if k >= start and (end is None or k < end)))
 
     def ingest(self, entries: Mapping[bytes, bytes], _: Path) -> int:
-        """All of it or nothing."""
+        """Writes all entries or none. Raises `OwnerCrash` if a crash is due."""
         dies, self.dies = self.dies, ""
         if dies == "before":
             raise OwnerCrash
@@ -58,14 +61,14 @@ class MemoryRocks:
         return 0
 
     def copy(self) -> MemoryRocks:
-        """A checkpoint."""
+        """A copy of the durable data, as a checkpoint."""
         made = MemoryRocks()
         made.data = dict(self.data)
         return made
 
 
 class OwnedPartition:
-    """What the answering code uses of `consumers.owner.partitions.Partition`."""
+    """The part of `consumers.owner.partitions.Partition` that answers use."""
 
     def __init__(self, topic: SimulatedTopic, number: int, rocks: MemoryRocks | None = None) -> None:
         self.topic = topic
@@ -75,7 +78,7 @@ class OwnedPartition:
         self.start()
 
     def start(self) -> None:
-        """The process starts: what is durable is there, memtable and overlay are gone."""
+        """Starts the process with the durable data, an empty memtable and an empty overlay."""
         rocks = cast("Any", self.rocks)
         head = Head()
         if self.rocks.data:
@@ -86,37 +89,40 @@ class OwnedPartition:
         self.overlay = Overlay(OVERLAY_BYTES)
 
     def close(self) -> None:
-        """The process is gone for good; its store no longer refers to itself."""
-        self.store.state.lookup = _gone
+        """Ends the process for good and breaks its store's reference cycle."""
+        self.store.state.lookup = _lookup_after_close
 
     @property
     def partition(self) -> Partition:
-        """As the answering code wants it."""
+        """This object with the type that the owner's code expects."""
         return cast("Partition", self)
 
     @property
     def offset(self) -> int:
-        """Next offset to fold."""
+        """The next offset to fold."""
         return int(self.store.state.head.offset)
 
     @property
     def behind(self) -> int:
-        """Messages that are not folded yet."""
+        """How many messages are not folded yet."""
         return len(self.topic.partitions[self.number]) - self.offset
 
     def fold(self, count: int, between: Callable[[], None] | None = None) -> int:
-        """Folds up to ``count`` messages; ``between`` runs before the last one: its predecessors are half visible."""
+        """Folds up to ``count`` messages and returns how many.
+
+        ``between`` runs before the last one, while the changes of the others are partly visible.
+        """
         start = self.offset
         messages = self.topic.partitions[self.number]
         if start == len(messages):
             return 0
         records = list(enumerate(messages[start : start + count], start))
         self.topic.read_to[self.number] = max(self.topic.read_to[self.number], start + len(records))
-        self.store.fold(_Interrupted(records, between) if between is not None else records)
+        self.store.fold(_InterruptedMessages(records, between) if between is not None else records)
         return len(records)
 
     def commit(self, how: int) -> bool:
-        """A commit, one of eight ways; False: the process died (and is back)."""
+        """Commits in one of eight ways. Returns False if the process crashed; it has then been restarted."""
         store, rocks = self.store, self.rocks
         try:
             match how % 8:
@@ -153,12 +159,12 @@ class OwnedPartition:
         return dict(self.store.items())
 
 
-def _gone(_: bytes) -> bytes | None:
+def _lookup_after_close(_: bytes) -> bytes | None:
     raise OwnerCrash
 
 
-class _Interrupted(list[Record]):
-    """Messages that let somebody else run before the last one is looked at."""
+class _InterruptedMessages(list[Record]):
+    """Messages that call ``between`` before the last one is read."""
 
     def __init__(self, records: list[Record], between: Callable[[], None]) -> None:
         super().__init__(records)
@@ -171,8 +177,8 @@ class _Interrupted(list[Record]):
         return super().__getitem__(at)
 
 
-class Racing:
-    """A store that folds on right before an answer's look number ``at`` at it."""
+class RacingStore:
+    """A store that folds on right before access number ``at`` to it."""
 
     def __init__(self, store: PartitionStore, fold: Callable[[], None], at: int = 2) -> None:
         self._store = store
@@ -187,11 +193,11 @@ class Racing:
 
     @property
     def visible(self) -> Head:
-        """The head, as it is when looked at."""
+        """The visible head at the time of the access."""
         self._look()
         return self._store.visible
 
     def get(self, key: bytes) -> bytes | None:
-        """The entry, as it is when looked at."""
+        """The entry at the time of the access."""
         self._look()
         return self._store.get(key)

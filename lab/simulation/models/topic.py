@@ -1,4 +1,4 @@
-"""The topic, and what may happen to it: batches mixed with another shard's or appended twice, damaged messages."""
+"""The topic and its faults: batches interleaved with another shard's or appended twice, and damaged messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stream.wire.keys import Layout
 
 
 class SimulatedTopic:
-    """Committed messages, partition by partition. A commit is atomic."""
+    """The committed messages of each partition. A commit is atomic."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -19,17 +19,17 @@ class SimulatedTopic:
         self.batches: dict[str, list[list[tuple[int, bytes]]]] = {}
         self.states: dict[str, list[bytes]] = {}
         self.damage = -1
-        """What happens to a message of the next batch, and (by eights) to which; -1: nothing."""
+        """How a message of the next batch is damaged (modulo 8) and which one (divided by 8); -1: none."""
         self.damageable = frozenset({"RowFrame"})
         self.mixing = -1
-        """How the next batch lies among the records of the other shard's last one; -1: behind them."""
+        """Bits that interleave the next batch with the other shard's last one; -1: it is appended."""
         self.read_to = [0] * layout.partitions
-        """Up to where anybody has ever read each partition."""
+        """The highest offset up to which any process has read each partition."""
         self._last = ("", [0] * layout.partitions)
-        """Shard of the last batch (empty: of several), and where it began in each partition."""
+        """Shard of the last batch ("": of several), and its first offset in each partition."""
 
     def commit(self, shard: str, batch: Batch) -> bool:
-        """Appends a batch; whether its records lie among another shard's."""
+        """Appends a batch. Returns whether it was interleaved with another shard's."""
         (before, starts), begun = self._last, [len(records) for records in self.partitions]
         self._append(shard, batch)
         self._last = (shard, begun)
@@ -54,7 +54,7 @@ class SimulatedTopic:
             self.partitions[partition].append(damaged(value, damage) if at == hit else value)
 
     def repeat(self, shard: str, number: int) -> bool:
-        """Appends an earlier batch once more, as a broken producer would; False if there is none."""
+        """Appends an earlier batch again, as a broken producer would. Returns False if there is no batch."""
         batches = self.batches.get(shard)
         if not batches:
             return False
@@ -64,7 +64,7 @@ class SimulatedTopic:
 
 
 def _mixed(first: list[bytes | None], second: list[bytes | None], bits: int) -> list[bytes | None]:
-    """Both, each in its own order; a bit set: the next one is of the ``second``."""
+    """Interleaves two lists, each in its own order. Each set bit takes the next element from ``second``."""
     found: list[bytes | None] = []
     left = {0: first[::-1], 1: second[::-1]}
     while left[0] and left[1]:
@@ -74,12 +74,12 @@ def _mixed(first: list[bytes | None], second: list[bytes | None], bits: int) -> 
 
 
 def name_of(value: bytes) -> str:
-    """The record's name."""
+    """The name of an encoded record."""
     return decoded(value)[0]
 
 
 def damaged(value: bytes, kind: int) -> bytes | None:
-    """A message that was damaged on its way, one of eight kinds."""
+    """The message with one of eight kinds of damage (``kind`` modulo 8)."""
     match kind % 8:
         case 0:
             return b"\xc3\x01garbage"

@@ -1,4 +1,4 @@
-"""What the rows really were: a plain list of committed versions for each key, with positions."""
+"""The true history of rows: a plain list of the committed versions of each row, with positions."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ Image = bytes | None
 
 
 class CommitHistory:
-    """One history of a shard: commits 1, 2, 3…; index 0 is what was there at the start. ``number`` counts histories."""
+    """One history of a shard: commits 1, 2, 3…; index 0 is the initial state. ``number`` counts histories."""
 
     def __init__(self, number: int, start: str) -> None:
         self.number = number
         self.positions = [start]
-        """Position text after each commit."""
+        """The position after each commit, as text."""
         self.index_of = {start: 0}
         self.versions: dict[int, list[tuple[int, Image]]] = {}
-        """Row slot → (commit, image from then on)."""
+        """Row slot → (commit, image from that commit on)."""
         self.written: dict[bytes, int] = {}
-        """Image → the commit that wrote it; images are all different."""
+        """Image → the commit that wrote it. All images differ."""
 
     @property
     def end(self) -> int:
-        """Index of the last commit."""
+        """The index of the last commit."""
         return len(self.positions) - 1
 
     def put(self, slot: int, index: int, image: Image) -> None:
-        """The row has ``image`` from commit ``index`` on."""
+        """Records that the row has ``image`` from commit ``index`` on."""
         self.versions.setdefault(slot, []).append((index, image))
         if image is not None:
             self.written[image] = index
 
     def state(self, slot: int, index: int) -> Image:
-        """The row as of commit ``index``."""
+        """The row's image as of commit ``index``."""
         versions = self.versions.get(slot, [])
         at = bisect_right(versions, index, key=lambda version: version[0])
         return versions[at - 1][1] if at else None
@@ -43,7 +43,7 @@ class CommitHistory:
         return versions is not None and versions[-1][0] > index
 
     def first_at(self, slot: int, image: Image, demanded: int) -> int | None:
-        """The commit since which the row had ``image`` in some state at or after ``demanded``; None: it never had."""
+        """The commit from which the row had ``image``, if it had it at or after commit ``demanded``; else None."""
         versions = self.versions.get(slot, [])
         since: int = 0
         now: Image = None

@@ -1,1 +1,1 @@
-"""Planted bugs: small changes of the real code, each of which some world of the simulator must catch."""
+"""Planted bugs: small changes of the real code. A world of the simulator must catch each one."""

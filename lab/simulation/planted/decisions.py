@@ -1,4 +1,4 @@
-"""Planted bugs in `tokens`: what is compared with what, and what follows from it."""
+"""Planted bugs in `tokens`: comparisons and decisions."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ DECISIONS: Final = (
     ),
     rows(
         "value_at_the_demand_is_stale",
-        "a value of just the position that is demanded is not fresh",
+        "a value at exactly the demanded position is not fresh",
         Replace(decision._judge_vector, REACHED_BY_VALUE, "by_value is Order.NEWER"),
     ),
     rows(
         "watermark_at_the_demand_is_stale",
-        "a watermark of just the position that is demanded is not enough",
+        "a watermark at exactly the demanded position is not enough",
         Replace(decision._judge_vector, REACHED_BY_MARK, "by_mark is Order.NEWER"),
     ),
     rows(
@@ -66,7 +66,7 @@ DECISIONS: Final = (
     ),
     catalog(
         "hwm_is_enough",
-        "a list is covered if its high-water mark is reached",
+        "a list counts as covered if its high-water mark is reached",
         Replace(
             decision._judge_list,
             "any_tagged.missing(any_wanted)",
@@ -75,7 +75,7 @@ DECISIONS: Final = (
     ),
     catalog(
         "table_id_not_compared",
-        "a table is answered for the id of another one",
+        "a request for one table id is answered with another table",
         never(decision.decide, OTHER_TABLE_ID),
     ),
 )
@@ -112,19 +112,19 @@ POSITIONS: Final = (
     ),
     rows(
         "merge_replaces",
-        "of two positions of a shard a session keeps the last, not both",
+        "a session replaces a shard's position instead of joining both",
         Replace(Vector.merge, "any_mine.position.join(any_theirs.position)", "any_theirs.position"),
     ),
     rows(
         "merge_keeps_the_older_epoch",
-        "of two epochs of a shard a session keeps the older one",
+        "a session keeps the older of two epochs of a shard",
         Replace(Vector.merge, "any_theirs.epoch > any_mine.epoch", "any_theirs.epoch < any_mine.epoch"),
     ),
 )
 LISTS: Final = (
     catalog(
         "forgotten_aborted_id_is_missing",
-        "an id that the tag knows aborted, and the cleaner has forgotten, counts as a write that is missing",
+        "an id that is aborted in the tag, and removed by the cleaner, counts as a missing write",
         always(ValidWriteIdList.missing, "any_id not in any_aborted"),
     ),
     catalog(

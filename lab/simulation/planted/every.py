@@ -1,4 +1,4 @@
-"""Every planted bug there is."""
+"""All planted bugs."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ PLANTED_BUGS: Final = (
 
 
 def planted_bugs(name: str) -> list[PlantedBug]:
-    """The planted bug of that name, or ``all``. Raises `PlantedBugError` ``unknown_mutation``."""
+    """The planted bug of this name, or all of them for ``all``. Raises `PlantedBugError` ``unknown_mutation``."""
     found = [bug for bug in PLANTED_BUGS if name in ("all", bug.name)]
     if not found:
         names = ", ".join(bug.name for bug in PLANTED_BUGS)
         raise PlantedBugError(
-            f"there is no planted bug {name}", hint=f"planted bugs are: all, {names}", code="unknown_mutation"
+            f"unknown planted bug {name}", hint=f"choose one of: all, {names}", code="unknown_mutation"
         )
     return found

@@ -1,4 +1,4 @@
-"""Planted bugs in what catalog events go through: `consumers.fold` and the write ids of a table."""
+"""Planted bugs in the fold of catalog events, and in the write ids of a table."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tokens.writeid_state import WriteIds
 WRITE_IDS: Final = (
     catalog(
         "commit_leaves_the_id_open",
-        "a COMMIT does not take its write id out of the open ones",
+        "a COMMIT leaves its write id open",
         leave_out(WriteIds.commit, "self._drop_open(...)"),
     ),
     catalog(
         "abort_counts_as_commit",
-        "an aborted write id is taken out of the exceptions",
+        "an aborted write id is not recorded as aborted",
         leave_out(WriteIds.abort, "insort(...)"),
     ),
     catalog(
@@ -27,7 +27,7 @@ WRITE_IDS: Final = (
     ),
     catalog(
         "jump_is_valid",
-        "ids that a jump of the high-water mark passes over count as valid",
+        "ids skipped by a jump of the high-water mark count as valid",
         leave_out(WriteIds._reach, "self.open.extend(...)"),
     ),
 )
@@ -39,22 +39,22 @@ WRITERS: Final = (
     ),
     catalog(
         "image_need_not_follow_the_write",
-        "the image of before a write answers, while the one that follows is awaited",
+        "the image from before a write is served while the next image is awaited",
         never(TableState.waits_for, "self.image_ordinal < self.write_ordinal"),
     ),
     catalog(
         "lost_alloc_forgotten",
-        "a write that names nobody waits for nobody, though an ALLOC of the table may have been lost",
+        "a write that names no transaction waits for none, although an ALLOC of the table may have been lost",
         never(catalog_fold._take_write, "_list_has_gaps(...)"),
     ),
     catalog(
         "write_pends_nobody",
-        "a write that nothing undoes does not wait for its writer",
+        "a write that an ABORT does not undo does not wait for its writer",
         leave_out(catalog_fold._take_write, "any_state.pending = ..."),
     ),
     catalog(
         "write_of_nobody_waits_for_nobody",
-        "a write that names no transaction waits for none",
+        "a write that names no transaction does not wait for the open ones",
         Replace(
             catalog_fold._writers,
             "tuple(any_pair for any_each in any_state.ids.open)",
@@ -63,7 +63,7 @@ WRITERS: Final = (
     ),
     catalog(
         "abort_leaves_its_writer_pending",
-        "a table waits for ever for a transaction that aborted",
+        "a table waits forever for an aborted transaction",
         Replace(
             catalog_fold._end_in_table,
             "any_state.pending = any_left",
@@ -72,7 +72,7 @@ WRITERS: Final = (
     ),
     catalog(
         "image_without_its_write",
-        "a write that was published is folded with the image before it",
+        "a published write is folded with the image from before it",
         Replace(
             catalog_fold._take_write,
             'any_event["image"] is not None',
@@ -84,22 +84,22 @@ WRITERS: Final = (
 STAGED: Final = (
     catalog(
         "staged_write_is_the_table",
-        "a write that its ABORT will undo takes the committed image's place",
+        "a staged write replaces the committed image",
         never(catalog_fold._fold_image, 'any_event["staged"]'),
     ),
     catalog(
         "staged_write_survives_abort",
-        "an ABORT promotes what was staged",
+        "an ABORT promotes the staged write",
         Replace(catalog_fold._end_in_table, "if committed:\n    any_promotion", "any_promotion"),
     ),
     catalog(
         "commit_promotes_nothing",
-        "a COMMIT leaves the table as it was before",
+        "a COMMIT does not promote the staged write",
         leave_out(catalog_fold._end_in_table, "_promote(...)"),
     ),
     catalog(
         "second_staged_write_discarded",
-        "of two writes of a transaction the first one is promoted",
+        "the first of two writes of a transaction is promoted",
         Replace(
             catalog_fold._stage,
             "StagedImage(any_txn, any_ordinal, any_image)",
@@ -108,7 +108,7 @@ STAGED: Final = (
     ),
     catalog(
         "promoted_image_is_of_its_commit",
-        "an image that was staged before a void, and committed after it, answers",
+        "an image staged before a void and committed after it is served",
         Replace(
             catalog_fold._promote,
             "_set_image(any_state, any_image, any_lo, any_hi, any_staged.ordinal)",
@@ -119,7 +119,7 @@ STAGED: Final = (
 TABLES: Final = (
     catalog(
         "duplicate_event_counts",
-        "an event that was folded before is folded once more",
+        "an event that was already folded is folded again",
         always(
             catalog_fold._load,
             '(any_event["epoch"], any_event["ordinal"]) > (any_state.epoch, any_state.ordinal)',
@@ -127,17 +127,17 @@ TABLES: Final = (
     ),
     catalog(
         "epoch_does_not_start_anew",
-        "a table's state goes on in a new epoch",
+        "a table's state is carried over into a new epoch",
         never(catalog_fold._load, 'any_event["epoch"] > any_state.epoch'),
     ),
     catalog(
         "rename_keeps_the_old_name",
-        "a renamed table answers to the name that it had",
+        "a renamed table is served under its old name",
         leave_out(catalog_fold._fold_binding, "any_state.name = ..."),
     ),
     catalog(
         "older_binding_wins",
-        "a name that is bound once more, as before, is bound as before",
+        "a repeated older binding of a name replaces a newer one",
         never(catalog_fold._bind, "(any_before.epoch, any_before.ordinal) >= (any_bound.epoch, any_bound.ordinal)"),
     ),
 )

@@ -1,4 +1,4 @@
-"""Planted bugs in `consumers.fold`, what rows, markers and voids go through."""
+"""Planted bugs in the fold of rows, markers and voids."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ EVENTS: Final = (
     ),
     rows(
         "timestamps_order",
-        "two events of one key are ordered by their timestamps",
+        "two events of a key are ordered by their timestamps",
         Replace(row_fold._settle, LATER, "(any_new.epoch, any_new.timestamp) > (any_old.epoch, any_old.timestamp)"),
     ),
     rows(
         "gtids_order",
-        "two events of one shard are ordered by their GTIDs as sets",
+        "two events of a shard are ordered by their GTIDs as sets",
         Replace(
             row_fold._settle,
             "any_old.shard == any_new.shard",
@@ -43,7 +43,7 @@ EVENTS: Final = (
     ),
     rows(
         "duplicates_win",
-        "an event that was folded before is folded once more",
+        "an event that was already folded is folded again",
         always(row_fold._settle, LATER),
     ),
     rows(
@@ -62,27 +62,27 @@ EVENTS: Final = (
     ),
     rows(
         "bad_row_voids_nothing",
-        "a row whose operation cannot be read is skipped",
+        "a row with an invalid operation is skipped",
         Replace(row_fold._settle_by_key, "any_operation = VOID", "continue"),
     ),
     rows(
         "bad_key_voids_nothing",
-        "a row whose key cannot be read is a dead letter and nothing else",
+        "a row with an invalid key becomes a dead letter but voids nothing",
         leave_out(row_fold._settle_by_key, "any_voids[EVERY_TABLE, any_shard] = ..."),
     ),
     rows(
         "bad_key_voids_what_was_before_its_frame",
-        "a row whose key cannot be read does not void the rows before it in its frame",
+        "a row with an invalid key does not void the rows before it in its frame",
         Replace(row_fold._settle_by_key, "max(any_lineage.ordinal, any_ordinal)", "any_lineage.ordinal"),
     ),
     rows(
         "event_sets_ordinal_back",
-        "an event that comes once more sets back which ordinal was folded last, and with it what a void covers",
+        "a repeated event sets back the last folded ordinal, and with it the range of a void",
         Replace(messages._fold_one, "max(any_lineage.ordinal, any_ordinal)", "any_ordinal"),
     ),
     processes(
         "runs_fold_otherwise",
-        "frames of one row that are taken together get the first one's time",
+        "single-row frames that are folded together all get the first one's time",
         Replace(
             row_fold.fold_singles,
             "last_timestamp, seconds = timestamp, any_seconds",
@@ -91,7 +91,7 @@ EVENTS: Final = (
     ),
     processes(
         "run_ends_too_early",
-        "after frames of one row that were taken together one message is passed over",
+        "the message after single-row frames that were folded together is skipped",
         Replace(
             messages.fold_messages,
             "any_changes, any_at = run",
@@ -102,7 +102,7 @@ EVENTS: Final = (
 MARKERS: Final = (
     rows(
         "older_marker_taken",
-        "a marker that comes once more sets the watermark back, and ends the wait of a later void",
+        "a repeated marker sets the watermark back and ends the wait of a later void",
         never(messages._fold_marker, "any_ordinal < any_lineage.watermark_ordinal"),
     ),
     rows(
@@ -116,12 +116,12 @@ MARKERS: Final = (
     ),
     rows(
         "part_ends_voids",
-        "the marker of a batch that ends inside a transaction ends the wait of a void",
+        "a void's wait ends at the marker of a batch that ends inside a transaction",
         always(messages._fold_marker, 'any_marker["whole"]'),
     ),
     rows(
         "other_shards_marker_ends_voids",
-        "another shard's marker ends the wait of a void",
+        "a void's wait ends at another shard's marker",
         always(messages._fold_marker, "any_scope[1] == any_shard"),
         always(messages._fold_marker, "any_void.epoch == any_epoch"),
     ),
@@ -129,7 +129,7 @@ MARKERS: Final = (
 VOIDS: Final = (
     rows(
         "poison_voids_nothing",
-        "a message that cannot be read is a dead letter and nothing else",
+        "an invalid message becomes a dead letter but voids nothing",
         Replace(
             messages._poison,
             "Changes(any_after, any_entries, any_moved, any_voids, rejections=any_rejections)",
@@ -138,42 +138,42 @@ VOIDS: Final = (
     ),
     rows(
         "poison_void_off_by_one",
-        "what a message that cannot be read voids ends one event too early",
+        "the void of an invalid message ends one event too early",
         Replace(messages._poison, "any_lineage.ordinal", "any_lineage.ordinal - 1"),
     ),
     rows(
         "older_void_replaces",
-        "a void that comes once more takes the place of a newer one",
+        "a repeated void replaces a newer one",
         always(messages._fold_table_void, "any_before is None or ..."),
     ),
 )
 EPOCHS: Final = (
     rows(
         "epoch_voids_nothing",
-        "a new epoch leaves the entries of the one before",
+        "a new epoch does not void the entries of the one before",
         never(messages._fold_epoch_start, "any_shard in any_head.lineages"),
         Return(row_fold.epoch_voids, "{}"),
     ),
     rows(
         "older_epoch_folded",
-        "an event of an epoch that is over is folded",
+        "an event of an epoch that has ended is folded",
         Replace(row_fold.lineage_for, "any_lineage if any_epoch == any_lineage.epoch else None", "any_lineage"),
     ),
     rows(
         "epoch_start_counts_twice",
-        "the start of an epoch that comes once more voids anew, with less",
+        "a repeated start of an epoch voids again, with a smaller range",
         never(messages._fold_epoch_start, "any_head.lineages.get(any_shard) is not None and ..."),
     ),
 )
 HEADS: Final = (
     processes(
         "offset_one_too_far",
-        "the durable offset passes over a message",
+        "the durable offset skips a message",
         Replace(state.head_entries, "any_head.offset", "any_head.offset + (1 if any_head.offset else 0)"),
     ),
     processes(
         "watermarks_not_durable",
-        "how far each shard is folded is lost in a crash",
+        "each shard's progress is lost in a crash",
         leave_out(state.read_head, "any_head.lineages[...] = ..."),
     ),
     processes(

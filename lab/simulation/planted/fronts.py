@@ -1,4 +1,4 @@
-"""Planted bugs in `serving`: what a front gives, offers and proves, and what a session takes away."""
+"""Planted bugs in `serving`: the answers, fills and proofs of a front, and a session's vector."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ NEW_TOKEN: Final = "any_vector.with_component(...) if any_position else any_vect
 OFFERS: Final = (
     rows(
         "fill_of_another_shard",
-        "the front offers a fill where the owner takes the key for another shard's",
+        "the front offers a fill although the owner assigns the key to another shard",
         always(row_reads.may_offer, "any_row.shard == any_shard"),
     ),
     rows(
         "fill_of_another_spelling",
-        "a row found by a collation is kept under the key that was asked for",
+        "a row found through a collation is cached under the requested spelling of its key",
         NO_OWN_KEY,
         never(owner_rows._schema_refusal, ABSENCE_REFUSED),
     ),
     rows(
         "absence_of_another_spelling",
-        "no row under this spelling is kept, and told, as no row at all",
+        "the absence of one spelling of a key is cached and served as the absence of the row",
         always(row_reads.may_answer, "any_row.image is not None or any_key.exact"),
         never(owner_rows._schema_refusal, ABSENCE_REFUSED),
         NO_OWN_KEY,
     ),
     rows(
         "absence_of_a_text_key",
-        "that there is no row is kept for a key that a collation compares",
+        "an absence is cached for a key that is compared by a collation",
         never(owner_rows._schema_refusal, ABSENCE_REFUSED),
         Replace(row_reads.may_offer, "any_same if any_found else any_key.exact", "any_same if any_found else True"),
     ),
@@ -47,7 +47,7 @@ OFFERS: Final = (
 SESSIONS: Final = (
     rows(
         "session_goes_back",
-        "a session adopts the last answer's token instead of merging it",
+        "a session replaces its vector by the last answer's token instead of merging it",
         Replace(SessionState.adopt, "self._vector.merge(any_token)", "any_token"),
         Replace(proof.token_after, "any_vector.merge(any_seen)", "any_seen"),
     ),
@@ -58,29 +58,29 @@ SESSIONS: Final = (
     ),
     rows(
         "first_write_in_the_fronts_epoch",
-        "a session's first write is placed in an epoch that the session knows is over",
+        "a session's first write is placed in an epoch that the session knows has ended",
         Replace(SessionState._place, "max(any_known.epoch, any_seen.epoch)", "any_known.epoch"),
     ),
     rows(
         "unplaced_write_forgotten",
-        "a session's first write is forgotten when its shard's epoch is learnt",
+        "a session's first write is forgotten when its shard's epoch becomes known",
         leave_out(SessionState._place, "self._vector = ..."),
     ),
     rows(
         "lost_token_not_adopted",
-        "a session goes on with the token that was refused",
+        "a session keeps the refused token after a 409",
         Return(SessionState._adopt_lost, "None"),
     ),
 )
 PROOFS: Final = (
     rows(
         "source_needs_no_proof",
-        "whatever the source says is given, however far it lags",
+        "the source's answer is served without proof, however far the source lags",
         Replace(proof.Proof.judge, "Demand(...)", "Demand(given=True)"),
     ),
     rows(
         "source_is_where_it_is_wanted",
-        "the source is taken to have reached whatever is demanded",
+        "the source is assumed to have reached the demanded position",
         Replace(
             proof.Proof.judge,
             "Tag(shard=any_shard, epoch=any_epoch, lo=any_lo, hi=any_hi, watermark=None)",
@@ -89,27 +89,27 @@ PROOFS: Final = (
     ),
     rows(
         "proof_takes_the_older_epoch",
-        "the source's answer is taken to be of the older of the epochs that are known",
+        "the source's answer is assigned to the older of the known epochs",
         Replace(proof.Proof.__init__, "max(any_epochs)", "min(any_epochs)"),
     ),
     rows(
         "proof_ignores_the_sessions_epoch",
-        "the source's answer is of the epoch that the front knows, though the session knows a later one",
+        "the source's answer is assigned to the front's epoch, although the session knows a later one",
         Replace(proof.Proof.__init__, "any_component.epoch if any_component else None", "None"),
     ),
     rows(
         "front_goes_back_an_epoch",
-        "a front believes an owner that is behind",
+        "a front goes back to the older epoch of an owner that is behind",
         always(spaces.Epochs.learn, "any_epoch > self.known.get(...)"),
     ),
     rows(
         "lost_token_is_the_old_one",
-        "409 history_lost comes with the token that was refused",
+        "409 history_lost returns the refused token",
         Replace(proof.history_lost_error, NEW_TOKEN, "any_vector"),
     ),
     rows(
         "lost_token_forgets_other_shards",
-        "409 history_lost of one shard forgets what was seen of the others",
+        "409 history_lost for one shard drops the positions of the others",
         Replace(proof.history_lost_error, NEW_TOKEN, "type(any_vector)()"),
     ),
 )

@@ -1,4 +1,4 @@
-"""Planted bugs in `consumers.owner`, what reads and fills of rows go through."""
+"""Planted bugs in `consumers.owner`: reads and fills of rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FILL_TAKEN: Final = (
 VIEWS: Final = (
     rows(
         "void_not_met",
-        "a table's void is not looked at when reading",
+        "a table's void is ignored when a row is read",
         never(reading.view_row, VOIDED),
     ),
     rows(
@@ -37,7 +37,7 @@ VIEWS: Final = (
     ),
     rows(
         "epoch_of_the_head",
-        "an entry of a new epoch is called of the old one while its head is not visible",
+        "an entry of a new epoch is assigned to the old one while the new head is not visible",
         Replace(reading.view_row, "max(any_found.epoch, any_entry.epoch)", "any_found.epoch"),
     ),
     rows(
@@ -67,34 +67,34 @@ VIEWS: Final = (
     ),
     rows(
         "unknown_is_servable",
-        "what is not known to be stale is served",
+        "a row whose freshness is unknown is served",
         Replace(reading.decide_row, "any_decision.may_be_served", "any_decision.freshness is not Freshness.STALE"),
     ),
     rows(
         "wait_ends_at_any_watermark",
-        "a wait is over as soon as there is a watermark that can be compared",
+        "a wait ends at any comparable watermark",
         Replace(evidence.has_reached, "any_order not in (Order.NEWER, Order.SAME)", "any_order is Order.UNKNOWN"),
     ),
     rows(
         "wait_ignores_the_epoch",
-        "a wait is over when the position is reached in another history",
+        "a wait ends when the position is reached in another history",
         never(evidence.has_reached, "any_lineage.epoch != any_epoch"),
     ),
 )
 FILLS: Final = (
     rows(
         "fill_survives_a_change",
-        "a fill answers on although its key was changed",
+        "a fill is still served after its key has changed",
         never(Overlay.get, "any_fill.stamp != any_stamp"),
     ),
     rows(
         "fill_survives_a_void",
-        "a fill answers on although its table was voided",
+        "a fill is still served after its table was voided",
         Return(reading._all_voids, "()"),
     ),
     rows(
         "stamp_without_ordinal",
-        "a fill does not remember which event of its key it was made over",
+        "a fill's stamp lacks the ordinal of the entry that it replaces",
         Replace(
             reading.view_row,
             "Stamp(any_shard, any_epoch, any_entry.ordinal, any_voids)",
@@ -103,20 +103,20 @@ FILLS: Final = (
     ),
     rows(
         "fill_without_cas",
-        "a fill is kept although its key changed since the look-up",
+        "a fill is accepted although its key changed since the look-up",
         never(reading.fill_row, "any_view.stamp != any_request.stamp"),
         never(reading.judge_fill, BELOW_TOMBSTONE),
     ),
     rows(
         "fill_older_than_the_tombstone",
-        "a lagging replica's answer stands over a tombstone that is newer",
+        "a lagging replica's fill is accepted over a newer tombstone",
         never(reading.judge_fill, BELOW_TOMBSTONE),
         never(evidence.fill_refusal, BELOW_FLOOR),
         never(evidence.fill_refusal, BEHIND_WATERMARK),
     ),
     rows(
         "fill_older_than_an_unread_row",
-        "a fill may be older than a row that could not be read",
+        "a fill may be older than an invalid row",
         never(reading.judge_fill, BELOW_TOMBSTONE),
     ),
     rows(
@@ -127,7 +127,7 @@ FILLS: Final = (
     ),
     rows(
         "fill_older_than_a_void",
-        "a fill may be older than the void of its table, while the marker is awaited",
+        "a fill may be older than the void of its table while the marker is awaited",
         never(evidence.fill_refusal, BELOW_FLOOR),
     ),
     rows(
@@ -170,7 +170,7 @@ FILLS: Final = (
     ),
     rows(
         "newer_fill_replaced_by_older",
-        "a late fill takes the place of a newer one, and says more than it knows",
+        "a late fill replaces a newer one and claims its position",
         Replace(
             reading.fill_row,
             "if any_before is not None and any_newer:\n    ...",
@@ -179,7 +179,7 @@ FILLS: Final = (
     ),
     rows(
         "lo_and_hi_swapped",
-        "a fill is judged by what it holds at most, not by what it holds at least",
+        "a fill's freshness is judged by its hi instead of its lo",
         Replace(
             reading.answer_row,
             FILL_TAKEN,
@@ -188,7 +188,7 @@ FILLS: Final = (
     ),
     rows(
         "session_takes_lo",
-        "a session takes away what a fill holds at least, not what it may hold",
+        "a session advances to a fill's lo instead of its hi",
         Replace(
             reading.answer_row,
             FILL_TAKEN,

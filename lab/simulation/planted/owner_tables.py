@@ -1,4 +1,4 @@
-"""Planted bugs in `consumers.owner`, what reads and fills of catalog tables go through, and in the world's reader."""
+"""Planted bugs in `consumers.owner`: reads and fills of catalog tables; and in the world's reader."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VOIDED: Final = "(any_state.epoch, any_state.image_ordinal) <= (any_void.epoch, 
 DEMANDS: Final = (
     catalog(
         "recreated_table_by_name",
-        "a table is found by its name, whatever id was asked for",
+        "a table is found by its name, whatever id was requested",
         Replace(
             tables.answer_table,
             "any_state = any_store.get(table_key(table_id))",
@@ -25,19 +25,19 @@ DEMANDS: Final = (
     ),
     catalog(
         "list_and_id_not_required",
-        "a transactional table is answered to a demand without its id",
+        "a transactional table is served to a demand without its id",
         Return(tables.require_write_ids, "None"),
         never(decision.decide, OTHER_TABLE_ID),
     ),
     catalog(
         "external_table_needs_no_position",
-        "an external table is fresh for whoever asks",
+        "an external table is fresh for every demand",
         Replace(tables.decide_table, "any_demand.vector", "type(any_demand.vector)()"),
         Replace(decision._judge_vector, REACHED_BY_MARK, "by_mark is not None"),
     ),
     catalog(
         "session_not_asked_of_a_table",
-        "a folded table is fresh for whoever has its list, whatever the session has seen",
+        "a folded table is fresh if the list is covered, whatever the session has seen",
         Replace(
             tables.answer_from_state,
             "decide_table(any_found, any_kind, any_list, any_id, any_demand)",
@@ -49,7 +49,7 @@ DEMANDS: Final = (
 STATES: Final = (
     catalog(
         "table_void_not_met",
-        "a void is not looked at when a table is read",
+        "a void is ignored when a table is read",
         never(tables.why_unservable, VOIDED),
     ),
     catalog(
@@ -70,7 +70,7 @@ STATES: Final = (
 FILLS: Final = (
     catalog(
         "demand_stored_as_tag",
-        "a fill is stamped with the list of the reader who asked",
+        "a fill is stamped with the reader's list",
         Replace(
             tables.decide_answer,
             "ValidWriteIdList.parse(any_ids)",
@@ -80,7 +80,7 @@ FILLS: Final = (
     ),
     catalog(
         "tag_after_fetch",
-        "a fill is stamped with list and position as of when it is offered",
+        "a fill is stamped with the list and position at the time of its offer",
         Replace(
             CatalogReadOps._deliver,
             "any_accepted, any_why = owner_tables.fill_table(...)",
@@ -92,8 +92,8 @@ FILLS: Final = (
     ),
     catalog(
         "own_write_for_everybody",
-        "a reader gets what another open transaction has staged",
-        always(CatalogReadOps._seen_at, "any_table.staged is not None and any_table.staged[0] == any_own"),
+        "a reader gets the staged write of another open transaction",
+        always(CatalogReadOps._read_metastore, "any_table.staged is not None and any_table.staged[0] == any_own"),
     ),
 )
 BUGS: Final = (*DEMANDS, *STATES, *FILLS)

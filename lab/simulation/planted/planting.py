@@ -1,8 +1,8 @@
-"""What a planted bug is, and how it gets into the running code.
+"""Planted bugs, and how they are planted into the running code.
 
-A bug is a change that somebody could have made: in a function of ours, this Python becomes that. It is matched by
-structure (`snippets`), so a new layout of the code does not break it. A bug that does not apply any more because the
-code moved on is an error, not a pass.
+A bug is a mistake that a developer could make: a snippet of Python in one of our functions is replaced. The snippet is
+matched by structure (`snippets`), so the layout of the code does not matter. A bug that no longer fits the code is an
+error, not a pass.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any, Final, Protocol
 
-from lab.simulation.memo import forget
+from lab.simulation.memo import clear_memo
 from lab.simulation.planted.snippets import Place, parsed, places, statements
 from tokens.errors import FreshetError
 
@@ -24,7 +24,7 @@ _FUTURE: Final = "from __future__ import annotations\n"
 
 
 class PlantedBugError(FreshetError):
-    """A planted bug that does not fit the code; code ``mutation_outdated``."""
+    """A planted bug does not fit the code; code ``mutation_outdated``."""
 
     code = "mutation_outdated"
 
@@ -34,7 +34,7 @@ class Change(Protocol):
 
     @property
     def function(self) -> Callable[..., Any]:
-        """The function that is changed."""
+        """The function to change."""
 
     def apply(self, tree: ast.FunctionDef) -> None:
         """Changes the function's syntax tree. Raises `PlantedBugError`."""
@@ -42,7 +42,7 @@ class Change(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """In ``function`` the snippet ``old`` becomes ``new``."""
+    """Replaces the snippet ``old`` in ``function`` by ``new``."""
 
     function: Callable[..., Any]
     old: str
@@ -59,7 +59,7 @@ class Replace:
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """In ``function`` two statements change places."""
+    """Swaps two statements of ``function``."""
 
     function: Callable[..., Any]
     first: str
@@ -75,7 +75,7 @@ class Swap:
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """``function`` does nothing but return ``value``."""
+    """Replaces the body of ``function`` by ``return value``."""
 
     function: Callable[..., Any]
     value: str
@@ -87,7 +87,7 @@ class Return:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """``function`` begins with these statements."""
+    """Inserts statements at the beginning of ``function``."""
 
     function: Callable[..., Any]
     new: str
@@ -98,17 +98,17 @@ class Begin:
 
 
 def always(function: Callable[..., Any], condition: str) -> Replace:
-    """A condition that counts as true."""
+    """Replaces a condition by True."""
     return Replace(function, condition, "True")
 
 
 def never(function: Callable[..., Any], condition: str) -> Replace:
-    """A condition that counts as false."""
+    """Replaces a condition by False."""
     return Replace(function, condition, "False")
 
 
 def leave_out(function: Callable[..., Any], statement: str) -> Replace:
-    """A statement that is not executed."""
+    """Removes a statement."""
     return Replace(function, statement, "pass")
 
 
@@ -116,14 +116,15 @@ def _only_place(tree: ast.AST, snippet: ast.expr | list[ast.stmt], text: str) ->
     found = list(places(tree, snippet))
     if len(found) != 1:
         raise PlantedBugError(
-            f"it holds {len(found)} times {text!r}", hint="the code has changed: write the planted bug anew"
+            f"expected the snippet {text!r} once, found it {len(found)} times",
+            hint="the code has changed: adapt the planted bug",
         )
     return found[0]
 
 
 @dataclass(frozen=True, slots=True)
 class PlantedBug:
-    """``what`` is wrong, in words; ``world``: the world that must catch it."""
+    """A bug. ``what``: what is wrong, in words. ``world``: the world that must catch it."""
 
     name: str
     what: str
@@ -132,7 +133,7 @@ class PlantedBug:
 
     @contextmanager
     def planted(self) -> Iterator[None]:
-        """The bug is in the code meanwhile. Raises `PlantedBugError`."""
+        """Plants the bug for the time of the context. Raises `PlantedBugError`."""
         grouped: dict[FunctionType, list[Change]] = {}
         for change in self.changes:
             grouped.setdefault(_plain(change.function), []).append(change)
@@ -150,7 +151,7 @@ class PlantedBug:
 
     def _forget(self) -> None:
         """What was computed with the other code: in the simulator, and in caches of the functions themselves."""
-        forget()
+        clear_memo()
         for change in self.changes:
             clear = getattr(change.function, "cache_clear", None)
             if clear is not None:
@@ -160,7 +161,9 @@ class PlantedBug:
         module = ast.parse(_FUTURE + textwrap.dedent(inspect.getsource(function)))
         tree = module.body[1]
         if not isinstance(tree, ast.FunctionDef):
-            raise PlantedBugError(f"planted bug {self.name}: {function.__qualname__} is not written as a plain def")
+            raise PlantedBugError(
+                f"planted bug {self.name}: {function.__qualname__} is not a plain function definition"
+            )
         tree.decorator_list = []
         for change in changes:
             try:
@@ -176,7 +179,7 @@ class PlantedBug:
 
 
 def _plain(function: Callable[..., Any]) -> FunctionType:
-    """The function itself, below a cache."""
+    """The function below its decorators."""
     found = inspect.unwrap(function)
     if not isinstance(found, FunctionType):
         raise PlantedBugError(f"{function!r} is not a Python function")

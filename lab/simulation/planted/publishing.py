@@ -1,4 +1,4 @@
-"""Planted bugs in `stream.wire` and `stream.publish`: batches, markers, and how a publisher goes on."""
+"""Planted bugs in `stream.wire` and `stream.publish`: batches, markers, and resuming a publisher."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from stream.wire.batch import Framer
 MARKERS: Final = (
     rows(
         "marker_inside_a_transaction",
-        "a marker names the position of a transaction that is partly out",
+        "a marker names the position of a transaction that is only partly published",
         Replace(Framer._marker, "any_at.position", "any_at.partial_gtid or any_at.position"),
     ),
     rows(
         "marker_always_whole",
-        "the marker of a batch that ends inside a transaction says that it does not",
+        "the marker of a batch that ends inside a transaction claims a transaction boundary",
         always(Framer._marker, "not any_at.partial_gtid"),
     ),
     rows(
@@ -46,23 +46,23 @@ ROUTES: Final = (
 RESUMING: Final = (
     rows(
         "resume_forgets_the_part",
-        "a restarted publisher publishes the whole of a transaction that was partly out",
+        "a restarted publisher publishes a partly published transaction again from its start",
         Replace(resume.resume_point, 'any_state["partial_gtid"]', '""'),
         Replace(resume.resume_point, 'any_state["partial_events"]', "0"),
     ),
     rows(
         "resume_skips_too_much",
-        "a restarted publisher takes the transaction that was partly out for published",
+        "a restarted publisher skips the rest of a partly published transaction",
         Replace(Publisher._already_out, "min(any_out, len(any_changes))", "len(any_changes) if any_out else 0"),
     ),
     rows(
         "resume_counts_anew",
-        "a restarted publisher numbers its events from where the batch before ended",
+        "a restarted publisher reuses the last ordinal",
         Replace(resume.resume_point, 'any_state["ordinal"]', 'max(1, any_state["ordinal"] - 1)'),
     ),
     rows(
         "resume_from_the_last_but_one",
-        "a restarted publisher goes on from the state record before the last",
+        "a restarted publisher resumes from the state record before the last",
         Replace(
             resume.resume_point,
             "_since_snapshot(list(any_states))",
@@ -71,7 +71,7 @@ RESUMING: Final = (
     ),
     catalog(
         "opened_delta_lost",
-        "the map of open transactions is told whole, or not at all",
+        "the map of open transactions is never published as deltas",
         Replace(Framer._state, "any_known if any_whole else self._opened", "any_known if any_whole else {}"),
     ),
 )

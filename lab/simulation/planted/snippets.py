@@ -1,10 +1,10 @@
-"""Finding and replacing a snippet of Python in a function's syntax tree: layout, comments and quotes do not matter.
+"""Finds and replaces a snippet of Python in a function's syntax tree. Layout, comments and quotes do not matter.
 
 A snippet is an expression, or statements. In the snippet to find:
 
-- a name ``any_…`` stands for any expression; the same name again for an equal one. The replacement may use it.
-- ``...`` stands for whatever is there: one expression; in a list any run of statements, operands, elements or
-  arguments; as a call's last argument also the keyword arguments that are not written down.
+- a name ``any_…`` matches any expression, and the same name again an equal one. The replacement may use it.
+- ``...`` matches any expression; in a list, any run of statements, operands, elements or arguments; as a call's last
+  argument, also all other keyword arguments.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Place:
         self.captured = captured
 
     def put(self, new: list[Any]) -> None:
-        """Puts ``new`` there; what the snippet's ``any_…`` stood for is put in."""
+        """Replaces the snippet by ``new``, with each ``any_…`` replaced by what it matched."""
         nodes = [_Filler(self.captured).visit(copy.deepcopy(node)) for node in new]
         if self.at is None:
             [node] = nodes
@@ -50,7 +50,7 @@ class _Filler(ast.NodeTransformer):
 
 
 def parsed(text: str) -> ast.expr | list[ast.stmt]:
-    """A snippet: an expression if it is one, else statements. Raises ``SyntaxError``."""
+    """The snippet as an expression if it is one, else as statements. Raises ``SyntaxError``."""
     try:
         return ast.parse(text, mode="eval").body
     except SyntaxError:
@@ -58,7 +58,7 @@ def parsed(text: str) -> ast.expr | list[ast.stmt]:
 
 
 def statements(text: str) -> list[ast.stmt]:
-    """A snippet of statements; an expression is one. Raises ``SyntaxError``."""
+    """The snippet as statements; an expression becomes one statement. Raises ``SyntaxError``."""
     return ast.parse(text).body
 
 

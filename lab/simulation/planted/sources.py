@@ -1,4 +1,4 @@
-"""Planted bugs in what reads a source of truth: the binlog, the workload catalog's log, and the models of servers."""
+"""Planted bugs in the readers of sources: the binlog, the workload catalog's log, and the models of servers."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from stream.sources.mariadb.binlog.unlogged import StatementTables
 READS: Final = (
     rows(
         "binlog_end_as_token",
-        "a read of the source takes the binlog's end for the position of what it read",
+        "a read of the source uses the binlog's end as the position of the row",
         Replace(SimulatedSource.read, "any_history.positions[index]", "any_history.positions[-1]"),
     ),
     rows(
         "token_after_fetch",
-        "a read of the source takes its position after the row",
+        "a read of the source determines the position after the row",
         Replace(asking.position_of, "any_snapshot.position", "any_snapshot.now()"),
     ),
 )
 BINLOG: Final = (
     rows(
         "second_update_discarded",
-        "of two updates of a key in one transaction the first one is published",
+        "the first of two updates of a key in a transaction is published",
         Replace(
             TransactionRows.put, "self._images[any_key] = any_image", "self._images.setdefault(any_key, any_image)"
         ),
@@ -50,7 +50,7 @@ BINLOG: Final = (
     ),
     rows(
         "cascade_ignored",
-        "rows that a foreign key changes without a word are not voided",
+        "rows that a foreign key changes without a row event are not voided",
         Begin(
             StatementTables.end,
             "if len(self._seen) > 1 or cascades.on_delete or cascades.on_update:\n    self._seen.clear()\n    return",
@@ -72,12 +72,12 @@ BINLOG: Final = (
     ),
     rows(
         "lost_history_not_noticed",
-        "the source goes on although what it had published is lost",
+        "the source continues although the history that it published is lost",
         never(mariadb_position.check_in_history, "any_state.get(...) < any_sequence"),
     ),
     rows(
         "history_checked_by_domain",
-        "a server that counts as far as was published is taken for the same, whoever wrote it",
+        "a server with high enough sequences counts as the same history, whatever its server id",
         Replace(
             mariadb_position.check_in_history,
             "any_state.get((any_domain, any_server), 0)",
@@ -88,19 +88,19 @@ BINLOG: Final = (
 WORKLOAD: Final = (
     catalog(
         "alloc_trusted_without_open",
-        "a COMMIT's write ids are those seen, although its OPEN was not",
+        "a COMMIT ends only the write ids that were seen, although its OPEN was not seen",
         always(WorkloadTranslator._ended, "any_known.seen_open"),
         leave_out(events._open_transactions, "any_held.append(...)"),
     ),
     catalog(
         "open_map_not_resumed",
-        "a restarted publisher forgets which transactions are open, and asks nobody",
+        "a restarted publisher forgets the open transactions and does not look them up",
         Replace(WorkloadTranslator._ended, "tuple(sorted(self._lookup(any_txn)))", "()"),
         Replace(WorkloadTranslator.__init__, "self._open = any_map", "self._open = {}"),
     ),
     catalog(
         "forgotten_ids_are_unknown",
-        "a catalog that is first published ends its list at the last id that is remembered",
+        "the first publication of a list ends at the last id that the cleaner has kept",
         Replace(
             events._list_changes,
             "any_ids.replace(any_hwm, any_open, any_aborted, committed=any_committed)",
@@ -110,17 +110,17 @@ WORKLOAD: Final = (
     ),
     catalog(
         "collapsed_list_published",
-        "a catalog that is first published says that none of its write ids is committed",
+        "the first publication of a list claims that no write id is committed",
         never(events._list_changes, 'bool(any_ids["committed"])'),
     ),
     catalog(
         "only_the_last_alloc",
-        "a COMMIT names the write id of the table that was allocated last",
+        "a COMMIT names only the write id that was allocated last",
         Replace(WorkloadTranslator._allocated, "(*any_known.write_ids, any_pair)", "(any_pair,)"),
     ),
     catalog(
         "abort_by_an_older_list",
-        "transactions that are not in a list of open ones, which is older than the log, are taken for aborted",
+        "transactions missing in a list of open ones that is older than the log count as aborted",
         Replace(
             WorkloadTranslator.__init__,
             "self._open = any_map",

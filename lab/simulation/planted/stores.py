@@ -1,4 +1,4 @@
-"""Planted bugs in `consumers.store`: what is durable, and what a reader sees meanwhile."""
+"""Planted bugs in `consumers.store`: durability, and reads during a commit."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ LATER_HEAD: Final = Replace(
 BUGS: Final = (
     rows(
         "offset_outside_the_batch",
-        "the offset that is written is the one folded by then, not the entries' own",
+        "a commit writes the offset that is folded by then instead of its entries' own",
         LATER_HEAD,
     ),
     processes(
         "later_offset_with_earlier_entries",
-        "the offset that is written is the one folded by then, not the entries' own",
+        "a commit writes the offset that is folded by then instead of its entries' own",
         LATER_HEAD,
     ),
     rows(
         "offset_not_written",
-        "a commit writes no offset: after a crash the tail is not the tail",
+        "a commit writes no offset, so a crash folds from a wrong one",
         leave_out(PartitionStore.freeze, "any_active.update(head_entries(...))"),
     ),
     rows(
         "cache_after_commit_is_empty",
-        "a commit forgets what was folded while it was written",
+        "a commit drops the entries that were folded while it was written",
         Replace(PartitionStore._write_frozen, "self._frozen = any_empty", "self._frozen, self._active = any_empty, {}"),
     ),
     rows(
         "frozen_not_looked_up",
-        "what is being committed cannot be looked up meanwhile",
+        "entries that are being committed cannot be looked up",
         Replace(PartitionStore.get, "self._frozen.get(any_key)", "None"),
     ),
     rows(
         "head_not_published",
-        "what is folded becomes visible, and the head that covers it does not",
+        "folded entries become visible before the head that covers them",
         Replace(
             PartitionStore.fold, "self.visible = any_copy", "self.visible = any_copy if rejections else self.visible"
         ),
     ),
     processes(
         "committed_is_what_is_folded",
-        "an owner says that what it has folded is durable",
+        "an owner reports folded messages as durable",
         Replace(
             PartitionStore._write_frozen,
             "self.committed_offset = any_offset",
@@ -57,7 +57,7 @@ BUGS: Final = (
     ),
     processes(
         "frozen_entries_not_read",
-        "what is being committed cannot be seen meanwhile",
+        "entries that are being committed are missing in a scan",
         Replace(PartitionStore.items, "self._frozen | self._active", "dict(self._active)"),
     ),
 )

@@ -1,1 +1,1 @@
-"""The world of processes: folds of one topic that crash, pause, restart, are rebuilt, or begin at a checkpoint."""
+"""The world of processes: folds of one topic that crash, pause, restart, are rebuilt, or start from a checkpoint."""

@@ -1,4 +1,4 @@
-"""Several folds of one partition, each at its own speed and with its own misfortunes: at equal offsets equal bytes."""
+"""Several folds of one partition with different speeds and faults. At equal offsets their states must be equal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 from consumers.fold.messages import fold_message
 from consumers.fold.state import Head, PartitionState, head_entries
-from lab.simulation.engine import History, Op, Outcome, Told, Violation, ops_of, play, shape
+from lab.simulation.engine import History, Op, Outcome, TracedRun, Violation, ops_of, play, shape
 from lab.simulation.models.owning import MemoryRocks, OwnedPartition
 from lab.simulation.models.topic import SimulatedTopic, damaged
 from lab.simulation.rows.judging import SAME_STATE
@@ -26,14 +26,14 @@ SMALL: Final = 0.75
 
 
 class Reference:
-    """The partition folded message by message into a dict, and its state at every offset."""
+    """The partition folded message by message into a dict, with its state at every offset."""
 
     def __init__(self, topic: SimulatedTopic) -> None:
         self._log = topic.partitions[0]
         self._entries: dict[bytes, bytes] = {}
         self._state = PartitionState(Head(), self._entries.get)
         self._before: list[tuple[dict[bytes, bytes], Head]] = [({}, Head())]
-        """By offset; written out in bytes only when asked for."""
+        """(entries, head) by offset; encoded only when requested."""
         self._at: dict[int, dict[bytes, bytes]] = {}
 
     def at(self, offset: int) -> dict[bytes, bytes]:
@@ -53,11 +53,11 @@ class Reference:
         return found
 
 
-class ProcessesRun(Told):
-    """One run of a history."""
+class ProcessesRun(TracedRun):
+    """One run of a history of processes."""
 
     def __init__(self, shape: Sequence[int], outcome: Outcome, trace: bool) -> None:
-        """``shape``: two shards?, which limits."""
+        """``shape``: 1 for two shards, index of the limits."""
         super().__init__(outcome, trace)
         shards, limits = shape
         self.topic = SimulatedTopic(Layout(1))
@@ -72,14 +72,14 @@ class ProcessesRun(Told):
         for owned in self.processes:
             owned.close()
 
-    def met(self, fault: str) -> None:
-        """A fault strikes: in which states?"""
+    def count_fault(self, fault: str) -> None:
+        """Counts a fault under every state that holds now."""
         for state, holds in STATES.items():
             if holds(self):
                 self.outcome.met[fault, state] += 1
 
     def check(self, number: int) -> None:
-        """The process's state is that of its offset, and so is what it has made durable."""
+        """Checks that a process's state and its durable state equal the reference at their offsets."""
         owned = self.processes[number]
         self.outcome.answers["states compared"] += 1
         self._compare(f"process {number}", owned.state(), owned.offset, SAME_STATE)
@@ -91,7 +91,7 @@ class ProcessesRun(Told):
         expected = self.reference.at(offset)
         if found != expected:
             key = min(key for key in expected.keys() | found.keys() if expected.get(key) != found.get(key))
-            what = f"{who} at offset {offset} holds {found.get(key)!r} for {key!r}, a plain fold {expected.get(key)!r}"
+            what = f"{who} at offset {offset} holds {found.get(key)!r} for {key!r}, expected {expected.get(key)!r}"
             self.outcome.violations.append(Violation(rule, what))
 
     def op_txn(self, shard: int, seed: int) -> None:
@@ -102,7 +102,7 @@ class ProcessesRun(Told):
     def op_publish(self, shard: int, count: int, ending: int, at: int) -> None:
         publisher, how = self.publishers[shard % len(self.publishers)], Ending(ending)
         if how in (Ending.LOST_ACK, Ending.NOT_DONE):
-            self.met("publisher crash")
+            self.count_fault("publisher crash")
         read, lived = publisher.run(count, how, at)
         self.say(f"the publisher of {publisher.source.name} reads {read} transactions, {'lives' if lived else 'dies'}")
 
@@ -111,7 +111,7 @@ class ProcessesRun(Told):
         index = source.history.index_of[publisher.position] - 1 - back
         if index < 0 or len(source.histories) > 3:
             return
-        self.met("lost history")
+        self.count_fault("lost history")
         source.restore(index, another=False)
         publisher.cut()
         publisher.ensure()
@@ -119,16 +119,16 @@ class ProcessesRun(Told):
 
     def op_repeat(self, shard: int, number: int) -> None:
         if self.topic.repeat(f"s/{shard % len(self.sources)}", number):
-            self.met("duplicates")
-            self.say(f"an earlier batch (number {number}) comes once more")
+            self.count_fault("duplicates")
+            self.say(f"an earlier batch (number {number}) is appended again")
 
     def op_garbage(self, kind: int) -> None:
-        self.met("garbage")
+        self.count_fault("garbage")
         self.topic.partitions[0].append(damaged(b"\xc3\x01garbage", kind % 4))
-        self.say("somebody writes garbage into the topic")
+        self.say("a foreign program writes garbage into the topic")
 
     def op_damage(self, kind: int) -> None:
-        self.met("garbage")
+        self.count_fault("garbage")
         self.topic.damage = kind
         self.say(f"the next row frame will be damaged (kind {kind})")
 
@@ -144,21 +144,21 @@ class ProcessesRun(Told):
 
     def op_commit(self, process: int, how: int) -> None:
         if how in (3, 4, 5, 7):
-            self.met("torn write" if how == 4 else "crash")
+            self.count_fault("torn write" if how == 4 else "crash")
         self.processes[process].commit(how)
-        self.say(f"process {process} commits, way {how}: it is at offset {self.processes[process].offset}")
+        self.say(f"process {process} commits in way {how} and is at offset {self.processes[process].offset}")
         self.check(process)
 
     def op_crash(self, process: int) -> None:
-        self.met("crash")
+        self.count_fault("crash")
         self.processes[process].start()
-        self.say(f"process {process} is killed; it is back at offset {self.processes[process].offset}")
+        self.say(f"process {process} is killed and restarts at offset {self.processes[process].offset}")
         self.check(process)
 
     def op_rebuild(self, process: int) -> None:
-        self.met("rebuild")
+        self.count_fault("rebuild")
         self.processes[process] = OwnedPartition(self.topic, 0)
-        self.say(f"process {process} loses its store and begins at offset 0")
+        self.say(f"process {process} loses its store and starts at offset 0")
 
     def op_checkpoint(self, process: int) -> None:
         owned = self.processes[process]
@@ -170,13 +170,13 @@ class ProcessesRun(Told):
     def op_from_checkpoint(self, process: int) -> None:
         if self.checkpoint is None:
             return
-        self.met("begins at a checkpoint")
+        self.count_fault("begins at a checkpoint")
         self.processes[process] = OwnedPartition(self.topic, 0, self.checkpoint.copy())
-        self.say(f"process {process} begins at the checkpoint, offset {self.processes[process].offset}")
+        self.say(f"process {process} starts from the checkpoint, offset {self.processes[process].offset}")
         self.check(process)
 
     def finish(self) -> None:
-        """Everybody comes to the end, one message at a time or all at once."""
+        """Folds every process to the end, the first message by message, the others at once, and checks them."""
         for number, owned in enumerate(self.processes):
             while number == 0 and owned.behind:
                 owned.fold(1)
@@ -217,7 +217,7 @@ RARE_OPERATIONS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
 
 
 class ProcessesWorld:
-    """Crash, pause, restart, rebuild, a checkpoint and its tail."""
+    """Processes that crash, pause, restart, are rebuilt, or start from a checkpoint."""
 
     name = "processes"
     rules: tuple[str, ...] = (SAME_STATE, DURABLE, "never raises")
@@ -228,7 +228,7 @@ class ProcessesWorld:
     states: tuple[str, ...] = tuple(STATES)
 
     def history(self, rng: Random) -> History:
-        """5 to 20 ops."""
+        """A random history of 4 to 18 ops."""
         pick = rng.random
         count = 4 + int(pick() * 6) if pick() < SMALL else 6 + int(pick() * 12)
         share = 0.2 + 0.5 * pick()
@@ -240,5 +240,5 @@ class ProcessesWorld:
         return ops
 
     def run(self, ops: Sequence[Op], *, trace: bool = False) -> Outcome:
-        """Runs the ops, and then to the end of the log. Stops at the first violation."""
+        """Runs the ops, then folds to the end of the log. Stops at the first violation."""
         return play(ProcessesRun(shape(ops, SHAPE), Outcome(), trace), ops, OPS)

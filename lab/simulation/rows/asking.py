@@ -1,4 +1,4 @@
-"""Fronts and sessions: a read in steps, by the real rules of `serving`, and what it takes away."""
+"""Fronts and sessions: the steps of a read by the real rules of `serving`, and the session's new vector."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tokens import Position, Vector
 
 
 class Seen(NamedTuple):
-    """What a session has truly seen of a shard: everything up to a commit of a history."""
+    """What a session has really seen of a shard: everything up to a commit of a history."""
 
     history: int
     commit: int
@@ -38,32 +38,32 @@ NOTHING_SEEN: Final = Vector()
 
 
 def _send(located: Callable[[], str], request: HttpRequest) -> tuple[int, bytes]:
-    """The front's answer to where the end of the log is: the only thing that a session asks by itself."""
+    """The front's answer with the end of the log, which is the only request that a session makes by itself."""
     del request
     return 200, json.dumps({"token": located()}).encode()
 
 
 class SimulatedSession:
-    """A reader: the real client session, and beside it what it really saw."""
+    """A reader: the real client session, and what it has really seen."""
 
     def __init__(self, number: int, located: Callable[[], str], vector: Vector = NOTHING_SEEN) -> None:
         self.number = number
         self.client = Session(partial(_send, located), vector)
         self.seen: dict[str, Seen] = {}
-        self.unsure: set[str] = set()
-        """Shards that it wrote to: the epoch of a write is the one that others name."""
-        self.blurred: set[str] = set()
-        """Shards of which it saw something while nobody could know that the history had changed."""
+        self.shards_written: set[str] = set()
+        """Shards that it wrote to. The epoch of a write is the one that the front names, which may be wrong."""
+        self.uncertain: set[str] = set()
+        """Shards of which it saw something when the change of history could not be known. They are not judged."""
 
     def saw(self, shard: str, history: int, index: int) -> None:
-        """It saw, or wrote, commit ``index``."""
+        """Records that it saw, or wrote, commit ``index``."""
         before = self.seen.get(shard)
         if before is None or (history, index) > before:
             self.seen[shard] = Seen(history, index)
 
 
 class PendingRead(NamedTuple):
-    """A read that has got its owner's answer, and not its own yet."""
+    """A read whose owner has answered, but not with an answer that may be served."""
 
     session: SimulatedSession
     slot: int
@@ -73,30 +73,30 @@ class PendingRead(NamedTuple):
     row: Row
     proof: Proof
     seen: Seen | None
-    """At the look-up."""
-    blurred: bool
+    """What the session had seen at the look-up."""
+    is_uncertain: bool
 
 
-class Reading:
-    """A read on its way to the source. ``snapshot`` once it is taken.
+class SourceRead:
+    """A read of the source that is under way. ``snapshot``: None until it is taken.
 
-    A source whose snapshots name no position: ``lo`` was noted before it, ``hi`` after it. Else both are its own.
+    If the source's snapshots have no position, ``lo`` is noted before the snapshot, ``hi`` after it. Else both are "".
     """
 
-    __slots__ = ("hi", "lo", "noted", "question", "snapshot")
+    __slots__ = ("hi", "lo", "noted", "pending", "snapshot")
 
-    def __init__(self, question: PendingRead, noted: str = "") -> None:
-        self.question = question
+    def __init__(self, pending: PendingRead, noted: str = "") -> None:
+        self.pending = pending
         self.noted = noted
-        """Where the source was when the question was asked."""
+        """The source position when the read began."""
         self.snapshot: RowSnapshot | None = None
         self.lo = self.hi = ""
 
 
-class Given(NamedTuple):
-    """An answer as the session got it."""
+class ServedAnswer(NamedTuple):
+    """An answer as the session gets it."""
 
-    question: PendingRead
+    pending: PendingRead
     image: Image
     served_from: str
     freshness: str
@@ -105,11 +105,11 @@ class Given(NamedTuple):
     epoch: int | None
     hi: str
     history: int
-    """Of the source's snapshot; -1 if it is the cache's."""
+    """The history of the source's snapshot; -1 if the answer is from the cache."""
 
 
 class Offer(NamedTuple):
-    """A fill on its way to the owner, and the history that it was read in."""
+    """A fill that is under way to the owner, and the history in which it was read."""
 
     owned: OwnedPartition
     request: Fill
@@ -126,8 +126,8 @@ def ask(
     shard: str,
     given: bool,
     store: Any = None,
-) -> Given | PendingRead | HistoryLost:
-    """The owner's answer if it may be given, or what to go to the source with, or lost history."""
+) -> ServedAnswer | PendingRead | HistoryLost:
+    """The owner's answer if it may be served, else a read to continue at the source, or lost history."""
     found = SLOTS[slot]
     exact = not found.alias
     key = RowKey(found.alias if alias and found.alias else found.key, found.values, exact)
@@ -142,16 +142,16 @@ def ask(
         for name, component in evidence.watermarks(owned.partition).items():
             epochs.learn(name, component.epoch)
     proof = Proof(demand, shard, epochs.known.get(shard))
-    question = PendingRead(
-        session, slot, key, demand, owned, row, proof, session.seen.get(shard), shard in session.blurred
+    pending = PendingRead(
+        session, slot, key, demand, owned, row, proof, session.seen.get(shard), shard in session.uncertain
     )
     if row.code == "history_lost":
         return _lost(history_lost_error(demand.vector, row.shard, row.epoch, row.watermark, row.why))
     if may_answer(row, key):
         if given:
             session.client.adopt(token_after(token, row.shard, row.epoch, row.hi))
-        return Given(question, row.image, "cache", row.freshness, row.why, row.shard, row.epoch, row.hi, -1)
-    return question
+        return ServedAnswer(pending, row.image, "cache", row.freshness, row.why, row.shard, row.epoch, row.hi, -1)
+    return pending
 
 
 def _lost(error: ReadError) -> HistoryLost:
@@ -160,38 +160,38 @@ def _lost(error: ReadError) -> HistoryLost:
     return lost
 
 
-def source_row(reading: Reading) -> SourceRow:
-    """What the source's snapshot says, as the front sees it."""
-    question, snapshot = reading.question, reading.snapshot
+def source_row(source_read: SourceRead) -> SourceRow:
+    """The source's snapshot as the front sees it."""
+    pending, snapshot = source_read.pending, source_read.snapshot
     assert snapshot is not None
-    key = SLOTS[question.slot].key if snapshot.image is not None else b""
+    key = SLOTS[pending.slot].key if snapshot.image is not None else b""
     at = position_of(snapshot)
-    lo = Position.parse(reading.lo) if reading.lo else at
-    hi = Position.parse(reading.hi) if reading.hi else at
+    lo = Position.parse(source_read.lo) if source_read.lo else at
+    hi = Position.parse(source_read.hi) if source_read.hi else at
     return SourceRow(snapshot.image, key, lo, hi, snapshot.timestamp)
 
 
 def position_of(snapshot: RowSnapshot) -> Position:
-    """The position that a read of the source says it was made at."""
+    """The position that a read of the source reports."""
     return Position.parse(snapshot.position)
 
 
-def answer(reading: Reading) -> Given | HistoryLost | None:
-    """The source's answer if it proves the demand; None: it does not."""
-    question, snapshot = reading.question, reading.snapshot
+def answer(source_read: SourceRead) -> ServedAnswer | HistoryLost | None:
+    """The source's answer if it proves the demand, else None; or lost history."""
+    pending, snapshot = source_read.pending, source_read.snapshot
     assert snapshot is not None
-    session, proof = question.session, question.proof
-    found = source_row(reading)
+    session, proof = pending.session, pending.proof
+    found = source_row(source_read)
     hi = str(found.hi)
     decision = proof.judge(found.position)
     if decision.history_lost:
         return _lost(proof.refusal(decision, found.position))
     if not decision.may_be_served:
         return None
-    if question.demand.given:
+    if pending.demand.given:
         session.client.adopt(proof.token_after(hi))
-    return Given(
-        question,
+    return ServedAnswer(
+        pending,
         snapshot.image,
         "source",
         decision.freshness,
@@ -203,23 +203,23 @@ def answer(reading: Reading) -> Given | HistoryLost | None:
     )
 
 
-def offer(reading: Reading) -> Offer | None:
-    """The fill that the front offers to the owner, if it may."""
-    question, snapshot = reading.question, reading.snapshot
+def offer(source_read: SourceRead) -> Offer | None:
+    """The fill that the front offers to the owner; None if it may not offer one."""
+    pending, snapshot = source_read.pending, source_read.snapshot
     assert snapshot is not None
-    found = source_row(reading)
-    if not may_offer(question.row, question.proof.shard, question.key, found):
+    found = source_row(source_read)
+    if not may_offer(pending.row, pending.proof.shard, pending.key, found):
         return None
-    number = question.owned.number
+    number = pending.owned.number
     fill = Fill(
         0,
         "s",
         number,
-        question.key.key,
+        pending.key.key,
         found.image,
         str(found.position),
         str(found.hi),
         found.timestamp,
-        question.row.stamp,
+        pending.row.stamp,
     )
-    return Offer(question.owned, fill, snapshot.history)
+    return Offer(pending.owned, fill, snapshot.history)

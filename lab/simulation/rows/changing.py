@@ -1,4 +1,4 @@
-"""Ops of the world of rows: what happens at the source, in its publisher, and to the topic."""
+"""Ops of the world of rows: changes at the source, in its publisher, and in the topic."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lab.simulation.rows.source import CHILD, SLOTS, SLOTS_A_SHARD, SimulatedSou
 
 
 class RowChangeOps(RowsRunState):
-    """Sources, publishers, the topic."""
+    """Ops that change sources, publishers and the topic."""
 
     # --- the source ---
 
@@ -18,15 +18,15 @@ class RowChangeOps(RowsRunState):
         source = self.sources[shard % len(self.sources)]
         self._commit(source, seed, visible=hidden != 1)
 
-    def _commit(self, source: SimulatedSource, seed: int, *, visible: bool, who: str = "somebody") -> int:
+    def _commit(self, source: SimulatedSource, seed: int, *, visible: bool, who: str = "a writer") -> int:
         index, said = source.commit(seed, visible=visible)
         for what in said:
             if what.startswith(("deletes", "moves")) or "foreign key" in what:
                 self._void(source.shard, CHILD)
         if not visible:
-            self.met("binlog ahead of the engine")
+            self.count_fault("binlog ahead of the engine")
         if self.tracing:
-            shown = "" if visible else ", and the engine does not show it yet"
+            shown = "" if visible else ", but the engine does not show it yet"
             self.say(f"{who} commits {source.gtids[index]} on {source.name}: {', '.join(said) or 'nothing'}{shown}")
         return index
 
@@ -36,17 +36,20 @@ class RowChangeOps(RowsRunState):
         reader.client.observe(source.name, source.gtids[index])
         reader.saw(source.name, source.history.number, index)
         self.judge.own[session, source.name] = (source.history.number, index)
-        reader.unsure.add(source.name)
+        reader.shards_written.add(source.name)
 
     def op_alter(self, shard: int, table: int) -> None:
         source, name = self.sources[shard % len(self.sources)], TABLES[table]
-        self.met("DDL")
+        self.count_fault("DDL")
         index = source.alter(name, visible=True)
         self._void(source.shard, name)
         self.say(f"{source.gtids[index]} on {source.name}: ALTER TABLE {name} changes all of its rows")
 
-    def op_stray(self, slot: int) -> None:
-        """Only of a row whose own shard's change is in the topic before: then nobody can order the two."""
+    def op_foreign_row(self, slot: int) -> None:
+        """Writes a row of another shard, if that shard's own change of it is already in the topic.
+
+        The order of the two changes is then unknown.
+        """
         slot = self._slot(slot)
         shard = slot // SLOTS_A_SHARD
         if len(self.sources) < 2 or (shard, SLOTS[slot].table) in self.voidable:
@@ -57,15 +60,15 @@ class RowChangeOps(RowsRunState):
             max(publisher.epoch_start.values()) < at <= publisher.published for at, _ in versions
         ):
             return
-        self.met("a row in two shards")
-        self.strays.add(slot)
+        self.count_fault("a row in two shards")
+        self.foreign_rows.add(slot)
         self._void(shard, SLOTS[slot].table)
-        index = other.stray(slot)
-        self.say(f"{other.gtids[index]} on {other.name} writes {SLOTS[slot].key!r}, which is of s/{shard}")
+        index = other.write_foreign_row(slot)
+        self.say(f"{other.gtids[index]} on {other.name} writes {SLOTS[slot].key!r}, which belongs to s/{shard}")
 
     def op_clock(self, shard: int, back: int) -> None:
         source = self.sources[shard % len(self.sources)]
-        self.met("clock step")
+        self.count_fault("clock step")
         source.clock -= 10 * back
         self.say(f"the clock of {source.name} steps back {10 * back} s")
 
@@ -80,21 +83,25 @@ class RowChangeOps(RowsRunState):
         self.say(f"the replica of {source.name} is at {source.history.positions[source.replica]}")
 
     def op_restore(self, shard: int, back: int, another: int) -> None:
-        """A server that keeps its id: the publisher sees it before it has gone past (docs/concepts/guarantees.md)."""
+        """The server loses commits, and the publisher notices it at once (docs/concepts/guarantees.md)."""
         source = self.sources[shard % len(self.sources)]
         publisher = self.publishers[source.shard]
         index = source.history.index_of[publisher.position] - 1 - back
         if index < 0 or len(source.histories) > 3:
             return
-        self.met("lost history")
+        self.count_fault("lost history")
         source.restore(index, another=bool(another))
         for _ in range(back + 2 if another == 2 else 0):
-            self._commit(source, 0, visible=True)  # past what was published: by its server id it is another history
+            self._commit(
+                source, 0, visible=True
+            )  # past the published position: only the server id shows that it is another history
         publisher.cut()
         publisher.ensure()
-        self.readings = [each for each in self.readings if each.snapshot is None or each.question.slot // 4 != shard]
-        for each in self.readings:
-            each.noted = ""  # it was noted in the history that is lost
+        self.source_reads = [
+            each for each in self.source_reads if each.snapshot is None or each.pending.slot // 4 != shard
+        ]
+        for each in self.source_reads:
+            each.noted = ""  # the position belongs to the lost history
         server = "another server takes over" if another else "the server is restored"
         self.say(f"{source.name} loses history: {server} at {source.history.positions[index]}; a new epoch begins")
 
@@ -104,66 +111,66 @@ class RowChangeOps(RowsRunState):
         publisher = self.publishers[shard % len(self.publishers)]
         how = Ending(ending)
         if how is Ending.LOST_ACK:
-            self.met("lost ack")
+            self.count_fault("lost ack")
         elif how is Ending.NOT_DONE:
-            self.met("publisher crash")
+            self.count_fault("publisher crash")
         if publisher.split and publisher.framer is None:
             self._void(publisher.source.shard)
         mixing = self.topic.mixing
         read, lived = publisher.run(count, how, at)
         if self.topic.mixing != mixing:
-            self.met("reordering across shards")
+            self.count_fault("reordering across shards")
         if not lived and publisher.split:
             self._void(publisher.source.shard)
         if self.tracing:
             end = {
                 Ending.WELL: "and commits",
-                Ending.LOST_ACK: "and dies after a commit, before it knows of it",
-                Ending.NOT_DONE: "and dies in a commit, which does not happen",
+                Ending.LOST_ACK: "and dies after a commit, before it gets the ack",
+                Ending.NOT_DONE: "and dies before a commit takes effect",
                 Ending.LATER: "and keeps the batch open",
             }[how]
             self.say(f"the publisher of s/{publisher.source.shard} reads {read} transactions {end}")
 
     def op_die(self, shard: int) -> None:
         publisher = self.publishers[shard % len(self.publishers)]
-        self.met("publisher crash")
+        self.count_fault("publisher crash")
         if publisher.split:
             self._void(publisher.source.shard)
         publisher.die()
-        self.say(f"the publisher of s/{publisher.source.shard} is killed, another one takes over")
+        self.say(f"the publisher of s/{publisher.source.shard} is killed; another one takes over")
 
     def op_cut(self, shard: int) -> None:
         publisher = self.publishers[shard % len(self.publishers)]
         if publisher.framer is None:
             return
-        self.met("connection to the source cut")
+        self.count_fault("connection to the source cut")
         publisher.cut()
         self.say(f"the connection of s/{publisher.source.shard}'s publisher to its server breaks")
 
     def op_repeat(self, shard: int, number: int) -> None:
         if self.topic.repeat(f"s/{shard % len(self.sources)}", number):
-            self.met("duplicates")
-            self.blemished = True
-            self.say(f"an earlier batch (number {number}) of s/{shard % len(self.sources)} comes once more")
+            self.count_fault("duplicates")
+            self.topic_is_tampered = True
+            self.say(f"an earlier batch (number {number}) of s/{shard % len(self.sources)} is appended again")
 
     def op_mix(self, bits: int) -> None:
-        """As where two publishers' transactions are open at the same time."""
+        """Interleaves the next batch with the other shard's, as when two publishers' transactions overlap."""
         if len(self.sources) > 1:
             self.topic.mixing = bits
-            self.say("the next batch will lie among the records of the other shard's, if nobody has read those")
+            self.say("the next batch will be interleaved with the other shard's, unless that has been read")
 
     def op_garbage(self, partition: int, kind: int) -> None:
         number = partition % self.topic.layout.partitions
-        self.met("garbage in the topic")
+        self.count_fault("garbage in the topic")
         value = damaged(b"\xc3\x01garbage" if kind > 3 else b"\xc3\x01notours", kind % 4)
         self.topic.partitions[number].append(value)
         self._void()
-        self.blemished = True
-        self.say(f"somebody writes {value!r} into partition {number}")
+        self.topic_is_tampered = True
+        self.say(f"a foreign program writes {value!r} into partition {number}")
 
     def op_damage(self, kind: int) -> None:
-        self.met("damaged frame")
+        self.count_fault("damaged frame")
         self.topic.damage = kind
         self._void()
-        self.blemished = True
+        self.topic_is_tampered = True
         self.say(f"the next row frame will be damaged (kind {kind})")

@@ -1,6 +1,6 @@
-"""Motifs of the world of rows: a few ops that lead to a place that chance finds too seldom.
+"""Motifs of the world of rows: short sequences of ops that chance finds too seldom.
 
-Fields as in `lab.simulation.rows.shaping`: integers, or the name of what a history has a favourite of.
+Fields are as in `lab.simulation.rows.shaping`: integers, or names of favourites of the history.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import Final
 
 DELETES_PARENT: Final = 8 << 4 | 1
-"""A transaction that deletes the first parent row, and by a foreign key its child."""
+"""Seed of a transaction that deletes the first parent row and, by a foreign key, its child."""
 
 UPDATES_FIRST: Final = 0
 UPDATES_SECOND: Final = 1 << 4 | 2
 UPDATES_BOTH: Final = 1 << 8
 UPDATES_TEXT: Final = 3 << 4
-"""Transactions that update the first parent row, the second one, both, the row with a text key."""
+"""Seeds of transactions that update the first parent row, the second one, both, and the row with a text key."""
 
 _UPDATE: Final = ("txn", "shard", "seed", 0)
 _WRITE: Final = ("write", "session", "shard", "seed")
@@ -46,7 +46,7 @@ SPLIT: Final[tuple[Motif, ...]] = (
         ("read", "other session", 0, "owner", "front", 2),
     ),
 )
-"""Motifs of transactions that are split over batches."""
+"""Motifs with transactions that are split over batches."""
 TWO_SHARDS: Final[tuple[Motif, ...]] = (
     (
         ("damage", "some"),
@@ -71,11 +71,11 @@ TWO_SHARDS: Final[tuple[Motif, ...]] = (
         ("read", "session", "any slot", "other owner", "front", 2),
     ),
 )
-"""Motifs of two shards in one topic."""
+"""Motifs with two shards in one topic."""
 MOTIFS: Final[tuple[Motif, ...]] = (
     *SPLIT,
     *TWO_SHARDS,
-    (  # a fill from before a row that could not be read
+    (  # a fill from before an invalid row
         ("damage", 4),
         ("write", "other session", 0, UPDATES_SECOND),
         ("publish", 0, 4, 0, 0),
@@ -84,7 +84,7 @@ MOTIFS: Final[tuple[Motif, ...]] = (
         _SYNC,
         ("read", "other session", 1, "owner", "front", 2),
     ),
-    (  # a fill from before a void, while the marker that follows is awaited
+    (  # a fill from before a void, while the void waits for its marker
         ("replica", 0, 8),
         ("write", "other session", 0, DELETES_PARENT),
         ("publish", 0, 4, 0, 0),
@@ -93,7 +93,7 @@ MOTIFS: Final[tuple[Motif, ...]] = (
         _SYNC,
         ("read", "other session", 2, "owner", "front", 2),
     ),
-    (  # a row that cannot be read follows one of its own key in the same frame
+    (  # an invalid row follows a row of the same key in the same frame
         ("damage", "last"),
         ("txn", 0, UPDATES_SECOND, 0),
         ("write", "other session", 0, UPDATES_SECOND),
@@ -101,7 +101,7 @@ MOTIFS: Final[tuple[Motif, ...]] = (
         _SYNC,
         ("read", "other session", 1, "owner", "front", 2),
     ),
-    (  # descriptions come once more, and then a row is lost
+    (  # table descriptions are repeated, and then a row is lost
         ("txn", 0, UPDATES_SECOND, 0),
         ("publish", 0, 4, 0, 0),
         ("repeat", 0, 1),
@@ -128,7 +128,7 @@ MOTIFS: Final[tuple[Motif, ...]] = (
         _SYNC,
         ("read", "other session", 1, "owner", "front", 2),
     ),
-    (  # two voids of a table, and the first one once more
+    (  # two voids of a table, then the first one again
         ("alter", 0, 0),
         ("publish", 0, 4, 0, 0),
         ("txn", 0, UPDATES_SECOND, 0),
@@ -141,7 +141,7 @@ MOTIFS: Final[tuple[Motif, ...]] = (
         _SYNC,
         ("read", "session", 1, "owner", "front", 2),
     ),
-    (  # a session that knows of a loss comes to those who do not
+    (  # a session that knows of a lost history reads at an owner that does not
         ("txn", 0, UPDATES_FIRST, 0),
         ("txn", 0, UPDATES_FIRST, 0),
         ("publish", 0, 4, 0, 0),
@@ -160,7 +160,7 @@ MOTIFS: Final[tuple[Motif, ...]] = (
         ("read", "session", 0, "other owner", "front", 2),
         ("read", "session", 0, "owner", "other front", 2),
     ),
-    (  # a first write, placed by an owner that is behind a loss
+    (  # a session's first write gets its epoch from an owner that does not know of a lost history
         ("txn", 0, UPDATES_FIRST, 0),
         ("publish", 0, 4, 0, 0),
         ("sync", 0),
@@ -174,7 +174,7 @@ MOTIFS: Final[tuple[Motif, ...]] = (
         ("give", 0),
         ("read", "session", 0, 1, "front", 0),
     ),
-    (  # an absence, by another spelling
+    (  # an absence under another spelling of the key
         ("read", "session", 3, "owner", "front", 11),
         ("fill", 0),
         ("write", "other session", 0, UPDATES_TEXT),
@@ -182,7 +182,7 @@ MOTIFS: Final[tuple[Motif, ...]] = (
         _SYNC,
         ("read", "other session", 3, "owner", "front", 11),
     ),
-    (  # one read of the source for two sessions
+    (  # two sessions share one read of the source
         ("read", "session", "slot", "owner", "front", 7),
         ("read", "other session", "slot", "owner", "front", 7),
         ("snap", 0, 0),
@@ -192,7 +192,7 @@ MOTIFS: Final[tuple[Motif, ...]] = (
         ("fill", 0),
         _OTHER,
     ),
-    (  # a position that was noted before the row was changed and read
+    (  # a position is noted, then the row is changed and read
         ("read", "session", 1, "owner", "front", 7),
         ("txn", 0, UPDATES_SECOND, 0),
         ("snap", 0, 2),
@@ -200,7 +200,7 @@ MOTIFS: Final[tuple[Motif, ...]] = (
         ("fill", 0),
         ("read", "other session", 1, "owner", "front", 2),
     ),
-    (  # a position that was noted before the row was read, and one after
+    (  # one position is noted before the row is read, and one after
         ("read", "session", "slot", "owner", "front", 7),
         ("write", "session", "shard", "seed"),
         ("snap", 0, 2),
@@ -316,5 +316,5 @@ MOTIFS: Final[tuple[Motif, ...]] = (
     ),
     (("commit", "owner", "partition", 1), _UPDATE, _OUT, ("commit", "owner", "partition", 7), _SYNC),
     (_UPDATE, _OUT, ("commit", "owner", "partition", 6), _SYNC, _READ),
-    (_UPDATE, _OUT, _SYNC, ("stray", "slot"), ("publish", "other shard", 4, 0, 0), _SYNC, _READ),
+    (_UPDATE, _OUT, _SYNC, ("foreign row", "slot"), ("publish", "other shard", 4, 0, 0), _SYNC, _READ),
 )

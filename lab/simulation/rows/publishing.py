@@ -1,4 +1,4 @@
-"""A shard's publisher as its process runs it: resume, read on, collect, commit; it may die anywhere."""
+"""A shard's publisher process: it resumes, reads, collects and commits, and may die at any commit."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from stream.wire.batch import Batch, BatchLimits, Framer
 from stream.wire.events import ResumePoint, SourceTransaction
 
 CHOICE: Final = 7
-"""Stands for the fingerprint of the choice of tables."""
+"""A stand-in for the fingerprint of the choice of tables."""
 LIMITS: Final = (
     BatchLimits(rows_max=2, batch_bytes=2_000),
     BatchLimits(rows_max=1, batch_bytes=90),
     BatchLimits(rows_max=1, batch_bytes=2_000),
 )
-"""Frames of two rows, batches of some transactions; batches of a row or two, so that transactions are split; frames of
-one row, many in a batch."""
+"""Frames of two rows and batches of several transactions; batches of a row or two, so that transactions are split;
+single-row frames, many in a batch."""
 
 
 class Ending(IntEnum):
@@ -33,19 +33,19 @@ class Ending(IntEnum):
 
     WELL = 0
     LOST_ACK = 1
-    """Committed, but the publisher dies before it knows."""
+    """The commit takes effect, but the publisher dies before it gets the ack."""
     NOT_DONE = 2
-    """The publisher dies before the commit: it did not happen."""
+    """The publisher dies before the commit takes effect."""
     LATER = 3
-    """What was read stays collected."""
+    """No commit: what was read stays collected."""
 
 
 class PublisherDied(Exception):
-    """The publisher's process is gone."""
+    """The publisher's process has died."""
 
 
 class PublisherRun(NamedTuple):
-    """What a run of a publisher came to that ended well: what it wrote, and where it is then."""
+    """The memoized result of a run that ended well: what it wrote, and the publisher's state after it."""
 
     read: int
     batches: list[Batch]
@@ -56,12 +56,12 @@ class PublisherRun(NamedTuple):
 
 def _copied(progress: _Progress) -> _Progress:
     made = _Progress.__new__(_Progress)
-    made.__dict__.update(progress.__dict__)  # what is in it is replaced, never changed
+    made.__dict__.update(progress.__dict__)  # its values are replaced, never changed in place
     return made
 
 
 class Publishing:
-    """A shard's publisher process, and the one after it."""
+    """A shard's publisher process and its successors."""
 
     def __init__(self, topic: SimulatedTopic, source: SimulatedSource, limits: BatchLimits) -> None:
         self.topic = topic
@@ -69,28 +69,28 @@ class Publishing:
         self.source = source
         self.framer: Framer | None = None
         self.published = 0
-        """Commits that are whole in the topic."""
+        """The last commit that is wholly in the topic."""
         self.history_of_epoch: dict[int, int] = {}
         self.epoch_start: dict[int, int] = {}
         self._progress: _Progress | None = None
         self._connected = False
         self._transactions: Iterator[SourceTransaction | None] | None = None
-        """Of the connection that there is, once something was read."""
+        """The reader of the current connection; None until something was read."""
         self._written: list[Batch] | None = None
-        """Batches of a run that is to be kept."""
+        """Batches of a run that will be memoized."""
         self._endings: list[Ending] = []
         self._read = 0
 
     @property
     def position(self) -> str:
-        """Up to where the publisher has read."""
+        """The position up to which the publisher has read."""
         self.ensure()
         assert self._progress is not None
         return self._progress.position
 
     @property
     def collected(self) -> bool:
-        """Whether something was read that is not in the topic."""
+        """Whether something was read that is not in the topic yet."""
         return self.framer is not None and not self.framer.is_empty
 
     @property
@@ -110,7 +110,7 @@ class Publishing:
         self._transactions = None
 
     def ensure(self) -> None:
-        """Starts the process if it is dead and connects it; checks the server's history as the real one does."""
+        """Starts and connects the process if needed, and checks the server's history as the real one does."""
         if self.framer is None:
             self._start()
         if not self._connected:
@@ -152,7 +152,7 @@ class Publishing:
         self.epoch_start[resume.epoch] = self.source.engine
 
     def _describe(self) -> None:
-        """As `MariaDBSource._describe`: once for each choice of tables."""
+        """As `MariaDBSource._describe`: describes the tables once for each choice of tables."""
         progress = self._progress
         assert progress is not None
         if progress.table_choice == CHOICE:
@@ -161,20 +161,20 @@ class Publishing:
         progress.mark_described(CHOICE)
 
     def run(self, transactions: int, ending: Ending, at: int) -> tuple[int, bool]:
-        """Reads up to ``transactions`` and commits; the ``at``-th commit of these ends as ``ending`` says.
+        """Reads up to ``transactions`` and commits. The commit with index ``at`` ends with ``ending``.
 
-        Returns how many transactions were read, and whether it lived. Of 0 transactions idle markers are published.
+        Returns (transactions read, whether the publisher survived). With 0 transactions it publishes idle markers.
         """
         if ending is Ending.WELL and kept.on:
-            return self._run_as_ever(transactions), True
+            return self._run_memoized(transactions), True
         return self._run(transactions, ending, at)
 
-    def _run_as_ever(self, transactions: int) -> int:
-        """A run that ends well is a function of where publisher and server are, and of what is read."""
+    def _run_memoized(self, transactions: int) -> int:
+        """A run that ends well, memoized: it depends only on the publisher, the server, and what is read."""
         first = self.framer is None and self.source.name not in self.topic.states
         if not first:
             self.ensure()
-        place = self._place(transactions, first=first)
+        place = self._memo_key(transactions, first=first)
         known: PublisherRun | None = kept.get(place) if place is not None else None
         if known is None:
             written: list[Batch] = []
@@ -197,13 +197,13 @@ class Publishing:
         self.framer._map_due = False
         self._progress, self._connected, self._transactions = _copied(known.progress), True, None
         for batch in known.batches:
-            self._out(batch)
+            self._append(batch)
         return known.read
 
-    def _place(self, transactions: int, *, first: bool) -> Hashable | None:
-        """All that a run depends on; None where that is more than can be said in short."""
+    def _memo_key(self, transactions: int, *, first: bool) -> Hashable | None:
+        """Everything that a run depends on; None if that is too much for a key."""
         source, framer, progress = self.source, self.framer, self._progress
-        same = (source.name, self.topic.layout.partitions, id(self._limits))  # of the three there are
+        same = (source.name, self.topic.layout.partitions, id(self._limits))  # one of the three in LIMITS
         if first:
             at = source.engine
             where: tuple[Any, ...] = (source.history.positions[at], source.timestamps[at])
@@ -270,7 +270,7 @@ class Publishing:
         return True
 
     def _transaction(self, position: str, at: int) -> SourceTransaction:
-        """The one after commit ``at``. A reader between two transactions depends on nothing that was before."""
+        """The transaction after commit ``at``. A reader between transactions does not depend on earlier ones."""
         place = position, self.source.binlog[at + 1]
         known: SourceTransaction | None = kept.get(place)
         if known is not None:
@@ -296,18 +296,18 @@ class Publishing:
         if ending is not Ending.NOT_DONE:
             if self._written is not None:
                 self._written.append(batch)
-            self._out(batch)
+            self._append(batch)
         if ending is not Ending.WELL:
             raise PublisherDied
 
-    def _out(self, batch: Batch) -> None:
+    def _append(self, batch: Batch) -> None:
         self.topic.commit(self.source.name, batch)
         reached = self.source.history.index_of.get(batch.resume.position)
         self.published = reached if reached is not None else self.published
 
 
 def collect(framer: Framer, transaction: SourceTransaction, commit: Callable[[], None]) -> None:
-    """As `Publisher.publish`; where that waits for the batch to leave, ``commit`` has it leave."""
+    """As `Publisher.publish`, but calls ``commit`` when the batch is full instead of waiting."""
     start = RealPublisher._already_out(cast("Any", None), framer, transaction)
     while True:
         end = framer.room(transaction, start)

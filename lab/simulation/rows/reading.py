@@ -1,4 +1,4 @@
-"""Ops of the world of rows: owners that fold, commit and die, and sessions that read meanwhile."""
+"""Ops of the world of rows: owners that fold, commit and crash, and sessions that read."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 from consumers.owner import evidence
 from consumers.owner import rows as owner_rows
 from consumers.owner.evidence import FillVerdict
-from lab.simulation.models.owning import OwnedPartition, Racing
+from lab.simulation.models.owning import OwnedPartition, RacingStore
 from lab.simulation.rows import asking
-from lab.simulation.rows.asking import Given, Offer, PendingRead, Reading, SimulatedSession
+from lab.simulation.rows.asking import Offer, PendingRead, ServedAnswer, SimulatedSession, SourceRead
 from lab.simulation.rows.judging import EXPLAINS, MONOTONIC
 from lab.simulation.rows.run_state import RowsRunState
 from lab.simulation.rows.source import SLOTS, SLOTS_A_SHARD
@@ -18,7 +18,7 @@ from tokens import Vector
 
 
 class RowReadOps(RowsRunState):
-    """Owners, fronts, sessions."""
+    """Ops of owners, fronts and sessions."""
 
     # --- owners ---
 
@@ -40,8 +40,8 @@ class RowReadOps(RowsRunState):
         count = owned.behind - count
         if count < 2:
             return
-        self.met("read within a fold")
-        self.say(f"owner {owner} folds {count} messages of partition {owned.number}; before the last of them:")
+        self.count_fault("read within a fold")
+        self.say(f"owner {owner} folds {count} messages of partition {owned.number}; before the last one:")
 
         def read() -> None:
             self._ask(session, slot, owner, 0, 0)
@@ -51,9 +51,9 @@ class RowReadOps(RowsRunState):
     def op_race(self, owner: int, session: int, slot: int, count: int) -> None:
         slot = self._slot(slot)
         owned = self._owned(owner, slot, False)
-        self.met("read within a fold")
+        self.count_fault("read within a fold")
         self.say(f"owner {owner} folds {count + 1} messages while it answers:")
-        self._ask(session, slot, owner, 0, 0, store=Racing(owned.store, lambda: self._fold_on(owned, count + 1)))
+        self._ask(session, slot, owner, 0, 0, store=RacingStore(owned.store, lambda: self._fold_on(owned, count + 1)))
 
     @staticmethod
     def _fold_on(owned: OwnedPartition, count: int) -> None:
@@ -64,28 +64,28 @@ class RowReadOps(RowsRunState):
         owned = self._partition(owner, partition)
         fault = ("", "", "", "owner crash", "torn write", "owner crash", "", "owner crash")[how % 8]
         if fault:
-            self.met(fault)
+            self.count_fault(fault)
         owned.commit(how)
         what = (
             "commits",
-            "freezes what is to be committed",
-            "writes what was frozen",
+            "freezes its entries",
+            "writes its frozen entries",
             "dies between freeze and write",
-            "dies in the write, which does not happen",
+            "dies before the write takes effect",
             "dies right after the write",
-            "freezes what is to be committed, folds on, and writes",
-            "freezes what is to be committed, folds on, writes, and dies",
+            "freezes its entries, folds on, and writes",
+            "freezes its entries, folds on, writes, and dies",
         )[how % 8]
         self.say(f"owner {owner} {what} (partition {owned.number}, offset {owned.offset})")
 
     def op_rebuild(self, owner: int, partition: int) -> None:
         number = partition % self.topic.layout.partitions
-        self.met("rebuild")
+        self.count_fault("rebuild")
         self.owners[owner][number] = OwnedPartition(self.topic, number)
-        self.say(f"owner {owner} loses the store of partition {number} and begins anew")
+        self.say(f"owner {owner} loses the store of partition {number} and starts with an empty one")
 
     def op_evict(self, owner: int) -> None:
-        self.met("eviction")
+        self.count_fault("eviction")
         for owned in self.owners[owner]:
             owned.overlay.clear()
         self.say(f"owner {owner} evicts its fills")
@@ -93,26 +93,28 @@ class RowReadOps(RowsRunState):
     # --- reads ---
 
     def op_read(self, session: int, slot: int, owner: int, front: int, mode: int) -> None:
-        """Modes: to the end from the primary (0–4) or the replica (5, 6), look-up only (7–9).
+        """Modes: a whole read from the primary (0–4) or the replica (5, 6), a look-up only (7–9).
 
-        10: without a token; 11: by another spelling; 12: from a primary whose snapshots name no position.
+        10: without a token; 11: by another spelling of the key; 12: from a primary whose snapshots have no position.
         """
         slot = self._slot(slot)
-        reading = self._ask(session, slot, owner, front, mode)
-        if reading is None or mode in (7, 8, 9):
+        source_read = self._ask(session, slot, owner, front, mode)
+        if source_read is None or mode in (7, 8, 9):
             return
-        self._snap(reading, from_replica=mode in (5, 6), named=mode != 12)
-        self._give(reading)
+        self._take_snapshot(source_read, from_replica=mode in (5, 6), named=mode != 12)
+        self._finish_read(source_read)
         if mode in (0, 1, 5, 12) and self.offers:
             self._deliver(self.offers.pop())
 
-    def _ask(self, session: int, slot: int, owner: int, front: int, mode: int, *, store: Any = None) -> Reading | None:
+    def _ask(
+        self, session: int, slot: int, owner: int, front: int, mode: int, *, store: Any = None
+    ) -> SourceRead | None:
         reader, alias = self.sessions[session], mode == 11
         owned = self._owned(owner, slot, alias)
         shard = f"s/{slot // SLOTS_A_SHARD}"
         self.asked.add(slot)
         self.last_owner = owner
-        self._blur(reader)
+        self._mark_uncertain(reader)
         try:
             found = asking.ask(
                 reader,
@@ -128,7 +130,7 @@ class RowReadOps(RowsRunState):
             self.say(f"session {session} reads {SLOTS[slot].key!r}: {error}")
             return None
         if isinstance(found, PendingRead):
-            self._remembers(found, front)
+            self._check_front_epoch(found, front)
             self.outcome.answers["look-up: not servable"] += 1
             if self.tracing:
                 self.say(
@@ -136,53 +138,53 @@ class RowReadOps(RowsRunState):
                     f" {found.row.freshness}, {found.row.why}"
                 )
             source = self.sources[slot // SLOTS_A_SHARD]
-            reading = Reading(found, source.history.positions[source.engine])
-            self.readings.append(reading)
-            return reading
-        self._answered(found, reader, reader.client.vector, shard, f"owner {owner}")
+            source_read = SourceRead(found, source.history.positions[source.engine])
+            self.source_reads.append(source_read)
+            return source_read
+        self._note_answer(found, reader, reader.client.vector, shard, f"owner {owner}")
         return None
 
-    def _remembers(self, question: PendingRead, front: int) -> None:
-        """A front never goes back to an epoch that an answer has told it is over."""
-        told, row = self.told[front], question.row
+    def _check_front_epoch(self, pending: PendingRead, front: int) -> None:
+        """Checks that a front does not go back to an epoch that has ended, as an owner's answer told it."""
+        told, row = self.epochs_told[front], pending.row
         told[row.shard] = max(told.get(row.shard, 0), row.epoch)
-        shard = question.proof.shard
-        if (question.proof.epoch or 0) < told.get(shard, 0):
-            what = f"front {front} was told of epoch {told[shard]} of {shard}, and goes by {question.proof.epoch}"
+        shard = pending.proof.shard
+        if (pending.proof.epoch or 0) < told.get(shard, 0):
+            what = f"front {front} knows epoch {told[shard]} of {shard}, but uses {pending.proof.epoch}"
             self.complain(MONOTONIC, what)
 
-    def _blur(self, reader: SimulatedSession) -> None:
-        """Where a write was placed in another history than its own, unseen (docs/concepts/guarantees.md)."""
-        for shard in reader.unsure:
+    def _mark_uncertain(self, reader: SimulatedSession) -> None:
+        """Marks shards where a write was unnoticeably placed in a wrong history (docs/concepts/guarantees.md)."""
+        for shard in reader.shards_written:
             seen, component = reader.seen.get(shard), reader.client.vector.get(shard)
             if seen is None:
                 continue
             if component is not None:
                 history = self.judge.history(int(shard[2:]), component.epoch)
                 if history is None or history.number != seen.history:
-                    reader.blurred.add(shard)
+                    reader.uncertain.add(shard)
 
-    def _answered(
-        self, found: Given | HistoryLost, reader: SimulatedSession, before: Vector, shard: str, who: str
+    def _note_answer(
+        self, found: ServedAnswer | HistoryLost, reader: SimulatedSession, before: Vector, shard: str, who: str
     ) -> None:
-        if isinstance(found, Given):
+        if isinstance(found, ServedAnswer):
             self.outcome.answers[f"{found.served_from}: {found.freshness}"] += 1
             if self.tracing:
                 image = found.image.decode() if found.image is not None else "no row"
                 self.say(
-                    f"session {reader.number} gets {image} for {found.question.key.key!r} from {who}, demanding"
-                    f" {shown(found.question.demand.vector)}: {found.freshness}, {found.why}"
+                    f"session {reader.number} gets {image} for {found.pending.key.key!r} from {who}, demanding"
+                    f" {shown(found.pending.demand.vector)}: {found.freshness}, {found.why}"
                 )
-            self.judge.given(found)
-            self._blur(reader)
+            self.judge.check_answer(found)
+            self._mark_uncertain(reader)
             return
         self.outcome.answers["409 history_lost"] += 1
-        self.say(f"session {reader.number} is told by {who} that history was lost: {found}")
-        self.judge.lost(found, before, shard)
+        self.say(f"session {reader.number} gets 409 history_lost from {who}: {found}")
+        self.judge.check_history_lost(found, before, shard)
         reader.client._adopt_lost(found, str(before))
-        self.judge.goes_on(reader.client.vector, before, shard)
-        reader.blurred.discard(shard)
-        reader.unsure.discard(shard)
+        self.judge.check_session_after_409(reader.client.vector, before, shard)
+        reader.uncertain.discard(shard)
+        reader.shards_written.discard(shard)
         reader.seen.pop(shard, None)
         component = reader.client.vector.get(shard)
         history = self.judge.history(int(shard[2:]), component.epoch) if component is not None else None
@@ -191,97 +193,99 @@ class RowReadOps(RowsRunState):
             if index is not None:
                 reader.saw(shard, history.number, index)
 
-    def _snap(self, reading: Reading, *, from_replica: bool, named: bool = True) -> None:
-        slot = reading.question.slot
+    def _take_snapshot(self, source_read: SourceRead, *, from_replica: bool, named: bool = True) -> None:
+        slot = source_read.pending.slot
         source = self.sources[slot // SLOTS_A_SHARD]
         if from_replica and source.replica < source.engine:
-            self.met("lagging replica")
-        reading.snapshot = source.read(slot, from_replica=from_replica)
-        reading.lo, reading.hi = ("", "") if named or not reading.noted else (reading.noted, "later")
+            self.count_fault("lagging replica")
+        source_read.snapshot = source.read(slot, from_replica=from_replica)
+        source_read.lo, source_read.hi = ("", "") if named or not source_read.noted else (source_read.noted, "later")
         if self.tracing:
             where = "replica" if from_replica else "primary"
-            self.say(f"  the front reads {SLOTS[slot].key!r} at the {where}, at {reading.snapshot.position}")
+            self.say(f"  the front reads {SLOTS[slot].key!r} at the {where}, at {source_read.snapshot.position}")
 
-    def _give(self, reading: Reading) -> None:
-        if reading in self.readings:
-            self.readings.remove(reading)
-        if reading.hi:
-            self.met("position noted around a read")
-            source = self.sources[reading.question.slot // SLOTS_A_SHARD]
-            reading.hi = source.history.positions[source.engine]
-        fill = asking.offer(reading)
+    def _finish_read(self, source_read: SourceRead) -> None:
+        if source_read in self.source_reads:
+            self.source_reads.remove(source_read)
+        if source_read.hi:
+            self.count_fault("position noted around a read")
+            source = self.sources[source_read.pending.slot // SLOTS_A_SHARD]
+            source_read.hi = source.history.positions[source.engine]
+        fill = asking.offer(source_read)
         if fill is not None:
             self.offers.append(fill)
-        session = reading.question.session
-        before = reading.question.demand.vector
-        found = asking.answer(reading)
+        session = source_read.pending.session
+        before = source_read.pending.demand.vector
+        found = asking.answer(source_read)
         if found is None:
-            self.judge.refused(reading)
+            self.judge.check_refusal(source_read)
             self.outcome.answers["503 source_behind"] += 1
             self.say(f"  session {session.number} gets no answer: the source does not prove the demand")
             return
-        shard = f"s/{reading.question.slot // SLOTS_A_SHARD}"
-        self._answered(found, session, before, shard, "the source")
+        shard = f"s/{source_read.pending.slot // SLOTS_A_SHARD}"
+        self._note_answer(found, session, before, shard, "the source")
 
     def _deliver(self, fill: Offer) -> FillVerdict:
         accepted, why = owner_rows.fill_row(fill.owned.partition, fill.request)
         if accepted:
-            self.judge.filled(fill)
+            self.judge.note_fill(fill)
         self.outcome.answers[f"fill {'accepted' if accepted else 'refused'}"] += 1
         if self.tracing:
-            self.say(f"  a fill of {fill.request.key!r} read at {fill.request.lo} comes to its owner: {why}")
+            self.say(f"  a fill of {fill.request.key!r} read at {fill.request.lo} reaches its owner: {why}")
         return FillVerdict(accepted, why)
 
     def op_snap(self, number: int, how: int) -> None:
-        """``how``: of the primary (0), of the replica (1), of a primary whose snapshots name no position (2)."""
-        if self.readings:
-            self._snap(self.readings[number % len(self.readings)], from_replica=how == 1, named=how != 2)
+        """Takes a snapshot: of the primary (0), the replica (1), or a primary whose snapshots have no position (2)."""
+        if self.source_reads:
+            self._take_snapshot(
+                self.source_reads[number % len(self.source_reads)], from_replica=how == 1, named=how != 2
+            )
 
     def op_give(self, number: int) -> None:
-        ready = [reading for reading in self.readings if reading.snapshot is not None]
+        ready = [source_read for source_read in self.source_reads if source_read.snapshot is not None]
         if ready:
-            self.met("late answer")
-            self._give(ready[number % len(ready)])
+            self.count_fault("late answer")
+            self._finish_read(ready[number % len(ready)])
 
     def op_fill(self, number: int) -> None:
         if self.offers:
-            self.met("late fill")
+            self.count_fault("late fill")
             self._deliver(self.offers.pop(number % len(self.offers)))
 
     def op_share(self, number: int, other: int) -> None:
-        """Single flight: a read takes the result of one that took off earlier, if that proves its demand."""
-        if not self.readings:
+        """Single flight: a read takes the result of one that started earlier, if that proves its demand."""
+        if not self.source_reads:
             return
-        mine = self.readings[number % len(self.readings)]
-        theirs = self.readings[other % len(self.readings)]
-        same = mine.question.slot == theirs.question.slot and mine.question.proof.epoch == theirs.question.proof.epoch
+        mine = self.source_reads[number % len(self.source_reads)]
+        theirs = self.source_reads[other % len(self.source_reads)]
+        same = mine.pending.slot == theirs.pending.slot and mine.pending.proof.epoch == theirs.pending.proof.epoch
         if mine is theirs or theirs.snapshot is None or mine.snapshot is not None or not same:
             return
-        self.met("shared flight")
+        self.count_fault("shared flight")
         mine.snapshot, mine.lo, mine.hi = theirs.snapshot, theirs.lo, theirs.hi
-        self.say(f"  session {mine.question.session.number} shares a read of the source that was under way")
-        self._give(mine)
+        self.say(f"  session {mine.pending.session.number} shares a read of the source that was under way")
+        self._finish_read(mine)
 
     def op_adopt(self, session: int, other: int) -> None:
         if session == other:
             return
         mine, theirs = self.sessions[session], self.sessions[other]
-        self._blur(theirs)
+        self._mark_uncertain(theirs)
         try:
             token = theirs.client.token
         except ServerError:
             return
-        self._blur(theirs)
-        self.met("session moves")
+        self._mark_uncertain(theirs)
+        self.count_fault("session moves")
         mine.client.adopt(token)
-        mine.blurred |= theirs.blurred
-        mine.unsure |= theirs.unsure
+        mine.uncertain |= theirs.uncertain
+        mine.shards_written |= theirs.shards_written
         for shard, seen in theirs.seen.items():
             mine.saw(shard, *seen)
-        self.say(f"session {session} goes on from session {other}'s token")
+        self.say(f"session {session} continues from session {other}'s token")
 
     def op_wait(self, session: int, owner: int, partition: int) -> None:
-        """`reached` says that the partition covers the vector: then every known row is servable for it."""
+        """Checks that when a wait for the session's vector ends, every known row of the partition is servable."""
         owned = self._partition(owner, partition)
         vector = self.sessions[session].client.vector
         if not vector or not evidence.has_reached(owned.partition, vector):

@@ -1,4 +1,4 @@
-"""How a run of the world of rows stands: its parts, what is noted of it, and the states that faults may meet."""
+"""The state of a run of the world of rows, and the states that faults are counted under."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from itertools import chain
 from typing import Final
 
 from consumers.owner import evidence
-from lab.simulation.engine import Outcome, Told
+from lab.simulation.engine import Outcome, TracedRun
 from lab.simulation.models.owning import OwnedPartition
 from lab.simulation.models.topic import SimulatedTopic
-from lab.simulation.rows.asking import Offer, Reading, SimulatedSession
+from lab.simulation.rows.asking import Offer, SimulatedSession, SourceRead
 from lab.simulation.rows.judging import Judge
 from lab.simulation.rows.publishing import LIMITS, Publishing
 from lab.simulation.rows.shaping import FRONTS, OWNERS, SESSIONS, TABLES
@@ -27,17 +27,17 @@ def _located(owners: list[list[OwnedPartition]]) -> str:
     return str(evidence.watermarks(owners[0][0].partition))
 
 
-class RowsRunState(Told):
-    """One run of a history: everything that there is."""
+class RowsRunState(TracedRun):
+    """All parts of one run of a history."""
 
     def __init__(self, shape: Sequence[int], outcome: Outcome, trace: bool) -> None:
-        """``shape``: two partitions?, two shards?, two domains?, which limits, and `quick`?"""
+        """``shape``: 1 for two partitions, two shards, two domains; index of the limits; 1 for `quick`."""
         super().__init__(outcome, trace)
         partitions, shards, domains, limits, quick = shape
         self.quick = bool(quick)
-        """At the end only one owner is looked at, and only rows to which something happened."""
+        """Whether only one owner is checked at the end, and only rows to which something happened."""
         self.last_owner = 0
-        """Which owner did something last."""
+        """The owner of the last op."""
         self.topic = SimulatedTopic(Layout(1 + partitions % 2))
         self.sources = [SimulatedSource(shard, 1 + domains % 2) for shard in range(1 + shards % 2)]
         self.publishers = [Publishing(self.topic, source, LIMITS[limits % 3]) for source in self.sources]
@@ -46,26 +46,26 @@ class RowsRunState(Told):
         self.fronts = [Epochs() for _ in range(FRONTS)]
         self.located = partial(_located, self.owners)
         self.sessions = [SimulatedSession(number, self.located) for number in range(SESSIONS)]
-        self.told: list[dict[str, int]] = [{} for _ in range(FRONTS)]
-        """The highest epoch of each shard that an answer has told each front."""
-        self.readings: list[Reading] = []
+        self.epochs_told: list[dict[str, int]] = [{} for _ in range(FRONTS)]
+        """For each front: shard → the highest epoch in an owner's answer."""
+        self.source_reads: list[SourceRead] = []
         self.offers: list[Offer] = []
         self.judge = Judge(self.publishers, outcome.complain)
         self.voidable: set[tuple[int, str]] = set()
-        """(shard, table) whose rows may rightly be unknown to the cache."""
-        self.strays: set[int] = set()
+        """(shard, table) pairs whose rows the cache may rightly not know."""
+        self.foreign_rows: set[int] = set()
         self.asked: set[int] = set()
-        """Rows that some session has asked for."""
-        self.blemished = False
-        """The topic holds what no publisher of ours wrote."""
+        """Rows that a session has read."""
+        self.topic_is_tampered = False
+        """Whether the topic holds messages that no publisher of ours wrote."""
 
     def close(self) -> None:
         """See `engine.HistoryRun.close`."""
         for owned in chain.from_iterable(self.owners):
             owned.close()
 
-    def met(self, fault: str) -> None:
-        """A fault strikes: in which states?"""
+    def count_fault(self, fault: str) -> None:
+        """Counts a fault under every state that holds now."""
         met = self.outcome.met
         owned = [*chain.from_iterable(self.owners)]
         for state, holds in STATES.items():
@@ -89,14 +89,14 @@ class RowsRunState(Told):
 
 
 STATES: Final[dict[str, Callable[[RowsRunState, list[OwnedPartition]], bool]]] = {
-    "quiet": lambda w, owned: not w.readings and not any(o.behind for o in owned),
+    "quiet": lambda w, owned: not w.source_reads and not any(o.behind for o in owned),
     "a batch collected": lambda w, _: any(p.collected for p in w.publishers),
     "a transaction partly out": lambda w, _: any(p.split for p in w.publishers),
     "owners behind": lambda _, owned: any(o.behind for o in owned),
     "owners apart": lambda w, _: any(a.offset != b.offset for a, b in zip(*w.owners, strict=True)),
     "folded, not durable": lambda _, owned: any(o.store.is_dirty for o in owned),
     "a commit under way": lambda _, owned: any(o.store._frozen for o in owned),
-    "a read under way": lambda w, _: bool(w.readings),
+    "a read under way": lambda w, _: bool(w.source_reads),
     "a fill under way": lambda w, _: bool(w.offers),
     "a fill in an overlay": lambda _, owned: any(len(o.overlay) for o in owned),
     "a void without its marker": lambda _, owned: any(

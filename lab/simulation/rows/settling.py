@@ -1,11 +1,11 @@
-"""The end of a history of rows: all is quiet, and the rules of the whole are checked."""
+"""The end of a history of rows: everything is published and folded, then the final state is checked."""
 
 from __future__ import annotations
 
 from consumers.owner.rows import judge_fill, view_row
 from lab.simulation.memo import decoded
 from lab.simulation.rows import asking
-from lab.simulation.rows.asking import PendingRead, Reading, SimulatedSession
+from lab.simulation.rows.asking import PendingRead, SimulatedSession, SourceRead
 from lab.simulation.rows.changing import RowChangeOps
 from lab.simulation.rows.judging import NOTHING_LOST, RECOVERS, SAME_STATE, refolded
 from lab.simulation.rows.publishing import Ending
@@ -19,42 +19,42 @@ from tokens import Position, Vector
 
 
 class RowsRun(RowChangeOps, RowReadOps):
-    """One run of a history, and its end."""
+    """One run of a history with its final checks."""
 
     def finish(self) -> None:
-        """Quiet: everything is published and folded; then the rules of the whole are checked."""
-        self.topic.mixing = -1  # the last markers come behind everything else
+        """Publishes and folds everything, then checks the final state."""
+        self.topic.mixing = -1  # the last markers are appended after everything else
         for publisher in self.publishers:
             publisher.source.engine = publisher.source.replica = publisher.source.history.end
             if publisher.split and publisher.framer is None:
                 self._void(publisher.source.shard)
             publisher.run(len(publisher.source.binlog), Ending.WELL, 0)
-            if self.blemished:
-                publisher.run(0, Ending.WELL, 0)  # the marker that voids wait for
-        self.say("it is quiet: everything is published and folded")
+            if self.topic_is_tampered:
+                publisher.run(0, Ending.WELL, 0)  # the marker that ends voids
+        self.say("the history ends: everything is published and folded")
         self.tracing = False
         owners = (self.last_owner,) if self.quick else range(OWNERS)
         for owned in (each for owner in owners for each in self.owners[owner]):
             owned.fold(owned.behind)
         agreed = self.quick or self._same_state()
-        if not self.blemished:
+        if not self.topic_is_tampered:
             self._published_once()
-        reader = self._reader_of_everything()
+        reader = self._up_to_date_session()
         for slot in range(len(self.sources) * SLOTS_A_SHARD):
             filled = any(SLOTS[slot].key in self._owned(owner, slot, False).overlay._fills for owner in owners)
-            if self.quick and not filled and not self._touched(slot):
+            if self.quick and not filled and not self._is_touched(slot):
                 continue
             for owner in owners:
-                if owner == owners[0] or filled or not agreed:  # where the states are the same, so are the answers
-                    self._settled(reader, owner, slot)
+                if owner == owners[0] or filled or not agreed:  # equal states give equal answers
+                    self._check_settled(reader, owner, slot)
 
-    def _touched(self, slot: int) -> bool:
-        """Whether anything happened to the row, or somebody asked for it."""
+    def _is_touched(self, slot: int) -> bool:
+        """Whether the row was changed or read, or its shard has lost history."""
         source = self.sources[slot // SLOTS_A_SHARD]
         return slot in self.asked or len(source.histories) > 1 or source.history.changed_since(slot, 0)
 
     def _same_state(self) -> bool:
-        """Owners and a fold from the start come to the same bytes; whether they do."""
+        """Checks that each owner's state equals a fold from the start, byte for byte. Returns whether all do."""
         agreed = True
         for number in range(self.topic.layout.partitions):
             states = [owner[number].state() for owner in self.owners]
@@ -69,7 +69,7 @@ class RowsRun(RowChangeOps, RowReadOps):
         return agreed
 
     def _published_once(self) -> None:
-        """No change of a row is in the topic twice."""
+        """Checks that no change of a row is in the topic twice."""
         seen: set[tuple[str, int, bytes, str]] = set()
         for value in (value for partition in self.topic.partitions for value in partition):
             if value is None or not value.startswith(ROW_FRAME_HEADER):
@@ -84,22 +84,22 @@ class RowsRun(RowChangeOps, RowReadOps):
                     self.complain(NOTHING_LOST, f"{gtid}'s change of {key!r} is in the topic twice")
                 seen.add(change)
 
-    def _settled(self, reader: SimulatedSession, owner: int, slot: int) -> None:
+    def _check_settled(self, reader: SimulatedSession, owner: int, slot: int) -> None:
         owned, shard = self._owned(owner, slot, False), slot // SLOTS_A_SHARD
         voidable = (shard, SLOTS[slot].table) in self.voidable
         value = owned.store.get(SLOTS[slot].key)
-        if self.quick or owner == 0:  # the other's is the same, byte for byte
-            self.judge.folded(f"owner {owner}", owned.number, slot, owned.store.visible, value, voidable=voidable)
-        reading = self._ask_as(reader, slot, owner)
-        if reading is None:
+        if self.quick or owner == 0:  # the other owner's state is equal
+            self.judge.check_folded(f"owner {owner}", owned.number, slot, owned.store.visible, value, voidable=voidable)
+        source_read = self._ask_as(reader, slot, owner)
+        if source_read is None:
             return
-        source, row = self.sources[shard], reading.question.row
-        reading.snapshot = source.read(slot, from_replica=False)
-        fill = asking.offer(reading)
+        source, row = self.sources[shard], source_read.pending.row
+        source_read.snapshot = source.read(slot, from_replica=False)
+        fill = asking.offer(source_read)
         if fill is None:
-            absent_text = reading.snapshot.image is None and SLOTS[slot].table == TEXT
-            if row.shard and not absent_text and slot not in self.strays:
-                self.complain(RECOVERS, f"{SLOTS[slot].key!r} is not servable at owner {owner}, and is not filled")
+            absent_text = source_read.snapshot.image is None and SLOTS[slot].table == TEXT
+            if row.shard and not absent_text and slot not in self.foreign_rows:
+                self.complain(RECOVERS, f"{SLOTS[slot].key!r} is not servable at owner {owner}, and no fill is offered")
             return
         accepted, why = self._deliver(fill)
         if not accepted:
@@ -107,11 +107,11 @@ class RowsRun(RowChangeOps, RowReadOps):
             head, key = owned.store.visible, SLOTS[slot].key
             view = view_row(head, key, owned.store.get(key))
             again = judge_fill(head, key, view, fill.request.lo).why if known else ""
-            self.complain(RECOVERS, f"a fill of {SLOTS[slot].key!r} is refused when it is quiet: {why} {again}")
+            self.complain(RECOVERS, f"a fill of {SLOTS[slot].key!r} is refused at the end: {why} {again}")
         elif self._ask_as(reader, slot, owner) is not None:
             self.complain(RECOVERS, f"{SLOTS[slot].key!r} is still not servable at owner {owner} after a fill")
 
-    def _reader_of_everything(self) -> SimulatedSession:
+    def _up_to_date_session(self) -> SimulatedSession:
         vector = Vector(
             {
                 each.source.name: (max(each.epoch_start), Position.parse(each.source.history.positions[-1]))
@@ -123,14 +123,14 @@ class RowsRun(RowChangeOps, RowReadOps):
             reader.saw(each.source.name, each.source.history.number, each.source.history.end)
         return reader
 
-    def _ask_as(self, reader: SimulatedSession, slot: int, owner: int) -> Reading | None:
+    def _ask_as(self, reader: SimulatedSession, slot: int, owner: int) -> SourceRead | None:
         owned, shard = self._owned(owner, slot, False), f"s/{slot // SLOTS_A_SHARD}"
         before = reader.client.vector
         found = asking.ask(reader, slot, alias=False, owned=owned, epochs=Epochs(), shard=shard, given=True)
         if isinstance(found, PendingRead):
-            return Reading(found)
+            return SourceRead(found)
         if isinstance(found, HistoryLost):
-            self.complain(NOTHING_LOST, f"409 for {shown(before)} when it is quiet: {found}")
+            self.complain(NOTHING_LOST, f"409 for {shown(before)} at the end: {found}")
             return None
-        self._answered(found, reader, before, shard, f"owner {owner}")
+        self._note_answer(found, reader, before, shard, f"owner {owner}")
         return None

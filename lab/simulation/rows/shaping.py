@@ -1,8 +1,8 @@
-"""What random histories of rows look like.
+"""Generates random histories of rows.
 
-Each has some kinds of ops and not others (a history of few kinds goes deeper than one of all), favours one session, one
-row, one owner, and may hold a *motif*: a few ops that lead to a place that chance finds too seldom. A motif says only
-where to go, never what should come of it.
+Each history uses some kinds of ops only, because few kinds go deeper than all. It favours one session, one row and one
+owner. It may contain a *motif*: a short sequence of ops that chance finds too seldom. A motif does not say what the
+outcome should be.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ FRONTS: Final = 2
 TABLES: Final = (PARENT, CHILD, TEXT)
 
 SMALL: Final = 0.85
-"""Share of histories that are short, and are looked at quickly at their end: what breaks, breaks in few steps."""
+"""Share of histories that are short and have quick checks at their end: most bugs need few steps."""
 SEED: Final = 1 << 16
 Fields = tuple[str | int, ...]
-"""Of each integer: how many values it has, or the name of something that a history has a favourite of."""
+"""For each integer of an op: how many values it has, or the name of a favourite of the history."""
 
 BASE: Final[dict[str, tuple[int, Fields]]] = {
     "txn": (6, ("shard", SEED, 4)),
@@ -34,7 +34,7 @@ BASE: Final[dict[str, tuple[int, Fields]]] = {
     "sync": (4, ("owner",)),
     "read": (9, ("session", "slot", "owner", "front", 13)),
 }
-"""Ops of every history, with their weights."""
+"""Op → (weight, fields): the ops of every history."""
 RARE_OPERATIONS: Final[dict[str, tuple[int, Fields]]] = {
     "publish ending badly": (3, ("shard", 4, 4, 3)),
     "alter": (1, ("shard", 3)),
@@ -59,9 +59,9 @@ RARE_OPERATIONS: Final[dict[str, tuple[int, Fields]]] = {
     "garbage": (1, ("partition", 6)),
     "damage": (1, (8,)),
     "wait": (1, ("session", "owner", "partition")),
-    "stray": (1, ("slot",)),
+    "foreign row": (1, ("slot",)),
 }
-"""Ops that a history has or has not."""
+"""Op → (weight, fields): the ops that a history may have."""
 KINDS: Final = BASE | RARE_OPERATIONS
 _NAMED: Final = {
     "shard": 2,
@@ -74,7 +74,7 @@ _NAMED: Final = {
 
 
 def random_history(rng: Random) -> History:
-    """A random history; the first op is the world's shape."""
+    """A random history. Its first op is the world's shape."""
     pick = rng.random
     small = pick() < SMALL
     favourites = {name: int(pick() * bound) for name, bound in _NAMED.items()}
@@ -90,7 +90,7 @@ def random_history(rng: Random) -> History:
     count = 2 + int(pick() * 7) if small else 5 + int(pick() * 15)
     at = int(pick() * count) if motif else -1
     if motif in SPLIT:
-        ops[0] = (*ops[0][:4], 1, ops[0][5])  # batches so small that a transaction is split
+        ops[0] = (*ops[0][:4], 1, ops[0][5])  # batches so small that transactions are split
     if motif in TWO_SHARDS:
         ops[0] = ("world", 0, 1, *ops[0][3:])
     for number, name in enumerate(rng.choices(names, [KINDS[name][0] for name in names], k=count)):

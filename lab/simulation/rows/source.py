@@ -1,7 +1,7 @@
-"""A model of a MariaDB server: commits, the binlog as the server writes it, an engine and a replica that lag.
+"""A model of a MariaDB server: commits, the binlog in the server's format, an engine and a replica that lag.
 
-The binlog's bytes are read by the real `BinlogReader`; only its row decoder is replaced (a byte of row number and four
-of version in place of columns).
+The real `BinlogReader` reads the binlog's bytes. Only its row decoder is replaced: a row is one byte of slot number and
+four bytes of version.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stream.wire.keys import row_key
 
 PARENT, CHILD, TEXT = "s.a", "s.b", "s.t"
 SLOTS_A_SHARD: Final = 4
-"""Rows of a shard: two of the parent table, one of the child (it hangs on the first), one with a text key."""
+"""Rows of a shard: two of the parent table, one child of the first, one with a text key."""
 
 
 class RowSlot(NamedTuple):
@@ -32,7 +32,7 @@ class RowSlot(NamedTuple):
     key: bytes
     values: tuple[object, ...]
     alias: bytes
-    """Another spelling that a collation takes for the same key; empty if there is none."""
+    """Another spelling of the key that a collation considers equal; empty if there is none."""
 
 
 def _slots(shard: int) -> list[RowSlot]:
@@ -60,12 +60,12 @@ _ROW: Final = struct.Struct("<BI")
 
 
 def image_of(version: int) -> bytes:
-    """The image of a version; all versions of a world differ."""
+    """The image of a version. All versions in a world differ."""
     return b'{"v":%d}' % version
 
 
 class RowDecoder(TableDecoder):
-    """Reads the model's rows; everything around them is the real reader's."""
+    """Decodes the model's rows. Everything around them is decoded by the real reader."""
 
     __slots__ = ()
 
@@ -113,11 +113,11 @@ class RowSnapshot(NamedTuple):
     image: Image
     timestamp: int
     now: Callable[[], str]
-    """Where the server is when asked, later."""
+    """Returns the server's position at the time of the call."""
 
 
 class SimulatedSource:
-    """One shard's server. ``engine`` and ``replica`` are the commits that each shows; the binlog has all."""
+    """One shard's server. ``engine`` and ``replica``: the last commit that each shows; the binlog has all commits."""
 
     def __init__(self, shard: int, domains: int) -> None:
         self.shard = shard
@@ -128,13 +128,13 @@ class SimulatedSource:
         self.sequences = {0: 1}
         start = "MariaDB/0-1-1"
         self.history = CommitHistory(0, start)
-        """The current history, the last one of all."""
+        """The current history, the last of `histories`."""
         self.histories = [self.history]
         self.binlog: list[tuple[bytes, ...]] = [()]
         """Events of each commit, by index."""
         self.gtids = [""]
         self.state = {(0, 1): 1}
-        """(domain, server) → last sequence, as ``@@gtid_binlog_state`` says it."""
+        """(domain, server) → last sequence, as in ``@@gtid_binlog_state``."""
         self.engine = self.replica = 0
         self.clock = 1_700_000_000
         self.versions = 100 * shard
@@ -147,7 +147,7 @@ class SimulatedSource:
         return image_of(self.versions)
 
     def commit(self, seed: int, *, visible: bool) -> tuple[int, list[str]]:
-        """One transaction made of ``seed``: its index, and what it did in words."""
+        """Commits a transaction derived from ``seed``. Returns its index, and its changes in words."""
         statements = 1 + seed % 3
         domain = (seed >> 2) % self.domains
         bits = seed >> 4
@@ -159,15 +159,15 @@ class SimulatedSource:
             bits >>= 4
         return self._end(domain, rows, log, visible), said
 
-    def stray(self, slot: int) -> int:
-        """A row of another shard's is written here, as after a resharding that nobody announced."""
+    def write_foreign_row(self, slot: int) -> int:
+        """Writes a row of another shard, as after a resharding without a journal. Returns the commit's index."""
         rows: dict[int, Image] = {slot: self._new_image()}
         log: list[bytes] = []
         self._log_rows(SLOTS[slot].table, events.WRITE_ROWS_V1, _ROW.pack(slot, self.versions), log, False)
         return self._end(0, rows, log, True)
 
     def alter(self, table: str, *, visible: bool) -> int:
-        """DDL that changes every row of a table without a row event."""
+        """Runs DDL that changes every row of a table without row events. Returns the commit's index."""
         rows: dict[int, Image] = {
             slot: self._new_image()
             for slot in range(self.first_slot, self.first_slot + SLOTS_A_SHARD)
@@ -247,7 +247,7 @@ class SimulatedSource:
         log.append(_event(self.clock, kind, self.server, head + rows))
 
     def read(self, slot: int, *, from_replica: bool) -> RowSnapshot:
-        """The row in a snapshot with its own position."""
+        """Reads a row in a snapshot that has a position."""
         index = self.replica if from_replica else self.engine
         history = self.history
         return RowSnapshot(
@@ -260,7 +260,7 @@ class SimulatedSource:
         )
 
     def restore(self, index: int, *, another: bool) -> None:
-        """The server is restored to commit ``index`` (or ``another`` takes over there); what came after is lost."""
+        """Restores the server to commit ``index``; later commits are lost. ``another``: a new server id takes over."""
         history = self.history = self.history.fork(index)
         self.histories.append(history)
         del self.binlog[index + 1 :], self.timestamps[index + 1 :], self.gtids[index + 1 :]
@@ -275,7 +275,7 @@ class SimulatedSource:
         self.replica = min(self.replica, index)
 
     def events_after(self, at: int) -> Iterator[bytes]:
-        """The binlog after commit ``at``; ends where it ends now."""
+        """The events of the binlog after commit ``at``."""
         at += 1
         while at < len(self.binlog):
             yield from self.binlog[at]

@@ -1,4 +1,4 @@
-"""The world of rows: its faults, its states, its ops by name."""
+"""The world of rows: its faults, states and ops."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ class RowsWorld:
     states: tuple[str, ...] = tuple(STATES)
 
     def history(self, rng: Random) -> History:
-        """About 10 to 30 ops."""
+        """A random history of about 3 to 35 ops."""
         return random_history(rng)
 
     def run(self, ops: Sequence[Op], *, trace: bool = False) -> Outcome:
-        """Runs the ops, and then until it is quiet. Stops at the first violation."""
+        """Runs the ops, then the final checks. Stops at the first violation."""
         return play(RowsRun(shape(ops, SHAPE), Outcome(), trace), ops, OPS)

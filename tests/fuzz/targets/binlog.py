@@ -29,7 +29,7 @@ LATIN = "".join(map(chr, range(256)))
 
 
 class Catalog:
-    """The recorded tables, in the place of the server's."""
+    """The recorded tables, in place of the server's catalog."""
 
     def __init__(self) -> None:
         recorded = json.loads(CORPUS.read_text())
@@ -164,13 +164,13 @@ def _statements() -> Case:
         if statement.effect not in (
             *("none", "tables", "database", "all", "commit", "rollback", "rollback_to", "xa_commit", "xa_rollback"),
         ):
-            raise Misbehaved(f"{statement} is none")
+            raise Misbehaved(f"{statement} has an invalid effect")
 
     return Case(lambda rng: some_text(rng, STATEMENTS, PIECES), run)
 
 
 class Recorded:
-    """Recorded events in the place of a server's, then its end."""
+    """Recorded events in place of a server's, followed by an error at their end."""
 
     def __init__(self, given: Sequence[bytes]) -> None:
         self.left = list(reversed(given))

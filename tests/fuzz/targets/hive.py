@@ -86,7 +86,7 @@ def _tables() -> Case:
     def run(drawn: Any) -> None:
         found = refused(HiveMessageError, parse_table, {"t": drawn}, "t")
         if found is not None and not isinstance(json.loads(found.image), dict):
-            raise Misbehaved(f"the image of {found.name} is no object")
+            raise Misbehaved(f"the image of {found.name} is not a JSON object")
 
     return Case(draw, run)
 
@@ -115,7 +115,7 @@ def _translator() -> Case:
 
 
 def _publishable(transaction: SourceTransaction) -> None:
-    """What the translator lets through can be written to the wire."""
+    """Checks that a translated transaction can be encoded. Raises `Misbehaved`."""
     place = {"shard": "hive/0", "epoch": 1, "ordinal": 1, "gtid": transaction.gtid}
     place["timestamp"] = transaction.timestamp
     for change in transaction.changes:

@@ -76,7 +76,7 @@ def mutated(rng: Rng) -> bytes:
 
 
 def attack(address: tuple[str, int], payload: bytes) -> None:
-    """Sends ``payload``; what comes back must be answers or refusals as described, never a 500."""
+    """Sends ``payload`` and checks that only documented answers and refusals come back, never a 500."""
     got = b""
     with contextlib.suppress(ConnectionError), socket.create_connection(address, timeout=ANSWER_TIMEOUT_S) as sock:
         sock.sendall(payload)
@@ -102,7 +102,7 @@ def _judge_all(got: bytes) -> None:
 
 
 def good(address: tuple[str, int]) -> None:
-    """Somebody else's request is answered."""
+    """Checks that a good request is answered."""
     connection = http.client.HTTPConnection(*address, timeout=ANSWER_TIMEOUT_S)
     try:
         connection.request("GET", "/healthz")

@@ -103,7 +103,7 @@ LIES: dict[str, tuple[Any, ...]] = {
     "write_ids": ("d.t:9223372036854775807:1::1", "other:1:1:1:", "d.t:1:1:1:9"),
     "whole": (True, False),
 }
-"""Of fields that every reader believes: values that are well-formed, and do not follow from what was before."""
+"""Field → values that are well-formed, but contradict the earlier messages."""
 
 
 def lying(rng: Rng, ordinal: int) -> bytes:
@@ -149,15 +149,15 @@ def _codec() -> Case:
         row = read_single(message, len(prefix)) if message.startswith(prefix) else None
         found = refused(CodecError, decode, message)
         if row is not None and read_long(row[5]) is not None and row[4].isascii() and found is None:
-            raise Misbehaved(f"the short reader took {row} from what is no record")
+            raise Misbehaved(f"the short reader took {row} from an invalid record")
         if found is None:
             return
         name, record = found
         if name not in RECORDS:
-            raise Misbehaved(f"{name} is no record")
+            raise Misbehaved(f"{name} is not a record")
         refused(CodecError, check, name, record)
         if decode(encode(name, record)) != found and "nan" not in repr(record):
-            raise Misbehaved(f"{name} is not what it is encoded to")
+            raise Misbehaved(f"{name} is encoded to another record")
 
     return Case(lambda rng: mutated(rng, rng.randrange(1, 9), seeds), run)
 
@@ -208,7 +208,7 @@ def _fold() -> Case:
     def run(records: Records) -> None:
         one = _Partition().one_by_one(records)
         if _Partition().together(records).everything != one.everything:
-            raise Misbehaved("folded together it is another state than one by one")
+            raise Misbehaved("messages folded together give another state than one by one")
         _readable(one)
         _goes_on(one)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.faults.disk import FileSizeLimit, SmallDisk, disk_for, may_mount, open_files, set_limit
+from lab.faults.disk import FileSizeLimit, SmallDisk, can_mount_tmpfs, disk_for, open_files, set_limit
 
 WRITER = """
 import sys
@@ -28,7 +28,7 @@ for number, line in enumerate(sys.stdin):
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[SmallDisk | FileSizeLimit]:
     """The disk that this machine allows, small."""
-    made = SmallDisk(tmp_path / "disk", 1 << 20) if may_mount(tmp_path) else FileSizeLimit(tmp_path / "disk")
+    made = SmallDisk(tmp_path / "disk", 1 << 20) if can_mount_tmpfs(tmp_path) else FileSizeLimit(tmp_path / "disk")
     with made:
         yield made
 
@@ -79,7 +79,7 @@ def test_without_the_right_to_mount_a_limit_on_files_takes_the_disks_place(tmp_p
         assert writer.write() == "written"
         gone = writer.process.pid
     disk.free(gone)
-    assert isinstance(disk_for(tmp_path / "any"), FileSizeLimit) == (not may_mount(tmp_path))
+    assert isinstance(disk_for(tmp_path / "any"), FileSizeLimit) == (not can_mount_tmpfs(tmp_path))
 
 
 def test_no_file_can_be_opened_beyond_what_is_open(tmp_path: Path) -> None:

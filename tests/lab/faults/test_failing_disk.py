@@ -19,7 +19,7 @@ from consumers.owner.client import OwnerConnection
 from consumers.owner.protocol import OwnerError
 from consumers.store.errors import StoreError
 from consumers.store.store import PartitionStore
-from lab.faults.disk import ERRORS, Disk, FailingDisk, disk_for, may_fail
+from lab.faults.disk import ERRORS, Disk, FailingDisk, can_mount_fuse, disk_for
 from stream.kafka.connection import KafkaCluster
 from tests.consumers.consuming import ConsumeProcess, Feed, assert_equal_to_uninterrupted, caught_up, until
 from tests.consumers.histories import key, marker, start, value
@@ -29,14 +29,14 @@ KEYS = 200
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
-    """The realest disk that this machine allows."""
+    """The most capable disk that this machine allows."""
     with disk_for(tmp_path / "disk") as made:
         yield made
 
 
 @contextlib.contextmanager
 def trouble(disk: Disk, kind: str, share: float = 1.0, pid: int = 0) -> Iterator[None]:
-    """The disk fails inside; where it can't, it is full."""
+    """The disk fails inside the context; if it can't fail, it is full."""
     if isinstance(disk, FailingDisk):
         disk.fail(kind, share)
         try:
@@ -250,5 +250,5 @@ def test_a_consumer_on_a_disk_that_fails_waits_and_goes_on(
 def test_a_machine_that_may_not_mount_says_so(tmp_path: Path) -> None:
     """What stands for the disk names what it can't do."""
     kind = disk_for(tmp_path / "any").kind
-    assert may_fail(tmp_path) == (kind == FailingDisk.kind)
-    assert may_fail(tmp_path) or "not fail" in kind
+    assert can_mount_fuse(tmp_path) == (kind == FailingDisk.kind)
+    assert can_mount_fuse(tmp_path) or "not fail" in kind

@@ -69,13 +69,13 @@ class Killed:
                 self._start, env=self._environment, cwd=ROOT, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
             )
             time.sleep(self._random.uniform(1.0, 4.5))  # the instant of the kill is what is random
-            assert process.poll() is None, f"{self.name} ended by itself"
+            assert process.poll() is None, f"{self.name} exited unexpectedly"
             process.kill()
             process.wait()
             self.kills += 1
 
     def join(self) -> None:
-        """Returns when it was killed for the last time."""
+        """Waits until it has been killed for the last time."""
         self._thread.join()
 
 

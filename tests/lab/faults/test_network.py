@@ -1,4 +1,4 @@
-"""The network's proxies: they carry every byte, and each weather does what its name says."""
+"""The network's proxies: they carry every byte, and each condition does what its name says."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lab.faults.network import BOTH, Link, Network, Weather
+from lab.faults.network import BOTH, Link, LinkConditions, Network
 from tests.patience import PATIENCE_S
 
 BIG = bytes(range(256)) * 4096
@@ -76,7 +76,7 @@ def test_every_byte_gets_through_unchanged(link: Link) -> None:
 
 def test_latency_holds_bytes_without_limiting_how_many(link: Link) -> None:
     """A quarter of a second each way; a megabyte takes about as long as a byte."""
-    link.weather(Weather(latency_s=0.25), BOTH)
+    link.set_conditions(LinkConditions(latency_s=0.25), BOTH)
     with connect(link) as client:
         began = time.monotonic()
         assert echoed(client, b"x") == b"x"
@@ -88,7 +88,7 @@ def test_latency_holds_bytes_without_limiting_how_many(link: Link) -> None:
 
 def test_bandwidth_limits_how_much_gets_through(link: Link) -> None:
     """100 kB at 200 kB/s take half a second in that direction."""
-    link.weather(Weather(bytes_per_s=200_000), ("up",))
+    link.set_conditions(LinkConditions(bytes_per_s=200_000), ("up",))
     with connect(link) as client:
         began = time.monotonic()
         echoed(client, BIG[:100_000])
@@ -96,10 +96,10 @@ def test_bandwidth_limits_how_much_gets_through(link: Link) -> None:
 
 
 def test_a_black_hole_in_one_direction_keeps_the_connection_and_the_bytes(link: Link) -> None:
-    """The request arrives, the answer doesn't; when the weather clears it comes after all."""
+    """The request arrives, the answer doesn't; it arrives when the link is cleared."""
     with connect(link) as client:
         assert echoed(client, b"before") == b"before"
-        link.weather(Weather(blocked=True), ("down",))
+        link.set_conditions(LinkConditions(blocked=True), ("down",))
         client.sendall(b"question")
         client.settimeout(0.3)
         with pytest.raises(TimeoutError):
@@ -110,10 +110,10 @@ def test_a_black_hole_in_one_direction_keeps_the_connection_and_the_bytes(link: 
 
 
 def test_answers_that_were_held_are_lost_with_a_reset(link: Link) -> None:
-    """What the server has done is done; who asked doesn't hear of it."""
+    """The server has executed the request, but its client gets no answer."""
     with connect(link) as client:
         assert echoed(client, b"before") == b"before"
-        link.weather(Weather(blocked=True), ("down",))
+        link.set_conditions(LinkConditions(blocked=True), ("down",))
         client.sendall(b"question")
         while link.carried["up"] < len(b"beforequestion"):
             time.sleep(0.01)
@@ -139,7 +139,7 @@ def test_a_cut_resets_what_is_connected_and_what_tries(link: Link) -> None:
 
 
 def test_a_server_that_is_gone_is_a_reset(link: Link) -> None:
-    """The proxy hides no outage."""
+    """The proxy does not hide an outage."""
     link.upstream = ("127.0.0.1", 1)
     with pytest.raises(ConnectionResetError):
         ask_once(link)

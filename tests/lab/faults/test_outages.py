@@ -12,8 +12,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from lab.demo.catalog_traffic import CatalogSide
-from lab.demo.row_traffic import create_tables, journalled
+from lab.demo.catalog_traffic import CatalogDriver
+from lab.demo.row_traffic import create_tables, journaled
 from lab.demo.stack import ROWS
 from lab.faults.rig import FaultyStack
 from lab.faults.run import tracebacks, wait_caught_up
@@ -29,7 +29,7 @@ def prepare(rig: FaultyStack) -> None:
     with rig.connect(ROWS) as connection, connection.cursor() as cursor:
         create_tables(connection)
         cursor.execute("INSERT INTO accounts (id, version, owner, balance) VALUES (1, 1, 'Zoë', 1)")
-    CatalogSide.prepare(rig)
+    CatalogDriver.prepare(rig)
 
 
 def write(rig: FaultyStack, version: int) -> str:
@@ -43,7 +43,7 @@ def write(rig: FaultyStack, version: int) -> str:
 
 def assert_calm(rig: FaultyStack) -> None:
     """All our processes run, and none has shown a traceback."""
-    assert rig.ended() is None
+    assert rig.unexpected_exit() is None
     for role in rig.roles:
         assert tracebacks(rig.directory / f"{role}.log") == []
 
@@ -163,13 +163,13 @@ def test_the_journal_knows_every_commit_by_its_sequence(rig: FaultyStack) -> Non
 
     with rig.connect(ROWS) as connection:
         create_tables(connection)
-    traffic = RowTraffic(lambda: rig.connect(ROWS, autocommit=False), ROWS, 50, 5, patient=True)
+    traffic = RowTraffic(lambda: rig.connect(ROWS, autocommit=False), ROWS, 50, 5, reconnect=True)
     traffic.start(3, 0.001)
     until(lambda: traffic.committed > 200, "transactions")
     traffic.stop()
     assert traffic.errors == []
     acknowledged = {sequence for changes in traffic.history.changes.values() for sequence, _ in changes}
     with rig.connect() as connection:
-        found = list(journalled(connection))
+        found = list(journaled(connection))
     assert {sequence for _, sequence in found} == acknowledged
     assert len({number for number, _ in found}) == len(found)

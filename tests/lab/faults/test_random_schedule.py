@@ -63,7 +63,7 @@ consumers.owner.rows.decide = lambda demand, tag: Decision(Freshness.FRESH, "bec
 
 @pytest.mark.timeout(1800)
 def test_an_owner_that_calls_everything_fresh_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The judges are no decoration: without the comparator there are wrong answers, and the run fails."""
+    """The judges find wrong answers: with an owner that skips the comparator, the run fails."""
     (tmp_path / "lie").mkdir()
     (tmp_path / "lie" / "sitecustomize.py").write_text(LIAR)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "lie"))

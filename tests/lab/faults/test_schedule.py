@@ -8,7 +8,7 @@ from lab.faults.schedule import FAULTS, LASTS_S, schedule
 
 
 def test_a_seed_gives_the_same_faults_again_and_another_seed_others() -> None:
-    """Else a failing run could not be made again."""
+    """A failing run can be repeated by its seed."""
     assert schedule(7, 600) == schedule(7, 600)
     assert schedule(7, 600) != schedule(8, 600)
 
@@ -30,7 +30,7 @@ def test_every_fault_ends_in_time_and_before_the_targets_next_one() -> None:
 
 
 def test_half_an_hour_meets_every_kind_at_every_target() -> None:
-    """No fault is only on paper."""
+    """Every fault in the table really occurs."""
     met = {(fault.target, fault.kind) for fault in schedule(1, 1800)}
     assert met == {(target, kind) for target, kinds in FAULTS.items() for kind in kinds}
     assert {kind for _, kind in met} == set(LASTS_S)

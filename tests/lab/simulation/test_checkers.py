@@ -1,4 +1,4 @@
-"""The checkers themselves: none is blind."""
+"""The checkers themselves: each one can find a bug."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ FIRED_BY: Final = {
         "never raises": "publisher_miscounts",
     },
 }
-"""World → rule → a planted bug that this rule tells first."""
+"""World → rule → a planted bug that this rule catches first."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("world", "rule"), [(name, rule) for name, world in WORLDS.items() for rule in world.rules])
-def test_every_rule_of_a_world_is_told_by_its_own_checker(world: str, rule: str) -> None:
-    """A checker that never fires proves nothing: for each one there is a bug that it is the first to see."""
+def test_every_rule_of_a_world_is_checked_by_its_own_checker(world: str, rule: str) -> None:
+    """For each checker there is a planted bug that it is the first to catch."""
     name = FIRED_BY[world][rule]
     planted = PlantedBug(name, name, world, (CRUDE[name],)) if name in CRUDE else planted_bugs(name)[0]
     assert hunt(planted, 1, HISTORIES_MAX).rule == rule

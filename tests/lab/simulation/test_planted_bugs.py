@@ -1,4 +1,4 @@
-"""Planted bugs: each one is caught, else the simulator is not worth much."""
+"""Planted bugs: the simulator catches each one."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ HISTORIES_MAX = 10_000
 @pytest.mark.slow
 @pytest.mark.parametrize("bug", PLANTED_BUGS, ids=lambda bug: bug.name)
 def test_a_planted_bug_is_caught(bug: PlantedBug) -> None:
-    """Whoever makes this mistake in the real code hears of it within 10,000 histories."""
+    """The simulator catches this mistake within 10,000 histories."""
     caught = hunt(bug, 1, HISTORIES_MAX)
     assert caught.rule, f"{bug.name} survived {caught.histories} histories: {bug.what}"

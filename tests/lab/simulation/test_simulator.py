@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from freshet.cli import app
-from lab.simulation.campaign import hunt, shrunk, simulate
+from lab.simulation.campaign import hunt, shrink_failure, simulate
 from lab.simulation.engine import Op, World, history_of, run_many, run_one
 from lab.simulation.memo import sharing_work
 from lab.simulation.planted.every import PLANTED_BUGS, planted_bugs
@@ -24,7 +24,7 @@ HISTORIES = 20_000
 def test_no_rule_breaks_in_20k_histories(world: World) -> None:
     """The claim itself: in none of many histories is an answer stale, or anything lost, or a miss permanent."""
     found = run_many(world, 20, range(HISTORIES // len(WORLDS)))
-    assert found.failure is None, shrunk(found.failure).text
+    assert found.failure is None, shrink_failure(found.failure).text
     assert len(found.empty(world)) < len(world.faults) * len(world.states) // 4
 
 
@@ -32,7 +32,7 @@ def test_no_rule_breaks_in_20k_histories(world: World) -> None:
 def test_no_rule_breaks_in_a_few_histories(world: World) -> None:
     """The fast check's share of the claim."""
     found = run_many(world, 7, range(300))
-    assert found.failure is None, shrunk(found.failure).text
+    assert found.failure is None, shrink_failure(found.failure).text
 
 
 @pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS)
@@ -46,8 +46,8 @@ def test_a_seed_gives_the_same_histories_and_the_same_outcomes(world: World) -> 
 
 @pytest.mark.parametrize("seed", [pytest.param(11, id="few"), pytest.param(12, id="many", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS)
-def test_a_history_comes_out_the_same_whatever_is_remembered(world: World, seed: int) -> None:
-    """What histories share makes them faster and nothing else: every word of the story is the same without it."""
+def test_a_history_has_the_same_outcome_with_and_without_the_memo(world: World, seed: int) -> None:
+    """The memo makes histories faster and changes nothing else: every word of the trace is the same without it."""
     histories = [history_of(world, seed, number) for number in range(100 if seed == 11 else 2_000)]
     with sharing_work():
         shared = [repr(run_one(world, ops, trace=True)) for ops in histories]
@@ -76,17 +76,17 @@ def test_a_history_is_shrunk_to_the_ops_that_matter() -> None:
 
 
 def test_a_failure_tells_its_seed_and_a_short_story() -> None:
-    """Somebody who sees a violation can understand it, and run it again."""
+    """A failure can be understood, and run again, from its text."""
     [bug] = planted_bugs("fill_survives_a_change")
     caught = hunt(bug, 1, 2_000)
     assert caught.failure is not None
-    story = shrunk(caught.failure, bug)
+    story = shrink_failure(caught.failure, bug)
     assert len(story.ops) <= 8
     assert "--seed 1" in story.text
-    assert "comes to its owner: filled" in story.text
+    assert "reaches its owner: filled" in story.text
 
 
-def test_what_the_code_did_before_a_bug_was_planted_is_not_remembered() -> None:
+def test_the_memo_is_cleared_when_a_bug_is_planted() -> None:
     """Histories that ran well just before do not hide the bug from the histories after."""
     [bug] = planted_bugs("watermark_without_marker")
     first = hunt(bug, 1, 2_000)
@@ -119,6 +119,6 @@ def test_several_processes_find_what_one_finds() -> None:
 
 
 def test_there_are_planted_bugs_enough() -> None:
-    """Each has a name of its own and a world that must catch it."""
+    """There are 152, each with a unique name and a world that must catch it."""
     assert len({bug.name for bug in PLANTED_BUGS}) == len(PLANTED_BUGS) == 152
     assert {bug.world for bug in PLANTED_BUGS} <= set(WORLDS)

@@ -9,7 +9,7 @@ import pytest
 
 from lab.workload.catalog import CatalogError, WorkloadCatalog, version_of
 from lab.workload.judge import judge, newest_version
-from lab.workload.log import LostLog, WorkloadLog
+from lab.workload.log import WorkloadLog, WorkloadLogLost
 from stream.sources.mariadb.connection import ConnectionSettings
 
 NONE_OPEN = 2**63 - 1
@@ -47,7 +47,7 @@ def test_a_list_collapses_while_nothing_is_committed(catalog: WorkloadCatalog) -
     assert catalog.valid_write_ids("d.t") == "d.t:3:3:3:1"
 
 
-def test_a_writer_sees_its_own_write_and_nobody_elses_later_ids(catalog: WorkloadCatalog) -> None:
+def test_a_writer_sees_its_own_write_but_not_later_ids_of_others(catalog: WorkloadCatalog) -> None:
     """In its own transaction a list has the own id as valid, and a read with that list gives the staged image."""
     catalog.create_table("d.t")
     txn, later = catalog.open_txn(), catalog.open_txn()
@@ -93,7 +93,7 @@ def test_a_rename_moves_the_ids_and_a_new_table_of_the_name_starts_anew(catalog:
     assert catalog.valid_write_ids("e.u") == f"e.u:0:{NONE_OPEN}::"
 
 
-def test_an_operation_that_makes_no_sense_is_refused_with_its_reason(catalog: WorkloadCatalog) -> None:
+def test_an_invalid_operation_is_refused_with_its_reason(catalog: WorkloadCatalog) -> None:
     """Each refusal has a code, and changes nothing in the truth or its log."""
     catalog.create_table("d.x", "external")
     catalog.create_table("d.t")
@@ -153,14 +153,14 @@ def test_a_log_that_does_not_go_on_where_its_reader_is_is_lost(
 ) -> None:
     """A truth that was restored to an earlier state, or a log that was cut, is noticed, not read over."""
     catalog.create_table("d.t")
-    with WorkloadLog(server, database, 5) as ahead, pytest.raises(LostLog):
+    with WorkloadLog(server, database, 5) as ahead, pytest.raises(WorkloadLogLost):
         ahead.read()
     catalog.create_table("d.u")
     with catalog.snapshot() as read:
         read.rows("SELECT 1")
     with WorkloadLog(server, database, 0) as behind, behind.catalog._operation() as change:
         change.run("DELETE FROM catalog_log WHERE event_id=%s", 1)
-    with WorkloadLog(server, database, 0) as behind, pytest.raises(LostLog):
+    with WorkloadLog(server, database, 0) as behind, pytest.raises(WorkloadLogLost):
         behind.read()
 
 

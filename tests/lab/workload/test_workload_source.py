@@ -76,7 +76,7 @@ class Topic:
         return folded
 
     def position(self) -> int:
-        """The event id that the newest marker stands at; 0 where there is none."""
+        """The event id of the newest marker; 0 if there is no marker."""
         found = records(self.kafka, self.keyspace, PARTITIONS)[0]
         markers = [fields["position"] for name, fields in found if name == "Marker"]
         return event_id_of(markers[-1]) if markers else 0

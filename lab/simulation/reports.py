@@ -1,11 +1,11 @@
-"""What came of many histories, and of the hunts for planted bugs: for a person, and for a program."""
+"""Formats the results of histories and of hunts for planted bugs, as lines of text and as JSON values."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any, Final
 
-from lab.simulation.campaign import Caught
+from lab.simulation.campaign import HuntResult
 from lab.simulation.engine import Report
 from lab.simulation.worlds import all_worlds
 
@@ -13,7 +13,7 @@ EMPTY_SHOWN: Final = 12
 
 
 def report_lines(report: Report) -> list[str]:
-    """Histories, rate, answers, and which faults met which states."""
+    """A report as lines: histories, rate, answers, and (fault, state) pairs that never occurred."""
     world = all_worlds()[report.world]
     rate = report.histories / report.seconds if report.seconds else 0
     empty, cells = report.empty(world), len(world.faults) * len(world.states)
@@ -43,8 +43,8 @@ def report_json(report: Report) -> dict[str, Any]:
     }
 
 
-def caught_lines(found: Iterable[Caught]) -> list[str]:
-    """A table of planted bugs, survivors first, then by the histories that it took; the last line counts."""
+def hunt_lines(found: Iterable[HuntResult]) -> list[str]:
+    """A table of planted bugs as lines: survivors first, then by histories needed. The last line counts."""
     by_histories = sorted(found, key=lambda each: (bool(each.rule), each.histories))
     rows = [
         ("planted bug", "world", "caught by", "after", "the bug"),
@@ -61,8 +61,8 @@ def caught_lines(found: Iterable[Caught]) -> list[str]:
     ]
 
 
-def caught_json(caught: Caught) -> dict[str, object]:
-    """What became of a planted bug, as JSON values."""
+def hunt_json(caught: HuntResult) -> dict[str, object]:
+    """The result of a hunt as JSON values."""
     return {
         "name": caught.bug.name,
         "world": caught.bug.world,
