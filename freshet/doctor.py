@@ -26,11 +26,6 @@ GIB = 1 << 30
 MEMORY_BYTES_MIN, MEMORY_BYTES_GOOD = 2 * GIB, 4 * GIB
 DISK_BYTES_MIN, DISK_BYTES_GOOD = 2 * GIB, 10 * GIB
 PORTS = {9092: "Kafka", 3306: "MariaDB", 8480: "freshet serve"}
-IMPORT_NAMES = {
-    "confluent-kafka": "confluent_kafka",
-    "prometheus-client": "prometheus_client",
-    "pydantic-settings": "pydantic_settings",
-}
 SERVERS_SIZE_MB = {"kafka": 43, "mariadb": 149, "spark": 10}
 
 
@@ -168,9 +163,8 @@ def _packages() -> list[Check]:
     broken: list[str] = []
     names = _required()
     for name in names:
-        module = IMPORT_NAMES.get(name, name.replace("-", "_"))
         try:
-            importlib.import_module(module)
+            importlib.import_module(name.replace("-", "_"))
         except Exception as error:  # noqa: BLE001 - a package can fail to import in any way
             broken.append(f"{name} ({type(error).__name__}: {error})")
     if broken:

@@ -146,7 +146,7 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
 
     ``body_too_large`` as soon as the body is known to exceed ``limit`` bytes; ``request_timeout``; ``bad_body``.
     """
-    refusal = ReadError("body_too_large", f"the body is larger than {limit} bytes", hint="split the batch")
+    refusal = ReadError("body_too_large", f"the body is larger than {limit} bytes")
     for name, value in scope["headers"]:
         if name == b"content-length" and value.isdigit() and int(value) > limit:
             raise refusal

@@ -160,6 +160,4 @@ def _segment(pk: str | int | list[str | int]) -> bytes:
 
 def _check_size(elements: Sized, limits: RequestLimits) -> None:
     if len(elements) > limits.batch_keys_max:
-        raise ReadError(
-            "too_many_keys", f"{len(elements)} in one batch, at most {limits.batch_keys_max}", hint="split the batch"
-        )
+        raise ReadError("too_many_keys", f"{len(elements)} in one batch, at most {limits.batch_keys_max}")

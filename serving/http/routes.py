@@ -86,9 +86,7 @@ async def get_readiness(front: Front, _: None, __: None) -> Response:
     missing = await front.readiness.missing()
     front.metrics.ready.set(0 if missing else 1)
     if missing:
-        raise ReadError(
-            "not_ready", f"not caught up: {'; '.join(missing)}", hint="`freshet lag` shows how far the partitions are"
-        )
+        raise ReadError("not_ready", f"not caught up: {'; '.join(missing)}")
     return Response(200, b'{"status":"ready"}')
 
 
