@@ -80,6 +80,10 @@ class Decision(tuple[Freshness, str]):
         decision.verdict = verdict
         return decision
 
+    def __getnewargs__(self) -> tuple[Freshness, str, Verdict]:
+        """For pickle and copy."""
+        return self[0], self[1], self.verdict
+
     @property
     def freshness(self) -> Freshness:
         """How fresh the answer is for the demand."""

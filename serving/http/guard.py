@@ -68,7 +68,7 @@ class Guard:
         self._in_flight += guarded
         started = perf_counter()
         try:
-            await self._run(scope, receive, send)
+            await self._run(scope, receive, send, is_counted=guarded)
         finally:
             self._in_flight -= guarded
             self._metrics.finished(perf_counter() - started)
@@ -82,7 +82,7 @@ class Guard:
             return ReadError("too_many_requests", f"{self._limits.in_flight_max} requests are under way already")
         return None
 
-    async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _run(self, scope: Scope, receive: Receive, send: Send, *, is_counted: bool) -> None:
         is_begun = False
 
         async def send_marked(message: Message) -> None:
@@ -93,7 +93,8 @@ class Guard:
         try:
             await self._app(scope, receive, send_marked)
         except ReadError as error:
-            self._metrics.refused(error.code)
+            if is_counted:  # a probe that finds the front not ready is an answer to the probe
+                self._metrics.refused(error.code)
             if not is_begun:
                 await send_problem(send, error)
         except asyncio.CancelledError:  # the server cancels requests that outlast its stop timeout

@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, UnsetType
 from serving.client.keys import format_key
 from serving.errors import ReadError
 from serving.http.limits import RequestLimits
-from serving.reads.demands import NO_VECTOR, ReadDemand, RequestedRow, RequestedTable, RowOptions
+from serving.reads.demands import NO_OPTIONS, NO_VECTOR, ReadDemand, RequestedRow, RequestedTable, RowOptions
 from tokens import EventToken, TokenError, ValidWriteIdList, Vector
 
 Milliseconds = Annotated[int, Meta(ge=0, le=10**10 - 1)]
@@ -24,8 +24,6 @@ TokenParameter = Annotated[str, Meta(description="The session's vector: the `tok
 WaitParameter = Annotated[
     Milliseconds, Meta(description="How long to wait for the token's position before asking the source.")
 ]
-
-_NO_OPTIONS = RowOptions()
 
 
 class RowParameters(msgspec.Struct, forbid_unknown_fields=True):
@@ -118,7 +116,7 @@ def demand_of(token: str | None, max_wait_ms: int | None, limits: RequestLimits)
 def row_options(parameters: RowParameters) -> RowOptions:
     """The options in a row's parameters. Raises `ReadError` ``bad_token``."""
     if not parameters.include_event_token and not parameters.compare_event_token:
-        return _NO_OPTIONS
+        return NO_OPTIONS
     compare = parameters.compare_event_token
     try:
         return RowOptions(parameters.include_event_token, EventToken.parse(compare) if compare else None)

@@ -26,6 +26,7 @@ P = TypeVar("P")
 B = TypeVar("B")
 
 _PLACEHOLDER = re.compile(r"\{(\w+)(:raw)?\}")
+_INTEGER = re.compile(r"0*([0-9]+)|(?=-)(-[1-9][0-9]*)", re.ASCII)
 _FLAGS = {"": "true", "yes": "true", "no": "false"}
 """Spellings of a flag that msgspec does not accept, → one that it does."""
 
@@ -149,10 +150,13 @@ def parameters_of(kind: type[P], path: Mapping[str, str], query: bytes) -> P:
         if name in found:
             raise ReadError("bad_parameter", f"parameter {name!r} is given twice")
         found[name] = value
-    if query:
-        for name in _flags_of(kind):  # type: ignore[arg-type]  # mypy takes no type[P] for hashable
-            if name in found:
-                found[name] = _FLAGS.get(found[name].lower(), found[name])
+    flags, integers = _fields_of(kind)  # type: ignore[arg-type]  # mypy takes no type[P] for hashable
+    for name in flags:
+        if name in found:
+            found[name] = _FLAGS.get(found[name].lower(), found[name])
+    for name in integers:
+        if name in found:
+            found[name] = _integer(name, found[name])
     try:
         return msgspec.convert(found, kind, strict=False)
     except msgspec.ValidationError as error:
@@ -182,8 +186,21 @@ def _pairs(query: bytes) -> list[tuple[str, str]]:
 
 
 @cache
-def _flags_of(kind: type) -> tuple[str, ...]:
-    return tuple(name for name, hint in get_type_hints(kind).items() if hint is bool)
+def _fields_of(kind: type) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names of the flags, and of the integers."""
+    hints = get_type_hints(kind)
+    return (
+        tuple(name for name, hint in hints.items() if hint is bool),
+        tuple(name for name, hint in hints.items() if hint is int),
+    )
+
+
+def _integer(name: str, text: str) -> str:
+    """``text`` without leading zeros: msgspec takes none, but would take ``1e3`` and ``1.0``, and round large ones."""
+    found = _INTEGER.fullmatch(text)
+    if found is None:
+        raise ReadError("bad_parameter", f"{name}: Expected `int`, got {text!r}")
+    return found[1] or found[2]
 
 
 def _refusal(kind: type[Any], path: Mapping[str, str], found: Mapping[str, str], why: str) -> ReadError:

@@ -32,6 +32,9 @@ class RowOptions(NamedTuple):
     compare_event_token: EventToken | None = None
 
 
+NO_OPTIONS = RowOptions()
+
+
 class RequestedRow(NamedTuple):
     """A row as a request names it. ``pk``: the key as in a path, parsed by `serving.reads.rowkey`."""
 

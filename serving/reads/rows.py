@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from time import monotonic
 from typing import NamedTuple, TypeAlias, cast
 
@@ -14,7 +13,7 @@ from serving.answers import RawRowAnswer, absence_fields, raw_image
 from serving.client.answers import FreshnessName, RowAnswer, ServedFrom
 from serving.errors import ReadError
 from serving.metrics import FrontMetrics
-from serving.reads.demands import ReadDemand, RequestedRow, RowOptions
+from serving.reads.demands import NO_OPTIONS, ReadDemand, RequestedRow, RowOptions
 from serving.reads.descriptions import Descriptions
 from serving.reads.fills import Fills
 from serving.reads.flight import Flights
@@ -24,8 +23,6 @@ from serving.reads.rowkey import RowKey, parse_row_key
 from serving.reads.spaces import RowSpace, epoch_of
 from serving.sources.source import RowTable, SchemaChanged, SourceKey, SourceRow
 from tokens import EventToken, Order, Position, order
-
-NO_OPTIONS = RowOptions()
 
 
 class ReadContext(NamedTuple):
@@ -84,16 +81,25 @@ class RowReads:
             answers |= {index: each for index, each in outcomes.items() if not isinstance(each, SchemaChanged)}
             left = {index: wanted[index] for index in changed}
             if left and not last:
-                await self._describe_again(space, {space.full_name(each.table) for each in left.values()})
+                dropped = await self._describe_again(space, {space.full_name(each.table) for each in left.values()})
+                gone = {index: error for index in changed if (error := dropped.get(space.full_name(left[index].table)))}
+                answers |= gone
+                left = {index: each for index, each in left.items() if index not in gone}
         for index, each in left.items():
             why = f"the primary key of {space.full_name(each.table)} changed again while it was read"
             answers[index] = ReadError("source_failed", why)
         return [answers[index] for index in range(len(wanted))]
 
-    async def _describe_again(self, space: RowSpace, names: Iterable[str]) -> None:
+    async def _describe_again(self, space: RowSpace, names: Iterable[str]) -> dict[str, ReadError]:
+        """The tables that are no longer there; an owner may not have folded yet that they were dropped."""
+        dropped: dict[str, ReadError] = {}
         for name in names:
-            with suppress(ReadError):  # the next round describes the table again and reports the error
+            try:
                 await self._descriptions.renew(space, name)
+            except ReadError as error:  # the next round describes the table again and reports any other error
+                if error.code == "unknown_table":
+                    dropped[name] = error
+        return dropped
 
     async def _read_round(self, context: ReadContext, wanted: Mapping[int, RequestedRow]) -> dict[int, RowOutcome]:
         outcomes: dict[int, RowOutcome] = {}

@@ -214,11 +214,18 @@ def retry(kafka: KafkaCluster, keyspace: str, letter_id: str = "", *, dry_run: b
     return results
 
 
+_ORDERED: Final = ("Marker", "SourceState")
+"""Records that say how far a shard is: written again later, they would say it of another place."""
+
+
 def _obstacle(letter: DeadLetter) -> str:
     if not letter.is_complete:
         return f"only {len(letter.value)} of its {letter.size} bytes were kept"
     problem = letter.problem()
-    return f"{problem.code}: {problem}" if problem else ""
+    if problem:
+        return f"{problem.code}: {problem}"
+    name = decode(letter.value)[0]
+    return f"a {name} cannot be written again later: the source has written newer ones" if name in _ORDERED else ""
 
 
 def _put_back(kafka: KafkaCluster, letters: list[DeadLetter]) -> None:

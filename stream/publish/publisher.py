@@ -43,6 +43,9 @@ class LayoutMismatch(FreshetError):
     code = "layout_changed"
 
 
+_HEALED_BY_A_NEW_EPOCH: Final = ("open_map_lost", "newer_records")
+
+
 @dataclass(slots=True)
 class PublisherStats:
     """Counters since `open`, for metrics."""
@@ -139,7 +142,7 @@ class Publisher:
                 f"{self.topic} was published with layout {tail.layout}, not {self.layout}",
                 hint="a topic's layout cannot change: configure the old one, or publish into a new keyspace",
             )
-        if tail.problem is not None and tail.problem.code != "open_map_lost" and not self._new_epoch:
+        if tail.problem is not None and tail.problem.code not in _HEALED_BY_A_NEW_EPOCH and not self._new_epoch:
             raise tail.problem
         self._record_time_ms = tail.record_time_ms
         self._framer = Framer(self.shard, self.layout, tail.point, self._limits)
@@ -158,6 +161,8 @@ class Publisher:
         reason, epoch = "first_start", 1 if tail.is_untruncated else int(self._clock.now())
         if tail.problem is not None:
             reason, epoch = tail.problem.code, tail.epoch + 1
+            if reason == "newer_records":  # their epochs cannot be read: none of them began later than now
+                epoch = max(epoch, int(self._clock.now()))
             log.error("epoch ends", shard=self.shard, code=reason, reason=str(tail.problem), next_epoch=epoch)
         framer.start_epoch(position, timestamp, reason, epoch)
         self._commit(framer.take())

@@ -14,7 +14,7 @@ from typing import Final
 
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.reader import end_offsets, read_range, start_offsets
-from stream.wire.codec import Record, decode, headers
+from stream.wire.codec import Record, decode, headers, is_of_unknown_schema
 from stream.wire.events import OpenTransaction, ResumePoint
 from stream.wire.records import open_transaction
 from tokens.errors import FreshetError
@@ -28,7 +28,9 @@ class ResumeError(FreshetError):
     """The topic does not tell where to resume.
 
     Codes: ``tail_unreadable``; ``open_map_lost`` (retention deleted the last whole map of open transactions;
-    `Publisher.open` starts a new epoch); ``states_contradict`` (two publishers of the shard wrote at the same time).
+    `Publisher.open` starts a new epoch); ``newer_records`` (after the last state of the shard there are records of a
+    schema that this version does not have, so a newer one may have published; likewise a new epoch);
+    ``states_contradict`` (two publishers of the shard wrote at the same time).
     """
 
     code = "tail_unreadable"
@@ -70,42 +72,68 @@ def read_tail(
     deadline = monotonic() + timeout_s
     end = end_offsets(kafka, topic, [partition], committed=False)[partition]
     low = start_offsets(kafka, topic, [partition])[partition]
-    states: list[Record] = []
-    record_time_ms = 0
+    scan = _Scan([])
     start, upto = max(low, end - window), end
     while start < upto:
         patience_s = max(deadline - monotonic(), 0.001)
-        found, newest = _states(kafka, topic, partition, shard, start, upto, patience_s)
-        states = found + states
-        record_time_ms = max(record_time_ms, newest)
-        if _has_snapshot(states):
+        scan.prepend(_scan(kafka, topic, partition, shard, start, upto, patience_s))
+        if _has_snapshot(scan.states):
             break
         window *= 4
         start, upto = max(low, start - window), start
+    states, newest_ms = scan.states, scan.newest_ms
     if not states:
-        return Tail(None, "", record_time_ms, low == 0)
+        return Tail(None, "", newest_ms, low == 0 and scan.last_unknown < 0)
     layout, epoch = states[-1]["layout"], max(state["epoch"] for state in states)
     try:
+        if scan.last_unknown > scan.last_state:
+            raise ResumeError(
+                f"{topic}/{partition} holds a record of an unknown schema after the last state of {shard}",
+                hint="a newer Freshet may have published here: what it published is void, and published again",
+                code="newer_records",
+            )
         point = resume_point(states)
     except ResumeError as problem:
-        return Tail(None, layout, record_time_ms, low == 0, epoch, problem)
-    return Tail(point, layout, record_time_ms, low == 0, epoch)
+        return Tail(None, layout, newest_ms, low == 0, epoch, problem)
+    return Tail(point, layout, newest_ms, low == 0, epoch)
 
 
-def _states(
-    kafka: KafkaCluster, topic: str, partition: int, shard: str, start: int, end: int, timeout_s: float
-) -> tuple[list[Record], int]:
-    """The states of the shard in [start, end), oldest first, and the highest record time there (ms)."""
-    states: list[Record] = []
-    newest = 0
+@dataclass(slots=True)
+class _Scan:
+    """What a range of the home partition holds. Offsets are -1 where there is none."""
+
+    states: list[Record]
+    """Of the shard, oldest first."""
+    newest_ms: int = 0
+    """The highest record time."""
+    last_state: int = -1
+    last_unknown: int = -1
+    """Offset of the last record of a schema that this version does not have."""
+
+    def prepend(self, earlier: _Scan) -> None:
+        """Adds the range before this one."""
+        self.states = earlier.states + self.states
+        self.newest_ms = max(self.newest_ms, earlier.newest_ms)
+        self.last_state = max(self.last_state, earlier.last_state)
+        self.last_unknown = max(self.last_unknown, earlier.last_unknown)
+
+
+def _scan(kafka: KafkaCluster, topic: str, partition: int, shard: str, start: int, end: int, timeout_s: float) -> _Scan:
+    """What [start, end) holds."""
+    scan = _Scan([])
     for message in read_range(kafka, topic, partition, start, end, timeout_s=timeout_s):
-        newest = max(newest, message.timestamp()[1])
+        scan.newest_ms = max(scan.newest_ms, message.timestamp()[1])
         value = message.value()
-        if value is not None and value[:10] in _STATE_HEADERS:
+        if value is None:
+            continue
+        if value[:10] in _STATE_HEADERS:
             record = decode(value)[1]
             if record["shard"] == shard:
-                states.append(record)
-    return states, newest
+                scan.states.append(record)
+                scan.last_state = message.offset()
+        elif is_of_unknown_schema(value):
+            scan.last_unknown = message.offset()
+    return scan
 
 
 def _has_snapshot(states: list[Record]) -> bool:

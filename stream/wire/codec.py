@@ -126,6 +126,11 @@ def headers(name: str) -> frozenset[bytes]:
     return frozenset(known.header for known in _KNOWN.values() if known.name == name)
 
 
+def is_of_unknown_schema(value: bytes) -> bool:
+    """Whether ``value`` is a record by its first two bytes, of a schema that this version does not have."""
+    return value[:2] == MAGIC and len(value) >= HEADER_SIZE and value[:HEADER_SIZE] not in _KNOWN
+
+
 def encode(name: str, record: Record) -> bytes:
     """Encode ``record`` (fields as in ``schemas/<name>.avsc``) as one message.
 

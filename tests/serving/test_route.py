@@ -202,3 +202,17 @@ def test_a_flag_has_the_usual_spellings(text: str, meant: Literal[True, False]) 
     """Flags accept 1, True and yes, and a flag without a value is set."""
     query = f"include_event_token{text}".encode()
     assert parameters_of(RowParameters, ROW_PATH, query).include_event_token is meant
+
+
+@pytest.mark.parametrize("text", ["1e3", "1.0", "-0", "+1", " 1", "0x1", "", "1_0", "\u0661"])
+def test_an_integer_is_digits(text: str) -> None:
+    """Another form is refused rather than rounded: a table id has up to 19 digits."""
+    with pytest.raises(ReadError) as error:
+        parameters_of(TableParameters, TABLE_PATH | {"table_id": text}, b"")
+    assert error.value.code == "bad_parameter"
+    assert str(error.value).startswith("table_id:")
+
+
+def test_an_integer_keeps_all_its_digits() -> None:
+    """Leading zeros are allowed, and nothing is rounded on the way."""
+    assert parameters_of(TableParameters, TABLE_PATH, b"table_id=0009007199254740993").table_id == 9007199254740993

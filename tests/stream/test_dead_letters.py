@@ -23,6 +23,19 @@ from stream.kafka.topics import ensure_topics, events_topic
 from stream.wire.codec import encode
 
 GOOD = encode(
+    "TableVoid",
+    {
+        "shard": "s/0",
+        "epoch": 1,
+        "ordinal": 1,
+        "gtid": "MariaDB/0-1-1",
+        "timestamp": 1,
+        "position": "MariaDB/0-1-1",
+        "table": "shop.items",
+        "reason": "altered",
+    },
+)
+MARKER = encode(
     "Marker",
     {
         "shard": "s/0",
@@ -102,6 +115,15 @@ def test_only_what_can_be_decoded_is_put_back(kafka: KafkaCluster, keyspace: str
     assert [message.value() for message in read_range(kafka, events_topic(keyspace), 1, 0, end)] == [GOOD]
 
 
+def test_what_says_how_far_a_shard_is_is_never_put_back(kafka: KafkaCluster, keyspace: str) -> None:
+    """A marker or a source's state of long ago must not stand behind newer ones."""
+    _send(kafka, keyspace, DeadLetter(events_topic(keyspace), 0, 3, "unknown_schema", "newer?", MARKER, len(MARKER)))
+    [result] = retry(kafka, keyspace)
+    assert "Marker cannot be written again" in result.problem
+    [end] = end_offsets(kafka, events_topic(keyspace), [0]).values()
+    assert end == 0
+
+
 def test_a_letter_that_is_not_there_is_an_error(kafka: KafkaCluster, keyspace: str) -> None:
     """A letter id that does not exist is an error."""
     with pytest.raises(DeadLetterError) as missing:
@@ -128,7 +150,7 @@ def test_the_command_lists_shows_and_retries(
 
     assert run(["dlq", "show", keyspace, good.id, "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert (shown["decodes"], shown["record"]["name"]) == (True, "Marker")
+    assert (shown["decodes"], shown["record"]["name"]) == (True, "TableVoid")
     assert run(["dlq", "show", keyspace, bad.id]) == 0
     assert "not_freshet" in capsys.readouterr().out
 

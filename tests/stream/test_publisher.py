@@ -17,9 +17,11 @@ from confluent_kafka import Producer
 
 from freshet.local.kafka import KafkaServer
 from stream.kafka.connection import KafkaCluster, KafkaUnreachable, client_settings
+from stream.kafka.reader import end_offsets, read_range
 from stream.kafka.topics import ensure_topics, events_topic
 from stream.publish.publisher import BACKLOG_AGE_MS, LayoutMismatch, Publisher, PublisherLost, record_time_ms
 from stream.publish.resume import read_tail
+from stream.wire.codec import MAGIC, decode
 from stream.wire.events import VALUE, OpenTransaction, ResumePoint, RowChange, SourceTransaction
 from stream.wire.keys import Layout, row_key
 from tests.patience import PATIENCE_S
@@ -232,6 +234,27 @@ def test_a_new_epoch_is_in_every_partition_and_outlives_a_restart(kafka: KafkaCl
     for partition in range(PARTITIONS):
         starts = [(f["epoch"], f["reason"]) for name, f in found[partition] if name == "EpochStart"]
         assert starts == [(1, "first_start"), (2, "history_lost")]
+
+
+def test_records_of_a_newer_version_start_a_new_epoch(kafka: KafkaCluster, keyspace: str) -> None:
+    """After going back from a newer version nothing is published over what that version published."""
+    with publisher(kafka, keyspace, PARTITIONS) as out:
+        out.open(_start)
+        out.publish(_txn(1, 5))
+    home = Layout(PARTITIONS).home_partition(f"{keyspace}/0")
+    newer = Producer(client_settings(kafka))
+    newer.produce(events_topic(keyspace), MAGIC + b"\xff" * 8 + b"a state of tomorrow", partition=home)
+    assert newer.flush(60) == 0
+    with publisher(kafka, keyspace, PARTITIONS) as out:
+        resume = out.open(_start)
+        assert resume.epoch > 1_700_000_000, "above every epoch that the newer version can have begun"
+    with publisher(kafka, keyspace, PARTITIONS) as out:
+        assert out.open(_start).epoch == resume.epoch
+    topic, other = events_topic(keyspace), (home + 1) % PARTITIONS
+    [end] = end_offsets(kafka, topic, [other]).values()
+    decoded = [decode(message.value()) for message in read_range(kafka, topic, other, 0, end)]
+    reasons = [fields["reason"] for name, fields in decoded if name == "EpochStart"]
+    assert reasons == ["first_start", "newer_records"]
 
 
 def test_open_transactions_come_back_after_a_restart(kafka: KafkaCluster, keyspace: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -135,6 +137,8 @@ def test_a_lost_history_is_data_not_only_text() -> None:
     assert (lost.verdict, lost.history_lost, lost.may_be_served) == (Verdict.HISTORY_LOST, True, False)
     proved = decide(Demand(_vector("ks/0", 1, "MariaDB/0-1-7")), _tag())
     assert (proved.verdict, proved.history_lost, proved.may_be_served) == (Verdict.PROVED, False, True)
+    again = pickle.loads(pickle.dumps(lost))
+    assert (again, again.verdict) == (lost, Verdict.HISTORY_LOST)
 
 
 def _asked(demand: Demand) -> bool:

@@ -103,6 +103,12 @@ def translated(settings: ConnectionSettings) -> Iterator[None]:
         yield
     except pymysql.err.Error as error:
         raise translate(error, settings) from error
+    except RuntimeError as error:  # PyMySQL's for a login that needs a package which is not installed
+        raise MariaDBError(
+            f"MariaDB at {settings.name} asks for a login that is not supported here: {error}",
+            hint="give the user another authentication plugin, or connect with TLS",
+            code="mariadb_access_denied",
+        ) from error
     except (OSError, EOFError) as error:
         raise MariaDBUnreachable(
             f"MariaDB at {settings.name} cannot be reached: {error}",

@@ -16,7 +16,14 @@ import pymysql
 from pymysql.constants.COMMAND import COM_BINLOG_DUMP
 
 from stream.sources.mariadb.binlog.table_map import BinlogFormatError
-from stream.sources.mariadb.connection import Connection, ConnectionSettings, MariaDBUnreachable, translate
+from stream.sources.mariadb.connection import (
+    Connection,
+    ConnectionSettings,
+    MariaDBError,
+    MariaDBUnreachable,
+    translate,
+    translated,
+)
 
 FORMAT_DESCRIPTION_EVENT = 15
 HEADER_SIZE = 19
@@ -42,19 +49,17 @@ class BinlogDump:
         self._checksum = False
         self._connection: Connection | None = None
         try:
-            self._connection = connection = pymysql.connect(
-                **settings.pymysql_arguments() | {"read_timeout": self._silence_max_s}
-            )
-            _request_dump(connection, position, server_id, heartbeat_s)
-            self._socket: socket.socket = connection._sock
-            self._socket.settimeout(self._silence_max_s)
-            self._file: io.BufferedReader = self._socket.makefile("rb", buffering=_BUFFER_BYTES)
-        except pymysql.err.Error as error:
+            with translated(settings):
+                self._connection = connection = pymysql.connect(
+                    **settings.pymysql_arguments() | {"read_timeout": self._silence_max_s}
+                )
+                _request_dump(connection, position, server_id, heartbeat_s)
+        except MariaDBError:
             self._drop()
-            raise translate(error, settings) from error
-        except OSError as error:
-            self._drop()
-            raise MariaDBUnreachable(f"MariaDB at {settings.name} cannot be reached: {error}") from error
+            raise
+        self._socket: socket.socket = connection._sock
+        self._socket.settimeout(self._silence_max_s)
+        self._file: io.BufferedReader = self._socket.makefile("rb", buffering=_BUFFER_BYTES)
 
     def read(self) -> bytes:
         """Wait for the next event (heartbeats are events). Raises `MariaDBError`, `BinlogFormatError`."""
