@@ -73,22 +73,16 @@ class RowReads:
         Raises `ReadError` ``bad_token`` if an owner rejects the demand.
         """
         context = ReadContext(space, demand, options, monotonic() + demand.max_wait_ms / 1000)
-        answers: dict[int, RawRowAnswer | ReadError] = {}
-        left = dict(enumerate(wanted))
-        for last in (False, True):
-            outcomes = await self._read_round(context, left)
-            changed = [index for index, outcome in outcomes.items() if isinstance(outcome, SchemaChanged)]
-            answers |= {index: each for index, each in outcomes.items() if not isinstance(each, SchemaChanged)}
-            left = {index: wanted[index] for index in changed}
-            if left and not last:
-                dropped = await self._describe_again(space, {space.full_name(each.table) for each in left.values()})
-                gone = {index: error for index in changed if (error := dropped.get(space.full_name(left[index].table)))}
-                answers |= gone
-                left = {index: each for index, each in left.items() if index not in gone}
-        for index, each in left.items():
-            why = f"the primary key of {space.full_name(each.table)} changed again while it was read"
-            answers[index] = ReadError("source_failed", why)
-        return [answers[index] for index in range(len(wanted))]
+        outcomes: list[RowOutcome | None] = [None] * len(wanted)
+        await self._read_round(context, wanted, range(len(wanted)), outcomes)
+        changed = [index for index, each in enumerate(outcomes) if isinstance(each, SchemaChanged)]
+        if changed:
+            dropped = await self._describe_again(space, {str(outcomes[index]) for index in changed})
+            for index in changed:
+                outcomes[index] = dropped.get(str(outcomes[index]))
+            left = [index for index in changed if outcomes[index] is None]
+            await self._read_round(context, wanted, left, outcomes)
+        return [_final(each) for each in outcomes]
 
     async def _describe_again(self, space: RowSpace, names: Iterable[str]) -> dict[str, ReadError]:
         """The tables that are no longer there; an owner may not have folded yet that they were dropped."""
@@ -101,25 +95,65 @@ class RowReads:
                     dropped[name] = error
         return dropped
 
-    async def _read_round(self, context: ReadContext, wanted: Mapping[int, RequestedRow]) -> dict[int, RowOutcome]:
-        outcomes: dict[int, RowOutcome] = {}
+    async def _read_round(
+        self,
+        context: ReadContext,
+        wanted: Sequence[RequestedRow],
+        indexes: Iterable[int],
+        outcomes: list[RowOutcome | None],
+    ) -> None:
+        """Writes the outcome of each row of ``indexes``. One request per partition and `KEYS_MAX` keys."""
+        space, demand, token = context.space, context.demand, context.demand.token
         lookups: dict[int, RowLookup] = {}
-        for index, each in wanted.items():
-            found = await self._lookup(context, each)
-            if isinstance(found, RowLookup):
-                lookups[index] = found
-            else:
-                outcomes[index] = found
         misses: dict[int, RowMiss] = {}
-        for index, (row, why) in (await self._ask_owners(context, lookups)).items():
-            answer = self._from_owner(lookups[index], row, why)
-            if isinstance(answer, RowMiss):
-                misses[index] = answer
+        groups: dict[int, list[int]] = {}
+
+        def settle(index: int, row: Row | None, why: str) -> None:
+            outcome = self._from_owner(lookups[index], row, why)
+            if isinstance(outcome, RowMiss):
+                misses[index] = outcome
             else:
-                outcomes[index] = answer
+                outcomes[index] = outcome
+
+        for index in indexes:
+            found = await self._lookup(context, wanted[index])
+            if not isinstance(found, RowLookup):
+                outcomes[index] = found
+                continue
+            lookups[index] = found
+            if found.table.cacheable:
+                groups.setdefault(space.layout.partition_of(found.key.key), []).append(index)
+            else:
+                settle(index, None, f"{found.table.name} is never cached: {found.table.reason}")
+
+        async def ask(partition: int, part: list[int]) -> None:
+            keys = [lookups[index].key.key for index in part]
+            rows: Sequence[Row | None] = [None] * len(part)
+            why = ""
+            try:
+                rows = await self._owners.ask(
+                    space.name,
+                    partition,
+                    lambda client: client.get(space.name, partition, keys, token, demand.max_wait_ms),
+                )
+            except OwnerAway as away:
+                why = str(away)
+            for index, row in zip(part, rows, strict=True):
+                settle(index, row, why)
+
+        asked = [
+            ask(partition, group[at : at + KEYS_MAX])
+            for partition, group in groups.items()
+            for at in range(0, len(group), KEYS_MAX)
+        ]
+        if len(asked) == 1:
+            await asked[0]
+        elif asked:
+            await asyncio.gather(*asked)
         if misses:
-            outcomes |= zip(misses, await self._from_source(context, list(misses.values())), strict=True)
-        return outcomes
+            found_there = await self._from_source(context, list(misses.values()))
+            for index, outcome in zip(misses, found_there, strict=True):
+                outcomes[index] = outcome
 
     async def _lookup(self, context: ReadContext, wanted: RequestedRow) -> RowLookup | ReadError | SchemaChanged:
         try:
@@ -130,43 +164,6 @@ class RowReads:
             if error.code == "bad_key" and self._descriptions.schema_may_be_stale(context.space, name):
                 return SchemaChanged(name)
             return error
-
-    async def _ask_owners(
-        self, context: ReadContext, lookups: Mapping[int, RowLookup]
-    ) -> dict[int, tuple[Row | None, str]]:
-        """By index, the owner's answer; or None and the reason. One request per partition and `KEYS_MAX` keys."""
-        space, demand = context.space, context.demand
-        found: dict[int, tuple[Row | None, str]] = {}
-        groups: dict[int, list[int]] = {}
-        for index, (_, table, key) in lookups.items():
-            if table.cacheable:
-                groups.setdefault(space.layout.partition_of(key.key), []).append(index)
-            else:
-                found[index] = None, f"{table.name} is never cached: {table.reason}"
-
-        async def ask(partition: int, indexes: list[int]) -> None:
-            keys = [lookups[index].key.key for index in indexes]
-            try:
-                rows = await self._owners.ask(
-                    space.name,
-                    partition,
-                    lambda client: client.get(space.name, partition, keys, demand.token, demand.max_wait_ms),
-                )
-            except OwnerAway as away:
-                found.update({index: (None, str(away)) for index in indexes})
-                return
-            found.update({index: (row, "") for index, row in zip(indexes, rows, strict=True)})
-
-        parts = [
-            (partition, indexes[at : at + KEYS_MAX])
-            for partition, indexes in groups.items()
-            for at in range(0, len(indexes), KEYS_MAX)
-        ]
-        if len(parts) == 1:
-            await ask(*parts[0])
-        else:
-            await asyncio.gather(*(ask(*part) for part in parts))
-        return found
 
     def _from_owner(self, lookup: RowLookup, row: Row | None, why: str) -> RawRowAnswer | ReadError | RowMiss:
         """The owner's answer if it may be given, else its error or the miss to take to the source."""
@@ -241,6 +238,8 @@ class RowReads:
     ) -> RawRowAnswer:
         self._metrics.answered("row", served_from, freshness)
         options = lookup.context.options
+        if image is not None and options is NO_OPTIONS:
+            return RowAnswer(served_from, cast("FreshnessName", freshness), why, token, True, raw_image(image))
         compared = options.compare_event_token
         missing = "" if image is not None else f"{lookup.table.name} has no row {list(lookup.key.values)}"
         return RowAnswer(
@@ -289,6 +288,13 @@ def _fill_of(miss: RowMiss, found: SourceRow) -> Fill | None:
     lo, hi = str(found.position), str(found.hi)
     partition = space.layout.partition_of(key.key)
     return Fill(0, space.name, partition, key.key, found.image, lo, hi, found.timestamp, row.stamp)
+
+
+def _final(outcome: RowOutcome | None) -> RawRowAnswer | ReadError:
+    if isinstance(outcome, SchemaChanged):
+        return ReadError("source_failed", f"the primary key of {outcome} changed again while it was read")
+    assert outcome is not None
+    return outcome
 
 
 def may_answer(row: Row, key: RowKey) -> bool:
