@@ -57,10 +57,10 @@ def owner_row(image: bytes | None, lo: str, hi: str, *, shard: str = "shop/0", e
 
 
 def owner_table(image: bytes | None, *, table_id: int = 7, epoch: int = 1) -> Table:
-    """As `owner_row`, for a catalog table of the shard hive/0."""
-    served, place = image is not None, str(at("0-1-5"))
+    """As `owner_row`, for a catalog table of the shard hive/0 from 0-1-5 to 0-1-9."""
+    served, lo, hi = image is not None, str(at("0-1-5")), str(at("0-1-9"))
     name = "fresh" if served else "unknown"
-    decided = (name, "why", served, not served, "hive/0", epoch, place, place, "", "")
+    decided = (name, "why", served, not served, "hive/0", epoch, lo, hi, "", "")
     return Table(0, table_id, 0, image, "", *decided, b"stamp")
 
 

@@ -93,6 +93,18 @@ def test_a_source_behind_the_session_is_refused(monkeypatch: pytest.MonkeyPatch)
     assert served(answer).token == str(seen(SHARD, "0-1-6"))
 
 
+@pytest.mark.parametrize(("image", "gtid"), [(IMAGE, "0-1-9"), (None, "0-1-6")])
+def test_a_session_without_a_token_learns_the_position(
+    monkeypatch: pytest.MonkeyPatch, image: bytes | None, gtid: str
+) -> None:
+    """The token holds the latest position in the owner's answer, else the source's under the epoch an owner names."""
+    owner = FakeOwner(watermarks=seen(SHARD, "0-1-1", epoch=2))
+    owner.table = owner_table(image, epoch=2)
+    answer = served(asyncio.run(Reads(monkeypatch, owner).answer(FakeTableSource(external("0-1-6")))))
+    assert answer.served_from == ("cache" if image else "source")
+    assert answer.token == str(seen(SHARD, gtid, epoch=2))
+
+
 @pytest.mark.parametrize(("table_id", "fills"), [(7, 1), (8, 0)])
 def test_a_table_of_another_id_fills_nothing(monkeypatch: pytest.MonkeyPatch, table_id: int, fills: int) -> None:
     """A source's table that has been created again is not offered as a fill of the old one."""
