@@ -85,3 +85,19 @@ def test_a_primary_key_is_described_in_key_order(monkeypatch: pytest.MonkeyPatch
     descriptions = Descriptions(Network(monkeypatch, {"a:1": owner}).owners())
     found = asyncio.run(descriptions.get(RowSpace("shop", Layout(1)), "shop.items"))
     assert [column.name for column in found.key] == ["b", "a"]
+
+
+def test_descriptions_of_two_keyspaces_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables of the same name in two keyspaces are described by their own owners, also at the same time."""
+    shop, bank = FakeOwner(), FakeOwner()
+    bank.description = items_of(columns=("code",), primary_key=("code",))
+    fixed = {("shop", 0): "a:1", ("bank", 0): "b:1"}
+    descriptions = Descriptions(Network(monkeypatch, {"a:1": shop, "b:1": bank}).owners(fixed=fixed))
+    spaces = [RowSpace(name, Layout(1)) for name in ("shop", "bank")]
+
+    async def read() -> list[str]:
+        found = await asyncio.gather(*(descriptions.get(space, "shop.items") for space in spaces))
+        return [table.key[0].name for table in found]
+
+    assert [asyncio.run(read()) for _ in range(2)] == [["id", "code"]] * 2
+    assert (shop.asked, bank.asked) == (["describe"], ["describe"])

@@ -243,7 +243,7 @@ def test_every_wrapped_connection_is_settled_before_a_read(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("kind", [FreshetClient, AsyncClient])
 def test_the_client_waits_longer_than_the_front(kind: type[FreshetClient | AsyncClient]) -> None:
-    """A request times out only after the front's longest wait for the cache and another one for the source."""
+    """A request outlasts a front's longest wait by default, with as much time again to read the source."""
     timeout = kind("http://front")._http.timeout
     limit_s = RequestLimits().wait_ms_max / 1000
     assert timeout.read is not None
