@@ -13,18 +13,23 @@ import pytest
 from serving.http.app import make_app
 from serving.http.front import make_front
 from serving.http.limits import RequestLimits
+from serving.http.routes import ROUTES
 from serving.reads.spaces import RowSpace, TableSpace
 from stream.wire.keys import Layout
 from tokens import Vector
 
 
-def ask(method: str, path: str, **options: Any) -> httpx2.Response:
-    """One request to a front that knows the keyspaces shop and hive, and no owner."""
+def ask(method: str, path: str, *, bearer_token: str | None = None, **options: Any) -> httpx2.Response:
+    """One request to a front that knows the keyspaces shop and hive, and no owner.
+
+    ``bearer_token``: the one that the front requires.
+    """
 
     async def story() -> httpx2.Response:
         front = make_front(
             [RowSpace("shop", Layout(4), "shop"), TableSpace("hive", Layout(2))],
             lambda _keyspace, _partition: None,
+            bearer_token=bearer_token,
             limits=RequestLimits(body_bytes_max=2_000, batch_keys_max=3),
         )
         transport = httpx2.ASGITransport(make_app(front))
@@ -155,6 +160,17 @@ def test_every_metric_has_a_help_sentence() -> None:
     helps = [line for line in text.splitlines() if line.startswith("# HELP freshet_")]
     assert len(helps) >= 8
     assert all(len(line.split()) >= 9 for line in helps), helps
+
+
+GUARDED = [(route.method, route.template) for route in ROUTES if route.path not in ("/healthz", "/readyz")]
+
+
+@pytest.mark.parametrize(("method", "path"), [*GUARDED, ("GET", "/openapi.json"), ("GET", "/nothing/here")])
+def test_only_the_probes_are_open(method: str, path: str) -> None:
+    """Every route but the probes, metrics and the description included, needs the bearer token."""
+    assert refused(ask(method, path, bearer_token="secret"), 401, "unauthorized")
+    headers = {"authorization": "Bearer secret"}
+    assert ask(method, path, bearer_token="secret", headers=headers).status_code != 401
 
 
 def test_healthz_is_answered_without_owners() -> None:

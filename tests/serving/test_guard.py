@@ -55,7 +55,16 @@ def code_of(body: bytes) -> str:
 
 @pytest.mark.parametrize(
     ("header", "status"),
-    [(b"Bearer geheim", 200), (b"bearer geheim", 200), (b"Bearer falsch", 401), (b"geheim", 401), (b"", 401)],
+    [
+        (b"Bearer geheim", 200),
+        (b"bearer geheim", 200),
+        (b"Bearer geheim1", 401),
+        (b"Bearer gehei", 401),
+        (b"Bearer ", 401),
+        (b"Bearer falsch", 401),
+        (b"geheim", 401),
+        (b"", 401),
+    ],
 )
 def test_a_bearer_token_is_required(header: bytes, status: int) -> None:
     """Only the exact token is accepted; the case of the scheme does not matter."""

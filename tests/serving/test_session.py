@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -19,9 +20,11 @@ from serving.client import (
     Unauthorized,
     Unavailable,
 )
-from serving.client.answers import RowAnswer, RowBatchAnswer
+from serving.client.answers import RowAnswer, RowBatchAnswer, TableAnswer
+from serving.client.client import AsyncClient, FreshetClient
 from serving.client.wire import HttpRequest
 from serving.errors import ReadError
+from serving.http.limits import RequestLimits
 from serving.http.routes import response_to
 from tokens import Position, Vector
 
@@ -177,6 +180,74 @@ def test_an_answer_carries_the_image_as_it_is(image: bytes | None) -> None:
     assert bytes(found.value) == (image or b"null")
     assert (found.found, found.event_token, found.fresher) == (image is not None, "t", False)
     assert status == (200 if image else 404)
+
+
+def test_a_batch_moves_the_session_to_its_token() -> None:
+    """After a batch the session has seen what the whole batch holds, also where an element carries less."""
+    rows = [msgspec.Raw(row(vector(shop="1 0-1-5"))[1])]
+    token = vector(shop="1 0-1-7", bank="1 0-2-9")
+    front = Front((200, msgspec.json.encode(RowBatchAnswer("source", "fresh", "why", str(token), rows))))
+    session = Session(front, vector(till="1 0-3-1"))
+    assert [found.value for found in session.get_rows("shop", [("shop.orders", [7])])] == [{"id": 7}]
+    assert session.vector == vector(till="1 0-3-1", shop="1 0-1-7", bank="1 0-2-9")
+
+
+def test_a_table_request_carries_all_that_was_given() -> None:
+    """Catalog, list, id, wait and token are sent, and slashes in names stay in the names."""
+    answer = TableAnswer("cache", "fresh", "why", str(vector(hive="1 0-1-5")), True, 7, None, msgspec.Raw(b"{}"))
+    front = Front(response_to(answer)[:2])
+    session = Session(front, vector(hive="1 0-1-4"))
+    session.get_table("d/b", "t/1", "d/b.t/1:5:::", 7, catalog="lake", max_wait_ms=250)
+    [request] = front.requests
+    assert (request.method, request.path) == ("GET", "/v1/tables/d%2Fb/t%2F1")
+    assert request.params == {
+        "catalog": "lake",
+        "token": str(vector(hive="1 0-1-4")),
+        "max_wait_ms": "250",
+        "valid_write_ids": "d/b.t/1:5:::",
+        "table_id": "7",
+    }
+    assert session.vector == vector(hive="1 0-1-5")
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_all_positions_of_a_shard_are_joined(known: bool) -> None:
+    """Commits observed in any order are all in the token, before and after the shard's epoch is known."""
+    located = (200, msgspec.json.encode({"token": str(vector(shop="2 0-1-1"))}))
+    session = Session(Front(located), vector(shop="2 0-1-1") if known else Vector())
+    for gtid in ("0-1-8", "1-1-3", "0-1-6"):
+        session.observe("shop/0", f"MariaDB/{gtid}")
+    assert session.token == str(vector(shop="2 0-1-8,1-1-3"))
+
+
+class UnsettledConnection:
+    """A wrapped connection that learns the GTID of its commit only when it is asked to settle."""
+
+    is_done = False
+
+    def __init__(self, gtid: str, observe: Callable[[str], None]) -> None:
+        self._gtid, self._observe = gtid, observe
+
+    def require_settled(self) -> None:
+        self._observe(self._gtid)
+
+
+def test_every_wrapped_connection_is_settled_before_a_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commits of all connections that the session wraps are in its token."""
+    monkeypatch.setattr("serving.client.client.TrackedConnection", UnsettledConnection)
+    session = Session(Front(), vector(shop="1 0-1-1", bank="1 0-2-1"))
+    session.wrap("0-1-8", "shop/0")
+    session.wrap("0-2-9", "bank/0")
+    assert session.token == str(vector(shop="1 0-1-8", bank="1 0-2-9"))
+
+
+@pytest.mark.parametrize("kind", [FreshetClient, AsyncClient])
+def test_the_client_waits_longer_than_the_front(kind: type[FreshetClient | AsyncClient]) -> None:
+    """A request outlasts a front's longest wait by default, with as much time again to read the source."""
+    timeout = kind("http://front")._http.timeout
+    limit_s = RequestLimits().wait_ms_max / 1000
+    assert timeout.read is not None
+    assert timeout.read > 2 * limit_s
 
 
 class AsyncFront(Front):

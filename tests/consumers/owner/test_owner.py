@@ -379,11 +379,12 @@ def test_the_client_connects_again_after_its_owner_came_back(tmp_path: Path) -> 
     asyncio.run(main())
 
 
-def test_it_listens_beyond_this_machine_only_with_a_token(tmp_path: Path) -> None:
-    """An open port without a token is refused."""
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.4", "example.org", "localhost.example.org", ""])
+def test_it_listens_beyond_this_machine_only_with_a_token(tmp_path: Path, host: str) -> None:
+    """An open port without a token is refused; a name other than localhost counts as open."""
     owner = Owner(tmp_path)
     with pytest.raises(OwnerError, match="without a token"):
-        asyncio.run(owner.server.start("0.0.0.0", 0))
+        asyncio.run(owner.server.start(host, 0))
     owner.partition.store.close(commit=False)
 
 

@@ -1,0 +1,103 @@
+"""Which owner a front asks, and where, with owners that the test sets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from consumers.owner.client import OwnerClient
+from consumers.owner.protocol import Description
+from serving.reads.descriptions import Descriptions, table_of
+from serving.reads.owners import OwnerAway, Owners
+from serving.reads.spaces import RowSpace
+from stream.wire.keys import Layout
+from tests.serving.fakes import AWAY, FakeOwner, Network, items_of
+
+
+async def describe(client: OwnerClient, _: int = 0) -> Description:
+    return await client.describe("shop", "shop.items")
+
+
+def ask_any(owners: Owners, partitions: Sequence[int]) -> Description:
+    return asyncio.run(owners.ask_any("shop", partitions, describe, lambda found: found.found))
+
+
+def test_the_next_owner_is_asked_if_the_first_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any owner can answer, so one that is away only costs an attempt; none is asked after an answer."""
+    away, second, third = FakeOwner(failure=AWAY), FakeOwner(), FakeOwner()
+    network = Network(monkeypatch, {"a:1": away, "b:1": second, "c:1": third})
+    network.announced = {0: ["a:1"], 2: ["b:1"], 3: ["c:1"]}  # no process has announced partition 1
+    assert ask_any(network.owners(), range(4)) == second.description
+    assert (away.asked, second.asked, third.asked) == (["describe"], ["describe"], [])
+
+
+def test_each_owner_is_asked_once_until_an_answer_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An owner of many partitions is asked once; an answer that is not enough is the last resort."""
+    unknowing, knowing = FakeOwner(), FakeOwner()
+    unknowing.description = Description(0, False, "")
+    network = Network(monkeypatch, {"a:1": unknowing, "b:1": knowing})
+    network.announced = {0: ["a:1"], 1: ["a:1"], 2: ["b:1"]}
+    assert ask_any(network.owners(), range(3)) == knowing.description
+    assert unknowing.asked == ["describe"]
+    assert ask_any(network.owners(), range(2)) == unknowing.description
+
+
+def test_no_owner_at_all_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If every owner is away, `OwnerAway` is raised."""
+    with pytest.raises(OwnerAway):
+        ask_any(Network(monkeypatch, {"a:1": FakeOwner(failure=AWAY)}).owners(), [0])
+
+
+def test_a_partition_that_moved_is_asked_at_its_new_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that fails is sent again to the address that is announced by then, if it is another one."""
+    old, new = FakeOwner(failure=AWAY), FakeOwner()
+    network = Network(monkeypatch, {"a:1": old, "b:1": new})
+    network.announced[0] = ["a:1", "b:1"]
+    assert asyncio.run(network.owners().ask("shop", 0, describe)) == new.description
+    assert (old.asked, new.asked) == (["describe"], ["describe"])
+
+
+def test_a_fixed_address_precedes_the_announced_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An owner that the settings fix is asked, whatever is announced."""
+    fixed, announced = FakeOwner(), FakeOwner()
+    network = Network(monkeypatch, {"a:1": announced, "b:1": fixed})
+    owners = network.owners(fixed={("shop", 0): "b:1"})
+    assert asyncio.run(owners.ask("shop", 0, describe)) == fixed.description
+    assert announced.asked == []
+
+
+def test_the_owner_token_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each connection to an owner carries the owner token, and one connection serves all requests."""
+    network = Network(monkeypatch, {"a:1": FakeOwner()})
+    owners = network.owners(token="secret")
+    for _ in range(2):
+        asyncio.run(owners.ask("shop", 0, describe))
+    assert network.tokens == ["secret"]
+
+
+def test_a_primary_key_is_described_in_key_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The key (b, a) of the columns (a, b) stays (b, a): paths and store keys are in key order."""
+    owner = FakeOwner()
+    owner.description = items_of(columns=("a", "b", "c"), primary_key=("b", "a"))
+    assert [column.name for column in table_of(owner.description).key] == ["b", "a"]
+    descriptions = Descriptions(Network(monkeypatch, {"a:1": owner}).owners())
+    found = asyncio.run(descriptions.get(RowSpace("shop", Layout(1)), "shop.items"))
+    assert [column.name for column in found.key] == ["b", "a"]
+
+
+def test_descriptions_of_two_keyspaces_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables of the same name in two keyspaces are described by their own owners, also at the same time."""
+    shop, bank = FakeOwner(), FakeOwner()
+    bank.description = items_of(columns=("code",), primary_key=("code",))
+    fixed = {("shop", 0): "a:1", ("bank", 0): "b:1"}
+    descriptions = Descriptions(Network(monkeypatch, {"a:1": shop, "b:1": bank}).owners(fixed=fixed))
+    spaces = [RowSpace(name, Layout(1)) for name in ("shop", "bank")]
+
+    async def read() -> list[str]:
+        found = await asyncio.gather(*(descriptions.get(space, "shop.items") for space in spaces))
+        return [table.key[0].name for table in found]
+
+    assert [asyncio.run(read()) for _ in range(2)] == [["id", "code"]] * 2
+    assert (shop.asked, bank.asked) == (["describe"], ["describe"])

@@ -1,0 +1,153 @@
+"""Reads of rows over owners and sources that the test sets: positions, epochs and shared flights."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from consumers.owner.protocol import Fill
+from serving.answers import RawRowAnswer
+from serving.errors import ReadError
+from serving.metrics import FrontMetrics
+from serving.reads.demands import ReadDemand, RequestedRow, RowOptions
+from serving.reads.descriptions import Descriptions
+from serving.reads.fills import Fills
+from serving.reads.rows import NO_OPTIONS, RowReads
+from serving.reads.spaces import RowSpace, epoch_of
+from stream.wire.keys import Layout
+from tests.serving.fakes import FakeOwner, FakeRowSource, Network, at, demand_of, owner_row, seen
+from tests.serving.test_flight import settle
+from tokens import EventToken, Vector
+
+SHARD = "shop/0"
+IMAGE = b'{"id":7}'
+
+
+class Reads:
+    """`RowReads` over one owner."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: FakeOwner) -> None:
+        owners, metrics = Network(monkeypatch, {"a:1": owner}).owners(), FrontMetrics()
+        self._reads = RowReads(owners, Descriptions(owners), Fills(owners, metrics), metrics)
+
+    async def answer(
+        self, space: RowSpace, vector: Vector | None = None, options: RowOptions = NO_OPTIONS
+    ) -> RawRowAnswer | ReadError:
+        """The answer for row 7, after the fills that it caused."""
+        demand = ReadDemand() if vector is None else demand_of(vector)
+        [answer] = await self._reads.read_many(space, [RequestedRow("shop.items", b"7")], demand, options)
+        await settle()
+        return answer
+
+
+def space_of(source: FakeRowSource | None = None, name: str = "shop") -> RowSpace:
+    return RowSpace(name, Layout(1), source=source)
+
+
+def served(answer: RawRowAnswer | ReadError) -> RawRowAnswer:
+    assert not isinstance(answer, ReadError), answer
+    return answer
+
+
+def test_a_fill_keeps_the_snapshot_as_lo_and_the_latest_as_hi(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fill carries the position of the read as ``lo`` and the latest that the row may hold as ``hi``."""
+    owner = FakeOwner()
+    reads, space = Reads(monkeypatch, owner), space_of(FakeRowSource(IMAGE, "0-1-5", "0-1-9"))
+    answer = served(asyncio.run(reads.answer(space)))
+    assert (answer.served_from, bytes(answer.value)) == ("source", IMAGE)
+    [fill] = owner.fills
+    assert isinstance(fill, Fill)
+    assert (fill.lo, fill.hi, fill.image) == (str(at("0-1-5")), str(at("0-1-9")), IMAGE)
+
+
+def test_an_answer_of_the_source_moves_the_session_to_its_hi(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The token and the event token hold the latest position that the source's row may hold."""
+    reads, space = Reads(monkeypatch, FakeOwner()), space_of(FakeRowSource(IMAGE, "0-1-5", "0-1-9"))
+    answer = served(asyncio.run(reads.answer(space, seen(SHARD, "0-1-5"), RowOptions(include_event_token=True))))
+    assert answer.served_from == "source"
+    assert answer.token == str(seen(SHARD, "0-1-9"))
+    assert EventToken.parse(answer.event_token or "").position == at("0-1-9")
+
+
+def test_an_answer_of_the_cache_moves_the_session_to_its_hi(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The token and the event token hold the latest position that the cached row may hold."""
+    owner = FakeOwner()
+    owner.row = owner_row(IMAGE, "0-1-5", "0-1-9")
+    reads = Reads(monkeypatch, owner)
+    answer = served(asyncio.run(reads.answer(space_of(), seen(SHARD, "0-1-4"), RowOptions(include_event_token=True))))
+    assert answer.served_from == "cache"
+    assert answer.token == str(seen(SHARD, "0-1-9"))
+    assert EventToken.parse(answer.event_token or "").position == at("0-1-9")
+
+
+def test_only_the_position_of_the_read_proves_a_demand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row read before the demanded position is refused, even if it may hold something later."""
+    reads, space = Reads(monkeypatch, FakeOwner()), space_of(FakeRowSource(IMAGE, "0-1-5", "0-1-9"))
+    answer = asyncio.run(reads.answer(space, seen(SHARD, "0-1-7")))
+    assert isinstance(answer, ReadError)
+    assert answer.code == "source_behind"
+
+
+def test_a_flight_of_an_older_epoch_is_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A demand of epoch 2 does not take the result of a read that began in epoch 1."""
+
+    async def story() -> None:
+        owner, source = FakeOwner(), FakeRowSource(IMAGE, "0-1-5")
+        reads, space = Reads(monkeypatch, owner), space_of(source)
+        source.gate.clear()
+        first = asyncio.create_task(reads.answer(space))
+        await settle()
+        owner.row = owner_row(None, "0-1-1", "0-1-1", epoch=2)
+        second = asyncio.create_task(reads.answer(space, seen(SHARD, "0-1-4", epoch=2)))
+        await settle()
+        assert source.reads == 2
+        source.gate.set()
+        tokens = [served(answer).token for answer in await asyncio.gather(first, second)]
+        assert tokens == [str(seen(SHARD, "0-1-5")), str(seen(SHARD, "0-1-5", epoch=2))]
+
+    asyncio.run(story())
+
+
+def test_a_flight_of_another_keyspace_is_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal keys of two keyspaces are read from their own sources."""
+
+    async def story() -> None:
+        sources = FakeRowSource(IMAGE, "0-1-5"), FakeRowSource(b'{"id":8}', "0-1-5")
+        reads = Reads(monkeypatch, FakeOwner())
+        tasks = []
+        for name, source in zip(("shop", "bank"), sources, strict=True):
+            source.gate.clear()
+            tasks.append(asyncio.create_task(reads.answer(space_of(source, name))))
+        await settle()
+        for source in sources:
+            source.gate.set()
+        assert [bytes(served(answer).value) for answer in await asyncio.gather(*tasks)] == [IMAGE, b'{"id":8}']
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("image", [IMAGE, None])
+def test_an_answer_of_an_owner_raises_the_known_epoch(monkeypatch: pytest.MonkeyPatch, image: bytes | None) -> None:
+    """Each answer of an owner makes its epoch known if it is higher, whether it is served or not."""
+    owner = FakeOwner()
+    reads, space = Reads(monkeypatch, owner), space_of()
+    for epoch, known in ((2, 2), (3, 3), (1, 3)):
+        owner.row = owner_row(image, "0-1-5", "0-1-5", epoch=epoch)
+        asyncio.run(reads.answer(space))
+        assert space.epochs.known == {SHARD: known}
+
+
+def test_owners_are_asked_until_one_names_the_shard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`epoch_of` goes on to the next owner until the shard's epoch is known, and then asks none."""
+    owners = {
+        "a:1": FakeOwner(watermarks=seen("shop/1", "0-1-5", epoch=9)),
+        "b:1": FakeOwner(watermarks=seen(SHARD, "0-1-5", epoch=4)),
+        "c:1": FakeOwner(watermarks=seen(SHARD, "0-1-5", epoch=5)),
+    }
+    network = Network(monkeypatch, owners)
+    network.announced = {number: [address] for number, address in enumerate(owners)}
+    space = RowSpace("shop", Layout(3))
+    assert asyncio.run(epoch_of(network.owners(), space, SHARD)) == 4
+    assert asyncio.run(epoch_of(network.owners(), space, SHARD)) == 4
+    assert [owner.asked for owner in owners.values()] == [["wait"], ["wait"], []]
