@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stream.wire import codec
-from stream.wire.codec import CodecError, check, decode, encode
+from stream.wire.codec import CodecError, check, check_frame, decode, encode
 
 FIXTURES = sorted((Path(__file__).parent / "fixtures").glob("records.*.json"))
 
@@ -160,6 +160,7 @@ def test_damaged_messages_never_raise_anything_else(name: str, data: st.DataObje
         _frame(ordinals=[0, 1, 2]),
         _frame(ordinals=[1, 3, 2]),
         _frame(ordinals=[1, 1, 2]),
+        _frame(ordinals=[1, 2, 2]),
         _frame(ordinals=[1, 2, 2**40]),
         _frame(ordinal=-1),
         _frame(ordinal=2**63 - 2),
@@ -185,6 +186,37 @@ def test_invalid_frames_are_refused(frame: dict[str, Any]) -> None:
     with pytest.raises(CodecError) as refused:
         check("RowFrame", frame)
     assert refused.value.code == "bad_field"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"transactions": [4, -1]},
+        {"transactions": [-1, 4]},
+        {"transactions": [3, 1]},
+        {"ordinal": 0, "ordinals": [1, 0, 2]},
+        {"ordinal": 0, "ordinals": [1, 2, 0]},
+        {"ordinal": 5, "ordinals": [1, -5, 2]},
+    ],
+)
+def test_a_frame_of_which_no_row_can_be_placed_is_refused_as_a_whole(changes: dict[str, Any]) -> None:
+    """One negative count or one ordinal below 1 makes the places of all rows unknown."""
+    with pytest.raises(CodecError) as refused:
+        check_frame(_frame(**changes))
+    assert refused.value.code == "bad_field"
+
+
+def test_a_transaction_without_rows_does_not_lose_the_rows_of_its_frame() -> None:
+    """What concerns single rows is left to the fold, which uses the others."""
+    check_frame(_frame(transactions=[3, 0]))
+    check_frame(_frame(ordinal=0, ordinals=[1, 3, 2]))
+
+
+@pytest.mark.parametrize("field", ["name", "previous_name"])
+def test_a_name_with_a_nul_is_refused(field: str) -> None:
+    """A NUL would end the name early in the store's keys, also in the name that is given up."""
+    with pytest.raises(CodecError, match="NUL"):
+        check("NameBinding", {**SAMPLES["NameBinding"][1], field: "db.t\0x"})
 
 
 @pytest.mark.parametrize(

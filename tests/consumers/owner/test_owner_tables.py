@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from consumers.fold.catalog_state import Binding, encode_binding, name_key
+from consumers.fold.state import Head, Lineage, Void
 from consumers.owner.client import OwnerClient
-from consumers.owner.protocol import FillTable, OwnerError
+from consumers.owner.evidence import demand_of
+from consumers.owner.overlay import Overlay
+from consumers.owner.partitions import Partition
+from consumers.owner.protocol import FillTable, GetTable, OwnerError, Table
+from consumers.owner.tables import answer_table, decide_answer, fill_table, find_table, no_table, table_stamp
+from consumers.store.store import PartitionStore
+from stream.kafka.topics import Topic
 from stream.wire.codec import encode
+from stream.wire.keys import Layout
 from tests.consumers.histories import event, marker
 from tests.consumers.owning import KEYSPACE, Owner
-from tokens import Position, Vector
+from tokens import Decision, Freshness, Position, Vector
+from tokens.decision import Verdict
 
 SHARD = "shop/0"
 NAME = "sales.orders"
@@ -158,3 +168,122 @@ def test_a_filled_table_answers_until_it_is_written(owner: Owner) -> None:
         assert "changed since it was read" in late.why
 
     owner.run(use)
+
+
+@pytest.mark.parametrize(
+    "event_",
+    [
+        pytest.param(event("TableVoid", 7, gtid=at(7), position=at(7), table="sales.new", reason="lost"), id="void"),
+        pytest.param(event("EpochStart", 1, epoch=2, gtid=at(1), position=at(0), reason="history_lost"), id="epoch"),
+    ],
+)
+def test_a_filled_table_is_not_served_after_a_void_or_a_new_epoch(owner: Owner, event_: bytes) -> None:
+    """A fill of a table of which nothing was folded ends with the history that it was made over."""
+    owner.fold(catalog("NameBinding", 5, {"name": "sales.new", "table_id": 9, "previous_name": ""}), mark(5))
+    listed = "sales.new:5:9223372036854775807::"
+    demand = demand_of("", listed, 9)
+
+    def found() -> Table:
+        return answer_table(owner.partition, "sales.new", 9, demand)
+
+    stamp = found().stamp
+    offer = FillTable(0, KEYSPACE, 0, 9, "sales.new", "transactional", b"{}", listed, at(6), at(6), stamp)
+    assert fill_table(owner.partition, offer).accepted
+    assert (found().served, found().filled) == (True, True)
+    owner.fold(event_)
+    assert (found().served, found().image) == (False, None)
+    assert "changed since it was read" in fill_table(owner.partition, offer).why
+    owner.partition.store.close(commit=False)
+
+
+def test_the_stamp_of_a_table_names_all_that_a_fill_was_made_over() -> None:
+    """Each of entry, epoch and voids gives another stamp; progress within the epoch gives the same one."""
+    lineage = Lineage(1, 5, 4, at(4), 1_700_000_000, at(0))
+    void = Void(1, 3, "")
+
+    def stamp(state: bytes | None, epoch: int, **voids: Void) -> bytes:
+        head = Head(
+            lineages={SHARD: lineage._replace(epoch=epoch)}, voids={(of, SHARD): each for of, each in voids.items()}
+        )
+        return table_stamp(state, head)
+
+    stamps = [
+        stamp(None, 1),
+        stamp(b"", 1),
+        stamp(b"x", 1),
+        stamp(b"x", 2),
+        stamp(b"x", 1, a=void),
+        stamp(b"x", 1, b=void),
+        stamp(b"x", 1, a=void._replace(ordinal=4)),
+        stamp(b"x", 1, a=void._replace(floor=at(3))),
+    ]
+    assert len(set(stamps)) == len(stamps)
+    later = Head(lineages={SHARD: lineage._replace(ordinal=9, watermark_ordinal=9, watermark=at(9))}, offset=20)
+    assert table_stamp(b"x", later) == stamp(b"x", 1)
+
+
+class FakeStore:
+    """The part of a partition's store that `find_table` reads."""
+
+    def __init__(self, layout: str, bound: int = 0) -> None:
+        self.visible = Head(layout=layout)
+        self._entries = {name_key(NAME): encode_binding(Binding(bound, SHARD, 1, 1))} if bound else {}
+
+    def get(self, key: bytes) -> bytes | None:
+        """An entry."""
+        return self._entries.get(key)
+
+
+def partition_of(number: int, store: FakeStore) -> Partition:
+    """A partition over ``store``."""
+    topic = Topic(f"freshet.{KEYSPACE}.events", "t", 4)
+    return Partition(KEYSPACE, number, topic, cast(PartitionStore, store), Overlay(0))
+
+
+@pytest.mark.parametrize("first", ["", "md5;partitions=4", "xxh3_64;partitions=0"])
+def test_a_table_is_found_although_the_first_partition_has_no_layout(first: str) -> None:
+    """A partition without a marker, or with an unreadable layout, leaves the question to the next one."""
+    layout = Layout(4)
+    partitions = [partition_of(0, FakeStore(first, 5)), partition_of(1, FakeStore(str(layout), 7))]
+    assert find_table(partitions, NAME, 0) == (7, layout.table_partition(7))
+    assert find_table(partitions, NAME, 8) == (8, layout.table_partition(8))
+    assert find_table(partitions, "sales.none", 0) == (0, -1)
+    assert find_table(partitions[:1], NAME, 7) == (0, -1)
+
+
+def test_a_table_in_another_processs_partition_is_answered_elsewhere(tmp_path: Path) -> None:
+    """The front is told the partition to ask instead, whether it asks by name or by id."""
+    owner = Owner(tmp_path)
+    layout = Layout(4)
+    here, there = (
+        next(n for n in range(1, 99) if (layout.table_partition(n) == 0) is is_here) for is_here in (True, False)
+    )
+    started = event("EpochStart", 1, gtid=at(1), position=at(0), reason="first_start")
+    owner.fold(started, bind(2, there), marker(3, position=at(3), low_water=at(0), layout=str(layout)))
+    for table_id in (0, there):
+        found = owner.server.answer(GetTable(5, KEYSPACE, NAME, "", table_id))
+        assert isinstance(found, Table)
+        assert (found.id, found.table_id, found.elsewhere) == (5, there, True)
+        assert found.partition == layout.table_partition(there) > 0
+        assert (found.served, found.needs_source) == (False, False)
+    found = owner.server.answer(GetTable(5, KEYSPACE, NAME, "", here))
+    assert isinstance(found, Table)
+    assert (found.partition, found.elsewhere, found.needs_source) == (0, False, True)
+    owner.partition.store.close(commit=False)
+
+
+def test_an_external_table_is_not_judged_by_a_list() -> None:
+    """A list proves nothing about an external table: without a token it is eventual, whatever the list says."""
+    evidence = no_table(0, 7, "")
+    listed = f"{NAME}:5:9223372036854775807::"
+
+    def decided(token_: str, table_id: int) -> Decision:
+        return decide_answer(evidence, NAME, "external", "", 7, demand_of(token_, listed, table_id))
+
+    assert decided("", 7).verdict is Verdict.NO_DEMAND
+    assert decided("", 7).freshness is Freshness.EVENTUAL
+    assert decided("", 0).freshness is Freshness.EVENTUAL
+    for token_ in ("", token(4)):
+        assert decided(token_, 8).verdict is Verdict.OTHER_TABLE
+        assert not decided(token_, 8).may_be_served
+    assert not decided(token(4), 7).may_be_served

@@ -37,3 +37,16 @@ def test_an_ambiguous_table_name_is_never_read_through(
 def test_no_choice_includes_the_systems_tables(table: str, database: str) -> None:
     """System tables are never included, even if the database or a pattern names them."""
     assert f"{database}.{table}" not in TableFilter((database,), (f"{database}.*",))
+
+
+def test_every_pattern_of_a_choice_counts() -> None:
+    """Each table of a list of patterns is included or left out, not only the first or the last one."""
+    published = ["a.x", "a.y", "a.z"]
+    assert [name for name in published if name in TableFilter(exclude=("a.x", "a.y"))] == ["a.z"]
+    assert [name for name in published if name in TableFilter(include=("a.x", "a.y"))] == ["a.x", "a.y"]
+
+
+def test_a_table_that_is_included_and_excluded_is_left_out() -> None:
+    """An exclusion wins over an inclusion, and both apply within the chosen databases."""
+    tables = TableFilter(("a", "b"), ("a.*", "b.x", "c.*"), ("a.x",))
+    assert [name for name in ("a.x", "a.y", "b.x", "b.y", "c.x") if name in tables] == ["a.y", "b.x"]
