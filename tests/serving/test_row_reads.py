@@ -10,10 +10,10 @@ from consumers.owner.protocol import Fill
 from serving.answers import RawRowAnswer
 from serving.errors import ReadError
 from serving.metrics import FrontMetrics
-from serving.reads.demands import ReadDemand, RequestedRow, RowOptions
+from serving.reads.demands import NO_OPTIONS, ReadDemand, RequestedRow, RowOptions
 from serving.reads.descriptions import Descriptions
 from serving.reads.fills import Fills
-from serving.reads.rows import NO_OPTIONS, RowReads
+from serving.reads.rows import RowReads
 from serving.reads.spaces import RowSpace, epoch_of
 from stream.wire.keys import Layout
 from tests.serving.fakes import FakeOwner, FakeRowSource, Network, at, demand_of, owner_row, seen
