@@ -120,11 +120,11 @@ class HiveTranslator:
         if last is not None and event.event_id <= last:
             return None
         changes: list[Change] = []
+        self._changed.clear()
         if last is not None and event.event_id > last + 1:
             changes += self._gap(last + 1, event.event_id - 1)
         self.last_event_id = event.event_id
         before = set(self._open)
-        self._changed.clear()
         changes += self._changes_of(event, problem)
         opened = tuple(self._describe(txn) for txn in sorted(self._changed & self._open.keys()))
         closed = tuple(sorted(before - self._open.keys()))

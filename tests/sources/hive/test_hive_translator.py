@@ -89,6 +89,16 @@ def test_the_same_event_is_translated_once_and_a_gap_voids_everything(server: Me
     assert later.changes == [VoidTable("*", "events 4 to 8 are missing from the log")]
 
 
+def test_a_gap_is_told_of_every_open_transaction(server: Metastore) -> None:
+    """What a transaction allocated in the gap is unknown, also after a restart: the published map says so."""
+    translator = HiveTranslator()
+    for row in server.log:
+        translator.translate(row)
+    found = translator.translate(_event(90, "OPEN_TXN", txnIds=[7], timestamp=1))
+    assert found is not None
+    assert {each.txn: each.seen_open for each in found.opened} == {1: False, 2: False, 7: True}
+
+
 def test_every_event_type_of_the_sample_is_known() -> None:
     """Every event of a real log is understood, so none voids a table."""
     translator = HiveTranslator()
