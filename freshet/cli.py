@@ -47,7 +47,7 @@ ENTRIES = (
     CommandEntry("serve", "Answer reads over HTTP."),
     CommandEntry("rebuild", "Rebuild stores from Kafka with Spark."),
     CommandEntry("verify", "Compare stores with a rebuild, byte for byte."),
-    CommandEntry("compare", "Decide whether a tag is fresh enough for a demand."),
+    CommandEntry("compare", "Compare two positions, tokens or write-id lists."),
     CommandEntry("inspect", "Show what a store holds for a key, and why."),
     CommandEntry("dlq", "List, show and retry dead letters."),
     CommandEntry("lag", "Show how far stores are behind their topics."),

@@ -180,7 +180,7 @@ class Publisher:
 
     def abandon(self) -> None:
         """Stop without committing, as a crash would. The broker aborts an open transaction after its timeout."""
-        self._mark_lost(PublisherLost(f"publisher of {self.shard} was abandoned"))
+        self._mark_lost(PublisherLost(f"publisher of {self.shard} was abandoned"), is_intended=True)
         if self._thread is not None:
             self._thread.join()
 
@@ -334,11 +334,12 @@ class Publisher:
         stats.batches += 1
         stats.bytes += batch.bytes
 
-    def _mark_lost(self, lost: PublisherLost) -> None:
+    def _mark_lost(self, lost: PublisherLost, *, is_intended: bool = False) -> None:
         """Drop the producer with its open transaction, and wake all waiting threads."""
         with self._changed:
             if self._lost is None:
                 self._lost = lost
-                log.warning("publisher lost", shard=self.shard, code=lost.code, error=str(lost))
+                if not is_intended:
+                    log.warning("publisher lost", shard=self.shard, code=lost.code, error=str(lost))
             self._producer.drop()
             self._changed.notify_all()

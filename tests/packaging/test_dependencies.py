@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import serving.client
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -47,3 +49,11 @@ def test_an_undeclared_or_unused_package_would_be_found(tmp_path: Path, code: st
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "x"\nversion = "1"\ndependencies = ["msgspec"]\n')
     (tmp_path / "module.py").write_text(code)
     assert found in complaints(tmp_path)
+
+
+def test_the_client_is_in_the_environment_that_make_setup_makes() -> None:
+    """The pages' scripts run with `.venv` as they are: they import the distribution, not our folder."""
+    import freshet_client
+
+    assert set(freshet_client.__all__) == set(serving.client.__all__)
+    assert freshet_client.FreshetClient.__module__ == "freshet_client.client"
