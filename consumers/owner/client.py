@@ -32,12 +32,12 @@ from consumers.owner.protocol import (
     GetTable,
     Hello,
     OwnerError,
+    OwnerRow,
+    OwnerTable,
     Request,
-    Row,
     Rows,
     Status,
     Statuses,
-    Table,
     Wait,
     Waited,
     Welcome,
@@ -183,8 +183,8 @@ class OwnerClient:
 
     async def get(
         self, keyspace: str, partition: int, keys: list[bytes], vector: str = "", max_wait_ms: int = 0
-    ) -> list[Row]:
-        """What is known of ``keys``, one `Row` each."""
+    ) -> list[OwnerRow]:
+        """What is known of ``keys``, one `OwnerRow` each."""
         request = Get(0, keyspace, partition, keys, vector, max_wait_ms)
         return _expect(await self.request(request, max_wait_ms), Rows).rows
 
@@ -196,10 +196,10 @@ class OwnerClient:
         table_id: int = 0,
         vector: str = "",
         max_wait_ms: int = 0,
-    ) -> Table:
+    ) -> OwnerTable:
         """What is known of a catalog table."""
         request = GetTable(0, keyspace, name, write_ids, table_id, vector, max_wait_ms)
-        return _expect(await self.request(request, max_wait_ms), Table)
+        return _expect(await self.request(request, max_wait_ms), OwnerTable)
 
     async def wait(self, keyspace: str, partition: int, vector: str, max_wait_ms: int) -> Waited:
         """Waits at most ``max_wait_ms`` until the partition's watermarks are at or past ``vector``."""
@@ -283,7 +283,7 @@ class OwnerConnection:
 
     def get(
         self, keyspace: str, partition: int, keys: list[bytes], vector: str = "", max_wait_ms: int = 0
-    ) -> list[Row]:
+    ) -> list[OwnerRow]:
         """As `OwnerClient.get`."""
         return self.ask(Get(0, keyspace, partition, keys, vector, max_wait_ms), Rows, max_wait_ms).rows
 

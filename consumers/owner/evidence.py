@@ -15,7 +15,7 @@ from tokens import Decision, Demand, Freshness, Order, Position, Tag, ValidWrite
 
 
 class Evidence(Protocol):
-    """Where an answer stands in its shard's history. `consumers.owner.protocol.Row` and ``Table`` implement it.
+    """Where an answer stands in its shard's history. `consumers.owner.protocol.OwnerRow` and ``Table`` implement it.
 
     Positions are text, "" if unknown. ``lo`` was recorded before the value was read; it decides freshness. Nothing in
     the value is later than ``hi``; the session adopts it. ``watermark`` is the partition's.

@@ -24,9 +24,9 @@ WAIT_MS_MAX: Final = 60_000
 PREFIX_BYTES: Final = 4
 
 UNKNOWN_KEY: Final = 0
-"""`Row.kind`: nothing has been folded for the key since the shard's low-water."""
+"""`OwnerRow.kind`: nothing has been folded for the key since the shard's low-water."""
 HISTORY_LOST: Final = "history_lost"
-"""`Row.code` and `Table.code`: the demand lies in a history that the shard has lost."""
+"""`OwnerRow.code` and `OwnerTable.code`: the demand lies in a history that the shard has lost."""
 
 
 class OwnerError(FreshetError):
@@ -92,7 +92,7 @@ class Stamp(NamedTuple):
 
 
 class Fill(Message, tag="fill"):
-    """Offers the source's value of a key (``image`` None: no such row), read at ``lo``; ``stamp`` is the `Row`'s."""
+    """Offers the source's value of a key (``image`` None: no such row), read at ``lo``; ``stamp``: the answer's."""
 
     keyspace: str
     partition: int
@@ -105,7 +105,7 @@ class Fill(Message, tag="fill"):
 
 
 class FillTable(Message, tag="fill_table"):
-    """Offers the source's answer for a catalog table; ``stamp`` is the `Table`'s.
+    """Offers the source's answer for a catalog table; ``stamp`` is the `OwnerTable`'s.
 
     ``lo`` was recorded before the read, nothing in the answer is later than ``hi``. ``write_ids`` is the list fetched
     before the image, "" for a table without one.
@@ -143,7 +143,7 @@ class Describe(Message, tag="describe"):
     table: str = ""
 
 
-class Row(msgspec.Struct, array_like=True):
+class OwnerRow(msgspec.Struct, array_like=True):
     """What is known of one key, and the decision on the demand.
 
     ``kind``: 1 value, 2 absent, 3 void (changed, value unknown), 0 unknown key. ``image`` is canonical JSON, None
@@ -171,13 +171,13 @@ class Row(msgspec.Struct, array_like=True):
 
 
 class Rows(Message, tag="rows"):
-    """Answer to `Get`: one `Row` per key, in order."""
+    """Answer to `Get`: one `OwnerRow` per key, in order."""
 
-    rows: list[Row]
+    rows: list[OwnerRow]
 
 
-class Table(Message, tag="table"):
-    """Answer to `GetTable`. Fields as in `Row`.
+class OwnerTable(Message, tag="table"):
+    """Answer to `GetTable`. Fields as in `OwnerRow`.
 
     ``table_id`` 0: the name is not bound here. ``elsewhere``: the state is in ``partition``, which this process does
     not own.
@@ -313,7 +313,7 @@ class Failure(Message, tag="failure"):
 
 
 Request: TypeAlias = Hello | Get | GetTable | Wait | Fill | FillTable | Checkpoint | Status | Describe
-Answer: TypeAlias = Welcome | Rows | Table | Waited | Filled | Checkpoints | Statuses | Description | Failure
+Answer: TypeAlias = Welcome | Rows | OwnerTable | Waited | Filled | Checkpoints | Statuses | Description | Failure
 
 _encoder = msgspec.msgpack.Encoder()
 _requests: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)

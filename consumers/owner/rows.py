@@ -7,7 +7,7 @@ from consumers.fold.state import EVERY_TABLE, Head, Void, schema_key
 from consumers.owner.evidence import ACCEPTED, FillVerdict, fill_refusal, may_catch_up, refused, sole_lineage, tag_of
 from consumers.owner.overlay import OverlayFill
 from consumers.owner.partitions import Partition
-from consumers.owner.protocol import HISTORY_LOST, UNKNOWN_KEY, Fill, Row, Stamp
+from consumers.owner.protocol import HISTORY_LOST, UNKNOWN_KEY, Fill, OwnerRow, Stamp
 from stream.wire.codec import decode
 from tokens import Demand, Freshness, Order, Position, TokenError, decide
 
@@ -17,7 +17,7 @@ def table_of(key: bytes) -> str:
     return key.partition(b"\0")[0].decode()
 
 
-def view_row(head: Head, key: bytes, value: bytes | None) -> Row:
+def view_row(head: Head, key: bytes, value: bytes | None) -> OwnerRow:
     """The folded state of a row key, no demand considered. A newer void of its table or shard hides the entry."""
     table = table_of(key)
     if value is None:
@@ -54,9 +54,9 @@ def _row(
     watermark: str,
     low_water: str,
     stamp: Stamp,
-) -> Row:
+) -> OwnerRow:
     """A folded row: ``lo`` and ``hi`` are both ``position``."""
-    return Row(
+    return OwnerRow(
         kind=kind,
         image=image,
         freshness=Freshness.UNKNOWN.value,
@@ -96,7 +96,7 @@ def _all_voids(head: Head, table: str) -> tuple[Void, ...]:
     return tuple(void for (scope, _), void in sorted(head.voids.items()) if scope in (table, EVERY_TABLE))
 
 
-def answer_row(partition: Partition, key: bytes, demand: Demand) -> Row:
+def answer_row(partition: Partition, key: bytes, demand: Demand) -> OwnerRow:
     """What is known of ``key``, and whether it may be served for ``demand``.
 
     A key without a folded value is answered from the overlay if its fill was made over the same folded state.
@@ -115,7 +115,7 @@ def answer_row(partition: Partition, key: bytes, demand: Demand) -> Row:
     return row
 
 
-def decide_row(row: Row, demand: Demand) -> None:
+def decide_row(row: OwnerRow, demand: Demand) -> None:
     """Writes the decision into ``row``, and removes an image that may not be served."""
     decision = decide(demand, tag_of(row))
     row.freshness = decision.freshness.value
@@ -154,7 +154,7 @@ def fill_row(partition: Partition, request: Fill) -> FillVerdict:
     return verdict
 
 
-def judge_fill(head: Head, key: bytes, row: Row, lo: str) -> FillVerdict:
+def judge_fill(head: Head, key: bytes, row: OwnerRow, lo: str) -> FillVerdict:
     """Whether a value read from the source at ``lo`` may be kept beside ``row``, the folded state of ``key``.
 
     Never over a value. Over a tombstone only if ``lo`` is known to be at or past it. Always subject to `fill_refusal`

@@ -30,11 +30,11 @@ from consumers.owner.protocol import (
     GetTable,
     Hello,
     OwnerError,
+    OwnerRow,
+    OwnerTable,
     Request,
-    Row,
     Rows,
     Status,
-    Table,
     Wait,
     Waited,
     Welcome,
@@ -44,7 +44,7 @@ from consumers.owner.rows import answer_row, fill_row
 from consumers.owner.tables import answer_table, fill_table, find_table, no_table
 from tokens import Vector
 
-Found = TypeVar("Found", Row, Table)
+Found = TypeVar("Found", OwnerRow, OwnerTable)
 MakeCheckpoints = Callable[[list[Partition]], Awaitable[list[CheckpointPlace]]]
 
 
@@ -141,10 +141,10 @@ class OwnerServer:
             )
         demand = demand_of(request.vector)
 
-        def read(partition: Partition) -> list[Row]:
+        def read(partition: Partition) -> list[OwnerRow]:
             return [answer_row(partition, key, demand) for key in request.keys]
 
-        def reply(rows: list[Row]) -> Rows:
+        def reply(rows: list[OwnerRow]) -> Rows:
             self._count(rows)
             return Rows(request.id, rows)
 
@@ -157,10 +157,10 @@ class OwnerServer:
             raise OwnerError(f"this process owns no partition of {request.keyspace}", code="not_owner")
         table_id, number = find_table(owned, request.name, request.table_id)
 
-        def read(partition: Partition) -> list[Table]:
+        def read(partition: Partition) -> list[OwnerTable]:
             return [answer_table(partition, request.name, table_id, demand)]
 
-        def reply(tables: list[Table]) -> Table:
+        def reply(tables: list[OwnerTable]) -> OwnerTable:
             self._count(tables)
             tables[0].id = request.id
             return tables[0]
@@ -171,7 +171,7 @@ class OwnerServer:
             return reply([no_table(number, table_id, f"table {table_id} is in partition {number}", elsewhere=True)])
         return self._answer_or_wait(request.keyspace, number, request.max_wait_ms, read, reply)
 
-    def _count(self, answers: Sequence[Row | Table]) -> None:
+    def _count(self, answers: Sequence[OwnerRow | OwnerTable]) -> None:
         for answer in answers:
             self.answered[answer.freshness] = self.answered.get(answer.freshness, 0) + 1
 
@@ -245,7 +245,7 @@ class OwnerServer:
         task.add_done_callback(self._tasks.discard)
 
 
-def _may_wait(answer: Row | Table) -> bool:
+def _may_wait(answer: OwnerRow | OwnerTable) -> bool:
     """Whether the answer can become servable by waiting."""
     return not answer.served and not answer.needs_source
 

@@ -28,7 +28,7 @@ from consumers.owner.evidence import (
 )
 from consumers.owner.overlay import OverlayFill
 from consumers.owner.partitions import Partition
-from consumers.owner.protocol import HISTORY_LOST, FillTable, Table
+from consumers.owner.protocol import HISTORY_LOST, FillTable, OwnerTable
 from stream.wire.keys import Layout, LayoutError
 from tokens import Decision, Demand, FreshetError, Freshness, Position, ValidWriteIdList, decide
 from tokens.writeids import NO_OPEN_ID
@@ -64,16 +64,16 @@ def bound_id(partition: Partition, name: str) -> int:
     return decode_binding(value).table_id if value is not None else 0
 
 
-def no_table(partition: int, table_id: int, why: str, *, elsewhere: bool = False) -> Table:
+def no_table(partition: int, table_id: int, why: str, *, elsewhere: bool = False) -> OwnerTable:
     """The answer if this process has no state of the table."""
     found = _undecided(table_id, "", None, b"")
     found.partition, found.why, found.elsewhere, found.needs_source = partition, why, elsewhere, not elsewhere
     return found
 
 
-def _undecided(table_id: int, shard: str, lineage: Lineage | None, stamp: bytes) -> Table:
+def _undecided(table_id: int, shard: str, lineage: Lineage | None, stamp: bytes) -> OwnerTable:
     """An answer without image, position or decision."""
-    return Table(
+    return OwnerTable(
         id=0,
         table_id=table_id,
         partition=-1,
@@ -93,7 +93,7 @@ def _undecided(table_id: int, shard: str, lineage: Lineage | None, stamp: bytes)
     )
 
 
-def answer_table(partition: Partition, name: str, table_id: int, demand: Demand) -> Table:
+def answer_table(partition: Partition, name: str, table_id: int, demand: Demand) -> OwnerTable:
     """What is known of a catalog table, and whether it may be served for ``demand``.
 
     Raises `MissingWriteIds`, `consumers.fold.catalog_state.CatalogStateError`.
@@ -118,13 +118,13 @@ def answer_table(partition: Partition, name: str, table_id: int, demand: Demand)
     return found
 
 
-def view_table(head: Head, state: TableState | None, table_id: int, stamp: bytes) -> Table:
+def view_table(head: Head, state: TableState | None, table_id: int, stamp: bytes) -> OwnerTable:
     """The answer for a table before its state is judged: shard, epoch, watermark and low-water."""
     shard, lineage = (state.shard, head.lineages.get(state.shard)) if state is not None else sole_lineage(head)
     return _undecided(table_id, shard, lineage, stamp)
 
 
-def answer_from_state(found: Table, state: TableState | None, demand: Demand, voids: Voids = ()) -> None:
+def answer_from_state(found: OwnerTable, state: TableState | None, demand: Demand, voids: Voids = ()) -> None:
     """Writes the folded state's answer to ``demand`` into ``found``. Raises `MissingWriteIds`."""
     if state is None:
         found.why = "no event of this table has been folded"
@@ -142,7 +142,7 @@ def answer_from_state(found: Table, state: TableState | None, demand: Demand, vo
         _write_decision(found, decide_table(found, state.kind, listed, state.table_id, demand), state.image)
 
 
-def answer_from_fill(found: Table, fill: FillTable, demand: Demand) -> None:
+def answer_from_fill(found: OwnerTable, fill: FillTable, demand: Demand) -> None:
     """Writes the answer of a fill in the overlay into ``found``. Raises `MissingWriteIds`."""
     found.lo, found.hi, found.write_ids, found.filled = fill.lo, fill.hi, fill.write_ids, True
     _write_decision(
@@ -166,7 +166,7 @@ def decide_table(
     return decide(demand, tag_of(evidence, listed, table_id))
 
 
-def _write_decision(found: Table, decision: Decision, image: bytes | None) -> None:
+def _write_decision(found: OwnerTable, decision: Decision, image: bytes | None) -> None:
     found.freshness, found.why = decision.freshness.value, decision.why
     found.served = decision.may_be_served
     found.image = image if found.served else None

@@ -14,7 +14,7 @@ import typer
 from consumers.fold.catalog_state import CatalogStateError, decode_binding, decode_table
 from consumers.fold.entry import ABSENT, VALUE, VOID, decode_entry
 from consumers.fold.state import CATALOG, META, NAME_PREFIX, SCHEMA_PREFIX
-from consumers.owner.protocol import UNKNOWN_KEY, Description, OwnerError, Row
+from consumers.owner.protocol import UNKNOWN_KEY, Description, OwnerError, OwnerRow
 from consumers.owner.rows import view_row
 from consumers.store.store import StoreView
 from freshet.owners import owner_addresses, owner_connection
@@ -153,7 +153,7 @@ def _ask(settings: Settings, address: str, keyspace: str, partition: int, key: b
     return {"key": _text(key), "partition": partition, "owner": address} | _plain(row)
 
 
-def _plain(row: Row) -> dict[str, Any]:
+def _plain(row: OwnerRow) -> dict[str, Any]:
     plain = msgspec.structs.asdict(row)
     plain["kind"] = KINDS.get(row.kind, str(row.kind))
     plain["image"] = _image(row.image) if row.image is not None else None

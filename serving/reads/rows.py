@@ -8,7 +8,7 @@ from time import monotonic
 from typing import NamedTuple, TypeAlias, cast
 
 from consumers.fold.entry import VALUE
-from consumers.owner.protocol import HISTORY_LOST, KEYS_MAX, Fill, Row
+from consumers.owner.protocol import HISTORY_LOST, KEYS_MAX, Fill, OwnerRow
 from serving.answers import RawRowAnswer, absence_fields, raw_image
 from serving.client.answers import FreshnessName, RowAnswer, ServedFrom
 from serving.errors import ReadError
@@ -46,7 +46,7 @@ class RowMiss(NamedTuple):
     """A lookup that only the source can answer. ``row``: the owner's answer, if any; ``why`` it cannot be given."""
 
     lookup: RowLookup
-    row: Row | None
+    row: OwnerRow | None
     why: str
 
 
@@ -108,7 +108,7 @@ class RowReads:
         misses: dict[int, RowMiss] = {}
         groups: dict[int, list[int]] = {}
 
-        def settle(index: int, row: Row | None, why: str) -> None:
+        def settle(index: int, row: OwnerRow | None, why: str) -> None:
             outcome = self._from_owner(lookups[index], row, why)
             if isinstance(outcome, RowMiss):
                 misses[index] = outcome
@@ -128,7 +128,7 @@ class RowReads:
 
         async def ask(partition: int, part: list[int]) -> None:
             keys = [lookups[index].key.key for index in part]
-            rows: Sequence[Row | None] = [None] * len(part)
+            rows: Sequence[OwnerRow | None] = [None] * len(part)
             why = ""
             try:
                 rows = await self._owners.ask(
@@ -165,7 +165,7 @@ class RowReads:
                 return SchemaChanged(name)
             return error
 
-    def _from_owner(self, lookup: RowLookup, row: Row | None, why: str) -> RawRowAnswer | ReadError | RowMiss:
+    def _from_owner(self, lookup: RowLookup, row: OwnerRow | None, why: str) -> RawRowAnswer | ReadError | RowMiss:
         """The owner's answer if it may be given, else its error or the miss to take to the source."""
         space, demand, options, _ = lookup.context
         if row is not None:
@@ -297,12 +297,12 @@ def _final(outcome: RowOutcome | None) -> RawRowAnswer | ReadError:
     return outcome
 
 
-def may_answer(row: Row, key: RowKey) -> bool:
+def may_answer(row: OwnerRow, key: RowKey) -> bool:
     """Whether the owner's answer holds for ``key``. An absence does not if another spelling may name a row."""
     return row.served and (row.image is not None or key.exact)
 
 
-def may_offer(row: Row, shard: str, key: RowKey, found: SourceRow) -> bool:
+def may_offer(row: OwnerRow, shard: str, key: RowKey, found: SourceRow) -> bool:
     """Whether the source's answer for ``key`` may be offered to the owner, which answered ``row``.
 
     It must not replace a value of the stream. It must not stand for a row whose key is or may be spelled differently.

@@ -8,7 +8,7 @@ from time import monotonic
 from typing import NamedTuple, TypeAlias, cast
 
 from consumers.owner.client import OwnerClient
-from consumers.owner.protocol import HISTORY_LOST, FillTable, Table
+from consumers.owner.protocol import HISTORY_LOST, FillTable, OwnerTable
 from consumers.owner.tables import MissingWriteIds, decide_answer
 from serving.answers import RawTableAnswer, absence_fields, raw_image
 from serving.client.answers import FreshnessName, ServedFrom, TableAnswer
@@ -43,7 +43,7 @@ class TableMiss(NamedTuple):
     """A lookup that only the source can answer. ``found``: the owner's answer, if any; ``why`` it cannot be given."""
 
     lookup: TableLookup
-    found: Table | None
+    found: OwnerTable | None
     why: str
 
 
@@ -100,11 +100,11 @@ class TableReads:
         token = token_after(demand.token, found.shard, found.epoch, found.hi)
         return self._answer("cache", found.freshness, found.why, token, found.table_id, found.write_ids, found.image)
 
-    async def _ask_owners(self, lookup: TableLookup) -> Table:
+    async def _ask_owners(self, lookup: TableLookup) -> OwnerTable:
         """The owner's answer. Any owner knows every name, and says which partition holds the table's state."""
         space, wanted, demand, _ = lookup
 
-        async def get(client: OwnerClient) -> Table:
+        async def get(client: OwnerClient) -> OwnerTable:
             return await client.get_table(
                 space.name,
                 wanted.name,
@@ -114,7 +114,7 @@ class TableReads:
                 demand.max_wait_ms,
             )
 
-        async def ask(client: OwnerClient, _: int) -> Table:
+        async def ask(client: OwnerClient, _: int) -> OwnerTable:
             found = await get(client)
             return await self._owners.ask(space.name, found.partition, get) if found.elsewhere else found
 
@@ -206,7 +206,7 @@ class TableReads:
         return seen
 
 
-def fill_of(keyspace: str, name: str, found: Table, seen: SourceTable) -> FillTable | None:
+def fill_of(keyspace: str, name: str, found: OwnerTable, seen: SourceTable) -> FillTable | None:
     """The fill to offer to the owner, which answered ``found``; None if ``seen`` must not be cached."""
     if seen.image is None or found.table_id != seen.table_id or found.elsewhere:
         return None

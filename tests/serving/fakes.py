@@ -16,10 +16,10 @@ from consumers.owner.protocol import (
     Filled,
     FillTable,
     OwnerError,
-    Row,
+    OwnerRow,
+    OwnerTable,
     SchemaColumn,
     Stamp,
-    Table,
     Waited,
 )
 from serving.metrics import FrontMetrics
@@ -48,20 +48,20 @@ def demand_of(vector: Vector) -> ReadDemand:
     return ReadDemand(vector, given=True)
 
 
-def owner_row(image: bytes | None, lo: str, hi: str, *, shard: str = "shop/0", epoch: int = 1) -> Row:
+def owner_row(image: bytes | None, lo: str, hi: str, *, shard: str = "shop/0", epoch: int = 1) -> OwnerRow:
     """An owner's answer: served if it has an image, else one that only the source can answer."""
     served = image is not None
     places = (str(at(lo)), str(at(hi)), 1, "", "")
     kind, name = (VALUE, "fresh") if served else (UNKNOWN_KEY, "unknown")
-    return Row(kind, image, name, "why", served, not served, shard, epoch, *places, STAMP)
+    return OwnerRow(kind, image, name, "why", served, not served, shard, epoch, *places, STAMP)
 
 
-def owner_table(image: bytes | None, *, table_id: int = 7, epoch: int = 1) -> Table:
+def owner_table(image: bytes | None, *, table_id: int = 7, epoch: int = 1) -> OwnerTable:
     """As `owner_row`, for a catalog table of the shard hive/0 from 0-1-5 to 0-1-9."""
     served, lo, hi = image is not None, str(at("0-1-5")), str(at("0-1-9"))
     name = "fresh" if served else "unknown"
     decided = (name, "why", served, not served, "hive/0", epoch, lo, hi, "", "")
-    return Table(0, table_id, 0, image, "", *decided, b"stamp")
+    return OwnerTable(0, table_id, 0, image, "", *decided, b"stamp")
 
 
 def items_of(columns: Sequence[str] = ("id",), primary_key: Sequence[str] = ("id",)) -> Description:
@@ -87,11 +87,11 @@ class FakeOwner:
         if self.failure is not None:
             raise self.failure
 
-    async def get(self, _: str, __: int, keys: list[bytes], *___: object) -> list[Row]:
+    async def get(self, _: str, __: int, keys: list[bytes], *___: object) -> list[OwnerRow]:
         self._ask("get")
         return [self.row for _ in keys]
 
-    async def get_table(self, *_: object) -> Table:
+    async def get_table(self, *_: object) -> OwnerTable:
         self._ask("get_table")
         return self.table
 

@@ -9,7 +9,7 @@ from consumers.owner import evidence
 from consumers.owner import tables as owner_tables
 from consumers.owner.evidence import FillVerdict
 from consumers.owner.partitions import Partition
-from consumers.owner.protocol import FillTable, Table
+from consumers.owner.protocol import FillTable, OwnerTable
 from consumers.owner.tables import MissingWriteIds
 from lab.simulation.catalog.publishing import SHARD
 from lab.simulation.catalog.run_state import CatalogReader, CatalogRunState, Lists
@@ -110,7 +110,7 @@ class CatalogReadOps(CatalogRunState):
         demand = ReadDemand(session.vector, True, 0)
         table_id = lists.table_id if identified else 0
         owned = self._find(owner, lists)
-        found: Table | None = None
+        found: OwnerTable | None = None
         token = str(session.vector)
         if owned is not None:
             request = evidence.demand_of(token, lists.write_ids, table_id)
@@ -158,7 +158,7 @@ class CatalogReadOps(CatalogRunState):
         session: CatalogReader,
         lists: Lists,
         owned: OwnedPartition | None,
-        found: Table | None,
+        found: OwnerTable | None,
         demand: ReadDemand,
         store: SimulatedMetastore,
         *,

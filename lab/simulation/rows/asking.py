@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, cast
 from consumers.owner import evidence
 from consumers.owner import rows as owner_rows
 from consumers.owner.partitions import Partition
-from consumers.owner.protocol import Fill, Row
+from consumers.owner.protocol import Fill, OwnerRow
 from lab.simulation.models.owning import OwnedPartition
 from lab.simulation.models.truth import Image
 from lab.simulation.rows.source import SLOTS, RowSnapshot
@@ -70,7 +70,7 @@ class PendingRead(NamedTuple):
     key: RowKey
     demand: ReadDemand
     owned: OwnedPartition
-    row: Row
+    row: OwnerRow
     proof: Proof
     seen: Seen | None
     """What the session had seen at the look-up."""

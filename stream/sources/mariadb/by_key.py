@@ -43,14 +43,14 @@ Key: TypeAlias = Sequence[object]
 
 
 @dataclass(frozen=True, slots=True)
-class SourceRow:
+class SelectedRow:
     """A row as it is stored. ``key``: the row's own canonical key, whose spelling may differ from the requested one."""
 
     key: bytes
     image: bytes
 
 
-Found: TypeAlias = SourceRow | MariaDBError | UndecodableValue | None
+Found: TypeAlias = SelectedRow | MariaDBError | UndecodableValue | None
 """The result for a key: a row, None for no row, or an error that concerns this key only."""
 
 
@@ -152,9 +152,9 @@ class _TableReader:
         except KeyFormatError:
             return b""
 
-    def _row(self, values: Sequence[bytes | None]) -> SourceRow | UndecodableValue:
+    def _row(self, values: Sequence[bytes | None]) -> SelectedRow | UndecodableValue:
         try:
-            return SourceRow(canonical_key(self._info, values), canonical_row(self._info, values))
+            return SelectedRow(canonical_key(self._info, values), canonical_row(self._info, values))
         except UndecodableValue as error:
             return error
 

@@ -6,7 +6,7 @@ import pytest
 
 from consumers.fold.catalog_state import decode_table
 from consumers.fold.state import Head, Lineage, Void
-from consumers.owner.protocol import FillTable, Table
+from consumers.owner.protocol import FillTable, OwnerTable
 from consumers.owner.tables import (
     MissingWriteIds,
     Voids,
@@ -31,7 +31,7 @@ def _lineage(watermark: str, epoch: int = 1) -> Lineage:
     return Lineage(epoch, 0, 0, watermark, 0, "HiveEvent/3")
 
 
-def _read(log: Log, demand: Demand, at: int, *, epoch: int = 1, voids: Voids = ()) -> Table:
+def _read(log: Log, demand: Demand, at: int, *, epoch: int = 1, voids: Voids = ()) -> OwnerTable:
     """The answer of table 7's folded state with the watermark at event ``at``."""
     state = decode_table(log.value)
     found = view_table(Head(lineages={SHARD: _lineage(f"HiveEvent/{at}", epoch)}), state, 7, b"")

@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.fold.entry import decode_entry
-from consumers.owner.protocol import UNKNOWN_KEY, Row
+from consumers.owner.protocol import UNKNOWN_KEY, OwnerRow
 from consumers.owner.rows import judge_fill, view_row
 from stream.wire.events import ABSENT, VALUE, VOID
 from tests.consumers.histories import LAYOUT, SHARD, Folded, event, frame, gtid, key, marker, start, value
 
 
-def _view(folded: Folded, number: int) -> Row:
+def _view(folded: Folded, number: int) -> OwnerRow:
     return view_row(folded.state.head, key(number), folded.entries.get(key(number)))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from consumers.fold.state import Lineage, Void
 from consumers.owner.evidence import fill_refusal, may_catch_up
-from consumers.owner.protocol import Row
+from consumers.owner.protocol import OwnerRow
 from consumers.owner.rows import judge_fill, view_row
 from stream.wire.events import ABSENT, VOID
 from tests.consumers.histories import Folded, frame, gtid, key, marker, start
@@ -79,7 +79,7 @@ def test_a_tombstone_with_an_unreadable_position_takes_fills_only_after_its_mark
     """Without a position to compare with, only a marker at or past the event proves that a value contains it."""
     folded = Folded(start(), marker(1), frame([(key(1), operation, b"", 3)], gtids=["nonsense"]))
 
-    def view() -> Row:
+    def view() -> OwnerRow:
         return view_row(folded.state.head, key(1), folded.entries[key(1)])
 
     assert (view().kind, view().lo) == (VOID, "")

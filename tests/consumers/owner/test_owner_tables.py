@@ -14,7 +14,7 @@ from consumers.owner.client import OwnerClient
 from consumers.owner.evidence import demand_of
 from consumers.owner.overlay import Overlay
 from consumers.owner.partitions import Partition
-from consumers.owner.protocol import FillTable, GetTable, OwnerError, Table
+from consumers.owner.protocol import FillTable, GetTable, OwnerError, OwnerTable
 from consumers.owner.tables import answer_table, decide_answer, fill_table, find_table, no_table, table_stamp
 from consumers.store.store import PartitionStore
 from stream.kafka.topics import Topic
@@ -183,7 +183,7 @@ def test_a_filled_table_is_not_served_after_a_void_or_a_new_epoch(owner: Owner, 
     listed = "sales.new:5:9223372036854775807::"
     demand = demand_of("", listed, 9)
 
-    def found() -> Table:
+    def found() -> OwnerTable:
         return answer_table(owner.partition, "sales.new", 9, demand)
 
     stamp = found().stamp
@@ -262,12 +262,12 @@ def test_a_table_in_another_processs_partition_is_answered_elsewhere(tmp_path: P
     owner.fold(started, bind(2, there), marker(3, position=at(3), low_water=at(0), layout=str(layout)))
     for table_id in (0, there):
         found = owner.server.answer(GetTable(5, KEYSPACE, NAME, "", table_id))
-        assert isinstance(found, Table)
+        assert isinstance(found, OwnerTable)
         assert (found.id, found.table_id, found.elsewhere) == (5, there, True)
         assert found.partition == layout.table_partition(there) > 0
         assert (found.served, found.needs_source) == (False, False)
     found = owner.server.answer(GetTable(5, KEYSPACE, NAME, "", here))
-    assert isinstance(found, Table)
+    assert isinstance(found, OwnerTable)
     assert (found.partition, found.elsewhere, found.needs_source) == (0, False, True)
     owner.partition.store.close(commit=False)
 

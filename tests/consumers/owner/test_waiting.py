@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from consumers.owner.partitions import Partition
-from consumers.owner.protocol import Answer, Get, Row, Rows
+from consumers.owner.protocol import Answer, Get, OwnerRow, Rows
 from tests.consumers.histories import key, marker, start, value
 from tests.consumers.owning import KEYSPACE, Owner, schema, vector
 
@@ -23,7 +23,7 @@ def owner(tmp_path: Path) -> Iterator[Owner]:
     owner.partition.store.close(commit=False)
 
 
-def rows_of(answer: object) -> list[Row]:
+def rows_of(answer: object) -> list[OwnerRow]:
     """The rows of an answer that came at once."""
     assert isinstance(answer, Rows)
     return answer.rows
@@ -34,7 +34,7 @@ def test_a_request_waits_while_any_of_its_keys_can_catch_up(owner: Owner, number
     """A key that is served already does not end the wait for another one, wherever it stands."""
     request = Get(1, KEYSPACE, 0, [key(number) for number in numbers], vector(5), 60_000)
 
-    async def main() -> list[Row]:
+    async def main() -> list[OwnerRow]:
         waiting = owner.server.answer(request)
         assert asyncio.iscoroutine(waiting)
         task: asyncio.Task[Answer] = asyncio.create_task(waiting)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stream.sources.mariadb.by_key import SourceRow
+from stream.sources.mariadb.by_key import SelectedRow
 from stream.sources.mariadb.snapshot import SnapshotRead, SnapshotReader
 from tests.sources.mariadb.conftest import Source
 
@@ -57,4 +57,4 @@ def test_a_row_reads_the_same_whether_it_is_asked_for_alone_or_with_others(sourc
     for key, row, single in zip(keys, together.rows, alone, strict=True):
         assert isinstance(single, SnapshotRead)
         assert single.rows == (row,), key
-        assert isinstance(row, SourceRow) == (key != "nope")
+        assert isinstance(row, SelectedRow) == (key != "nope")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stream.sources.mariadb.by_key import SourceRow
+from stream.sources.mariadb.by_key import SelectedRow
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBUnreachable, connect
 from stream.sources.mariadb.position import (
     NotResumable,
@@ -168,7 +168,7 @@ def test_a_snapshots_position_is_never_ahead_of_its_rows(source: Source) -> None
     for read in reads:
         assert isinstance(read, SnapshotRead)
         (row,) = read.rows
-        assert isinstance(row, SourceRow)
+        assert isinstance(row, SelectedRow)
         if read.position in at:
             assert row.image == at[read.position]
             known += 1
@@ -185,7 +185,7 @@ def test_a_batch_is_read_in_one_snapshot_and_says_what_is_missing(source: Source
     read = reader.read({name: [["abc "], ["nope"], ["x"]], missing: [[1]]})
     found = read[name]
     assert isinstance(found, SnapshotRead)
-    keys = [row.key.partition(b"\0")[2] if isinstance(row, SourceRow) else row for row in found.rows]
+    keys = [row.key.partition(b"\0")[2] if isinstance(row, SelectedRow) else row for row in found.rows]
     assert keys == [b'["Abc"]', None, b'["x"]']
     assert found.position == found.hi == source.position()
     assert found.table.primary_key == ("id",)
@@ -203,7 +203,7 @@ def test_a_read_sees_columns_that_were_added_a_moment_ago(source: Source) -> Non
     found = reader.read({name: [[1]]})[name]
     assert isinstance(found, SnapshotRead)
     (row,) = found.rows
-    assert isinstance(row, SourceRow)
+    assert isinstance(row, SelectedRow)
     assert row.image == b'{"id":1,"v":1}'
     reader.close()
 
