@@ -29,7 +29,8 @@ from consumers.fold.catalog_state import (
     name_key,
     table_key,
 )
-from consumers.fold.state import EVERY_TABLE, NAME_PREFIX, Lookup, Rejection, Void
+from consumers.fold.state import NAME_PREFIX, Lookup, Rejection, Void
+from stream.wire.events import EVERY_TABLE
 from tokens import Position, ValidWriteIdList
 
 Event = dict[str, Any]

@@ -24,8 +24,6 @@ VOID_PREFIX = META + b"void/"
 SCHEMA_PREFIX = META + b"schema/"
 NAME_PREFIX = META + b"name/"
 
-EVERY_TABLE = "*"
-
 Lookup = Callable[[bytes], bytes | None]
 
 

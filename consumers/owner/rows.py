@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from consumers.fold.entry import ABSENT, VALUE, VOID, decode_entry
-from consumers.fold.state import EVERY_TABLE, Head, Void, schema_key
+from consumers.fold.state import Head, Void, schema_key
 from consumers.owner.evidence import ACCEPTED, FillVerdict, fill_refusal, may_catch_up, refused, sole_lineage, tag_of
 from consumers.owner.overlay import OverlayFill
 from consumers.owner.partitions import Partition
 from consumers.owner.protocol import HISTORY_LOST, UNKNOWN_KEY, Fill, OwnerRow, Stamp
 from stream.wire.codec import decode
+from stream.wire.events import EVERY_TABLE
 from tokens import Demand, Freshness, Order, Position, TokenError, decide
 
 

@@ -16,7 +16,7 @@ from consumers.fold.catalog_state import (
     name_key,
     table_key,
 )
-from consumers.fold.state import EVERY_TABLE, Head, Lineage, Void
+from consumers.fold.state import Head, Lineage, Void
 from consumers.owner.evidence import (
     ACCEPTED,
     Evidence,
@@ -29,6 +29,7 @@ from consumers.owner.evidence import (
 from consumers.owner.overlay import OverlayFill
 from consumers.owner.partitions import Partition
 from consumers.owner.protocol import HISTORY_LOST, FillTable, OwnerTable
+from stream.wire.events import EVERY_TABLE
 from stream.wire.keys import Layout, LayoutError
 from tokens import Decision, Demand, FreshetError, Freshness, Position, ValidWriteIdList, decide
 from tokens.writeids import NO_OPEN_ID

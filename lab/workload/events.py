@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from lab.workload.catalog import CatalogSnapshot, position_of
 from stream.wire.events import (
+    EVERY_TABLE,
     AbortTransaction,
     AllocateWriteId,
     BindName,
@@ -28,7 +29,6 @@ from tokens.errors import FreshetError
 from tokens.writeid_state import WriteIds
 
 Pairs = Iterable[tuple[int, int]]
-EVERY_TABLE: Final = "*"
 _STATES: Final = ("open", "committed", "aborted")
 
 

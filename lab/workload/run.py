@@ -15,12 +15,12 @@ from dataclasses import dataclass
 import structlog
 
 from lab.workload.catalog import WorkloadCatalog
-from lab.workload.events import EVERY_TABLE, Bootstrap, WorkloadTranslator, bootstrap, name_bindings
+from lab.workload.events import Bootstrap, WorkloadTranslator, bootstrap, name_bindings
 from lab.workload.log import WorkloadLog, WorkloadLogLost, event_id_of
 from stream.kafka.connection import KafkaUnreachable
 from stream.publish.publisher import Publisher, PublisherLost
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBUnreachable
-from stream.wire.events import Change, ResumePoint, SourceTransaction, VoidTable
+from stream.wire.events import EVERY_TABLE, Change, ResumePoint, SourceTransaction, VoidTable
 
 log = structlog.get_logger(__name__)
 

@@ -191,9 +191,13 @@ class RowReads:
         space, source = context.space, context.space.source
         assert source is not None
         proof = Proof(context.demand, source.shard, await epoch_of(self._owners, space, source.shard))
+
+        def proves(seen: SourceRow) -> bool:
+            return proof.judge(seen.position).may_be_served
+
         flight_keys = [(space.name, miss.lookup.key.key, proof.epoch) for miss in misses]
         wanted = dict(zip(flight_keys, misses, strict=True))
-        found = await self._flights.read_many(wanted, lambda seen: proof.judge(seen.position).may_be_served)
+        found = await self._flights.read_many(wanted, proves)
         behind = {
             flight_key: wanted[flight_key]
             for flight_key, seen in found.items()
@@ -203,7 +207,7 @@ class RowReads:
         if behind and proof.demanded_position is not None and remaining > 0:
             try:
                 await source.wait(proof.demanded_position, remaining)
-                found |= await self._flights.read_many(behind, lambda seen: proof.judge(seen.position).may_be_served)
+                found |= await self._flights.read_many(behind, proves)
             except ReadError as error:
                 found |= dict.fromkeys(behind, error)
         return [
