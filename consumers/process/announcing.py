@@ -1,4 +1,4 @@
-"""Announces in ``freshet.locations`` which partitions this process answers for, from a thread of its own.
+"""Announces in the locations topic which partitions this process answers for, from a thread of its own.
 
 The fold thread only leaves orders. An announcement is sent at once, again every `AGAIN_S`, and with a higher generation
 when another one stands although the group still gives the partition to this process.

@@ -1,4 +1,4 @@
-"""Who owns which partition's store: announcements in ``freshet.locations``, keyed ``keyspace/partition/instance``.
+"""Who owns which partition's store: announcements in ``<prefix>.locations``, keyed ``keyspace/partition/instance``.
 
 Each names the generation of its take-over, and the highest one stands until its own instance withdraws it, in whatever
 order they arrive (`supersedes`). Owners announce again periodically, so a lost announcement heals. An address is a
@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 
 from stream.kafka.connection import KafkaCluster, KafkaUnreachable, client_settings, kafka_error
 from stream.kafka.reader import end_offsets, open_consumer, poll_batch, start_offsets
-from stream.kafka.topics import LOCATIONS_TOPIC, ensure_locations_topic
+from stream.kafka.topics import ensure_locations_topic, locations_topic
 from tokens.errors import FreshetError
 
 log = structlog.get_logger(__name__)
@@ -85,7 +85,7 @@ def announce(kafka: KafkaCluster, announcements: Iterable[Announcement]) -> None
     for each in announcements:
         # A key of its own for each instance: compaction must not drop an owner for a stale announcement after it.
         key = f"{each.key}/{each.instance}"
-        producer.produce(LOCATIONS_TOPIC, msgspec.json.encode(each), key, partition=0, on_delivery=delivered)
+        producer.produce(locations_topic(kafka), msgspec.json.encode(each), key, partition=0, on_delivery=delivered)
     left = producer.flush(FLUSH_TIMEOUT_S)
     if failed:
         raise kafka_error(failed[0], kafka, "announce")
@@ -178,7 +178,7 @@ class LocationsReader:
     def _open_at_end(self, timeout_s: float) -> Consumer:
         """A consumer at the topic's end; everything before it has been read."""
         ensure_locations_topic(self.kafka)
-        [end] = end_offsets(self.kafka, LOCATIONS_TOPIC, [0]).values()
+        [end] = end_offsets(self.kafka, locations_topic(self.kafka), [0]).values()
         consumer = self._open()
         try:
             self._read_to(consumer, end, monotonic() + timeout_s)
@@ -188,18 +188,20 @@ class LocationsReader:
         return consumer
 
     def _open(self) -> Consumer:
-        [start] = start_offsets(self.kafka, LOCATIONS_TOPIC, [0]).values()
+        [start] = start_offsets(self.kafka, locations_topic(self.kafka), [0]).values()
         consumer = open_consumer(self.kafka, more={"queued.max.messages.kbytes": 4096, "fetch.wait.max.ms": 500})
-        consumer.assign([TopicPartition(LOCATIONS_TOPIC, 0, start)])
+        consumer.assign([TopicPartition(locations_topic(self.kafka), 0, start)])
         return consumer
 
     def _read_to(self, consumer: Consumer, end: int, deadline: float) -> None:
-        place = [TopicPartition(LOCATIONS_TOPIC, 0)]
-        [start] = start_offsets(self.kafka, LOCATIONS_TOPIC, [0]).values()
+        place = [TopicPartition(locations_topic(self.kafka), 0)]
+        [start] = start_offsets(self.kafka, locations_topic(self.kafka), [0]).values()
         while start < end and consumer.position(place)[0].offset < end:
             self._learn(poll_batch(consumer, 1000, 0.05))
             if monotonic() > deadline:
-                raise KafkaUnreachable(f"{LOCATIONS_TOPIC} could not be read to its end at {self.kafka.bootstrap}")
+                raise KafkaUnreachable(
+                    f"{locations_topic(self.kafka)} could not be read to its end at {self.kafka.bootstrap}"
+                )
 
     def _follow(self, reading: Consumer | None) -> None:
         """Read until `close`. While Kafka is unreachable, the known announcements stay usable."""
