@@ -151,7 +151,7 @@ def test_several_tokens_are_one_demand() -> None:
         Vector.parse_all(f"{shop},v3.AAAA")
     with pytest.raises(TokenError, match="damaged"):
         Vector.parse_all(f"{shop},rubbish")
-    with pytest.raises(TokenError, match=str(TOKENS_MAX)):
+    with pytest.raises(TokenError, match="tokens in one request"):
         Vector.parse_all(",".join([str(shop)] * (TOKENS_MAX + 1)))
     with pytest.raises(TokenError, match="flavors differ"):
         Vector.parse_all(f"{shop},time=5;shard=shop/0;epoch=1;position=HiveEvent/7")
