@@ -53,7 +53,7 @@ def live_checkpoint(kafka: KafkaCluster, keyspace: str, owners: list[str]) -> Ma
     from spark_jobs.verify import checkpoint_owners
     from stream.kafka.topics import describe_topic, events_topic
 
-    partitions = range(describe_topic(kafka, events_topic(keyspace)).partitions)
+    partitions = range(describe_topic(kafka, events_topic(kafka, keyspace)).partitions)
     if not owners:
         deadline = time.monotonic() + OWNERS_TIMEOUT_S
         with LocationsReader(kafka) as locations:

@@ -1,4 +1,4 @@
-"""Who owns which partition's store: announcements in ``freshet.locations``, keyed ``keyspace/partition``.
+"""Who owns which partition's store: announcements in ``<prefix>.locations``, keyed ``keyspace/partition``.
 
 The last announcement of a partition is valid until its own instance withdraws it; there is no heartbeat. An address is
 a hint: if nothing answers there, a reader asks the source of truth and waits for the next announcement.
@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 
 from stream.kafka.connection import KafkaCluster, KafkaUnreachable, client_settings, kafka_error
 from stream.kafka.reader import end_offsets, open_consumer, poll_batch, start_offsets
-from stream.kafka.topics import LOCATIONS_TOPIC, ensure_locations_topic
+from stream.kafka.topics import ensure_locations_topic, locations_topic
 from tokens.errors import FreshetError
 
 log = structlog.get_logger(__name__)
@@ -68,7 +68,9 @@ def announce(kafka: KafkaCluster, announcements: Iterable[Announcement]) -> None
             failed.append(error)
 
     for each in announcements:
-        producer.produce(LOCATIONS_TOPIC, msgspec.json.encode(each), each.key, partition=0, on_delivery=delivered)
+        producer.produce(
+            locations_topic(kafka), msgspec.json.encode(each), each.key, partition=0, on_delivery=delivered
+        )
     left = producer.flush(FLUSH_TIMEOUT_S)
     if failed:
         raise kafka_error(failed[0], kafka, "announce")
@@ -154,7 +156,7 @@ class LocationsReader:
     def _open_at_end(self, timeout_s: float) -> Consumer:
         """A consumer at the topic's end; everything before it has been read."""
         ensure_locations_topic(self.kafka)
-        [end] = end_offsets(self.kafka, LOCATIONS_TOPIC, [0]).values()
+        [end] = end_offsets(self.kafka, locations_topic(self.kafka), [0]).values()
         consumer = self._open()
         try:
             self._read_to(consumer, end, monotonic() + timeout_s)
@@ -164,18 +166,20 @@ class LocationsReader:
         return consumer
 
     def _open(self) -> Consumer:
-        [start] = start_offsets(self.kafka, LOCATIONS_TOPIC, [0]).values()
+        [start] = start_offsets(self.kafka, locations_topic(self.kafka), [0]).values()
         consumer = open_consumer(self.kafka, more={"queued.max.messages.kbytes": 4096, "fetch.wait.max.ms": 500})
-        consumer.assign([TopicPartition(LOCATIONS_TOPIC, 0, start)])
+        consumer.assign([TopicPartition(locations_topic(self.kafka), 0, start)])
         return consumer
 
     def _read_to(self, consumer: Consumer, end: int, deadline: float) -> None:
-        place = [TopicPartition(LOCATIONS_TOPIC, 0)]
-        [start] = start_offsets(self.kafka, LOCATIONS_TOPIC, [0]).values()
+        place = [TopicPartition(locations_topic(self.kafka), 0)]
+        [start] = start_offsets(self.kafka, locations_topic(self.kafka), [0]).values()
         while start < end and consumer.position(place)[0].offset < end:
             self._learn(poll_batch(consumer, 1000, 0.05))
             if monotonic() > deadline:
-                raise KafkaUnreachable(f"{LOCATIONS_TOPIC} could not be read to its end at {self.kafka.bootstrap}")
+                raise KafkaUnreachable(
+                    f"{locations_topic(self.kafka)} could not be read to its end at {self.kafka.bootstrap}"
+                )
 
     def _follow(self, reading: Consumer | None) -> None:
         """Read until `close`. While Kafka is unreachable, the known announcements stay usable."""
