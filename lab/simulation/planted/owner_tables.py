@@ -33,7 +33,7 @@ DEMANDS: Final = (
         "external_table_needs_no_position",
         "an external table is fresh for every demand",
         Replace(tables.decide_table, "any_demand.vector", "type(any_demand.vector)()"),
-        Replace(decision._judge_vector, REACHED_BY_MARK, "by_mark is not None"),
+        Replace(decision._judge_component, REACHED_BY_MARK, "by_mark is not None"),
     ),
     catalog(
         "session_not_asked_of_a_table",
