@@ -40,9 +40,9 @@ DEMANDS: Final = (
         "a folded table is fresh if the list is covered, whatever the session has seen",
         Replace(
             tables.answer_from_state,
-            "decide_table(any_found, any_kind, any_list, any_id, any_demand)",
+            "decide_table(any_found, any_kind, any_list, any_id, any_demand, any_kin)",
             "decide_table(any_found, any_kind, any_list, any_id, "
-            "Demand(write_ids=any_demand.write_ids, table_id=any_demand.table_id, given=True))",
+            "Demand(write_ids=any_demand.write_ids, table_id=any_demand.table_id, given=True), kin)",
         ),
     ),
 )
