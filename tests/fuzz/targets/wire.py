@@ -345,6 +345,7 @@ def _announcements() -> Case:
         "started_at": 1,
         "positions": {SHARD: gtid(1)},
         "gone": False,
+        "generation": 3,
         "later": [1, {"x": 2}],
     }
     seeds = [json.dumps(good).encode(), b'{"x":' + b"[" * 20_000, b"{" + b'"x":{' * 20_000, b"", b"null"]
