@@ -16,7 +16,8 @@ from typing import Any
 from consumers.fold.catalog import fold_catalog, void_catalog
 from consumers.fold.rows import Record, epoch_voids, fold_rows, fold_singles, lineage_for, older_epoch_rejection
 from consumers.fold.state import NAME_PREFIX, Changes, Head, Lineage, PartitionState, Rejection, Void, schema_key
-from stream.wire.codec import BAD_FIELD, CodecError, check, decode, encode
+from stream.wire.checks import check
+from stream.wire.codec import BAD_FIELD, CodecError, decode, encode
 from stream.wire.events import EVERY_TABLE
 from tokens import Position, TokenError
 
@@ -65,7 +66,7 @@ def fold_messages(state: PartitionState, records: Sequence[Record]) -> Iterator[
 def _fold_one(state: PartitionState, after: int, name: str, event: dict[str, Any]) -> Changes:
     if name == "Marker":
         return _fold_marker(state.head, after, event)
-    if name == "SourceState":
+    if name in ("SourceState", "Topology", "SchemaText"):
         return Changes(after, {})
     lineage = lineage_for(state.head, event["shard"], event["epoch"])
     if lineage is None:
@@ -81,6 +82,8 @@ def _fold_one(state: PartitionState, after: int, name: str, event: dict[str, Any
         key = schema_key(event["table"])
         entries = {} if ordinal <= lineage.ordinal else {key: encode("TableSchema", event)}
         return Changes(after, entries, moved, voids)
+    if name == "Scope":
+        return Changes(after, {}, moved, voids)
     if name in _CATALOG_EVENTS:
         Position.parse(event["gtid"])
         changed = fold_catalog(name, event, state.lookup, state.head.voids)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-FOLD_VERSION = 3
+FOLD_VERSION = 4
 """Incremented whenever the same log folds to other bytes. A store of another version is rebuilt."""
 
 META = b"\x00"
@@ -50,6 +50,19 @@ class Void(NamedTuple):
     floor: str
 
 
+class Kin(NamedTuple):
+    """What a partition knows of the shards around a key's own: the topology, and ancestors with their epochs.
+
+    See `tokens.Tag`.
+    """
+
+    topology: frozenset[str] = frozenset()
+    ancestors: dict[str, int] = {}  # noqa: RUF012 - never mutated
+
+
+NO_KIN = Kin()
+
+
 class Rejection(NamedTuple):
     """A message, or a part of one, that could not be folded. ``place`` names the part."""
 
@@ -82,6 +95,11 @@ class Changes(NamedTuple):
     layout: str = ""
     rejections: tuple[Rejection, ...] = ()
     messages: int = 1
+
+
+def kin_of(head: Head) -> Kin:
+    """What the partition knows of the shards of its keyspace."""
+    return Kin(frozenset(head.lineages))
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from consumers.fold.state import Void
+from consumers.fold.state import NO_KIN, Kin, Void
 from tokens.errors import FreshetError
 
 VERSION: Final = 1
@@ -168,6 +168,8 @@ class OwnerRow(msgspec.Struct, array_like=True):
     stamp: Stamp
     filled: bool = False
     code: str = ""
+    kin: Kin = NO_KIN
+    """Only of an answer that may not be served: what the source's answer is judged by."""
 
 
 class Rows(Message, tag="rows"):
@@ -201,6 +203,7 @@ class OwnerTable(Message, tag="table"):
     filled: bool = False
     elsewhere: bool = False
     code: str = ""
+    kin: Kin = NO_KIN
 
 
 class Waited(Message, tag="waited"):

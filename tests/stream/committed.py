@@ -7,12 +7,13 @@ from typing import Any
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.reader import end_offsets, read_range, start_offsets
 from stream.kafka.topics import events_topic
-from stream.wire.codec import check, decode
+from stream.wire.checks import check
+from stream.wire.codec import decode
 
 
 def records(kafka: KafkaCluster, keyspace: str, partitions: int) -> dict[int, list[tuple[str, dict[str, Any]]]]:
     """Partition → (name, fields) of every committed record in the topic, checked, in order."""
-    topic = events_topic(keyspace)
+    topic = events_topic(kafka, keyspace)
     found: dict[int, list[tuple[str, dict[str, Any]]]] = {}
     starts = start_offsets(kafka, topic, range(partitions))
     for partition, end in end_offsets(kafka, topic, range(partitions)).items():

@@ -1,7 +1,7 @@
 """What a server must be like to have a source: its binlog complete, its GTIDs in order, and durable.
 
-A cached answer is proved by comparing GTID sequences. So a server on which a later transaction may get a lower sequence,
-or the sequence of a transaction that was published and then lost, is refused.
+A cached answer is proved by comparing GTID sequences. So a server on which a later transaction may get a lower
+sequence, or the sequence of a transaction that was published and then lost, is refused.
 """
 
 from __future__ import annotations

@@ -16,7 +16,6 @@ from stream.sources.mariadb.position import (
     NotResumable,
     SourceHistoryLost,
     check_resumable,
-    check_server,
     current_position,
 )
 from stream.sources.mariadb.snapshot import NoSuchTable, SnapshotRead, SnapshotReader

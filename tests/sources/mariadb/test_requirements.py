@@ -161,6 +161,9 @@ def test_settings_that_are_broken_while_it_reads_end_the_source(
 ) -> None:
     """A setting that is changed at run time is noticed, also while nothing is written."""
     source = source_of(new_mariadb(durable=False).address, "d")
-    with pytest.raises(ServerSettingsError, match="gtid_strict_mode"), Running(kafka, keyspace_name, source) as running:
-        source.run("SET GLOBAL gtid_strict_mode = OFF")
-        until(running.future.done, "the end of the source")
+    running = Running(kafka, keyspace_name, source)
+    until(running.ready.is_set, "the source")
+    source.run("SET GLOBAL gtid_strict_mode = OFF")
+    until(running.future.done, "the end of the source")
+    with pytest.raises(ServerSettingsError, match="gtid_strict_mode"):
+        running.future.result()

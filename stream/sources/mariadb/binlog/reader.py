@@ -59,8 +59,8 @@ class BinlogReader:
     """Yields the transactions after ``position`` (``MariaDB/0-1-5`` or without flavor), in binlog order.
 
     Check the position first (`position.check_resumable`): for a domain that it doesn't have, the server sends all
-    events that it still has. Raises `SourceHistoryLost` where a sequence is not above the last one of its domain. `stop` ends the iteration. After a `MariaDBError` a new reader can continue from
-    `position`.
+    events that it still has. Raises `SourceHistoryLost` where a sequence is not above the last one of its domain.
+    `stop` ends the iteration. After a `MariaDBError` a new reader can continue from `position`.
     """
 
     def __init__(self, dump: BinlogDump, schema: LiveSchema, position: str, spill_bytes: int = SPILL_BYTES) -> None:
