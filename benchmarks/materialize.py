@@ -86,7 +86,7 @@ def materialize(kafka: KafkaCluster, keyspace: str, events: int) -> dict[str, An
         as_in_production()
         folding = threading.Thread(target=consumption.run, name="fold")
         folding.start()
-        partitions = describe_topic(kafka, events_topic(keyspace)).partitions
+        partitions = describe_topic(kafka, events_topic(kafka, keyspace)).partitions
         _until(folding, lambda: len(ownership) == partitions)
         began, cpu = time.perf_counter(), time.process_time()
         owned = list(ownership)
@@ -121,7 +121,7 @@ def _until(folding: threading.Thread, condition: Any) -> None:
 
 def raw_consume(kafka: KafkaCluster, keyspace: str, events: int) -> dict[str, Any]:
     """Rows per second of consuming the same records and reading each value's size. Runs in a child process."""
-    topic = events_topic(keyspace)
+    topic = events_topic(kafka, keyspace)
     partitions = range(describe_topic(kafka, topic).partitions)
     ends = end_offsets(kafka, topic, list(partitions))
     consumer = open_consumer(kafka, f"bench-raw-{time.time_ns()}", {"enable.partition.eof": True})

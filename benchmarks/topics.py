@@ -76,7 +76,7 @@ def fill_once_each(kafka: KafkaCluster, keyspace: str, keys: int) -> dict[str, A
 
 def records_of(kafka: KafkaCluster, keyspace: str, partition: int) -> list[tuple[int, bytes]]:
     """(offset, value) of all committed records of one partition."""
-    topic = events_topic(keyspace)
+    topic = events_topic(kafka, keyspace)
     [end] = end_offsets(kafka, topic, [partition]).values()
     messages = read_range(kafka, topic, partition, 0, end)
     return [(message.offset(), message.value() or b"") for message in messages]

@@ -27,7 +27,7 @@ def owner_addresses(settings: Settings, keyspace: str, given: Sequence[str] = ()
         return {-1 - number: address for number, address in enumerate(given)}
     with explain_unknown_keyspace(settings, keyspace):
         with LocationsReader(settings.kafka.cluster) as reader:
-            found = {number: each.address for number, each in reader.owners(keyspace).items() if not each.gone}
+            found = {number: each.address for number, each in reader.owners(keyspace).items()}
         if not found:
             raise LocationError(
                 f"no owner has announced a partition of {keyspace}",
@@ -53,7 +53,7 @@ def live_checkpoint(kafka: KafkaCluster, keyspace: str, owners: list[str]) -> Ma
     from spark_jobs.verify import checkpoint_owners
     from stream.kafka.topics import describe_topic, events_topic
 
-    partitions = range(describe_topic(kafka, events_topic(keyspace)).partitions)
+    partitions = range(describe_topic(kafka, events_topic(kafka, keyspace)).partitions)
     if not owners:
         deadline = time.monotonic() + OWNERS_TIMEOUT_S
         with LocationsReader(kafka) as locations:

@@ -55,9 +55,13 @@ class Section(BaseModel):
 
 
 class KafkaSettings(Section):
-    """Where Kafka is. ``extra`` goes to every librdkafka client (security, timeouts)."""
+    """Where Kafka is. ``extra`` goes to every librdkafka client (security, timeouts).
+
+    ``prefix`` begins the names of topics, groups and transactional ids: one for each installation on a Kafka.
+    """
 
     bootstrap: str = Field(default="127.0.0.1:9092", min_length=1, max_length=4_096)
+    prefix: Name = "freshet"
     replication_factor: int = Field(default=1, ge=1, le=16)
     extra: Annotated[dict[str, str], Json] = Field(default_factory=dict, repr=False)
 
@@ -67,7 +71,7 @@ class KafkaSettings(Section):
         # Not above: commands that need no Kafka must not import its client.
         from stream.kafka.connection import KafkaCluster
 
-        return KafkaCluster(self.bootstrap, self.extra).check()
+        return KafkaCluster(self.bootstrap, self.extra, self.prefix).check()
 
 
 class MariaDBSourceSettings(Section):
@@ -142,7 +146,7 @@ class ConsumerSettings(Section):
     ``owner_announced``: the ``host:port`` to announce instead of the own one (port mapping, a proxy).
     """
 
-    group: str = Field(default="freshet", pattern=r"^[A-Za-z0-9._-]{1,200}$")
+    group: str = Field(default="", pattern=r"^[A-Za-z0-9._-]{0,200}$")
     commit_interval_ms: int = Field(default=1_000, ge=10, le=600_000)
     commit_rows: int = Field(default=50_000, ge=1, le=10_000_000)
     overlay_bytes: int = Field(default=64 * MIB, ge=0, le=64 * GIB)

@@ -24,7 +24,7 @@ def kafka_options(kafka: KafkaCluster) -> dict[str, str]:
     redacts passwords in its logs.
     """
     settings = {"bootstrap.servers": kafka.bootstrap} | java_settings(kafka.extra)
-    return {f"kafka.{name}": value for name, value in settings.items()}
+    return {"groupIdPrefix": kafka.prefix, **{f"kafka.{name}": value for name, value in settings.items()}}
 
 
 def java_settings(extra: Mapping[str, str]) -> dict[str, str]:

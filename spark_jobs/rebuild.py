@@ -43,7 +43,7 @@ from spark_jobs.partition import (
     offsets_reached,
     run_task,
 )
-from stream.kafka.connection import KafkaCluster
+from stream.kafka.connection import DEFAULT_PREFIX, KafkaCluster
 from stream.kafka.topics import events_topic
 from tokens.errors import FreshetError
 
@@ -81,7 +81,7 @@ class RebuildRequest:
 def prepare(request: RebuildRequest) -> tuple[Range, dict[int, Path]]:
     """The range to read and the stores to continue, checked without Spark. Raises as `rebuild` does."""
     check_target(request.target)
-    bounds = topic_bounds(request.kafka, events_topic(request.keyspace))
+    bounds = topic_bounds(request.kafka, events_topic(request.kafka, request.keyspace))
     bases = {} if request.base is None else find_stores(request.base, request.keyspace)
     return choose_range(bounds, request.ends, checkpoint_offsets(bases) if bases else None), bases
 
@@ -240,6 +240,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Fold a keyspace's topic anew, up to given offsets.")
     parser.add_argument("--keyspace", required=True)
     parser.add_argument("--bootstrap", required=True, help="Kafka, as host:port")
+    parser.add_argument("--prefix", default=DEFAULT_PREFIX, help="kafka.prefix of the installation")
     parser.add_argument("--to", required=True, type=Path, help="a directory that all executors and the driver share")
     parser.add_argument("--to-checkpoint", type=Path, help="stop at the offsets of this checkpoint")
     parser.add_argument("--offsets", help='stop at these offsets: {"0": 17, ...}')
@@ -249,7 +250,9 @@ def main(arguments: list[str] | None = None) -> int:
         ends = None if given.offsets is None else parse_offsets(given.offsets)
         if given.to_checkpoint is not None:
             ends = checkpoint_offsets(find_stores(given.to_checkpoint, given.keyspace))
-        request = RebuildRequest(given.keyspace, KafkaCluster(given.bootstrap), given.to, ends, given.base)
+        request = RebuildRequest(
+            given.keyspace, KafkaCluster(given.bootstrap, prefix=given.prefix), given.to, ends, given.base
+        )
         check_request(request)
         with spark_session(f"freshet rebuild {given.keyspace}") as session:
             report = rebuild(session, request)

@@ -50,7 +50,7 @@ def rebuild_streaming(session: Any, request: StreamingRequest, *, progress: Prog
     Raises `OffsetsError`, `consumers.store.errors.StoreError`, `RebuildError` (``state_missing``: a store is missing,
     or behind Spark's checkpoint).
     """
-    topic = events_topic(request.keyspace)
+    topic = events_topic(request.kafka, request.keyspace)
     bounds = topic_bounds(request.kafka, topic)
     root = Path(os.path.abspath(request.target))
     with exclusive(root):
@@ -88,7 +88,7 @@ def _follow(session: Any, request: StreamingRequest, task: FoldTask) -> dict[int
             failures.append(failure)  # Spark turns it into a traceback
             raise
 
-    topic = events_topic(request.keyspace)
+    topic = events_topic(request.kafka, request.keyspace)
     query = (
         session.readStream.format("kafka")
         .options(**READER_OPTIONS)

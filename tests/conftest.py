@@ -109,7 +109,7 @@ def keyspace_name(request: pytest.FixtureRequest) -> Iterator[str]:
     name = f"ks{uuid.uuid4().hex[:10]}"
     yield name
     if "kafka" in request.fixturenames:
-        _delete_topics(request.getfixturevalue("kafka"), f"freshet.{name}.")
+        _delete_topics(request.getfixturevalue("kafka"), f".{name}.")
 
 
 @pytest.fixture
@@ -118,13 +118,13 @@ def topic_name(keyspace_name: str) -> str:
     return f"freshet.{keyspace_name}.events"
 
 
-def _delete_topics(kafka: KafkaCluster, prefix: str) -> None:
+def _delete_topics(kafka: KafkaCluster, part: str) -> None:
     from confluent_kafka.admin import AdminClient
 
     from stream.kafka.connection import client_settings
 
     admin = AdminClient(client_settings(kafka))
-    doomed = [topic for topic in admin.list_topics(timeout=60).topics if topic.startswith(prefix)]
+    doomed = [topic for topic in admin.list_topics(timeout=60).topics if part in topic]
     if doomed:
         for deleted in admin.delete_topics(doomed).values():
             deleted.result(timeout=60)

@@ -65,7 +65,7 @@ def fold_messages(state: PartitionState, records: Sequence[Record]) -> Iterator[
 def _fold_one(state: PartitionState, after: int, name: str, event: dict[str, Any]) -> Changes:
     if name == "Marker":
         return _fold_marker(state.head, after, event)
-    if name == "SourceState":
+    if name in ("SourceState", "Topology", "SchemaText"):
         return Changes(after, {})
     lineage = lineage_for(state.head, event["shard"], event["epoch"])
     if lineage is None:
@@ -81,6 +81,8 @@ def _fold_one(state: PartitionState, after: int, name: str, event: dict[str, Any
         key = schema_key(event["table"])
         entries = {} if ordinal <= lineage.ordinal else {key: encode("TableSchema", event)}
         return Changes(after, entries, moved, voids)
+    if name == "Scope":
+        return Changes(after, {}, moved, voids)
     if name in _CATALOG_EVENTS:
         Position.parse(event["gtid"])
         changed = fold_catalog(name, event, state.lookup, state.head.voids)

@@ -55,7 +55,7 @@ class ConsumptionSettings:
     kafka: KafkaCluster
     keyspaces: tuple[str, ...]
     data_dir: Path
-    group: str = "freshet"
+    group: str = ""
     commit_rows: int = 50_000
     commit_interval_s: float = 1.0
     overlay_bytes: int = 64 << 20

@@ -19,6 +19,7 @@ T = TypeVar("T")
 REQUEST_TIMEOUT_S: Final = 5.0
 """How long a request that a person waits for may take before Kafka counts as unreachable."""
 RETRY_INTERVAL_S: Final = 0.05
+DEFAULT_PREFIX: Final = "freshet"
 
 _DISCARDED_LOG: Final = logging.getLogger("freshet.librdkafka")
 _DISCARDED_LOG.addHandler(logging.NullHandler())
@@ -81,11 +82,21 @@ class KafkaCluster:
     """Where Kafka is, and the settings that all its clients share.
 
     ``bootstrap``: addresses (``host:port,…``). ``extra``: librdkafka settings for security and timeouts. They may hold
-    a password, so they are never printed.
+    a password, so they are never printed. ``prefix`` begins every name that this installation has in Kafka, so that
+    two installations on one Kafka never meet. It has no dot, so no two of them make the same name.
     """
 
     bootstrap: str
     extra: Mapping[str, str] = field(default_factory=dict, repr=False)
+    prefix: str = DEFAULT_PREFIX
+
+    def group_id(self, group: str = "") -> str:
+        """The id in Kafka of the consumer group ``group``; empty: the installation's own."""
+        return f"{self.prefix}.{group}" if group else self.prefix
+
+    def transactional_id(self, keyspace: str, shard: str) -> str:
+        """The id of the shard's publisher. Publishers with the same one fence each other."""
+        return f"{self.prefix}.{keyspace}.{shard}"
 
     def check(self) -> Self:
         """This cluster, if librdkafka accepts ``extra``. Raises `KafkaSettingsError`, which shows no value."""

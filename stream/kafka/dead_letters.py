@@ -1,4 +1,4 @@
-"""Messages that could not be folded, kept with reason, offset and bytes in ``freshet.<keyspace>.dlq``.
+"""Messages that could not be folded, kept with reason, offset and bytes in ``<prefix>.<keyspace>.dlq``.
 
 Record key: ``topic/partition/offset`` of the message, so that folding it again after a crash adds no second letter.
 Value: the message's bytes, unchanged. Headers: ``code``, ``reason``, ``topic``, ``partition``, ``offset``, ``size``.
@@ -68,7 +68,7 @@ class DeadLetterPublisher:
 
     def __init__(self, kafka: KafkaCluster, keyspace: str) -> None:
         self.kafka = kafka
-        self.topic = dead_letter_topic(keyspace)
+        self.topic = dead_letter_topic(kafka, keyspace)
         self.sent = 0
         self._sent_ids: dict[str, None] = {}
         self._failed: KafkaError | None = None
@@ -141,7 +141,7 @@ def read_letters(kafka: KafkaCluster, keyspace: str, *, values: bool = True, let
     `KafkaUnreachable`, `TopicReadError`.
     """
     letters: dict[str, DeadLetter] = {}
-    for message in _messages(kafka, dead_letter_topic(keyspace)):
+    for message in _messages(kafka, dead_letter_topic(kafka, keyspace)):
         key = (message.key() or b"").decode(errors="replace")
         if letter_id and key != letter_id:
             continue
@@ -157,7 +157,7 @@ def find_letter(kafka: KafkaCluster, keyspace: str, letter_id: str) -> DeadLette
     found = read_letters(kafka, keyspace, letter_id=letter_id)
     if not found:
         raise DeadLetterError(
-            f"no dead letter {letter_id} in {dead_letter_topic(keyspace)}",
+            f"no dead letter {letter_id} in {dead_letter_topic(kafka, keyspace)}",
             hint="`freshet dlq list` shows all dead letters",
             code="no_such_letter",
         )

@@ -50,11 +50,11 @@ class TopicReadError(FreshetError):
     code = "read_failed"
 
 
-def reader_settings(kafka: KafkaCluster, group: str | None = None, more: Mapping[str, Any] | None = None) -> Settings:
+def reader_settings(kafka: KafkaCluster, group: str = "", more: Mapping[str, Any] | None = None) -> Settings:
     """Settings of a read_committed consumer that never commits or resets an offset by itself."""
     return {
         **client_settings(kafka),
-        "group.id": group or "freshet",
+        "group.id": kafka.group_id(group),
         "isolation.level": "read_committed",
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
@@ -74,7 +74,7 @@ def reader_settings(kafka: KafkaCluster, group: str | None = None, more: Mapping
     }
 
 
-def open_consumer(kafka: KafkaCluster, group: str | None = None, more: Mapping[str, Any] | None = None) -> Consumer:
+def open_consumer(kafka: KafkaCluster, group: str = "", more: Mapping[str, Any] | None = None) -> Consumer:
     """A consumer with `reader_settings`. Without a ``group`` use only `assign`. ``more``: librdkafka settings."""
     return Consumer(reader_settings(kafka, group, more))
 

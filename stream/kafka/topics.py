@@ -17,7 +17,6 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 from stream.kafka.connection import REQUEST_TIMEOUT_S, KafkaCluster, call_kafka, client_settings, kafka_error
 from tokens.errors import FreshetError
 
-LOCATIONS_TOPIC: Final = "freshet.locations"
 DAY_MS: Final = 24 * 3600 * 1000
 RETENTION_MS: Final = 7 * DAY_MS
 RETENTION_MS_MIN: Final = DAY_MS
@@ -60,14 +59,19 @@ class Topic:
     partitions: int
 
 
-def events_topic(keyspace: str) -> str:
+def events_topic(kafka: KafkaCluster, keyspace: str) -> str:
     """Name of the topic that holds a keyspace's events."""
-    return f"freshet.{keyspace}.events"
+    return f"{kafka.prefix}.{keyspace}.events"
 
 
-def dead_letter_topic(keyspace: str) -> str:
+def dead_letter_topic(kafka: KafkaCluster, keyspace: str) -> str:
     """Name of the topic that holds messages that could not be folded."""
-    return f"freshet.{keyspace}.dlq"
+    return f"{kafka.prefix}.{keyspace}.dlq"
+
+
+def locations_topic(kafka: KafkaCluster) -> str:
+    """Name of the topic that says who owns which partition."""
+    return f"{kafka.prefix}.locations"
 
 
 def ensure_topics(
@@ -79,16 +83,16 @@ def ensure_topics(
     retention_ms: int = RETENTION_MS,
     timeout_s: float = REQUEST_TIMEOUT_S,
 ) -> Topic:
-    """Create the missing topics of the keyspace and ``freshet.locations``; check and return the events topic.
+    """Create the missing topics of the keyspace and of the locations; check and return the events topic.
 
     Raises `TopicError`, `KafkaUnreachable`, `KafkaRequestError`.
     """
     sizes = {"max.message.bytes": str(MESSAGE_BYTES_MAX)}
     delete = {"cleanup.policy": "delete", "retention.ms": str(retention_ms), "retention.bytes": "-1"}
     wanted = [
-        _new_topic(events_topic(keyspace), partitions, replication, {**delete, **_TIMESTAMP_LIMITS, **sizes}),
-        _new_topic(dead_letter_topic(keyspace), 1, replication, {**delete, **_BROKER_TIME, **sizes}),
-        _new_topic(LOCATIONS_TOPIC, 1, replication, _LOCATIONS_SETTINGS),
+        _new_topic(events_topic(kafka, keyspace), partitions, replication, {**delete, **_TIMESTAMP_LIMITS, **sizes}),
+        _new_topic(dead_letter_topic(kafka, keyspace), 1, replication, {**delete, **_BROKER_TIME, **sizes}),
+        _new_topic(locations_topic(kafka), 1, replication, _LOCATIONS_SETTINGS),
     ]
     admin = _create(kafka, wanted, timeout_s)
     for topic in wanted:
@@ -109,9 +113,9 @@ def check_topics(
 
 
 def ensure_locations_topic(kafka: KafkaCluster, *, replication: int = 1, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
-    """Create ``freshet.locations`` if it is missing. Raises `TopicError`, `KafkaUnreachable`, `KafkaRequestError`."""
-    admin = _create(kafka, [_new_topic(LOCATIONS_TOPIC, 1, replication, _LOCATIONS_SETTINGS)], timeout_s)
-    _await_topic(admin, kafka, LOCATIONS_TOPIC, timeout_s)
+    """Create the topic of the locations if missing. Raises `TopicError`, `KafkaUnreachable`, `KafkaRequestError`."""
+    admin = _create(kafka, [_new_topic(locations_topic(kafka), 1, replication, _LOCATIONS_SETTINGS)], timeout_s)
+    _await_topic(admin, kafka, locations_topic(kafka), timeout_s)
 
 
 def describe_topic(kafka: KafkaCluster, name: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> Topic:
@@ -173,7 +177,7 @@ def _describe(admin: Any, kafka: KafkaCluster, name: str, timeout_s: float) -> T
 
 
 def _check(admin: Any, kafka: KafkaCluster, keyspace: str, partitions: int | None, timeout_s: float) -> Topic:
-    topic = _describe(admin, kafka, events_topic(keyspace), timeout_s)
+    topic = _describe(admin, kafka, events_topic(kafka, keyspace), timeout_s)
     if partitions is not None and topic.partitions != partitions:
         raise TopicError(
             f"topic {topic.name} has {topic.partitions} partitions, not {partitions}",

@@ -96,7 +96,7 @@ class Publisher:
         self.kafka = kafka
         self.shard = shard
         self.layout = layout
-        self.topic = events_topic(keyspace)
+        self.topic = events_topic(kafka, keyspace)
         self.keyspace = keyspace
         self.stats = PublisherStats()
         self._interval_s = batch_interval_s
@@ -109,7 +109,7 @@ class Publisher:
             kafka,
             self.topic,
             shard,
-            transactional_id or f"freshet.{keyspace}.{shard}",
+            transactional_id or kafka.transactional_id(keyspace, shard),
             self._clock,
             stopping or threading.Event(),
         )

@@ -189,4 +189,9 @@ def resume_point(states: Iterable[Record]) -> ResumePoint:
         sequence=last["sequence"],
         open_transactions=known,
         table_choice=last["table_choice"],
+        cursor=last["cursor"],
+        annotations=last["annotations"],
+        checksum=last["checksum"],
+        declared_at=last["declared_at"],
+        continuity=last["continuity"],
     )

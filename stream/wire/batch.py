@@ -11,13 +11,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from stream.wire.codec import INT_MAX, Record, encode
+from stream.wire.codec import INT_MAX, READER_VERSION, Record, encode
 from stream.wire.events import (
     ABSENT,
     VALUE,
     VOID,
     AbortTransaction,
     AllocateWriteId,
+    BeginScope,
     BindName,
     Change,
     CommitTransaction,
@@ -227,6 +228,7 @@ class Framer:
             self._opened.pop(closed, None)
             self._closed.add(closed)
         at.table_choice = txn.table_choice or at.table_choice
+        at.checksum, at.cursor = txn.checksum, txn.cursor
         at.position, at.timestamp = txn.position, txn.timestamp
         at.partial_gtid, at.partial_events = "", 0
         self._transactions += 1
@@ -305,7 +307,7 @@ class Framer:
     def _route(self, change: Change, txn: SourceTransaction) -> Iterable[int]:
         """The partitions that an event other than a row goes to."""
         match change:
-            case VoidTable() | DescribeTable() | BindName():
+            case VoidTable() | DescribeTable() | BeginScope() | BindName():
                 return range(self.layout.partitions)
             case AllocateWriteId() | TableImage() | ResetWriteIds():
                 return (self.layout.table_partition(change.table_id),)
@@ -371,6 +373,10 @@ class Framer:
             "low_water": at.low_water,
             "layout": str(self.layout),
             "whole": at_boundary,
+            "continuity": 0,
+            "previous": 0,
+            "reader_version": READER_VERSION,
+            "as_of_ms": 0,
         }
 
     def _state(self) -> Record:
@@ -393,4 +399,9 @@ class Framer:
             "closed": [] if is_snapshot else sorted(self._closed),
             "layout": str(self.layout),
             "table_choice": at.table_choice,
+            "cursor": at.cursor,
+            "annotations": at.annotations,
+            "checksum": at.checksum,
+            "declared_at": at.declared_at,
+            "continuity": at.continuity,
         }

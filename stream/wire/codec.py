@@ -36,18 +36,25 @@ VERSIONS: Final[dict[str, int]] = {
     "AllocWriteId": 1,
     "CommitTxn": 1,
     "EpochStart": 1,
-    "Marker": 1,
+    "Marker": 2,
     "NameBinding": 1,
     "RowFrame": 1,
-    "SourceState": 2,
+    "SchemaText": 1,
+    "Scope": 1,
+    "SourceState": 3,
     "TableImage": 1,
-    "TableSchema": 1,
+    "TableSchema": 2,
     "TableVoid": 1,
+    "Topology": 1,
     "WriteIdsReset": 1,
 }
 """All records, sorted, with their current versions. Earlier versions can be read too."""
 RECORDS: Final = tuple(VERSIONS)
 """Names of all records, sorted."""
+READER_VERSION: Final = 2
+"""The newest `Marker.reader_version` that this program understands, and the one that it writes."""
+_WITHOUT_NUMBER: Final = frozenset({"Marker", "SourceState", "SchemaText", "Topology"})
+"""Records that repeat the last ordinal assigned instead of having one of their own."""
 _SCHEMAS: Final = Path(__file__).resolve().parents[2] / "schemas"  # a folder without code is not an importable package
 _OPERATIONS: Final = b"\x01\x02\x03"
 
@@ -218,7 +225,11 @@ def check_frame(frame: Record) -> None:
 
 
 def _is_lineage(shard: str, epoch: int) -> bool:
-    return epoch > 0 and bool(shard) and "\0" not in shard
+    return epoch > 0 and _is_shard(shard)
+
+
+def _is_shard(name: str) -> bool:
+    return bool(name) and "\0" not in name
 
 
 def _bad_lineage(name: str, record: Record) -> CodecError:
@@ -258,7 +269,7 @@ def check(name: str, record: Record) -> None:
         raise _bad_lineage(name, record)
     if any("\0" in record.get(field, "") for field in ("table", "name", "previous_name")):
         raise _bad_field(name, "a name contains a NUL, which ends names in the store's keys")
-    if record["ordinal"] < (0 if name in ("Marker", "SourceState") else 1):
+    if record["ordinal"] < (0 if name in _WITHOUT_NUMBER else 1):
         raise _bad_field(name, f"ordinal {record['ordinal']} is out of range")
     rule = _RULES.get(name)
     problem = rule(record) if rule else ""
@@ -293,11 +304,42 @@ def _check_txn_end(record: Record) -> str:
 def _check_state(record: Record) -> str:
     if record["sequence"] < 1 or not 0 <= record["partial_events"] <= INT_MAX:
         return f"sequence {record['sequence']}, partial events {record['partial_events']} out of range"
-    return (
-        ""
-        if bool(record["partial_gtid"]) or not record["partial_events"]
-        else "partial events without a partial transaction"
-    )
+    if record["continuity"] < 0 or record["declared_at"] < -1:
+        return f"continuity {record['continuity']}, declared at {record['declared_at']} out of range"
+    if record["partial_events"] and not record["partial_gtid"]:
+        return "partial events without a partial transaction"
+    return ""
+
+
+def _check_marker(record: Record) -> str:
+    if not record["position"] or not record["layout"]:
+        return "position or layout is empty"
+    numbers = {field: record[field] for field in ("continuity", "previous", "as_of_ms")}
+    below = [field for field, number in numbers.items() if number < 0]
+    if below or record["reader_version"] < 1:
+        return f"{', '.join(below) or 'reader_version'} is out of range"
+    return ""
+
+
+def _check_table_schema(record: Record) -> str:
+    if not record["table"]:
+        return "table is empty"
+    columns = len(record["primary_key"])
+    return "" if 0 <= record["prefix"] <= columns else f"prefix {record['prefix']} of {columns} key columns"
+
+
+def _check_topology(record: Record) -> str:
+    if not all(map(_is_shard, record["shards"])):
+        return "a shard has no valid name"
+    ancestors = record["ancestors"]
+    bad = [each for each in ancestors if not _is_lineage(each["shard"], each["epoch"])]
+    if bad:
+        return f"invalid ancestor {bad[0]['shard']!r}, epoch {bad[0]['epoch']}"
+    return "" if len({each["shard"] for each in ancestors}) == len(ancestors) else "an ancestor is named twice"
+
+
+def _check_schema_text(record: Record) -> str:
+    return "" if record["name"] and record["text"] else "name or text is empty"
 
 
 _RULES: Final[dict[str, Callable[[Record], str]]] = {
@@ -310,7 +352,10 @@ _RULES: Final[dict[str, Callable[[Record], str]]] = {
         "" if record["name"] and record["table_id"] >= 0 else "name is empty or table id negative"
     ),
     "TableVoid": lambda record: "" if record["table"] else "table is empty",
-    "TableSchema": lambda record: "" if record["table"] else "table is empty",
-    "Marker": lambda record: "" if record["position"] and record["layout"] else "position or layout is empty",
+    "TableSchema": _check_table_schema,
+    "Topology": _check_topology,
+    "SchemaText": _check_schema_text,
+    "Scope": lambda record: "a name contains a NUL" if any("\0" in each for each in record["tables"]) else "",
+    "Marker": _check_marker,
     "SourceState": _check_state,
 }

@@ -6,7 +6,7 @@ Ordinals and epochs are assigned by the publisher, not by the source.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 VALUE = 1
@@ -56,6 +56,14 @@ class DescribeTable:
     primary_key: tuple[str, ...]
     cacheable: bool = True
     reason: str = ""
+    prefix: int = 0
+
+
+@dataclass(slots=True, frozen=True)
+class BeginScope:
+    """From here on only tables described after it are published. ``tables``: the choice as given, for display."""
+
+    tables: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -124,6 +132,7 @@ Change: TypeAlias = (
     RowChange
     | VoidTable
     | DescribeTable
+    | BeginScope
     | AllocateWriteId
     | TableImage
     | CommitTransaction
@@ -150,6 +159,7 @@ class SourceTransaction:
     ``gtid`` is its own, ``position`` the set after it. ``changes`` may be empty; the position still moves. ``opened``
     and ``closed`` update the map of open catalog transactions, which the publisher keeps across restarts.
     ``table_choice`` is the fingerprint of the choice of tables that the transaction describes; 0: unchanged.
+    ``checksum`` of its changes and ``cursor`` (where to read it again) are the source's own; 0 and "": unknown.
     """
 
     gtid: str
@@ -160,6 +170,8 @@ class SourceTransaction:
     opened: tuple[OpenTransaction, ...] = ()
     closed: tuple[int, ...] = ()
     table_choice: int = 0
+    checksum: int = 0
+    cursor: str = ""
 
 
 @dataclass(slots=True)
@@ -168,7 +180,8 @@ class ResumePoint:
 
     The source must continue right after ``position``. If ``partial_gtid`` is set, the first ``partial_events`` events
     of that transaction are already published: the source must still send all of it, and the publisher skips them.
-    ``ordinal`` is the last one assigned. ``table_choice`` is the last one published, or 0.
+    ``ordinal`` is the last one assigned. ``table_choice`` is the last one published, or 0. ``checksum`` and ``cursor``
+    are of the last whole transaction. ``declared_at``: from which offset of the home partition everything is declared.
     """
 
     shard: str
@@ -182,19 +195,12 @@ class ResumePoint:
     sequence: int = 0
     open_transactions: dict[int, OpenTransaction] = field(default_factory=dict)
     table_choice: int = 0
+    cursor: str = ""
+    annotations: dict[str, str] = field(default_factory=dict)
+    checksum: int = 0
+    declared_at: int = -1
+    continuity: int = 0
 
     def copy(self) -> ResumePoint:
         """A copy with its own map of open transactions."""
-        return ResumePoint(
-            self.shard,
-            self.epoch,
-            self.ordinal,
-            self.position,
-            self.timestamp,
-            self.low_water,
-            self.partial_gtid,
-            self.partial_events,
-            self.sequence,
-            dict(self.open_transactions),
-            self.table_choice,
-        )
+        return replace(self, open_transactions=dict(self.open_transactions), annotations=dict(self.annotations))

@@ -8,6 +8,7 @@ from stream.wire.codec import Record, encode
 from stream.wire.events import (
     AbortTransaction,
     AllocateWriteId,
+    BeginScope,
     BindName,
     Change,
     CommitTransaction,
@@ -93,6 +94,8 @@ def event_record(change: Change, position: str, image_bytes_max: int) -> tuple[s
             return "TableVoid", {"position": position, "table": table, "reason": reason}
         case DescribeTable():
             return "TableSchema", _schema_fields(change)
+        case BeginScope(tables):
+            return "Scope", {"tables": list(tables)}
         case BindName(name, table_id, previous):
             return "NameBinding", {"name": name, "table_id": table_id, "previous_name": previous}
         case AllocateWriteId(table_id, txn, write_id, reallocated):
@@ -136,6 +139,7 @@ def _schema_fields(change: DescribeTable) -> Record:
         "primary_key": list(change.primary_key),
         "cacheable": change.cacheable,
         "reason": change.reason,
+        "prefix": change.prefix,
     }
 
 

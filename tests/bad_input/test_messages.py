@@ -144,7 +144,7 @@ def test_a_message_of_twenty_megabytes_is_a_dead_letter_too(
     compressing = Producer(
         client_settings(kafka, **{"compression.type": "lz4", "message.max.bytes": 64 * MIB, "linger.ms": 0})
     )
-    compressing.produce(events_topic(keyspace_name), bytes(20 * MIB), partition=0)
+    compressing.produce(events_topic(kafka, keyspace_name), bytes(20 * MIB), partition=0)
     assert compressing.flush(60) == 0
     feed.put(0, encode("RowFrame", row(feed, 5)))
     feed.mark()

@@ -20,7 +20,7 @@ def test_a_source_refuses_a_topic_with_another_partition_count(
     """Another partition count than the topic's is refused, with the count to set in the hint."""
     ensure_topics(kafka, keyspace_name, 3)
     said = freshet_fails(*source_arguments(kafka, mariadb, database, keyspace_name), "--partitions", "5")
-    assert f"error[wrong_partition_count]: topic {events_topic(keyspace_name)} has 3 partitions, not 5" in said
+    assert f"error[wrong_partition_count]: topic {events_topic(kafka, keyspace_name)} has 3 partitions, not 5" in said
     assert "hint: set partitions to 3" in said
 
 
@@ -28,7 +28,7 @@ def test_a_source_refuses_a_compacted_topic(
     kafka: KafkaCluster, mariadb: MariaDBAddress, database: str, keyspace_name: str
 ) -> None:
     """A compacted topic, which would lose markers and voids, is refused with the setting that fixes it."""
-    topic = NewTopic(events_topic(keyspace_name), 4, 1, config={"cleanup.policy": "compact"})
+    topic = NewTopic(events_topic(kafka, keyspace_name), 4, 1, config={"cleanup.policy": "compact"})
     admin = AdminClient(client_settings(kafka))
     for made in admin.create_topics([topic]).values():
         made.result(timeout=60)

@@ -199,7 +199,7 @@ class ConsumeProcess:
 
 def caught_up(kafka: KafkaCluster, keyspace: str, address: str) -> bool:
     """Whether the owner has read everything that is in the topic now."""
-    topic = events_topic(keyspace)
+    topic = events_topic(kafka, keyspace)
     try:
         with OwnerConnection(address) as owner:
             statuses = owner.status(keyspace).partitions

@@ -61,7 +61,7 @@ class ServingStack:
         catalog = {"kind": kind, **server, "database": database}
         settings: dict[str, Any] = {
             "data_dir": str(directory / "stores"),
-            "kafka": {"bootstrap": kafka.bootstrap},
+            "kafka": {"bootstrap": kafka.bootstrap, "prefix": kafka.prefix},
             "keyspaces": {
                 keyspace: {
                     "kind": "rows" if kind == "mariadb" else "catalog",

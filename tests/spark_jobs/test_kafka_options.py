@@ -8,7 +8,10 @@ from stream.kafka.connection import KafkaCluster
 
 def test_a_plain_address_needs_one_option() -> None:
     """Without extra settings Spark is told the address and nothing else."""
-    assert kafka_options(KafkaCluster("broker:9092")) == {"kafka.bootstrap.servers": "broker:9092"}
+    assert kafka_options(KafkaCluster("broker:9092")) == {
+        "groupIdPrefix": "freshet",
+        "kafka.bootstrap.servers": "broker:9092",
+    }
 
 
 def test_credentials_become_a_login_module() -> None:
@@ -20,7 +23,8 @@ def test_credentials_become_a_login_module() -> None:
         "sasl.password": 'a"b\\c',
         "ssl.ca.location": "ca.pem",
     }
-    assert kafka_options(KafkaCluster("broker:9093", extra)) == {
+    assert kafka_options(KafkaCluster("broker:9093", extra, "team")) == {
+        "groupIdPrefix": "team",
         "kafka.bootstrap.servers": "broker:9093",
         "kafka.security.protocol": "SASL_SSL",
         "kafka.sasl.mechanism": "SCRAM-SHA-512",

@@ -27,7 +27,7 @@ class TestTopic:
 
     def __init__(self, kafka: KafkaCluster, keyspace: str, partitions: int) -> None:
         self.kafka, self.keyspace, self.partitions = kafka, keyspace, partitions
-        self.name = events_topic(keyspace)
+        self.name = events_topic(kafka, keyspace)
         ensure_topics(kafka, keyspace, partitions)
         self._admin = AdminClient(client_settings(kafka))
         self._producer = Producer(client_settings(kafka, **{"linger.ms": 5}))

@@ -12,7 +12,7 @@ from stream.wire.codec import check, decode
 
 def records(kafka: KafkaCluster, keyspace: str, partitions: int) -> dict[int, list[tuple[str, dict[str, Any]]]]:
     """Partition → (name, fields) of every committed record in the topic, checked, in order."""
-    topic = events_topic(keyspace)
+    topic = events_topic(kafka, keyspace)
     found: dict[int, list[tuple[str, dict[str, Any]]]] = {}
     starts = start_offsets(kafka, topic, range(partitions))
     for partition, end in end_offsets(kafka, topic, range(partitions)).items():

@@ -16,6 +16,7 @@ from stream.wire.events import (
     VOID,
     AbortTransaction,
     AllocateWriteId,
+    BeginScope,
     BindName,
     Change,
     Column,
@@ -50,7 +51,10 @@ rows = st.builds(
 
 events = st.one_of(
     st.builds(VoidTable, _tables, st.just("DDL")),
-    st.builds(DescribeTable, _tables, st.just((Column("id", "int", True),)), st.just(("id",))),
+    st.builds(
+        DescribeTable, _tables, st.just((Column("id", "int", True),)), st.just(("id",)), prefix=st.integers(0, 1)
+    ),
+    st.builds(BeginScope, st.lists(_tables, max_size=2).map(tuple)),
     st.builds(AllocateWriteId, _ids, _ids, _ids, st.booleans()),
     st.builds(
         TableImage,
@@ -85,6 +89,8 @@ def histories(draw: st.DrawFn) -> list[SourceTransaction]:
                 opened=draw(st.lists(opened, max_size=2).map(tuple)),
                 closed=draw(st.lists(_ids, max_size=2).map(tuple)),
                 table_choice=draw(st.integers(0, 2)),
+                checksum=draw(st.sampled_from([0, 2**32 - 1])),
+                cursor=draw(st.sampled_from(["", "binlog.000007:4711"])),
             )
         )
     return history
@@ -103,7 +109,7 @@ def partitions(layout: Layout, change: Change) -> set[int]:
     match change:
         case RowChange(key):
             return {layout.partition_of(key)}
-        case VoidTable() | DescribeTable() | BindName():
+        case VoidTable() | DescribeTable() | BeginScope() | BindName():
             return set(range(layout.partitions))
         case CommitTransaction(_, pairs) | AbortTransaction(_, pairs):
             return {layout.table_partition(table) for table, _ in pairs}

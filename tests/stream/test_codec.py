@@ -102,7 +102,7 @@ def test_a_message_of_an_older_schema_reads_with_the_new_fields_default(
     out.write(codec.header_of(older))
     schemaless_writer(out, parse_schema(older), record)
     assert decode(out.getvalue()) == (name, {**record, field: default})
-    assert codec.headers(name) == {codec.header(name), codec.header_of(older)}
+    assert {codec.header(name), codec.header_of(older)} <= codec.headers(name)
 
 
 @pytest.mark.parametrize(
@@ -224,6 +224,19 @@ def test_a_name_with_a_nul_is_refused(field: str) -> None:
     [
         ("Marker", {"ordinal": -1}),
         ("Marker", {"layout": ""}),
+        ("Marker", {"continuity": -1}),
+        ("Marker", {"previous": -1}),
+        ("Marker", {"reader_version": 0}),
+        ("Marker", {"as_of_ms": -1}),
+        ("TableSchema", {"prefix": -1}),
+        ("TableSchema", {"prefix": 99}),
+        ("Scope", {"ordinal": 0}),
+        ("Scope", {"tables": ["shop.a\0b"]}),
+        ("Topology", {"shards": ["shop/0", ""]}),
+        ("Topology", {"ancestors": [{"shard": "old/0", "epoch": 0}]}),
+        ("Topology", {"ancestors": [{"shard": "old/0", "epoch": 1}, {"shard": "old/0", "epoch": 2}]}),
+        ("SchemaText", {"name": ""}),
+        ("SchemaText", {"text": ""}),
         ("TableVoid", {"table": ""}),
         ("TableVoid", {"epoch": 0}),
         ("TableImage", {"change": "eaten"}),
@@ -234,6 +247,8 @@ def test_a_name_with_a_nul_is_refused(field: str) -> None:
         ("AllocWriteId", {"write_id": -3}),
         ("NameBinding", {"name": ""}),
         ("SourceState", {"sequence": 0}),
+        ("SourceState", {"declared_at": -2}),
+        ("SourceState", {"continuity": -1}),
         ("SourceState", {"partial_gtid": ""}),
     ],
 )

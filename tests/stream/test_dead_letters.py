@@ -57,8 +57,8 @@ def keyspace(kafka: KafkaCluster, keyspace_name: str) -> str:
     return keyspace_name
 
 
-def _letters(keyspace: str) -> list[DeadLetter]:
-    topic = events_topic(keyspace)
+def _letters(kafka: KafkaCluster, keyspace: str) -> list[DeadLetter]:
+    topic = events_topic(kafka, keyspace)
     return [
         DeadLetter(topic, 0, 17, "not_freshet", "starts with 7b22, not with c301", b'{"a":1}', 7),
         DeadLetter(topic, 1, 3, "unknown_schema", "fingerprint 0707… — newer?", GOOD, len(GOOD)),
@@ -75,8 +75,8 @@ def _send(kafka: KafkaCluster, keyspace: str, *letters: DeadLetter) -> None:
 def test_a_letter_keeps_reason_offset_and_bytes(kafka: KafkaCluster, keyspace: str) -> None:
     """A message that could not be folded can be inspected later, byte for byte."""
     assert read_letters(kafka, keyspace) == []
-    _send(kafka, keyspace, *_letters(keyspace))
-    assert read_letters(kafka, keyspace) == _letters(keyspace)
+    _send(kafka, keyspace, *_letters(kafka, keyspace))
+    assert read_letters(kafka, keyspace) == _letters(kafka, keyspace)
     assert [(letter.value, letter.size) for letter in read_letters(kafka, keyspace, values=False)] == [
         (b"", 7),
         (b"", len(GOOD)),
@@ -85,7 +85,7 @@ def test_a_letter_keeps_reason_offset_and_bytes(kafka: KafkaCluster, keyspace: s
 
 def test_folding_the_same_message_again_adds_no_letter(kafka: KafkaCluster, keyspace: str) -> None:
     """Messages that are folded again after a crash still have one letter each."""
-    letters = _letters(keyspace)
+    letters = _letters(kafka, keyspace)
     publisher = DeadLetterPublisher(kafka, keyspace)
     assert [publisher.send(letter) for letter in (*letters, *letters)] == [True, True, False, False]
     publisher.flush()
@@ -95,7 +95,7 @@ def test_folding_the_same_message_again_adds_no_letter(kafka: KafkaCluster, keys
 
 def test_of_a_huge_message_the_beginning_is_kept(kafka: KafkaCluster, keyspace: str) -> None:
     """A huge message is cut to fit the topic, keeps its full size, and is never put back incomplete."""
-    huge = DeadLetter(events_topic(keyspace), 0, 1, "bad_field", "huge", bytes(20 << 20))
+    huge = DeadLetter(events_topic(kafka, keyspace), 0, 1, "bad_field", "huge", bytes(20 << 20))
     _send(kafka, keyspace, huge)
     [kept] = read_letters(kafka, keyspace)
     assert (len(kept.value), kept.size, kept.is_complete) == (VALUE_BYTES_MAX, 20 << 20, False)
@@ -105,22 +105,26 @@ def test_of_a_huge_message_the_beginning_is_kept(kafka: KafkaCluster, keyspace: 
 
 def test_only_what_can_be_decoded_is_put_back(kafka: KafkaCluster, keyspace: str) -> None:
     """Retrying puts back the messages that this version can decode, and keeps the others."""
-    bad, good = _letters(keyspace)
+    bad, good = _letters(kafka, keyspace)
     _send(kafka, keyspace, bad, good)
     assert [bool(result.problem) for result in retry(kafka, keyspace, dry_run=True)] == [True, False]
     assert read_letters(kafka, keyspace) == [bad, good]
     assert [bool(result.problem) for result in retry(kafka, keyspace)] == [True, False]
     assert read_letters(kafka, keyspace) == [bad]
-    [end] = end_offsets(kafka, events_topic(keyspace), [1]).values()
-    assert [message.value() for message in read_range(kafka, events_topic(keyspace), 1, 0, end)] == [GOOD]
+    [end] = end_offsets(kafka, events_topic(kafka, keyspace), [1]).values()
+    assert [message.value() for message in read_range(kafka, events_topic(kafka, keyspace), 1, 0, end)] == [GOOD]
 
 
 def test_what_says_how_far_a_shard_is_is_never_put_back(kafka: KafkaCluster, keyspace: str) -> None:
     """A marker or a source's state of long ago must not stand behind newer ones."""
-    _send(kafka, keyspace, DeadLetter(events_topic(keyspace), 0, 3, "unknown_schema", "newer?", MARKER, len(MARKER)))
+    _send(
+        kafka,
+        keyspace,
+        DeadLetter(events_topic(kafka, keyspace), 0, 3, "unknown_schema", "newer?", MARKER, len(MARKER)),
+    )
     [result] = retry(kafka, keyspace)
     assert "Marker cannot be written again" in result.problem
-    [end] = end_offsets(kafka, events_topic(keyspace), [0]).values()
+    [end] = end_offsets(kafka, events_topic(kafka, keyspace), [0]).values()
     assert end == 0
 
 
@@ -141,7 +145,7 @@ def test_the_command_lists_shows_and_retries(
     """Dead letters can be listed, shown and retried from the command line, also as JSON."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FRESHET_KAFKA__BOOTSTRAP", kafka.bootstrap)
-    bad, good = _letters(keyspace)
+    bad, good = _letters(kafka, keyspace)
     _send(kafka, keyspace, bad, good)
 
     assert run(["dlq", "list", keyspace, "--json"]) == 0

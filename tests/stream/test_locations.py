@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 
 from stream.kafka.connection import KafkaCluster, client_settings
 from stream.kafka.locations import Announcement, LocationError, LocationsReader, announce, withdraw
-from stream.kafka.topics import LOCATIONS_TOPIC
+from stream.kafka.topics import locations_topic
 
 
 def _announcement(keyspace: str, partition: int = 0, **more: Any) -> Announcement:
@@ -58,7 +58,7 @@ def test_invalid_announcements_are_ignored(kafka: KafkaCluster, keyspace_name: s
     """Invalid records in the topic do not stop the reader."""
     producer = Producer(client_settings(kafka))
     for value in (b"garbage", b'{"keyspace": 1}', b"\xff"):
-        producer.produce(LOCATIONS_TOPIC, value, uuid.uuid4().hex.encode(), partition=0)
+        producer.produce(locations_topic(kafka), value, uuid.uuid4().hex.encode(), partition=0)
     producer.flush()
     announce(kafka, [_announcement(keyspace_name)])
     with LocationsReader(kafka) as locations:

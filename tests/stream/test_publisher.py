@@ -243,14 +243,14 @@ def test_records_of_a_newer_version_start_a_new_epoch(kafka: KafkaCluster, keysp
         out.publish(_txn(1, 5))
     home = Layout(PARTITIONS).home_partition(f"{keyspace}/0")
     newer = Producer(client_settings(kafka))
-    newer.produce(events_topic(keyspace), MAGIC + b"\xff" * 8 + b"a state of tomorrow", partition=home)
+    newer.produce(events_topic(kafka, keyspace), MAGIC + b"\xff" * 8 + b"a state of tomorrow", partition=home)
     assert newer.flush(60) == 0
     with publisher(kafka, keyspace, PARTITIONS) as out:
         resume = out.open(_start)
         assert resume.epoch > 1_700_000_000, "above every epoch that the newer version can have begun"
     with publisher(kafka, keyspace, PARTITIONS) as out:
         assert out.open(_start).epoch == resume.epoch
-    topic, other = events_topic(keyspace), (home + 1) % PARTITIONS
+    topic, other = events_topic(kafka, keyspace), (home + 1) % PARTITIONS
     [end] = end_offsets(kafka, topic, [other]).values()
     decoded = [decode(message.value()) for message in read_range(kafka, topic, other, 0, end)]
     reasons = [fields["reason"] for name, fields in decoded if name == "EpochStart"]
@@ -280,7 +280,7 @@ def test_the_last_state_is_found_behind_a_long_tail_of_others(kafka: KafkaCluste
     with quiet:
         quiet.open(_start)
         quiet.publish(_txn(7))
-    topic = events_topic(f"{keyspace}x")
+    topic = events_topic(kafka, f"{keyspace}x")
     with Publisher(kafka, f"{keyspace}x", "busy", layout, idle_marker_s=60) as busy:
         busy.open(_start)
         for number in range(1, 400):

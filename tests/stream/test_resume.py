@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from stream.publish.resume import ResumeError, resume_point
+from stream.wire.codec import decode, encode
 
 
 def _state(
     sequence: int, *, whole: bool, epoch: int = 1, opened: tuple[int, ...] = (), closed: tuple[int, ...] = ()
 ) -> Any:
     transactions = [{"txn": txn, "write_ids": [], "seen_open": True, "wrote": []} for txn in opened]
-    return {
+    state = {
         "shard": "s/0",
         "epoch": epoch,
         "ordinal": sequence * 10,
@@ -29,6 +30,7 @@ def _state(
         "layout": "xxh3_64;partitions=1",
         "table_choice": 0,
     }
+    return decode(encode("SourceState", state))[1]
 
 
 def test_deltas_build_on_the_last_whole_map() -> None:
@@ -47,6 +49,13 @@ def test_the_choice_of_tables_is_that_of_the_last_state() -> None:
     """The choice of tables is taken from the last state, so that a source does not describe and void again."""
     states = [_state(3, whole=True) | {"table_choice": 5}, _state(4, whole=False) | {"table_choice": 6}]
     assert resume_point(states).table_choice == 6
+
+
+def test_what_the_source_left_for_a_restart_is_that_of_the_last_state() -> None:
+    """Cursor, checksum and annotations, and where everything is declared, are taken from the last state."""
+    left = {"cursor": "b.7:4", "checksum": 9, "annotations": {"a": "b"}, "declared_at": 3, "continuity": 5}
+    point = resume_point([_state(3, whole=True), _state(4, whole=False) | left])
+    assert {field: getattr(point, field) for field in left} == left
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,13 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from stream.kafka.connection import KafkaCluster, client_settings
 from stream.kafka.reader import read_range
 from stream.kafka.topics import (
-    LOCATIONS_TOPIC,
     TopicError,
     check_topics,
     dead_letter_topic,
     describe_topic,
     ensure_topics,
     events_topic,
+    locations_topic,
 )
 
 
@@ -27,9 +27,9 @@ def admin(kafka: KafkaCluster) -> AdminClient:
     return AdminClient(client_settings(kafka))
 
 
-def _make(admin: AdminClient, keyspace: str, **config: str) -> None:
+def _make(kafka: KafkaCluster, admin: AdminClient, keyspace: str, **config: str) -> None:
     settings = {name.replace("__", "."): value for name, value in config.items()}
-    topic = NewTopic(events_topic(keyspace), num_partitions=2, replication_factor=1, config=settings)
+    topic = NewTopic(events_topic(kafka, keyspace), num_partitions=2, replication_factor=1, config=settings)
     for future in admin.create_topics([topic]).values():
         future.result()
 
@@ -40,8 +40,8 @@ def test_topics_are_made_once_and_then_found(kafka: KafkaCluster, keyspace_name:
     assert (made.name, made.partitions) == (f"freshet.{keyspace_name}.events", 2)
     assert len(made.topic_id) >= 16
     assert ensure_topics(kafka, keyspace_name, 2) == made == check_topics(kafka, keyspace_name, 2)
-    assert describe_topic(kafka, dead_letter_topic(keyspace_name)).partitions == 1
-    assert describe_topic(kafka, LOCATIONS_TOPIC).partitions == 1
+    assert describe_topic(kafka, dead_letter_topic(kafka, keyspace_name)).partitions == 1
+    assert describe_topic(kafka, locations_topic(kafka)).partitions == 1
 
 
 def test_a_topic_made_anew_has_another_id(kafka: KafkaCluster, keyspace_name: str, admin: AdminClient) -> None:
@@ -76,19 +76,19 @@ def test_settings_that_lose_data_or_freshness_are_refused_with_the_fix(
     kafka: KafkaCluster, keyspace_name: str, admin: AdminClient, config: dict[str, str], code: str, fix: str
 ) -> None:
     """Unsafe settings of an existing topic are refused before anything is written, with the fix as hint."""
-    _make(admin, keyspace_name, **config)
+    _make(kafka, admin, keyspace_name, **config)
     with pytest.raises(TopicError) as refused:
         ensure_topics(kafka, keyspace_name, 2)
     assert refused.value.code == code
     assert fix in refused.value.hint
-    assert events_topic(keyspace_name) in refused.value.hint
+    assert events_topic(kafka, keyspace_name) in refused.value.hint
 
 
 def test_a_missing_topic_is_named(kafka: KafkaCluster, keyspace_name: str) -> None:
     """The error for a missing topic names the topic."""
     with pytest.raises(TopicError) as missing:
         check_topics(kafka, keyspace_name)
-    assert (missing.value.code, events_topic(keyspace_name) in str(missing.value)) == ("topic_missing", True)
+    assert (missing.value.code, events_topic(kafka, keyspace_name) in str(missing.value)) == ("topic_missing", True)
 
 
 @pytest.mark.parametrize("hours", [-24 * 30, 3])
@@ -99,7 +99,7 @@ def test_a_process_whose_clock_is_wrong_can_announce_itself_and_send_dead_letter
     ensure_topics(kafka, keyspace_name, 1)
     producer = Producer(client_settings(kafka))
     errors = []
-    for topic in (LOCATIONS_TOPIC, dead_letter_topic(keyspace_name)):
+    for topic in (locations_topic(kafka), dead_letter_topic(kafka, keyspace_name)):
         producer.produce(
             topic,
             b"{}",
@@ -109,7 +109,7 @@ def test_a_process_whose_clock_is_wrong_can_announce_itself_and_send_dead_letter
         )
     assert producer.flush(20) == 0
     assert errors == [None, None]
-    [message] = read_range(kafka, dead_letter_topic(keyspace_name), 0, 0, 1)
+    [message] = read_range(kafka, dead_letter_topic(kafka, keyspace_name), 0, 0, 1)
     kind, stamped_ms = message.timestamp()
     assert kind == TIMESTAMP_LOG_APPEND_TIME
     assert abs(stamped_ms / 1000 - time.time()) < 120

@@ -45,6 +45,9 @@ EVENTS: tuple[tuple[str, dict[str, Any]], ...] = (
         "TableSchema",
         {"table": "shop.items", "columns": _COLUMNS, "primary_key": ["id"], "cacheable": True, "reason": ""},
     ),
+    ("Scope", {"tables": ["shop.*"]}),
+    ("Topology", {"shards": [SHARD, "shop/1"], "ancestors": [{"shard": "old/0", "epoch": 1}]}),
+    ("SchemaText", {"name": "Later", "fingerprint": b"\1" * 8, "text": '"int"', "skippable": True}),
     ("NameBinding", {"name": "d.t", "table_id": 7, "previous_name": ""}),
     ("NameBinding", {"name": "d.u", "table_id": 7, "previous_name": "d.t"}),
     ("TableImage", _TABLE | _IMAGE | {"change": "created"}),
@@ -339,6 +342,7 @@ def _announcements() -> Case:
         "started_at": 1,
         "positions": {SHARD: gtid(1)},
         "gone": False,
+        "generation": 3,
         "later": [1, {"x": 2}],
     }
     seeds = [json.dumps(good).encode(), b'{"x":' + b"[" * 20_000, b"{" + b'"x":{' * 20_000, b"", b"null"]

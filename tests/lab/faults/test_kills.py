@@ -128,7 +128,7 @@ def test_twenty_kills_of_source_and_consumer_under_load_change_nothing(
     found = rows(records(kafka, keyspace_name, PARTITIONS))
     assert [(key, image, gtid) for _, key, image, gtid in found] == wanted
     assert [ordinal for ordinal, *_ in found] == list(range(found[0][0], found[0][0] + len(found)))
-    topic = describe_topic(kafka, events_topic(keyspace_name))
+    topic = describe_topic(kafka, events_topic(kafka, keyspace_name))
     for partition in range(PARTITIONS):
         uninterrupted = expected(kafka, topic, partition, tmp_path / "scratch")
         assert digest_of(tmp_path / "data", keyspace_name, partition) == uninterrupted

@@ -54,7 +54,7 @@ class Topic:
 
     def forget_all_but_the_last_state(self) -> None:
         """As retention would: everything before the last record of the shard's home partition is gone."""
-        name, home = events_topic(self.keyspace), Layout(PARTITIONS).home_partition(self.shard)
+        name, home = events_topic(self.kafka, self.keyspace), Layout(PARTITIONS).home_partition(self.shard)
         [end] = end_offsets(self.kafka, name, [home]).values()
         *_, state = read_range(self.kafka, name, home, 0, end)
         admin = AdminClient(client_settings(self.kafka))

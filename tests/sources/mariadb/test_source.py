@@ -157,7 +157,7 @@ def test_it_resumes_from_a_version_1_state_without_describing_again(
     home = Layout(PARTITIONS).home_partition(shard)
     states = [fields for name, fields in records(kafka, keyspace_name, PARTITIONS)[home] if name == "SourceState"]
     producer = Producer(client_settings(kafka))
-    producer.produce(events_topic(keyspace_name), as_version_1(states[-1]), partition=home)
+    producer.produce(events_topic(kafka, keyspace_name), as_version_1(states[-1]), partition=home)
     assert producer.flush(30) == 0
     with Running(kafka, keyspace_name, source):
         source.run("INSERT INTO t VALUES (2)")
