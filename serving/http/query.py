@@ -108,7 +108,7 @@ def demand_of(token: str | None, max_wait_ms: int | None, limits: RequestLimits)
     if not token:
         return ReadDemand(NO_VECTOR, False, wait_ms)
     try:
-        return ReadDemand(Vector.parse(token), True, wait_ms)
+        return ReadDemand(Vector.parse_all(token), True, wait_ms)
     except TokenError as error:
         raise ReadError("bad_token", f"token: {error}", hint=error.hint) from error
 
