@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from consumers.fold.state import NO_KIN, Kin
 from tokens.errors import FreshetError
 
 VERSION: Final = 2
@@ -177,6 +178,8 @@ class OwnerRow(msgspec.Struct, array_like=True):
     stamp: bytes
     filled: bool = False
     code: str = ""
+    kin: Kin = NO_KIN
+    """Only of an answer that may not be served: what the source's answer is judged by."""
 
 
 class Rows(Message, tag="rows"):
@@ -210,6 +213,7 @@ class OwnerTable(Message, tag="table"):
     filled: bool = False
     elsewhere: bool = False
     code: str = ""
+    kin: Kin = NO_KIN
 
 
 class Waited(Message, tag="waited"):

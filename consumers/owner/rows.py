@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from consumers.fold.entry import ABSENT, VALUE, VOID, decode_entry
-from consumers.fold.state import Head, Void
+from consumers.fold.state import NO_KIN, Head, Kin, Void, kin_of
 from consumers.owner.evidence import ACCEPTED, FillVerdict, fill_refusal, may_catch_up, refused, sole_lineage, tag_of
 from consumers.owner.meaning import check_partition, folded_meaning, refuse_row, why_other_meaning
 from consumers.owner.overlay import OverlayFill
@@ -153,22 +153,23 @@ def answer_row(partition: Partition, key: bytes, demand: Demand) -> OwnerRow:
     if row.kind not in (VALUE, ABSENT):
         fill = partition.overlay.get(key, row.stamp, row.low_water)
         if fill is None:
+            row.kin = kin_of(head)
             return row
         row.kind = VALUE if fill.image is not None else ABSENT
         row.image, row.lo, row.hi, row.timestamp = fill.image, fill.lo, fill.hi, fill.timestamp
         row.why, row.filled = f"filled from the source at {fill.lo}", True
-    decide_row(row, demand)
+    decide_row(row, demand, kin_of(head))
     return row
 
 
-def decide_row(row: OwnerRow, demand: Demand) -> None:
+def decide_row(row: OwnerRow, demand: Demand, kin: Kin = NO_KIN) -> None:
     """Writes the decision into ``row``, and removes an image that may not be served."""
-    decision = decide(demand, tag_of(row))
+    decision = decide(demand, tag_of(row, kin=kin))
     row.freshness = decision.freshness.value
     if decision.may_be_served:
         row.served, row.needs_source, row.why = True, False, f"{decision.why}; {row.why}"
         return
-    row.image, row.why = None, decision.why
+    row.image, row.why, row.kin = None, decision.why, kin
     row.needs_source = not may_catch_up(decision, row.watermark)
     row.code = HISTORY_LOST if decision.history_lost else ""
 

@@ -76,7 +76,8 @@ class Judge:
         pending, snapshot = source_read.pending, source_read.snapshot
         assert snapshot is not None
         component = pending.demand.vector.get(pending.proof.shard)
-        if component is None or pending.is_uncertain:
+        known = {pending.proof.shard, *pending.proof.kin.topology}
+        if component is None or pending.is_uncertain or not known.issuperset(pending.demand.vector):
             return
         history = self.history(pending.slot // SLOTS_A_SHARD, component.epoch)
         if history is None or history.number != snapshot.history:

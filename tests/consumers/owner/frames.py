@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from consumers.fold.state import Kin
 from consumers.owner.protocol import (
     OLDEST,
     PREFIX_BYTES,
@@ -40,7 +41,8 @@ from consumers.owner.protocol import (
 AT = "MariaDB/0-1-5"
 VECTOR = "v1.W1sic2hvcC8wIiwxLCJNYXJpYURCLzAtMS01Il1d"
 LIST = "shop.items:5:9223372036854775807::"
-ROW = OwnerRow(1, b'{"id":7}', "fresh", "why", True, False, "shop/0", 1, AT, AT, 9, AT, AT, b"stamp", True, "code")
+KIN = Kin(frozenset({"shop/0"}), {"shop/old": 3})
+ROW = OwnerRow(1, b'{"id":7}', "fresh", "why", True, False, "shop/0", 1, AT, AT, 9, AT, AT, b"stamp", True, "code", KIN)
 PARTITION = PartitionStatus(
     "shop",
     0,
@@ -75,7 +77,26 @@ ANSWERS: tuple[Answer, ...] = (
     Welcome(1, VERSION, "me"),
     Rows(2, [ROW]),
     OwnerTable(
-        3, 7, 3, b"{}", LIST, "fresh", "why", True, False, "hive/0", 1, AT, AT, AT, AT, b"stamp", True, True, "code"
+        3,
+        7,
+        3,
+        b"{}",
+        LIST,
+        "fresh",
+        "why",
+        True,
+        False,
+        "hive/0",
+        1,
+        AT,
+        AT,
+        AT,
+        AT,
+        b"stamp",
+        True,
+        True,
+        "code",
+        KIN,
     ),
     Waited(4, True, VECTOR),
     Filled(5, True, "filled"),

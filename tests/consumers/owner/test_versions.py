@@ -41,6 +41,17 @@ def body(message: Request | Answer) -> bytes:
     return encode_frame(message)[PREFIX_BYTES:]
 
 
+def longer(value: Any) -> Any:
+    """A message as a newer version could write it: each struct in it has two more fields at its end."""
+    if isinstance(value, msgspec.Struct):
+        tag = [value.__struct_config__.tag] if value.__struct_config__.tag else []
+        fields = [longer(getattr(value, name)) for name in value.__struct_fields__]
+        return [*tag, *fields, None, {"new": [1, b"x"]}]
+    if isinstance(value, list | tuple):
+        return [longer(each) for each in value]
+    return value
+
+
 @pytest.mark.parametrize(
     ("oldest", "newest", "chosen"),
     [(0, VERSION, VERSION), (OLDEST, VERSION + 7, VERSION), (1, OLDEST, OLDEST), (VERSION, VERSION, VERSION)],
@@ -124,18 +135,7 @@ def test_the_frames_of_each_version_are_still_read() -> None:
 def test_fields_that_a_newer_side_adds_are_ignored(message: Request | Answer) -> None:
     """At the end of the message, and of each struct in it."""
     decode: Any = decode_request if isinstance(message, get_args(protocol.Request)) else decode_answer
-    tree = msgspec.msgpack.decode(body(message))
-    assert decode(msgspec.msgpack.encode([*tree, {"new": [1, b"x"]}, "more"])) == message
-    for at, field in enumerate(tree):
-        if isinstance(field, list) and field and isinstance(field[0], list):
-            grown = [[*each, None, {"new": 1}] for each in field]
-            assert decode(msgspec.msgpack.encode([*tree[:at], grown, *tree[at + 1 :]])) == message
-            deep = [[[*map(_grown, part)] if isinstance(part, list) else part for part in each] for each in field]
-            assert decode(msgspec.msgpack.encode([*tree[:at], deep, *tree[at + 1 :]])) == message
-
-
-def _grown(part: Any) -> Any:
-    return [*part, None, {"new": 1}] if isinstance(part, list) else part
+    assert decode(msgspec.msgpack.encode(longer(message))) == message
 
 
 @pytest.mark.parametrize("message", [*REQUESTS, *ANSWERS], ids=lambda each: type(each).__name__)
