@@ -27,7 +27,7 @@ def owner_addresses(settings: Settings, keyspace: str, given: Sequence[str] = ()
         return {-1 - number: address for number, address in enumerate(given)}
     with explain_unknown_keyspace(settings, keyspace):
         with LocationsReader(settings.kafka.cluster) as reader:
-            found = {number: each.address for number, each in reader.owners(keyspace).items() if not each.gone}
+            found = {number: each.address for number, each in reader.owners(keyspace).items()}
         if not found:
             raise LocationError(
                 f"no owner has announced a partition of {keyspace}",

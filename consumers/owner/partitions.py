@@ -65,6 +65,9 @@ class Partition:
     """A dead letter is not in its topic yet, so the store must not commit past it."""
     lost: bool = False
     """The group membership expired (no broker answered). The partition answers until it is assigned again."""
+    generation: int = 0
+    """The group's generation when it assigned the partition; 0: unknown."""
+    taken_at: float = field(default_factory=time.monotonic)
     waiters: set[asyncio.Future[None]] = field(default_factory=set)
 
     @property

@@ -6,9 +6,11 @@ from its poll.
 
 from __future__ import annotations
 
+import struct
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import structlog
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -21,6 +23,20 @@ from stream.kafka.connection import REQUEST_TIMEOUT_S, KafkaCluster, kafka_error
 from stream.kafka.topics import Topic
 
 log = structlog.get_logger(__name__)
+
+_METADATA_MAGIC: Final = b"CGMDv2:"
+
+
+def group_generation(consumer: Consumer) -> int:
+    """The generation of the group that the consumer has joined; 0 if librdkafka does not tell.
+
+    confluent_kafka gives the group's metadata only as librdkafka writes it: a magic text, the generation, names.
+    """
+    written = bytes(consumer.consumer_group_metadata() or b"")
+    if not written.startswith(_METADATA_MAGIC):
+        return 0
+    (generation,) = struct.unpack_from("=i", written, len(_METADATA_MAGIC))
+    return max(int(generation), 0)
 
 
 class SessionEnd(Exception):
@@ -107,13 +123,17 @@ class Assignment:
         kept = self._ownership.get(keyspace, number)
         if kept is not None and kept.lost and kept.topic == topic and not kept.is_paused:
             kept.lost = False
+            kept.generation, kept.taken_at = group_generation(consumer), time.monotonic()
             kept.position = kept.store.state.head.offset
+            if kept.ready:  # another process may have announced the partition in between
+                self._kafka_output.announce(kept)
             return TopicPartition(topic_name, number, kept.position)
         if kept is not None:
             self.release([kept])
         bounds = consumer.get_watermark_offsets(TopicPartition(topic_name, number), timeout=REQUEST_TIMEOUT_S)
         share = self.overlay_bytes // topic.partitions
         partition = open_partition(self._data_dir, keyspace, number, topic, bounds, share)
+        partition.generation = group_generation(consumer)
         if partition.state == REBUILDING:
             self.rebuilds += 1
         self._ownership.add(partition)

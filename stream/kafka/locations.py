@@ -1,7 +1,8 @@
-"""Who owns which partition's store: announcements in ``<prefix>.locations``, keyed ``keyspace/partition``.
+"""Who owns which partition's store: announcements in ``<prefix>.locations``, keyed ``keyspace/partition/instance``.
 
-The last announcement of a partition is valid until its own instance withdraws it; there is no heartbeat. An address is
-a hint: if nothing answers there, a reader asks the source of truth and waits for the next announcement.
+Each names the generation of its take-over, and the highest one stands until its own instance withdraws it, in whatever
+order they arrive (`supersedes`). Owners announce again periodically, so a lost announcement heals. An address is a
+hint: if nothing answers there, a reader asks the source of truth and waits for the next announcement.
 """
 
 from __future__ import annotations
@@ -50,11 +51,25 @@ class Announcement(msgspec.Struct, frozen=True, kw_only=True):
     positions: dict[str, str] = msgspec.field(default_factory=dict)
     """Shard → the store's position when it was announced."""
     gone: bool = False
+    generation: int = 0
+    """Of the take-over: grows from one owner of the partition to the next. 0: written by an older version."""
 
     @property
     def key(self) -> str:
         """``keyspace/partition``"""
         return f"{self.keyspace}/{self.partition}"
+
+
+def supersedes(new: Announcement, known: Announcement | None) -> bool:
+    """Whether ``new``, which was read after ``known``, takes its place.
+
+    Announcements without a generation can't be ordered: of those the last one stands, and none withdraws another's.
+    """
+    if known is None:
+        return True
+    if new.generation and known.generation:
+        return (new.generation, new.instance) >= (known.generation, known.instance)
+    return not new.gone or new.instance == known.instance
 
 
 def announce(kafka: KafkaCluster, announcements: Iterable[Announcement]) -> None:
@@ -68,9 +83,9 @@ def announce(kafka: KafkaCluster, announcements: Iterable[Announcement]) -> None
             failed.append(error)
 
     for each in announcements:
-        producer.produce(
-            locations_topic(kafka), msgspec.json.encode(each), each.key, partition=0, on_delivery=delivered
-        )
+        # A key of its own for each instance: compaction must not drop an owner for a stale announcement after it.
+        key = f"{each.key}/{each.instance}"
+        producer.produce(locations_topic(kafka), msgspec.json.encode(each), key, partition=0, on_delivery=delivered)
     left = producer.flush(FLUSH_TIMEOUT_S)
     if failed:
         raise kafka_error(failed[0], kafka, "announce")
@@ -91,6 +106,7 @@ class LocationsReader:
     def __init__(self, kafka: KafkaCluster) -> None:
         self.kafka = kafka
         self._known: dict[str, Announcement] = {}
+        """The announcement that stands, by place; kept when it is withdrawn, so that no older one takes its place."""
         self._changed = threading.Condition()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -98,17 +114,16 @@ class LocationsReader:
     def start(self, timeout_s: float = START_TIMEOUT_S, *, patient: bool = False) -> Self:
         """Read all announcements made so far, then follow the topic. Raises `KafkaUnreachable`.
 
-        ``patient``: don't raise it. Start without announcements, and read them as soon as Kafka answers.
+        ``patient``: raise nothing. Start without announcements, and read them as soon as Kafka answers.
         """
         consumer: Consumer | None = None
         try:
             consumer = self._open_at_end(timeout_s)
-        except KafkaUnreachable as error:
+        except (FreshetError, KafkaException) as error:
             if not patient:
                 raise
-            log.warning(
-                "Kafka is unreachable, no owner is known yet", code=error.code, reason=str(error), hint=error.hint
-            )
+            shown = kafka_error(error, self.kafka, "read locations") if isinstance(error, KafkaException) else error
+            log.warning("locations can't be read yet", code=shown.code, reason=str(shown), hint=shown.hint)
         self._thread = threading.Thread(target=self._follow, args=(consumer,), name="locations", daemon=True)
         self._thread.start()
         return self
@@ -129,12 +144,19 @@ class LocationsReader:
 
     def owner_of(self, keyspace: str, partition: int) -> Announcement | None:
         """The announced owner of the partition, or None."""
+        found = self.standing(keyspace, partition)
+        return None if found is None or found.gone else found
+
+    def standing(self, keyspace: str, partition: int) -> Announcement | None:
+        """The announcement of the partition that stands; it may be ``gone``."""
         return self._known.get(f"{keyspace}/{partition}")
 
     def owners(self, keyspace: str) -> Mapping[int, Announcement]:
         """Partition → announced owner."""
         with self._changed:
-            return {each.partition: each for each in self._known.values() if each.keyspace == keyspace}
+            return {
+                each.partition: each for each in self._known.values() if each.keyspace == keyspace and not each.gone
+            }
 
     def wait_for(self, keyspace: str, partition: int, timeout_s: float, *, other_than: str = "") -> Announcement:
         """The owner of the partition, after waiting for up to ``timeout_s`` seconds.
@@ -210,15 +232,11 @@ class LocationsReader:
     def _apply(self, message: Message) -> None:
         value, key = message.value(), (message.key() or b"").decode(errors="replace")
         if value is None:
-            self._known.pop(key, None)
             return
         try:
             announced = msgspec.json.decode(value, type=Announcement)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             log.warning("invalid announcement", key=key, offset=message.offset(), error=str(error))
             return
-        before = self._known.get(announced.key)
-        if not announced.gone:
+        if supersedes(announced, self._known.get(announced.key)):
             self._known[announced.key] = announced
-        elif before is not None and before.instance == announced.instance:
-            del self._known[announced.key]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stream.wire.batch import Batch, BatchLimits, Framer
-from stream.wire.codec import READER_VERSION, RECORDS, Record, decode, header
+from stream.wire.codec import READER_VERSION, RECORDS, Record, current_schema, decode
 from stream.wire.declarations import Declarations
 from stream.wire.events import (
     BeginScope,
@@ -121,7 +121,7 @@ def test_every_schema_stands_before_its_first_use() -> None:
         name, fields = decode(value)
         if name == "SchemaText":
             texts.add(fields["fingerprint"])
-            assert b"\xc3\x01" + fields["fingerprint"] == header(fields["name"])
+            assert b"\xc3\x01" + fields["fingerprint"] == current_schema(fields["name"]).header
         else:
             assert value[2:10] in texts, name
 

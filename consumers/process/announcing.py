@@ -1,0 +1,169 @@
+"""Announces in the locations topic which partitions this process answers for, from a thread of its own.
+
+The fold thread only leaves orders. An announcement is sent at once, again every `AGAIN_S`, and with a higher generation
+when another one stands although the group still gives the partition to this process.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Final
+
+import msgspec
+import structlog
+
+from consumers.owner.partitions import Partition
+from stream.kafka import locations
+from stream.kafka.connection import KafkaCluster
+from stream.kafka.locations import Announcement, LocationsReader, supersedes
+
+log = structlog.get_logger(__name__)
+
+RETRY_S: Final = 2.0
+CLOSE_TIMEOUT_S: Final = 3.0
+"""Announcements not sent by then are dropped; a front notices by itself that an owner is gone."""
+AGAIN_S: Final = 60.0
+"""An announcement that was lost, or that compaction dropped, is missing for no longer."""
+CHECK_S: Final = 5.0
+SETTLED_S: Final = 20.0
+"""After this time a process that has lost its membership knows it: two of the group's session timeouts."""
+ERA_BITS: Final = 32
+"""A generation is an era (upper bits) and the group's own number, which begins anew when the group is made anew."""
+
+
+def generation_above(known: Announcement | None, partition: Partition, instance: str, *, settled: bool) -> int:
+    """The generation to announce ``partition`` with, where ``known`` stands.
+
+    The group's coordinator numbers its generations, so they order the owners of a partition. A lower number than the
+    standing one is either a late announcement, which must lose, or that of a group made anew, which must win: nothing
+    stands any more, or the group has left the partition here for long (``settled``).
+    """
+    own = max(partition.generation, 1)
+    if known is None:
+        return own
+    era = known.generation >> ERA_BITS
+    within = era << ERA_BITS | own
+    if (within, instance) >= (known.generation, known.instance):
+        return within
+    certain = known.gone or known.instance == instance or settled
+    return (era + 1 if certain else era) << ERA_BITS | own
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    partition: Partition
+    withdraw: bool
+
+
+class Announcer:
+    """`announce`, `withdraw` and `close` neither block nor raise; the thread does the rest."""
+
+    def __init__(self, kafka: KafkaCluster, address: str, instance: str) -> None:
+        """``address``: host:port at which others reach the owner protocol."""
+        self._kafka = kafka
+        self._address = address
+        self._instance = instance
+        self._started_at = int(time.time())
+        self._orders: SimpleQueue[_Order | None] = SimpleQueue()
+        """None ends the thread."""
+        self._owned: dict[str, Partition] = {}
+        self._sent: dict[str, Announcement] = {}
+        """The last announcement of each owned partition."""
+        self._unsent: dict[str, Announcement] = {}
+        self._again_at = 0.0
+        self._closing = False
+        self._reported_code = ""
+        self._thread = Thread(target=self._run, name="announce", daemon=True)
+        self._thread.start()
+
+    def announce(self, partition: Partition) -> None:
+        """Has the partition announced, and again periodically until it is withdrawn."""
+        self._orders.put(_Order(partition, withdraw=False))
+
+    def withdraw(self, partition: Partition) -> None:
+        """Has the partition's announcement withdrawn, if there was one."""
+        self._orders.put(_Order(partition, withdraw=True))
+
+    def close(self) -> None:
+        """Sends what is pending; gives up after `CLOSE_TIMEOUT_S` if Kafka does not answer."""
+        self._orders.put(None)
+        self._thread.join(CLOSE_TIMEOUT_S)
+
+    def _run(self) -> None:
+        with LocationsReader(self._kafka).start(patient=True) as reader:
+            while not self._closing:
+                self._take_orders(RETRY_S if self._unsent else CHECK_S)
+                self._prepare(reader, time.monotonic())
+                self._send()
+
+    def _take_orders(self, wait_s: float) -> None:
+        """Waits for an order, then takes all that are there."""
+        try:
+            order = self._orders.get(timeout=wait_s)
+            while True:
+                if order is None:
+                    self._closing = True
+                else:
+                    self._obey(order)
+                order = self._orders.get_nowait()
+        except Empty:
+            return
+
+    def _obey(self, order: _Order) -> None:
+        place = order.partition.name
+        if not order.withdraw:
+            self._owned[place] = order.partition
+            self._sent.pop(place, None)  # so that it is announced now
+        elif self._owned.pop(place, None) is not None:
+            said = self._unsent.pop(place, None) or self._sent.get(place)
+            self._sent.pop(place, None)
+            if said is not None:
+                self._unsent[place] = msgspec.structs.replace(said, gone=True, positions={})
+
+    def _prepare(self, reader: LocationsReader, now: float) -> None:
+        """Adds to the unsent ones what has to be announced now."""
+        again = now >= self._again_at
+        if again:
+            self._again_at = now + AGAIN_S
+        for place, partition in self._owned.items():
+            known = reader.standing(partition.keyspace, partition.number)
+            said = self._sent.get(place)
+            if not again and said is not None and (known is None or supersedes(said, known)):
+                continue
+            settled = not partition.lost and now - partition.taken_at >= SETTLED_S
+            generation = generation_above(known, partition, self._instance, settled=settled)
+            if again or said is None or generation != said.generation:
+                self._unsent[place] = self._announcement(partition, generation)
+
+    def _announcement(self, partition: Partition, generation: int) -> Announcement:
+        head = partition.store.visible
+        return Announcement(
+            keyspace=partition.keyspace,
+            partition=partition.number,
+            address=self._address,
+            instance=self._instance,
+            layout=head.layout,
+            topic_id=partition.topic.topic_id,
+            started_at=self._started_at,
+            positions={name: each.watermark for name, each in head.lineages.items() if each.watermark},
+            generation=generation,
+        )
+
+    def _send(self) -> None:
+        """Sends the unsent ones; if that fails, they stay."""
+        if not self._unsent:
+            return
+        try:
+            locations.announce(self._kafka, self._unsent.values())
+        except Exception as error:  # noqa: BLE001 - nothing may end the thread: nobody would be announced any more
+            code = getattr(error, "code", type(error).__name__)
+            if self._reported_code != code:
+                self._reported_code = code
+                log.warning("announcing failed, retrying", partitions=list(self._unsent), code=code, reason=str(error))
+            return
+        self._reported_code = ""
+        self._sent |= {place: each for place, each in self._unsent.items() if not each.gone}
+        self._unsent = {}

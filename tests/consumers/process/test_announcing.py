@@ -1,0 +1,177 @@
+"""Announcements: whatever comes late, lost or in another order, the last owner of a partition stands."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consumers.owner.overlay import Overlay
+from consumers.owner.partitions import Partition
+from consumers.process import announcing
+from consumers.process.announcing import Announcer, generation_above
+from consumers.store.store import PartitionStore
+from stream.kafka.connection import KafkaCluster
+from stream.kafka.locations import Announcement, LocationsReader, announce
+from stream.kafka.topics import Topic
+from tests.consumers.consuming import ConsumeProcess, Feed, until
+from tests.patience import PATIENCE_S
+
+NOWHERE = KafkaCluster("127.0.0.1:1")
+
+
+class Record:
+    """A record of the topic, as Kafka's client gives it."""
+
+    def __init__(self, announced: Announcement) -> None:
+        self._value = msgspec.json.encode(announced)
+
+    def value(self) -> bytes:
+        return self._value
+
+    def key(self) -> bytes:
+        return b""
+
+    def offset(self) -> int:
+        return 0
+
+
+def said(instance: str, generation: int = 0, *, gone: bool = False) -> Announcement:
+    """An announcement of the one partition."""
+    return Announcement(
+        keyspace="shop", partition=0, address=f"{instance}:1", instance=instance, generation=generation, gone=gone
+    )
+
+
+def read(announced: list[Announcement]) -> LocationsReader:
+    """A reader that has read these."""
+    reader = LocationsReader(NOWHERE)
+    records: list[Any] = [Record(each) for each in announced]
+    reader._learn(records)
+    return reader
+
+
+def test_a_late_announcement_and_its_withdrawal_leave_the_owner() -> None:
+    """B owns; A's announcement comes late, and A withdraws it: B must still be found."""
+    late = [said("b", 7), said("a", 6), said("a", 6, gone=True)]
+    for count in (1, 2, 3):
+        found = read(late[:count]).owner_of("shop", 0)
+        assert found is not None, count
+        assert found.instance == "b", count
+
+
+def test_a_withdrawn_owner_is_not_followed_by_an_older_one() -> None:
+    """Nobody owns the partition: a stale announcement must not bring its process back."""
+    assert read([said("b", 7), said("b", 7, gone=True), said("a", 6)]).owner_of("shop", 0) is None
+
+
+def test_without_a_generation_the_last_one_stands() -> None:
+    """Owners of an older version don't give one: a mixed group works as it did."""
+    assert read([said("b", 7), said("a")]).owner_of("shop", 0) == said("a")
+    assert read([said("a"), said("b", 7)]).owner_of("shop", 0) == said("b", 7)
+    assert read([said("a"), said("b", gone=True)]).owner_of("shop", 0) == said("a")
+
+
+@st.composite
+def takeovers(draw: st.DrawFn) -> tuple[list[Announcement], Announcement]:
+    """What the owners of a partition announced, shuffled, in between all of the last one's; and the last one's."""
+    owners = draw(st.lists(st.sampled_from("abcd"), min_size=1, max_size=6))
+    generations = sorted(draw(st.sets(st.integers(1, 1 << 40), min_size=len(owners), max_size=len(owners))))
+    last = said(owners[-1], generations[-1])
+    stale = [last] * draw(st.integers(1, 3))
+    for owner, generation in zip(owners[:-1], generations[:-1], strict=True):
+        stale += [said(owner, generation)] * draw(st.integers(0, 2))
+        stale += [said(owner, generation, gone=True)] * draw(st.integers(0, 1))
+    return draw(st.permutations(stale)), last
+
+
+@given(takeovers())
+def test_the_last_owner_stands_in_any_order(history: tuple[list[Announcement], Announcement]) -> None:
+    """All announcements of the last owner are delivered, in any order with stale ones: it stands."""
+    announced, last = history
+    assert read(announced).owner_of("shop", 0) == last
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.sampled_from("abc"), st.booleans()), max_size=12))
+def test_an_owner_whose_group_was_made_anew_stands_in_the_end(past: list[tuple[int, str, bool]]) -> None:
+    """The group's numbers begin anew: an owner that keeps the partition gets above all that was announced."""
+    reader = read([said(owner, generation << 32 | 9, gone=gone) for generation, owner, gone in past])
+    owner: Any = type("Owned", (), {"generation": 1})()
+    known = reader.standing("shop", 0)
+    above = generation_above(known, owner, "z", settled=True)
+    records: list[Any] = [Record(said("z", above))]
+    reader._learn(records)
+    assert reader.owner_of("shop", 0) == said("z", above)
+
+
+def test_a_late_announcement_never_gets_above_a_standing_one() -> None:
+    """A process that does not know yet that it has lost the partition must not win by announcing again."""
+    late: Any = type("Owned", (), {"generation": 6})()
+    assert generation_above(said("b", 7), late, "a", settled=False) == 6
+
+
+def partition_of(directory: Path, keyspace: str, generation: int) -> Partition:
+    """A partition with an empty store."""
+    store = PartitionStore.open(directory, keyspace=keyspace, partition=0, topic_id="t")
+    found = Partition(keyspace, 0, Topic(f"freshet.{keyspace}.events", "t", 1), store, Overlay(0))
+    found.generation = generation
+    return found
+
+
+def test_an_owner_announces_again_and_above_what_does_not_belong_there(
+    kafka: KafkaCluster, keyspace_name: str, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """A foreign announcement that stands over the owner's is corrected by the owner itself."""
+    monkeypatch.setattr(announcing, "CHECK_S", 0.05)
+    monkeypatch.setattr(announcing, "SETTLED_S", 0.2)
+    partition = partition_of(tmp_path, keyspace_name, 3)
+    owner = Announcer(kafka, "here:1", "me")
+    with LocationsReader(kafka) as reader:
+
+        def stands(generation: int) -> bool:
+            found = reader.owner_of(keyspace_name, 0)
+            return found is not None and found.instance == "me" and found.generation >= generation
+
+        owner.announce(partition)
+        until(lambda: stands(3), "announced")
+        foreign = said("other", 50)
+        announce(kafka, [msgspec.structs.replace(foreign, keyspace=keyspace_name)])
+        until(lambda: stands(51), "above the foreign one")
+        owner.withdraw(partition)
+        owner.close()
+        until(lambda: reader.owner_of(keyspace_name, 0) is None, "withdrawn")
+    partition.store.close()
+
+
+def test_orders_neither_block_nor_raise_without_kafka(tmp_path: Path) -> None:
+    """The fold thread gives them."""
+    partition = partition_of(tmp_path, "shop", 1)
+    owner = Announcer(NOWHERE, "here:1", "me")
+    began = time.monotonic()
+    owner.announce(partition)
+    owner.withdraw(partition)
+    owner.close()
+    assert time.monotonic() - began < announcing.CLOSE_TIMEOUT_S + 1
+    partition.store.close()
+    owner._thread.join(PATIENCE_S)
+    assert not owner._thread.is_alive()
+
+
+def test_the_generation_grows_from_owner_to_owner(kafka: KafkaCluster, keyspace_name: str, tmp_path: Path) -> None:
+    """It is the group's own: the next process that takes the partition over has a higher one."""
+    feed = Feed(kafka, keyspace_name, partitions=1)
+    feed.load(5)
+    found: list[Announcement] = []
+    with LocationsReader(kafka) as reader:
+        for name in ("one", "two"):
+            with ConsumeProcess(kafka, keyspace_name, tmp_path / name) as process:
+                process.ready()
+                found.append(until(lambda: reader.owner_of(keyspace_name, 0), "announced"))
+                assert process.terminate() == 0
+            until(lambda: reader.owner_of(keyspace_name, 0) is None, "withdrawn")
+    assert 0 < found[0].generation < found[1].generation
+    assert found[0].instance != found[1].instance
