@@ -28,7 +28,7 @@ def goes_on(installation: Installation, value: int) -> None:
     assert [each.value for each in rows] == [{"id": 7, "v": value}] * 2
     if value % 2:
         installation.hand_over()
-    assert not getattr(installation.owner.partition.store, "newer", None)
+    assert installation.owner.partition.store.newer is None
 
 
 @pytest.mark.parametrize("order", list(permutations(COMPONENTS)), ids="-".join)
