@@ -11,7 +11,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from consumers.fold.state import NO_KIN, Kin, Void
+from consumers.fold.shards import NO_KIN, Kin
+from consumers.fold.state import Void
 from tokens.errors import FreshetError
 
 VERSION: Final = 1

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from consumers.fold.declared import table_description
 from consumers.fold.entry import ABSENT, VALUE, VOID, decode_entry
-from consumers.fold.state import NO_KIN, Head, Kin, Void, kin_of, schema_key
+from consumers.fold.shards import NO_KIN, Kin, is_succeeded, kin_of, sole_lineage
+from consumers.fold.state import Head, Void
 from consumers.owner.evidence import (
     ACCEPTED,
     FillVerdict,
     fill_refusal,
     may_catch_up,
     refused,
-    sole_lineage,
     tag_of,
 )
 from consumers.owner.overlay import OverlayFill
 from consumers.owner.partitions import Partition
 from consumers.owner.protocol import HISTORY_LOST, UNKNOWN_KEY, Fill, OwnerRow, Stamp
-from stream.wire.codec import decode
 from stream.wire.events import EVERY_TABLE
 from tokens import Demand, Freshness, Order, Position, TokenError, decide
 
@@ -29,17 +29,19 @@ def table_of(key: bytes) -> str:
 def view_row(head: Head, key: bytes, value: bytes | None) -> OwnerRow:
     """The folded state of a row key, no demand considered. A newer void of its table or shard hides the entry."""
     table = table_of(key)
-    if value is None:
+    entry = decode_entry(value) if value is not None else None
+    if entry is None or is_succeeded(head, entry.shard, entry.epoch):
         shard, lineage = sole_lineage(head)
         epoch, watermark, low_water = (lineage.epoch, lineage.watermark, lineage.low_water) if lineage else (0, "", "")
         stamp = Stamp(shard, epoch, 0, _all_voids(head, table))
         why = "no event of this key has been folded"
         return _row(UNKNOWN_KEY, None, why, shard, epoch, "", 0, watermark, low_water, stamp)
-    entry = decode_entry(value)
     found = head.lineages.get(entry.shard)
     # The head was read before the entry, so it may still be of the previous epoch.
     current = max(found.epoch, entry.epoch) if found else entry.epoch
-    watermark = found.watermark if found and found.epoch == entry.epoch else ""
+    # A marker says nothing of events after it. After a gap in the log their positions may even lie below it.
+    covered = found is not None and (entry.epoch, entry.ordinal) <= (found.epoch, found.watermark_ordinal)
+    watermark = found.watermark if found is not None and covered else ""
     stamp = Stamp(entry.shard, entry.epoch, entry.ordinal, _all_voids(head, table))
     kind, position, why = entry.kind, entry.position, f"folded from {entry.position} at ordinal {entry.ordinal}"
     if not _is_position(position):
@@ -116,12 +118,12 @@ def answer_row(partition: Partition, key: bytes, demand: Demand) -> OwnerRow:
     if row.kind not in (VALUE, ABSENT):
         fill = partition.overlay.get(key, row.stamp)
         if fill is None:
-            row.kin = kin_of(head)
+            row.kin = kin_of(head, row.shard)
             return row
         row.kind = VALUE if fill.image is not None else ABSENT
         row.image, row.lo, row.hi, row.timestamp = fill.image, fill.lo, fill.hi, fill.timestamp
         row.why, row.filled = f"filled from the source at {fill.lo}", True
-    decide_row(row, demand, kin_of(head))
+    decide_row(row, demand, kin_of(head, row.shard))
     return row
 
 
@@ -194,10 +196,9 @@ def _schema_refusal(partition: Partition, request: Fill) -> str:
 
     Tables that are always read through are not kept. Absence is kept only if no collation compares the key.
     """
-    described = partition.store.get(schema_key(table_of(request.key)))
-    if described is None:
-        return "the table's schema is unknown here so far"
-    _, schema = decode(described)
+    schema = table_description(partition.store.visible, partition.store.get, table_of(request.key))
+    if schema is None:
+        return "the table is not described here so far, or no longer published"
     if not schema["cacheable"]:
         return f"the table is always read through: {schema['reason']}"
     if request.image is None:
