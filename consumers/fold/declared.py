@@ -39,10 +39,13 @@ def table_description(head: Head, lookup: Lookup, table: str) -> Record | None:
     if value is None:
         return None
     _, schema = decode(value)
-    scope = head.scopes.get(schema["shard"])
-    if scope is not None and (schema["epoch"], schema["ordinal"]) <= scope:
-        return None
-    return schema
+    return schema if is_in_scope(head, schema["shard"], schema["epoch"], schema["ordinal"]) else None
+
+
+def is_in_scope(head: Head, shard: str, epoch: int, ordinal: int) -> bool:
+    """Whether a description that ``shard`` published at this place still counts."""
+    scope = head.scopes.get(shard)
+    return scope is None or (epoch, ordinal) > scope
 
 
 def adopt_scope(head: Head, event: Mapping[str, Any]) -> tuple[dict[str, Scope], dict[tuple[str, str], Void]]:

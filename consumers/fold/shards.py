@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from consumers.fold.state import Head, Lineage, Rejection, Void
 from stream.wire.events import EVERY_TABLE
@@ -10,14 +12,14 @@ from stream.wire.events import EVERY_TABLE
 Voids = dict[tuple[str, str], Void]
 
 
-class Kin(NamedTuple):
+class Kin(msgspec.Struct, array_like=True, frozen=True):
     """What a partition knows of the shards around a key's own: the topology, and ancestors with their epochs.
 
-    See `tokens.Tag`.
+    See `tokens.Tag`. It goes into answers, so it is a struct that may get more fields.
     """
 
     topology: frozenset[str] = frozenset()
-    ancestors: dict[str, int] = {}  # noqa: RUF012 - never mutated
+    ancestors: dict[str, int] = {}
 
 
 NO_KIN = Kin()

@@ -147,7 +147,7 @@ class PartitionStore:
     def begin_at(self, offset: int) -> None:
         """Lets an empty store begin at ``offset`` instead of 0: nothing before it is known.
 
-        Raises `StoreError` ``store_begun`` if something was folded already.
+        Raises `StoreError` if something was folded already.
         """
         with self._folding:
             head = self.state.head
@@ -155,7 +155,6 @@ class PartitionStore:
                 raise StoreError(
                     f"{self.directory} has folded up to {head.offset} and cannot begin at {offset}",
                     hint="give it an empty directory",
-                    code="store_begun",
                 )
             head.offset = head.begin = offset
             self.committed_offset = self._frozen_offset = offset

@@ -151,7 +151,7 @@ EPOCHS: Final = (
     rows(
         "epoch_voids_nothing",
         "a new epoch does not void the entries of the one before",
-        leave_out(messages._fold_epoch_start, "any_voids = {...}"),
+        leave_out(messages._fold_epoch_start, "any_voids = {(EVERY_TABLE, any_shard): Void(...)}"),
         Return(shards.arrival_voids, "{}"),
     ),
     rows(

@@ -9,7 +9,7 @@ from consumers.fold.entry import ABSENT, VALUE, VOID, decode_entry
 from consumers.fold.messages import fold_message
 from consumers.fold.state import Head, PartitionState, head_entries
 from consumers.owner.protocol import UNKNOWN_KEY
-from consumers.owner.rows import view_row
+from consumers.owner.rows import read_stamp, view_row
 from lab.simulation.models.topic import SimulatedTopic
 from lab.simulation.models.truth import CommitHistory
 from lab.simulation.rows.asking import Offer, ServedAnswer, SourceRead
@@ -49,7 +49,7 @@ class Judge:
 
     def note_fill(self, offer: Offer) -> None:
         """Notes an accepted fill if it was read in another history than that of its epoch."""
-        stamp = offer.request.stamp
+        stamp = read_stamp(offer.request.stamp)
         shard = int(stamp.shard.rpartition("/")[2])
         history = self.history(shard, stamp.epoch)
         if history is None or history.number != offer.history:
@@ -117,7 +117,7 @@ class Judge:
         if hi is not None and start > hi:
             what = f"{_description(given)} is from commit {start}, but its hi is {given.hi}"
             self._complain(EXPLAINS, what)
-        if demand.given and given.freshness == "fresh":
+        if demand.given and _is_in_token(given):
             session.saw(name, history.number, start)
             if is_uncertain:
                 session.uncertain.add(name)
@@ -128,8 +128,7 @@ class Judge:
 
     def _check_explanation(self, given: ServedAnswer, name: str) -> None:
         demand = given.pending.demand
-        known = given.pending.proof.epoch is not None or given.served_from == "cache"
-        wanted = "fresh" if demand.given and known else "eventual"
+        wanted = "fresh" if demand.vector and _is_in_token(given) else "eventual"
         if given.freshness != wanted or not given.why:
             what = f"{_description(given)} is called {given.freshness} ({given.why}), expected {wanted}"
             self._complain(EXPLAINS, what)
@@ -202,6 +201,11 @@ def refolded(topic: SimulatedTopic, partition: int) -> dict[bytes, bytes]:
         entries.update(changes.entries)
         state.apply(changes)
     return entries | head_entries(state.head)
+
+
+def _is_in_token(given: ServedAnswer) -> bool:
+    """Whether the epoch of the answer is known, so that the session's new token has its place."""
+    return given.pending.proof.epoch is not None or given.served_from == "cache"
 
 
 def _description(given: ServedAnswer) -> str:
