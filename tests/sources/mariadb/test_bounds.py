@@ -12,7 +12,7 @@ import pymysql
 import pytest
 
 from stream.sources.mariadb import snapshot
-from stream.sources.mariadb.by_key import SelectedRow
+from stream.sources.mariadb.by_key import SelectedRow, rows_by_key
 from stream.sources.mariadb.connection import connect, fetch_all
 from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.snapshot import SnapshotRead, SnapshotReader
@@ -53,12 +53,12 @@ def test_a_table_that_changes_while_it_is_read_gives_the_row_of_its_position(
     reader = SnapshotReader(source.settings)
     table = f"{source.database}.t"
     reader.read({table: [[1]]})  # the columns are known from here on
-    real, left = snapshot.rows_by_key, [*statements]
+    left = [*statements]
 
     def late(*arguments: object) -> object:
         while left:
             source.run(left.pop(0))
-        return real(*arguments)  # type: ignore[arg-type]
+        return rows_by_key(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(snapshot, "rows_by_key", late)
     read = reader.read({table: [[1]]})[table]
@@ -77,14 +77,14 @@ def test_the_tables_of_a_batch_are_locked_before_their_snapshot(
     source.run(PLAIN, PLAIN.replace("t ", "u "), "INSERT INTO t VALUES (1, 1)", "INSERT INTO u VALUES (1, 1)")
     reader = SnapshotReader(source.settings)
     t, u = f"{source.database}.t", f"{source.database}.u"
-    real, refused = snapshot.rows_by_key, []
+    refused = []
 
     def late(*arguments: object) -> object:
         for table in "tu":
             with pytest.raises(pymysql.err.OperationalError, match="Lock wait timeout"):
                 source.run(f"SET STATEMENT lock_wait_timeout=0 FOR TRUNCATE {table}")
             refused.append(table)
-        return real(*arguments)  # type: ignore[arg-type]
+        return rows_by_key(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(snapshot, "rows_by_key", late)
     read = reader.read({t: [[1]], u: [[1]]})
@@ -174,7 +174,7 @@ def test_a_row_lies_between_its_positions_while_other_sessions_take_snapshots(so
 
         def look(_: Source) -> None:
             fetch_all(session, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
-            for _ in range(3):
+            for _ask in range(3):
                 fetch_all(session, "SHOW STATUS LIKE 'binlog_snapshot_%'")
             session.rollback()
 

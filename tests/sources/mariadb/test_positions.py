@@ -101,8 +101,6 @@ def test_a_purged_binlog_says_how_far_back_it_could_start(
     assert len(rows(source.transactions(start=earliest)[0])) == 1
 
 
-
-
 def test_a_batch_is_read_in_one_snapshot_and_says_what_is_missing(source: Source) -> None:
     """A batch returns rows in request order, None for missing rows, and keys as they are stored."""
     source.run("CREATE TABLE t (id VARCHAR(10) PRIMARY KEY, v INT) CHARACTER SET utf8mb4")
