@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import msgspec
+
 FOLD_VERSION = 4
 """Incremented whenever the same log folds to other bytes. A store of another version is rebuilt."""
 
@@ -50,14 +52,14 @@ class Void(NamedTuple):
     floor: str
 
 
-class Kin(NamedTuple):
+class Kin(msgspec.Struct, array_like=True, frozen=True):
     """What a partition knows of the shards around a key's own: the topology, and ancestors with their epochs.
 
-    See `tokens.Tag`.
+    See `tokens.Tag`. It goes into answers, so it is a struct that may get more fields.
     """
 
     topology: frozenset[str] = frozenset()
-    ancestors: dict[str, int] = {}  # noqa: RUF012 - never mutated
+    ancestors: dict[str, int] = {}
 
 
 NO_KIN = Kin()

@@ -108,7 +108,7 @@ def answer_table(partition: Partition, name: str, table_id: int, demand: Demand)
     found.partition, found.kin = partition.number, kin_of(head)
     answer_from_state(found, state, demand, head.voids.items(), found.kin)
     if not found.served:
-        fill = partition.overlay.get(table_key(table_id), found.stamp)
+        fill = partition.overlay.get(table_key(table_id), found.stamp, found.low_water)
         if fill is not None and fill.table is not None:
             answer_from_fill(found, fill.table, demand, found.kin)
     current_name = state.name if state is not None and state.exists else name
@@ -234,7 +234,8 @@ def fill_table(partition: Partition, request: FillTable) -> FillVerdict:
     verdict = judge_table_fill(state, request, shard, lineage, head.voids.items())
     if not verdict.accepted:
         return verdict
-    fill = OverlayFill(request.image, request.lo, request.hi, 0, request.stamp, request)
+    low_water = lineage.low_water
+    fill = OverlayFill(request.image, request.lo, request.hi, 0, request.stamp, low_water, request)
     if not partition.overlay.put(key, fill):
         return refused("the value is larger than the overlay")
     return verdict
