@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from stream.sources.mariadb.binlog.catalog import Catalog, Xid
-
 from stream.sources.mariadb.charsets import Charsets, read_charsets
 from stream.sources.mariadb.connection import (
     Connection,
@@ -17,8 +16,15 @@ from stream.sources.mariadb.connection import (
     translated,
 )
 from stream.sources.mariadb.gtid import GtidPosition
-from stream.sources.mariadb.schema import Cascades, TableFilter, TableInfo, read_cascades, read_table, read_tables
-from stream.wire.events import DescribeTable
+from stream.sources.mariadb.schema import (
+    Cascades,
+    TableFilter,
+    TableInfo,
+    read_cascades,
+    read_table,
+    read_tables,
+    unknown_databases,
+)
 
 T = TypeVar("T")
 
@@ -50,8 +56,7 @@ class LiveSchema:
 
     def unknown_databases(self) -> list[str]:
         """The databases that were chosen by name and don't exist. Raises `MariaDBError`."""
-        found = self._retried(lambda connection: fetch_all(connection, "SHOW DATABASES"))
-        return sorted(set(self.include.databases) - {name for (name,) in found})
+        return self._retried(lambda connection: unknown_databases(connection, self.include.databases))
 
     def get(self, name: str) -> TableInfo | None:
         """The schema of a table as of the position, or None."""
@@ -111,6 +116,5 @@ def _prepared(connection: Connection) -> frozenset[Xid]:
     """The XA transactions that are prepared, or whose commit reads can't see yet."""
     with connection.cursor() as cursor:
         cursor.execute("XA RECOVER")
-        return frozenset(
-            (int(form), bytes(data[: int(gtrid)]), bytes(data[int(gtrid) :])) for form, gtrid, _, data in cursor.fetchall()
-        )
+        rows = cursor.fetchall()
+    return frozenset((int(form), bytes(data[: int(size)]), bytes(data[int(size) :])) for form, size, _, data in rows)

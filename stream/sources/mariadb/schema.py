@@ -163,6 +163,12 @@ class Cascades:
     on_update: Mapping[str, frozenset[str]]
 
 
+def unknown_databases(connection: Connection, names: Iterable[str]) -> list[str]:
+    """Those of ``names`` that don't exist, or that the user may not see."""
+    found = {name for (name,) in fetch_all(connection, "SHOW DATABASES")}
+    return sorted(set(names) - found)
+
+
 def read_table(connection: Connection, charsets: Charsets, database: str, table: str) -> TableInfo | None:
     """One table; None if it doesn't exist or is a view. Raises PyMySQL's errors."""
     found = read_tables(connection, charsets, TableFilter(), (database, table))

@@ -37,7 +37,7 @@ from stream.sources.mariadb.position import (
     current_position,
 )
 from stream.sources.mariadb.requirements import ServerSettingsError, check_server
-from stream.sources.mariadb.schema import TableFilter
+from stream.sources.mariadb.schema import TableFilter, unknown_databases
 from stream.sources.mariadb.watch import DumpWatch
 from stream.wire.events import (
     EVERY_TABLE,
@@ -130,6 +130,8 @@ class MariaDBSource:
 
     def _publish(self) -> None:
         """Run with one publisher, until stopped. Raises `PublisherLost`, `KafkaUnreachable`."""
+        if not self._await_server():  # before the topics are made: their partitions can't be changed later
+            return
         publisher = self._new_publisher()
         try:
             resume = self._open_publisher(publisher)
@@ -141,6 +143,16 @@ class MariaDBSource:
             publisher.abandon()
             raise
 
+    def _await_server(self) -> bool:
+        """Wait until the server answers, and check it; False if stopped meanwhile. Raises `MariaDBError`."""
+        while not self._stopping.is_set():
+            try:
+                self._check_server()
+                return True
+            except MariaDBUnreachable as error:
+                self._wait("MariaDB is unreachable", error)
+        return False
+
     def _open_publisher(self, publisher: PublisherLike) -> ResumePoint | None:
         """Open the publisher and return the resume point; None if stopped meanwhile.
 
@@ -150,9 +162,8 @@ class MariaDBSource:
         shard from the healthy one every few seconds. The cost: after a crash during an outage of MariaDB, no markers
         are published until MariaDB is back.
         """
-        while not self._stopping.is_set():
+        while self._await_server():
             try:
-                self._check_server()
                 return publisher.open(self._first_position)
             except MariaDBUnreachable as error:
                 self._wait("MariaDB is unreachable", error)
@@ -164,8 +175,22 @@ class MariaDBSource:
         try:
             with translated(self._options.settings):
                 check_server(connection)
+                self._check_databases(connection)
         finally:
             connection._force_close()
+
+    def _check_databases(self, connection: Connection) -> None:
+        """Refuse a choice of which nothing exists: that is a mistake in the settings."""
+        databases = self._options.tables.databases
+        if databases and set(databases) <= set(unknown_databases(connection, databases)):
+            raise self._unknown_database(list(databases))
+
+    def _unknown_database(self, names: list[str]) -> MariaDBError:
+        return MariaDBError(
+            f"MariaDB at {self._options.settings.name} has no database {', '.join(names)}",
+            hint="create it, or take it out of databases: a source must know what it is to publish",
+            code="unknown_database",
+        )
 
     def _first_position(self) -> tuple[str, int]:
         connection = connect(self._options.settings)
@@ -293,11 +318,7 @@ class MariaDBSource:
             return
         unknown = schema.unknown_databases()
         if unknown:
-            raise MariaDBError(
-                f"MariaDB at {self._options.settings.name} has no database {', '.join(unknown)}",
-                hint="create it, or take it out of databases: a source must know what it is to publish",
-                code="unknown_database",
-            )
+            raise self._unknown_database(unknown)
         schema.catalog.describe_as({})
         schema.load()
         schema.settle(GtidPosition.parse(progress.position))
@@ -343,6 +364,8 @@ class _Progress:
     ones.) That entry stays until another choice is described.
     """
 
+    _version_1_entries: tuple[int, ...]
+
     def __init__(self, resume: ResumePoint) -> None:
         self.begin(resume)
         self._version_1_entries = tuple(sorted(resume.open_transactions))
@@ -356,7 +379,7 @@ class _Progress:
         self.partial_events = resume.partial_events
         self.checksum, self.cursor = resume.checksum, resume.cursor
         self.is_new = resume.ordinal <= 1
-        self._version_1_entries: tuple[int, ...] = ()
+        self._version_1_entries = ()
         self.table_choice = 0
 
     @property

@@ -37,7 +37,7 @@ class Catalog:
         self._described: dict[str, DescribeTable] = {}
 
     def resume(self, live: Mapping[str, TableInfo], at: GtidPosition) -> None:
-        """Begin with what is described. ``live``: the server's tables, read before it was asked how far it is, ``at``."""
+        """Begin with what is described. ``live``: the server's tables, read before it said that it is at ``at``."""
         held = {name: expected.xids for name, expected in self._expected.items() if expected.xids}
         self._known.clear()
         self._expected.clear()
@@ -71,7 +71,7 @@ class Catalog:
         return name in self._expected and name not in self._known
 
     def doubt(self, name: str, info: TableInfo | None, at: GtidPosition) -> None:
-        """Forget a table's schema. ``info`` is the server's, read before it was asked how far it is, ``at``."""
+        """Forget a table's schema. ``info``: the server's, read before it said that it is at ``at``."""
         before = self._expected.get(name)
         self._wait(name, _Expected(info, at, before.xids if before else frozenset()))
 

@@ -13,9 +13,7 @@ from stream.sources.mariadb.binlog import events
 _KNOWN = 1 << 32
 """A checksum is never 0, which means unknown."""
 _KINDS = (
-    dict.fromkeys(events.WRITES, b"\0w")
-    | dict.fromkeys(events.UPDATES, b"\0u")
-    | dict.fromkeys(events.DELETES, b"\0d")
+    dict.fromkeys(events.WRITES, b"\0w") | dict.fromkeys(events.UPDATES, b"\0u") | dict.fromkeys(events.DELETES, b"\0d")
 )
 _NOTHING = (-1, b"")
 

@@ -24,7 +24,9 @@ def check_same(settings: ConnectionSettings, server_id: int, cursor: str, positi
     """
     before = GtidPosition.parse(cursor).domains
     after = GtidPosition.parse(position).domains
-    wanted = {f"{FLAVOR}{domain}-{server}-{n}" for domain, (server, n) in after.items() if before.get(domain) != (server, n)}
+    wanted = {
+        f"{FLAVOR}{domain}-{server}-{n}" for domain, (server, n) in after.items() if before.get(domain) != (server, n)
+    }
     if len(wanted) != 1:
         return
     dump = BinlogDump(settings, cursor.removeprefix(FLAVOR), server_id)
