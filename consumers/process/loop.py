@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -22,10 +22,21 @@ import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from consumers.fold.state import Rejection
-from consumers.owner.partitions import CATCHING_UP, DISK_FAILS, DISK_FULL, NO_RESOURCES, READY, Ownership, Partition
-from consumers.process.assignment import Assignment, SessionEnd
+from consumers.owner.partitions import (
+    CATCHING_UP,
+    DEAD_LETTERS,
+    DISK_FAILS,
+    DISK_FULL,
+    NO_RESOURCES,
+    READY,
+    WRONG_LAYOUT,
+    Ownership,
+    Partition,
+)
+from consumers.process.assignment import Assignment, SessionEnd, check_place, place_of
 from consumers.process.committing import Committer
 from consumers.process.kafka_output import ConsumerOutput
+from consumers.process.leader_epochs import UNKNOWN, keep_leader_epoch
 from consumers.process.opening import check_layout
 from consumers.process.topic_search import TopicSearch
 from consumers.store.errors import DiskFullError, DiskIOError, RetryableStoreError, StoreError
@@ -46,6 +57,8 @@ RETRY_S_MAX: Final = 8.0
 POSITIONS_EVERY_S: Final = 0.5
 SESSION_TIMEOUT_MS: Final = 10_000
 CLOSE_TIMEOUT_S: Final = 2.0
+BURY_S: Final = 0.5
+"""A dead letter is usually in its topic by then; a longer wait pauses its partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +207,10 @@ class Consumption:
                     future.set_exception(error)
 
     def _step(self, consumer: Consumer) -> None:
-        messages = poll_batch(consumer, BATCH_MESSAGES, POLL_S)
+        try:
+            messages = poll_batch(consumer, BATCH_MESSAGES, POLL_S)
+        except TopicReadError as error:
+            self._assignment.lose(error)
         self._run_calls()
         if messages:
             self._retry_s = RETRY_S
@@ -204,6 +220,8 @@ class Consumption:
             self._fold_batch(messages)
         now = time.monotonic()
         for partition in self.ownership:
+            if partition.unchecked and not partition.lost:
+                check_place(consumer, partition)
             if partition.store.broken is not None:
                 self._assignment.rebuild(partition, partition.store.broken)
             self._commit(partition, now)
@@ -219,16 +237,18 @@ class Consumption:
             map(Message.value, messages),
             strict=True,
         )
+        end = 0
         for (topic, number), run in groupby(columns, key=itemgetter(0, 1)):
             keyspace, _ = self._search.found[topic]
+            records = [(offset, value) for _, _, offset, value in run]
+            end += len(records)
             partition = self.ownership.get(keyspace, number)
-            if partition is None:
-                continue
-            self._fold_run(partition, [(offset, value) for _, _, offset, value in run])
+            if partition is not None:
+                self._fold_run(partition, records, messages[end - 1])
 
-    def _fold_run(self, partition: Partition, records: list[tuple[int, bytes | None]]) -> None:
+    def _fold_run(self, partition: Partition, records: list[tuple[int, bytes | None]], last: Message) -> None:
         store = partition.store
-        if store.broken is not None or partition.is_paused:
+        if store.broken is not None or partition.is_paused or partition.unchecked:
             return
         before = store.visible.lineages
         partition.dead_letters_pending = True
@@ -240,32 +260,46 @@ class Consumption:
         partition.folded_at = time.monotonic()
         partition.events += len(records)
         partition.position = max(partition.position, records[-1][0] + 1)
+        partition.leader_epoch = _leader_epoch(last)
         if not rejections:
             partition.dead_letters_pending = False
         else:
-            self._send_dead_letters(partition, dict(records), rejections)
+            self._bury(partition, dict(records), rejections)
         if partition.waiters and store.visible.lineages != before:
             self._on_progress(partition)
 
-    def _send_dead_letters(
+    def _bury(
         self, partition: Partition, values: dict[int, bytes | None], rejections: Sequence[tuple[int, Rejection]]
     ) -> None:
-        """Sends dead letters until they are in their topic: before that the store must not commit past them."""
+        """Has dead letters sent. Until they are in their topic nothing more is folded, and nothing is committed."""
         partition.dead_letters += len(rejections)
         for offset, rejection in rejections:
             log.warning("dead letter", partition=partition.name, offset=offset, **rejection._asdict())
-            self._kafka_output.dead_letter(partition, offset, values[offset], rejection)
-        while not self._stopping.is_set():
-            try:
-                self._kafka_output.flush()
-            except FreshetError as error:
-                self._report_interruption(error)
-                self._stopping.wait(RETRY_S)
-            else:
-                partition.dead_letters_pending = False
-                return
+        rejected = [(offset, values[offset], rejection) for offset, rejection in rejections]
+        partition.burying = self._kafka_output.bury(partition, rejected)
+        wait([partition.burying], BURY_S)
+        if not self._is_buried(partition):
+            self._hold(partition, DEAD_LETTERS)
+
+    def _is_buried(self, partition: Partition) -> bool:
+        """Whether no dead letter is pending. A burial that failed leaves its letters pending: it was given up."""
+        if partition.burying is not None and partition.burying.done() and partition.burying.exception() is None:
+            partition.burying = None
+            partition.dead_letters_pending = False
+        return partition.burying is None
+
+    def _hold(self, partition: Partition, state: str) -> None:
+        """Stops reading the partition; `_resume` goes on."""
+        if not partition.is_paused:
+            self._consumer.pause([TopicPartition(partition.topic.name, partition.number)])
+        partition.state = state
 
     def _commit(self, partition: Partition, now: float) -> None:
+        if not self._is_buried(partition):
+            return
+        if partition.state == DEAD_LETTERS:
+            log.info("dead letters are written, folding resumed", partition=partition.name)
+            self._resume(partition)
         try:
             done = self._committer.advance(partition, now)
         except RetryableStoreError as error:
@@ -275,8 +309,8 @@ class Consumption:
         else:
             if done is not None:
                 self._record_commit(partition, done)
-            elif partition.is_paused and partition.committing is None and not partition.store.is_dirty:
-                self._resume(partition)  # a checkpoint has committed the rest
+            elif partition.awaits_commit and partition.committing is None and not partition.store.is_dirty:
+                self._end_pause(partition)  # a checkpoint has committed the rest
 
     def _record_commit(self, partition: Partition, done: Commit) -> None:
         partition.commits += 1
@@ -284,8 +318,9 @@ class Consumption:
         partition.bytes_committed += done.bytes
         for observe in self.commit_seconds:
             observe(done.seconds)
-        if partition.is_paused:
-            self._resume(partition)
+        keep_leader_epoch(partition.store.directory, done.offset, partition.frozen_epoch)
+        if partition.awaits_commit:
+            self._end_pause(partition)
         place = TopicPartition(partition.topic.name, partition.number, done.offset)
         with contextlib.suppress(KafkaException):  # only for tools that watch the group: the store's own offset decides
             self._consumer.commit(offsets=[place], asynchronous=True)
@@ -306,13 +341,15 @@ class Consumption:
                 reason=str(error),
                 hint=error.hint,
             )
-            self._consumer.pause([TopicPartition(partition.topic.name, partition.number)])
-        partition.state = state
+        self._hold(partition, state)
+
+    def _end_pause(self, partition: Partition) -> None:
+        log.info("commits succeed again, folding resumed", partition=partition.name)
+        self._resume(partition)
 
     def _resume(self, partition: Partition) -> None:
-        log.info("commits succeed again, folding resumed", partition=partition.name)
         partition.state = READY if partition.ready else CATCHING_UP
-        place = TopicPartition(partition.topic.name, partition.number, partition.store.state.head.offset)
+        place = place_of(partition)
         self._consumer.resume([place])
         self._consumer.seek(place)
 
@@ -322,17 +359,37 @@ class Consumption:
         for partition in self.ownership:
             place = TopicPartition(partition.topic.name, partition.number)
             [position] = consumer.position([place])
-            if position.offset > partition.position and not partition.is_paused:
+            if position.offset > partition.position and not (partition.is_paused or partition.unchecked):
                 partition.position = position.offset
             _, end = consumer.get_watermark_offsets(place, cached=True)
             if end >= 0:
                 partition.end = max(end, partition.position)
             if not partition.ready and partition.position >= partition.end_at_start >= 0:
-                check_layout(partition.store.visible.layout, partition.topic)
-                partition.ready = True
-                if not partition.is_paused:  # else `_resume` sets it
-                    partition.state = READY
-                self._kafka_output.announce(partition)
-                log.info("partition is ready", partition=partition.name, offset=partition.store.state.head.offset)
+                self._make_ready(partition)
         if not self.ready.done() and self.ownership.is_ready:
             self.ready.set_result(None)
+
+    def _make_ready(self, partition: Partition) -> None:
+        try:
+            check_layout(partition.store.visible.layout, partition.topic)
+        except StoreError as error:
+            if not partition.is_paused:
+                log.error(
+                    "partition can't be served, reads go to the source",
+                    partition=partition.name,
+                    code=error.code,
+                    reason=str(error),
+                    hint=error.hint,
+                )
+                self._hold(partition, WRONG_LAYOUT)
+            return
+        partition.ready = True
+        if not partition.is_paused:  # else `_resume` sets it
+            partition.state = READY
+        self._kafka_output.announce(partition)
+        log.info("partition is ready", partition=partition.name, offset=partition.store.state.head.offset)
+
+
+def _leader_epoch(message: Message) -> int:
+    epoch = message.leader_epoch()
+    return UNKNOWN if epoch is None else epoch

@@ -176,9 +176,15 @@ class ConsumerProcess:
 def make_checkpoint(root: Path, partition: Partition) -> CheckpointPlace:
     """Makes a checkpoint at ``root/<keyspace>/<partition>/<offset>``, or reuses the one of the same offset.
 
-    Raises `StoreError`.
+    Raises `StoreError`, `OwnerError`.
     """
     store = partition.store
+    if partition.dead_letters_pending:
+        raise OwnerError(
+            f"{partition.name}: a dead letter is not in its topic yet, so nothing may be committed",
+            hint="ask again once Kafka accepts it",
+            code="too_busy",
+        )
     parent = root / partition.keyspace / str(partition.number)
     path = parent / f"{store.state.head.offset:020d}"
     try:

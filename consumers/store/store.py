@@ -174,6 +174,10 @@ class PartitionStore:
             self.state.apply(changes)
             self.visible = _copy(self.state.head)
 
+    def begin_at(self, offset: int) -> None:
+        """Lets an empty store begin at ``offset``: nothing before it is known."""
+        self.apply(Changes(offset, {}))
+
     @property
     def pending_rows(self) -> int:
         """Entries folded and not yet durable."""
