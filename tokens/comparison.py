@@ -9,7 +9,8 @@ from .errors import TokenError
 from .event import EventToken, order, vitess_fresher
 from .integers import excerpt
 from .position import Order, Position
-from .vector import PREFIX, Vector
+from .session.texts import is_token
+from .vector import Vector
 from .writeids import Missing, ValidWriteIdList, hive_compare
 
 Token: TypeAlias = Position | EventToken | Vector | ValidWriteIdList
@@ -32,7 +33,7 @@ class Comparison:
 
 def parse_token(text: str, default_flavor: str | None = None) -> Token:
     """Parse ``text``; its form tells its kind. Raises `TokenError`."""
-    if text.startswith(PREFIX):
+    if is_token(text):
         return Vector.parse(text)
     if text.startswith("time="):
         return EventToken.parse(text)

@@ -20,7 +20,8 @@ SourceId: TypeAlias = tuple[str, str]
 """(UUID in lower case, tag); the tag is ``""`` for untagged transactions."""
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
-_TAG = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,31}")
+TAG_CHARS_MAX = 32
+_TAG = re.compile(rf"[a-zA-Z_][a-zA-Z0-9_]{{0,{TAG_CHARS_MAX - 1}}}")
 
 
 class MysqlPosition(Position):
@@ -130,7 +131,7 @@ def parse_gtid(gtid: str) -> tuple[SourceId, int]:
     uuid, *rest = gtid.split(":")
     if len(rest) not in (1, 2):
         raise TokenError(f"MySQL GTID {excerpt(gtid)} is not uuid:number or uuid:tag:number")
-    tag = _checked_tag(rest[0]) if len(rest) == 2 else ""
+    tag = checked_tag(rest[0]) if len(rest) == 2 else ""
     number = parse_unsigned(rest[-1], INT64_MAX, "MySQL GTID number")
     if number == 0:
         raise TokenError(f"MySQL GTID {excerpt(gtid)} has number 0", hint="GTIDs count from 1")
@@ -143,7 +144,8 @@ def _checked_uuid(text: str) -> str:
     return text.lower()
 
 
-def _checked_tag(text: str) -> str:
+def checked_tag(text: str) -> str:
+    """The tag in lower case. Raises `TokenError`."""
     if _TAG.fullmatch(text) is None:
         raise TokenError(
             f"{excerpt(text)} is neither an interval nor a tag",
@@ -173,7 +175,7 @@ def _parse_uuid_set(text: str, found: dict[SourceId, list[tuple[int, int]]]) -> 
         if pending_tag:
             raise TokenError(f"tag {excerpt(pending_tag)} in a MySQL GTID set has no interval")
         pending_tag = part
-        intervals = found.setdefault((uuid, _checked_tag(part)), [])
+        intervals = found.setdefault((uuid, checked_tag(part)), [])
     if pending_tag:
         raise TokenError(f"tag {excerpt(pending_tag)} in a MySQL GTID set has no interval")
 

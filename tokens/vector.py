@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
-from base64 import b64decode, urlsafe_b64encode
-from binascii import Error as Base64Error
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple
@@ -14,12 +10,12 @@ from .errors import TokenError
 from .event import EventToken
 from .integers import INT64_MAX, excerpt
 from .position import Order, Position
+from .session import texts
+from .session.packed import SHARD_BYTES_MAX, SHARDS_MAX
 
-PREFIX = "v1."
 CACHED_TEXT_MAX = 1024
-_FORMAT = re.compile(r"(v[0-9]{1,4})\.")
-
-_json = json.JSONEncoder(separators=(",", ":")).encode
+CACHED_LONG_TEXT_MAX = 8192
+"""The token of a hundred shards. Few of these are cached, so that they cannot fill the memory."""
 
 
 class Component(NamedTuple):
@@ -39,10 +35,15 @@ class Vector:
     __slots__ = ("_components", "_text")
 
     def __init__(self, components: Mapping[str, tuple[int, Position]] | None = None) -> None:
-        """Raises `TokenError` for a component without shard name or position, or with a negative epoch."""
+        """Raises `TokenError`.
+
+        That is for a component without shard name or position or with a negative epoch, and for too many components.
+        """
         checked: dict[str, Component] = {}
         for shard, (epoch, position) in sorted((components or {}).items()):
             checked[shard] = _checked(shard, epoch, position)
+        if len(checked) > SHARDS_MAX:
+            raise TokenError(f"a vector of {len(checked)} shards is too large", hint=f"at most {SHARDS_MAX}")
         self._components = checked
         self._text: str | None = None
 
@@ -54,7 +55,18 @@ class Vector:
         """
         if len(text) <= CACHED_TEXT_MAX:
             return _parse_cached(text)
-        return _parse(text)
+        return _parse_cached_long(text) if len(text) <= CACHED_LONG_TEXT_MAX else _parse(text)
+
+    @staticmethod
+    def parse_all(text: str) -> Vector:
+        """The merge of all tokens in ``text``, which are separated by commas. Raises `TokenError`.
+
+        So a session can keep tokens that it cannot read, and still demand all of them.
+        """
+        merged = Vector()
+        for token in texts.split(text):
+            merged = merged.merge(Vector.parse(token))
+        return merged
 
     @classmethod
     def of_event(cls, token: EventToken) -> Vector:
@@ -144,9 +156,7 @@ class Vector:
     def __str__(self) -> str:
         text = self._text
         if text is None:
-            rows = [[shard, epoch, str(position)] for shard, (epoch, position) in self._components.items()]
-            body = _json(rows).encode("ascii")
-            text = self._text = PREFIX + urlsafe_b64encode(body).rstrip(b"=").decode("ascii")
+            text = self._text = texts.write(self._components.items())
         return text
 
     def __repr__(self) -> str:
@@ -160,11 +170,13 @@ class Vector:
 def _checked(shard: str, epoch: int, position: Position) -> Component:
     if not shard:
         raise TokenError("a vector's component has no shard name")
-    if not shard.isascii():
+    if len(shard) > SHARD_BYTES_MAX // 4 or not shard.isascii():
         try:
-            shard.encode()
+            size = len(shard.encode())
         except UnicodeEncodeError:
             raise TokenError(f"shard {excerpt(shard)} of a vector is not valid Unicode") from None
+        if size > SHARD_BYTES_MAX:
+            raise TokenError(f"shard {excerpt(shard)} of a vector is longer than {SHARD_BYTES_MAX} bytes")
     if not 0 <= epoch <= INT64_MAX:
         raise TokenError(f"epoch {epoch} of shard {excerpt(shard)} is out of range", hint="epochs count up from 0")
     if not position.flavor:
@@ -173,34 +185,14 @@ def _checked(shard: str, epoch: int, position: Position) -> Component:
 
 
 def _parse(text: str) -> Vector:
-    if not text.startswith(PREFIX):
-        if text.startswith("time="):
-            return Vector.of_event(EventToken.parse(text))
-        other = _FORMAT.match(text)
-        if other is not None:
-            raise TokenError(
-                f"the token has format {other[1]}, but this version reads {PREFIX[:-1]}",
-                hint="a newer Freshet wrote it: ask that one, or begin without a token",
-            )
-        raise TokenError(
-            f"{excerpt(text)} is not a Freshet token", hint="send back the token of an earlier answer, unchanged"
-        )
-    encoded = text[len(PREFIX) :]
-    try:
-        body = b64decode(encoded + "=" * (-len(encoded) % 4), altchars=b"-_", validate=True)
-        rows = json.loads(body)
-    except (Base64Error, ValueError, RecursionError):
-        raise TokenError(
-            f"token {excerpt(text)} is damaged", hint="send back the token of an earlier answer, unchanged"
-        ) from None
-    components: dict[str, tuple[int, Position]] = {}
-    for row in rows if isinstance(rows, list) else [rows]:
-        match row:
-            case [str(shard), int(epoch), str(position)] if type(epoch) is int and shard not in components:
-                components[shard] = (epoch, Position.parse(position))
-            case _:
-                raise TokenError(f"component {excerpt(str(row))} of a token is not shard, epoch, position")
-    return Vector(components)
+    if text.startswith("time="):
+        return Vector.of_event(EventToken.parse(text))
+    components, is_newest = texts.read(text)
+    vector = Vector(components)
+    if is_newest:
+        vector._text = text
+    return vector
 
 
 _parse_cached = lru_cache(maxsize=4096)(_parse)
+_parse_cached_long = lru_cache(maxsize=256)(_parse)

@@ -16,7 +16,8 @@ from typing import Any
 from consumers.fold.catalog import fold_catalog, void_catalog
 from consumers.fold.rows import Record, epoch_voids, fold_rows, fold_singles, lineage_for, older_epoch_rejection
 from consumers.fold.state import NAME_PREFIX, Changes, Head, Lineage, PartitionState, Rejection, Void, schema_key
-from stream.wire.codec import BAD_FIELD, CodecError, check, decode, encode
+from stream.wire.checks import check
+from stream.wire.codec import BAD_FIELD, CodecError, decode, encode
 from stream.wire.events import EVERY_TABLE
 from tokens import Position, TokenError
 

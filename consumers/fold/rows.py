@@ -24,7 +24,8 @@ from consumers.fold.entry import (
     encode_transaction_tags,
 )
 from consumers.fold.state import Changes, Head, Lineage, PartitionState, Rejection, Void
-from stream.wire.codec import ROW_FRAME_HEADER, check_frame
+from stream.wire.checks import check_frame
+from stream.wire.codec import ROW_FRAME_HEADER
 from stream.wire.events import EVERY_TABLE
 from stream.wire.keys import RESERVED, is_row_key
 from stream.wire.single import read_long, read_single, single_prefix

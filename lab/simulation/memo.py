@@ -7,7 +7,7 @@ code under test (a planted bug) must call `clear_memo` before and after.
 from __future__ import annotations
 
 import marshal
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Final
@@ -17,7 +17,8 @@ from consumers.fold.state import Changes, Lineage, PartitionState, Void
 from consumers.owner import evidence
 from consumers.owner import rows as owner_rows
 from consumers.store import store
-from stream.wire import batch, codec, records
+from stream.wire import batch, checks, codec, records
+from stream.wire.announced import Announced
 
 MESSAGES_MAX: Final = 32_768
 FOLDS_MAX: Final = 4_096
@@ -29,7 +30,7 @@ PLAIN: Final = 2
 
 
 class _DecodedRecord(dict[str, Any]):
-    """A decoded message, with the memoized results of `codec.check` and `codec.encode`."""
+    """A decoded message, with the memoized results of `checks.check` and `codec.encode`."""
 
     refused: codec.CodecError | None = None
     checked = False
@@ -38,15 +39,22 @@ class _DecodedRecord(dict[str, Any]):
 
 @lru_cache(maxsize=MESSAGES_MAX)
 def decoded(value: bytes) -> tuple[str, _DecodedRecord]:
-    """As `codec.decode`. The result is shared: callers must not change it."""
+    """As `codec.decode` without announced schemas. The result is shared: callers must not change it."""
     name, record = codec.decode(value)
     return name, _DecodedRecord(record)
+
+
+def _decode(value: bytes, texts: Mapping[bytes, Announced] | None = None) -> tuple[str, _DecodedRecord]:
+    if texts and codec.is_of_unknown_schema(value):
+        name, record = codec.decode(value, texts)
+        return name, _DecodedRecord(record)
+    return decoded(value)
 
 
 def _check(name: str, record: _DecodedRecord) -> None:
     if not record.checked:
         try:
-            codec.check(name, record)
+            checks.check(name, record)
         except codec.CodecError as error:
             record.refused = error
         record.checked = True
@@ -180,7 +188,7 @@ def clear_memo() -> None:
 def sharing_work() -> Iterator[None]:
     """Lets publishers, the fold and the owners' answers use the memo inside the context."""
     ours: dict[str, Any] = {
-        "decode": decoded,
+        "decode": _decode,
         "check": _check,
         "encode": _encode,
         "fold_messages": _fold_messages,

@@ -16,7 +16,8 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from stream.kafka.connection import KafkaCluster, KafkaUnreachable, call_kafka, client_settings, kafka_error
 from stream.kafka.reader import end_offsets, read_range, start_offsets
 from stream.kafka.topics import MESSAGE_BYTES_MAX, dead_letter_topic, describe_topic
-from stream.wire.codec import CodecError, check, decode
+from stream.wire.checks import check
+from stream.wire.codec import CodecError, decode
 from tokens.errors import FreshetError
 
 VALUE_BYTES_MAX: Final = MESSAGE_BYTES_MAX - 1024 * 1024

@@ -40,7 +40,7 @@ from stream.sources.hive.messages import MESSAGE_BYTES_MAX, HiveMessageError, de
 from stream.sources.mariadb.binlog.events import uncompress
 from stream.sources.mariadb.binlog.statements import READ_CHARS_MAX, classify
 from stream.sources.mariadb.binlog.table_map import BinlogFormatError, parse_table_map, table_name_of
-from stream.wire.codec import CodecError, decode, encode, header
+from stream.wire.codec import CodecError, current_schema, decode, encode
 from stream.wire.keys import Layout, LayoutError
 from stream.wire.single import write_long
 from tests.consumers.histories import SHARD, Folded, frame, gtid, key, marker, start, value
@@ -114,7 +114,7 @@ def test_a_count_that_lies_costs_no_memory(count: int) -> None:
     place = write_long(len(SHARD)) + SHARD.encode() + write_long(1) + write_long(1)
     for lie in (write_long(count), write_long(1) + write_long(count)):
         with pytest.raises(CodecError):
-            decode(header("RowFrame") + place + lie + b"abc")
+            decode(current_schema("RowFrame").header + place + lie + b"abc")
 
 
 def test_a_frame_of_a_shard_without_a_proper_name_is_poison() -> None:

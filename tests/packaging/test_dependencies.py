@@ -33,7 +33,7 @@ def test_the_client_declares_what_it_imports_and_imports_no_room() -> None:
 
 def test_tokens_can_be_carried_under_another_name() -> None:
     """Modules of `tokens` import each other relatively, since in the client's wheel it is `freshet_client._tokens`."""
-    files = (ROOT / "tokens").glob("*.py")
+    files = (ROOT / "tokens").rglob("*.py")
     assert [file.name for file in files if re.search(r"^\s*(from|import) tokens\b", file.read_text(), re.M)] == []
 
 

@@ -7,7 +7,8 @@ from typing import Any
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.reader import end_offsets, read_range, start_offsets
 from stream.kafka.topics import events_topic
-from stream.wire.codec import check, decode
+from stream.wire.checks import check
+from stream.wire.codec import decode
 
 
 def records(kafka: KafkaCluster, keyspace: str, partitions: int) -> dict[int, list[tuple[str, dict[str, Any]]]]:
@@ -42,7 +43,7 @@ def ordinals(records_of: list[tuple[str, dict[str, Any]]]) -> list[int]:
     for name, fields in records_of:
         if name == "RowFrame":
             numbers += [fields["ordinal"] + each for each in fields["ordinals"]]
-        elif name not in ("Marker", "SourceState"):
+        elif name not in ("Marker", "SourceState", "SchemaText", "Topology"):
             numbers.append(fields["ordinal"])
     return numbers
 

@@ -9,7 +9,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from stream.wire.batch import Batch
-from stream.wire.codec import check, decode
+from stream.wire.checks import check
+from stream.wire.codec import decode
 from stream.wire.events import (
     ABSENT,
     VALUE,

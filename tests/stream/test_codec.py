@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stream.wire import codec
-from stream.wire.codec import CodecError, check, check_frame, decode, encode
+from stream.wire.checks import check, check_frame
+from stream.wire.codec import CodecError, decode, encode
 
 FIXTURES = sorted((Path(__file__).parent / "fixtures").glob("records.*.json"))
 
@@ -77,7 +78,9 @@ def test_the_fingerprint_is_the_one_of_the_avro_specification() -> None:
     """Headers have the standard fingerprint, so that any Avro reader can decode messages without a registry."""
     assert fingerprint('"int"', "CRC-64-AVRO") == 0x7275D51A3F395C8F.to_bytes(8, "little").hex()
     schema = _schema("Marker")
-    assert encode("Marker", SAMPLES["Marker"][1])[:10] == codec.header_of(schema) == codec.header("Marker")
+    assert (
+        encode("Marker", SAMPLES["Marker"][1])[:10] == codec.header_of(schema) == codec.current_schema("Marker").header
+    )
 
 
 def _older(name: str, *missing: str) -> dict[str, Any]:
@@ -102,7 +105,7 @@ def test_a_message_of_an_older_schema_reads_with_the_new_fields_default(
     out.write(codec.header_of(older))
     schemaless_writer(out, parse_schema(older), record)
     assert decode(out.getvalue()) == (name, {**record, field: default})
-    assert {codec.header(name), codec.header_of(older)} <= codec.headers(name)
+    assert {codec.current_schema(name).header, codec.header_of(older)} <= codec.headers(name)
 
 
 @pytest.mark.parametrize(

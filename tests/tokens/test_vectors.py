@@ -23,7 +23,7 @@ def test_any_vector_survives_its_text(vector: Vector) -> None:
     text = str(vector)
     assert Vector.parse(text) == vector
     assert set(text) <= URL_SAFE
-    assert text.startswith("v1.")
+    assert text.startswith("v2.")
     assert str(Vector(dict(reversed(list(vector.items()))))) == text
     assert pickle.loads(pickle.dumps(vector)) == vector
     assert hash(vector) == hash(Vector.parse(text))
@@ -110,12 +110,14 @@ def test_positions_without_a_join_do_not_merge() -> None:
     ],
 )
 def test_damaged_tokens_are_refused(body: str) -> None:
-    """A token with any content is either read completely or refused in one line."""
+    """A token of the first format with any content is either read completely or refused in one line."""
     with pytest.raises(TokenError):
         Vector.parse("v1." + urlsafe_b64encode(body.encode()).decode().rstrip("="))
 
 
-@pytest.mark.parametrize("text", ["", "v2.W10", "v1.!!!!", "v1.W", "v1.ü", "MariaDB/0-1-5", "v1.\ud800"])
+@pytest.mark.parametrize(
+    "text", ["", "v2.W10", "v2.", "v3.W10", "v1.!!!!", "v1.W", "v1.ü", "MariaDB/0-1-5", "v1.\ud800"]
+)
 def test_foreign_tokens_are_refused(text: str) -> None:
     """A text that is not a Freshet token is refused with a hint."""
     with pytest.raises(TokenError) as refused:

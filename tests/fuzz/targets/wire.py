@@ -16,7 +16,9 @@ from stream.kafka.connection import KafkaCluster
 from stream.kafka.dead_letters import DeadLetter, _letter
 from stream.kafka.locations import LocationsReader
 from stream.publish.resume import ResumeError, resume_point
-from stream.wire.codec import RECORDS, CodecError, check, decode, encode
+from stream.wire.announced import fingerprint_of
+from stream.wire.checks import check
+from stream.wire.codec import RECORDS, CodecError, decode, encode
 from stream.wire.single import read_long, read_single, single_prefix
 from tests.consumers.histories import LAYOUT, SHARD, frame, gtid, key, marker, start
 from tests.fuzz.engine import Case, Misbehaved, Target, refused
@@ -37,6 +39,7 @@ _STATE: dict[str, Any] = {
     "opened": [{"txn": 3, "write_ids": [{"table_id": 7, "write_id": 2}], "seen_open": True, "wrote": [7]}],
     "closed": [1],
 }
+_LATER = '{"name":"freshet.Later","type":"record","fields":[{"name":"shard","type":"string"}]}'
 EVENTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("EpochStart", {"position": gtid(0), "reason": "first_start"}),
     ("TableVoid", {"table": "shop.items", "reason": "DDL"}),
@@ -47,7 +50,7 @@ EVENTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ),
     ("Scope", {"tables": ["shop.*"]}),
     ("Topology", {"shards": [SHARD, "shop/1"], "ancestors": [{"shard": "old/0", "epoch": 1}]}),
-    ("SchemaText", {"name": "Later", "fingerprint": b"\1" * 8, "text": '"int"', "skippable": True}),
+    ("SchemaText", {"name": "Later", "fingerprint": fingerprint_of(_LATER), "text": _LATER, "skippable": True}),
     ("NameBinding", {"name": "d.t", "table_id": 7, "previous_name": ""}),
     ("NameBinding", {"name": "d.u", "table_id": 7, "previous_name": "d.t"}),
     ("TableImage", _TABLE | _IMAGE | {"change": "created"}),
