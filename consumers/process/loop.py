@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, wait
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -21,25 +21,15 @@ from typing import Any, Final, TypeVar
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from consumers.fold.state import Rejection
-from consumers.owner.partitions import (
-    CATCHING_UP,
-    DEAD_LETTERS,
-    DISK_FAILS,
-    DISK_FULL,
-    NO_RESOURCES,
-    READY,
-    WRONG_LAYOUT,
-    Ownership,
-    Partition,
-)
-from consumers.process.assignment import Assignment, SessionEnd, check_place, place_of
+from consumers.owner.partitions import READY, Ownership, Partition
+from consumers.process.assignment import Assignment, SessionEnd, check_place
 from consumers.process.committing import Committer
 from consumers.process.kafka_output import ConsumerOutput
 from consumers.process.leader_epochs import UNKNOWN, keep_leader_epoch
 from consumers.process.opening import check_layout
+from consumers.process.pausing import Pauses
 from consumers.process.topic_search import TopicSearch
-from consumers.store.errors import DiskFullError, DiskIOError, RetryableStoreError, StoreError
+from consumers.store.errors import RetryableStoreError, StoreError
 from consumers.store.store import Commit
 from stream.kafka.connection import KafkaCluster, KafkaRequestError, KafkaUnreachable, kafka_error
 from stream.kafka.reader import TopicReadError, open_consumer, poll_batch
@@ -57,8 +47,6 @@ RETRY_S_MAX: Final = 8.0
 POSITIONS_EVERY_S: Final = 0.5
 SESSION_TIMEOUT_MS: Final = 10_000
 CLOSE_TIMEOUT_S: Final = 2.0
-BURY_S: Final = 0.5
-"""A dead letter is usually in its topic by then; a longer wait pauses its partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +82,7 @@ class Consumption:
         self._on_progress = on_progress
         self._stopping = Event()
         self._committer = Committer(settings.commit_rows, settings.commit_interval_s)
+        self._pauses = Pauses(kafka_output)
         self._search = TopicSearch(settings.kafka, settings.keyspaces)
         self._assignment = Assignment(settings.kafka, settings.data_dir, ownership, kafka_output, on_progress)
         self._assignment.overlay_bytes = settings.overlay_bytes // len(settings.keyspaces)
@@ -164,7 +153,7 @@ class Consumption:
             "session.timeout.ms": SESSION_TIMEOUT_MS,
             "error_cb": self._on_error,
         }
-        consumer = self._consumer = open_consumer(settings.kafka, settings.group, more)
+        consumer = self._consumer = self._pauses.consumer = open_consumer(settings.kafka, settings.group, more)
         try:
             self._assignment.subscribe(consumer, search.found, search.missing)
             while not self._stopping.is_set():
@@ -264,53 +253,28 @@ class Consumption:
         if not rejections:
             partition.dead_letters_pending = False
         else:
-            self._bury(partition, dict(records), rejections)
+            self._pauses.bury(partition, dict(records), rejections)
+        if store.newer is not None:
+            partition.position, partition.leader_epoch = store.state.head.offset, UNKNOWN
+            self._pauses.await_upgrade(partition, store.newer)
+            self._make_ready(partition)  # it will not come further
         if partition.waiters and store.visible.lineages != before:
             self._on_progress(partition)
 
-    def _bury(
-        self, partition: Partition, values: dict[int, bytes | None], rejections: Sequence[tuple[int, Rejection]]
-    ) -> None:
-        """Has dead letters sent. Until they are in their topic nothing more is folded, and nothing is committed."""
-        partition.dead_letters += len(rejections)
-        for offset, rejection in rejections:
-            log.warning("dead letter", partition=partition.name, offset=offset, **rejection._asdict())
-        rejected = [(offset, values[offset], rejection) for offset, rejection in rejections]
-        partition.burying = self._kafka_output.bury(partition, rejected)
-        wait([partition.burying], BURY_S)
-        if not self._is_buried(partition):
-            self._hold(partition, DEAD_LETTERS)
-
-    def _is_buried(self, partition: Partition) -> bool:
-        """Whether no dead letter is pending. A burial that failed leaves its letters pending: it was given up."""
-        if partition.burying is not None and partition.burying.done() and partition.burying.exception() is None:
-            partition.burying = None
-            partition.dead_letters_pending = False
-        return partition.burying is None
-
-    def _hold(self, partition: Partition, state: str) -> None:
-        """Stops reading the partition; `_resume` goes on."""
-        if not partition.is_paused:
-            self._consumer.pause([TopicPartition(partition.topic.name, partition.number)])
-        partition.state = state
-
     def _commit(self, partition: Partition, now: float) -> None:
-        if not self._is_buried(partition):
+        if not self._pauses.is_buried(partition):
             return
-        if partition.state == DEAD_LETTERS:
-            log.info("dead letters are written, folding resumed", partition=partition.name)
-            self._resume(partition)
         try:
             done = self._committer.advance(partition, now)
         except RetryableStoreError as error:
-            self._pause(partition, error)
+            self._pauses.await_commit(partition, error)
         except StoreError as error:
             self._assignment.rebuild(partition, error)
         else:
             if done is not None:
                 self._record_commit(partition, done)
-            elif partition.awaits_commit and partition.committing is None and not partition.store.is_dirty:
-                self._end_pause(partition)  # a checkpoint has committed the rest
+            elif partition.committing is None and not partition.store.is_dirty:
+                self._pauses.committed(partition)  # a checkpoint may have committed the rest
 
     def _record_commit(self, partition: Partition, done: Commit) -> None:
         partition.commits += 1
@@ -319,39 +283,10 @@ class Consumption:
         for observe in self.commit_seconds:
             observe(done.seconds)
         keep_leader_epoch(partition.store.directory, done.offset, partition.frozen_epoch)
-        if partition.awaits_commit:
-            self._end_pause(partition)
+        self._pauses.committed(partition)
         place = TopicPartition(partition.topic.name, partition.number, done.offset)
         with contextlib.suppress(KafkaException):  # only for tools that watch the group: the store's own offset decides
             self._consumer.commit(offsets=[place], asynchronous=True)
-
-    def _pause(self, partition: Partition, error: RetryableStoreError) -> None:
-        match error:
-            case DiskFullError():
-                state, cause = DISK_FULL, "disk full"
-            case DiskIOError():
-                state, cause = DISK_FAILS, "disk errors"
-            case _:
-                state, cause = NO_RESOURCES, "no resources left"
-        if not partition.is_paused:
-            log.error(
-                f"{cause}, folding paused; reads go on",
-                partition=partition.name,
-                code=error.code,
-                reason=str(error),
-                hint=error.hint,
-            )
-        self._hold(partition, state)
-
-    def _end_pause(self, partition: Partition) -> None:
-        log.info("commits succeed again, folding resumed", partition=partition.name)
-        self._resume(partition)
-
-    def _resume(self, partition: Partition) -> None:
-        partition.state = READY if partition.ready else CATCHING_UP
-        place = place_of(partition)
-        self._consumer.resume([place])
-        self._consumer.seek(place)
 
     def _refresh_positions(self, consumer: Consumer, now: float) -> None:
         """Reads the consumer's positions and the topics' ends, and marks partitions ready that have caught up."""
@@ -370,18 +305,12 @@ class Consumption:
             self.ready.set_result(None)
 
     def _make_ready(self, partition: Partition) -> None:
+        if partition.ready:
+            return
         try:
             check_layout(partition.store.visible.layout, partition.topic)
         except StoreError as error:
-            if not partition.is_paused:
-                log.error(
-                    "partition can't be served, reads go to the source",
-                    partition=partition.name,
-                    code=error.code,
-                    reason=str(error),
-                    hint=error.hint,
-                )
-                self._hold(partition, WRONG_LAYOUT)
+            self._pauses.refuse(partition, error)
             return
         partition.ready = True
         if not partition.is_paused:  # else `_resume` sets it

@@ -40,6 +40,7 @@ from consumers.store.errors import (
 from consumers.store.manifest import Manifest, check_manifest, read_manifest, sync_directory, write_manifest
 from consumers.store.rocks import IN_DOUBT_NAME, Rocks, disk_bytes
 from consumers.store.view import ROCKS_NAME, StoreView, committed_head, merge_items
+from stream.wire.codec import NewerWireError
 
 __all__ = [
     "ROCKS_NAME",
@@ -87,6 +88,8 @@ class PartitionStore:
         self.committed_offset = head.offset
         self.broken: StoreError | None = None
         """Set once damage was found; nothing of this store may be served then."""
+        self.newer: NewerWireError | None = None
+        """Set once the next record is one that only a newer version can read. What is folded may be served."""
         self._rocks = rocks
         self._active: dict[bytes, bytes] = {}
         self._frozen: dict[bytes, bytes] = _EMPTY
@@ -144,7 +147,8 @@ class PartitionStore:
     def fold(self, records: Sequence[tuple[int, bytes | None]]) -> list[tuple[int, Rejection]]:
         """Folds (offset, value) records and publishes the result; returns the rejections with their offsets.
 
-        Records below the head's offset were folded before and are skipped.
+        Records below the head's offset were folded before and are skipped. At a record that only a newer version can
+        read it stops, and sets `newer`; everything before it counts.
         """
         rejections: list[tuple[int, Rejection]] = []
         state = self.state
@@ -162,6 +166,8 @@ class PartitionStore:
                     head.offset = after
                     if letters:
                         rejections += [(after - 1, letter) for letter in letters]
+            except NewerWireError as error:
+                self.newer = error
             finally:
                 self._folded_bytes += sum(len(value) for _, value in records if value is not None)
                 self.visible = _copy(head)
