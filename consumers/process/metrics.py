@@ -23,6 +23,8 @@ _GAUGES = (
     ("freshet_consumer_silence_seconds", "Time since a message was last folded; above 10 the source may be down.",
      lambda p: p.silent_seconds),
     ("freshet_consumer_ready", "1 once the partition has caught up since its take-over.", lambda p: int(p.ready)),
+    ("freshet_consumer_paused", "1 while folding of the partition is stopped; `freshet lag` shows the reason.",
+     lambda p: int(p.is_paused)),
     ("freshet_store_entries", "Estimated entries in the store.", lambda p: p.store.estimated_entries()),
     ("freshet_store_pending_rows", "Entries folded but not yet durable.", lambda p: p.store.pending_rows),
     ("freshet_store_disk_bytes", "Bytes of the store's directory.", lambda p: p.store.disk_bytes()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import structlog
@@ -31,9 +32,10 @@ def open_store(data_dir: Path, keyspace: str, number: int, topic_id: str) -> tup
 
 
 def set_aside(data_dir: Path, keyspace: str, number: int, error: StoreError) -> Path | None:
-    """Moves a closed store aside and logs it; deletes nothing. Returns the new path, None if the store had vanished.
+    """Moves a closed store aside and logs it. Returns the new path, None if the store had vanished.
 
-    Raises `StoreError`.
+    What was moved aside before is deleted: only the last one is kept, so that they never fill the disk. Raises
+    `StoreError`.
     """
     why = "corrupt" if isinstance(error, StoreCorruptError) else "replaced"
     directory = partition_directory(data_dir, keyspace, number)
@@ -50,6 +52,9 @@ def set_aside(data_dir: Path, keyspace: str, number: int, error: StoreError) -> 
             reason=str(error),
         )
         return None
+    for pattern in ("corrupt", "replaced"):
+        for earlier in directory.parent.glob(f"{number}.{pattern}-*"):
+            shutil.rmtree(earlier, ignore_errors=True)
     moved = move_aside(directory, why)
     log.warning(
         "store moved aside, rebuilding it from the topic",
