@@ -188,8 +188,8 @@ def _broken_pipe() -> int:
 
 
 def _interrupted() -> int:
-    # CPython ends itself with SIGINT if an interrupt has passed through exec of a text (as dataclasses use it), and even
-    # if it was caught since. The next exec makes it forget.
+    # CPython ends itself with SIGINT if an interrupt has passed through exec of a text (dataclasses use it), even if it
+    # was caught since. The next exec makes it forget.
     exec("")
     if _run.service:
         print("stopped while it was starting", file=sys.stderr)
