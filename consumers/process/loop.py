@@ -34,7 +34,6 @@ from consumers.store.store import Commit
 from stream.kafka.connection import KafkaCluster, KafkaRequestError, KafkaUnreachable, kafka_error
 from stream.kafka.reader import TopicReadError, open_consumer, poll_batch
 from stream.kafka.topics import TopicError
-from tokens.errors import FreshetError
 
 T = TypeVar("T")
 
@@ -192,7 +191,7 @@ class Consumption:
             if future.set_running_or_notify_cancel():
                 try:
                     future.set_result(work())
-                except FreshetError as error:
+                except Exception as error:  # noqa: BLE001 - it belongs to who asked, not to the fold
                     future.set_exception(error)
 
     def _step(self, consumer: Consumer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ from types import ModuleType
 import pytest
 import typer
 
+from consumers.process import run as process
 from freshet import cli
 from freshet.logs import configure_logs
 from freshet.settings import load_settings, use_config
@@ -282,3 +284,26 @@ def test_a_service_that_is_stopped_while_it_starts_ends_well(command: str, numbe
         assert process.returncode in (0, -number), said
         assert "Traceback" not in said or process.returncode == -number, said
         assert "error[" not in said
+
+
+def test_verify_takes_the_keyspace_as_an_argument(capsys: pytest.CaptureFixture[str]) -> None:
+    """As `lag`, `dlq` and `inspect` do."""
+    assert cli.run(["verify", "shop", *NOWHERE]) == 1
+    assert "error[kafka_unreachable]" in capsys.readouterr().err
+    assert cli.run(["verify", *NOWHERE]) == 2
+    assert cli.run(["verify", "some/where", *NOWHERE]) == 2
+
+
+def test_a_data_directory_on_a_read_only_disk_is_one_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The process ends, so nothing says that it goes on by itself."""
+
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(process, "lock_directory", refuse)
+    assert cli.run(["consume", "--keyspace", "k", "--data-dir", str(tmp_path), *NOWHERE]) == 1
+    said = capsys.readouterr().err
+    assert "error[store_io]" in said
+    assert "by itself" not in said
