@@ -356,6 +356,9 @@ class SnapshotReader:
             # Read before the columns: if the table is altered in between, the next read notices another definition.
             definition = _definition(session, database, table)
             info = read_table(session, self._charsets, database, table)
+            if info is not None:
+                # Refused if the user may not read all columns: information_schema hides those, and images lack them.
+                fetch_all(session, f"SELECT * FROM {quoted(database)}.{quoted(table)} WHERE FALSE")
         finally:
             session.query("SET max_statement_time=0")
         if info is None:
