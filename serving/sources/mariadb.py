@@ -105,7 +105,7 @@ def _source_rows(
     tables: Sequence[RowTable], read: SnapshotRead | MariaDBError
 ) -> list[SourceRow | ReadError | SchemaChanged]:
     """What was read of one table. ``tables``: for each row, the table as its request described it."""
-    if isinstance(read, NoSuchTable):
+    if isinstance(read, NoSuchTable) or (isinstance(read, MariaDBError) and read.code == "no_primary_key"):
         return [SchemaChanged(table.name) for table in tables]
     if isinstance(read, MariaDBError):
         return [_refusal(read) for _ in tables]
