@@ -258,9 +258,10 @@ class SnapshotReader:
         for _ in range(PLACES_MAX):
             failed: dict[str, MariaDBError] = {}
             known: dict[str, _CachedTable] = {}
+            share_s = (deadline - time.monotonic()) / max(len(wanted), 1)  # a locked table leaves time for the others
             for name in wanted:
                 with self._failures(failed, name):
-                    known[name] = self._table(session, name, deadline)
+                    known[name] = self._table(session, name, time.monotonic() + share_s)
             place = committed_place(session)
             session.query("START TRANSACTION READ ONLY")
             if len(known) > 1:
