@@ -13,6 +13,7 @@ from stream.sources.mariadb import position as mariadb_position
 from stream.sources.mariadb.binlog.coalesce import TransactionRows
 from stream.sources.mariadb.binlog.reader import BinlogReader
 from stream.sources.mariadb.binlog.unlogged import StatementTables
+from stream.sources.mariadb.source import _Progress
 
 READS: Final = (
     rows(
@@ -82,6 +83,15 @@ BINLOG: Final = (
             mariadb_position.check_in_history,
             "any_state.get((any_domain, any_server), 0)",
             "max((at for (each, _), at in any_state.items() if each == any_domain), default=0)",
+        ),
+    ),
+    rows(
+        "description_owed_is_forgotten",
+        "a source that dies before it describes the tables anew leaves no word of it for the next one",
+        Replace(
+            _Progress.aligned,
+            "replace(any_whole, changes=any_voids, table_choice=UNDESCRIBED)",
+            "replace(any_whole, changes=any_voids)",
         ),
     ),
 )
