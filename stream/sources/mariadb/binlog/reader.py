@@ -96,6 +96,10 @@ class BinlogReader:
         """The set after the last transaction that was yielded, ``MariaDB/…``."""
         return str(self._position)
 
+    def has_reached(self, position: GtidPosition) -> bool:
+        """Whether everything up to ``position`` was yielded."""
+        return self._position.covers(position)
+
     def stop(self) -> None:
         """End the iteration soon. Safe to call from a signal handler or another thread."""
         self._stopping = True
