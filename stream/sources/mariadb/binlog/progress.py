@@ -20,8 +20,8 @@ from stream.wire.events import (
     VoidTable,
 )
 
-IMAGE_FORMAT = 1
-"""Raise it when the canonical image of any value changes. Everything published before is then voided."""
+IMAGE_FORMAT = 2
+"""Raise it when the canonical image of any value changes, or fewer tables may be cached. All is voided then."""
 
 
 def fingerprint(tables: TableFilter) -> int:
