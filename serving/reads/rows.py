@@ -24,6 +24,9 @@ from serving.reads.spaces import RowSpace, epoch_of
 from serving.sources.source import RowTable, SchemaChanged, SourceKey, SourceRow
 from tokens import EventToken, Order, Position, order
 
+COMMIT_S = 0.1
+"""How long the source is waited for in any case: a token may hold a transaction that it is just committing."""
+
 
 class ReadContext(NamedTuple):
     """What all rows of one request share. ``deadline``: when to stop waiting for the source (`time.monotonic`).
@@ -232,8 +235,8 @@ class RowReads:
             for flight_key, seen in found.items()
             if isinstance(seen, SourceRow) and proof.is_behind(seen.position)
         }
-        remaining = context.deadline - monotonic()
-        if behind and proof.demanded_position is not None and remaining > 0:
+        remaining = max(context.deadline - monotonic(), COMMIT_S)
+        if behind and proof.demanded_position is not None:
             try:
                 await source.wait(proof.demanded_position, remaining)
                 found |= await self._flights.read_many(behind, proves)
