@@ -19,7 +19,7 @@ from serving.reads.fills import Fills
 from serving.reads.flight import Flights
 from serving.reads.owners import OwnerAway, Owners
 from serving.reads.proof import Proof, history_lost_error, token_after
-from serving.reads.spaces import TableSpace, epoch_of
+from serving.reads.spaces import TableSpace, epoch_of, learn_shards
 from serving.sources.source import SourceTable
 from tokens import Decision, Demand
 
@@ -93,7 +93,7 @@ class TableReads:
         space.epochs.learn(found.shard, found.epoch)
         space.epochs.learn_kin(found.kin)
         if found.code == HISTORY_LOST:
-            raise history_lost_error(demand.vector, found.shard, found.epoch, found.watermark, found.why)
+            raise history_lost_error(demand.vector, found.shard, found.epoch, found.watermark, found.why, found.kin)
         if found.code:
             raise ReadError(found.code, found.why)
         if not found.served or found.image is None:
@@ -136,6 +136,7 @@ class TableReads:
             why = f"the cache cannot prove its answer ({cache_why}), and catalog {space.name} has no source here"
             raise ReadError("source_unreachable", why)
         epoch = await epoch_of(self._owners, space, source.shard)
+        await learn_shards(self._owners, space, demand.vector, deadline)
         proof = Proof(demand, source.shard, epoch, space.epochs.kin)
         while True:
             found = await self._flights.read(

@@ -16,7 +16,7 @@ NO_OWN_KEY: Final = Replace(
     "any_row.shard == any_shard and any_rest",
 )
 ABSENCE_REFUSED: Final = "any_request.image is None"
-NEW_TOKEN: Final = "any_vector.with_component(...) if any_position else any_vector.without(any_shard)"
+NEW_TOKEN: Final = "Vector(any_kept)"
 
 OFFERS: Final = (
     rows(
@@ -107,12 +107,12 @@ PROOFS: Final = (
     rows(
         "lost_token_is_the_old_one",
         "409 history_lost returns the refused token",
-        Replace(proof.history_lost_error, NEW_TOKEN, "any_vector"),
+        Replace(proof.history_lost_error, NEW_TOKEN, "vector"),
     ),
     rows(
         "lost_token_forgets_other_shards",
         "409 history_lost for one shard drops the positions of the others",
-        Replace(proof.history_lost_error, NEW_TOKEN, "type(any_vector)()"),
+        Replace(proof.history_lost_error, NEW_TOKEN, "Vector()"),
     ),
 )
 BUGS: Final = (*OFFERS, *SESSIONS, *PROOFS)
