@@ -13,6 +13,7 @@ from lab.simulation.rows.source import CATALOG, DESCRIBED, SimulatedBinlogReader
 from stream.publish.publisher import Publisher as RealPublisher
 from stream.publish.resume import resume_point
 from stream.sources.mariadb.position import SourceHistoryLost, check_in_history
+from stream.sources.mariadb.schema import TableFilter
 from stream.sources.mariadb.source import _Progress
 from stream.wire.batch import Batch, BatchLimits, Framer
 from stream.wire.events import ResumePoint, SourceTransaction
@@ -157,7 +158,7 @@ class Publishing:
         assert progress is not None
         if progress.table_choice == CHOICE:
             return
-        self._publish(progress.description(DESCRIBED.values(), CHOICE))
+        self._publish(progress.description(TableFilter(), DESCRIBED.values(), CHOICE))
         progress.mark_described(CHOICE)
 
     def run(self, transactions: int, ending: Ending, at: int) -> tuple[int, bool]:
@@ -263,7 +264,7 @@ class Publishing:
             return False
         transaction = self._transaction(progress.position, at)
         partly_out = bool(progress.partial_gtid)
-        self._publish(progress.aligned(transaction) if partly_out else transaction)
+        self._publish(progress.aligned(transaction, CHOICE) if partly_out else transaction)
         progress.position, progress.timestamp = transaction.position, transaction.timestamp
         if partly_out:
             progress.partial_gtid = ""

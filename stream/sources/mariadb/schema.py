@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from stream.sources.mariadb.charsets import Charsets
+from stream.sources.mariadb.charsets import Charsets, is_exact_collation
 from stream.sources.mariadb.connection import Connection, fetch_all
 from stream.wire.events import Column, DescribeTable
 
@@ -56,7 +56,9 @@ _EXACT_BINARY = frozenset({"varbinary", "tinyblob", "blob", "mediumblob", "longb
 
 @dataclass(frozen=True, slots=True)
 class ColumnInfo:
-    """A column and its canonical kind. ``length``: bytes, BINARY and INET only. ``problem``: why it can't be cached.
+    """A column and its canonical kind. ``length``: bytes, BINARY and INET only, 0 where it is not known.
+
+    ``problem``: why it can't be cached.
 
     ``exact``: two values are the same key iff their canonical texts are equal. It is False if scale, fraction or
     padding matter: `1.5` finds DECIMAL `1.50`, and even utf8mb4_bin ignores trailing blanks.
@@ -120,6 +122,16 @@ class TableFilter:
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The choice in a few words, for people."""
+        return (*self.databases, *self.include, *(f"not {pattern}" for pattern in self.exclude))
+
+    def without_tables(self, names: Iterable[str]) -> list[str]:
+        """The patterns of ``include`` that match none of ``names``."""
+        found = list(names)
+        return [pattern for pattern in self.include if not fnmatch.filter(found, pattern)]
+
     def may_include(self, database: str) -> bool:
         """Whether tables of a database can be included."""
         return database.lower() not in SYSTEM_DATABASES and (not self.databases or database in self.databases)
@@ -149,6 +161,12 @@ class Cascades:
 
     on_delete: Mapping[str, frozenset[str]]
     on_update: Mapping[str, frozenset[str]]
+
+
+def unknown_databases(connection: Connection, names: Iterable[str]) -> list[str]:
+    """Those of ``names`` that don't exist, or that the user may not see."""
+    found = {name for (name,) in fetch_all(connection, "SHOW DATABASES")}
+    return sorted(set(names) - found)
 
 
 def read_table(connection: Connection, charsets: Charsets, database: str, table: str) -> TableInfo | None:
@@ -249,7 +267,7 @@ def _column(row: tuple[Any, ...], charsets: Charsets, is_json: bool) -> ColumnIn
     length = {"inet4": 4, "inet6": 16}.get(data_type, int(octets or 0) if data_type == "binary" else 0)
     exact = kind in _EXACT_KINDS or data_type in _EXACT_BINARY
     if kind == "text" and collation is not None:
-        exact = collation.endswith("_nopad_bin")
+        exact = is_exact_collation(collation)
     return ColumnInfo(name, kind, exact, length, problem)
 
 
