@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import xxhash
 
+from consumers.fold.declared import is_in_scope
 from consumers.fold.state import Head, schema_key
 from consumers.owner.partitions import Partition
 from consumers.owner.protocol import SCHEMA_CHANGED, OwnerError, OwnerRow
@@ -62,9 +63,11 @@ def meaning_of(described: bytes) -> Meaning:
 
 
 def folded_meaning(partition: Partition, table: str) -> Meaning | None:
-    """What the keys of ``table`` mean here; None if no description has been folded."""
+    """What the keys of ``table`` mean here; None if it is not described, or not published any more."""
     described = partition.store.get(schema_key(table))
-    return meaning_of(described) if described is not None else None
+    found = meaning_of(described) if described is not None else None
+    head = partition.store.visible
+    return found if found is not None and is_in_scope(head, found.shard, found.epoch, found.ordinal) else None
 
 
 def check_partition(head: Head, number: int, key: bytes) -> None:

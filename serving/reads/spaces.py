@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Final
 
-from consumers.fold.state import NO_KIN, Kin
+from consumers.fold.shards import NO_KIN, Kin
 from consumers.owner.client import OwnerClient
 from serving.errors import ReadError
 from serving.reads.owners import OwnerAway, Owners
