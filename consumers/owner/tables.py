@@ -10,6 +10,7 @@ from consumers.fold.catalog_state import (
     EXTERNAL,
     TRANSACTIONAL,
     UNKNOWN_WRITER,
+    Binding,
     TableState,
     decode_binding,
     decode_table,
@@ -54,12 +55,17 @@ def find_table(partitions: list[Partition], name: str, table_id: int) -> tuple[i
     layout: Layout | None = None
     newest: Binding | None = None
     for partition in partitions:
-        layout = layout or _layout_of(partition)
+        own = _layout_of(partition)
+        if own is None:
+            continue
+        layout = layout or own
         value = partition.store.get(name_key(name)) if not table_id else None
         if value is None:
             continue
         found = decode_binding(value)
-        if newest is None or (found.shard == newest.shard and found[1:] > newest[1:]):
+        if newest is None or (
+            found.shard == newest.shard and (found.epoch, found.ordinal) > (newest.epoch, newest.ordinal)
+        ):
             newest = found
     wanted = table_id or (newest.table_id if newest is not None else 0)
     return (wanted, layout.table_partition(wanted)) if wanted and layout is not None else (0, -1)

@@ -19,7 +19,7 @@ class Proof:
     None, an answer is only ``eventual`` and its position cannot go into the token.
     """
 
-    __slots__ = ("demand", "epoch", "kin", "shard")
+    __slots__ = ("demand", "epoch", "is_told", "kin", "shard")
 
     def __init__(self, demand: ReadDemand, shard: str, known_epoch: int | None, kin: Kin = NO_KIN) -> None:
         component = demand.vector.get(shard)
@@ -27,6 +27,7 @@ class Proof:
         self.demand = demand
         self.shard = shard
         self.kin = kin
+        self.is_told = known_epoch is not None
         self.epoch = max(epochs) if epochs else None
 
     @property
@@ -67,9 +68,12 @@ class Proof:
         vector, epoch = self.demand.vector, self.epoch or 0
         if decision.history_lost:
             return history_lost_error(vector, self.shard, epoch, str(position), decision.why, self.kin)
-        if decision.verdict is Verdict.SHARD_UNKNOWN and self.kin.topology:
+        if decision.verdict is Verdict.SHARD_UNKNOWN and self.is_told:
             kept = {name: each for name, each in vector.items() if not is_unknown(name, each.epoch, self._tag(None))}
             return ReadError("history_lost", decision.why, token=str(Vector(kept)))
+        if self._is_of_another_flavor(position):
+            why = f"token: {self.shard} has positions like {position}, the token has {self.demanded_position} there"
+            return ReadError("bad_token", why)
         return ReadError("source_behind", f"the source's answer does not prove the demand: {decision.why}")
 
 
