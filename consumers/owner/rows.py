@@ -59,6 +59,8 @@ def view_row(head: Head, key: bytes, value: bytes | None) -> OwnerRow:
             watermark = found.watermark
     stamp = Stamp(entry.shard, entry.epoch, entry.ordinal, _all_voids(head, table))
     kind, position, why = entry.kind, entry.position, f"folded from {entry.position} at ordinal {entry.ordinal}"
+    if kind == VOID:
+        why = f"changed at {position}, to an image that is too large for the stream or unreadable"
     if not _is_position(position):
         kind, position, why = VOID, "", f"its event has an unreadable position, {entry.position!r}"
     for void in voids_of(head, table, entry.shard):
