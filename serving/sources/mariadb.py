@@ -9,6 +9,7 @@ from typing import TypeVar
 from serving.errors import ReadError
 from serving.sources.shares import Shares
 from serving.sources.source import RowTable, SchemaChanged, SourceKey, SourceRow, SourceThreads
+from stream.sources.mariadb.by_key import KeyNotPossible
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError, MariaDBUnreachable
 from stream.sources.mariadb.schema import TableFilter, TableInfo
 from stream.sources.mariadb.snapshot import (
@@ -137,6 +138,8 @@ def _refusal(error: MariaDBError | UndecodableValue) -> ReadError:
         return ReadError("too_many_requests", str(error))
     if isinstance(error, MariaDBUnreachable | SourceTimeout):
         return ReadError("source_unreachable", str(error), hint=error.hint)
+    if isinstance(error, KeyNotPossible):
+        return ReadError("bad_key", str(error), hint="no row has this key: the column cannot store it")
     if error.code == "no_primary_key":
         return ReadError("bad_key", str(error), hint="give the table a primary key to read its rows")
     return ReadError("source_failed", str(error), hint=error.hint)

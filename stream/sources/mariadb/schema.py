@@ -6,11 +6,12 @@ import fnmatch
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 
+from stream.sources.generated_columns import dependence
 from stream.sources.mariadb.charsets import Charsets, is_exact_collation
 from stream.sources.mariadb.connection import Connection, fetch_all
 from stream.wire.events import Column, DescribeTable
@@ -62,6 +63,10 @@ class ColumnInfo:
 
     ``exact``: two values are the same key iff their canonical texts are equal. It is False if scale, fraction or
     padding matter: `1.5` finds DECIMAL `1.50`, and even utf8mb4_bin ignores trailing blanks.
+
+    Of a text's collation readers of the topic need no more than this. A key that is not exact proves nothing by its
+    spelling: its absence is not cached, and a row is cached under its own spelling, by which every collation finds it.
+    So a change between two collations that are not exact changes no meaning of a key in the cache; it voids the rows.
     """
 
     name: str
@@ -201,7 +206,7 @@ def read_tables(
         fetch_all(
             connection,
             "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, CHARACTER_SET_NAME,"
-            " COLLATION_NAME, CHARACTER_OCTET_LENGTH FROM information_schema.COLUMNS"
+            " COLLATION_NAME, CHARACTER_OCTET_LENGTH, EXTRA, GENERATION_EXPRESSION FROM information_schema.COLUMNS"
             f" WHERE {where} ORDER BY TABLE_SCHEMA, TABLE_NAME, ORDINAL_POSITION",
             arguments,
         )
@@ -220,8 +225,9 @@ def read_tables(
         if not include(database, table):
             continue
         infos = tuple(
-            _column(row, charsets, (database, table, row[0]) in json_columns) for row in columns[database, table]
+            _column(row[:6], charsets, (database, table, row[0]) in json_columns) for row in columns[database, table]
         )
+        infos = _with_generated(infos, columns[database, table])
         info = _table(database, table, kind, engine or "", infos, keys[database, table])
         found[info.name] = info
     return found
@@ -256,6 +262,8 @@ def _column(row: tuple[Any, ...], charsets: Charsets, is_json: bool) -> ColumnIn
     problem = ""
     if kind == "opaque":
         problem = f"column {name} has type {data_type}"
+    elif column_type.lower().startswith("year(2)"):
+        problem = f"column {name} has type year(2), which is read without its century"
     elif "compressed" in column_type.lower() and re.search(r"/\*.*compressed", column_type, re.IGNORECASE):
         problem = f"column {name} is COMPRESSED"
     elif "mariadb-5.3" in column_type:
@@ -269,6 +277,22 @@ def _column(row: tuple[Any, ...], charsets: Charsets, is_json: bool) -> ColumnIn
     if kind == "text" and collation is not None:
         exact = is_exact_collation(collation)
     return ColumnInfo(name, kind, exact, length, problem)
+
+
+def _with_generated(columns: tuple[ColumnInfo, ...], rows: Sequence[tuple[Any, ...]]) -> tuple[ColumnInfo, ...]:
+    """``columns`` with the problems of those that are computed when they are read. ``rows``: information_schema's."""
+    if not any("VIRTUAL" in extra for *_, extra, _ in rows):
+        return columns
+    types = {name: kind.lower() + " unsigned" * ("unsigned" in full) for name, kind, full, *_ in rows}
+    found = []
+    for column, (*_, extra, expression) in zip(columns, rows, strict=True):
+        problem = column.problem
+        if "VIRTUAL" in extra and not problem:
+            why = dependence(types[column.name], expression, types) if expression else "its expression is hidden"
+            shown = " ".join((expression or "").split())[:200]
+            problem = f"column {column.name} may not be a function of its row: {why}, in AS ({shown})" if why else ""
+        found.append(replace(column, problem=problem))
+    return tuple(found)
 
 
 def _table(

@@ -7,17 +7,18 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 
 import pymysql
 import pytest
 
 from stream.sources.mariadb import snapshot
 from stream.sources.mariadb.by_key import SelectedRow, rows_by_key
-from stream.sources.mariadb.connection import connect, fetch_all
+from stream.sources.mariadb.connection import MariaDBError, connect, fetch_all
 from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.snapshot import SnapshotRead, SnapshotReader
 from tests.patience import PATIENCE_S
-from tests.sources.mariadb.conftest import Source, rows
+from tests.sources.mariadb.conftest import Source, rows, settings_of
 
 pytestmark = pytest.mark.integration
 
@@ -205,3 +206,35 @@ def sequence_of(position: str) -> int:
     """The sequence number of a position in one domain."""
     ((_, sequence),) = GtidPosition.parse(position).domains.values()
     return sequence
+
+
+def test_a_server_that_cannot_say_its_position_is_refused(new_mariadb: Callable[..., Any]) -> None:
+    """A replica that does not log what it replicates has rows that its own binlog knows nothing of."""
+    server = new_mariadb(durable=False)
+    settings = settings_of(server.address)
+    session = connect(settings)
+    for statement in (
+        "CREATE DATABASE d",
+        "CREATE TABLE d.t (id INT PRIMARY KEY)",
+        "SET GLOBAL gtid_slave_pos = '0-1-999,9-9-9'",
+    ):
+        fetch_all(session, statement)
+    reader = SnapshotReader(settings)
+    with pytest.raises(MariaDBError, match="does not log what it replicates") as caught:
+        reader.read({"d.t": [[1]]})
+    assert caught.value.code == "no_snapshot_position"
+    reader.close()
+
+
+def test_a_wait_for_a_position_ends_when_a_primary_has_committed_it(source: Source) -> None:
+    """A primary replicates nothing, so its position is asked for until it is there."""
+    source.run(PLAIN, "INSERT INTO t VALUES (1, 1)")
+    reader = SnapshotReader(source.settings)
+    at = GtidPosition.parse(source.position()).domains
+    ((domain, (server, sequence)),) = at.items()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(reader.wait_for_position, f"MariaDB/{domain}-{server}-{sequence + 1}", PATIENCE_S)
+        time.sleep(0.05)
+        source.run("UPDATE t SET v = 2")
+        assert waiting.result()
+    reader.close()
