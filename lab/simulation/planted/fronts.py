@@ -81,13 +81,7 @@ PROOFS: Final = (
     rows(
         "source_is_where_it_is_wanted",
         "the source is assumed to have reached the demanded position",
-        Replace(
-            proof.Proof.judge,
-            "Tag(shard=any_shard, epoch=any_epoch, lo=any_lo, hi=any_hi, watermark=None, topology=any_kin.topology,"
-            " ancestors=any_kin.ancestors)",
-            "Tag(shard=self.shard, epoch=self.epoch, lo=position, hi=position, watermark=self.demanded_position,"
-            " topology=self.kin.topology, ancestors=self.kin.ancestors)",
-        ),
+        Replace(proof.Proof.judge, "self._tag(position)", "self._tag(self.demanded_position)"),
     ),
     rows(
         "proof_takes_the_older_epoch",
