@@ -19,7 +19,7 @@ class Proof:
     None, an answer is only ``eventual`` and its position cannot go into the token.
     """
 
-    __slots__ = ("demand", "epoch", "is_told", "kin", "shard")
+    __slots__ = ("demand", "epoch", "kin", "shard")
 
     def __init__(self, demand: ReadDemand, shard: str, known_epoch: int | None, kin: Kin = NO_KIN) -> None:
         component = demand.vector.get(shard)
@@ -27,7 +27,6 @@ class Proof:
         self.demand = demand
         self.shard = shard
         self.kin = kin
-        self.is_told = known_epoch is not None
         self.epoch = max(epochs) if epochs else None
 
     @property
@@ -68,12 +67,13 @@ class Proof:
         vector, epoch = self.demand.vector, self.epoch or 0
         if decision.history_lost:
             return history_lost_error(vector, self.shard, epoch, str(position), decision.why, self.kin)
-        if decision.verdict is Verdict.SHARD_UNKNOWN and self.is_told:
-            kept = {name: each for name, each in vector.items() if not is_unknown(name, each.epoch, self._tag(None))}
-            return ReadError("history_lost", decision.why, token=str(Vector(kept)))
         if self._is_of_another_flavor(position):
             why = f"token: {self.shard} has positions like {position}, the token has {self.demanded_position} there"
             return ReadError("bad_token", why)
+        if decision.verdict is Verdict.SHARD_UNKNOWN:
+            lost = unknown_shards_error(vector, self.shard, epoch, self.kin)
+            if lost is not None:
+                return lost
         return ReadError("source_behind", f"the source's answer does not prove the demand: {decision.why}")
 
 
@@ -110,3 +110,21 @@ def history_lost_error(vector: Vector, shard: str, epoch: int, position: str, wh
     if shard not in kept and position:
         kept[shard] = Component(epoch, Position.parse(position))
     return ReadError("history_lost", why, token=str(Vector(kept)))
+
+
+def unknown_shards_error(vector: Vector, shard: str, epoch: int, kin: Kin) -> ReadError | None:
+    """The error ``history_lost`` for what the session has seen of shards that nobody knows; its token is without them.
+
+    None if there are none, or if no owner has said yet which shards there are: one that is only unheard of is not lost.
+    """
+    if not kin.topology or not shard:
+        return None
+    tag = Tag(shard, epoch, None, None, None, topology=kin.topology, ancestors=kin.ancestors)
+    unknown = [name for name, component in vector.items() if is_unknown(name, component.epoch, tag)]
+    if not unknown:
+        return None
+    left = vector
+    for name in unknown:
+        left = left.without(name)
+    why = f"the session has seen {', '.join(unknown)}, which is not in the topology of {shard}"
+    return ReadError("history_lost", why, token=str(left))

@@ -81,8 +81,8 @@ async def epoch_of(owners: Owners, space: RowSpace | TableSpace, shard: str) -> 
 
 
 async def learn_shards(owners: Owners, space: RowSpace | TableSpace, vector: Vector, deadline: float) -> None:
-    """Asks the owners for the keyspace's shards until those of ``vector`` are known, or ``deadline`` (`monotonic`)."""
-    while unknown_shards(vector, space) and monotonic() < deadline:
+    """Asks the owners for the keyspace's shards, until those of ``vector`` are known or ``deadline`` (`monotonic`)."""
+    while unknown_shards(vector, space):
 
         async def ask(client: OwnerClient, partition: int) -> str:
             return await learn_watermarks(client, space, partition)
@@ -91,8 +91,9 @@ async def learn_shards(owners: Owners, space: RowSpace | TableSpace, vector: Vec
             await owners.ask_any(
                 space.name, range(space.layout.partitions), ask, lambda _: not unknown_shards(vector, space)
             )
-        if unknown_shards(vector, space):
-            await asyncio.sleep(min(LEARN_EVERY_S, max(deadline - monotonic(), 0)))
+        if monotonic() >= deadline:
+            return
+        await asyncio.sleep(min(LEARN_EVERY_S, max(deadline - monotonic(), 0)))
 
 
 def unknown_shards(vector: Vector, space: RowSpace | TableSpace) -> list[str]:
