@@ -217,10 +217,14 @@ class OwnerTable(Message, tag="table"):
 
 
 class Waited(Message, tag="waited"):
-    """Answer to `Wait`: whether the vector was reached, and the partition's watermarks as a vector."""
+    """Answer to `Wait`: whether the vector was reached, and the partition's watermarks as a vector.
+
+    ``kin``: what the partition knows of the shards of its keyspace.
+    """
 
     reached: bool
     watermarks: str
+    kin: Kin = NO_KIN
 
 
 class Filled(Message, tag="filled"):
@@ -254,6 +258,8 @@ class ShardStatus(msgspec.Struct, array_like=True):
     watermark_timestamp: int
     low_water: str
     lag_seconds: float
+    as_of_ms: int = 0
+    """The source's own clock: all that was committed before is at or before the watermark. 0: unknown."""
 
 
 class PartitionStatus(msgspec.Struct, array_like=True):

@@ -11,9 +11,9 @@ from lab.workload import events
 from lab.workload.events import WorkloadTranslator
 from stream.sources.mariadb import position as mariadb_position
 from stream.sources.mariadb.binlog.coalesce import TransactionRows
+from stream.sources.mariadb.binlog.progress import Progress
 from stream.sources.mariadb.binlog.reader import BinlogReader
 from stream.sources.mariadb.binlog.unlogged import StatementTables
-from stream.sources.mariadb.source import _Progress
 
 READS: Final = (
     rows(
@@ -86,10 +86,11 @@ BINLOG: Final = (
         ),
     ),
     rows(
-        "description_owed_is_forgotten",
-        "a source that dies before it describes the tables anew leaves no word of it for the next one",
+        "description_not_continued",
+        "a source does not continue a description of the tables that the one before it has partly published",
+        never(Progress.__init__, "self.partial_gtid == self.position"),
         Replace(
-            _Progress.aligned,
+            Progress.aligned,
             "replace(any_whole, changes=any_voids, table_choice=UNDESCRIBED)",
             "replace(any_whole, changes=any_voids)",
         ),

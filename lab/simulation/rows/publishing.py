@@ -12,9 +12,9 @@ from lab.simulation.models.topic import SimulatedTopic
 from lab.simulation.rows.source import CATALOG, DESCRIBED, SimulatedBinlogReader, SimulatedSource
 from stream.publish.publisher import Publisher as RealPublisher
 from stream.publish.resume import resume_point
+from stream.sources.mariadb.binlog.progress import Progress
 from stream.sources.mariadb.position import SourceHistoryLost, check_in_history
 from stream.sources.mariadb.schema import TableFilter
-from stream.sources.mariadb.source import _Progress
 from stream.wire.batch import Batch, BatchLimits, Framer
 from stream.wire.events import ResumePoint, SourceTransaction, Topology
 
@@ -52,11 +52,11 @@ class PublisherRun(NamedTuple):
     batches: list[Batch]
     resume: ResumePoint
     timestamp_max: int
-    progress: _Progress
+    progress: Progress
 
 
-def _copied(progress: _Progress) -> _Progress:
-    made = _Progress.__new__(_Progress)
+def _copied(progress: Progress) -> Progress:
+    made = Progress.__new__(Progress)
     made.__dict__.update(progress.__dict__)  # its values are replaced, never changed in place
     return made
 
@@ -73,11 +73,12 @@ class Publishing:
         self._limits = limits
         self.source = source
         self.framer: Framer | None = None
+        self._openings = 0
         self.published = 0
         """The last commit that is wholly in the topic."""
         self.history_of_epoch: dict[int, int] = {}
         self.epoch_start: dict[int, int] = {}
-        self._progress: _Progress | None = None
+        self._progress: Progress | None = None
         self._connected = False
         self._transactions: Iterator[SourceTransaction | None] | None = None
         """The reader of the current connection; None until something was read."""
@@ -106,8 +107,16 @@ class Publishing:
 
     def die(self) -> None:
         """The process is killed."""
+        self._openings += 1
         self.framer = self._progress = None
         self.cut()
+
+    def recount(self) -> None:
+        """Finds again what is published, after the topic has lost its end."""
+        states = self.topic.states.get(self.source.name)
+        if states:
+            reached = self.source.history.index_of.get(decoded(states[-1])[1]["position"])
+            self.published = reached if reached is not None else self.published
 
     def cut(self) -> None:
         """The connection to the server breaks."""
@@ -122,7 +131,7 @@ class Publishing:
             self._connect()
 
     def _framer(self, point: ResumePoint | None) -> Framer:
-        framer = Framer(self.source.name, self.topic.layout, point, self._limits)
+        framer = Framer(self.source.name, self.topic.layout, point, self._limits, nonce=self._openings)
         if self._shards:
             framer._speaker._topology = Topology(self._shards)  # without the schemas, which no history needs
         return framer
@@ -137,7 +146,7 @@ class Publishing:
             framer.start_epoch(at, source.timestamps[source.engine], "first_start", 1)
             self._note_epoch(framer.resume)
             self._commit()
-        self._progress = _Progress(framer.resume)
+        self._progress = Progress(framer.resume)
 
     def _connect(self) -> None:
         source, progress, framer = self.source, self._progress, self.framer
@@ -214,7 +223,13 @@ class Publishing:
     def _memo_key(self, transactions: int, *, first: bool) -> Hashable | None:
         """Everything that a run depends on; None if that is too much for a key."""
         source, framer, progress = self.source, self.framer, self._progress
-        same = (source.name, self._shards, self.topic.layout.partitions, id(self._limits))  # one of the three in LIMITS
+        same = (
+            source.name,
+            self._openings,
+            self._shards,
+            self.topic.layout.partitions,
+            id(self._limits),
+        )  # one of the three in LIMITS
         if first:
             at = source.engine
             where: tuple[Any, ...] = (source.history.positions[at], source.timestamps[at])
