@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from consumers.owner import evidence
+from consumers.fold import declared
+from consumers.owner import evidence, meaning
 from consumers.owner import rows as reading
 from consumers.owner.overlay import Overlay
 from lab.simulation.planted.planting import Replace, Return, never, rows
@@ -82,6 +83,16 @@ VIEWS: Final = (
     ),
 )
 FILLS: Final = (
+    rows(
+        "fill_outside_the_scope",
+        "a table that its source does not publish any more is filled by its last description",
+        Return(declared.is_in_scope, "True"),
+    ),
+    rows(
+        "any_partition_is_right",
+        "an owner takes gets and fills of keys that another partition keeps",
+        never(meaning.check_partition, "any_home != any_number"),
+    ),
     rows(
         "no_watermark_over_an_old_epoch",
         "a fill over an entry of an ended epoch gets no watermark, and its readers wait in vain",

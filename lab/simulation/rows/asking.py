@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, cast
 from consumers.owner import evidence
 from consumers.owner import rows as owner_rows
 from consumers.owner.partitions import Partition
-from consumers.owner.protocol import Fill, OwnerRow
+from consumers.owner.protocol import Fill, Get, OwnerRow
 from lab.simulation.models.owning import OwnedPartition
 from lab.simulation.models.truth import Image
 from lab.simulation.rows.source import SLOTS, RowSnapshot
@@ -126,8 +126,12 @@ def ask(
     shard: str,
     given: bool,
     store: Any = None,
+    is_misdirected: bool = False,
 ) -> ServedAnswer | PendingRead | HistoryLost:
-    """The owner's answer if it may be served, else a read to continue at the source, or lost history."""
+    """The owner's answer if it may be served, else a read to continue at the source, or lost history.
+
+    Raises `OwnerError` ``wrong_partition`` if it ``is_misdirected``.
+    """
     found = SLOTS[slot]
     exact = not found.alias
     key = RowKey(found.alias if alias and found.alias else found.key, found.values, exact)
@@ -136,7 +140,11 @@ def ask(
     partition = owned.partition
     if store is not None:
         partition = cast("Partition", SimpleNamespace(store=store, overlay=owned.overlay, number=owned.number))
-    row = owner_rows.answer_row(partition, key.key, evidence.demand_of(token if given else ""))
+    demanded = evidence.demand_of(token if given else "")
+    if is_misdirected:
+        [row] = owner_rows.answer_rows(partition, Get(0, "s", owned.number, [key.key]), demanded)
+    else:
+        row = owner_rows.answer_row(partition, key.key, demanded)
     epochs.learn(row.shard, row.epoch)
     if not row.served:
         epochs.learn_kin(row.kin)

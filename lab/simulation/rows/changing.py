@@ -141,6 +141,18 @@ class RowChangeOps(RowsRunState):
         publisher.die()
         self.say(f"the publisher of s/{publisher.source.shard} is killed; another one takes over")
 
+    def op_choose(self, shard: int, choice: int) -> None:
+        """The source is started again with another choice of tables. What it leaves out must not be kept any more."""
+        publisher = self.publishers[shard % len(self.publishers)]
+        if publisher.choice == choice:
+            return
+        self.count_fault("another choice of tables")
+        self._void(publisher.source.shard)
+        publisher.die()
+        publisher.choice = choice
+        chosen = f"all tables but {TABLES[choice - 1]}" if choice else "all tables"
+        self.say(f"the source of {publisher.source.name} is started again, to publish {chosen}")
+
     def op_cut(self, shard: int) -> None:
         publisher = self.publishers[shard % len(self.publishers)]
         if publisher.framer is None:

@@ -53,6 +53,18 @@ SPLIT: Final[tuple[Motif, ...]] = (
     ),
 )
 """Motifs with transactions that are split over batches."""
+TWO_PARTITIONS: Final[tuple[Motif, ...]] = (
+    (  # a row is filled in a partition that gets no events of it, and changes
+        _SYNC,
+        ("misdirect", "session", 1, "owner", "front"),
+        ("txn", 0, UPDATES_SECOND, 0),
+        ("write", "other session", 0, UPDATES_TEXT),
+        ("publish", 0, 4, 0, 0),
+        _SYNC,
+        ("misdirect", "other session", 1, "owner", "front"),
+    ),
+)
+"""Motifs with two partitions."""
 TWO_SHARDS: Final[tuple[Motif, ...]] = (
     (
         ("damage", "some"),
@@ -80,7 +92,19 @@ TWO_SHARDS: Final[tuple[Motif, ...]] = (
 """Motifs with two shards in one topic."""
 MOTIFS: Final[tuple[Motif, ...]] = (
     *SPLIT,
+    *TWO_PARTITIONS,
     *TWO_SHARDS,
+    (  # a source leaves a table out, a row of it is filled all the same, and changes
+        ("choose", 0, 1),
+        ("publish", 0, 4, 0, 0),
+        _SYNC,
+        ("read", "session", 1, "owner", "front", 5),
+        ("txn", 0, UPDATES_SECOND, 0),
+        ("write", "other session", 0, UPDATES_TEXT),
+        ("publish", 0, 4, 0, 0),
+        _SYNC,
+        ("read", "other session", 1, "owner", "front", 2),
+    ),
     (  # a session's write is named by a shard that nobody knows, and its owner is behind
         ("txn", "shard", UPDATES_FIRST, 0),
         _OUT,

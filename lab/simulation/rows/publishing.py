@@ -9,17 +9,16 @@ from typing import Any, Final, NamedTuple, cast
 
 from lab.simulation.memo import decoded, kept
 from lab.simulation.models.topic import SimulatedTopic
-from lab.simulation.rows.source import CATALOG, DESCRIBED, SimulatedBinlogReader, SimulatedSource
+from lab.simulation.rows.source import CHOICES, SimulatedBinlogReader, SimulatedSource
 from stream.publish.publisher import Publisher as RealPublisher
 from stream.publish.resume import resume_point
 from stream.sources.mariadb.binlog.progress import Progress
 from stream.sources.mariadb.position import SourceHistoryLost, check_in_history
-from stream.sources.mariadb.schema import TableFilter
 from stream.wire.batch import Batch, BatchLimits, Framer
 from stream.wire.events import ResumePoint, SourceTransaction, Topology
 
 CHOICE: Final = 7
-"""A stand-in for the fingerprint of the choice of tables."""
+"""A stand-in for the fingerprint of the first choice of tables; the others follow."""
 LIMITS: Final = (
     BatchLimits(rows_max=2, batch_bytes=2_000),
     BatchLimits(rows_max=1, batch_bytes=90),
@@ -73,6 +72,8 @@ class Publishing:
         self._limits = limits
         self.source = source
         self.framer: Framer | None = None
+        self.choice = 0
+        """Which of `CHOICES` the process is told to publish."""
         self._openings = 0
         self.published = 0
         """The last commit that is wholly in the topic."""
@@ -117,6 +118,10 @@ class Publishing:
         if states:
             reached = self.source.history.index_of.get(decoded(states[-1])[1]["position"])
             self.published = reached if reached is not None else self.published
+
+    def excludes(self, table: str) -> bool:
+        """Whether the process is told not to publish ``table``."""
+        return table not in CHOICES[self.choice].include
 
     def cut(self) -> None:
         """The connection to the server breaks."""
@@ -175,10 +180,11 @@ class Publishing:
         """As `MariaDBSource._describe`: describes the tables once for each choice of tables."""
         progress = self._progress
         assert progress is not None
-        if progress.table_choice == CHOICE:
+        number, chosen = CHOICE + self.choice, CHOICES[self.choice]
+        if progress.table_choice == number:
             return
-        self._publish(progress.description(TableFilter(), DESCRIBED.values(), CHOICE))
-        progress.mark_described(CHOICE)
+        self._publish(progress.description(chosen.include, chosen.described.values(), number))
+        progress.mark_described(number)
 
     def run(self, transactions: int, ending: Ending, at: int) -> tuple[int, bool]:
         """Reads up to ``transactions`` and commits. The commit with index ``at`` ends with ``ending``.
@@ -226,6 +232,7 @@ class Publishing:
         same = (
             source.name,
             self._openings,
+            self.choice,
             self._shards,
             self.topic.layout.partitions,
             id(self._limits),
@@ -289,7 +296,7 @@ class Publishing:
             return False
         transaction = self._transaction(progress.position, at)
         partly_out = bool(progress.partial_gtid)
-        self._publish(progress.aligned(transaction, CHOICE) if partly_out else transaction)
+        self._publish(progress.aligned(transaction, CHOICE + self.choice) if partly_out else transaction)
         progress.position, progress.timestamp = transaction.position, transaction.timestamp
         if partly_out:
             progress.partial_gtid = ""
@@ -298,14 +305,14 @@ class Publishing:
 
     def _transaction(self, position: str, at: int) -> SourceTransaction:
         """The transaction after commit ``at``. A reader between transactions does not depend on earlier ones."""
-        place = position, self.source.binlog[at + 1]
+        place = position, self.source.binlog[at + 1], self.choice
         known: SourceTransaction | None = kept.get(place)
         if known is not None:
             self._transactions = None
             return known
         if self._transactions is None:
             dump = cast("Any", SimpleNamespace(read=self.source.events_after(at).__next__))
-            self._transactions = SimulatedBinlogReader(dump, CATALOG, position).transactions()
+            self._transactions = SimulatedBinlogReader(dump, CHOICES[self.choice], position).transactions()
         transaction = next(self._transactions)
         assert transaction is not None
         kept.put(place, transaction)

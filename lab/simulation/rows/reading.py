@@ -7,6 +7,7 @@ from typing import Any
 from consumers.owner import evidence
 from consumers.owner import rows as owner_rows
 from consumers.owner.evidence import FillVerdict
+from consumers.owner.protocol import OwnerError
 from lab.simulation.models.owning import OwnedPartition, RacingStore
 from lab.simulation.rows import asking
 from lab.simulation.rows.asking import Offer, PendingRead, ServedAnswer, SimulatedSession, SourceRead
@@ -117,11 +118,35 @@ class RowReadOps(RowsRunState):
         if mode in (0, 1, 5, 12) and self.offers:
             self._deliver(self.offers.pop())
 
+    def op_misdirect(self, session: int, slot: int, owner: int, front: int) -> None:
+        """A front that believes in another layout asks, and fills, at another partition than the key's."""
+        partitions = self.owners[owner]
+        if len(partitions) < 2:
+            return
+        slot = self._slot(slot)
+        owned = partitions[1 - self._owned(owner, slot, False).number]
+        self.count_fault("wrong partition")
+        source_read = self._ask(session, slot, owner, front, 0, misdirected_to=owned)
+        if source_read is None:
+            return
+        self._take_snapshot(source_read, from_replica=False)
+        self._finish_read(source_read)
+        if self.offers:
+            self._deliver(self.offers.pop())
+
     def _ask(
-        self, session: int, slot: int, owner: int, front: int, mode: int, *, store: Any = None
+        self,
+        session: int,
+        slot: int,
+        owner: int,
+        front: int,
+        mode: int,
+        *,
+        store: Any = None,
+        misdirected_to: OwnedPartition | None = None,
     ) -> SourceRead | None:
         reader, alias = self.sessions[session], mode == 11
-        owned = self._owned(owner, slot, alias)
+        owned = misdirected_to or self._owned(owner, slot, alias)
         shard = f"s/{slot // SLOTS_A_SHARD}"
         self.asked.add(slot)
         self.last_owner = owner
@@ -136,8 +161,9 @@ class RowReadOps(RowsRunState):
                 shard=shard,
                 given=mode != 10,
                 store=store,
+                is_misdirected=misdirected_to is not None,
             )
-        except ServerError as error:
+        except (ServerError, OwnerError) as error:
             self.say(f"session {session} reads {SLOTS[slot].key!r}: {error}")
             return None
         if isinstance(found, PendingRead):
@@ -237,7 +263,10 @@ class RowReadOps(RowsRunState):
         self._note_answer(found, session, before, shard, "the source")
 
     def _deliver(self, fill: Offer) -> FillVerdict:
-        accepted, why = owner_rows.fill_row(fill.owned.partition, fill.request)
+        try:
+            accepted, why = owner_rows.fill_row(fill.owned.partition, fill.request)
+        except OwnerError as error:
+            accepted, why = False, str(error)
         if accepted:
             self.judge.note_fill(fill)
         self.outcome.answers[f"fill {'accepted' if accepted else 'refused'}"] += 1

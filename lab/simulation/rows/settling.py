@@ -109,6 +109,8 @@ class RowsRun(RowChangeOps, RowReadOps):
                 self.complain(RECOVERS, f"{SLOTS[slot].key!r} is not servable at owner {owner}, and no fill is offered")
             return
         accepted, why = self._deliver(fill)
+        if self.publishers[shard].excludes(SLOTS[slot].table):
+            return  # nothing is kept of it
         if not accepted:
             known = row.shard == source.name
             head, key = owned.store.visible, SLOTS[slot].key

@@ -12,7 +12,7 @@ from random import Random
 from typing import Final
 
 from lab.simulation.engine import History
-from lab.simulation.rows.motifs import MOTIFS, SPLIT, TWO_SHARDS
+from lab.simulation.rows.motifs import MOTIFS, SPLIT, TWO_PARTITIONS, TWO_SHARDS
 from lab.simulation.rows.source import CHILD, PARENT, SLOTS_A_SHARD, TEXT
 
 OWNERS: Final = 2
@@ -61,6 +61,8 @@ RARE_OPERATIONS: Final[dict[str, tuple[int, Fields]]] = {
     "begin": (1, ("owner", "partition", 12)),
     "lose end": (1, (3,)),
     "say again": (1, ()),
+    "choose": (1, ("shard", 4)),
+    "misdirect": (1, ("session", "slot", "owner", "front")),
     "rename": (1, ("session", "shard")),
     "wait": (1, ("session", "owner", "partition")),
     "foreign row": (1, ("slot",)),
@@ -95,6 +97,8 @@ def random_history(rng: Random) -> History:
     at = int(pick() * count) if motif else -1
     if motif in SPLIT:
         ops[0] = (*ops[0][:4], 1, ops[0][5])  # batches so small that transactions are split
+    if motif in TWO_PARTITIONS:
+        ops[0] = ("world", 1, *ops[0][2:])
     if motif in TWO_SHARDS:
         ops[0] = ("world", 0, 1, *ops[0][3:])
     for number, name in enumerate(rng.choices(names, [KINDS[name][0] for name in names], k=count)):

@@ -14,10 +14,10 @@ from typing import Any, Final, NamedTuple
 from lab.simulation.models.truth import CommitHistory, Image
 from stream.sources.mariadb.binlog import events
 from stream.sources.mariadb.binlog.catalog import Catalog
-from stream.sources.mariadb.binlog.reader import BinlogReader
+from stream.sources.mariadb.binlog.reader import BinlogReader, _Unpublished
 from stream.sources.mariadb.binlog.rows import TableDecoder
 from stream.sources.mariadb.gtid import GtidPosition
-from stream.sources.mariadb.schema import Cascades, ColumnInfo, TableInfo
+from stream.sources.mariadb.schema import Cascades, ColumnInfo, TableFilter, TableInfo
 from stream.wire.keys import row_key
 
 PARENT, CHILD, TEXT = "s.a", "s.b", "s.t"
@@ -93,24 +93,23 @@ class SimulatedBinlogReader(BinlogReader):
     """The real reader with the model's table maps."""
 
     def _map(self, body: bytes) -> Any:
-        return _DECODERS[body]
+        decoder = _DECODERS[body]
+        return decoder if decoder.name in self._schema.include else _Unpublished(decoder.name)
 
 
 class SimulatedSchema:
-    """The tables, which are always the same, with the real knowledge of which schema is that of a position."""
+    """The chosen tables, which are always the same, with the real knowledge of which schema is that of a position."""
 
     cascades = Cascades({PARENT: frozenset({CHILD})}, {PARENT: frozenset({CHILD})})
     charsets = SimpleNamespace(by_collation={})
     lower_case_names = False
 
-    def __init__(self) -> None:
+    def __init__(self, include: TableFilter) -> None:
+        self.include = include
+        self.described = {name: each for name, each in DESCRIBED.items() if name in include}
         self.catalog = Catalog()
-        self.catalog.describe_as(DESCRIBED)
-        self.catalog.resume(_TABLES, GtidPosition({}))
-
-    def include(self, *_: str) -> bool:
-        """Every table is published."""
-        return True
+        self.catalog.describe_as(self.described)
+        self.catalog.resume({name: _TABLES[name] for name in self.described}, GtidPosition({}))
 
     def after_ddl(self, names: list[tuple[str, str]]) -> None:
         """Reads the tables again."""
@@ -122,7 +121,8 @@ class SimulatedSchema:
         return self.catalog.settle(position, frozenset)
 
 
-CATALOG: Final[Any] = SimulatedSchema()
+CHOICES: Final[Any] = [SimulatedSchema(TableFilter(exclude=names)) for names in ((), (PARENT,), (CHILD,), (TEXT,))]
+"""What a source may be told to publish: every table, or all but one."""
 
 
 def _event(timestamp: int, kind: int, server: int, body: bytes) -> bytes:

@@ -39,6 +39,8 @@ FAULTS: Final = (
     "beginning gone",
     "lost end of the log",
     "repeated declarations",
+    "another choice of tables",
+    "wrong partition",
     "a row in two shards",
 )
 OPS: Final = ops_of(RowsRun)
