@@ -77,6 +77,11 @@ BINLOG: Final = (
         never(mariadb_position.check_in_history, "any_state.get(...) < any_sequence"),
     ),
     rows(
+        "lower_sequence_published",
+        "a transaction whose sequence is below the last one of its domain is published like any other",
+        never(BinlogReader._begin, "not self._position.precedes(...)"),
+    ),
+    rows(
         "history_checked_by_domain",
         "a server with high enough sequences counts as the same history, whatever its server id",
         Replace(

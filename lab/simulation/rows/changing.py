@@ -99,13 +99,32 @@ class RowChangeOps(RowsRunState):
             )  # past the published position: only the server id shows that it is another history
         publisher.cut()
         publisher.ensure()
+        self._forget_reads(source.shard)
+        server = "another server takes over" if another else "the server is restored"
+        self.say(f"{source.name} loses history: {server} at {source.history.positions[index]}; a new epoch begins")
+
+    def _forget_reads(self, shard: int) -> None:
+        """Ends the reads of a source whose history has ended."""
         self.source_reads = [
-            each for each in self.source_reads if each.snapshot is None or each.pending.slot // 4 != shard
+            each for each in self.source_reads if each.snapshot is None or each.pending.slot // SLOTS_A_SHARD != shard
         ]
         for each in self.source_reads:
             each.noted = ""  # the position belongs to the lost history
-        server = "another server takes over" if another else "the server is restored"
-        self.say(f"{source.name} loses history: {server} at {source.history.positions[index]}; a new epoch begins")
+
+    def op_go_back(self, shard: int, seed: int) -> None:
+        """A server writes with a sequence below the last one of its domain, and the publisher meets it at once."""
+        source = self.sources[shard % len(self.sources)]
+        publisher = self.publishers[source.shard]
+        if len(source.histories) > 3 or source.engine < source.history.end:
+            return
+        publisher.run(len(source.binlog), Ending.WELL, 0)
+        self.count_fault("sequence goes back")
+        index, said = source.go_back(seed)
+        self._void(source.shard)
+        publisher.meet_lower_sequence()
+        self._forget_reads(source.shard)
+        what = ", ".join(said) or "nothing"
+        self.say(f"another server commits {source.gtids[index]} on {source.name}: {what}; a new epoch begins")
 
     # --- the publisher and the topic ---
 

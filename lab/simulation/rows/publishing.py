@@ -154,23 +154,37 @@ class Publishing:
         self._progress = Progress(framer.resume)
 
     def _connect(self) -> None:
-        source, progress, framer = self.source, self._progress, self.framer
+        source, progress = self.source, self._progress
         assert progress is not None
-        assert framer is not None
         try:
             check_in_history(source.state, progress.position, source.history.positions[-1])
         except SourceHistoryLost:
-            if not framer.is_empty:
-                self._commit()
-            framer.start_epoch(
-                source.history.positions[source.engine], source.timestamps[source.engine], "history_lost"
-            )
-            self._note_epoch(framer.resume)
-            progress.begin(framer.resume)
-            self._commit()
+            self._begin_epoch()
         if progress.may_describe:
             self._describe()
         self._connected = True
+
+    def _begin_epoch(self) -> None:
+        source, progress, framer = self.source, self._progress, self.framer
+        assert progress is not None
+        assert framer is not None
+        if not framer.is_empty:
+            self._commit()
+        framer.start_epoch(source.history.positions[source.engine], source.timestamps[source.engine], "history_lost")
+        self._note_epoch(framer.resume)
+        progress.begin(framer.resume)
+        self._commit()
+
+    def meet_lower_sequence(self) -> None:
+        """Reads the next transaction, whose sequence went back: an epoch begins after it."""
+        try:
+            self._next()
+        except SourceHistoryLost:
+            self.cut()
+            self._begin_epoch()
+            self._connect()
+        else:
+            self._commit()
 
     def _note_epoch(self, resume: ResumePoint) -> None:
         self.history_of_epoch[resume.epoch] = self.source.history.number

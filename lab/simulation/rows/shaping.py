@@ -62,6 +62,7 @@ RARE_OPERATIONS: Final[dict[str, tuple[int, Fields]]] = {
     "lose end": (1, (3,)),
     "say again": (1, ()),
     "choose": (1, ("shard", 4)),
+    "go back": (1, ("shard", SEED)),
     "misdirect": (1, ("session", "slot", "owner", "front")),
     "rename": (1, ("session", "shard")),
     "wait": (1, ("session", "owner", "partition")),

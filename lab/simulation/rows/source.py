@@ -205,9 +205,8 @@ class SimulatedSource:
     def _end(self, domain: int, rows: dict[int, Image], log: list[bytes], visible: bool, ddl: bool = False) -> int:
         history = self.history
         sequence = self.sequences[domain] = self.sequences.get(domain, 0) + 1
-        position = GtidPosition.parse(history.positions[-1])
-        position.add(domain, self.server, sequence)
-        text = str(position)
+        reached = GtidPosition.parse(history.positions[-1]).domains
+        text = str(GtidPosition(reached | {domain: (self.server, sequence)}))
         history.positions.append(text)
         index = history.end
         history.index_of[text] = index
@@ -299,6 +298,14 @@ class SimulatedSource:
         self.server += another
         self.engine = index
         self.replica = min(self.replica, index)
+
+    def go_back(self, seed: int) -> tuple[int, list[str]]:
+        """Another server writes the first domain, and counts from below: `commit`, in a history of its own."""
+        self.history = self.history.fork(self.history.end)
+        self.histories.append(self.history)
+        self.server += 10
+        self.sequences[0] = max(0, self.sequences[0] - 2)
+        return self.commit(seed & ~(3 << 2), visible=True)
 
     def events_after(self, at: int) -> Iterator[bytes]:
         """The events of the binlog after commit ``at``."""
