@@ -82,7 +82,9 @@ def _description(request_id: int, layout: str, schema: dict[str, object]) -> Des
     columns = schema["columns"]
     keys = schema["primary_key"]
     assert isinstance(columns, list)
+    prefix = schema["prefix"]
     assert isinstance(keys, list)
+    assert isinstance(prefix, int)
     return Description(
         request_id,
         True,
@@ -93,4 +95,5 @@ def _description(request_id: int, layout: str, schema: dict[str, object]) -> Des
         bool(schema["cacheable"]),
         str(schema["reason"]),
         str(schema["shard"]),
+        prefix,
     )

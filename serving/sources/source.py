@@ -19,13 +19,14 @@ Found = TypeVar("Found")
 class RowTable:
     """What a front must know about a row table. ``key``: the primary key's columns in key order.
 
-    ``reason``: why it is not ``cacheable``.
+    ``reason``: why it is not ``cacheable``. ``prefix``: how many leading key columns choose a row's partition.
     """
 
     name: str
     key: tuple[Column, ...]
     cacheable: bool
     reason: str = ""
+    prefix: int = 0
 
 
 class SourceRow(NamedTuple):

@@ -7,7 +7,7 @@ in source order. `Framer.take` ends the batch with one marker for each partition
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -107,15 +107,24 @@ class Framer:
     """
 
     def __init__(
-        self, shard: str, layout: Layout, resume: ResumePoint | None = None, limits: BatchLimits | None = None
+        self,
+        shard: str,
+        layout: Layout,
+        resume: ResumePoint | None = None,
+        limits: BatchLimits | None = None,
+        prefixes: Mapping[str, int] | None = None,
     ) -> None:
-        """``resume`` is the point read from the topic. Without it, call `start_epoch` first."""
+        """``resume`` is the point read from the topic. Without it, call `start_epoch` first.
+
+        ``prefixes``: table → the prefix of its last description in the topic.
+        """
         self.shard = shard
         self.layout = layout
         self.limits = limits or BatchLimits()
         at = resume or ResumePoint(shard, 0, 0, "", 0, "")
         self._at = at.copy()
         self._home = layout.home_partition(shard)
+        self._prefixes = {table.encode(): prefix for table, prefix in (prefixes or {}).items() if prefix}
         self._timestamp_max = at.timestamp
         self._serial = 0
         self._map_due = True
@@ -248,7 +257,8 @@ class Framer:
             table, _ = split_row_key(key)
             self._add_event(VoidTable(table, f"a key of {len(key)} bytes"), txn, ordinal)
             return
-        partition = self.layout.partition_of(key)
+        prefix = self._prefixes.get(key[: key.index(b"\0")], 0) if self._prefixes else 0
+        partition = self.layout.partition_of(key, prefix)
         rows = self._rows[partition]
         if rows is None or ordinal - rows.base > INT_MAX:
             rows = self._open_frame(partition, ordinal - 1)
@@ -301,8 +311,17 @@ class Framer:
     def _add_event(self, change: Change, txn: SourceTransaction, ordinal: int) -> None:
         name, fields = event_record(change, txn.position, self.limits.table_image_bytes_max)
         value = encode(name, self._head(ordinal, txn.gtid, txn.timestamp) | fields)
+        if type(change) is DescribeTable:
+            self._route_rows(change.table.encode(), change.prefix)
         for partition in self._route(change, txn):
             self._put(partition, value)
+
+    def _route_rows(self, table: bytes, prefix: int) -> None:
+        """From here on a table's rows go where ``prefix`` says."""
+        if prefix:
+            self._prefixes[table] = prefix
+        else:
+            self._prefixes.pop(table, None)
 
     def _route(self, change: Change, txn: SourceTransaction) -> Iterable[int]:
         """The partitions that an event other than a row goes to."""

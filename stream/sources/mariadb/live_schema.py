@@ -64,8 +64,8 @@ class LiveSchema:
 
     def reread(self, database: str, table: str) -> TableInfo | None:
         """Read a table again; None if it doesn't exist. Raises `MariaDBError`."""
-        name = f"{database}.{table}"
-        found = self._retried(lambda connection: read_table(connection, self.charsets, database, table))
+        name, prefixes = f"{database}.{table}", self.include.prefixes
+        found = self._retried(lambda connection: read_table(connection, self.charsets, database, table, prefixes))
         if found is None:
             self._tables.pop(name, None)
         else:

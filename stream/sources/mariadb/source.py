@@ -45,7 +45,7 @@ log = structlog.get_logger(__name__)
 BACKOFF_FIRST_S = 0.1
 BACKOFF_MAX_S = 5.0
 _OUTAGES = {"fenced": "another source has this shard", "kafka_unreachable": "Kafka is unreachable"}
-IMAGE_FORMAT = 1
+IMAGE_FORMAT = 2
 """Raise it when the canonical image of any value changes. Everything published before is then voided."""
 
 
