@@ -113,12 +113,15 @@ SourceSettings = Annotated[MariaDBSourceSettings | WorkloadSourceSettings, Field
 class KeyspaceSettings(Section):
     """One keyspace: its layout, which cannot be changed later, and its source.
 
-    ``shard`` defaults to ``<keyspace>/0``; read it through `Settings.shard_of`.
+    ``shard`` defaults to ``<keyspace>/0``; read it through `Settings.shard_of`. ``shards``: all shards that publish
+    in the keyspace's topic. ``succeeds``: the shard, or ``shard@epoch``, whose history ``shard`` continues.
     """
 
     kind: Literal["rows", "catalog"] = "rows"
     partitions: int = Field(default=4, ge=1, le=1_024)
     shard: Shard | None = None
+    shards: Annotated[list[Shard], BeforeValidator(split_list), Field(max_length=1_024)] = Field(default_factory=list)
+    succeeds: Annotated[str, Field(pattern=r"^([A-Za-z0-9_./-]{1,150}(@[1-9][0-9]{0,17})?)?$")] = ""
     source: SourceSettings | None = None
     retention_ms: int = Field(default=7 * DAY_MS, ge=DAY_MS, le=YEAR_MS)
 
@@ -129,6 +132,13 @@ class KeyspaceSettings(Section):
             raise ValueError(f"a {self.source.kind} source needs kind = {fits[self.source.kind]!r}, not {self.kind!r}")
         return self
 
+    @model_validator(mode="after")
+    def _succeeds_another(self) -> KeyspaceSettings:
+        ancestor = self.succeeds.partition("@")[0]
+        if ancestor and ancestor in (self.shard, *self.shards):
+            raise ValueError(f"{ancestor} can't be succeeded and publish in the keyspace too")
+        return self
+
 
 class PublisherSettings(Section):
     """How events are batched: one Kafka transaction per batch, one frame per partition up to a size."""
@@ -137,6 +147,7 @@ class PublisherSettings(Section):
     batch_bytes: int = Field(default=8 * MIB, ge=16 * KIB, le=256 * MIB)
     frame_bytes_max: int = Field(default=1 * MIB, ge=4 * KIB, le=8 * MIB)
     frame_rows_max: int = Field(default=16_384, ge=1, le=1_000_000)
+    declare_every_s: int = Field(default=600, ge=1, le=86_400)
 
 
 class ConsumerSettings(Section):

@@ -18,7 +18,9 @@ encode = msgspec.json.Encoder().encode
 
 def encode_problem(error: ReadError) -> bytes:
     """The JSON of the `Problem` that ``error`` is to a reader."""
-    return encode(Problem(error.code, str(error), error.hint, error.token))
+    code, line = error.code, str(error)
+    title = code.replace("_", " ").capitalize()
+    return encode(Problem(code, line, error.hint, error.token, f"urn:freshet:{code}", title, error.status, line))
 
 
 def raw_image(image: bytes | None) -> msgspec.Raw:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Self
 
@@ -21,6 +22,7 @@ class Freshness(StrEnum):
 
 
 _NO_VECTOR = Vector()
+_NO_SHARDS: Mapping[str, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,8 @@ class Tag:
 
     ``shard``: empty if unknown. ``lo``: the position taken before the value was read. ``hi``: nothing in the value is
     later; the session merges it. ``watermark``: the partition's, for the shard. ``image_known``: False for a tombstone.
+    ``topology``: shards that are known here; any but ``shard`` and the ancestors has no part in the key. ``ancestors``:
+    shard → its epoch whose positions are positions of ``shard`` in ``epoch``.
     """
 
     shard: str
@@ -52,6 +56,8 @@ class Tag:
     write_ids: ValidWriteIdList | None = None
     table_id: int = 0
     image_known: bool = True
+    topology: frozenset[str] = frozenset()
+    ancestors: Mapping[str, int] = field(default_factory=lambda: _NO_SHARDS)
 
 
 class Verdict(StrEnum):
@@ -109,7 +115,8 @@ def decide(demand: Demand, tag: Tag) -> Decision:
     """Whether the answer that ``tag`` describes is fresh for ``demand``, and one line that says why.
 
     FRESH iff the image is known, the list is covered (if the demand has one), and ``lo`` or the watermark is provably
-    at or past the session's component of the tag's own shard. Never raises.
+    at or past each of the session's components that can concern the key: those of the tag's shard and of its ancestors.
+    A component of a shard that nobody here knows can't be met. Never raises.
     """
     if not tag.image_known:
         return _unknown(Verdict.IMAGE_UNKNOWN, "the cache knows only that the value changed, not the value")
@@ -168,19 +175,60 @@ def _judge_list(wanted: ValidWriteIdList, tagged: ValidWriteIdList | None) -> De
     return _stale(Verdict.LIST_NOT_COVERED, f"write id {missing.first}{more} committed since")
 
 
+def keyspace_of(shard: str) -> str:
+    """The keyspace that a shard's name carries: what is before its last ``/``; "" if there is none."""
+    return shard.rpartition("/")[0]
+
+
+def is_unknown(shard: str, epoch: int, tag: Tag) -> bool:
+    """Whether nobody here knows if a position of (shard, epoch) concerns the tag's key.
+
+    It does not concern the key if the shard is another one of the topology, or of another keyspace. Of an ancestor, the
+    epoch that was handed over is known, and those that it replaced.
+    """
+    if shard == tag.shard:
+        return False
+    if shard in tag.ancestors:
+        return epoch > tag.ancestors[shard]
+    return shard not in tag.topology and not _is_elsewhere(keyspace_of(shard), keyspace_of(tag.shard))
+
+
+def _is_elsewhere(keyspace: str, own: str) -> bool:
+    return bool(keyspace and own) and keyspace != own
+
+
 def _judge_vector(vector: Vector, tag: Tag) -> Decision | None:
+    """The refusal of the components that the tag does not meet; None if it meets all. A lost history tells the most."""
     if not tag.shard:
         why = f"the entry's shard is unknown; the session has seen {', '.join(vector)}"
         return _unknown(Verdict.SHARD_UNKNOWN, why)
-    component = vector.get(tag.shard)
-    if component is None:
-        return None
-    epoch, seen = component
-    if epoch > tag.epoch:
-        why = f"the session has seen epoch {epoch} of {tag.shard}, the entry is of epoch {tag.epoch}"
+    refusal: Decision | None = None
+    for shard, (epoch, seen) in vector.items():
+        if shard == tag.shard:
+            judged = _judge_component(shard, epoch, seen, tag.epoch, tag)
+        elif is_unknown(shard, epoch, tag):
+            why = f"the session has seen {shard} in epoch {epoch}, which is not in the topology of {tag.shard} here"
+            judged = _unknown(Verdict.SHARD_UNKNOWN, why)
+        elif shard in tag.ancestors:
+            judged = _judge_component(shard, epoch, seen, tag.ancestors[shard], tag)
+        else:
+            continue
+        if judged is not None and (refusal is None or _telling(judged) > _telling(refusal)):
+            refusal = judged
+    return refusal
+
+
+def _telling(refusal: Decision) -> int:
+    return {Verdict.HISTORY_LOST: 2, Verdict.SHARD_UNKNOWN: 1}.get(refusal.verdict, 0)
+
+
+def _judge_component(shard: str, epoch: int, seen: Position, current: int, tag: Tag) -> Decision | None:
+    """The refusal of one component of the tag's shard or an ancestor, whose epoch is ``current`` here; None if met."""
+    if epoch > current:
+        why = f"the session has seen epoch {epoch} of {shard}, the entry is of epoch {current}"
         return _stale(Verdict.NOT_REACHED, why)
-    if epoch < tag.epoch:
-        why = f"the session has seen {seen} in epoch {epoch} of {tag.shard}, a history that epoch {tag.epoch} replaced"
+    if epoch < current:
+        why = f"the session has seen {seen} in epoch {epoch} of {shard}, a history that epoch {current} replaced"
         return _unknown(Verdict.HISTORY_LOST, why)
     by_value = Order.UNKNOWN if tag.lo is None else tag.lo.order(seen)
     if by_value is Order.NEWER or by_value is Order.SAME:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import msgspec
+
 FOLD_VERSION = 4
 """Incremented whenever the same log folds to other bytes. A store of another version is rebuilt."""
 
@@ -50,6 +52,19 @@ class Void(NamedTuple):
     floor: str
 
 
+class Kin(msgspec.Struct, array_like=True, frozen=True):
+    """What a partition knows of the shards around a key's own: the topology, and ancestors with their epochs.
+
+    See `tokens.Tag`. It goes into answers, so it is a struct that may get more fields.
+    """
+
+    topology: frozenset[str] = frozenset()
+    ancestors: dict[str, int] = {}
+
+
+NO_KIN = Kin()
+
+
 class Rejection(NamedTuple):
     """A message, or a part of one, that could not be folded. ``place`` names the part."""
 
@@ -82,6 +97,11 @@ class Changes(NamedTuple):
     layout: str = ""
     rejections: tuple[Rejection, ...] = ()
     messages: int = 1
+
+
+def kin_of(head: Head) -> Kin:
+    """What the partition knows of the shards of its keyspace."""
+    return Kin(frozenset(head.lineages))
 
 
 @dataclass(slots=True)

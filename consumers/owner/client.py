@@ -9,14 +9,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
+from time import monotonic
+from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
 from consumers.owner.protocol import (
-    FRAME_BYTES_MAX,
-    PREFIX_BYTES,
+    OLDEST,
+    VERSION,
     Answer,
     Checkpoint,
     CheckpointPlace,
@@ -43,11 +46,14 @@ from consumers.owner.protocol import (
     Welcome,
     decode_answer,
     encode_frame,
+    id_in,
 )
 
 CONNECT_TIMEOUT_S: Final = 2.0
 REQUEST_TIMEOUT_S: Final = 10.0
 """In addition to the request's own ``max_wait_ms``."""
+NO_REQUEST: Final = 0
+"""The id of an answer that concerns the connection."""
 
 A = TypeVar("A", bound="Answer")
 
@@ -58,6 +64,11 @@ def parse_address(address: str) -> tuple[str, int]:
     if not host or not port.isdigit():
         raise OwnerError(f"{address!r} is not host:port", code="bad_request")
     return host.strip("[]"), int(port)
+
+
+def hello(token: str) -> Hello:
+    """The greeting of this program's version."""
+    return Hello(0, VERSION, token, OLDEST)
 
 
 def _unreachable(address: str, error: BaseException | str) -> OwnerError:
@@ -91,14 +102,26 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             for body in self._frames.feed(data):
-                answer = decode_answer(body)
-                future = self.pending.pop(answer.id, None)
-                if future is not None and not future.done():
-                    future.set_result(answer)
+                self._resolve(body)
         except (OwnerError, msgspec.DecodeError) as error:
             self.lost = error
             if self.transport is not None:
                 self.transport.abort()
+
+    def _resolve(self, body: bytes) -> None:
+        """Gives an answer to its request. One that cannot be read fails that request only."""
+        try:
+            answer = decode_answer(body)
+        except msgspec.DecodeError as error:
+            future = self.pending.pop(id_in(body), None)
+            if future is None:
+                raise
+            if not future.done():
+                future.set_exception(OwnerError(f"unreadable answer: {error}", code="bad_answer"))
+            return
+        future = self.pending.pop(answer.id, None)
+        if future is not None and not future.done():
+            future.set_result(answer)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = self.lost or exc or ConnectionError("connection closed")
@@ -136,7 +159,7 @@ class OwnerClient:
             except (OSError, TimeoutError) as error:
                 raise _unreachable(self.address, error or "no answer in time") from error
             try:
-                _expect(await self._ask(connection, Hello(0, token=self._token), 0), Welcome)
+                _expect(await self._ask(connection, hello(self._token), 0), Welcome)
             except BaseException:  # a cancelled caller must not leak the connection
                 if connection.transport is not None:
                     connection.transport.abort()
@@ -182,10 +205,16 @@ class OwnerClient:
         return await self._ask(await self._connected(), request, wait_ms)
 
     async def get(
-        self, keyspace: str, partition: int, keys: list[bytes], vector: str = "", max_wait_ms: int = 0
+        self,
+        keyspace: str,
+        partition: int,
+        keys: list[bytes],
+        vector: str = "",
+        max_wait_ms: int = 0,
+        meanings: Mapping[str, bytes] = MappingProxyType({}),
     ) -> list[OwnerRow]:
-        """What is known of ``keys``, one `OwnerRow` each."""
-        request = Get(0, keyspace, partition, keys, vector, max_wait_ms)
+        """What is known of ``keys``, one `OwnerRow` each. ``meanings``: as in `Get`."""
+        request = Get(0, keyspace, partition, keys, vector, max_wait_ms, dict(meanings))
         return _expect(await self.request(request, max_wait_ms), Rows).rows
 
     async def get_table(
@@ -248,34 +277,49 @@ class OwnerConnection:
         self.address = address
         self._timeout_s = timeout_s
         self._last_id = 0
+        self._frames = FrameBuffer()
+        self._bodies: deque[bytes] = deque()
         try:
             self._socket = socket.create_connection(parse_address(address), timeout=CONNECT_TIMEOUT_S)
         except OSError as error:
             raise _unreachable(address, error) from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        _expect(self.request(Hello(0, token=token)), Welcome)
+        try:
+            _expect(self.request(hello(token)), Welcome)
+        except BaseException:
+            self.close()
+            raise
 
     def request(self, request: Request, wait_ms: int = 0) -> Answer:
         """Sends ``request`` (its id is set here) and returns the answer, which may be a `Failure`."""
         self._last_id = request.id = self._last_id + 1
+        deadline = monotonic() + self._timeout_s + wait_ms / 1000
         try:
-            self._socket.settimeout(self._timeout_s + wait_ms / 1000)
-            self._socket.sendall(encode_frame(request))
-            length = int.from_bytes(self._receive(PREFIX_BYTES), "big")
-            if length > FRAME_BYTES_MAX:
-                raise ConnectionError(f"it announced a frame of {length} bytes; this may not be the owner's port")
-            return decode_answer(self._receive(length))
+            self._send(encode_frame(request))
+            while True:
+                answer = decode_answer(self._next_body(deadline))
+                if answer.id in (request.id, NO_REQUEST):
+                    return answer
         except (OSError, msgspec.DecodeError) as error:
             raise _unreachable(self.address, error) from error
 
-    def _receive(self, size: int) -> bytes:
-        parts = bytearray()
-        while len(parts) < size:
-            part = self._socket.recv(min(size - len(parts), 1 << 20))
-            if not part:
+    def _send(self, frame: bytes) -> None:
+        self._socket.settimeout(self._timeout_s)
+        try:
+            self._socket.sendall(frame)
+        except OSError:
+            self.close()  # a part of the frame may have been sent
+            raise
+
+    def _next_body(self, deadline: float) -> bytes:
+        """The next frame. It may answer an earlier request, whose time was up; a part of it is kept if time is up."""
+        while not self._bodies:
+            self._socket.settimeout(max(deadline - monotonic(), 0.001))
+            data = self._socket.recv(1 << 20)
+            if not data:
                 raise ConnectionError("connection closed")
-            parts += part
-        return bytes(parts)
+            self._bodies += self._frames.feed(data)
+        return self._bodies.popleft()
 
     def ask(self, request: Request, kind: type[A], wait_ms: int = 0) -> A:
         """As `request`, but returns an answer of type ``kind``; a `Failure` is raised as `OwnerError`."""

@@ -13,6 +13,7 @@ import structlog
 from consumers.owner.protocol import (
     FRAME_BYTES_MAX,
     HELLO_BYTES_MAX,
+    OLDEST,
     VERSION,
     Answer,
     Failure,
@@ -23,6 +24,7 @@ from consumers.owner.protocol import (
     Welcome,
     decode_request,
     encode_frame,
+    id_in,
 )
 from tokens.errors import FreshetError
 
@@ -117,7 +119,7 @@ class FrontConnection(asyncio.Protocol):
             request = decode_request(body)
         except msgspec.DecodeError as error:
             return Failure(
-                _id_in(body), "bad_request", f"invalid request: {error}", "see docs/internals/owner-protocol.md"
+                id_in(body), "bad_request", f"invalid request: {error}", "see docs/internals/owner-protocol.md"
             )
         if not self._greeted:
             return self._greet(request)
@@ -140,9 +142,10 @@ class FrontConnection(asyncio.Protocol):
     def _greet(self, request: Request) -> Answer:
         if not isinstance(request, Hello):
             return Failure(request.id, "bad_request", "the first frame must be a hello", "")
-        if request.version != VERSION:
-            why = f"unsupported protocol version {request.version}; this owner has version {VERSION}"
-            return Failure(request.id, "version_mismatch", why, "run the same Freshet on both sides")
+        version = min(request.newest, VERSION)
+        if version < max(request.oldest or request.newest, OLDEST):
+            why = f"no common protocol version: asked for {request.newest}, this owner speaks {OLDEST} to {VERSION}"
+            return Failure(request.id, "version_mismatch", why, "upgrade the older side")
         if not hmac.compare_digest(request.token.encode(), self._server.token.encode()):
             return Failure(
                 request.id,
@@ -152,7 +155,7 @@ class FrontConnection(asyncio.Protocol):
             )
         self._greeted = True
         self._frames.frame_bytes_max = FRAME_BYTES_MAX
-        return Welcome(request.id, VERSION, self._server.instance)
+        return Welcome(request.id, version, self._server.instance)
 
     async def _answer_later(self, request_id: int, work: Coroutine[Any, Any, Answer]) -> None:
         try:
@@ -175,17 +178,6 @@ def _frame(answer: Answer) -> bytes:
         return encode_frame(answer)
     except OwnerError as error:
         return encode_frame(Failure(answer.id, error.code, str(error), error.hint))
-
-
-def _id_in(body: bytes) -> int:
-    """The request id in an invalid frame, 0 if there is none."""
-    try:
-        match msgspec.msgpack.decode(body):
-            case [_, int(number), *_] if not isinstance(number, bool):
-                return number
-    except (ValueError, RecursionError):
-        return 0
-    return 0
 
 
 def failure(request_id: int, error: Exception) -> Failure:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
-from consumers.fold.state import Head, Lineage, Void
+from consumers.fold.state import NO_KIN, Head, Kin, Lineage, Void
 from consumers.owner.partitions import Partition
 from tokens import Decision, Demand, Freshness, Order, Position, Tag, ValidWriteIdList, Vector
 
@@ -58,7 +58,7 @@ def demand_of(vector: str, write_ids: str = "", table_id: int = 0) -> Demand:
     )
 
 
-def tag_of(evidence: Evidence, write_ids: ValidWriteIdList | None = None, table_id: int = 0) -> Tag:
+def tag_of(evidence: Evidence, write_ids: ValidWriteIdList | None = None, table_id: int = 0, kin: Kin = NO_KIN) -> Tag:
     """The evidence in the form that `tokens.decide` takes; raises `tokens.TokenError`."""
     return Tag(
         shard=evidence.shard,
@@ -68,6 +68,8 @@ def tag_of(evidence: Evidence, write_ids: ValidWriteIdList | None = None, table_
         watermark=Position.parse(evidence.watermark) if evidence.watermark else None,
         write_ids=write_ids,
         table_id=table_id,
+        topology=kin.topology,
+        ancestors=kin.ancestors,
     )
 
 

@@ -3,18 +3,23 @@
 Length-prefixed (4 bytes, big-endian) msgpack frames over TCP. An answer carries the id of its request, so requests
 pipeline and answers come in any order. The first frame of a connection is `Hello`. Positions and vectors are text
 (``MariaDB/0-1-5``; `tokens.Vector`); "" means not given or unknown.
+
+Both sides ignore fields that they don't know at the end of a message. A field that is added later goes to the end and
+has a default, so that an older side may leave it out.
 """
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
-from consumers.fold.state import Void
+from consumers.fold.state import NO_KIN, Kin
 from tokens.errors import FreshetError
 
-VERSION: Final = 1
+VERSION: Final = 2
+OLDEST: Final = 2
+"""The oldest version that this program still speaks."""
 FRAME_BYTES_MAX: Final = 64 << 20
 HELLO_BYTES_MAX: Final = 64 << 10
 """Largest frame before the greeting is complete."""
@@ -27,13 +32,16 @@ UNKNOWN_KEY: Final = 0
 """`OwnerRow.kind`: nothing has been folded for the key since the shard's low-water."""
 HISTORY_LOST: Final = "history_lost"
 """`OwnerRow.code` and `OwnerTable.code`: the demand lies in a history that the shard has lost."""
+SCHEMA_CHANGED: Final = "schema_changed"
+"""`OwnerRow.code`: the table's keys mean something else here than the request says."""
 
 
 class OwnerError(FreshetError):
     """A failure that an owner answered, or the reason why it could not be reached.
 
-    Codes: ``not_owner``, ``bad_request``, ``bad_token``, ``too_busy``, ``unauthorized``, ``version_mismatch``,
-    ``owner_unreachable``, ``owner_timeout``, ``frame_too_large``, and those of `consumers.store.errors`.
+    Codes: ``not_owner``, ``wrong_partition``, ``bad_request``, ``bad_token``, ``bad_answer``, ``too_busy``,
+    ``unauthorized``, ``version_mismatch``, ``owner_unreachable``, ``owner_timeout``, ``frame_too_large``, and those of
+    `consumers.store.errors`.
     """
 
     code = "owner_error"
@@ -46,20 +54,26 @@ class Message(msgspec.Struct, array_like=True, tag=True):
 
 
 class Hello(Message, tag="hello"):
-    """First frame of a connection."""
+    """First frame of a connection. The front speaks the versions from ``oldest`` to ``newest``; 0: only ``newest``."""
 
-    version: int = VERSION
+    newest: int = VERSION
     token: str = ""
+    oldest: int = 0
 
 
 class Get(Message, tag="get"):
-    """Asks for rows of one partition. Without a ``vector`` answers are ``eventual``."""
+    """Asks for rows of one partition. Without a ``vector`` answers are ``eventual``.
+
+    ``meanings``: table → what the front believes that its keys mean (`consumers.owner.meaning`). A table that is left
+    out is not compared.
+    """
 
     keyspace: str
     partition: int
     keys: list[bytes]
     vector: str = ""
     max_wait_ms: int = 0
+    meanings: dict[str, bytes] = {}
 
 
 class GetTable(Message, tag="get_table"):
@@ -82,17 +96,11 @@ class Wait(Message, tag="wait"):
     max_wait_ms: int
 
 
-class Stamp(NamedTuple):
-    """The folded state that a fill of a row was made over. The fill is valid while its key has the same stamp."""
-
-    shard: str
-    epoch: int
-    ordinal: int
-    voids: tuple[Void, ...]
-
-
 class Fill(Message, tag="fill"):
-    """Offers the source's value of a key (``image`` None: no such row), read at ``lo``; ``stamp``: the answer's."""
+    """Offers the source's value of a key (``image`` None: no such row), read at ``lo``; ``stamp``: the answer's.
+
+    ``meaning``: as in `Get.meanings`, of the key that was read; empty: not compared.
+    """
 
     keyspace: str
     partition: int
@@ -101,7 +109,8 @@ class Fill(Message, tag="fill"):
     lo: str
     hi: str
     timestamp: int
-    stamp: Stamp
+    stamp: bytes
+    meaning: bytes = b""
 
 
 class FillTable(Message, tag="fill_table"):
@@ -148,8 +157,9 @@ class OwnerRow(msgspec.Struct, array_like=True):
 
     ``kind``: 1 value, 2 absent, 3 void (changed, value unknown), 0 unknown key. ``image`` is canonical JSON, None
     unless there is a value that may be served. ``freshness`` is the decision, ``served`` whether the answer may be
-    used. ``needs_source``: waiting would not help, only the source can answer. ``code`` is ``history_lost`` if the
-    demand lies in a lost history. ``filled``: the answer is from the overlay. ``stamp`` goes into a `Fill`.
+    used. ``needs_source``: waiting would not help, only the source can answer. ``filled``: the answer is from the
+    overlay. ``stamp`` goes into a `Fill`; only the owner that made it can read it. ``code``: `HISTORY_LOST`,
+    `SCHEMA_CHANGED`, or "".
     """
 
     kind: int
@@ -165,9 +175,11 @@ class OwnerRow(msgspec.Struct, array_like=True):
     timestamp: int
     watermark: str
     low_water: str
-    stamp: Stamp
+    stamp: bytes
     filled: bool = False
     code: str = ""
+    kin: Kin = NO_KIN
+    """Only of an answer that may not be served: what the source's answer is judged by."""
 
 
 class Rows(Message, tag="rows"):
@@ -201,6 +213,7 @@ class OwnerTable(Message, tag="table"):
     filled: bool = False
     elsewhere: bool = False
     code: str = ""
+    kin: Kin = NO_KIN
 
 
 class Waited(Message, tag="waited"):
@@ -300,7 +313,7 @@ class Description(Message, tag="description"):
 
 
 class Welcome(Message, tag="welcome"):
-    """Answer to `Hello`."""
+    """Answer to `Hello`. ``version``: the newest that both sides speak."""
 
     version: int
     instance: str
@@ -348,6 +361,17 @@ def decode_answer(body: bytes | memoryview) -> Answer:
         return _answers.decode(body)
     except (UnicodeDecodeError, RecursionError) as error:
         raise msgspec.DecodeError(str(error)) from error
+
+
+def id_in(body: bytes | memoryview) -> int:
+    """The request id in a frame whose rest may be invalid, 0 if there is none."""
+    try:
+        match msgspec.msgpack.decode(body):
+            case [_, int(number), *_] if not isinstance(number, bool):
+                return number
+    except (ValueError, RecursionError):
+        return 0
+    return 0
 
 
 class FrameBuffer:

@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from consumers.fold.entry import ABSENT, VALUE, VOID, decode_entry
-from consumers.fold.state import Head, Void, schema_key
+from consumers.fold.state import NO_KIN, Head, Kin, Void, kin_of
 from consumers.owner.evidence import ACCEPTED, FillVerdict, fill_refusal, may_catch_up, refused, sole_lineage, tag_of
+from consumers.owner.meaning import check_partition, folded_meaning, refuse_row, why_other_meaning
 from consumers.owner.overlay import OverlayFill
 from consumers.owner.partitions import Partition
-from consumers.owner.protocol import HISTORY_LOST, UNKNOWN_KEY, Fill, OwnerRow, Stamp
-from stream.wire.codec import decode
+from consumers.owner.protocol import HISTORY_LOST, UNKNOWN_KEY, Fill, Get, OwnerRow
 from stream.wire.events import EVERY_TABLE
 from tokens import Demand, Freshness, Order, Position, TokenError, decide
+
+
+class Stamp(msgspec.Struct, array_like=True, frozen=True):
+    """The folded state that a fill of a row is made over. A fill is valid while its key has the same stamp.
+
+    A front gets it as bytes and returns it unread, so it may have another form in each version.
+    """
+
+    shard: str
+    epoch: int
+    ordinal: int
+    voids: tuple[tuple[int, int, str], ...] = ()
+
+
+encode_stamp = msgspec.msgpack.Encoder().encode
+read_stamp = msgspec.msgpack.Decoder(Stamp).decode
+"""The stamp in an answer of this process. Raises ``msgspec.DecodeError``."""
 
 
 def table_of(key: bytes) -> str:
@@ -26,12 +45,15 @@ def view_row(head: Head, key: bytes, value: bytes | None) -> OwnerRow:
         epoch, watermark, low_water = (lineage.epoch, lineage.watermark, lineage.low_water) if lineage else (0, "", "")
         stamp = Stamp(shard, epoch, 0, _all_voids(head, table))
         why = "no event of this key has been folded"
-        return _row(UNKNOWN_KEY, None, why, shard, epoch, "", 0, watermark, low_water, stamp)
+        return _row(UNKNOWN_KEY, None, why, shard, epoch, "", 0, watermark, low_water, encode_stamp(stamp))
     entry = decode_entry(value)
     found = head.lineages.get(entry.shard)
     # The head was read before the entry, so it may still be of the previous epoch.
     current = max(found.epoch, entry.epoch) if found else entry.epoch
-    watermark = found.watermark if found and found.epoch == entry.epoch else ""
+    if found is not None and found.epoch >= entry.epoch:
+        watermark, low_water = found.watermark, found.low_water
+    else:
+        watermark = low_water = ""
     stamp = Stamp(entry.shard, entry.epoch, entry.ordinal, _all_voids(head, table))
     kind, position, why = entry.kind, entry.position, f"folded from {entry.position} at ordinal {entry.ordinal}"
     if not _is_position(position):
@@ -40,8 +62,9 @@ def view_row(head: Head, key: bytes, value: bytes | None) -> OwnerRow:
         if (entry.epoch, entry.ordinal) <= (void.epoch, void.ordinal):
             kind, why = VOID, f"voided at ordinal {void.ordinal} of epoch {void.epoch}"
     image = entry.image if kind == VALUE else None
-    low_water = found.low_water if found else ""
-    return _row(kind, image, why, entry.shard, current, position, entry.timestamp, watermark, low_water, stamp)
+    return _row(
+        kind, image, why, entry.shard, current, position, entry.timestamp, watermark, low_water, encode_stamp(stamp)
+    )
 
 
 def _row(
@@ -54,7 +77,7 @@ def _row(
     timestamp: int,
     watermark: str,
     low_water: str,
-    stamp: Stamp,
+    stamp: bytes,
 ) -> OwnerRow:
     """A folded row: ``lo`` and ``hi`` are both ``position``."""
     return OwnerRow(
@@ -91,10 +114,32 @@ def voids_of(head: Head, table: str, shard: str) -> tuple[Void, ...]:
     return tuple(void for void in found if void is not None)
 
 
-def _all_voids(head: Head, table: str) -> tuple[Void, ...]:
+def _all_voids(head: Head, table: str) -> tuple[tuple[int, int, str], ...]:
     if not head.voids:
         return ()
     return tuple(void for (scope, _), void in sorted(head.voids.items()) if scope in (table, EVERY_TABLE))
+
+
+def answer_rows(partition: Partition, request: Get, demand: Demand) -> list[OwnerRow]:
+    """What is known of each key of ``request``. Raises `OwnerError` ``wrong_partition``.
+
+    The head is read before the entries and the descriptions after them: a description that holds at both ends holds
+    for every entry in between.
+    """
+    head = partition.store.visible
+    rows = [answer_row(partition, key, demand) for key in request.keys]
+    tables = [key.partition(b"\0")[0] for key in request.keys]
+    for table in set(tables):
+        found = folded_meaning(partition, table.decode())
+        expected = request.meanings.get(table.decode())
+        why = why_other_meaning(head, found, expected) if expected is not None else ""
+        for name, key, row in zip(tables, request.keys, rows, strict=True):
+            if name == table:
+                if found is not None:
+                    check_partition(head, partition.number, key)
+                if why:
+                    refuse_row(row, why)
+    return rows
 
 
 def answer_row(partition: Partition, key: bytes, demand: Demand) -> OwnerRow:
@@ -106,33 +151,34 @@ def answer_row(partition: Partition, key: bytes, demand: Demand) -> OwnerRow:
     head = store.visible
     row = view_row(head, key, store.get(key))
     if row.kind not in (VALUE, ABSENT):
-        fill = partition.overlay.get(key, row.stamp)
+        fill = partition.overlay.get(key, row.stamp, row.low_water)
         if fill is None:
+            row.kin = kin_of(head)
             return row
         row.kind = VALUE if fill.image is not None else ABSENT
         row.image, row.lo, row.hi, row.timestamp = fill.image, fill.lo, fill.hi, fill.timestamp
         row.why, row.filled = f"filled from the source at {fill.lo}", True
-    decide_row(row, demand)
+    decide_row(row, demand, kin_of(head))
     return row
 
 
-def decide_row(row: OwnerRow, demand: Demand) -> None:
+def decide_row(row: OwnerRow, demand: Demand, kin: Kin = NO_KIN) -> None:
     """Writes the decision into ``row``, and removes an image that may not be served."""
-    decision = decide(demand, tag_of(row))
+    decision = decide(demand, tag_of(row, kin=kin))
     row.freshness = decision.freshness.value
     if decision.may_be_served:
         row.served, row.needs_source, row.why = True, False, f"{decision.why}; {row.why}"
         return
-    row.image, row.why = None, decision.why
+    row.image, row.why, row.kin = None, decision.why, kin
     row.needs_source = not may_catch_up(decision, row.watermark)
     row.code = HISTORY_LOST if decision.history_lost else ""
 
 
 def fill_row(partition: Partition, request: Fill) -> FillVerdict:
-    """Keeps the source's value of a key in the overlay if `judge_fill` accepts it; raises `tokens.TokenError`.
+    """Keeps the source's value of a key in the overlay if `judge_fill` accepts it.
 
     This is a CAS: the key's stamp must still be the one that the reader got. The fill carries the stamp, so an event
-    folded right after this check invalidates it too.
+    folded right after this check invalidates it too. Raises `tokens.TokenError`, `OwnerError` ``wrong_partition``.
     """
     store = partition.store
     head = store.visible
@@ -143,13 +189,13 @@ def fill_row(partition: Partition, request: Fill) -> FillVerdict:
     verdict = judge_fill(head, request.key, row, request.lo)
     if not verdict.accepted:
         return verdict
-    refusal = _schema_refusal(partition, request)
+    refusal = _schema_refusal(partition, head, request)
     if refusal:
         return refused(refusal)
-    before = partition.overlay.get(request.key, row.stamp)
+    before = partition.overlay.get(request.key, row.stamp, row.low_water)
     if before is not None and Position.parse(before.lo).order(Position.parse(request.lo)) is Order.NEWER:
         return refused(f"a newer fill, of {before.lo}, is kept already")
-    fill = OverlayFill(request.image, request.lo, request.hi, request.timestamp, row.stamp)
+    fill = OverlayFill(request.image, request.lo, request.hi, request.timestamp, row.stamp, row.low_water)
     if not partition.overlay.put(request.key, fill):
         return refused("the value is larger than the overlay")
     return verdict
@@ -170,9 +216,10 @@ def judge_fill(head: Head, key: bytes, row: OwnerRow, lo: str) -> FillVerdict:
     refusal = fill_refusal(position, lineage, voids_of(head, table_of(key), row.shard))
     if refusal:
         return refused(refusal)
-    if row.kind != UNKNOWN_KEY and row.stamp.epoch == lineage.epoch:
+    stamp = read_stamp(row.stamp)
+    if row.kind != UNKNOWN_KEY and stamp.epoch == lineage.epoch:
         if not row.lo:
-            if lineage.watermark_ordinal < row.stamp.ordinal:
+            if lineage.watermark_ordinal < stamp.ordinal:
                 why = "the key's last event has an unreadable position, and the marker that follows has not arrived"
                 return refused(why)
         elif not position.at_or_past(Position.parse(row.lo)):
@@ -180,20 +227,19 @@ def judge_fill(head: Head, key: bytes, row: OwnerRow, lo: str) -> FillVerdict:
     return ACCEPTED
 
 
-def _schema_refusal(partition: Partition, request: Fill) -> str:
-    """Why the table's schema forbids the fill, else "".
+def _schema_refusal(partition: Partition, head: Head, request: Fill) -> str:
+    """Why the table's description forbids the fill, else "".
 
     Tables that are always read through are not kept. Absence is kept only if no collation compares the key.
     """
-    described = partition.store.get(schema_key(table_of(request.key)))
-    if described is None:
+    found = folded_meaning(partition, table_of(request.key))
+    if found is None:
         return "the table's schema is unknown here so far"
-    _, schema = decode(described)
-    if not schema["cacheable"]:
-        return f"the table is always read through: {schema['reason']}"
-    if request.image is None:
-        exact = {column["name"]: column["exact"] for column in schema["columns"]}
-        inexact = [name for name in schema["primary_key"] if not exact.get(name, False)]
-        if inexact:
-            return f"a collation compares key column {inexact[0]}: absence can't be kept"
+    check_partition(head, partition.number, request.key)
+    if request.meaning and request.meaning != found.fingerprint:
+        return "the keys of the table mean something else here: its description has changed"
+    if found.reason:
+        return f"the table is always read through: {found.reason}"
+    if request.image is None and found.inexact:
+        return f"a collation compares key column {found.inexact}: absence can't be kept"
     return ""

@@ -40,7 +40,7 @@ from consumers.owner.protocol import (
     Welcome,
 )
 from consumers.owner.reporting import describe_table, status_of
-from consumers.owner.rows import answer_row, fill_row
+from consumers.owner.rows import answer_rows, fill_row
 from consumers.owner.tables import answer_table, fill_table, find_table, no_table
 from tokens import Vector
 
@@ -142,7 +142,7 @@ class OwnerServer:
         demand = demand_of(request.vector)
 
         def read(partition: Partition) -> list[OwnerRow]:
-            return [answer_row(partition, key, demand) for key in request.keys]
+            return answer_rows(partition, request, demand)
 
         def reply(rows: list[OwnerRow]) -> Rows:
             self._count(rows)

@@ -16,7 +16,7 @@ from consumers.fold.catalog_state import (
     name_key,
     table_key,
 )
-from consumers.fold.state import Head, Lineage, Void
+from consumers.fold.state import NO_KIN, Head, Kin, Lineage, Void, kin_of
 from consumers.owner.evidence import (
     ACCEPTED,
     Evidence,
@@ -105,12 +105,12 @@ def answer_table(partition: Partition, name: str, table_id: int, demand: Demand)
     state_bytes = store.get(table_key(table_id))
     state = decode_table(state_bytes) if state_bytes is not None else None
     found = view_table(head, state, table_id, table_stamp(state_bytes, head))
-    found.partition = partition.number
-    answer_from_state(found, state, demand, head.voids.items())
+    found.partition, found.kin = partition.number, kin_of(head)
+    answer_from_state(found, state, demand, head.voids.items(), found.kin)
     if not found.served:
-        fill = partition.overlay.get(table_key(table_id), found.stamp)
+        fill = partition.overlay.get(table_key(table_id), found.stamp, found.low_water)
         if fill is not None and fill.table is not None:
-            answer_from_fill(found, fill.table, demand)
+            answer_from_fill(found, fill.table, demand, found.kin)
     current_name = state.name if state is not None and state.exists else name
     if found.served and (current_name != name or bound != table_id):
         found.served, found.needs_source, found.image = False, False, None
@@ -125,7 +125,9 @@ def view_table(head: Head, state: TableState | None, table_id: int, stamp: bytes
     return _undecided(table_id, shard, lineage, stamp)
 
 
-def answer_from_state(found: OwnerTable, state: TableState | None, demand: Demand, voids: Voids = ()) -> None:
+def answer_from_state(
+    found: OwnerTable, state: TableState | None, demand: Demand, voids: Voids = (), kin: Kin = NO_KIN
+) -> None:
     """Writes the folded state's answer to ``demand`` into ``found``. Raises `MissingWriteIds`."""
     if state is None:
         found.why = "no event of this table has been folded"
@@ -140,31 +142,37 @@ def answer_from_state(found: OwnerTable, state: TableState | None, demand: Deman
     found.why = why_unservable(state, voids)
     if not found.why:
         listed = _list_of(state)
-        _write_decision(found, decide_table(found, state.kind, listed, state.table_id, demand), state.image)
+        _write_decision(found, decide_table(found, state.kind, listed, state.table_id, demand, kin), state.image)
 
 
-def answer_from_fill(found: OwnerTable, fill: FillTable, demand: Demand) -> None:
+def answer_from_fill(found: OwnerTable, fill: FillTable, demand: Demand, kin: Kin = NO_KIN) -> None:
     """Writes the answer of a fill in the overlay into ``found``. Raises `MissingWriteIds`."""
     found.lo, found.hi, found.write_ids, found.filled = fill.lo, fill.hi, fill.write_ids, True
-    _write_decision(
-        found, decide_answer(found, fill.name, fill.kind, fill.write_ids, fill.table_id, demand), fill.image
-    )
+    decision = decide_answer(found, fill.name, fill.kind, fill.write_ids, fill.table_id, demand, kin)
+    _write_decision(found, decision, fill.image)
 
 
-def decide_answer(evidence: Evidence, name: str, kind: str, write_ids: str, table_id: int, demand: Demand) -> Decision:
+def decide_answer(
+    evidence: Evidence, name: str, kind: str, write_ids: str, table_id: int, demand: Demand, kin: Kin = NO_KIN
+) -> Decision:
     """The decision on a source's answer, fresh or kept as a fill. Raises `MissingWriteIds`."""
     require_write_ids(name, kind, demand)
     listed = ValidWriteIdList.parse(write_ids) if kind == TRANSACTIONAL and write_ids else None
-    return decide_table(evidence, kind, listed, table_id, demand)
+    return decide_table(evidence, kind, listed, table_id, demand, kin)
 
 
 def decide_table(
-    evidence: Evidence, kind: str, listed: ValidWriteIdList | None, table_id: int, demand: Demand
+    evidence: Evidence,
+    kind: str,
+    listed: ValidWriteIdList | None,
+    table_id: int,
+    demand: Demand,
+    kin: Kin = NO_KIN,
 ) -> Decision:
     """The decision on an image that ``listed`` describes. For an external table the demand's list is ignored."""
     if kind != TRANSACTIONAL and demand.write_ids is not None:
         demand = Demand(vector=demand.vector, table_id=demand.table_id, given=demand.given)
-    return decide(demand, tag_of(evidence, listed, table_id))
+    return decide(demand, tag_of(evidence, listed, table_id, kin))
 
 
 def _write_decision(found: OwnerTable, decision: Decision, image: bytes | None) -> None:
@@ -226,7 +234,8 @@ def fill_table(partition: Partition, request: FillTable) -> FillVerdict:
     verdict = judge_table_fill(state, request, shard, lineage, head.voids.items())
     if not verdict.accepted:
         return verdict
-    fill = OverlayFill(request.image, request.lo, request.hi, 0, request.stamp, request)
+    low_water = lineage.low_water
+    fill = OverlayFill(request.image, request.lo, request.hi, 0, request.stamp, low_water, request)
     if not partition.overlay.put(key, fill):
         return refused("the value is larger than the overlay")
     return verdict

@@ -20,7 +20,7 @@ _GAUGES = (
     ("freshet_consumer_offset", "Next offset to fold: what readers see.", lambda p: p.store.visible.offset),
     ("freshet_consumer_committed_offset", "Offset to continue from after a crash.", lambda p: p.store.committed_offset),
     ("freshet_consumer_end_offset", "End of the topic, as last reported by the broker.", lambda p: p.end),
-    ("freshet_consumer_silence_seconds", "Time since a message was last folded; above 5 the source may be down.",
+    ("freshet_consumer_silence_seconds", "Time since a message was last folded; above 10 the source may be down.",
      lambda p: p.silent_seconds),
     ("freshet_consumer_ready", "1 once the partition has caught up since its take-over.", lambda p: int(p.ready)),
     ("freshet_store_entries", "Estimated entries in the store.", lambda p: p.store.estimated_entries()),

@@ -157,7 +157,7 @@ def _plain(row: OwnerRow) -> dict[str, Any]:
     plain = msgspec.structs.asdict(row)
     plain["kind"] = KINDS.get(row.kind, str(row.kind))
     plain["image"] = _image(row.image) if row.image is not None else None
-    plain["stamp"] = row.stamp._asdict()
+    plain["stamp"] = row.stamp.hex()
     return plain
 
 

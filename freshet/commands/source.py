@@ -154,6 +154,7 @@ def publishers(settings: Settings, keyspace: str, stopping: threading.Event, *, 
     """
     from stream.kafka.topics import ensure_topics
     from stream.publish.publisher import Publisher
+    from stream.publish.topology import DeclaredTopology
     from stream.wire.batch import BatchLimits
     from stream.wire.keys import Layout
 
@@ -180,6 +181,8 @@ def publishers(settings: Settings, keyspace: str, stopping: threading.Event, *, 
             limits=BatchLimits(rows_max=batching.frame_rows_max, bytes_max=batching.frame_bytes_max),
             stopping=stopping,
             new_epoch=new_epoch,
+            topology=DeclaredTopology(tuple(chosen.shards), chosen.succeeds),
+            declare_every_s=batching.declare_every_s,
         )
 
     return make

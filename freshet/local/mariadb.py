@@ -159,7 +159,9 @@ class MariaDBServer(LocalServer):
             "binlog-row-metadata": "FULL",
             "server-id": str(self.server_id),
             "gtid-domain-id": str(self.gtid_domain_id),
-            "sync-binlog": "1" if self.durable else "0",
+            "sync-binlog": "1",
+            "debug-no-sync": "0" if self.durable else "1",
+            "gtid-strict-mode": "1",
             "innodb-flush-log-at-trx-commit": "1" if self.durable else "2",
             **self.options,
         }

@@ -89,12 +89,16 @@ class Table(TableAnswer[Columns], omit_defaults=True, frozen=True):
 
 
 class Problem(msgspec.Struct, omit_defaults=True):
-    """An error. ``token``, if present, replaces the session's token."""
+    """An error, as RFC 9457 has it and with a ``code``. ``token``, if present, replaces the session's token."""
 
     code: str
     message: str
     hint: str
     token: str | None = None
+    type: str = ""
+    title: str = ""
+    status: int = 0
+    detail: str = ""
 
 
 class RowBatchAnswer(msgspec.Struct):
@@ -117,8 +121,18 @@ class TableBatchAnswer(msgspec.Struct):
     tables: list[msgspec.Raw]
 
 
+class ShardPlace(msgspec.Struct, frozen=True):
+    """How far a shard has come: the ``epoch`` of its history, and the position folded last; "" if it is unknown."""
+
+    epoch: int
+    position: str
+
+
 class LocationAnswer(msgspec.Struct):
-    """The owner of a partition. ``address`` is the host:port of its owner protocol."""
+    """The owner of a partition. ``address`` is the host:port of its owner protocol.
+
+    ``shards``: the epochs are the highest that the owner or the request's token names.
+    """
 
     served_from: ServedFrom
     freshness: FreshnessName
@@ -127,3 +141,4 @@ class LocationAnswer(msgspec.Struct):
     keyspace: str
     partition: int
     address: str
+    shards: dict[str, ShardPlace] = {}

@@ -15,7 +15,8 @@ from serving.errors import ReadError
 from serving.http.front import Front
 from serving.http.guard import Guard
 from serving.http.openapi import describe
-from serving.http.route import Resource, Response, Route
+from serving.http.responses import Response
+from serving.http.route import Resource, Route
 from serving.http.routes import ROUTES
 
 

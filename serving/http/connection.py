@@ -13,6 +13,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from serving.answers import encode_problem
 from serving.errors import ReadError
 from serving.http.limits import HEAD_BYTES_MAX, HEAD_TIMEOUT_S
+from serving.http.responses import PROBLEM
 
 
 class BoundedConnection(HttpToolsProtocol):
@@ -75,6 +76,6 @@ class BoundedConnection(HttpToolsProtocol):
             return
         error = ReadError(code, message)
         body = encode_problem(error)
-        head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+        head = b"content-type: %b\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % (PROBLEM, len(body))
         self.transport.write(STATUS_LINE[error.status] + head + body)
         self.transport.close()

@@ -11,9 +11,9 @@ from time import perf_counter
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serving.answers import encode_problem
 from serving.errors import ReadError
 from serving.http.limits import BODY_TIMEOUT_S, RequestLimits
+from serving.http.responses import problem_response, send_response
 from serving.metrics import FrontMetrics
 from tokens.errors import FreshetError
 
@@ -59,6 +59,8 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        if scope.get("method") == "HEAD":
+            send = _without_body(send)
         guarded = scope["path"] not in OPEN_PATHS
         refusal = self._refusal(scope) if guarded else None
         if refusal is not None:
@@ -121,25 +123,18 @@ def _carries(scope: Scope, expected: bytes) -> bool:
     return False
 
 
-JSON = b"application/json"
-_Headers = tuple[tuple[bytes, bytes], ...]
-_EXTRA_HEADERS: dict[str, _Headers] = {
-    "unauthorized": ((b"www-authenticate", b"Bearer"),),
-    "too_many_requests": ((b"retry-after", b"1"),),
-}
-
-
-async def send_whole(send: Send, status: int, body: bytes, content_type: bytes = JSON, extra: _Headers = ()) -> None:
-    """Sends a complete response."""
-    headers = [(b"content-type", content_type), (b"content-length", b"%d" % len(body)), *extra]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
-
-
 async def send_problem(send: Send, error: ReadError) -> None:
     """Sends ``error`` as a `Problem`."""
-    extra = ((b"allow", error.allow.encode()),) if error.allow else _EXTRA_HEADERS.get(error.code, ())
-    await send_whole(send, error.status, encode_problem(error), extra=extra)
+    await send_response(send, problem_response(error))
+
+
+def _without_body(send: Send) -> Send:
+    """The ``send`` of a HEAD request."""
+
+    async def send_head(message: Message) -> None:
+        await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+
+    return send_head
 
 
 async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:

@@ -7,9 +7,10 @@ from typing import Any
 
 import msgspec
 
-from serving.client.answers import STATUS_OF_CODE, Problem
+from serving.client.answers import STATUS_OF_CODE, Problem, RowAnswer, TableAnswer
 from serving.errors import HINTS
 from serving.http.guard import OPEN_PATHS
+from serving.http.responses import PROBLEM
 from serving.http.route import Route
 
 VERSION = "1"
@@ -58,9 +59,24 @@ def _operation(route: Route[Any, Any], schema_of: dict[Any, JsonObject]) -> Json
     return found
 
 
+_TOKEN_HEADER = {
+    "name": "Freshet-Token",
+    "in": "header",
+    "required": False,
+    "description": "As `token`. If both are given, both count.",
+    "schema": {"type": "string"},
+}
+_ANSWER_HEADERS = {
+    "Freshet-Token": "The session's new vector, as `token`.",
+    "Freshet-Freshness": "As `freshness`.",
+    "Freshet-Served-From": "As `served_from`.",
+}
+
+
 def _parameters(route: Route[Any, Any]) -> list[JsonObject]:
+    header = [_TOKEN_HEADER] if route.takes_token else []
     if route.parameters is None:
-        return []
+        return header
     _, components = msgspec.json.schema_components((route.parameters,), ref_template=_REF)
     described = components[route.parameters.__name__]
     return [
@@ -72,22 +88,37 @@ def _parameters(route: Route[Any, Any]) -> list[JsonObject]:
             "schema": schema,
         }
         for name, schema in described["properties"].items()
-    ]
+    ] + header
 
 
 def _responses(route: Route[Any, Any], schema_of: dict[Any, JsonObject]) -> JsonObject:
     text: JsonObject = {"text/plain": {"schema": {"type": "string"}}}
     content = text if route.answer is None else _json(schema_of[route.answer])
-    found = {"200": {"description": route.returns, "content": content}}
+    found: JsonObject = {"200": {"description": route.returns, "content": content}}
+    if route.takes_token:
+        found["200"]["headers"] = _headers(_ANSWER_HEADERS)
+    if route.answer in (RowAnswer, TableAnswer):
+        found["200"]["headers"] |= _headers(
+            {"ETag": "Of what was read. Send it as `If-None-Match` with the next read."}
+        )
+        why = {"Freshet-Why": "As `why`."}
+        held = "`If-None-Match` names what was read: it has been read and proved again, and is what you hold."
+        found["304"] = {"description": held, "headers": found["200"]["headers"] | _headers(why)}
     codes = _codes(route)
     for status in sorted({STATUS_OF_CODE[code] for code in codes}):
         meant = [code for code in STATUS_OF_CODE if code in codes and STATUS_OF_CODE[code] == status]
-        schema = schema_of[Problem]
+        content = {PROBLEM.decode(): {"schema": schema_of[Problem]}}
         if "not_found" in meant:
-            schema = {"anyOf": [schema_of[route.answer], schema]}
+            content |= _json(schema_of[route.answer])
         lines = "\n".join(f"- `{code}`: {HINTS[code]}" for code in meant)
-        found[str(status)] = {"description": lines, "content": _json(schema)}
+        found[str(status)] = {"description": lines, "content": content}
+        if status in (429, 503):
+            found[str(status)]["headers"] = _headers({"Retry-After": "Seconds."})
     return found
+
+
+def _headers(described: dict[str, str]) -> JsonObject:
+    return {name: {"description": text, "schema": {"type": "string"}} for name, text in described.items()}
 
 
 def _codes(route: Route[Any, Any]) -> frozenset[str]:

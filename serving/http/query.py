@@ -20,7 +20,10 @@ from tokens import EventToken, TokenError, ValidWriteIdList, Vector
 Milliseconds = Annotated[int, Meta(ge=0, le=10**10 - 1)]
 TableId = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
-TokenParameter = Annotated[str, Meta(description="The session's vector: the `token` of its last answer.")]
+TokenParameter = Annotated[
+    str,
+    Meta(description="The session's vector: the `token` of its last answer; several, separated by commas, all count."),
+]
 WaitParameter = Annotated[
     Milliseconds, Meta(description="How long to wait for the token's position before asking the source.")
 ]
@@ -71,6 +74,7 @@ class LocationParameters(msgspec.Struct, forbid_unknown_fields=True):
 
     keyspace: str
     partition: int
+    token: TokenParameter = ""
 
 
 class _RowKeyBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -103,7 +107,10 @@ class TableBatchBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def demand_of(token: str | None, max_wait_ms: int | None, limits: RequestLimits) -> ReadDemand:
-    """The demand of a request. An empty token counts as no token. Raises `ReadError` ``bad_token``."""
+    """The demand of a request. An empty token counts as no token. Raises `ReadError` ``bad_token``.
+
+    ``token``: one or several, from URL, body and header; all of them count.
+    """
     wait_ms = min(max_wait_ms or 0, limits.wait_ms_max)
     if not token:
         return ReadDemand(NO_VECTOR, False, wait_ms)

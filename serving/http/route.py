@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import chain, zip_longest
-from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
+from typing import Any, Generic, TypeVar, get_type_hints
 from urllib.parse import unquote_plus, unquote_to_bytes
 
 import msgspec
@@ -19,8 +19,9 @@ from starlette.types import Receive, Scope, Send
 
 from serving.errors import ReadError
 from serving.http.front import Front
-from serving.http.guard import JSON, read_body, send_whole
+from serving.http.guard import read_body
 from serving.http.limits import QUERY_FIELDS_MAX
+from serving.http.responses import Response, send_response, unless_held
 
 P = TypeVar("P")
 B = TypeVar("B")
@@ -31,17 +32,9 @@ _FLAGS = {"": "true", "yes": "true", "no": "false"}
 """Spellings of a flag that msgspec does not accept, → one that it does."""
 
 
-class Response(NamedTuple):
-    """A complete HTTP response."""
-
-    status: int
-    body: bytes
-    content_type: bytes = JSON
-
-
 @dataclass(frozen=True, kw_only=True)
 class Route(Generic[P, B]):
-    """One method at one path.
+    """One method at one path. GET answers HEAD as well.
 
     ``path``: a segment ``{name}`` is decoded, ``{name:raw}`` stays percent-encoded. ``parameters``: a Struct with a
     field for each name in the path and each query parameter; None: the query string is ignored. ``body``: a Struct, or
@@ -83,6 +76,17 @@ class Route(Generic[P, B]):
         groups = [f"(?P<{name}>[^/]*)" for name in self.path_names]
         return re.compile("".join(chain.from_iterable(zip_longest(literals, groups, fillvalue=""))))
 
+    @cached_property
+    def token_in_body(self) -> bool:
+        """Whether the session's token is a field of the body. Else it is a parameter, or the route takes none."""
+        return self.body is not None and "token" in self.body.__struct_fields__  # type: ignore[attr-defined]
+
+    @cached_property
+    def takes_token(self) -> bool:
+        """Whether the header ``Freshet-Token`` of a request counts."""
+        fields = self.parameters.__struct_fields__ if self.parameters is not None else ()  # type: ignore[attr-defined]
+        return self.token_in_body or "token" in fields
+
     async def run(self, front: Front, path: dict[str, str], scope: Scope, receive: Receive) -> Response:
         """Answers one request. ``path``: the names in the path → their segments as sent. Raises `ReadError`."""
         parameters: Any = None
@@ -93,6 +97,9 @@ class Route(Generic[P, B]):
         body: Any = None
         if self.body is not None:
             body = body_of(self.body, await read_body(scope, receive, front.limits.body_bytes_max))
+        if self.takes_token and (seen := header_of(scope, b"freshet-token")):
+            carrier = body if self.token_in_body else parameters
+            carrier.token = f"{carrier.token},{seen}" if carrier.token else seen
         return await self.handler(front, parameters, body)
 
 
@@ -115,16 +122,25 @@ class Resource(BaseRoute):
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers. Raises `ReadError`, which the guard turns into an answer."""
-        route = self._routes.get(scope["method"])
+        method = scope["method"]
+        route = self._routes.get("GET" if method == "HEAD" else method)
         if route is None:
-            allowed = ", ".join(sorted(self._routes))
-            refusal = ReadError(
-                "method_not_allowed", f"{scope['path']} does not support {scope['method']}, only {allowed}"
-            )
+            allowed = ", ".join(sorted({*self._routes, "OPTIONS", *(["HEAD"] if "GET" in self._routes else [])}))
+            if method == "OPTIONS":
+                await send_response(send, Response(204, b"", headers=((b"allow", allowed.encode()),)))
+                return
+            refusal = ReadError("method_not_allowed", f"{scope['path']} does not support {method}, only {allowed}")
             refusal.allow = allowed
             raise refusal
         response = await route.run(self._front, scope["path_params"], scope, receive)
-        await send_whole(send, response.status, response.body, response.content_type)
+        if response.etag and (held := header_of(scope, b"if-none-match")):
+            response = unless_held(response, held)
+        await send_response(send, response)
+
+
+def header_of(scope: Scope, name: bytes) -> str:
+    """A request's header; of several with this ``name`` all values, separated by commas. "" if there is none."""
+    return ",".join(value.decode("latin-1") for each, value in scope["headers"] if each == name and value)
 
 
 def path_text(segment: str, name: str) -> str:

@@ -6,7 +6,6 @@ from typing import Any, Literal
 
 import msgspec
 
-from serving.answers import RawRowAnswer, RawTableAnswer, encode
 from serving.client.answers import LocationAnswer, RowAnswer, RowBatchAnswer, TableAnswer, TableBatchAnswer
 from serving.errors import ReadError
 from serving.http.batches import row_batch_answer, table_batch_answer
@@ -25,7 +24,8 @@ from serving.http.query import (
     row_options,
     table_batch,
 )
-from serving.http.route import Response, Route
+from serving.http.responses import Response, answer_response, read_response
+from serving.http.route import Route
 from serving.reads.demands import RequestedRow
 
 
@@ -35,45 +35,39 @@ class StatusAnswer(msgspec.Struct):
     status: Literal["ok", "ready"]
 
 
-def response_to(answer: RawRowAnswer | RawTableAnswer | ReadError) -> Response:
-    """200, or 404 if the row or table is known not to exist. Raises ``answer`` if it is an error."""
-    if isinstance(answer, ReadError):
-        raise answer
-    return Response(200 if answer.found else 404, encode(answer))
-
-
 async def get_row(front: Front, parameters: RowParameters, _: None) -> Response:
     """One `RowAnswer`."""
     demand, options = demand_of(parameters.token, parameters.max_wait_ms, front.limits), row_options(parameters)
     wanted = [RequestedRow(parameters.table, parameters.pk.encode("latin-1"))]
     [answer] = await front.rows.read_many(front.row_space(parameters.keyspace), wanted, demand, options)
-    return response_to(answer)
+    return read_response(answer)
 
 
 async def get_rows(front: Front, parameters: RowBatchParameters, body: RowBatchBody) -> Response:
     """One `RowBatchAnswer`."""
     space = front.row_space(parameters.keyspace)
     wanted, demand = row_batch(body, front.limits)
-    return Response(200, encode(row_batch_answer(await front.rows.read_many(space, wanted, demand), demand)))
+    return answer_response(row_batch_answer(await front.rows.read_many(space, wanted, demand), demand))
 
 
 async def get_table(front: Front, parameters: TableParameters, _: None) -> Response:
     """One `TableAnswer`."""
     demand, wanted = demand_of(parameters.token, parameters.max_wait_ms, front.limits), requested_table(parameters)
     [answer] = await front.tables.read_many([(front.table_space(parameters.catalog), wanted)], demand)
-    return response_to(answer)
+    return read_response(answer)
 
 
 async def get_tables(front: Front, _: TableBatchParameters, body: TableBatchBody) -> Response:
     """One `TableBatchAnswer`."""
     wanted, demand = table_batch(body, front.limits)
     with_catalogs = [(front.table_space(each.catalog), each) for each in wanted]
-    return Response(200, encode(table_batch_answer(await front.tables.read_many(with_catalogs, demand), demand)))
+    return answer_response(table_batch_answer(await front.tables.read_many(with_catalogs, demand), demand))
 
 
 async def get_location(front: Front, parameters: LocationParameters, _: None) -> Response:
     """One `LocationAnswer`."""
-    return Response(200, encode(await front.locations.read(parameters.keyspace, parameters.partition)))
+    seen = demand_of(parameters.token, 0, front.limits).vector
+    return answer_response(await front.locations.read(parameters.keyspace, parameters.partition, seen))
 
 
 async def get_health(_: Front, __: None, ___: None) -> Response:
@@ -169,11 +163,11 @@ ROUTES: tuple[Route[Any, Any], ...] = (
         handler=get_location,
         parameters=LocationParameters,
         answer=LocationAnswer,
-        errors=("unknown_keyspace", "unknown_path", "no_owner"),
+        errors=("bad_token", "unknown_keyspace", "unknown_path", "no_owner"),
         name="getLocation",
         tag="locations",
         summary="Find the owner of a partition",
-        text="The owner's address, and the partition's watermarks as `token`.",
+        text="The owner's address, and the partition's watermarks as `token` and as `shards`: epoch and position.",
         returns="The owner of the partition.",
     ),
     Route(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from serving.client.answers import LocationAnswer
+from serving.client.answers import LocationAnswer, ShardPlace
 from serving.errors import ReadError
 from serving.reads.owners import OwnerAway, Owners
 from serving.reads.spaces import RowSpace, TableSpace, learn_watermarks
+from tokens import Vector
 
 
 class Locations:
@@ -16,8 +17,11 @@ class Locations:
         self._spaces = spaces
         self._last: dict[tuple[str, int], str] = {}
 
-    async def read(self, keyspace: str, partition: int) -> LocationAnswer:
-        """The owner of a partition. Raises `ReadError` ``unknown_keyspace``, ``no_owner``."""
+    async def read(self, keyspace: str, partition: int, seen: Vector) -> LocationAnswer:
+        """The owner of a partition. Raises `ReadError` ``unknown_keyspace``, ``no_owner``.
+
+        ``seen``: what the session has seen. It may know of a newer epoch than the owner.
+        """
         space = self._spaces.get(keyspace)
         if space is None:
             raise ReadError("unknown_keyspace", f"no keyspace {keyspace!r} is served here")
@@ -35,4 +39,9 @@ class Locations:
                 raise
             token, why = known, f"{away}; the token is the last known watermark"
         address = self._owners.address_of(keyspace, partition) or ""
-        return LocationAnswer("cache", "eventual", why, token, keyspace, partition, address)
+        shards = {}
+        for shard, folded in Vector.parse(token).items():
+            sent = seen.get(shard)
+            epoch, position = sent if sent is not None and sent.epoch > folded.epoch else folded
+            shards[shard] = ShardPlace(epoch, str(position))
+        return LocationAnswer("cache", "eventual", why, token, keyspace, partition, address, shards)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from consumers.fold.state import NO_KIN, Kin
 from serving.errors import ReadError
 from serving.reads.demands import ReadDemand
 from tokens import Decision, Demand, Freshness, Position, Tag, TokenError, Vector, Verdict, decide
@@ -16,13 +17,14 @@ class Proof:
     None, an answer is only ``eventual`` and its position cannot go into the token.
     """
 
-    __slots__ = ("demand", "epoch", "shard")
+    __slots__ = ("demand", "epoch", "kin", "shard")
 
-    def __init__(self, demand: ReadDemand, shard: str, known_epoch: int | None) -> None:
+    def __init__(self, demand: ReadDemand, shard: str, known_epoch: int | None, kin: Kin = NO_KIN) -> None:
         component = demand.vector.get(shard)
         epochs = [epoch for epoch in (known_epoch, component.epoch if component else None) if epoch is not None]
         self.demand = demand
         self.shard = shard
+        self.kin = kin
         self.epoch = max(epochs) if epochs else None
 
     @property
@@ -35,7 +37,15 @@ class Proof:
         """Whether a value read at ``position`` proves the demand. No watermark: a source has no backlog."""
         if self.epoch is None:
             return _NO_EPOCH
-        tag = Tag(shard=self.shard, epoch=self.epoch, lo=position, hi=position, watermark=None)
+        tag = Tag(
+            shard=self.shard,
+            epoch=self.epoch,
+            lo=position,
+            hi=position,
+            watermark=None,
+            topology=self.kin.topology,
+            ancestors=self.kin.ancestors,
+        )
         return decide(Demand(vector=self.demand.vector, given=self.demand.given), tag)
 
     def is_behind(self, position: Position) -> bool:

@@ -170,6 +170,8 @@ class RowReads:
         space, demand, options, _ = lookup.context
         if row is not None:
             space.epochs.learn(row.shard, row.epoch)
+            if not row.served:
+                space.epochs.learn_kin(row.kin)
             if row.code == HISTORY_LOST:
                 return history_lost_error(demand.vector, row.shard, row.epoch, row.watermark, row.why)
             if may_answer(row, lookup.key):
@@ -190,7 +192,8 @@ class RowReads:
         """The source's answers in the order of ``misses``. A source that lags is waited for until the deadline."""
         space, source = context.space, context.space.source
         assert source is not None
-        proof = Proof(context.demand, source.shard, await epoch_of(self._owners, space, source.shard))
+        epoch = await epoch_of(self._owners, space, source.shard)
+        proof = Proof(context.demand, source.shard, epoch, space.epochs.kin)
 
         def proves(seen: SourceRow) -> bool:
             return proof.judge(seen.position).may_be_served

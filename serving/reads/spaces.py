@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from consumers.fold.state import NO_KIN, Kin
 from consumers.owner.client import OwnerClient
 from serving.errors import ReadError
 from serving.reads.owners import OwnerAway, Owners
@@ -17,14 +18,20 @@ _EMPTY_VECTOR = str(Vector())
 
 @dataclass(slots=True)
 class Epochs:
-    """The highest epoch that any answer has named, by shard."""
+    """The highest epoch that any answer has named, by shard; and the shards around, as the last answer named them."""
 
     known: dict[str, int] = field(default_factory=dict)
+    kin: Kin = NO_KIN
 
     def learn(self, shard: str, epoch: int) -> None:
         """Keeps an answer's epoch if it is the highest so far."""
         if shard and epoch > self.known.get(shard, -1):
             self.known[shard] = epoch
+
+    def learn_kin(self, kin: Kin) -> None:
+        """Adds what an owner knows of the keyspace's shards. One that has folded little yet knows few of them."""
+        if kin != self.kin:
+            self.kin = Kin(self.kin.topology | kin.topology, self.kin.ancestors | kin.ancestors)
 
 
 @dataclass(slots=True)

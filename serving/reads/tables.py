@@ -91,6 +91,7 @@ class TableReads:
                 raise
             return await self._from_source(TableMiss(lookup, None, str(away)))
         space.epochs.learn(found.shard, found.epoch)
+        space.epochs.learn_kin(found.kin)
         if found.code == HISTORY_LOST:
             raise history_lost_error(demand.vector, found.shard, found.epoch, found.watermark, found.why)
         if found.code:
@@ -134,7 +135,8 @@ class TableReads:
         if source is None:
             why = f"the cache cannot prove its answer ({cache_why}), and catalog {space.name} has no source here"
             raise ReadError("source_unreachable", why)
-        proof = Proof(demand, source.shard, await epoch_of(self._owners, space, source.shard))
+        epoch = await epoch_of(self._owners, space, source.shard)
+        proof = Proof(demand, source.shard, epoch, space.epochs.kin)
         while True:
             found = await self._flights.read(
                 (space.name, wanted.name, proof.epoch),
@@ -248,7 +250,7 @@ def judge_table(proof: Proof, wanted: RequestedTable, found: SourceTable) -> Dec
     demand = Demand(proof.demand.vector, wanted.write_ids, wanted.table_id, proof.demand.given)
     evidence = SourceEvidence(proof.shard, proof.epoch or 0, at, at)
     try:
-        decision = decide_answer(evidence, wanted.name, found.kind, found.write_ids, found.table_id, demand)
+        decision = decide_answer(evidence, wanted.name, found.kind, found.write_ids, found.table_id, demand, proof.kin)
     except MissingWriteIds as error:
         raise ReadError("missing_write_ids", str(error), hint=error.hint) from error
     return by_position if proof.epoch is None and decision.may_be_served else decision

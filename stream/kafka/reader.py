@@ -181,42 +181,62 @@ def read_range(
     timeout_s: float = 30.0,
     messages_max: int = 10_000,
 ) -> Iterator[Message]:
-    """Yield the committed records of ``partition`` with ``start`` <= offset < ``end``.
+    """Yield the committed records of ``partition`` with ``start`` <= offset < ``end``; errors as of `read_ranges`."""
+    return read_ranges(kafka, topic, {partition: (start, end)}, timeout_s=timeout_s, messages_max=messages_max)
 
-    Raises `TopicReadError`: ``read_timeout`` without progress for ``timeout_s`` (an unfinished transaction before
-    ``end``, or no broker), ``offset_out_of_range`` if ``start`` is gone.
+
+def read_ranges(
+    kafka: KafkaCluster,
+    topic: str,
+    ranges: Mapping[int, tuple[int, int]],
+    *,
+    timeout_s: float = 30.0,
+    messages_max: int = 10_000,
+) -> Iterator[Message]:
+    """Yield the committed records of several partitions, from the start of each range up to its end.
+
+    Those of one partition come in order. Raises `TopicReadError`: ``read_timeout`` without progress for ``timeout_s``
+    (an unfinished transaction before an end, or no broker), ``offset_out_of_range`` if a start is gone.
     """
-    if start >= end:
+    left = {partition: place for partition, place in ranges.items() if place[0] < place[1]}
+    if not left:
         return
     consumer = open_consumer(kafka, more={"enable.partition.eof": True})
     try:
-        consumer.assign([TopicPartition(topic, partition, start)])
-        yield from _read_until(consumer, TopicPartition(topic, partition), end, timeout_s, messages_max)
+        consumer.assign([TopicPartition(topic, partition, start) for partition, (start, _) in left.items()])
+        ends = {partition: end for partition, (_, end) in left.items()}
+        yield from _read_until(consumer, topic, ends, timeout_s, messages_max)
     except KafkaException as error:
-        raise kafka_error(error, kafka, f"read {topic}/{partition}") from error
+        raise kafka_error(error, kafka, f"read {topic}/{','.join(map(str, left))}") from error
     finally:
         consumer.close()
 
 
 def _read_until(
-    consumer: Consumer, place: TopicPartition, end: int, timeout_s: float, messages_max: int
+    consumer: Consumer, topic: str, ends: dict[int, int], timeout_s: float, messages_max: int
 ) -> Iterator[Message]:
-    """Records up to ``end``, which may be a control record: the consumer's position passes it, no message does."""
+    """Records up to each end, which may be a control record: the consumer's position passes it, no message does."""
     deadline = monotonic() + timeout_s
     reached = -1
     while True:
         for message in poll_batch(consumer, messages_max, 0.05):
-            if message.offset() >= end:
-                return
-            yield message
-        position = consumer.position([place])[0].offset
-        if position >= end:
+            if message.offset() < ends.get(message.partition() or 0, 0):
+                yield message
+        places = consumer.position([TopicPartition(topic, partition) for partition in ends])
+        done = [place.partition for place in places if place.offset >= ends[place.partition]]
+        for partition in done:
+            del ends[partition]
+        if not ends:
             return
-        if position > reached:
-            reached, deadline = position, monotonic() + timeout_s
+        if done:
+            consumer.pause([TopicPartition(topic, partition) for partition in done])
+        position = sum(max(place.offset, 0) for place in places)
+        if done or position > reached:
+            reached, deadline = -1 if done else position, monotonic() + timeout_s
         elif monotonic() > deadline:
+            [partition, *_] = ends
             raise TopicReadError(
-                f"{place.topic}/{place.partition}: no progress at {max(reached, 0)} of {end} for {timeout_s:g} s",
+                f"{topic}/{partition}: no progress before {ends[partition]} for {timeout_s:g} s",
                 hint="a Kafka transaction may be unfinished there, or the broker is unreachable",
                 code="read_timeout",
             )

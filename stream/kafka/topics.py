@@ -26,6 +26,8 @@ TIMESTAMP_LIMIT_MS: Final = 3650 * DAY_MS
 TIMESTAMP_BEFORE_MS_MIN: Final = 30 * DAY_MS
 MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024
 POLL_INTERVAL_S: Final = 0.02
+IN_SYNC_MIN: Final = 2
+"""Replicas that must have a record before it counts as written, of a topic with several."""
 MESSAGE_BYTES_MIN: Final = 12 * 1024 * 1024
 """The largest message that a publisher may write. A topic with a lower limit would stop it."""
 
@@ -44,7 +46,7 @@ class TopicError(FreshetError):
     """A topic is missing, or has settings that would lose data or freshness. The hint is the fix.
 
     Codes: ``topic_missing``, ``wrong_partition_count``, ``compacted_topic``, ``retention_too_short``,
-    ``timestamp_limits``, ``message_size_too_small``.
+    ``timestamp_limits``, ``message_size_too_small``, ``may_lose_its_end``.
     """
 
     code = "wrong_topic"
@@ -57,6 +59,7 @@ class Topic:
     name: str
     topic_id: str
     partitions: int
+    replicas: int = 1
 
 
 def events_topic(kafka: KafkaCluster, keyspace: str) -> str:
@@ -89,8 +92,10 @@ def ensure_topics(
     """
     sizes = {"max.message.bytes": str(MESSAGE_BYTES_MAX)}
     delete = {"cleanup.policy": "delete", "retention.ms": str(retention_ms), "retention.bytes": "-1"}
+    kept = {"unclean.leader.election.enable": "false", "min.insync.replicas": str(min(replication, IN_SYNC_MIN))}
+    events = {**delete, **_TIMESTAMP_LIMITS, **sizes, **kept}
     wanted = [
-        _new_topic(events_topic(kafka, keyspace), partitions, replication, {**delete, **_TIMESTAMP_LIMITS, **sizes}),
+        _new_topic(events_topic(kafka, keyspace), partitions, replication, events),
         _new_topic(dead_letter_topic(kafka, keyspace), 1, replication, {**delete, **_BROKER_TIME, **sizes}),
         _new_topic(locations_topic(kafka), 1, replication, _LOCATIONS_SETTINGS),
     ]
@@ -173,7 +178,8 @@ def _describe(admin: Any, kafka: KafkaCluster, name: str, timeout_s: float) -> T
                 code="topic_missing",
             ) from error
         raise kafka_error(error, kafka, f"describe topic {name}") from error
-    return Topic(name, str(found.topic_id), len(found.partitions))
+    replicas = min((len(each.replicas) for each in found.partitions), default=1)
+    return Topic(name, str(found.topic_id), len(found.partitions), replicas)
 
 
 def _check(admin: Any, kafka: KafkaCluster, keyspace: str, partitions: int | None, timeout_s: float) -> Topic:
@@ -192,8 +198,20 @@ def _check(admin: Any, kafka: KafkaCluster, keyspace: str, partitions: int | Non
         return settings
 
     found = call_kafka(kafka, f"read the settings of {topic.name}", ask, patience_s=timeout_s)
-    _check_settings(topic.name, {name: str(entry.value) for name, entry in found.items()})
+    settings = {name: str(entry.value) for name, entry in found.items()}
+    _check_settings(topic.name, settings)
+    _check_durability(topic, settings)
     return topic
+
+
+def _check_durability(topic: Topic, settings: Mapping[str, str]) -> None:
+    """Refuse settings with which a broker that fails could take acknowledged events with it."""
+    if settings.get("unclean.leader.election.enable", "false") == "true":
+        problem = "may elect a leader that lacks acknowledged events"
+        raise _topic_error(topic.name, problem, "unclean.leader.election.enable=false", "may_lose_its_end")
+    if topic.replicas >= IN_SYNC_MIN > int(settings.get("min.insync.replicas", IN_SYNC_MIN)):
+        problem = f"has {topic.replicas} replicas, but acknowledges events that only one of them has"
+        raise _topic_error(topic.name, problem, f"min.insync.replicas={IN_SYNC_MIN}", "may_lose_its_end")
 
 
 def _check_settings(name: str, settings: Mapping[str, str]) -> None:

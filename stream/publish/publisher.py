@@ -10,8 +10,9 @@ a single transaction is sent at once, and at full rate a batch fills while the o
 
 from __future__ import annotations
 
+import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
@@ -22,12 +23,12 @@ import structlog
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.topics import MESSAGE_BYTES_MIN, RETENTION_MS_MIN, check_topics, events_topic
 from stream.publish.clock import Clock, SystemClock
-from stream.publish.resume import Tail, read_tail
+from stream.publish.opening import HEALED_BY_A_NEW_EPOCH, LayoutMismatch, Opening, read_opening
 from stream.publish.shard_producer import PublisherLost, ShardProducer
+from stream.publish.topology import DeclaredTopology
 from stream.wire.batch import Batch, BatchLimits, Framer
 from stream.wire.events import ResumePoint, SourceTransaction
 from stream.wire.keys import Layout
-from tokens.errors import FreshetError
 
 __all__ = ["LayoutMismatch", "Publisher", "PublisherLost", "PublisherStats", "record_time_ms"]
 
@@ -37,13 +38,8 @@ BACKLOG_AGE_MS: Final = RETENTION_MS_MIN // 2
 """Record times are never older than this."""
 
 
-class LayoutMismatch(FreshetError):
-    """The topic was published with another layout; code ``layout_changed``."""
-
-    code = "layout_changed"
-
-
-_HEALED_BY_A_NEW_EPOCH: Final = ("open_map_lost", "newer_records")
+REPEAT_BYTES: Final = 256 * 1024 * 1024
+"""Everything is also said again after this much was published, so that a restart need not read more."""
 
 
 @dataclass(slots=True)
@@ -88,10 +84,13 @@ class Publisher:
         clock: Clock | None = None,
         stopping: threading.Event | None = None,
         new_epoch: bool = False,
+        topology: DeclaredTopology | None = None,
+        declare_every_s: float = 600.0,
     ) -> None:
         """``stopping``: once it is set, no wait for Kafka lasts longer than a few seconds.
 
         ``new_epoch``: if the shard's states contradict each other, start a new epoch instead of raising `ResumeError`.
+        ``topology``: the other shards of the topic. ``declare_every_s``: how often all declarations are said again.
         """
         self.kafka = kafka
         self.shard = shard
@@ -104,6 +103,12 @@ class Publisher:
         self._limits = replace(limits or BatchLimits(), batch_bytes=batch_bytes)
         self._limits.check(MESSAGE_BYTES_MIN)
         self._new_epoch = new_epoch
+        self._topology = topology or DeclaredTopology()
+        self._declare_every_s = declare_every_s
+        self._declare_at_s, self._declare_at_bytes = 0.0, 0
+        """When everything is said again: by the monotonic clock, or by what was published."""
+        self._state_offset = -1
+        """Offset of the last state record that was committed."""
         self._clock = clock or SystemClock()
         self._producer = ShardProducer(
             kafka,
@@ -130,25 +135,25 @@ class Publisher:
         """Take over the shard and return where its source must continue.
 
         Any earlier publisher of the shard is fenced first, then the topic is read. If the shard was never published, or
-        retention has deleted what is needed to resume, a new epoch starts at ``start_if_new()``, a pair (position,
-        source seconds), and voids everything before. Raises `TopicError`, `LayoutMismatch`, `KafkaUnreachable`,
-        `ResumeError`, `PublisherLost`.
+        retention or a broker has lost what is needed to resume, a new epoch starts at ``start_if_new()``, a pair
+        (position, source seconds), and voids everything before. The first batch of a resumed epoch holds no event: who
+        must not read what follows learns it there. Raises `TopicError`, `LayoutMismatch`, `KafkaUnreachable`,
+        `ResumeError`, `TopologyError`, `PublisherLost`.
         """
         check_topics(self.kafka, self.keyspace, self.layout.partitions)
         self._producer.open()
-        tail = read_tail(self.kafka, self.topic, self.layout.home_partition(self.shard), self.shard)
-        if tail.layout and tail.layout != str(self.layout):
-            raise LayoutMismatch(
-                f"{self.topic} was published with layout {tail.layout}, not {self.layout}",
-                hint="a topic's layout cannot change: configure the old one, or publish into a new keyspace",
-            )
-        if tail.problem is not None and tail.problem.code not in _HEALED_BY_A_NEW_EPOCH and not self._new_epoch:
-            raise tail.problem
-        self._record_time_ms = tail.record_time_ms
-        self._framer = Framer(self.shard, self.layout, tail.point, self._limits)
-        if tail.point is None:
-            self._start_first_epoch(self._framer, tail, *start_if_new())
-        resume = self._framer.resume
+        found = read_opening(self.kafka, self.topic, self.layout, self.shard, self._topology)
+        if found.problem is not None and found.problem.code not in HEALED_BY_A_NEW_EPOCH and not self._new_epoch:
+            raise found.problem
+        self.layout, self._record_time_ms = found.layout, found.record_time_ms
+        nonce = secrets.randbits(62)
+        framer = Framer(self.shard, self.layout, found.point, self._limits, declared=found.declared, nonce=nonce)
+        framer.announce(found.topology)
+        self._framer = framer
+        if found.point is None:
+            self._start_first_epoch(framer, found, *start_if_new())
+        self._commit(framer.take())
+        resume = replace(framer.resume, descriptions=found.declared.descriptions() if found.declared else {})
         log.info(
             "publisher open", shard=self.shard, epoch=resume.epoch, ordinal=resume.ordinal, position=resume.position
         )
@@ -156,16 +161,15 @@ class Publisher:
         self._thread.start()
         return resume
 
-    def _start_first_epoch(self, framer: Framer, tail: Tail, position: str, timestamp: int) -> None:
+    def _start_first_epoch(self, framer: Framer, found: Opening, position: str, timestamp: int) -> None:
         """Start an epoch for a shard without a usable state (new or lost by retention), above any earlier epoch."""
-        reason, epoch = "first_start", 1 if tail.is_untruncated else int(self._clock.now())
-        if tail.problem is not None:
-            reason, epoch = tail.problem.code, tail.epoch + 1
+        reason, epoch = "first_start", 1 if found.is_untruncated else max(found.epoch + 1, int(self._clock.now()))
+        if found.problem is not None:
+            reason, epoch = found.problem.code, found.epoch + 1
             if reason == "newer_records":  # their epochs cannot be read: none of them began later than now
                 epoch = max(epoch, int(self._clock.now()))
-            log.error("epoch ends", shard=self.shard, code=reason, reason=str(tail.problem), next_epoch=epoch)
+            log.error("epoch ends", shard=self.shard, code=reason, reason=str(found.problem), next_epoch=epoch)
         framer.start_epoch(position, timestamp, reason, epoch)
-        self._commit(framer.take())
 
     def close(self) -> None:
         """Commit everything buffered, then stop. Raises `PublisherLost` if it could not be committed."""
@@ -224,6 +228,22 @@ class Publisher:
             framer = self._open_framer()
             self._apply(framer, partial(framer.advance, position, timestamp))
             self._changed.notify_all()
+
+    def stamp(self, as_of_ms: int) -> None:
+        """The source's own clock: whatever it committed before is published, or was given to `publish` or `advance`.
+
+        The next markers carry it, and each one until the next stamp. Raises `PublisherLost`.
+        """
+        with self._changed:
+            self._open_framer().stamp(as_of_ms)
+
+    def annotate(self, annotations: Mapping[str, str]) -> None:
+        """Keep a few words with the shard's state, in place of those before: `open` returns them after a restart.
+
+        Raises `BatchError`, `PublisherLost`.
+        """
+        with self._changed:
+            self._open_framer().annotate(annotations)
 
     def start_new_epoch(self, position: str, timestamp: int, reason: str) -> ResumePoint:
         """Void everything and continue from ``position``: the source's history was replaced. Raises `PublisherLost`."""
@@ -296,6 +316,7 @@ class Publisher:
                 return -1.0
             began = self._clock.monotonic()
             self._commit_requested = False
+            self._repeat_if_due(framer, began)
             number, batch = self._batch_number, framer.take()
             self._batch_number += 1
             self._changed.notify_all()
@@ -305,6 +326,14 @@ class Publisher:
             self._changed.notify_all()
         return began
 
+    def _repeat_if_due(self, framer: Framer, now: float) -> None:
+        """Begin to say everything again. The first time is right after `open`: what was lost comes back soon."""
+        if framer.is_repeating or (now < self._declare_at_s and self.stats.bytes < self._declare_at_bytes):
+            return
+        framer.begin_repeat(self._state_offset)
+        self._declare_at_s = now + self._declare_every_s
+        self._declare_at_bytes = self.stats.bytes + REPEAT_BYTES
+
     def _wait_until_due(self, began: float) -> Framer | None:
         """Wait until a batch is due and return the framer; None if there is nothing more to do."""
         while True:
@@ -313,7 +342,7 @@ class Publisher:
                 return None
             if self._closing and framer.is_empty:
                 return None
-            waits_s = self._interval_s if not framer.is_empty else self._idle_s
+            waits_s = self._interval_s if not framer.is_empty or framer.is_repeating else self._idle_s
             left_s = began + waits_s - self._clock.monotonic()
             full = framer.size >= self._limits.batch_bytes
             if left_s <= 0 or (not framer.is_empty and (self._closing or self._commit_requested or full)):
@@ -323,7 +352,7 @@ class Publisher:
     def _commit(self, batch: Batch) -> None:
         """Commit ``batch`` as one Kafka transaction. Raises `PublisherLost`."""
         self._record_time_ms = record_time_ms(self._record_time_ms, batch.timestamp_max, self._clock.now())
-        self._producer.commit(batch.records, self._record_time_ms)
+        self._state_offset = self._producer.commit(batch.records, self._record_time_ms)
         self._add_to_stats(batch)
 
     def _add_to_stats(self, batch: Batch) -> None:

@@ -14,7 +14,8 @@ from typing import Final
 
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.reader import end_offsets, read_range, start_offsets
-from stream.wire.codec import Record, decode, headers, is_of_unknown_schema
+from stream.wire.codec import CodecError, Record, decode, headers, is_of_unknown_schema
+from stream.wire.declarations import Declarations
 from stream.wire.events import OpenTransaction, ResumePoint
 from stream.wire.records import open_transaction
 from tokens.errors import FreshetError
@@ -27,9 +28,10 @@ _STATE_HEADERS: Final = headers("SourceState")
 class ResumeError(FreshetError):
     """The topic does not tell where to resume.
 
-    Codes: ``tail_unreadable``; ``open_map_lost`` (retention deleted the last whole map of open transactions;
-    `Publisher.open` starts a new epoch); ``newer_records`` (after the last state of the shard there are records of a
-    schema that this version does not have, so a newer one may have published; likewise a new epoch);
+    After these `Publisher.open` starts a new epoch: ``open_map_lost`` (retention deleted the last whole map of open
+    transactions); ``newer_records`` (after the last state of the shard there are records of a schema that this version
+    does not have, so a newer one may have published); ``declarations_lost`` (retention deleted descriptions or bindings
+    that nobody has said again); ``tail_lost`` (a partition has lost its end). Others: ``tail_unreadable``;
     ``states_contradict`` (two publishers of the shard wrote at the same time).
     """
 
@@ -96,6 +98,33 @@ def read_tail(
     except ResumeError as problem:
         return Tail(None, layout, newest_ms, low == 0, epoch, problem)
     return Tail(point, layout, newest_ms, low == 0, epoch)
+
+
+def read_declarations(
+    kafka: KafkaCluster, topic: str, partition: int, point: ResumePoint, *, timeout_s: float = 60.0
+) -> Declarations:
+    """What the epoch has declared up to now, from the home ``partition``.
+
+    Raises `ResumeError` ``declarations_lost``, `TopicReadError`, `KafkaUnreachable`.
+    """
+    [low] = start_offsets(kafka, topic, [partition]).values()
+    [end] = end_offsets(kafka, topic, [partition], committed=False).values()
+    found = Declarations(point.shard, point.epoch)
+    try:
+        for message in read_range(kafka, topic, partition, max(low, point.declared_at), end, timeout_s=timeout_s):
+            value = message.value()
+            if value is not None:
+                found.read(value)
+    except CodecError as error:
+        raise ResumeError(f"{topic}/{partition}: {error}", code="declarations_lost") from error
+    is_whole = low <= max(point.declared_at, 0) or found.has_beginning
+    if not is_whole:
+        raise ResumeError(
+            f"{topic}/{partition} begins at {low}, after the last place where {point.shard} said everything",
+            hint="its source was down for longer than the topic keeps events",
+            code="declarations_lost",
+        )
+    return found
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ A transaction is never aborted: on any error the producer is dropped with its op
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from time import sleep
 from typing import Final
 
@@ -94,19 +94,32 @@ class ShardProducer:
             raise kafka_error(error, self._kafka, f"init transactions of {self.transactional_id}") from error
         self._producer = producer
 
-    def commit(self, records: Iterable[tuple[int, bytes]], time_ms: int) -> None:
-        """Commit (partition, value) records, all with ``time_ms``, as one Kafka transaction. Raises `PublisherLost`."""
+    def commit(self, records: Sequence[tuple[int, bytes]], time_ms: int) -> int:
+        """Commit (partition, value) records, all with ``time_ms``, as one Kafka transaction.
+
+        Returns the offset of the last one, in its partition. Raises `PublisherLost`.
+        """
         producer = self._producer
         if producer is None:
             raise PublisherLost(f"publisher of {self._shard} is not open")
         try:
             producer.begin_transaction()
-            for partition, value in records:
+            for partition, value in records[:-1]:
                 producer.produce(self._topic, value, partition=partition, timestamp=time_ms)
+            partition, value = records[-1]
+            offsets: list[int] = []
+            producer.produce(
+                self._topic,
+                value,
+                partition=partition,
+                timestamp=time_ms,
+                on_delivery=lambda _, message: offsets.append(message.offset()),
+            )
             self._retry_until_done(producer.commit_transaction)
         except (KafkaException, BufferError) as error:
             del producer  # else the error's traceback would keep librdkafka's threads and sockets alive
             raise self._loss(error) from error.with_traceback(None)
+        return offsets[-1]
 
     def drop(self) -> None:
         """Drop the producer. The broker aborts an open transaction after its timeout."""

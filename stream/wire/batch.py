@@ -11,7 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+import xxhash
+
 from stream.wire.codec import INT_MAX, READER_VERSION, Record, encode
+from stream.wire.declarations import Declarations, Speaker
 from stream.wire.events import (
     ABSENT,
     VALUE,
@@ -29,6 +32,7 @@ from stream.wire.events import (
     RowChange,
     SourceTransaction,
     TableImage,
+    Topology,
     VoidTable,
 )
 from stream.wire.keys import KeyFormatError, Layout, split_row_key
@@ -39,6 +43,8 @@ ROW_OVERHEAD: Final = 24
 """Bytes counted for a row in addition to its key and image."""
 EVENT_OVERHEAD: Final = 256
 """Bytes counted for any other event, for each partition that it goes to."""
+ANNOTATIONS_MAX: Final = 16 * 1024
+"""Characters of all annotations together."""
 FRAME_OVERHEAD: Final = 64 * 1024
 """Bytes that a message may have in addition to its rows or its image."""
 
@@ -63,6 +69,8 @@ class BatchLimits:
     """A larger row image is published as VOID: its key is read through."""
     table_image_bytes_max: int = 4 * 1024 * 1024
     """A larger table image is published as ``written`` without image: the table is read through."""
+    repeat_bytes: int = 1024 * 1024
+    """Bytes of repeated declarations in a batch, over all partitions."""
     key_bytes_max: int = 64 * 1024
     """A row with a larger key voids its table."""
     open_map_every: int = 128
@@ -112,11 +120,14 @@ class Framer:
         layout: Layout,
         resume: ResumePoint | None = None,
         limits: BatchLimits | None = None,
-        prefixes: Mapping[str, int] | None = None,
+        *,
+        declared: Declarations | None = None,
+        nonce: int = 0,
     ) -> None:
         """``resume`` is the point read from the topic. Without it, call `start_epoch` first.
 
-        ``prefixes``: table → the prefix of its last description in the topic.
+        ``declared``: what the topic says of the epoch at that point. ``nonce``: a number that no other opening of the
+        shard's publisher has, so that equal positions of two of them are told apart.
         """
         self.shard = shard
         self.layout = layout
@@ -124,8 +135,13 @@ class Framer:
         at = resume or ResumePoint(shard, 0, 0, "", 0, "")
         self._at = at.copy()
         self._home = layout.home_partition(shard)
-        self._prefixes = {table.encode(): prefix for table, prefix in (prefixes or {}).items() if prefix}
         self._timestamp_max = at.timestamp
+        self._speaker = Speaker(declared or Declarations(shard, at.epoch))
+        self._prefixes: dict[bytes, int] = {}
+        for table, described in self._speaker.declared.descriptions().items():
+            self._route_rows(table, described.prefix)
+        self._nonce = nonce
+        self._as_of_ms = 0
         self._serial = 0
         self._map_due = True
         self._reset()
@@ -220,11 +236,17 @@ class Framer:
         number = self._at.epoch + 1 if epoch is None else epoch
         if number <= self._at.epoch:
             raise BatchError(f"epoch {number} is not above the current epoch {self._at.epoch}")
-        self._at = ResumePoint(self.shard, number, 1, position, timestamp, position)
+        annotations = self._at.annotations
+        self._at = ResumePoint(self.shard, number, 1, position, timestamp, position, annotations=annotations)
+        self._speaker.begin_epoch(number)
+        self._prefixes.clear()
+        self._as_of_ms = 0
+        self._say(self._speaker.schemas(0))
         self._timestamp_max = max(self._timestamp_max, timestamp)
         self._map_due = True
         event = self._head(1, position, timestamp) | {"position": position, "reason": reason}
         self._broadcast(encode("EpochStart", event))
+        self._say(self._speaker.topology(1))
         self._events, self._dirty = 1, True
 
     def _end(self, txn: SourceTransaction) -> None:
@@ -237,7 +259,8 @@ class Framer:
             self._opened.pop(closed, None)
             self._closed.add(closed)
         at.table_choice = txn.table_choice or at.table_choice
-        at.checksum, at.cursor = txn.checksum, txn.cursor
+        if txn.position != at.position or txn.cursor:  # a description at the same position is no transaction
+            at.checksum, at.cursor = txn.checksum, txn.cursor
         at.position, at.timestamp = txn.position, txn.timestamp
         at.partial_gtid, at.partial_events = "", 0
         self._transactions += 1
@@ -310,18 +333,20 @@ class Framer:
 
     def _add_event(self, change: Change, txn: SourceTransaction, ordinal: int) -> None:
         name, fields = event_record(change, txn.position, self.limits.table_image_bytes_max)
-        value = encode(name, self._head(ordinal, txn.gtid, txn.timestamp) | fields)
+        record = self._head(ordinal, txn.gtid, txn.timestamp) | fields
+        value = encode(name, record)
+        self._speaker.declared.note(name, record, value)
         if type(change) is DescribeTable:
-            self._route_rows(change.table.encode(), change.prefix)
+            self._route_rows(change.table, change.prefix)
         for partition in self._route(change, txn):
             self._put(partition, value)
 
-    def _route_rows(self, table: bytes, prefix: int) -> None:
+    def _route_rows(self, table: str, prefix: int) -> None:
         """From here on a table's rows go where ``prefix`` says."""
         if prefix:
-            self._prefixes[table] = prefix
+            self._prefixes[table.encode()] = prefix
         else:
-            self._prefixes.pop(table, None)
+            self._prefixes.pop(table.encode(), None)
 
     def _route(self, change: Change, txn: SourceTransaction) -> Iterable[int]:
         """The partitions that an event other than a row goes to."""
@@ -352,6 +377,53 @@ class Framer:
             return EVENT_OVERHEAD + len(change.image or b"") + len(change.write_ids or "")
         return EVENT_OVERHEAD * self.layout.partitions
 
+    # --- what is said besides events ---
+
+    def announce(self, topology: Topology | None = None) -> None:
+        """Say the schemas of all records that this version may write, and the topology, unless the epoch has them.
+
+        Each later epoch says them by itself. Its topology has no ancestors: their positions belong to the history
+        that ended.
+        """
+        self._speaker.introduce(topology)
+        if self._at.epoch:
+            self._say(self._speaker.schemas(self._at.ordinal))
+            self._say(self._speaker.topology(self._at.ordinal))
+
+    def begin_repeat(self, offset: int) -> None:
+        """Say every declaration again, in this batch and the next ones.
+
+        ``offset``, in the home partition, is that of the last state record: whoever reads from there gets all of it.
+        """
+        self._speaker.begin_repeat(offset)
+
+    @property
+    def is_repeating(self) -> bool:
+        """Whether some declarations are still to be said again."""
+        return self._speaker.is_repeating
+
+    def _say(self, values: Iterable[bytes]) -> None:
+        for value in values:
+            self._broadcast(value)
+
+    def _repeat(self) -> None:
+        if not self._speaker.is_repeating or self._at.partial_gtid:
+            return
+        self._say(self._speaker.repeats(self.limits.repeat_bytes // self.layout.partitions))
+        if not self._speaker.is_repeating:
+            self._at.declared_at = self._speaker.repeated_from
+
+    def stamp(self, as_of_ms: int) -> None:
+        """Whatever the source committed before ``as_of_ms``, by its own clock, is collected or published."""
+        self._as_of_ms = as_of_ms
+
+    def annotate(self, annotations: Mapping[str, str]) -> None:
+        """Keep ``annotations``, in place of those before, in the shard's state. Raises `BatchError`."""
+        size = sum(len(name) + len(text) for name, text in annotations.items())
+        if size > ANNOTATIONS_MAX:
+            raise BatchError(f"annotations of {size} characters: at most {ANNOTATIONS_MAX}")
+        self._at.annotations = dict(annotations)
+
     # --- the end of a batch ---
 
     def take(self) -> Batch:
@@ -364,8 +436,10 @@ class Framer:
             raise BatchError("no epoch has started")
         for partition in range(self.layout.partitions):
             self._seal(partition)
+        self._repeat()
         at.sequence += 1
-        marker = encode("Marker", self._marker())
+        previous, at.continuity = at.continuity, self._continuity()
+        marker = encode("Marker", self._marker(previous))
         records = [(partition, value) for partition, values in enumerate(self._records) for value in (*values, marker)]
         records.append((self._home, encode("SourceState", self._state())))
         batch = Batch(
@@ -380,7 +454,13 @@ class Framer:
         self._reset()
         return batch
 
-    def _marker(self) -> Record:
+    def _continuity(self) -> int:
+        """Names the markers of this batch, and through those before them the whole of the epoch."""
+        at = self._at
+        parts = (at.continuity, at.epoch, at.ordinal, at.position, self._nonce)
+        return xxhash.xxh3_64_intdigest("\0".join(map(str, parts)).encode()) >> 1 or 1
+
+    def _marker(self, previous: int) -> Record:
         at = self._at
         at_boundary = not at.partial_gtid
         return {
@@ -392,10 +472,10 @@ class Framer:
             "low_water": at.low_water,
             "layout": str(self.layout),
             "whole": at_boundary,
-            "continuity": 0,
-            "previous": 0,
+            "continuity": at.continuity,
+            "previous": previous,
             "reader_version": READER_VERSION,
-            "as_of_ms": 0,
+            "as_of_ms": self._as_of_ms,
         }
 
     def _state(self) -> Record:

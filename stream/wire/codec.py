@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
@@ -132,6 +133,27 @@ def _register(known: dict[bytes, WireSchema], current: WireSchema, schema: Any) 
 _CURRENT, _KNOWN = _load()
 ROW_FRAME_HEADER: Final = _CURRENT["RowFrame"].header
 """The first ten bytes of a row frame of the current version. Readers use it to skip row frames quickly."""
+
+
+def schema_texts() -> list[Record]:
+    """For each record that `encode` writes, the fields of a `SchemaText` that say what it is."""
+    return [dict(each) for each in _texts()]
+
+
+@cache
+def _texts() -> tuple[Record, ...]:
+    found = []
+    for name in RECORDS:
+        schema = _schema(f"{name}.avsc")
+        found.append(
+            {
+                "name": name,
+                "fingerprint": header_of(schema)[len(MAGIC) :],
+                "text": to_parsing_canonical_form(schema),
+                "skippable": bool(schema.get("skippable", False)),
+            }
+        )
+    return tuple(found)
 
 
 def current_schema(name: str) -> WireSchema:

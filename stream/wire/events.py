@@ -7,7 +7,7 @@ Ordinals and epochs are assigned by the publisher, not by the source.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 VALUE = 1
 """Row operation: the image after the transaction is known."""
@@ -174,6 +174,21 @@ class SourceTransaction:
     cursor: str = ""
 
 
+@dataclass(slots=True, frozen=True)
+class Topology:
+    """The shards of the keyspace, and the ancestors (shard, epoch) whose positions are positions of this shard."""
+
+    shards: tuple[str, ...]
+    ancestors: tuple[tuple[str, int], ...] = ()
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of a `Topology` record."""
+        return {
+            "shards": sorted(self.shards),
+            "ancestors": [{"shard": shard, "epoch": epoch} for shard, epoch in self.ancestors],
+        }
+
+
 @dataclass(slots=True)
 class ResumePoint:
     """Where the publisher of a shard resumes, as read from the topic.
@@ -200,6 +215,8 @@ class ResumePoint:
     checksum: int = 0
     declared_at: int = -1
     continuity: int = 0
+    descriptions: dict[str, DescribeTable] = field(default_factory=dict)
+    """Table → its last description, of a point that `Publisher.open` returned: what is next is read with these."""
 
     def copy(self) -> ResumePoint:
         """A copy with its own map of open transactions."""

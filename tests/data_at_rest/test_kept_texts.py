@@ -64,6 +64,7 @@ ANNOUNCED = Announcement(
     positions={"shop/0": "MariaDB/0-1-5"},
 )
 HELLO = b"\x00\x00\x00\n\x94\xa5hello\x01\x01\xa0"
+"""Of version 1. Later ones add fields at its end."""
 
 
 class Record:
@@ -127,7 +128,7 @@ def test_a_kept_announcement_reads_the_same(more: dict[str, str]) -> None:
 
 def test_the_first_frame_of_the_owner_protocol_never_changes() -> None:
     """Without a fixed first frame a difference of versions could not be reported."""
-    assert encode_frame(Hello(1, token="")) == HELLO
+    assert encode_frame(Hello(1, 1, ""))[5:14] == HELLO[5:]
     assert decode_request(HELLO[4:]) == Hello(1, 1, "")
 
 
@@ -143,7 +144,7 @@ def test_another_version_of_the_owner_protocol_is_refused_by_its_code(tmp_path: 
         size = int.from_bytes(await reader.readexactly(4), "big")
         answer = msgspec.msgpack.decode(await reader.readexactly(size))
         assert answer[:3] == ["failure", 7, "version_mismatch"]
-        assert f"version {version}" in answer[3]
+        assert f"asked for {version}" in answer[3]
         assert answer[4]
         writer.close()
         client = OwnerClient(f"{host}:{port}")

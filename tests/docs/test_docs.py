@@ -276,3 +276,10 @@ def test_every_error_code_of_ours_is_in_a_page() -> None:
     codes = set(re.findall(r'\bcode(?:: str)? ?= ?"([a-z_]+)"', code_of_rooms()))
     told = set(_SPAN.findall("\n".join(text_of(page) for page in ROOT.glob("docs/**/*.md"))))
     assert codes - told == {FreshetError.code}  # what every error of ours is one of
+
+
+def test_a_metric_and_its_alert_name_the_same_threshold() -> None:
+    """Where a HELP text says from when on something is wrong, the alert page says the same number."""
+    helps = re.findall(r'"(freshet_[a-z_]+)",\s*"[^"]*\babove (\d+)', code_of_rooms())
+    assert helps
+    assert [(name, number) for name, number in helps if f"{name} > {number}" not in text_of(METRICS)] == []

@@ -71,7 +71,7 @@ def mariadb_container() -> Iterator[MariaDBAddress]:
         .with_env("MARIADB_ROOT_PASSWORD", PASSWORD)
         .with_command(
             "--log-bin=binlog --binlog-format=ROW --binlog-row-image=FULL --binlog-row-metadata=FULL --server-id=1"
-            " --skip-name-resolve --ssl=OFF"
+            " --sync-binlog=1 --gtid-strict-mode=1 --skip-name-resolve --ssl=OFF"
         )
     )
     with container:

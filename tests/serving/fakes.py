@@ -19,7 +19,6 @@ from consumers.owner.protocol import (
     OwnerRow,
     OwnerTable,
     SchemaColumn,
-    Stamp,
     Waited,
 )
 from serving.metrics import FrontMetrics
@@ -29,7 +28,7 @@ from serving.sources.source import RowTable, SourceKey, SourceRow, SourceTable
 from stream.wire.keys import row_key
 from tokens import Position, Vector
 
-STAMP = Stamp("shop/0", 1, 4, ())
+STAMP = b"stamp"
 AWAY = OwnerError("it does not answer", code="owner_unreachable")
 
 

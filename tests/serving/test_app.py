@@ -43,8 +43,12 @@ def refused(response: httpx2.Response, status: int, code: str) -> str:
     """The message of an error answer, whose shape is checked."""
     body = response.json()
     assert (response.status_code, body["code"]) == (status, code), body
-    assert set(body) == {"code", "message", "hint"}
+    assert set(body) == {"code", "message", "hint", "type", "title", "status", "detail"}
     assert "\n" not in body["message"]
+    assert (body["status"], body["detail"]) == (status, body["message"])
+    assert response.headers["content-type"] == "application/problem+json"
+    assert response.headers["cache-control"] == "no-store"
+    assert ("retry-after" in response.headers) is (status in (429, 503))
     return str(body["message"])
 
 
@@ -140,6 +144,7 @@ def test_the_description_covers_every_route_and_resolves() -> None:
         "max_wait_ms",
         "include_event_token",
         "compare_event_token",
+        "Freshet-Token",
     }
     assert {"200", "400", "401", "404", "409", "429", "500", "503"} <= set(row["responses"])
     for reference in references(described):
@@ -160,6 +165,13 @@ def test_every_metric_has_a_help_sentence() -> None:
     helps = [line for line in text.splitlines() if line.startswith("# HELP freshet_")]
     assert len(helps) >= 8
     assert all(len(line.split()) >= 9 for line in helps), helps
+
+
+def test_no_series_says_only_when_a_counter_began() -> None:
+    """Each counter is one series: the library's ``_created`` would double what is stored."""
+    text = ask("GET", "/metrics").text
+    assert "freshet_serve_request_seconds_count" in text
+    assert "_created" not in text
 
 
 GUARDED = [(route.method, route.template) for route in ROUTES if route.path not in ("/healthz", "/readyz")]

@@ -25,7 +25,7 @@ from serving.client.client import AsyncClient, FreshetClient
 from serving.client.wire import HttpRequest
 from serving.errors import ReadError
 from serving.http.limits import RequestLimits
-from serving.http.routes import response_to
+from serving.http.responses import read_response
 from tokens import Position, Vector
 
 
@@ -42,7 +42,7 @@ def row(token: Vector, image: bytes | None = b'{"id":7}') -> tuple[int, bytes]:
     found = image is not None
     missing = absence_fields("" if found else "no row")
     answer = RowAnswer("cache", "fresh", "why", str(token), found, msgspec.Raw(image or b"null"), **missing)
-    status, body, _ = response_to(answer)
+    status, body, *_ = read_response(answer)
     return status, body
 
 
@@ -173,7 +173,7 @@ def test_an_answer_carries_the_image_as_it_is(image: bytes | None) -> None:
     """The image is embedded byte for byte, and the whole decodes to the described type."""
     why = 'a "quoted" reason'
     answer = RowAnswer("source", "stale", why, "v1.x", image is not None, msgspec.Raw(image or b"null"), "t", False)
-    status, body, _ = response_to(answer)
+    status, body, *_ = read_response(answer)
     found = msgspec.json.decode(body, type=RowAnswer[msgspec.Raw], strict=True)
     assert (found.served_from, found.freshness, found.why, found.token) == ("source", "stale", why, "v1.x")
     assert (image or b"null") in body
@@ -195,7 +195,7 @@ def test_a_batch_moves_the_session_to_its_token() -> None:
 def test_a_table_request_carries_all_that_was_given() -> None:
     """Catalog, list, id, wait and token are sent, and slashes in names stay in the names."""
     answer = TableAnswer("cache", "fresh", "why", str(vector(hive="1 0-1-5")), True, 7, None, msgspec.Raw(b"{}"))
-    front = Front(response_to(answer)[:2])
+    front = Front(read_response(answer)[:2])
     session = Session(front, vector(hive="1 0-1-4"))
     session.get_table("d/b", "t/1", "d/b.t/1:5:::", 7, catalog="lake", max_wait_ms=250)
     [request] = front.requests

@@ -43,7 +43,7 @@ def ordinals(records_of: list[tuple[str, dict[str, Any]]]) -> list[int]:
     for name, fields in records_of:
         if name == "RowFrame":
             numbers += [fields["ordinal"] + each for each in fields["ordinals"]]
-        elif name not in ("Marker", "SourceState"):
+        elif name not in ("Marker", "SourceState", "SchemaText", "Topology"):
             numbers.append(fields["ordinal"])
     return numbers
 

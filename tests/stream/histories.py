@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from stream.wire.batch import Batch
 from stream.wire.checks import check
 from stream.wire.codec import decode
+from stream.wire.declarations import Declarations
 from stream.wire.events import (
     ABSENT,
     VALUE,
@@ -118,10 +119,14 @@ def partitions(layout: Layout, change: Change, prefixes: dict[str, int]) -> set[
             return {layout.table_partition(change.table_id)}
 
 
-def described_prefixes(batches: Iterable[Batch]) -> dict[str, int]:
-    """Table → the prefix of its last description in the batches."""
-    seen = read(batches)
-    return {fields["table"]: fields["prefix"] for name, fields in seen[0] if name == "TableSchema"}
+def declared(batches: Iterable[Batch], shard: str, epoch: int) -> Declarations:
+    """What the batches say of an epoch."""
+    found = Declarations(shard, epoch)
+    for batch in batches:
+        for partition, value in batch.records:
+            if partition == 0:
+                found.read(value)
+    return found
 
 
 def read(batches: Iterable[Batch]) -> dict[int, list[tuple[str, Any]]]:

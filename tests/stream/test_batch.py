@@ -24,7 +24,7 @@ from stream.wire.events import (
     VoidTable,
 )
 from stream.wire.keys import KeyFormatError, Layout, row_key
-from tests.stream.histories import described_prefixes, histories, partitions, read, record
+from tests.stream.histories import declared, histories, partitions, read, record
 
 SHARD = "shop/0"
 TINY = BatchLimits(rows_max=3, bytes_max=120, batch_bytes=400, open_map_every=3, open_map_small=1)
@@ -157,7 +157,7 @@ def test_a_publisher_that_dies_between_batches_resumes_exactly(
         point = resume_point(states) if states else START
         done = [txn.position for txn in history].index(point.position) + 1 if point.position != START.position else 0
         published = iter(history[done:])
-        framer = Framer(SHARD, layout, point, TINY, described_prefixes(survived))
+        framer = Framer(SHARD, layout, point, TINY, declared=declared(survived, SHARD, 1))
     for txn in published:
         _publish(framer, txn, survived, framer.resume.partial_events if framer.partial_gtid == txn.gtid else 0)
     survived.append(framer.take())

@@ -21,6 +21,7 @@ from stream.kafka.reader import end_offsets, read_range
 from stream.kafka.topics import ensure_topics, events_topic
 from stream.publish.publisher import BACKLOG_AGE_MS, LayoutMismatch, Publisher, PublisherLost, record_time_ms
 from stream.publish.resume import read_tail
+from stream.publish.topology import DeclaredTopology
 from stream.wire.codec import MAGIC, decode
 from stream.wire.events import VALUE, OpenTransaction, ResumePoint, RowChange, SourceTransaction
 from stream.wire.keys import Layout, row_key
@@ -276,12 +277,13 @@ def test_the_last_state_is_found_behind_a_long_tail_of_others(kafka: KafkaCluste
     """The state of a quiet shard is found far back, and also behind another shard's unfinished transaction."""
     layout = Layout(1)
     ensure_topics(kafka, f"{keyspace}x", 1)
-    quiet = Publisher(kafka, f"{keyspace}x", "quiet", layout)
+    quiet = Publisher(kafka, f"{keyspace}x", "quiet", layout, topology=DeclaredTopology(("busy",)))
     with quiet:
         quiet.open(_start)
         quiet.publish(_txn(7))
     topic = events_topic(kafka, f"{keyspace}x")
-    with Publisher(kafka, f"{keyspace}x", "busy", layout, idle_marker_s=60) as busy:
+    topology = DeclaredTopology(("quiet",))
+    with Publisher(kafka, f"{keyspace}x", "busy", layout, idle_marker_s=60, topology=topology) as busy:
         busy.open(_start)
         for number in range(1, 400):
             busy.publish(_txn(number))
@@ -373,4 +375,5 @@ def test_a_resume_point_names_its_shard(kafka: KafkaCluster, keyspace: str) -> N
     with publisher(kafka, keyspace, PARTITIONS) as out:
         resume = out.open(_start)
     start = ("MariaDB/0-1-0", 1_700_000_000, "MariaDB/0-1-0")
-    assert resume == ResumePoint(f"{keyspace}/0", 1, 1, *start, sequence=1)
+    assert resume.continuity
+    assert resume == ResumePoint(f"{keyspace}/0", 1, 1, *start, sequence=1, continuity=resume.continuity)

@@ -11,7 +11,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from stream.kafka.connection import KafkaCluster, client_settings
 from stream.kafka.reader import read_range
 from stream.kafka.topics import (
+    Topic,
     TopicError,
+    _check_durability,
     check_topics,
     dead_letter_topic,
     describe_topic,
@@ -70,6 +72,7 @@ def test_a_wrong_partition_count_is_refused(kafka: KafkaCluster, keyspace_name: 
         ({"message__timestamp__type": "LogAppendTime"}, "timestamp_limits", "message.timestamp.type=CreateTime"),
         ({"message__timestamp__before__max__ms": "60000"}, "timestamp_limits", "message.timestamp.before.max.ms="),
         ({"max__message__bytes": "1000000"}, "message_size_too_small", "max.message.bytes="),
+        ({"unclean__leader__election__enable": "true"}, "may_lose_its_end", "unclean.leader.election.enable=false"),
     ],
 )
 def test_settings_that_lose_data_or_freshness_are_refused_with_the_fix(
@@ -82,6 +85,20 @@ def test_settings_that_lose_data_or_freshness_are_refused_with_the_fix(
     assert refused.value.code == code
     assert fix in refused.value.hint
     assert events_topic(kafka, keyspace_name) in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("replicas", "in_sync", "is_refused"), [(1, 1, False), (2, 1, True), (3, 1, True), (3, 2, False)]
+)
+def test_a_replicated_topic_must_have_two_replicas_in_sync(replicas: int, in_sync: int, is_refused: bool) -> None:
+    """What one broker alone has is gone with it: a topic that has more replicas must use them."""
+    topic = Topic("freshet.shop.events", "id", 4, replicas)
+    if not is_refused:
+        _check_durability(topic, {"min.insync.replicas": str(in_sync)})
+        return
+    with pytest.raises(TopicError) as refused:
+        _check_durability(topic, {"min.insync.replicas": str(in_sync)})
+    assert (refused.value.code, "min.insync.replicas=2" in refused.value.hint) == ("may_lose_its_end", True)
 
 
 def test_a_missing_topic_is_named(kafka: KafkaCluster, keyspace_name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -17,16 +18,19 @@ L = ValidWriteIdList.parse
 kinds = st.sampled_from([some.mysql_positions, some.mariadb_positions, some.file_positions, some.event_positions])
 
 
+SHARDS = st.sampled_from(["ks/0", "ks/0", "ks/1", "other/0", "bare"])
+
+
 @st.composite
 def situations(draw: st.DrawFn) -> tuple[Demand, Tag]:
     """A demand and a tag from a small set of values, so that they often nearly match."""
     places = draw(kinds)
-    vector = draw(st.dictionaries(some.shards, st.tuples(st.integers(0, 1), places), max_size=2).map(Vector))
+    vector = draw(st.dictionaries(SHARDS, st.tuples(st.integers(0, 1), places), max_size=2).map(Vector))
     lists = st.one_of(st.none(), some.write_id_lists(tables=("db.t", "db.t", "db.t", "db.u", None)))
     demand = Demand(vector, draw(lists), draw(st.integers(0, 2)), draw(st.booleans()))
     optional = st.one_of(st.none(), places)
     tag = Tag(
-        draw(st.one_of(st.just(""), some.shards)),
+        draw(st.one_of(st.just(""), SHARDS)),
         draw(st.integers(0, 1)),
         draw(optional),
         draw(optional),
@@ -34,6 +38,8 @@ def situations(draw: st.DrawFn) -> tuple[Demand, Tag]:
         draw(lists),
         draw(st.integers(0, 2)),
         draw(st.sampled_from([True, True, True, False])),
+        draw(st.frozensets(SHARDS, max_size=2)),
+        draw(st.dictionaries(SHARDS, st.integers(0, 1), max_size=1)),
     )
     return demand, tag
 
@@ -57,9 +63,39 @@ def test_a_later_watermark_never_makes_an_answer_staler(situation: tuple[Demand,
     demand, tag = situation
     if tag.watermark is None or not later.at_or_past(tag.watermark):
         return
-    moved = Tag(tag.shard, tag.epoch, tag.lo, tag.hi, later, tag.write_ids, tag.table_id, tag.image_known)
+    moved = replace(tag, watermark=later)
     if decide(demand, tag)[0] is Freshness.FRESH:
         assert decide(demand, moved)[0] is Freshness.FRESH
+
+
+@given(situations(), SHARDS, st.integers(0, 1), some.positions)
+def test_a_further_component_never_makes_an_answer_fresher(
+    situation: tuple[Demand, Tag], shard: str, epoch: int, seen: Position
+) -> None:
+    """A session that has seen more is not easier to satisfy."""
+    demand, tag = situation
+    if shard in demand.vector or not _asked(demand):
+        return
+    more = replace(demand, vector=demand.vector.with_component(shard, epoch, seen))
+    if decide(demand, tag)[0] is not Freshness.FRESH:
+        assert decide(more, tag)[0] is not Freshness.FRESH
+
+
+@given(some.positions, st.integers(0, 9), st.sampled_from(["ks/renamed", "kz", "ks"]))
+def test_an_unknown_shard_that_may_be_of_the_keyspace_is_never_met(seen: Position, epoch: int, shard: str) -> None:
+    """A renamed, misspelt or future shard is no missing demand: nobody knows whether the key has reached it."""
+    known = replace(_tag(), topology=frozenset({"ks/0", "ks/1"}), ancestors={"ks/was": 1})
+    decision = decide(Demand(_vector("ks/0", 1, "MariaDB/0-1-5").with_component(shard, epoch, seen)), known)
+    assert (decision.freshness, decision.verdict) == (Freshness.UNKNOWN, Verdict.SHARD_UNKNOWN)
+    assert shard in decision.why
+
+
+@given(some.positions, st.integers(0, 9), st.sampled_from(["hive/0", "ks/a/0", "ks/1"]))
+def test_shards_that_cannot_concern_the_key_ask_for_nothing(seen: Position, epoch: int, shard: str) -> None:
+    """A session over several keyspaces, or several shards of one, is served by each of them."""
+    known = replace(_tag(), topology=frozenset({"ks/0", "ks/1"}))
+    demand = Demand(_vector("ks/0", 1, "MariaDB/0-1-5").with_component(shard, epoch, seen))
+    assert decide(demand, known)[0] is Freshness.FRESH
 
 
 def _vector(shard: str, epoch: int, position: str) -> Vector:
@@ -70,6 +106,7 @@ def _tag(lo: str = "MariaDB/0-1-5", watermark: str = "MariaDB/0-1-8", epoch: int
     return Tag(shard, epoch, P(lo) if lo else None, None, P(watermark) if watermark else None)
 
 
+SUCCESSOR = replace(_tag(), ancestors={"was/0": 3})
 LIST_TAG = Tag("hive/0", 1, P("HiveEvent/9"), None, P("HiveEvent/9"), L("db.t:12:7:7,8,12:"), 4)
 
 
@@ -93,7 +130,24 @@ LIST_TAG = Tag("hive/0", 1, P("HiveEvent/9"), None, P("HiveEvent/9"), L("db.t:12
         (Demand(_vector("ks/0", 1, "MariaDB/0-1-1")), _tag(lo="", watermark=""), Freshness.UNKNOWN, "is unknown"),
         (Demand(_vector("ks/0", 2, "MariaDB/0-1-1")), _tag(), Freshness.STALE, "seen epoch 2 of ks/0"),
         (Demand(_vector("ks/0", 0, "MariaDB/0-1-1")), _tag(), Freshness.UNKNOWN, "a history that epoch 1 replaced"),
-        (Demand(_vector("ks/9", 1, "MariaDB/0-1-99")), _tag(), Freshness.FRESH, "at or past"),
+        (Demand(_vector("ks/9", 1, "MariaDB/0-1-99")), _tag(), Freshness.UNKNOWN, "not in the topology of ks/0"),
+        (Demand(_vector("kz/0", 1, "MariaDB/0-1-99")), _tag(), Freshness.FRESH, "at or past"),
+        (Demand(_vector("kz", 1, "MariaDB/0-1-9")), _tag(), Freshness.UNKNOWN, "not in the topology of ks/0"),
+        (Demand(_vector("was/0", 3, "MariaDB/0-1-8")), SUCCESSOR, Freshness.FRESH, "at or past"),
+        (
+            Demand(_vector("was/0", 3, "MariaDB/0-1-9")),
+            SUCCESSOR,
+            Freshness.STALE,
+            "at MariaDB/0-1-8 here, the session has seen MariaDB/0-1-9",
+        ),
+        (Demand(_vector("was/0", 2, "MariaDB/0-1-1")), SUCCESSOR, Freshness.UNKNOWN, "a history that epoch 3 replaced"),
+        (Demand(_vector("was/0", 4, "MariaDB/0-1-1")), SUCCESSOR, Freshness.UNKNOWN, "not in the topology of ks/0"),
+        (
+            Demand(_vector("ks/0", 0, "MariaDB/0-1-1").with_component("ks/9", 1, P("MariaDB/0-1-1"))),
+            _tag(),
+            Freshness.UNKNOWN,
+            "a history that epoch 1 replaced",
+        ),
         (Demand(_vector("ks/0", 1, "MariaDB/0-1-1")), _tag(shard=""), Freshness.UNKNOWN, "shard is unknown"),
         (Demand(given=True), _tag(shard=""), Freshness.FRESH, "nothing yet"),
         (Demand(write_ids=L("db.t:12:7:7,12:")), LIST_TAG, Freshness.STALE, "write id 8 committed since"),
@@ -157,12 +211,19 @@ def _proven(demand: Demand, tag: Tag) -> bool:
             return False
     if not demand.vector:
         return True
-    component = demand.vector.get(tag.shard)
-    if component is None:
-        return bool(tag.shard)
-    if component.epoch != tag.epoch:
+    if not tag.shard:
         return False
-    return any(_reaches(place, component.position) for place in (tag.lo, tag.watermark) if place is not None)
+    places = [place for place in (tag.lo, tag.watermark) if place is not None]
+    for shard, (epoch, seen) in demand.vector.items():
+        if shard == tag.shard or shard in tag.ancestors:
+            current = tag.epoch if shard == tag.shard else tag.ancestors[shard]
+            if epoch != current or not any(_reaches(place, seen) for place in places):
+                return False
+        elif shard not in tag.topology:
+            keyspaces = [name.rpartition("/")[0] for name in (shard, tag.shard)]
+            if "" in keyspaces or keyspaces[0] == keyspaces[1]:
+                return False
+    return True
 
 
 def _reaches(place: Position, seen: Position) -> bool:

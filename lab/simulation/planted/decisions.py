@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from lab.simulation.planted.planting import Replace, always, catalog, never, rows
+from lab.simulation.planted.planting import Replace, Return, always, catalog, never, rows
 from tokens import decision
 from tokens.mariadb import MariadbPosition
 from tokens.vector import Vector
@@ -18,37 +18,42 @@ DECISIONS: Final = (
     rows(
         "epochs_not_compared",
         "a session's position of a lost history is compared with the new one's",
-        never(decision._judge_vector, "any_epoch < any_tag.epoch"),
+        never(decision._judge_component, "any_epoch < any_current"),
     ),
     rows(
         "later_epoch_ignored",
         "a demand of a later epoch is compared with the old one's positions",
-        never(decision._judge_vector, "any_epoch > any_tag.epoch"),
+        never(decision._judge_component, "any_epoch > any_current"),
     ),
     rows(
         "stale_is_fresh",
         "a position that is older than the demand is taken for fresh",
-        Replace(decision._judge_vector, REACHED_BY_MARK, "by_mark is not Order.UNKNOWN"),
+        Replace(decision._judge_component, REACHED_BY_MARK, "by_mark is not Order.UNKNOWN"),
     ),
     rows(
         "unknown_is_fresh",
         "positions that cannot be compared are taken for fresh",
-        Replace(decision._judge_vector, REACHED_BY_VALUE, "by_value is not Order.OLDER"),
+        Replace(decision._judge_component, REACHED_BY_VALUE, "by_value is not Order.OLDER"),
     ),
     rows(
         "watermark_ignored",
         "only the entry's own position can prove a demand",
-        never(decision._judge_vector, REACHED_BY_MARK),
+        never(decision._judge_component, REACHED_BY_MARK),
     ),
     rows(
         "value_at_the_demand_is_stale",
         "a value at exactly the demanded position is not fresh",
-        Replace(decision._judge_vector, REACHED_BY_VALUE, "by_value is Order.NEWER"),
+        Replace(decision._judge_component, REACHED_BY_VALUE, "by_value is Order.NEWER"),
     ),
     rows(
         "watermark_at_the_demand_is_stale",
         "a watermark at exactly the demanded position is not enough",
-        Replace(decision._judge_vector, REACHED_BY_MARK, "by_mark is Order.NEWER"),
+        Replace(decision._judge_component, REACHED_BY_MARK, "by_mark is Order.NEWER"),
+    ),
+    rows(
+        "unknown_shard_is_no_demand",
+        "a token's component of a shard that nobody knows is passed over",
+        Return(decision.is_unknown, "False"),
     ),
     rows(
         "fresh_without_demand",

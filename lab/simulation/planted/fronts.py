@@ -83,8 +83,10 @@ PROOFS: Final = (
         "the source is assumed to have reached the demanded position",
         Replace(
             proof.Proof.judge,
-            "Tag(shard=any_shard, epoch=any_epoch, lo=any_lo, hi=any_hi, watermark=None)",
-            "Tag(shard=any_shard, epoch=any_epoch, lo=any_lo, hi=any_hi, watermark=self.demanded_position)",
+            "Tag(shard=any_shard, epoch=any_epoch, lo=any_lo, hi=any_hi, watermark=None, topology=any_kin.topology,"
+            " ancestors=any_kin.ancestors)",
+            "Tag(shard=self.shard, epoch=self.epoch, lo=position, hi=position, watermark=self.demanded_position,"
+            " topology=self.kin.topology, ancestors=self.kin.ancestors)",
         ),
     ),
     rows(

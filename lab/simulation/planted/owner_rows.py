@@ -83,6 +83,11 @@ VIEWS: Final = (
 )
 FILLS: Final = (
     rows(
+        "no_watermark_over_an_old_epoch",
+        "a fill over an entry of an ended epoch gets no watermark, and its readers wait in vain",
+        Replace(reading.view_row, "any_found.epoch >= any_entry.epoch", "any_found.epoch == any_entry.epoch"),
+    ),
+    rows(
         "fill_survives_a_change",
         "a fill is still served after its key has changed",
         never(Overlay.get, "any_fill.stamp != any_stamp"),

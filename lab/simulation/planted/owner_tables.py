@@ -33,16 +33,16 @@ DEMANDS: Final = (
         "external_table_needs_no_position",
         "an external table is fresh for every demand",
         Replace(tables.decide_table, "any_demand.vector", "type(any_demand.vector)()"),
-        Replace(decision._judge_vector, REACHED_BY_MARK, "by_mark is not None"),
+        Replace(decision._judge_component, REACHED_BY_MARK, "by_mark is not None"),
     ),
     catalog(
         "session_not_asked_of_a_table",
         "a folded table is fresh if the list is covered, whatever the session has seen",
         Replace(
             tables.answer_from_state,
-            "decide_table(any_found, any_kind, any_list, any_id, any_demand)",
+            "decide_table(any_found, any_kind, any_list, any_id, any_demand, any_kin)",
             "decide_table(any_found, any_kind, any_list, any_id, "
-            "Demand(write_ids=any_demand.write_ids, table_id=any_demand.table_id, given=True))",
+            "Demand(write_ids=any_demand.write_ids, table_id=any_demand.table_id, given=True), kin)",
         ),
     ),
 )

@@ -138,10 +138,12 @@ def ask(
         partition = cast("Partition", SimpleNamespace(store=store, overlay=owned.overlay, number=owned.number))
     row = owner_rows.answer_row(partition, key.key, evidence.demand_of(token if given else ""))
     epochs.learn(row.shard, row.epoch)
+    if not row.served:
+        epochs.learn_kin(row.kin)
     if shard not in epochs.known:  # as `serving.reads.spaces.epoch_of`
         for name, component in evidence.watermarks(owned.partition).items():
             epochs.learn(name, component.epoch)
-    proof = Proof(demand, shard, epochs.known.get(shard))
+    proof = Proof(demand, shard, epochs.known.get(shard), epochs.kin)
     pending = PendingRead(
         session, slot, key, demand, owned, row, proof, session.seen.get(shard), shard in session.uncertain
     )

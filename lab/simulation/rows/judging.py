@@ -9,7 +9,7 @@ from consumers.fold.entry import ABSENT, VALUE, VOID, decode_entry
 from consumers.fold.messages import fold_message
 from consumers.fold.state import Head, PartitionState, head_entries
 from consumers.owner.protocol import UNKNOWN_KEY
-from consumers.owner.rows import view_row
+from consumers.owner.rows import read_stamp, view_row
 from lab.simulation.models.topic import SimulatedTopic
 from lab.simulation.models.truth import CommitHistory
 from lab.simulation.rows.asking import Offer, ServedAnswer, SourceRead
@@ -49,7 +49,7 @@ class Judge:
 
     def note_fill(self, offer: Offer) -> None:
         """Notes an accepted fill if it was read in another history than that of its epoch."""
-        stamp = offer.request.stamp
+        stamp = read_stamp(offer.request.stamp)
         shard = int(stamp.shard.rpartition("/")[2])
         history = self.history(shard, stamp.epoch)
         if history is None or history.number != offer.history:
@@ -76,7 +76,8 @@ class Judge:
         pending, snapshot = source_read.pending, source_read.snapshot
         assert snapshot is not None
         component = pending.demand.vector.get(pending.proof.shard)
-        if component is None or pending.is_uncertain:
+        known = {pending.proof.shard, *pending.proof.kin.topology}
+        if component is None or pending.is_uncertain or not known.issuperset(pending.demand.vector):
             return
         history = self.history(pending.slot // SLOTS_A_SHARD, component.epoch)
         if history is None or history.number != snapshot.history:

@@ -75,6 +75,15 @@ TWO_SHARDS: Final[tuple[Motif, ...]] = (
 MOTIFS: Final[tuple[Motif, ...]] = (
     *SPLIT,
     *TWO_SHARDS,
+    (  # a session's write is named by a shard that nobody knows, and its owner is behind
+        ("txn", "shard", UPDATES_FIRST, 0),
+        _OUT,
+        _SYNC,
+        ("write", "session", "shard", UPDATES_FIRST),
+        ("read", "session", "slot", "other owner", "front", 7),
+        ("rename", "session", "shard"),
+        ("read", "session", 0, "owner", "front", 2),
+    ),
     (  # a fill from before an invalid row
         ("damage", 4),
         ("write", "other session", 0, UPDATES_SECOND),

@@ -224,6 +224,7 @@ class Publishing:
                 point.partial_events,
                 point.sequence,
                 point.table_choice,
+                point.continuity,
                 framer._timestamp_max,
                 framer._map_due,
                 progress.position,

@@ -284,6 +284,19 @@ class RowReadOps(RowsRunState):
             mine.saw(shard, *seen)
         self.say(f"session {session} continues from session {other}'s token")
 
+    def op_rename(self, session: int, shard: int) -> None:
+        """The session's token names a shard by a name that nobody here knows, as after a rename in the settings."""
+        reader, name = self.sessions[session], self.sources[shard % len(self.sources)].name
+        component = reader.client.vector.get(name)
+        if component is None:
+            return
+        self.count_fault("unknown shard")
+        vector = reader.client.vector.without(name).with_component(f"{name}-renamed", *component)
+        seen = reader.seen
+        reader = self.sessions[session] = SimulatedSession(session, self.located, vector)
+        reader.seen = seen
+        self.say(f"session {session} has got its token from a source that calls {name} {name}-renamed")
+
     def op_wait(self, session: int, owner: int, partition: int) -> None:
         """Checks that when a wait for the session's vector ends, every known row of the partition is servable."""
         owned = self._partition(owner, partition)

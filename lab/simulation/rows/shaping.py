@@ -58,6 +58,7 @@ RARE_OPERATIONS: Final[dict[str, tuple[int, Fields]]] = {
     "mix": (2, (64,)),
     "garbage": (1, ("partition", 6)),
     "damage": (1, (8,)),
+    "rename": (1, ("session", "shard")),
     "wait": (1, ("session", "owner", "partition")),
     "foreign row": (1, ("slot",)),
 }

@@ -35,6 +35,7 @@ FAULTS: Final = (
     "shared flight",
     "position noted around a read",
     "session moves",
+    "unknown shard",
     "a row in two shards",
 )
 OPS: Final = ops_of(RowsRun)

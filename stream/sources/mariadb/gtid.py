@@ -34,6 +34,16 @@ class GtidPosition:
         if last is None or sequence >= last[1]:
             self._domains[domain] = (server, sequence)
 
+    def precedes(self, domain: int, sequence: int) -> bool:
+        """Whether ``sequence`` is after the last one of its domain."""
+        last = self._domains.get(domain)
+        return last is None or sequence > last[1]
+
+    def covers(self, other: GtidPosition) -> bool:
+        """Whether every transaction of ``other`` is in this set, by domain and sequence."""
+        mine = self._domains
+        return all(domain in mine and mine[domain][1] >= n for domain, (_, n) in other._domains.items())
+
     @property
     def domains(self) -> dict[int, tuple[int, int]]:
         """Domain → (server, sequence) of its last transaction; a copy."""

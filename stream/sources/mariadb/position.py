@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import pymysql
-
-from stream.sources.mariadb.connection import GRANTS_HINT, Connection, MariaDBError, fetch_all
+from stream.sources.mariadb.connection import Connection, MariaDBError, fetch_all
 from stream.sources.mariadb.gtid import GtidPosition
 
 
@@ -24,12 +22,6 @@ class NotResumable(MariaDBError):
     """The server can't send what follows a position. Codes ``binlog_purged``, ``unknown_domain``."""
 
     code = "binlog_purged"
-
-
-class ServerSettingsError(MariaDBError):
-    """The server's binlog settings hide changes. Code ``bad_server_settings``; the hint is the fix."""
-
-    code = "bad_server_settings"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,54 +63,6 @@ def current_position(connection: Connection) -> ServerPosition:
         connection.rollback()
 
 
-def check_server(connection: Connection) -> None:
-    """Refuse settings with which the binlog is incomplete. Raises `ServerSettingsError` with the fix as hint."""
-    names = ("version", "log_bin", "binlog_format", "binlog_row_image", "binlog_row_metadata", "log_slave_updates")
-    found = dict(
-        fetch_all(connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({','.join(['%s'] * len(names))})", names)
-    )
-    if "mariadb" not in found.get("version", "").lower() or "binlog_row_metadata" not in found:
-        raise ServerSettingsError(
-            f"the server is {found.get('version', 'unknown')}", hint="a MariaDB server of 10.5 or later is needed"
-        )
-    if found["log_bin"] != "ON":
-        raise ServerSettingsError(
-            "the server writes no binary log", hint="set log_bin in its configuration file and restart it"
-        )
-    for name, wanted in (("binlog_format", "ROW"), ("binlog_row_image", "FULL"), ("binlog_row_metadata", "FULL")):
-        if found[name].upper() != wanted:
-            raise ServerSettingsError(
-                f"{name} is {found[name]}, which hides changes",
-                hint=f"SET GLOBAL {name} = {wanted}; set it in the configuration file too; then reconnect all clients",
-            )
-    _check_filters(connection)
-    if found["log_slave_updates"] != "ON":
-        ((replicated,),) = fetch_all(connection, "SELECT @@gtid_slave_pos")
-        if replicated:
-            raise ServerSettingsError(
-                "the server is a replica that does not log what it replicates",
-                hint="set log_slave_updates = ON in its configuration file and restart it, or read from its primary",
-            )
-
-
-def _check_filters(connection: Connection) -> None:
-    try:
-        status = fetch_all(connection, "SHOW MASTER STATUS")
-    except pymysql.err.OperationalError as error:
-        if error.args and error.args[0] == 1227:
-            raise ServerSettingsError(
-                "the user may not read the binary log's status", hint=GRANTS_HINT, code="mariadb_access_denied"
-            ) from error
-        raise
-    for _, _, do_db, ignore_db in status:
-        if do_db or ignore_db:
-            setting = "binlog_do_db" if do_db else "binlog_ignore_db"
-            raise ServerSettingsError(
-                f"{setting} = {do_db or ignore_db} hides changes",
-                hint=f"remove {setting} from the server's configuration file and restart it",
-            )
-
-
 def check_resumable(connection: Connection, position: str) -> None:
     """Check that the binlog has everything after ``position`` and that the history up to it was not replaced.
 
@@ -156,7 +100,7 @@ def _unknown_domain(domain: int, gtid: str, position: str) -> None:
 def check_not_lost(connection: Connection, position: str) -> None:
     """Check that everything up to ``position`` is in the server's history. Raises `SourceHistoryLost`."""
     ((state, here),) = fetch_all(connection, "SELECT @@gtid_binlog_state, @@gtid_binlog_pos")
-    check_in_history(_by_domain_and_server(state), position, here)
+    check_in_history(by_domain_and_server(state), position, here)
 
 
 def check_in_history(state: dict[tuple[int, int], int], position: str, here: str) -> None:
@@ -173,7 +117,8 @@ def check_in_history(state: dict[tuple[int, int], int], position: str, here: str
             )
 
 
-def _by_domain_and_server(state: str) -> dict[tuple[int, int], int]:
+def by_domain_and_server(state: str) -> dict[tuple[int, int], int]:
+    """The last sequence of each (domain, server) in the text of ``@@gtid_binlog_state``."""
     found: dict[tuple[int, int], int] = {}
     for part in state.split(","):
         if part.strip():

@@ -20,13 +20,8 @@ from stream.sources.mariadb.binlog.dump import BinlogDump
 from stream.sources.mariadb.binlog.reader import BinlogReader
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBUnreachable, connect, translated
 from stream.sources.mariadb.live_schema import LiveSchema
-from stream.sources.mariadb.position import (
-    ServerPosition,
-    SourceHistoryLost,
-    check_resumable,
-    check_server,
-    current_position,
-)
+from stream.sources.mariadb.position import ServerPosition, SourceHistoryLost, check_resumable, current_position
+from stream.sources.mariadb.requirements import ServerSettingsError, check_server
 from stream.sources.mariadb.schema import TableFilter
 from stream.sources.mariadb.watch import DumpWatch
 from stream.wire.events import (
@@ -200,9 +195,11 @@ class MariaDBSource:
                     self._backoff_s = BACKOFF_FIRST_S
                     if watch.is_check_due():
                         publisher.flush()  # raises if the publisher was lost meanwhile
-                        watch.check(reader.last_heartbeat, progress.position)
+                        watch.check(progress.position, reader.last_heartbeat)
                     continue
                 watch.event_received()
+                if watch.is_check_due():
+                    watch.check(progress.position)
                 partly_out = bool(progress.partial_gtid)
                 publisher.publish(progress.aligned(transaction) if partly_out else transaction)
                 progress.position, progress.timestamp = transaction.position, transaction.timestamp
@@ -216,11 +213,21 @@ class MariaDBSource:
             watch.close()
 
     def _check(self, publisher: PublisherLike, progress: _Progress) -> None:
-        """Check that the server can resume from the position. Start a new epoch if its history was replaced."""
+        """Check that the server can resume from the position. Start a new epoch if its history was replaced.
+
+        If the history ended because the server's settings allow it, the new epoch comes before their error: it voids
+        what could no longer be proved.
+        """
         connection = connect(self._options.settings)
+        refused: ServerSettingsError | None = None
         try:
             with translated(self._options.settings):
-                check_server(connection)
+                try:
+                    check_server(connection)
+                except ServerSettingsError as error:
+                    if not self._new_epoch_for:
+                        raise
+                    refused = error
                 if not self._new_epoch_for:
                     try:
                         check_resumable(connection, progress.position)
@@ -231,6 +238,8 @@ class MariaDBSource:
                     self._new_epoch_for = ""
         finally:
             connection._force_close()
+        if refused is not None:
+            raise refused
 
     def _lose_history(self, lost: SourceHistoryLost) -> None:
         log.warning("history lost", shard=self._options.shard, reason=str(lost))

@@ -1,7 +1,7 @@
-"""Detects a binlog connection that follows a log which the server no longer has.
+"""Queries the server beside its binlog connection: does the connection still follow the server's log, and in order?
 
 After RESET MASTER connected replicas still get heartbeats, but never an event again. Without checking the server, the
-cache would keep calling the old history fresh.
+cache would keep calling the old history fresh. Settings that break the order of GTIDs can be changed at any time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from stream.sources.mariadb.connection import (
     fetch_all,
     translated,
 )
+from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.position import SourceHistoryLost, check_not_lost
+from stream.sources.mariadb.requirements import ServerSettingsError, check_server
 
 CHECK_INTERVAL_S = 2.0
 STALL_MAX_S = 15.0
@@ -29,39 +31,45 @@ _HEARTBEAT_OFFSETS = 1 << 32
 
 
 class DumpWatch:
-    """Checks the server while its binlog connection only sends heartbeats. Not thread-safe."""
+    """Checks the server while its binlog connection is read. Not thread-safe."""
 
     def __init__(self, settings: ConnectionSettings, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
         self._clock = clock
         self._next_check_at = clock() + CHECK_INTERVAL_S
         self._missing: tuple[LogPlace, float] | None = None
+        self._behind_since: float | None = None
         self._session: Connection | None = None
 
     def event_received(self) -> None:
         """Call it for each event that the connection delivers."""
         self._missing = None
+        self._behind_since = None
 
     def is_check_due(self) -> bool:
         """Whether it is time to call `check`."""
         return self._clock() >= self._next_check_at
 
-    def check(self, last_heartbeat: LogPlace, position: str) -> None:
-        """Compare the connection with the server's log.
+    def check(self, position: str, last_heartbeat: LogPlace | None = None) -> None:
+        """Compare the connection with the server's log and settings.
 
-        ``last_heartbeat``: its place in the log. ``position``: everything delivered so far (``MariaDB/…``). Raises
-        `SourceHistoryLost` if the server's logs were replaced, `MariaDBUnreachable` if the connection delivers nothing
-        of what was logged. Does nothing if the server can't be queried.
+        ``position``: everything delivered so far (``MariaDB/…``). ``last_heartbeat``: where in the log the connection
+        waits; None while events arrive. Raises `SourceHistoryLost` if the server's logs were replaced,
+        `MariaDBUnreachable` if the connection delivers nothing of what was logged, `ServerSettingsError`. Does nothing
+        if the server can't be queried.
         """
         self._next_check_at = self._clock() + CHECK_INTERVAL_S
         try:
-            end = self._end_of_log(position)
-        except SourceHistoryLost:
+            end, reached = self._end_of_log(position)
+        except (SourceHistoryLost, ServerSettingsError):
             raise
         except MariaDBError:
             self.close()
             return
+        if last_heartbeat is None:
+            return
         if last_heartbeat.server != end.server:  # another server at this address: only GTIDs can be compared
+            self._check_other_server(GtidPosition.parse(position), reached)
             return
         if last_heartbeat > end:
             raise SourceHistoryLost(
@@ -69,6 +77,18 @@ class DumpWatch:
                 hint="after RESET MASTER or a restore a new epoch starts",
             )
         self._check_progress(last_heartbeat, end)
+
+    def _check_other_server(self, position: GtidPosition, reached: GtidPosition) -> None:
+        """Raises `MariaDBUnreachable` if the server that the address leads to now has more, for long."""
+        if position.covers(reached):
+            self._behind_since = None
+        elif self._behind_since is None:
+            self._behind_since = self._clock()
+        elif self._clock() - self._behind_since > STALL_MAX_S:
+            raise MariaDBUnreachable(
+                f"{self._settings.name} leads to another server now, which has more than the one that was read",
+                hint="the source reconnects by itself",
+            )
 
     def _check_progress(self, last_heartbeat: LogPlace, end: LogPlace) -> None:
         if last_heartbeat == end or end.offset >= _HEARTBEAT_OFFSETS:
@@ -81,14 +101,15 @@ class DumpWatch:
                 hint="the source reconnects by itself",
             )
 
-    def _end_of_log(self, position: str) -> LogPlace:
+    def _end_of_log(self, position: str) -> tuple[LogPlace, GtidPosition]:
         with translated(self._settings):
             if self._session is None:
                 self._session = connect(self._settings)
+            check_server(self._session)
             check_not_lost(self._session, position)
             [[file, offset, *_], *_] = fetch_all(self._session, "SHOW MASTER STATUS")
-            [[server]] = fetch_all(self._session, "SELECT @@server_id")
-        return LogPlace.of(int(server), str(file), int(offset))
+            [[server, reached]] = fetch_all(self._session, "SELECT @@server_id, @@gtid_binlog_pos")
+        return LogPlace.of(int(server), str(file), int(offset)), GtidPosition.parse(reached)
 
     def close(self) -> None:
         """End the session that queries the server."""

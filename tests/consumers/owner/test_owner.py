@@ -305,7 +305,7 @@ def test_an_invalid_request_is_answered_with_a_code(owner: Owner, request_: Get,
     "first",
     [
         encode_frame(Status(1)),
-        encode_frame(Hello(1, version=99)),
+        encode_frame(Hello(1, newest=1)),
         encode_frame(Hello(1, token="wrong")),
         b"\0\0\0\3abc",
         (FRAME_BYTES_MAX + 1).to_bytes(4, "big"),

@@ -12,6 +12,8 @@ import msgspec
 from consumers.owner.client import OwnerClient
 from consumers.owner.protocol import (
     HELLO_BYTES_MAX,
+    OLDEST,
+    VERSION,
     Answer,
     Checkpoints,
     Describe,
@@ -25,7 +27,6 @@ from consumers.owner.protocol import (
     OwnerError,
     Request,
     Rows,
-    Stamp,
     Status,
     Wait,
     Welcome,
@@ -33,6 +34,7 @@ from consumers.owner.protocol import (
     decode_request,
     encode_frame,
 )
+from consumers.owner.rows import Stamp, encode_stamp
 from stream.wire.events import VALUE
 from tests.consumers.histories import SHARD, frame, gtid, key, marker, start, value
 from tests.consumers.owning import Owner, schema, vector
@@ -43,19 +45,19 @@ ANSWER_TIMEOUT_S = 30.0
 QUIET_S = 0.02
 """How long more answers are waited for."""
 
-STAMP = Stamp(SHARD, 1, 2, ())
+STAMP = encode_stamp(Stamp(SHARD, 1, 2))
 REQUESTS: tuple[Request, ...] = (
-    Hello(1, token=""),
-    Get(2, "shop", 0, [key(1), key(2), key(77)], vector(3), 0),
+    Hello(1, VERSION, "", OLDEST),
+    Get(2, "shop", 0, [key(1), key(2), key(77)], vector(3), 0, {"shop.items": b"meaning1"}),
     GetTable(3, "shop", "d.t", "d.t:5:5:5:", 7, vector(3), 0),
     Wait(4, "shop", 0, vector(3), 5),
-    Fill(5, "shop", 0, key(77), b"{}", gtid(9), gtid(9), 1, STAMP),
+    Fill(5, "shop", 0, key(77), b"{}", gtid(9), gtid(9), 1, STAMP, b"meaning1"),
     FillTable(6, "shop", 0, 7, "d.t", "transactional", b"{}", "d.t:5:5:5:", gtid(9), gtid(9), b"x"),
     Status(7, "shop"),
     Describe(8, "shop", "shop.items"),
 )
 ANSWERS: tuple[Answer, ...] = (
-    Welcome(1, 1, "me"),
+    Welcome(1, VERSION, "me"),
     Rows(2, []),
     Failure(3, "bad_request", "m", "h"),
     Checkpoints(4, []),

@@ -210,9 +210,10 @@ def judge(status: int, headers: dict[bytes, bytes], answer: bytes, method: str =
         raise Misbehaved(f"500: {answer!r}")
     if method == "HEAD" and not answer:
         return
-    if headers.get(b"content-type") != b"application/json":
-        raise Misbehaved(f"{status} has the content type {headers.get(b'content-type')!r}: {answer!r}")
     problem = json.loads(answer)
+    expected = b"application/json" if problem.get("served_from") else b"application/problem+json"
+    if headers.get(b"content-type") != expected:
+        raise Misbehaved(f"{status} has the content type {headers.get(b'content-type')!r}: {answer!r}")
     if problem.get("served_from"):
         return  # an absence, proved like a row
     if STATUS_OF_CODE.get(problem["code"]) != status:

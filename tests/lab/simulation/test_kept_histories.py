@@ -47,6 +47,20 @@ ROWS: dict[str, History] = {
         ("give", 0),
         ("read", 1, 0, 1, 0, 0),
     ],
+    "a fill over an entry of an ended epoch, and a wait that is over": [
+        ("publish", 0, 0, 0, 0),
+        ("write", 0, 0, 50004),
+        ("publish", 0, 1, 0, 0),
+        ("restore", 0, 0, 0),
+        ("txn", 0, 0, 0),
+        ("publish", 0, 1, 0, 0),
+        ("fold and read", 1, 0, 2, 0, 0),
+        ("fold", 0, 0, 1),
+        ("read", 0, 1, 1, 0, 5),
+        ("sync", 1),
+        ("read", 1, 0, 0, 0, 0),
+        ("wait", 1, 1, 0),
+    ],
 }
 CATALOG: dict[str, History] = {
     "an ALLOC is damaged on its way, and its transaction writes without naming itself": [

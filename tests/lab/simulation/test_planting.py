@@ -71,10 +71,10 @@ def test_a_snippet_that_does_not_occur_exactly_once_is_an_error(snippet: str) ->
 
 def test_a_planted_bug_leaves_no_trace() -> None:
     """After a planted bug the code is as before."""
-    before = decision._judge_vector.__code__
+    before = decision._judge_component.__code__
     with planted_bugs("stale_is_fresh")[0].planted():
-        assert decision._judge_vector.__code__ is not before
-    assert decision._judge_vector.__code__ is before
+        assert decision._judge_component.__code__ is not before
+    assert decision._judge_component.__code__ is before
 
 
 @pytest.mark.parametrize("bug", PLANTED_BUGS, ids=lambda bug: bug.name)

@@ -119,6 +119,6 @@ def test_several_processes_find_what_one_finds() -> None:
 
 
 def test_there_are_planted_bugs_enough() -> None:
-    """There are 152, each with a unique name and a world that must catch it."""
-    assert len({bug.name for bug in PLANTED_BUGS}) == len(PLANTED_BUGS) == 152
+    """There are at least 152, each with a unique name and a world that must catch it."""
+    assert len({bug.name for bug in PLANTED_BUGS}) == len(PLANTED_BUGS) >= 152
     assert {bug.world for bug in PLANTED_BUGS} <= set(WORLDS)

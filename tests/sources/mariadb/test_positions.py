@@ -14,10 +14,8 @@ from stream.sources.mariadb.by_key import SelectedRow
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBUnreachable, connect
 from stream.sources.mariadb.position import (
     NotResumable,
-    ServerSettingsError,
     SourceHistoryLost,
     check_resumable,
-    check_server,
     current_position,
 )
 from stream.sources.mariadb.snapshot import NoSuchTable, SnapshotRead, SnapshotReader
@@ -103,40 +101,6 @@ def test_a_purged_binlog_says_how_far_back_it_could_start(
     check_resumable(source.session, earliest)
     source.schema.load()
     assert len(rows(source.transactions(start=earliest)[0])) == 1
-
-
-@pytest.mark.parametrize(
-    ("setting", "value", "wanted"),
-    [
-        ("binlog_format", "STATEMENT", "ROW"),
-        ("binlog_format", "MIXED", "ROW"),
-        ("binlog_row_image", "MINIMAL", "FULL"),
-        ("binlog_row_metadata", "NO_LOG", "FULL"),
-    ],
-)
-def test_settings_that_hide_changes_are_refused_with_the_fix(
-    source: Source, setting: str, value: str, wanted: str
-) -> None:
-    """Settings that hide changes are refused, and the hint is the statement that fixes them."""
-    check_server(source.session)
-    with source.session.cursor() as cursor:
-        cursor.execute(f"SELECT @@global.{setting}")
-        before = cursor.fetchone()[0].decode()
-    source.run(f"SET GLOBAL {setting} = {value}")
-    try:
-        with pytest.raises(ServerSettingsError, match=setting) as caught:
-            check_server(source.session)
-    finally:
-        source.run(f"SET GLOBAL {setting} = {before}")
-    assert f"SET GLOBAL {setting} = {wanted}" in caught.value.hint
-
-
-def test_a_server_without_binlog_or_with_filters_is_refused(new_mariadb: Callable[..., Any]) -> None:
-    """A server with a binlog filter is refused, because the filter hides changes."""
-    server = new_mariadb(durable=False, options={"binlog-do-db": "shop"})
-    session = connect(ConnectionSettings(server.host, server.port, server.user, server.password))
-    with pytest.raises(ServerSettingsError, match="binlog_do_db"):
-        check_server(session)
 
 
 def test_a_snapshots_position_is_never_ahead_of_its_rows(source: Source) -> None:

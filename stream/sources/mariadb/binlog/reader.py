@@ -21,6 +21,7 @@ from stream.sources.mariadb.binlog.table_map import BinlogFormatError, parse_tab
 from stream.sources.mariadb.binlog.unlogged import StatementTables
 from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.live_schema import LiveSchema
+from stream.sources.mariadb.position import SourceHistoryLost
 from stream.sources.mariadb.schema import missing_table
 from stream.wire.events import EVERY_TABLE, Change, DescribeTable, SourceTransaction, VoidTable
 from stream.wire.values import UndecodableValue
@@ -58,8 +59,8 @@ class BinlogReader:
     """Yields the transactions after ``position`` (``MariaDB/0-1-5`` or without flavor), in binlog order.
 
     Check the position first (`position.check_resumable`): for a domain that it doesn't have, the server sends all
-    events that it still has. `stop` ends the iteration. After a `MariaDBError` a new reader can continue from
-    `position`.
+    events that it still has. Raises `SourceHistoryLost` where a sequence is not above the last one of its domain.
+    `stop` ends the iteration. After a `MariaDBError` a new reader can continue from `position`.
     """
 
     def __init__(self, dump: BinlogDump, schema: LiveSchema, position: str, spill_bytes: int = SPILL_BYTES) -> None:
@@ -119,7 +120,13 @@ class BinlogReader:
     def _begin(self, event: bytes) -> None:
         self._by_id.clear()
         self._statement.clear()
-        self._transaction = _Transaction(events.parse_gtid(event), self._spill_bytes)
+        gtid = events.parse_gtid(event)
+        if not self._position.precedes(gtid.domain, gtid.sequence):
+            raise SourceHistoryLost(
+                f"the binlog has {_gtid_text(gtid)} after {self._position}: the sequence of its domain went back",
+                hint="SET GLOBAL gtid_strict_mode = ON, and let one server write each GTID domain: a new epoch starts",
+            )
+        self._transaction = _Transaction(gtid, self._spill_bytes)
 
     def _new_file(self) -> None:
         """Forget the current transaction: one left unfinished at a file's end by a server's crash never happened."""

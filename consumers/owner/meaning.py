@@ -1,0 +1,104 @@
+"""What a key of a row table means: which columns it has, how they compare, and where it is kept.
+
+Front and owner must mean the same by the bytes of a key, or one would answer for a row that the other did not ask
+for. So a request carries a fingerprint of what the front believes, and the owner compares it with what it has folded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import xxhash
+
+from consumers.fold.state import Head, schema_key
+from consumers.owner.partitions import Partition
+from consumers.owner.protocol import SCHEMA_CHANGED, OwnerError, OwnerRow
+from stream.wire.codec import decode
+from stream.wire.keys import Layout
+from tokens import Freshness
+
+CACHED_MAX = 4_096
+
+
+class Meaning(NamedTuple):
+    """A folded description of a table, as far as its keys are concerned. ``reason``: why it may not be cached.
+
+    ``inexact``: the first key column that a collation compares, "" if none does.
+    """
+
+    shard: str
+    epoch: int
+    ordinal: int
+    fingerprint: bytes
+    prefix: int
+    reason: str
+    inexact: str
+
+
+def fingerprint(key: Iterable[tuple[str, str, bool]], prefix: int) -> bytes:
+    """Of the key's columns (name, kind, exact) in key order, and the number of them that choose the partition."""
+    text = json.dumps([prefix, *map(list, key)], separators=(",", ":"))
+    return xxhash.xxh3_64_digest(text.encode())
+
+
+def columns_of(schema: Mapping[str, Any]) -> list[tuple[str, str, bool]]:
+    """The key's columns in a ``TableSchema`` record, as `fingerprint` takes them."""
+    columns = {each["name"]: (each["name"], each["kind"], each["exact"]) for each in schema["columns"]}
+    return [columns.get(name, (name, "", False)) for name in schema["primary_key"]]
+
+
+@lru_cache(CACHED_MAX)
+def meaning_of(described: bytes) -> Meaning:
+    """What a folded ``TableSchema`` says."""
+    _, schema = decode(described)
+    key = columns_of(schema)
+    prefix = schema.get("prefix", 0)
+    reason = "" if schema["cacheable"] else schema["reason"] or "it may not be cached"
+    inexact = next((name for name, _, exact in key if not exact), "")
+    return Meaning(
+        schema["shard"], schema["epoch"], schema["ordinal"], fingerprint(key, prefix), prefix, reason, inexact
+    )
+
+
+def folded_meaning(partition: Partition, table: str) -> Meaning | None:
+    """What the keys of ``table`` mean here; None if no description has been folded."""
+    described = partition.store.get(schema_key(table))
+    return meaning_of(described) if described is not None else None
+
+
+def check_partition(head: Head, number: int, key: bytes) -> None:
+    """Raises `OwnerError` ``wrong_partition`` if ``key`` is kept in another partition than ``number``."""
+    if not head.layout:
+        return
+    home = Layout.parse(head.layout).partition_of(key)
+    if home != number:
+        raise OwnerError(
+            f"the key is kept in partition {home}, not in {number}",
+            hint="ask for the keyspace's layout and the table's description again",
+            code="wrong_partition",
+        )
+
+
+def why_other_meaning(head: Head, found: Meaning | None, expected: bytes) -> str:
+    """Why keys that mean ``expected`` may not be answered by what was folded; "" if they may.
+
+    ``head`` was read before the entries, ``found`` after them. A description that is newer than the head may be
+    followed by a void that the head does not have yet.
+    """
+    if found is None:
+        return "the table's description has not been folded here"
+    if found.fingerprint != expected:
+        return "the keys of the table mean something else here than in the request: its description has changed"
+    lineage = head.lineages.get(found.shard)
+    if lineage is None or (found.epoch, found.ordinal) > (lineage.epoch, lineage.ordinal):
+        return "the table's description is changing"
+    return ""
+
+
+def refuse_row(row: OwnerRow, why: str) -> None:
+    """Takes back what was decided for ``row``."""
+    row.image, row.served, row.needs_source, row.filled = None, False, True, False
+    row.freshness, row.why, row.code = Freshness.UNKNOWN.value, why, SCHEMA_CHANGED

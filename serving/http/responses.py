@@ -1,0 +1,99 @@
+"""Responses: their headers, and what of them a reader has already (ETag)."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import NamedTuple, TypeAlias
+
+from starlette.types import Send
+
+from serving.answers import RawRowAnswer, RawTableAnswer, encode, encode_problem
+from serving.client.answers import LocationAnswer, RowBatchAnswer, TableAnswer, TableBatchAnswer
+from serving.errors import ReadError
+from tokens.errors import one_line
+
+JSON = b"application/json"
+PROBLEM = b"application/problem+json"
+RETRY_AFTER_S = 1
+"""Told with 429 and 503: what is away for a moment is mostly back after it."""
+Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
+Answer: TypeAlias = RawRowAnswer | RawTableAnswer | RowBatchAnswer | TableBatchAnswer | LocationAnswer
+
+_EVERYWHERE: Headers = ((b"cache-control", b"no-store"), (b"vary", b"Freshet-Token"))
+"""An answer is proved for one token, at one time: no cache on the way may give it to anybody else."""
+
+
+class Response(NamedTuple):
+    """A complete HTTP response. ``why``: of an answer. ``etag``: of what is read, if it can be compared."""
+
+    status: int
+    body: bytes
+    content_type: bytes = JSON
+    headers: Headers = ()
+    why: str = ""
+    etag: str = ""
+
+
+def answer_response(answer: Answer, status: int = 200, etag: str = "") -> Response:
+    """The response that carries ``answer``, with its proof in the headers as well."""
+    headers: Headers = (
+        (b"freshet-token", answer.token.encode()),
+        (b"freshet-freshness", answer.freshness.encode()),
+        (b"freshet-served-from", answer.served_from.encode()),
+    )
+    if etag:
+        headers = (*headers, (b"etag", etag.encode()))
+    return Response(status, encode(answer), headers=headers, why=answer.why, etag=etag)
+
+
+def read_response(answer: RawRowAnswer | RawTableAnswer | ReadError) -> Response:
+    """200, or 404 if the row or table is known not to exist. Raises ``answer`` if it is an error."""
+    if isinstance(answer, ReadError):
+        raise answer
+    return answer_response(answer, 200, _etag(answer)) if answer.found else answer_response(answer, 404)
+
+
+def problem_response(error: ReadError) -> Response:
+    """The response that ``error`` is to a reader."""
+    headers: Headers = ()
+    if error.allow:
+        headers = ((b"allow", error.allow.encode()),)
+    elif error.status == 401:
+        headers = ((b"www-authenticate", b"Bearer"),)
+    elif error.status in (429, 503):
+        headers = ((b"retry-after", b"%d" % RETRY_AFTER_S),)
+    if error.token is not None:
+        headers = (*headers, (b"freshet-token", error.token.encode()))
+    return Response(error.status, encode_problem(error), PROBLEM, headers)
+
+
+def unless_held(response: Response, held: str) -> Response:
+    """304 without a body if ``held``, the request's ``If-None-Match``, names what the response carries.
+
+    The read has been made and proved all the same: its token, freshness and reason are in the headers.
+    """
+    if not response.etag:
+        return response
+    if held.strip() != "*" and response.etag not in (each.strip().removeprefix("W/") for each in held.split(",")):
+        return response
+    why = one_line(response.why).encode("ascii", "backslashreplace")
+    return response._replace(status=304, body=b"", headers=(*response.headers, (b"freshet-why", why)))
+
+
+async def send_response(send: Send, response: Response) -> None:
+    """Sends a complete response."""
+    headers = [*_EVERYWHERE, *response.headers]
+    if response.status not in (204, 304):
+        headers += [(b"content-type", response.content_type), (b"content-length", b"%d" % len(response.body))]
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    await send({"type": "http.response.body", "body": response.body})
+
+
+def _etag(answer: RawRowAnswer | RawTableAnswer) -> str:
+    """A strong tag of what was read. The proof around it is new in every answer, and is in the headers."""
+    digest = blake2b(bytes(answer.value), digest_size=12)
+    if isinstance(answer, TableAnswer):
+        digest.update(f"\0{answer.table_id}\0{answer.write_ids}".encode())
+    elif answer.event_token is not None or answer.fresher is not None:
+        digest.update(f"\0{answer.event_token}\0{answer.fresher}".encode())
+    return f'"{digest.hexdigest()}"'

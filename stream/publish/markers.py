@@ -1,0 +1,105 @@
+"""What the markers in all partitions tell a publisher that opens: whether a tail was lost, and which shards publish."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from stream.kafka.connection import KafkaCluster
+from stream.kafka.reader import end_offsets, read_range, read_ranges, start_offsets
+from stream.publish.resume import ResumeError
+from stream.wire.codec import HEADER_SIZE, decode, headers
+from stream.wire.events import ResumePoint
+
+WINDOW_RECORDS: Final = 256
+SAMPLES: Final = 24
+"""Places of a partition at which `sample_shards` looks."""
+_MARKERS: Final = headers("Marker")
+
+
+@dataclass(slots=True)
+class Markers:
+    """The last markers of a topic."""
+
+    own: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Partition → (epoch, continuity) of the shard's last marker."""
+    others: dict[str, int] = field(default_factory=dict)
+    """Other shard → its highest epoch seen."""
+    layout: str = ""
+    """The layout that a marker of any shard names; empty without markers."""
+
+    def see(self, shard: str, partition: int, value: bytes | None) -> bool:
+        """Take in a message. Returns whether it is a marker of ``shard``."""
+        if value is None or value[:HEADER_SIZE] not in _MARKERS:
+            return False
+        record = decode(value)[1]
+        self.layout = record["layout"]
+        if record["shard"] == shard:
+            self.own[partition] = record["epoch"], record["continuity"]
+            return True
+        self.others[record["shard"]] = max(record["epoch"], self.others.get(record["shard"], 0))
+        return False
+
+
+def read_markers(
+    kafka: KafkaCluster,
+    topic: str,
+    partitions: Iterable[int],
+    shard: str,
+    *,
+    is_known: bool = False,
+    timeout_s: float = 60.0,
+) -> Markers:
+    """The last marker of ``shard`` in each of the partitions, and which other shards have markers near them.
+
+    ``is_known``: the shard has published here, so a partition is searched until a marker of it is found. Raises
+    `TopicReadError`, `KafkaUnreachable`.
+    """
+    found, wanted = Markers(), list(partitions)
+    ends = end_offsets(kafka, topic, wanted, committed=False)
+    lows = start_offsets(kafka, topic, wanted)
+    window = WINDOW_RECORDS
+    while ends:
+        ranges = {partition: (max(lows[partition], end - window), end) for partition, end in ends.items()}
+        seen: set[int] = set()
+        for message in read_ranges(kafka, topic, ranges, timeout_s=timeout_s):
+            partition = message.partition() or 0
+            if found.see(shard, partition, message.value()):
+                seen.add(partition)
+        ends = {
+            partition: start
+            for partition, (start, _) in ranges.items()
+            if is_known and partition not in seen and start > lows[partition]
+        }
+        window *= 4
+    return found
+
+
+def check_tails(topic: str, point: ResumePoint, own: Mapping[int, tuple[int, int]], partitions: int) -> None:
+    """Raise `ResumeError` ``tail_lost`` if a partition does not end with the markers of the last state's batch.
+
+    One Kafka transaction wrote them, so some partition has lost its end: an unclean leader election, or a damaged disk.
+    """
+    if not point.continuity:
+        return  # written by a version without it
+    wanted = point.epoch, point.continuity
+    lost = [partition for partition in range(partitions) if own.get(partition) != wanted]
+    if lost:
+        raise ResumeError(
+            f"the ends of {topic} contradict each other: partition {lost[0]} has not the last markers of {point.shard}",
+            hint="a broker lost what it had acknowledged: check unclean.leader.election.enable, min.insync.replicas",
+            code="tail_lost",
+        )
+
+
+def sample_shards(kafka: KafkaCluster, topic: str, partition: int, shard: str) -> dict[str, int]:
+    """Other shards with markers at places spread over the whole ``partition`` → their epochs."""
+    found = Markers()
+    [low] = start_offsets(kafka, topic, [partition]).values()
+    [end] = end_offsets(kafka, topic, [partition]).values()
+    step = max((end - low) // SAMPLES, WINDOW_RECORDS)
+    for start in range(low, end, step):
+        for message in read_range(kafka, topic, partition, start, min(start + WINDOW_RECORDS, end)):
+            found.see(shard, partition, message.value())
+    return found.others

@@ -1,0 +1,111 @@
+"""What a publisher finds in the topic when it opens: where to resume, what is declared, and who else publishes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from stream.kafka.connection import KafkaCluster
+from stream.publish.markers import Markers, check_tails, read_markers, sample_shards
+from stream.publish.resume import ResumeError, read_declarations, read_tail
+from stream.publish.topology import DeclaredTopology
+from stream.wire.declarations import Declarations
+from stream.wire.events import ResumePoint, Topology
+from stream.wire.keys import Layout
+from tokens.errors import FreshetError
+
+HEALED_BY_A_NEW_EPOCH: Final = ("open_map_lost", "newer_records", "declarations_lost", "tail_lost")
+"""Codes of a `ResumeError` after which a publisher may begin anew by itself."""
+
+
+class LayoutMismatch(FreshetError):
+    """The topic was published with another layout; code ``layout_changed``."""
+
+    code = "layout_changed"
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """Everything that a publisher begins with."""
+
+    layout: Layout
+    point: ResumePoint | None
+    """None if a new epoch must start."""
+    declared: Declarations | None
+    topology: Topology
+    epoch: int
+    """The shard's highest epoch so far."""
+    record_time_ms: int
+    is_untruncated: bool
+    problem: ResumeError | None
+    """Why an epoch ended."""
+
+
+def read_opening(
+    kafka: KafkaCluster, topic: str, wanted: Layout, shard: str, declared_topology: DeclaredTopology
+) -> Opening:
+    """Read the ends of all partitions. Call it when no transaction of the shard is open.
+
+    Raises `LayoutMismatch`, `TopologyError`, `TopicReadError`, `KafkaUnreachable`.
+    """
+    markers = read_markers(kafka, topic, range(wanted.partitions), shard)
+    layout = _layout(topic, wanted, markers.layout)
+    home = layout.home_partition(shard)
+    tail = read_tail(kafka, topic, home, shard)
+    point, declared, problem = tail.point, None, tail.problem
+    if point is not None:
+        try:
+            _check_tails(kafka, topic, layout, markers, point)
+            declared = read_declarations(kafka, topic, home, point)
+        except ResumeError as found:
+            point, problem = None, found
+    elif problem is None and tail.is_untruncated and markers.own:
+        problem = ResumeError(f"{topic}/{home} has lost every state of {shard}", code="tail_lost")
+    others = markers.others
+    if declared is None or declared.topology is None:  # else it was looked for when that was published
+        others = sample_shards(kafka, topic, home, shard) | others
+    declared_topology.check(topic, shard, others)
+    return Opening(
+        layout=layout,
+        point=point,
+        declared=declared,
+        topology=_topology(declared_topology, shard, declared, problem, others),
+        epoch=max([tail.epoch, *(epoch for epoch, _ in markers.own.values())]),
+        record_time_ms=tail.record_time_ms,
+        is_untruncated=tail.is_untruncated,
+        problem=problem,
+    )
+
+
+def _layout(topic: str, wanted: Layout, published: str) -> Layout:
+    """The layout of the topic. One from before buckets, with prefixes of its own, is kept as it is."""
+    if not published:
+        return wanted
+    kept = Layout.parse(published)
+    if kept.partitions == wanted.partitions and (not wanted.prefixes or wanted.prefixes == kept.prefixes):
+        return kept
+    raise LayoutMismatch(
+        f"{topic} was published with layout {published}, not {wanted}",
+        hint="a topic's layout cannot change: configure the old one, or publish into a new keyspace",
+    )
+
+
+def _check_tails(kafka: KafkaCluster, topic: str, layout: Layout, markers: Markers, point: ResumePoint) -> None:
+    """Raise `ResumeError` ``tail_lost`` if the partitions do not end together."""
+    crowded = [partition for partition in range(layout.partitions) if partition not in markers.own]
+    own = markers.own
+    if crowded and point.continuity:  # other shards have written more than a window since
+        own = own | read_markers(kafka, topic, crowded, point.shard, is_known=True).own
+    check_tails(topic, point, own, layout.partitions)
+
+
+def _topology(
+    wanted: DeclaredTopology,
+    shard: str,
+    declared: Declarations | None,
+    problem: ResumeError | None,
+    others: dict[str, int],
+) -> Topology:
+    if declared is not None:
+        return wanted.resumed(shard, declared.topology)
+    return wanted.first(shard, others) if problem is None else wanted.without_ancestors(shard)

@@ -1,0 +1,134 @@
+"""What a server must be like to have a source: its binlog complete, its GTIDs in order, and durable.
+
+A cached answer is proved by comparing GTID sequences. So a server on which a later transaction may get a lower
+sequence, or the sequence of a transaction that was published and then lost, is refused.
+"""
+
+from __future__ import annotations
+
+import pymysql
+
+from stream.sources.mariadb.connection import GRANTS_HINT, Connection, MariaDBError, fetch_all
+from stream.sources.mariadb.position import by_domain_and_server
+
+REPLICA_GRANT_HINT = "on a replica a source also needs: GRANT REPLICA MONITOR ON *.* TO its user"
+
+_VARIABLES = (
+    "version",
+    "log_bin",
+    "binlog_format",
+    "binlog_row_image",
+    "binlog_row_metadata",
+    "log_slave_updates",
+    "gtid_strict_mode",
+    "sync_binlog",
+    "wsrep_on",
+    "wsrep_gtid_mode",
+    "read_only",
+    "gtid_domain_id",
+)
+_WANTED = (
+    ("binlog_format", "ROW", "hides changes"),
+    ("binlog_row_image", "FULL", "hides changes"),
+    ("binlog_row_metadata", "FULL", "hides changes"),
+    ("gtid_strict_mode", "ON", "lets a later transaction have a lower GTID"),
+    ("sync_binlog", "1", "lets a power loss take back transactions whose GTIDs are then used again"),
+)
+_PRIVILEGE_MISSING = 1227
+
+
+class ServerSettingsError(MariaDBError):
+    """The server's settings hide changes or break their order. Code ``bad_server_settings``; the hint is the fix."""
+
+    code = "bad_server_settings"
+
+
+def check_server(connection: Connection) -> None:
+    """Refuse a server whose binlog is incomplete or out of order. Raises `ServerSettingsError` with the fix as hint."""
+    names = ",".join(["%s"] * len(_VARIABLES))
+    found = dict(fetch_all(connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})", _VARIABLES))
+    if "mariadb" not in found.get("version", "").lower() or "binlog_row_metadata" not in found:
+        raise ServerSettingsError(
+            f"the server is {found.get('version', 'unknown')}", hint="a MariaDB server of 10.5 or later is needed"
+        )
+    if found["log_bin"] != "ON":
+        raise ServerSettingsError(
+            "the server writes no binary log", hint="set log_bin in its configuration file and restart it"
+        )
+    for name, wanted, why in _WANTED:
+        if found[name].upper() != wanted:
+            reconnect = "; then reconnect all clients" if name.startswith("binlog") else ""
+            raise ServerSettingsError(
+                f"{name} is {found[name]}, which {why}",
+                hint=f"SET GLOBAL {name} = {wanted}; set it in the configuration file too{reconnect}",
+            )
+    _check_galera(found)
+    _check_filters(connection)
+    _check_replication(connection, found)
+
+
+def _check_galera(found: dict[str, str]) -> None:
+    if found.get("wsrep_on") == "ON" and found.get("wsrep_gtid_mode") != "ON":
+        raise ServerSettingsError(
+            "the server is a Galera node whose GTIDs differ from those of the other nodes",
+            hint="SET GLOBAL wsrep_gtid_mode = ON; set it in the configuration file of every node too, with one"
+            " wsrep_gtid_domain_id for all",
+        )
+
+
+def _check_filters(connection: Connection) -> None:
+    try:
+        status = fetch_all(connection, "SHOW MASTER STATUS")
+    except pymysql.err.OperationalError as error:
+        if error.args and error.args[0] == _PRIVILEGE_MISSING:
+            raise ServerSettingsError(
+                "the user may not read the binary log's status", hint=GRANTS_HINT, code="mariadb_access_denied"
+            ) from error
+        raise
+    for _, _, do_db, ignore_db in status:
+        if do_db or ignore_db:
+            setting = "binlog_do_db" if do_db else "binlog_ignore_db"
+            raise ServerSettingsError(
+                f"{setting} = {do_db or ignore_db} hides changes",
+                hint=f"remove {setting} from the server's configuration file and restart it",
+            )
+
+
+def _check_replication(connection: Connection, found: dict[str, str]) -> None:
+    """Refuse a replica that does not log what it replicates, and two writers in one GTID domain."""
+    ((replicated, own_id, state),) = fetch_all(connection, "SELECT @@gtid_slave_pos, @@server_id, @@gtid_binlog_state")
+    if replicated and found["log_slave_updates"] != "ON":
+        raise ServerSettingsError(
+            "the server is a replica that does not log what it replicates",
+            hint="set log_slave_updates = ON in its configuration file and restart it, or read from its primary",
+        )
+    primaries = _primaries(connection, is_replica=bool(replicated))
+    writers: dict[int, int] = {}
+    if primaries and found["read_only"] == "OFF":
+        writers[int(found["gtid_domain_id"])] = int(own_id)
+    for domain, server in by_domain_and_server(state):
+        if server in primaries and writers.setdefault(domain, server) != server:
+            raise ServerSettingsError(
+                f"GTID domain {domain} has two writers: servers {writers[domain]} and {server}, each with its own"
+                " sequence",
+                hint="on a replica that nobody writes to: SET GLOBAL read_only = ON; else give each primary a domain"
+                " of its own: SET GLOBAL gtid_domain_id = N",
+            )
+
+
+def _primaries(connection: Connection, *, is_replica: bool) -> frozenset[int]:
+    """The ids of the servers that this one replicates from now."""
+    try:
+        with connection.cursor(pymysql.cursors.DictCursor) as cursor:
+            cursor.execute("SHOW ALL SLAVES STATUS")
+            rows = cursor.fetchall()
+    except pymysql.err.OperationalError as error:
+        if not error.args or error.args[0] != _PRIVILEGE_MISSING:
+            raise
+        if not is_replica:
+            return frozenset()
+        raise ServerSettingsError(
+            "the user may not read the replica's status", hint=REPLICA_GRANT_HINT, code="mariadb_access_denied"
+        ) from error
+    running = [row for row in rows if row["Slave_SQL_Running"] == b"Yes"]
+    return frozenset(int(row["Master_Server_Id"]) for row in running)

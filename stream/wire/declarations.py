@@ -1,0 +1,184 @@
+"""What a shard says only once, kept so that it can be said again. Pure.
+
+A reader may begin anywhere in the topic. So descriptions of tables, the scope, name bindings, the topology and the
+schemas of records are repeated now and then, as the identical bytes: they keep their epoch and ordinal.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final, TypeAlias
+
+from stream.wire.codec import HEADER_SIZE, Record, decode, encode, headers, schema_texts
+from stream.wire.events import Column, DescribeTable, Topology
+
+Key: TypeAlias = tuple[str, str]
+"""Name of a record, and what it is about."""
+
+KINDS: Final = ("SchemaText", "Topology", "Scope", "TableSchema", "NameBinding")
+"""The records that are said again, in the order in which they are."""
+_HEADERS: Final = {header: name for name in KINDS for header in headers(name)}
+_BEGIN: Final = frozenset(headers("EpochStart"))
+
+
+class Declarations:
+    """The declarations of one epoch of a shard. Fill it with `note` while writing, or with `read` from the topic."""
+
+    def __init__(self, shard: str, epoch: int = 0) -> None:
+        self.shard = shard
+        self.epoch = epoch
+        self.has_beginning = False
+        """Whether the start of the epoch was read, so that nothing said before can be missing."""
+        self._said: dict[str, dict[str, bytes]] = {kind: {} for kind in KINDS}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._said.values()))
+
+    def read(self, value: bytes) -> None:
+        """Take over a message of the topic, in its order. Anything but a declaration of this epoch is passed over.
+
+        Raises `CodecError`.
+        """
+        name = _HEADERS.get(value[:HEADER_SIZE])
+        begins = name is None and value[:HEADER_SIZE] in _BEGIN
+        if name is None and not begins:
+            return
+        record = decode(value)[1]
+        if (record["shard"], record["epoch"]) != (self.shard, self.epoch):
+            return
+        if name is not None:
+            self.note(name, record, value)
+        else:
+            self.has_beginning = True
+
+    def note(self, name: str, record: Record, value: bytes) -> None:
+        """Record that the message ``value``, which is ``record``, is in the topic. Other records are passed over."""
+        said = self._said.get(name)
+        if said is None:
+            return
+        match name:
+            case "TableSchema":
+                _keep(said, record["table"], value, is_kept=bool(record["columns"]))
+            case "NameBinding":
+                if record["previous_name"]:
+                    _forget_binding(said, record["previous_name"], record["table_id"])
+                _keep(said, record["name"], value, is_kept=record["table_id"] > 0)
+            case "Scope":
+                said[""] = value
+                tables = self._said["TableSchema"]
+                for table in [each for each, known in tables.items() if _ordinal(known) < record["ordinal"]]:
+                    del tables[table]
+            case "SchemaText":
+                said[record["fingerprint"].hex()] = value
+            case "Topology":
+                said[""] = value
+
+    def keys(self) -> list[Key]:
+        """What is to be said again, in order."""
+        return [(kind, key) for kind in KINDS for key in self._said[kind]]
+
+    def value(self, key: Key) -> bytes | None:
+        """The message to say again, or None if it no longer holds."""
+        kind, name = key
+        return self._said[kind].get(name)
+
+    @property
+    def topology(self) -> Record | None:
+        """The topology that the epoch has, or None."""
+        value = self._said["Topology"].get("")
+        return None if value is None else decode(value)[1]
+
+    def descriptions(self) -> dict[str, DescribeTable]:
+        """Table → its last description."""
+        return {table: _description(decode(value)[1]) for table, value in self._said["TableSchema"].items()}
+
+
+class Speaker:
+    """What a publisher says besides events: what its records look like, the topology, and everything once more."""
+
+    def __init__(self, declared: Declarations) -> None:
+        self.declared = declared
+        self.repeated_from = -1
+        """Offset from which the repetition that is under way, or the last one, can be read."""
+        self._introduces = False
+        self._topology: Topology | None = None
+        self._to_repeat: deque[Key] = deque()
+
+    def introduce(self, topology: Topology | None) -> None:
+        """Let `schemas` and `topology` say what the epoch does not have yet."""
+        self._introduces, self._topology = True, topology
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Forget what was said: a new epoch says everything itself. Ancestors of an ended history have no meaning."""
+        if self.declared.epoch and self._topology is not None:
+            self._topology = Topology(self._topology.shards)
+        self.declared = Declarations(self.declared.shard, epoch)
+        self._to_repeat.clear()
+
+    def schemas(self, ordinal: int) -> list[bytes]:
+        """The schemas of this version's records, as far as the epoch doesn't have them."""
+        return [
+            self._declare("SchemaText", ordinal, text)
+            for text in (schema_texts() if self._introduces else ())
+            if self.declared.value(("SchemaText", text["fingerprint"].hex())) is None
+        ]
+
+    def topology(self, ordinal: int) -> list[bytes]:
+        """The topology, unless the epoch has this one."""
+        if self._topology is None:
+            return []
+        known, wanted = self.declared.topology, self._topology.fields()
+        if known is not None and all(known[name] == value for name, value in wanted.items()):
+            return []
+        return [self._declare("Topology", ordinal, wanted)]
+
+    def _declare(self, name: str, ordinal: int, fields: Record) -> bytes:
+        record = {"shard": self.declared.shard, "epoch": self.declared.epoch, "ordinal": ordinal, **fields}
+        value = encode(name, record)
+        self.declared.note(name, record, value)
+        return value
+
+    def begin_repeat(self, offset: int) -> None:
+        """Begin to say everything again; ``offset`` is before all of it."""
+        self._to_repeat = deque(self.declared.keys())
+        self.repeated_from = offset
+
+    @property
+    def is_repeating(self) -> bool:
+        """Whether something is still to be said again."""
+        return bool(self._to_repeat)
+
+    def repeats(self, bytes_max: int) -> list[bytes]:
+        """About the next ``bytes_max`` of them: what changed meanwhile as it is now, and nothing that is gone."""
+        found: list[bytes] = []
+        while self._to_repeat and (bytes_max > 0 or not found):
+            value = self.declared.value(self._to_repeat.popleft())
+            if value is not None:
+                found.append(value)
+                bytes_max -= len(value)
+        return found
+
+
+def _keep(said: dict[str, bytes], key: str, value: bytes, *, is_kept: bool) -> None:
+    if is_kept:
+        said[key] = value
+    else:
+        said.pop(key, None)
+
+
+def _forget_binding(said: dict[str, bytes], name: str, table_id: int) -> None:
+    """A renamed table leaves its old name, unless another table has that by now."""
+    value = said.get(name)
+    if value is not None and decode(value)[1]["table_id"] == table_id:
+        del said[name]
+
+
+def _ordinal(value: bytes) -> int:
+    ordinal: int = decode(value)[1]["ordinal"]
+    return ordinal
+
+
+def _description(record: Record) -> DescribeTable:
+    columns = tuple(Column(each["name"], each["kind"], each["exact"]) for each in record["columns"])
+    key, prefix = tuple(record["primary_key"]), record["prefix"]
+    return DescribeTable(record["table"], columns, key, record["cacheable"], record["reason"], prefix)

@@ -1,0 +1,121 @@
+"""A sample of every message of the owner protocol. ``python -m tests.consumers.owner.frames`` keeps their frames."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from consumers.fold.state import Kin
+from consumers.owner.protocol import (
+    OLDEST,
+    PREFIX_BYTES,
+    VERSION,
+    Answer,
+    Checkpoint,
+    CheckpointPlace,
+    Checkpoints,
+    Describe,
+    Description,
+    Failure,
+    Fill,
+    Filled,
+    FillTable,
+    Get,
+    GetTable,
+    Hello,
+    OwnerRow,
+    OwnerTable,
+    PartitionStatus,
+    Request,
+    Rows,
+    SchemaColumn,
+    ShardStatus,
+    Status,
+    Statuses,
+    Wait,
+    Waited,
+    Welcome,
+    encode_frame,
+)
+
+AT = "MariaDB/0-1-5"
+VECTOR = "v1.W1sic2hvcC8wIiwxLCJNYXJpYURCLzAtMS01Il1d"
+LIST = "shop.items:5:9223372036854775807::"
+KIN = Kin(frozenset({"shop/0"}), {"shop/old": 3})
+ROW = OwnerRow(1, b'{"id":7}', "fresh", "why", True, False, "shop/0", 1, AT, AT, 9, AT, AT, b"stamp", True, "code", KIN)
+PARTITION = PartitionStatus(
+    "shop",
+    0,
+    9,
+    8,
+    10,
+    11,
+    True,
+    "ready",
+    [ShardStatus("shop/0", 1, 4, AT, 9, AT, 0.5)],
+    3,
+    2,
+    1,
+    400,
+    "layout",
+    "t",
+    1.5,
+)
+
+REQUESTS: tuple[Request, ...] = (
+    Hello(1, VERSION, "secret", OLDEST),
+    Get(2, "shop", 3, [b"shop.items\0[7]"], VECTOR, 50, {"shop.items": b"meaning1"}),
+    GetTable(3, "hive", "shop.items", LIST, 7, VECTOR, 50),
+    Wait(4, "shop", 3, VECTOR, 50),
+    Fill(5, "shop", 3, b"shop.items\0[7]", b'{"id":7}', AT, AT, 9, b"stamp", b"meaning1"),
+    FillTable(6, "hive", 3, 7, "shop.items", "transactional", b"{}", LIST, AT, AT, b"stamp"),
+    Checkpoint(7, "shop", 3),
+    Status(8, "shop"),
+    Describe(9, "shop", "shop.items"),
+)
+ANSWERS: tuple[Answer, ...] = (
+    Welcome(1, VERSION, "me"),
+    Rows(2, [ROW]),
+    OwnerTable(
+        3,
+        7,
+        3,
+        b"{}",
+        LIST,
+        "fresh",
+        "why",
+        True,
+        False,
+        "hive/0",
+        1,
+        AT,
+        AT,
+        AT,
+        AT,
+        b"stamp",
+        True,
+        True,
+        "code",
+        KIN,
+    ),
+    Waited(4, True, VECTOR),
+    Filled(5, True, "filled"),
+    Checkpoints(6, [CheckpointPlace(3, "/checkpoints/3", 9)]),
+    Statuses(7, True, "me", [PARTITION]),
+    Description(8, True, "layout", "shop.items", [SchemaColumn("id", "int", True)], ["id"], True, "", "shop/0"),
+    Failure(9, "not_owner", "message", "hint"),
+)
+
+
+def main() -> None:
+    """Adds the frames of this version to the kept ones."""
+    path = Path(__file__).with_name("frames.json")
+    kept = json.loads(path.read_text()) if path.exists() else {}
+    kept[str(VERSION)] = {
+        type(each).__name__: encode_frame(each)[PREFIX_BYTES:].hex() for each in (*REQUESTS, *ANSWERS)
+    }
+    path.write_text(json.dumps(kept, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""What a key means is a part of the proof: partitions, descriptions and their fingerprints. No socket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from consumers.fold.entry import ABSENT, VALUE
+from consumers.owner.evidence import demand_of
+from consumers.owner.meaning import fingerprint
+from consumers.owner.protocol import SCHEMA_CHANGED, Fill, Get, OwnerError, OwnerRow
+from consumers.owner.rows import answer_row, answer_rows, fill_row
+from stream.wire.keys import Layout
+from tests.consumers.histories import frame, gtid, key, marker, start, value
+from tests.consumers.owning import KEYSPACE, Owner, schema, vector
+
+TWO = "xxh3_64;partitions=2"
+BY_ID = fingerprint([("id", "int", True)], 0)
+
+
+@pytest.fixture
+def owner(tmp_path: Path) -> Iterator[Owner]:
+    """A partition with row 1 at 3."""
+    owner = Owner(tmp_path)
+    owner.fold(start(), schema(2), value(1, b'{"v":1}', 3), marker(3))
+    yield owner
+    owner.partition.store.close(commit=False)
+
+
+def ask(owner: Owner, *keys: bytes, meaning: bytes = BY_ID) -> list[OwnerRow]:
+    """What the owner answers to a front that believes ``meaning``."""
+    request = Get(1, KEYSPACE, 0, list(keys), vector(3), 0, {"shop.items": meaning})
+    return answer_rows(owner.partition, request, demand_of(vector(3)))
+
+
+def test_keys_that_mean_the_same_on_both_sides_are_answered(owner: Owner) -> None:
+    """The fingerprint of the folded description is the one that the front computes from what it was told."""
+    [row] = ask(owner, key(1))
+    assert (row.served, row.image, row.code) == (True, b'{"v":1}', "")
+
+
+@pytest.mark.parametrize(
+    "believed",
+    [
+        fingerprint([("id", "int", False)], 0),
+        fingerprint([("id", "text", True)], 0),
+        fingerprint([("id", "int", True)], 1),
+        fingerprint([("id", "int", True), ("id", "int", True)], 0),
+        fingerprint([("other", "int", True)], 0),
+        b"",
+    ],
+)
+def test_neither_a_value_nor_an_absence_is_given_to_a_front_that_means_another_key(
+    owner: Owner, believed: bytes
+) -> None:
+    """Column, kind, exactness and prefix are parts of what a key means."""
+    owner.fold(frame([(key(2), ABSENT, b"", 4)]), marker(4))
+    for row in ask(owner, key(1), key(2), meaning=believed):
+        assert (row.served, row.image, row.code, row.needs_source) == (False, None, SCHEMA_CHANGED, True)
+
+
+def test_rows_of_a_table_without_a_description_are_not_served(owner: Owner) -> None:
+    """A store may know rows of a table before it knows what their keys mean."""
+    other = key(1, "shop.other")
+    owner.fold(frame([(other, VALUE, b"{}", 4)]), marker(4))
+    request = Get(1, KEYSPACE, 0, [other, key(1)], vector(3), 0, {"shop.other": BY_ID, "shop.items": BY_ID})
+    unknown, known = answer_rows(owner.partition, request, demand_of(vector(3)))
+    assert (unknown.served, unknown.code) == (False, SCHEMA_CHANGED)
+    assert known.served
+
+
+def test_a_description_that_is_ahead_of_the_head_proves_nothing(owner: Owner) -> None:
+    """Entries become visible before the head: the void that belongs to the new description may be missing from it."""
+    head = owner.partition.store.visible
+    owner.fold(schema(5, primary_key=["id"], columns=[{"name": "id", "kind": "int", "exact": True}]))
+    owner.partition.store.visible = head
+    [row] = ask(owner, key(1))
+    assert (row.served, row.code) == (False, SCHEMA_CHANGED)
+
+
+def test_a_fill_is_refused_if_its_key_means_something_else_here(owner: Owner) -> None:
+    """Its row was read under another description."""
+    stamp = answer_row(owner.partition, key(7), demand_of(vector(3))).stamp
+
+    def fill(meaning: bytes) -> Any:
+        return fill_row(owner.partition, Fill(1, KEYSPACE, 0, key(7), b"{}", gtid(5), gtid(5), 0, stamp, meaning))
+
+    assert "mean something else" in fill(fingerprint([("id", "text", True)], 0)).why
+    assert fill(BY_ID).accepted
+
+
+def test_keys_of_another_partition_are_refused(tmp_path: Path) -> None:
+    """An owner of partition 0 knows nothing of a key of partition 1: its watermark proves nothing about it."""
+    owner = Owner(tmp_path)
+    owner.fold(start(), schema(2), marker(3, layout=TWO))
+    layout = Layout.parse(TWO)
+    here, elsewhere = (next(k for k in map(key, range(100)) if layout.partition_of(k) == n) for n in (0, 1))
+    assert len(ask(owner, here)) == 1
+    with pytest.raises(OwnerError, match="in partition 1") as refused:
+        ask(owner, here, elsewhere)
+    assert refused.value.code == "wrong_partition"
+    stamp = answer_row(owner.partition, elsewhere, demand_of(vector(3))).stamp
+    with pytest.raises(OwnerError, match="in partition 1"):
+        fill_row(owner.partition, Fill(1, KEYSPACE, 0, elsewhere, b"{}", gtid(5), gtid(5), 0, stamp))
+    owner.partition.store.close(commit=False)
