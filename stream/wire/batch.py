@@ -13,7 +13,7 @@ from typing import Final
 
 import xxhash
 
-from stream.wire.codec import INT_MAX, READER_VERSION, Record, encode
+from stream.wire.codec import READER_VERSION, Record, encode
 from stream.wire.declarations import Declarations, Speaker
 from stream.wire.events import (
     ABSENT,
@@ -35,6 +35,7 @@ from stream.wire.events import (
     Topology,
     VoidTable,
 )
+from stream.wire.frames import INT_MAX
 from stream.wire.keys import KeyFormatError, Layout, split_row_key
 from stream.wire.records import RowColumns, event_record, open_fields
 from tokens.errors import FreshetError

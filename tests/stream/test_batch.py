@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stream.publish.resume import resume_point
 from stream.wire.batch import Batch, BatchError, BatchLimits, Framer
-from stream.wire.codec import INT_MAX, decode
+from stream.wire.codec import decode
 from stream.wire.events import (
     VALUE,
     VOID,
@@ -24,6 +24,7 @@ from stream.wire.events import (
     TableImage,
     VoidTable,
 )
+from stream.wire.frames import INT_MAX
 from stream.wire.keys import KeyFormatError, Layout, row_key
 from tests.stream.histories import declared, histories, partitions, read, record
 
