@@ -29,7 +29,7 @@ _NO_SHARDS: Mapping[str, int] = {}
 class Demand:
     """What a read asks for: the session's vector and, for a transactional table, a list and a table id (0: not given).
 
-    ``given``: the request carried a token, even an empty one.
+    ``given``: the request carried a token, even an empty one. It demands nothing more, but the reason says it.
     """
 
     vector: Vector = _NO_VECTOR
@@ -116,7 +116,8 @@ def decide(demand: Demand, tag: Tag) -> Decision:
 
     FRESH iff the image is known, the list is covered (if the demand has one), and ``lo`` or the watermark is provably
     at or past each of the session's components that can concern the key: those of the tag's shard and of its ancestors.
-    A component of a shard that nobody here knows can't be met. Never raises.
+    A component of a shard that nobody here knows can't be met. EVENTUAL if there is neither a component nor a list.
+    Never raises.
     """
     if not tag.image_known:
         return _unknown(Verdict.IMAGE_UNKNOWN, "the cache knows only that the value changed, not the value")
@@ -144,7 +145,9 @@ def _proved(why: str) -> Decision:
 _REACHED = _proved("at or past what the session has seen")
 _COVERED = _proved("the entry contains every write of the list")
 _COVERED_AND_REACHED = _proved(f"{_COVERED.why}, and is {_REACHED.why}")
-_NOTHING_SEEN = _proved("the session has seen nothing yet")
+_NOTHING_SEEN = Decision(
+    Freshness.EVENTUAL, "the session has seen nothing yet: there is nothing to prove", Verdict.NO_DEMAND
+)
 _NO_DEMAND = Decision(Freshness.EVENTUAL, "the request has neither a token nor a write-id list", Verdict.NO_DEMAND)
 
 

@@ -59,14 +59,21 @@ class Vector:
 
     @staticmethod
     def parse_all(text: str) -> Vector:
-        """The merge of all tokens in ``text``, which are separated by commas. Raises `TokenError`.
-
-        So a session can keep tokens that it cannot read, and still demand all of them.
-        """
+        """The merge of all tokens in ``text``, which are separated by commas. Raises `TokenError`."""
         merged = Vector()
         for token in texts.split(text):
             merged = merged.merge(Vector.parse(token))
         return merged
+
+    @staticmethod
+    def parse_known(text: str) -> tuple[Vector, tuple[str, ...]]:
+        """As `parse_all`, but tokens of newer formats are returned unread.
+
+        A session sends these back as they are, so that it works with a front that is newer than its own library.
+        """
+        tokens = texts.split(text)
+        newer = tuple(token for token in tokens if texts.is_newer(token))
+        return Vector.parse_all(",".join(token for token in tokens if token not in newer)), newer
 
     @classmethod
     def of_event(cls, token: EventToken) -> Vector:

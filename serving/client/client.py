@@ -14,7 +14,9 @@ and must not pay for an HTTP client at each start.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self
@@ -23,6 +25,7 @@ from . import wire
 from ._tokens import Vector
 from .answers import Row
 from .errors import Unreachable
+from .retries import RETRIES, Retries
 from .session import Plan, SessionState
 from .tracked import TrackedConnection
 from .wire import Answer, HttpRequest, HttpResponse
@@ -39,13 +42,23 @@ DEFAULT_TIMEOUT_S = 35.0
 class FreshetClient:
     """A client of one `freshet serve`. Safe to share between threads: only sessions have state.
 
-    ``token``: the bearer token, if the server requires one. ``timeout``: seconds for one request.
+    ``token``: the bearer token, if the server requires one. ``timeout``: seconds for one request. ``retries``: what is
+    sent again when the server says when; ``sleep`` pauses before it.
     """
 
-    def __init__(self, base_url: str, token: str | None = None, timeout: float = DEFAULT_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        token: str | None = None,
+        timeout: float = DEFAULT_TIMEOUT_S,
+        *,
+        retries: Retries = RETRIES,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         import httpx2
 
         self._http = httpx2.Client(**_options(base_url, token, timeout))
+        self._retries, self._timeout, self._sleep = retries, timeout, sleep
 
     def __enter__(self) -> Self:
         return self
@@ -61,7 +74,7 @@ class FreshetClient:
 
     def session(self, token: str | None = None) -> Session:
         """A new session. ``token``: continue from this token of an earlier session. Raises `TokenError`."""
-        return Session(self.send, Vector.parse(token) if token else Vector())
+        return Session(self.send, *Vector.parse_known(token or ""))
 
     def get_row(self, keyspace: str, table: str, *pk: object) -> Row:
         """One row without a demand, so its ``freshness`` is ``eventual``. Raises `ClientError`."""
@@ -71,11 +84,16 @@ class FreshetClient:
         """The status and body of the response. Raises `Unreachable`."""
         import httpx2
 
-        try:
-            response = self._http.request(**_arguments(request))
-        except httpx2.HTTPError as error:
-            raise _unreachable(self._http.base_url, error) from error
-        return response.status_code, response.content
+        pauses = self._retries.pauses(self._timeout)
+        while True:
+            try:
+                response = self._http.request(**_arguments(request))
+            except httpx2.HTTPError as error:
+                raise _unreachable(self._http.base_url, error) from error
+            pause_s = pauses.after(response.status_code, response.headers.get("retry-after", ""))
+            if pause_s is None:
+                return response.status_code, response.content
+            self._sleep(pause_s)
 
 
 def _blocking(
@@ -109,8 +127,8 @@ class Session(SessionState):
     next read works, but may not see what was lost.
     """
 
-    def __init__(self, send: Callable[[HttpRequest], HttpResponse], vector: Vector) -> None:
-        super().__init__(vector)
+    def __init__(self, send: Callable[[HttpRequest], HttpResponse], vector: Vector, newer: Sequence[str] = ()) -> None:
+        super().__init__(vector, newer)
         self._send = send
 
     @property
@@ -147,10 +165,19 @@ class Session(SessionState):
 class AsyncClient:
     """`FreshetClient` for asyncio. Belongs to one event loop."""
 
-    def __init__(self, base_url: str, token: str | None = None, timeout: float = DEFAULT_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        token: str | None = None,
+        timeout: float = DEFAULT_TIMEOUT_S,
+        *,
+        retries: Retries = RETRIES,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
         import httpx2
 
         self._http = httpx2.AsyncClient(**_options(base_url, token, timeout))
+        self._retries, self._timeout, self._sleep = retries, timeout, sleep
 
     async def __aenter__(self) -> Self:
         return self
@@ -166,7 +193,7 @@ class AsyncClient:
 
     def session(self, token: str | None = None) -> AsyncSession:
         """A new session. ``token``: continue from this token of an earlier session. Raises `TokenError`."""
-        return AsyncSession(self.send, Vector.parse(token) if token else Vector())
+        return AsyncSession(self.send, *Vector.parse_known(token or ""))
 
     async def get_row(self, keyspace: str, table: str, *pk: object) -> Row:
         """One row without a demand, so its ``freshness`` is ``eventual``. Raises `ClientError`."""
@@ -176,11 +203,16 @@ class AsyncClient:
         """The status and body of the response. Raises `Unreachable`."""
         import httpx2
 
-        try:
-            response = await self._http.request(**_arguments(request))
-        except httpx2.HTTPError as error:
-            raise _unreachable(self._http.base_url, error) from error
-        return response.status_code, response.content
+        pauses = self._retries.pauses(self._timeout)
+        while True:
+            try:
+                response = await self._http.request(**_arguments(request))
+            except httpx2.HTTPError as error:
+                raise _unreachable(self._http.base_url, error) from error
+            pause_s = pauses.after(response.status_code, response.headers.get("retry-after", ""))
+            if pause_s is None:
+                return response.status_code, response.content
+            await self._sleep(pause_s)
 
 
 class AsyncSession(SessionState):
@@ -189,8 +221,10 @@ class AsyncSession(SessionState):
     It cannot wrap a connection: after a commit run ``SELECT @@last_gtid`` on yours and pass the result to `observe`.
     """
 
-    def __init__(self, send: Callable[[HttpRequest], Awaitable[HttpResponse]], vector: Vector) -> None:
-        super().__init__(vector)
+    def __init__(
+        self, send: Callable[[HttpRequest], Awaitable[HttpResponse]], vector: Vector, newer: Sequence[str] = ()
+    ) -> None:
+        super().__init__(vector, newer)
         self._send = send
 
     token = _awaiting(SessionState.plan_token)

@@ -7,8 +7,8 @@ A read is a *plan*: a generator that yields requests, is sent the response to ea
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 from . import wire
 from ._tokens import Position, Vector
@@ -20,11 +20,24 @@ from .wire import Answer, HttpRequest, HttpResponse
 Plan: TypeAlias = Generator[HttpRequest, HttpResponse, Answer]
 
 
-class SessionState:
-    """A session's vector, and the plans of its reads. Safe to share between threads and tasks."""
+class Demanded(NamedTuple):
+    """What a request demanded: its ``token``, which holds ``vector`` and the tokens ``newer`` that cannot be read."""
 
-    def __init__(self, vector: Vector) -> None:
+    token: str
+    vector: Vector
+    newer: tuple[str, ...]
+
+
+class SessionState:
+    """What a session has seen, and the plans of its reads. Safe to share between threads and tasks.
+
+    It merges the tokens that it can read. Those of ``newer`` formats it keeps and sends back as they are: a front
+    merges them, and its answer's token stands for all that was demanded.
+    """
+
+    def __init__(self, vector: Vector, newer: Sequence[str] = ()) -> None:
         self._vector = vector
+        self._newer = dict.fromkeys(newer)
         self._unplaced: dict[str, tuple[str, Position]] = {}
         """Shard → its keyspace and an observed position, until the shard's epoch is known."""
         self._tracked: list[TrackedConnection] = []
@@ -32,7 +45,7 @@ class SessionState:
 
     @property
     def vector(self) -> Vector:
-        """What the session has seen, by shard."""
+        """What the session has seen, by shard, as far as this version can read it; `token` has all of it."""
         with self._lock:
             return self._vector
 
@@ -45,7 +58,7 @@ class SessionState:
         observed = Position.parse(position)
         with self._lock:
             known = self._vector.get(shard)
-            if known is not None:
+            if known is not None and not self._newer:
                 self._vector = self._vector.merge(Vector({shard: (known.epoch, observed)}))
                 return
             before = self._unplaced.get(shard)
@@ -54,23 +67,32 @@ class SessionState:
 
     def adopt(self, token: str) -> None:
         """Merges the token of an answer or of another session. Raises `TokenError`."""
+        vector, newer = Vector.parse_known(token)
         with self._lock:
-            self._vector = self._vector.merge(Vector.parse(token))
+            self._vector = self._vector.merge(vector)
+            self._newer |= dict.fromkeys(newer)
 
     def plan_token(self) -> Plan[str]:
-        """The session's vector as text. A session that is given it, on any machine, continues this one."""
+        """What the session has seen, as text. A session that is given it, on any machine, continues this one."""
+        return (yield from self._plan_demand()).token
+
+    def _plan_demand(self) -> Plan[Demanded]:
         with self._lock:
             for tracked in self._tracked:
                 tracked.require_settled()
             unplaced = list(self._unplaced.items())
         for shard, (keyspace, _) in unplaced:
-            located = Vector.parse(wire.read_location(*(yield wire.location_request(keyspace, 0))))
-            self._place(shard, keyspace, located)
+            # A front that wrote a newer token can say which epoch it names; it may be ahead of the owner's.
+            params = {"token": ",".join(self._newer)} if self._newer else {}
+            epochs = wire.read_epochs(*(yield wire.location_request(keyspace, 0, params)))
+            self._place(shard, keyspace, epochs)
         with self._lock:
-            return str(self._vector)
+            newer = tuple(self._newer)
+            known = [str(self._vector)] if self._vector or not newer else []
+            return Demanded(",".join([*known, *newer]), self._vector, newer)
 
-    def _place(self, shard: str, keyspace: str, located: Vector) -> None:
-        known = located.get(shard)
+    def _place(self, shard: str, keyspace: str, epochs: Mapping[str, int]) -> None:
+        known = epochs.get(shard)
         if known is None:
             raise ServerError(
                 f"the front does not know shard {shard} of keyspace {keyspace}",
@@ -84,7 +106,7 @@ class SessionState:
                 return
             # The front may name an older epoch than the session has seen. A write placed in that epoch would be lost.
             seen = self._vector.get(shard)
-            epoch = max(known.epoch, seen.epoch) if seen is not None else known.epoch
+            epoch = max(known, seen.epoch) if seen is not None else known
             self._vector = self._vector.merge(Vector({shard: (epoch, unplaced[1])}))
 
     def plan_row(
@@ -97,26 +119,27 @@ class SessionState:
         compare_event_token: str | None = None,
     ) -> Plan[Row]:
         """The row with primary key ``pk`` (key columns in key order), at least as new as all the session has seen."""
-        params = yield from self._params(max_wait_ms)
+        demanded = yield from self._plan_demand()
+        params = _params(demanded, max_wait_ms)
         if include_event_token:
             params["include_event_token"] = "true"
         if compare_event_token is not None:
             params["compare_event_token"] = compare_event_token
         request = wire.row_request(keyspace, table, pk, params)
-        row: Row = yield from self._ask(request, wire.read_row, params["token"])
-        self.adopt(row.token)
+        row: Row = yield from self._ask(request, wire.read_row, demanded)
+        self._answered(row.token, demanded)
         return row
 
     def plan_rows(
         self, keyspace: str, keys: Sequence[tuple[str, Sequence[object]]], max_wait_ms: int | None = None
     ) -> Plan[list[Row]]:
         """Rows in the order of ``keys``, which are (table, key values). Raises the first error among them."""
-        demanded = yield from self.plan_token()
-        params: dict[str, str | int] = {"token": demanded}
+        demanded = yield from self._plan_demand()
+        params: dict[str, str | int] = {"token": demanded.token}
         if max_wait_ms is not None:
             params["max_wait_ms"] = max_wait_ms
         found, token = yield from self._ask(wire.rows_request(keyspace, keys, params), wire.read_rows, demanded)
-        self.adopt(token)
+        self._answered(token, demanded)
         rows = []
         for element in found:
             if isinstance(element, ClientError):
@@ -136,36 +159,50 @@ class SessionState:
         max_wait_ms: int | None = None,
     ) -> Plan[Table]:
         """A catalog table that covers ``valid_write_ids`` (as Hive writes it) and all the session has seen."""
-        params = yield from self._params(max_wait_ms)
-        request = wire.table_request(catalog, db, table, valid_write_ids, table_id, params)
-        found: Table = yield from self._ask(request, wire.read_table, params["token"])
-        self.adopt(found.token)
+        demanded = yield from self._plan_demand()
+        request = wire.table_request(catalog, db, table, valid_write_ids, table_id, _params(demanded, max_wait_ms))
+        found: Table = yield from self._ask(request, wire.read_table, demanded)
+        self._answered(found.token, demanded)
         return found
 
-    def _params(self, max_wait_ms: int | None) -> Plan[dict[str, str]]:
-        params = {"token": (yield from self.plan_token())}
-        if max_wait_ms is not None:
-            params["max_wait_ms"] = str(max_wait_ms)
-        return params
+    def _answered(self, token: str, demanded: Demanded) -> None:
+        """Adopts the token of an answer, which holds all that was demanded."""
+        if token:
+            self._forget(demanded.newer)
+            self.adopt(token)
 
-    def _ask(self, request: HttpRequest, read: Callable[[int, bytes], Answer], demanded: str) -> Plan[Answer]:
+    def _forget(self, newer: Sequence[str]) -> None:
+        with self._lock:
+            for token in newer:
+                self._newer.pop(token, None)
+
+    def _ask(self, request: HttpRequest, read: Callable[[int, bytes], Answer], demanded: Demanded) -> Plan[Answer]:
         try:
             return read(*(yield request))
         except HistoryLost as lost:
             self._adopt_lost(lost, demanded)
             raise
 
-    def _adopt_lost(self, error: ClientError, demanded: str) -> None:
+    def _adopt_lost(self, error: ClientError, demanded: Demanded) -> None:
         """Applies to the session's vector only what the front changed in the vector that was ``demanded``.
 
-        Meanwhile other threads may have seen more of other shards, or of the lost shard's new epoch.
+        Meanwhile other threads may have seen more of other shards, or of the lost shard's new epoch. If the new token
+        cannot be read, it stands for all that was demanded.
         """
         if not isinstance(error, HistoryLost) or not error.token:
             return
-        before, after = Vector.parse(demanded), Vector.parse(error.token)
+        after, newer = Vector.parse_known(error.token)
         with self._lock:
-            for shard, was in before.items():
+            for shard, was in demanded.vector.items():
                 mine = self._vector.get(shard)
-                if after.get(shard) != was and mine is not None and mine.epoch <= was.epoch:
+                is_changed = bool(newer) or after.get(shard) != was
+                if is_changed and mine is not None and (mine == was if newer else mine.epoch <= was.epoch):
                     self._vector = self._vector.without(shard)
-            self._vector = self._vector.merge(after)
+        self._answered(error.token, demanded)
+
+
+def _params(demanded: Demanded, max_wait_ms: int | None) -> dict[str, str]:
+    params = {"token": demanded.token}
+    if max_wait_ms is not None:
+        params["max_wait_ms"] = str(max_wait_ms)
+    return params

@@ -8,7 +8,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from .answers import STATUS_OF_CODE, Problem, Row, RowBatchAnswer, Table
+from ._tokens import TokenError, Vector
+from .answers import STATUS_OF_CODE, Problem, Row, RowBatchAnswer, ShardPlace, Table
 from .errors import (
     BadRequest,
     ClientError,
@@ -39,7 +40,7 @@ _BY_STATUS: Mapping[int, type[ClientError]] = {
 Answer = TypeVar("Answer")
 
 _ENVELOPE = b'{"served_from":'
-"""How the JSON of every answer begins; a problem's does not."""
+"""How the JSON of an answer begins, so that it need not be decoded to know it from a problem."""
 
 
 class HttpRequest(NamedTuple):
@@ -82,13 +83,14 @@ def table_request(
     return HttpRequest("GET", f"/v1/tables/{quote(db, safe='')}/{quote(table, safe='')}", query)
 
 
-def location_request(keyspace: str, partition: int) -> HttpRequest:
-    """GET of a partition's location. The answer's token is the partition's watermarks."""
-    return HttpRequest("GET", f"/v1/locations/{quote(keyspace, safe='')}/{partition}", {})
+def location_request(keyspace: str, partition: int, params: Mapping[str, str]) -> HttpRequest:
+    """GET of a partition's location. The answer names the epochs of its shards."""
+    return HttpRequest("GET", f"/v1/locations/{quote(keyspace, safe='')}/{partition}", dict(params))
 
 
 class _Location(msgspec.Struct):
     token: str
+    shards: dict[str, ShardPlace] = {}
 
 
 _row = msgspec.json.Decoder(Row)
@@ -115,20 +117,38 @@ def read_table(status: int, body: bytes) -> Table:
     return _decode(_table, body) if _is_answer(status, body) else _fail(status, body)
 
 
-def read_location(status: int, body: bytes) -> str:
-    """The token of a location answer. Raises `ClientError`."""
-    return _decode(_location, body).token if status == 200 else _fail(status, body)
+def read_epochs(status: int, body: bytes) -> dict[str, int]:
+    """The epoch of each shard in a location answer. Raises `ClientError`."""
+    location = _decode(_location, body) if status == 200 else _fail(status, body)
+    if location.shards:
+        return {shard: place.epoch for shard, place in location.shards.items()}
+    try:  # an older front has said it only in the token
+        known, _ = Vector.parse_known(location.token)
+    except TokenError as error:
+        raise ServerError(f"the token of the response: {error}", hint=error.hint, code="bad_answer") from error
+    return {shard: component.epoch for shard, component in known.items()}
 
 
 def _element(body: bytes) -> Row | ClientError:
     if body.startswith(_ENVELOPE):
         return _decode(_row, body)
-    return _error_of(STATUS_OF_CODE.get(str(_decode(_object, body).get("code")), 500), body)
+    found = _decode(_object, body)
+    if "served_from" in found:
+        return _decode(_row, body)
+    status = found.get("status")
+    return _error_of(status if isinstance(status, int) else STATUS_OF_CODE.get(str(found.get("code")), 500), body)
 
 
 def _is_answer(status: int, body: bytes) -> bool:
     """Whether the body is an answer. A 404 may be one: the row is known not to exist."""
-    return status == 200 or (status == 404 and body.startswith(_ENVELOPE))
+    if status != 404:
+        return status == 200
+    if body.startswith(_ENVELOPE):
+        return True
+    try:
+        return "served_from" in _object.decode(body)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _decode(decoder: msgspec.json.Decoder[Answer], body: bytes) -> Answer:

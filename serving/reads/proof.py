@@ -51,7 +51,11 @@ class Proof:
     def is_behind(self, position: Position) -> bool:
         """Whether the source has not reached the demanded position yet, so that waiting may help."""
         decision = self.judge(position)
-        return not decision.may_be_served and not decision.history_lost
+        return not decision.may_be_served and not decision.history_lost and not self._is_of_another_flavor(position)
+
+    def _is_of_another_flavor(self, position: Position) -> bool:
+        demanded = self.demanded_position
+        return demanded is not None and demanded.flavor != position.flavor
 
     def token_after(self, position: str) -> str:
         """The session's new token after an answer in which nothing is later than ``position``."""
@@ -63,6 +67,9 @@ class Proof:
         """The error for an answer that was read at ``position`` and does not prove the demand."""
         if decision.history_lost:
             return history_lost_error(self.demand.vector, self.shard, self.epoch or 0, str(position), decision.why)
+        if self._is_of_another_flavor(position):
+            why = f"token: {self.shard} has positions like {position}, the token has {self.demanded_position} there"
+            return ReadError("bad_token", why)
         return ReadError("source_behind", f"the source's answer does not prove the demand: {decision.why}")
 
 

@@ -32,10 +32,15 @@ class Reads:
         self._reads = RowReads(owners, Descriptions(owners), Fills(owners, metrics), metrics)
 
     async def answer(
-        self, space: RowSpace, vector: Vector | None = None, options: RowOptions = NO_OPTIONS
+        self,
+        space: RowSpace,
+        vector: Vector | None = None,
+        options: RowOptions = NO_OPTIONS,
+        *,
+        max_wait_ms: int = 0,
     ) -> RawRowAnswer | ReadError:
         """The answer for row 7, after the fills that it caused."""
-        demand = ReadDemand() if vector is None else demand_of(vector)
+        demand = ReadDemand() if vector is None else demand_of(vector)._replace(max_wait_ms=max_wait_ms)
         [answer] = await self._reads.read_many(space, [RequestedRow("shop.items", b"7")], demand, options)
         await settle()
         return answer

@@ -106,6 +106,24 @@ def test_a_row_older_than_the_topic_is_read_once_then_cached(stack: ServingStack
     assert (moved.value["balance"], moved.served_from) == ("8.00", "cache")
 
 
+def test_a_token_of_another_kind_of_server_is_refused(stack: ServingStack) -> None:
+    """A position that the shard cannot have is 400 with and without a wait, not an error of the front."""
+    known = Vector.parse(settled(stack)).get(stack.shard)
+    assert known is not None
+    for position in ("MySQL56/3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5", "HiveEvent/190", "FilePos/bin.000001:4"):
+        token = str(Vector({stack.shard: (known.epoch, Position.parse(position))}))
+        for wait in ("0", "50"):
+            answer = stack.get(f"/v1/rows/{stack.keyspace}/accounts/1000", token=token, max_wait_ms=wait)
+            assert (answer.status_code, answer.json()["code"]) == (400, "bad_token")
+
+
+def test_a_session_that_has_seen_nothing_gets_no_proof(stack: ServingStack) -> None:
+    """An empty token of any format demands nothing, so its answer is eventual."""
+    for token in ("v1.W10", str(Vector()), ""):
+        answer = stack.get(f"/v1/rows/{stack.keyspace}/accounts/1000", token=token).json()
+        assert answer["freshness"] == "eventual"
+
+
 def test_absence_is_404_with_proof_and_token(stack: ServingStack) -> None:
     """A missing row is a fresh 404 with a token, first from the source and then from the cache."""
     token = settled(stack)

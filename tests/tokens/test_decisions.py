@@ -115,7 +115,7 @@ LIST_TAG = Tag("hive/0", 1, P("HiveEvent/9"), None, P("HiveEvent/9"), L("db.t:12
     [
         (Demand(), _tag(), Freshness.EVENTUAL, "neither a token nor a write-id list"),
         (Demand(table_id=4), LIST_TAG, Freshness.EVENTUAL, "neither a token nor a write-id list"),
-        (Demand(given=True), _tag(), Freshness.FRESH, "nothing yet"),
+        (Demand(given=True), _tag(), Freshness.EVENTUAL, "nothing yet"),
         (Demand(_vector("ks/0", 1, "MariaDB/0-1-7")), _tag(), Freshness.FRESH, "at or past"),
         (Demand(_vector("ks/0", 1, "MariaDB/0-1-5")), _tag(watermark=""), Freshness.FRESH, "at or past"),
         (
@@ -149,7 +149,7 @@ LIST_TAG = Tag("hive/0", 1, P("HiveEvent/9"), None, P("HiveEvent/9"), L("db.t:12
             "a history that epoch 1 replaced",
         ),
         (Demand(_vector("ks/0", 1, "MariaDB/0-1-1")), _tag(shard=""), Freshness.UNKNOWN, "shard is unknown"),
-        (Demand(given=True), _tag(shard=""), Freshness.FRESH, "nothing yet"),
+        (Demand(given=True), _tag(shard=""), Freshness.EVENTUAL, "nothing yet"),
         (Demand(write_ids=L("db.t:12:7:7,12:")), LIST_TAG, Freshness.STALE, "write id 8 committed since"),
         (Demand(write_ids=L("db.t:14:7:7:")), LIST_TAG, Freshness.STALE, "write id 8 and 3 more committed since"),
         (Demand(write_ids=L("db.t:11:7:7,8:")), LIST_TAG, Freshness.FRESH, "contains every write of the list"),
@@ -196,7 +196,7 @@ def test_a_lost_history_is_data_not_only_text() -> None:
 
 
 def _asked(demand: Demand) -> bool:
-    return bool(demand.given or demand.vector or demand.write_ids is not None)
+    return bool(demand.vector or demand.write_ids is not None)
 
 
 def _proven(demand: Demand, tag: Tag) -> bool:

@@ -30,6 +30,12 @@ def is_token(text: str) -> bool:
     return _FORMAT.match(text) is not None
 
 
+def is_newer(token: str) -> bool:
+    """Whether a token has a format that this version cannot read."""
+    found = _FORMAT.match(token)
+    return found is not None and found[0] not in (V1, V2)
+
+
 def split(text: str) -> list[str]:
     """The tokens in ``text``, which are separated by commas. Raises `TokenError` if there are too many."""
     found = [token for token in (part.strip(" \t,") for part in _NEXT.split(text)) if token]

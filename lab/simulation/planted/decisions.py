@@ -58,7 +58,12 @@ DECISIONS: Final = (
     rows(
         "fresh_without_demand",
         "an answer to a request without a token is called fresh",
-        Replace(decision.decide, "_NO_DEMAND", "_NOTHING_SEEN"),
+        Replace(decision.decide, "_NO_DEMAND", "_REACHED"),
+    ),
+    rows(
+        "fresh_without_anything_seen",
+        "an answer to an empty token, which demands nothing, is called fresh",
+        Replace(decision.decide, "_NOTHING_SEEN", "_REACHED"),
     ),
     catalog(
         "compare_instead_of_covers",

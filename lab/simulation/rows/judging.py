@@ -117,7 +117,7 @@ class Judge:
         if hi is not None and start > hi:
             what = f"{_description(given)} is from commit {start}, but its hi is {given.hi}"
             self._complain(EXPLAINS, what)
-        if demand.given and given.freshness == "fresh":
+        if demand.given and _is_in_token(given):
             session.saw(name, history.number, start)
             if is_uncertain:
                 session.uncertain.add(name)
@@ -128,8 +128,7 @@ class Judge:
 
     def _check_explanation(self, given: ServedAnswer, name: str) -> None:
         demand = given.pending.demand
-        known = given.pending.proof.epoch is not None or given.served_from == "cache"
-        wanted = "fresh" if demand.given and known else "eventual"
+        wanted = "fresh" if demand.vector and _is_in_token(given) else "eventual"
         if given.freshness != wanted or not given.why:
             what = f"{_description(given)} is called {given.freshness} ({given.why}), expected {wanted}"
             self._complain(EXPLAINS, what)
@@ -202,6 +201,11 @@ def refolded(topic: SimulatedTopic, partition: int) -> dict[bytes, bytes]:
         entries.update(changes.entries)
         state.apply(changes)
     return entries | head_entries(state.head)
+
+
+def _is_in_token(given: ServedAnswer) -> bool:
+    """Whether the epoch of the answer is known, so that the session's new token has its place."""
+    return given.pending.proof.epoch is not None or given.served_from == "cache"
 
 
 def _description(given: ServedAnswer) -> str:

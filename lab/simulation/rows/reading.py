@@ -14,6 +14,7 @@ from lab.simulation.rows.judging import EXPLAINS, MONOTONIC
 from lab.simulation.rows.run_state import RowsRunState
 from lab.simulation.rows.source import SLOTS, SLOTS_A_SHARD
 from serving.client import HistoryLost, ServerError
+from serving.client.session import Demanded
 from tokens import Vector
 
 
@@ -181,7 +182,7 @@ class RowReadOps(RowsRunState):
         self.outcome.answers["409 history_lost"] += 1
         self.say(f"session {reader.number} gets 409 history_lost from {who}: {found}")
         self.judge.check_history_lost(found, before, shard)
-        reader.client._adopt_lost(found, str(before))
+        reader.client._adopt_lost(found, Demanded(str(before), before, ()))
         self.judge.check_session_after_409(reader.client.vector, before, shard)
         reader.uncertain.discard(shard)
         reader.shards_written.discard(shard)

@@ -9,7 +9,7 @@ from typing import Any
 from serving.client import ClientError
 from serving.client.answers import STATUS_OF_CODE
 from serving.client.keys import format_key
-from serving.client.wire import read_location, read_row, read_rows, read_table
+from serving.client.wire import read_epochs, read_row, read_rows, read_table
 from serving.errors import ReadError
 from serving.http.app import make_app
 from serving.http.front import make_front
@@ -228,9 +228,10 @@ def _client() -> Case:
     envelope = {"served_from": "cache", "freshness": "fresh", "why": "x", "token": VECTORS[1], "found": True}
     row = envelope | {"row": {"id": 1}, "event_token": EVENTS[0], "fresher": True}
     table = envelope | {"table_id": 7, "write_ids": LISTS[0], "table": {"a": 1}}
-    problem = {"code": "no_owner", "message": "m", "hint": "h", "token": VECTORS[0]}
+    problem = {"code": "no_owner", "message": "m", "hint": "h", "token": VECTORS[0], "status": 503}
     batch = {name: value for name, value in envelope.items() if name != "found"} | {"rows": [row, problem]}
     where = envelope | {"keyspace": "shop", "partition": 0, "address": "a:1"}
+    where |= {"shards": {"shop/0": {"epoch": 1, "position": "MariaDB/0-1-5"}}}
     answers = [row, table, problem, batch, where]
 
     def draw(rng: Rng) -> tuple[int, bytes]:
@@ -242,7 +243,7 @@ def _client() -> Case:
         )
 
     def run(drawn: tuple[int, bytes]) -> None:
-        for read in (read_row, read_table, read_rows, read_location):
+        for read in (read_row, read_table, read_rows, read_epochs):
             try:
                 read(*drawn)
             except ClientError as error:
