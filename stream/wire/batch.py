@@ -338,6 +338,8 @@ class Framer:
         self._speaker.declared.note(name, record, value)
         if type(change) is DescribeTable:
             self._route_rows(change.table, change.prefix)
+        elif type(change) is BeginScope:
+            self._prefixes.clear()
         for partition in self._route(change, txn):
             self._put(partition, value)
 

@@ -14,6 +14,7 @@ from stream.wire.codec import INT_MAX, decode
 from stream.wire.events import (
     VALUE,
     VOID,
+    BeginScope,
     CommitTransaction,
     DescribeTable,
     OpenTransaction,
@@ -82,6 +83,8 @@ def test_each_partition_gets_its_changes_in_source_order(history: list[SourceTra
             assert there >= partitions(layout, change, prefixes)
             if isinstance(change, DescribeTable):
                 prefixes[change.table] = change.prefix
+            elif isinstance(change, BeginScope):
+                prefixes.clear()
             for partition in there:
                 expected[partition].append((ordinal, *record(txn, change)))
     assert {partition: _events(seen[partition]) for partition in expected} == expected
