@@ -13,7 +13,7 @@ Rules (docs/concepts/catalog.md):
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from consumers.fold.catalog_state import (
@@ -29,13 +29,12 @@ from consumers.fold.catalog_state import (
     name_key,
     table_key,
 )
-from consumers.fold.state import NAME_PREFIX, Lookup, Rejection, Void
+from consumers.fold.shards import is_succeeded
+from consumers.fold.state import NAME_PREFIX, Head, Lookup, Rejection
 from stream.wire.events import EVERY_TABLE
 from tokens import Position, ValidWriteIdList
 
 Event = dict[str, Any]
-Voids = Mapping[tuple[str, str], Void]
-"""By (table or ``*``, shard), as the head holds them."""
 
 
 class CatalogChanges(dict[bytes, bytes]):
@@ -44,22 +43,24 @@ class CatalogChanges(dict[bytes, bytes]):
     rejections: tuple[Rejection, ...] = ()
 
 
-def fold_catalog(name: str, event: Event, lookup: Lookup, voids: Voids) -> CatalogChanges:
+def fold_catalog(name: str, event: Event, lookup: Lookup, head: Head) -> CatalogChanges:
     """The table states and name bindings that the event ``name`` (fields as in ``schemas/``) changes.
+
+    ``head``: before the event.
 
     Raises `CatalogStateError` for invalid stored bytes, `TokenError` or `ValueError` for invalid fields.
     """
     match name:
         case "AllocWriteId":
-            return _fold_allocation(event, lookup)
+            return _fold_allocation(event, lookup, head)
         case "TableImage":
-            return _fold_image(event, lookup, voids)
+            return _fold_image(event, lookup, head)
         case "CommitTxn" | "AbortTxn":
-            return _fold_end(event, lookup, committed=name == "CommitTxn")
+            return _fold_end(event, lookup, head, committed=name == "CommitTxn")
         case "WriteIdsReset":
-            return _fold_reset(event, lookup)
+            return _fold_reset(event, lookup, head)
         case "NameBinding":
-            return _fold_binding(event, lookup)
+            return _fold_binding(event, lookup, head)
     raise ValueError(f"{name} is not a catalog event")
 
 
@@ -89,28 +90,30 @@ def void_catalog(
     return {table_key(table_id): encode_table(state)}
 
 
-def _load(table_id: int, event: Event, lookup: Lookup) -> TableState | None:
+def _load(table_id: int, event: Event, lookup: Lookup, head: Head) -> TableState | None:
     """The state to fold the event into, blank for a new table or epoch; None for a duplicate or an older event."""
     if table_id < 1:
         raise ValueError(f"invalid table id {table_id}")
     value = lookup(table_key(table_id))
-    blank = TableState(table_id, event["shard"], event["epoch"], 0)
+    blank = TableState(table_id, event["shard"], event["epoch"], 0, partial=head.begin > 0)
     if value is None:
         return blank
     state = decode_table(value)
     if state.shard != event["shard"]:
+        if is_succeeded(head, state.shard, state.epoch):
+            return blank
         raise ValueError(f"table {table_id} is of shard {state.shard}, the event of {event['shard']}")
     if event["epoch"] > state.epoch:
         return blank
     return state if (event["epoch"], event["ordinal"]) > (state.epoch, state.ordinal) else None
 
 
-def _load_known(table_id: int, event: Event, lookup: Lookup) -> TableState | None:
+def _load_known(table_id: int, event: Event, lookup: Lookup, head: Head) -> TableState | None:
     """As `_load`, but None unless this partition holds the table in the event's epoch."""
     value = lookup(table_key(table_id)) if table_id > 0 else None
     if value is None or decode_table(value).epoch != event["epoch"]:
         return None
-    return _load(table_id, event, lookup)
+    return _load(table_id, event, lookup, head)
 
 
 def _changed(state: TableState, event: Event) -> CatalogChanges:
@@ -118,8 +121,8 @@ def _changed(state: TableState, event: Event) -> CatalogChanges:
     return CatalogChanges({table_key(state.table_id): encode_table(state)})
 
 
-def _fold_allocation(event: Event, lookup: Lookup) -> CatalogChanges:
-    state = _load(event["table_id"], event, lookup)
+def _fold_allocation(event: Event, lookup: Lookup, head: Head) -> CatalogChanges:
+    state = _load(event["table_id"], event, lookup, head)
     if state is None or _dropped(state):
         return CatalogChanges()
     if event["write_id"] < 1:
@@ -132,8 +135,8 @@ def _dropped(state: TableState) -> bool:
     return bool(state.created) and not state.exists
 
 
-def _fold_image(event: Event, lookup: Lookup, voids: Voids) -> CatalogChanges:
-    state = _load(event["table_id"], event, lookup)
+def _fold_image(event: Event, lookup: Lookup, head: Head) -> CatalogChanges:
+    state = _load(event["table_id"], event, lookup, head)
     change = event["change"]
     if state is None or (_dropped(state) and change != "created"):
         return CatalogChanges()
@@ -144,9 +147,11 @@ def _fold_image(event: Event, lookup: Lookup, voids: Voids) -> CatalogChanges:
     elif change == "written" and event["staged"] and event["txn"]:
         _stage(state, event)
     elif change in ("created", "written"):
-        _take_write(state, event, voids)
+        _take_write(state, event, head)
     else:
         raise ValueError(f"invalid change {change!r} of table {state.table_id}")
+    if state.partial:
+        state.partial = not (change == "created" or _is_whole_now(state, event, head))
     return _changed(state, event)
 
 
@@ -154,6 +159,20 @@ def _drop(state: TableState, event: Event) -> TableState:
     return TableState(
         state.table_id, state.shard, state.epoch, 0, name=event["name"], kind=event["kind"], created=event["ordinal"]
     )
+
+
+def _is_whole_now(state: TableState, event: Event, head: Head) -> bool:
+    """Whether the event makes up for what was before this state began.
+
+    Its image must be from after all of that, and no writer of then may be open: what it staged would be lost.
+    """
+    low_water = head.lineages[state.shard].low_water if state.shard in head.lineages else ""
+    if not low_water or state.image is None or state.image_ordinal != event["ordinal"]:
+        return False
+    if not Position.parse(state.lo).at_or_past(Position.parse(low_water)):
+        return False
+    listed = state.kind != TRANSACTIONAL or event["write_ids"] is not None
+    return listed and all(holder for _, holder in state.ids.open)
 
 
 def _mark_existing(state: TableState, event: Event) -> None:
@@ -193,13 +212,13 @@ def _take_image(state: TableState, event: Event) -> None:
         _set_image(state, event["image"], lo, hi, event["ordinal"])
 
 
-def _take_write(state: TableState, event: Event, voids: Voids) -> None:
+def _take_write(state: TableState, event: Event, head: Head) -> None:
     """Takes a write that the source never undoes: it counts even if the writer aborts."""
     _mark_existing(state, event)
     _replace_list(state, event)
     state.write_ordinal, state.write_position = event["ordinal"], event["gtid"]
     writers = {*state.pending, *_writers(state, event["txn"], event["write_id"])}
-    if not event["write_id"] and state.kind == TRANSACTIONAL and _list_has_gaps(state, voids):
+    if not event["write_id"] and state.kind == TRANSACTIONAL and _list_has_gaps(state, head):
         writers.add(UNKNOWN_WRITER)
     state.pending = sorted(writers)
     if event["image"] is not None:
@@ -222,11 +241,11 @@ def _writers(state: TableState, txn: int, write_id: int) -> Iterable[tuple[int, 
     return tuple((holder, each) for each, holder in state.ids.open)
 
 
-def _list_has_gaps(state: TableState, voids: Voids) -> bool:
+def _list_has_gaps(state: TableState, head: Head) -> bool:
     """Whether an ALLOC may have been lost: no CREATE or server's list was folded, or a void followed it."""
     if not state.list_ordinal:
         return True
-    found = (voids.get((scope, state.shard)) for scope in (EVERY_TABLE, state.name))
+    found = (head.voids.get((scope, state.shard)) for scope in (EVERY_TABLE, state.name))
     return any(void is not None and void.epoch == state.epoch and void.ordinal >= state.list_ordinal for void in found)
 
 
@@ -243,13 +262,13 @@ def _stage(state: TableState, event: Event) -> None:
     state.staged = sorted(staged, key=lambda each: each.txn)
 
 
-def _fold_end(event: Event, lookup: Lookup, *, committed: bool) -> CatalogChanges:
+def _fold_end(event: Event, lookup: Lookup, head: Head, *, committed: bool) -> CatalogChanges:
     changes = CatalogChanges()
     by_table: dict[int, list[int]] = {}
     for pair in event["write_ids"]:
         by_table.setdefault(pair["table_id"], []).append(pair["write_id"])
     for table_id, write_ids in by_table.items():
-        state = _load_known(table_id, event, lookup)
+        state = _load_known(table_id, event, lookup, head)
         if state is None or _dropped(state):
             continue
         refused = _end_in_table(state, event, write_ids, committed=committed)
@@ -289,8 +308,8 @@ def _promote(state: TableState, staged: StagedImage, event: Event) -> None:
         _set_image(state, staged.image, event["gtid"], event["gtid"], staged.ordinal)
 
 
-def _fold_reset(event: Event, lookup: Lookup) -> CatalogChanges:
-    state = _load(event["table_id"], event, lookup)
+def _fold_reset(event: Event, lookup: Lookup, head: Head) -> CatalogChanges:
+    state = _load(event["table_id"], event, lookup, head)
     if state is None or _dropped(state):
         return CatalogChanges()
     staged = {each.txn for each in state.staged}
@@ -301,16 +320,17 @@ def _fold_reset(event: Event, lookup: Lookup) -> CatalogChanges:
     return _changed(state, event)
 
 
-def _fold_binding(event: Event, lookup: Lookup) -> CatalogChanges:
+def _fold_binding(event: Event, lookup: Lookup, head: Head) -> CatalogChanges:
     changes = CatalogChanges()
     table_id, name, previous = event["table_id"], event["name"], event["previous_name"]
     bound = Binding(table_id, event["shard"], event["epoch"], event["ordinal"])
     if previous and previous != name:
         before = lookup(name_key(previous))
-        if before is not None and decode_binding(before).table_id == table_id:
+        # Where nothing is bound, a repeat from before the rename could still bind it.
+        if before is None or decode_binding(before).table_id == table_id:
             _bind(changes, previous, Binding(0, bound.shard, bound.epoch, bound.ordinal), before)
     _bind(changes, name, bound, lookup(name_key(name)))
-    state = _load_known(table_id, event, lookup)
+    state = _load_known(table_id, event, lookup, head)
     if state is not None and not _dropped(state):
         state.name = name
         changes.update(_changed(state, event))

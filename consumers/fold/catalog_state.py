@@ -1,8 +1,8 @@
 """The state of a catalog table and of a name binding, and their canonical bytes. Pure values.
 
 The bytes are a msgpack array in fixed order with sorted lists, so that equal histories give equal bytes. A table's key
-is ``0x01`` and its decimal id, so a rename does not move it. A binding's key is ``0x00 name/`` and the name; every
-partition holds all bindings.
+is ``0x01``, ``t`` and its decimal id, so a rename does not move it. A binding's key is ``0x00 name/`` and the name;
+every partition holds all bindings.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from consumers.fold.state import CATALOG, NAME_PREFIX
+from consumers.fold.state import CATALOG, NAME_PREFIX, TABLE
 from tokens.errors import FreshetError
 from tokens.writeid_state import WriteIds
 
@@ -72,6 +72,8 @@ class TableState(msgspec.Struct, array_like=True):
     """Why the image may not be served until a new one arrives; "" if it may."""
     list_ordinal: int = 0
     """Of the CREATE or the server's own list: since then every ALLOC has been folded. 0: neither has arrived."""
+    partial: bool = False
+    """Events before the first one folded are unknown: writers that had begun then may still commit."""
 
     def waits_for(self) -> str:
         """Why the image may not be served yet; "" if it may."""
@@ -79,6 +81,8 @@ class TableState(msgspec.Struct, array_like=True):
             return "the table does not exist" if self.created else "its CREATE has not arrived"
         if self.void:
             return self.void
+        if self.partial:
+            return "its history was folded from the middle: an image with the server's own list is awaited"
         if self.pending:
             txn, write_id = self.pending[0]
             if self.pending[0] == UNKNOWN_WRITER:
@@ -111,7 +115,7 @@ _binding = msgspec.msgpack.Decoder(Binding).decode
 
 def table_key(table_id: int) -> bytes:
     """Store key of a table's state."""
-    return CATALOG + str(table_id).encode()
+    return CATALOG + TABLE + str(table_id).encode()
 
 
 def name_key(name: str) -> bytes:

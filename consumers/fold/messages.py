@@ -2,6 +2,7 @@
 
 Live consumer, Spark rebuild, simulator and offline replay all call `fold_message` or `fold_messages`, so they cannot
 disagree. The fold never raises on bad input: it returns a rejection and a void of what the message may have changed.
+Only a record that needs a newer Freshet is raised (`stream.wire.codec.NewerWireError`): nothing may be folded past it.
 
 Order: within a lineage (shard, epoch) the ordinal decides. A later epoch of the same shard is newer. Entries of
 different shards are ordered only if both carry a coordinate of the same origin. Otherwise the key becomes VOID with the
@@ -14,16 +15,27 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from consumers.fold.catalog import fold_catalog, void_catalog
-from consumers.fold.rows import Record, epoch_voids, fold_rows, fold_singles, lineage_for, older_epoch_rejection
-from consumers.fold.state import NAME_PREFIX, Changes, Head, Lineage, PartitionState, Rejection, Void, schema_key
+from consumers.fold.declared import adopt_schema, adopt_scope, adopt_text, adopt_topology, decode_announced
+from consumers.fold.markers import fold_marker
+from consumers.fold.rows import Record, fold_rows, fold_singles
+from consumers.fold.shards import (
+    arrival_rejections,
+    arrival_voids,
+    lineage_for,
+    older_epoch_rejection,
+    void_everything,
+)
+from consumers.fold.state import NAME_PREFIX, Changes, Head, Lineage, PartitionState, Rejection, Void
 from stream.wire.checks import check
-from stream.wire.codec import BAD_FIELD, CodecError, decode, encode
+from stream.wire.codec import BAD_FIELD, SKIPPED, CodecError, decode
 from stream.wire.events import EVERY_TABLE
 from tokens import Position, TokenError
 
 _CATALOG_EVENTS = frozenset(
     {"AllocWriteId", "TableImage", "CommitTxn", "AbortTxn", "WriteIdsReset", "NameBinding"},
 )
+_REPEATED = frozenset({"TableSchema", "NameBinding", "Scope"})
+"""Events that a publisher says again, perhaps of an epoch that is over."""
 
 
 def fold_message(state: PartitionState, offset: int, value: bytes | None) -> Changes:
@@ -32,7 +44,9 @@ def fold_message(state: PartitionState, offset: int, value: bytes | None) -> Cha
     if value is None:
         return _poison(state, after, "not_freshet", "the message has no value", "message")
     try:
-        name, event = decode(value)
+        name, event = _read(state, value)
+        if name == SKIPPED:
+            return Changes(after, {})
         if name == "RowFrame":
             return fold_rows(state, after, event)
         check(name, event)
@@ -42,6 +56,17 @@ def fold_message(state: PartitionState, offset: int, value: bytes | None) -> Cha
     except (TokenError, ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
         reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         return _poison(state, after, BAD_FIELD, reason, "message")
+
+
+def _read(state: PartitionState, value: bytes) -> tuple[str, dict[str, Any]]:
+    """Name and fields of a message, also of one that a `SchemaText` announced. Raises as `stream.wire.codec.decode`."""
+    try:
+        return decode(value)
+    except CodecError as unknown:
+        found = decode_announced(state.lookup, value) if unknown.code == "unknown_schema" else None
+        if found is None:
+            raise
+        return found
 
 
 def fold_messages(state: PartitionState, records: Sequence[Record]) -> Iterator[Changes]:
@@ -65,64 +90,62 @@ def fold_messages(state: PartitionState, records: Sequence[Record]) -> Iterator[
 
 def _fold_one(state: PartitionState, after: int, name: str, event: dict[str, Any]) -> Changes:
     if name == "Marker":
-        return _fold_marker(state.head, after, event)
-    if name in ("SourceState", "Topology", "SchemaText"):
+        return fold_marker(state.head, after, event)
+    if name == "SourceState":
         return Changes(after, {})
-    lineage = lineage_for(state.head, event["shard"], event["epoch"])
-    if lineage is None:
+    if name == "Topology":
+        return Changes(after, {}, topologies=adopt_topology(state.head, event))
+    if name == "SchemaText":
+        return Changes(after, adopt_text(event))
+    return _fold_event(state, after, name, event)
+
+
+def _fold_event(state: PartitionState, after: int, name: str, event: dict[str, Any]) -> Changes:
+    """Folds what has a number of its own."""
+    head, shard = state.head, event["shard"]
+    lineage = lineage_for(head, shard, event["epoch"])
+    if lineage is None and name not in _REPEATED:
         return Changes(after, {}, rejections=(older_epoch_rejection(event),))
+    moved: dict[str, Lineage] = {}
+    voids: dict[tuple[str, str], Void] = {}
+    rejections: tuple[Rejection, ...] = ()
+    last = event["ordinal"]
+    if lineage is not None:
+        last = lineage.ordinal
+        moved = {shard: lineage._replace(ordinal=max(last, event["ordinal"]))}
+        voids, rejections = arrival_voids(head, shard, event["epoch"]), arrival_rejections(head, shard)
     if name == "EpochStart":
-        return _fold_epoch_start(state.head, after, event, lineage)
-    ordinal = event["ordinal"]
-    moved = {event["shard"]: lineage._replace(ordinal=max(lineage.ordinal, ordinal))}
-    voids = epoch_voids(state.head, event["shard"], event["epoch"])
+        return _fold_epoch_start(head, after, event, moved[shard], voids, rejections)
     if name == "TableVoid":
-        return _fold_table_void(state, after, event, moved, voids)
+        return _fold_table_void(state, after, event, moved, voids)._replace(rejections=rejections)
     if name == "TableSchema":
-        key = schema_key(event["table"])
-        entries = {} if ordinal <= lineage.ordinal else {key: encode("TableSchema", event)}
-        return Changes(after, entries, moved, voids)
+        return Changes(after, adopt_schema(state.lookup, event, last), moved, voids, rejections=rejections)
     if name == "Scope":
-        return Changes(after, {}, moved, voids)
+        scopes, forgotten = adopt_scope(head, event)
+        return Changes(after, {}, moved, voids | forgotten, rejections=rejections, scopes=scopes)
     if name in _CATALOG_EVENTS:
         Position.parse(event["gtid"])
-        changed = fold_catalog(name, event, state.lookup, state.head.voids)
-        return Changes(after, changed, moved, voids, rejections=changed.rejections)
+        changed = fold_catalog(name, event, state.lookup, head)
+        return Changes(after, changed, moved, voids, rejections=rejections + changed.rejections)
     return _poison(state, after, "unknown_event", f"the fold does not know the event {name}", "message")
 
 
-def _fold_marker(head: Head, after: int, marker: dict[str, Any]) -> Changes:
-    shard, epoch, ordinal, position = marker["shard"], marker["epoch"], marker["ordinal"], marker["position"]
-    Position.parse(position)
-    Position.parse(marker["low_water"])
-    if head.layout and marker["layout"] != head.layout:
-        reason = f"layout {marker['layout']} differs from the topic's {head.layout}"
-        return Changes(after, {}, rejections=(Rejection("layout_changed", reason, f"shard {shard}"),))
-    lineage = lineage_for(head, shard, epoch)
-    if lineage is None:
-        return Changes(after, {}, rejections=(older_epoch_rejection(marker),))
-    if ordinal < lineage.watermark_ordinal:
-        return Changes(after, {})
-    voids = epoch_voids(head, shard, epoch)
-    at_boundary = marker["whole"]
-    if at_boundary:
-        for scope, void in head.voids.items():
-            if scope[1] == shard and void.epoch == epoch and not void.floor:
-                voids[scope] = void._replace(floor=position)
-    moved = Lineage(epoch, max(lineage.ordinal, ordinal), ordinal, position, marker["timestamp"], marker["low_water"])
-    return Changes(after, {}, {shard: moved}, voids, marker["layout"])
-
-
-def _fold_epoch_start(head: Head, after: int, event: dict[str, Any], lineage: Lineage) -> Changes:
+def _fold_epoch_start(
+    head: Head,
+    after: int,
+    event: dict[str, Any],
+    moved: Lineage,
+    voids: dict[tuple[str, str], Void],
+    rejections: tuple[Rejection, ...],
+) -> Changes:
     shard, epoch = event["shard"], event["epoch"]
     Position.parse(event["position"])
-    if head.lineages.get(shard) is not None and head.lineages[shard].epoch == epoch and lineage.ordinal:
+    before = head.lineages.get(shard)
+    if before is not None and before.epoch == epoch and before.ordinal:
         return Changes(after, {})
-    moved = lineage._replace(ordinal=max(lineage.ordinal, event["ordinal"]), low_water=event["position"])
-    voids = {}
-    if shard in head.lineages:
-        voids[EVERY_TABLE, shard] = Void(epoch, event["ordinal"], event["position"])
-    return Changes(after, {}, {shard: moved}, voids)
+    if before is not None:
+        voids = {(EVERY_TABLE, shard): Void(epoch, event["ordinal"], event["position"])}
+    return Changes(after, {}, {shard: moved._replace(low_water=event["position"])}, voids, rejections=rejections)
 
 
 def _fold_table_void(
@@ -144,7 +167,4 @@ def _fold_table_void(
 
 def _poison(state: PartitionState, after: int, code: str, reason: str, place: str) -> Changes:
     """Rejects an unreadable message. It may have changed anything, so every shard's entries so far become void."""
-    voids = {
-        (EVERY_TABLE, shard): Void(lineage.epoch, lineage.ordinal, "") for shard, lineage in state.head.lineages.items()
-    }
-    return Changes(after, {}, {}, voids, rejections=(Rejection(code, reason, place),))
+    return Changes(after, {}, {}, void_everything(state.head), rejections=(Rejection(code, reason, place),))

@@ -23,13 +23,20 @@ from consumers.fold.entry import (
     encode_transaction_tag,
     encode_transaction_tags,
 )
+from consumers.fold.shards import (
+    arrival_rejections,
+    arrival_voids,
+    is_succeeded,
+    lineage_for,
+    older_epoch_rejection,
+)
 from consumers.fold.state import Changes, Head, Lineage, PartitionState, Rejection, Void
 from stream.wire.checks import check_frame
 from stream.wire.codec import ROW_FRAME_HEADER
 from stream.wire.events import EVERY_TABLE
 from stream.wire.keys import FIRST_TABLE_BYTE, is_row_key
 from stream.wire.single import read_long, read_single, single_prefix
-from tokens import Order, Position, TokenError
+from tokens import EventToken, Order, Origin, Position, order
 
 Record: TypeAlias = tuple[int, bytes | None]
 """Offset and value of a message."""
@@ -39,28 +46,6 @@ _pack_prefix = PREFIX.pack
 _VALUE_BYTE = bytes([VALUE])
 _ROW_KINDS = (VALUE, ABSENT, VOID)
 _NOTHING: dict[Any, Any] = {}
-
-
-def lineage_for(head: Head, shard: str, epoch: int) -> Lineage | None:
-    """The lineage that an event of (shard, epoch) continues: a new one for a new epoch, None for an older epoch."""
-    lineage = head.lineages.get(shard)
-    if lineage is None or epoch > lineage.epoch:
-        return Lineage(epoch, 0, 0, "", 0, "")
-    return lineage if epoch == lineage.epoch else None
-
-
-def epoch_voids(head: Head, shard: str, epoch: int) -> dict[tuple[str, str], Void]:
-    """The void that a new epoch causes by its first event, even without an EpochStart; empty if it is not new."""
-    lineage = head.lineages.get(shard)
-    if lineage is None or epoch <= lineage.epoch:
-        return {}
-    return {(EVERY_TABLE, shard): Void(epoch, 0, "")}
-
-
-def older_epoch_rejection(event: dict[str, Any]) -> Rejection:
-    """The rejection of an event whose epoch is over."""
-    shard, epoch = event["shard"], event["epoch"]
-    return Rejection("older_epoch", f"epoch {epoch} of shard {shard} is over; a newer one has begun", f"shard {shard}")
 
 
 def fold_singles(head: Head, records: Sequence[Record], at: int) -> tuple[Changes, int] | None:
@@ -126,11 +111,11 @@ def fold_rows(state: PartitionState, after: int, frame: dict[str, Any]) -> Chang
     else:
         entries, last, suspects = _checked_entries(frame, tags, lineage.ordinal)
     moved = {shard: lineage._replace(ordinal=last)}
-    voids = epoch_voids(head, shard, epoch)
+    voids = arrival_voids(head, shard, epoch)
     if not suspects and len(head.lineages) == 1 and shard in head.lineages:
         return Changes(after, entries, moved, voids)
     settled, more_voids, rejections = _settle_by_key(state, frame, tags, lineage, entries, suspects)
-    return Changes(after, settled, moved, voids | more_voids, rejections=rejections)
+    return Changes(after, settled, moved, voids | more_voids, rejections=arrival_rejections(head, shard) + rejections)
 
 
 def _is_plain(frame: dict[str, Any], last: int) -> bool:
@@ -214,7 +199,7 @@ def _settle_by_key(
     voids: dict[tuple[str, str], Void] = {}
     rejections: list[Rejection] = []
     for key, value in accepted.items():
-        settled = _settle(state.lookup(key), value)
+        settled = _settle(state.head, state.lookup(key), value)
         if settled is not None:
             entries[key] = settled
     for row in suspects:
@@ -233,43 +218,40 @@ def _settle_by_key(
             rejections.append(Rejection("bad_operation", reason, f"key {key!r}"))
             operation = VOID
         existing = entries.get(key) or state.lookup(key)
-        settled = _settle(existing, _pack_head(operation, ordinal) + tags[row] + image)
+        settled = _settle(state.head, existing, _pack_head(operation, ordinal) + tags[row] + image)
         if settled is not None:
             entries[key] = settled
     return entries, voids, tuple(rejections)
 
 
-def _settle(existing: bytes | None, value: bytes) -> bytes | None:
+def _settle(head: Head, existing: bytes | None, value: bytes) -> bytes | None:
     """The entry to store for the event ``value`` if the key has ``existing``; None if the event is discarded."""
     if existing is None:
         return value
     old, new = decode_entry(existing), decode_entry(value)
     if old.shard == new.shard:
         return value if (new.epoch, new.ordinal) > (old.epoch, old.ordinal) else None
-    by_origin = _order_by_origin(new, old)
-    if by_origin is Order.NEWER:
+    answer = Order.NEWER if is_succeeded(head, old.shard, old.epoch) else _order(new, old)
+    if answer is Order.NEWER:
         return value
-    if by_origin in (Order.OLDER, Order.SAME):
+    if answer is not Order.UNKNOWN:
         return None
     tag = encode_transaction_tag(new.shard, new.epoch, new.position, new.timestamp, new.origin)
     return _pack_head(VOID, new.ordinal) + tag
 
 
-def _order_by_origin(new: Entry, old: Entry) -> Order:
-    """Order by a coordinate (own position or origin) of a shard that both entries have."""
-    for_new = _coordinates(new)
-    for shard, position in _coordinates(old).items():
-        if shard in for_new:
-            try:
-                return Position.parse(for_new[shard]).order(Position.parse(position))
-            except TokenError:
-                return Order.UNKNOWN
-    return Order.UNKNOWN
+def _order(new: Entry, old: Entry) -> Order:
+    """The order of two entries of different shards."""
+    try:
+        return order(_token(new), _token(old))
+    except ValueError:
+        return Order.UNKNOWN
 
 
-def _coordinates(entry: Entry) -> dict[str, str]:
-    coordinates = {entry.shard: entry.position}
-    if entry.origin:
-        shard, _, position = entry.origin.partition(" ")
-        coordinates[shard] = position
-    return coordinates
+def _token(entry: Entry) -> EventToken:
+    """Where the entry stands. Raises `TokenError`."""
+    origin = None
+    place = entry.origin.rsplit(" ", 2)
+    if len(place) == 3:  # older frames name no epoch: such an origin orders nothing
+        origin = Origin(place[0], Position.parse(place[2]), int(place[1]))
+    return EventToken(entry.timestamp, entry.shard, Position.parse(entry.position), origin, entry.epoch)

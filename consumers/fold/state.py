@@ -11,26 +11,35 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import msgspec
-
 FOLD_VERSION = 4
 """Incremented whenever the same log folds to other bytes. A store of another version is rebuilt."""
 
 META = b"\x00"
 CATALOG = b"\x01"
+"""The kind of a catalog object. The second byte says which: `TABLE`. Kinds up to `stream.wire.keys.RESERVED` have no
+other meaning yet; from there on a key is a row's."""
+TABLE = b"t"
 OFFSET_KEY = META + b"offset"
+BEGIN_KEY = META + b"begin"
 LAYOUT_KEY = META + b"layout"
 FOLD_KEY = META + b"fold"
 LINEAGE_PREFIX = META + b"lineage/"
 VOID_PREFIX = META + b"void/"
 SCHEMA_PREFIX = META + b"schema/"
 NAME_PREFIX = META + b"name/"
+TEXT_PREFIX = META + b"text/"
+TOPOLOGY_PREFIX = META + b"topology/"
+SCOPE_PREFIX = META + b"scope/"
 
 Lookup = Callable[[bytes], bytes | None]
 
 
 class Lineage(NamedTuple):
-    """How far one shard is folded in this partition. Only markers move ``watermark``; "": no marker yet."""
+    """How far one shard is folded in this partition. Only markers move ``watermark``; "": no marker yet.
+
+    ``low_water``: nothing from below it may be filled; "": unknown. ``continuity``: of the last marker folded, which
+    the next one must name. ``as_of_ms``: the source's clock of the watermark; 0: unknown.
+    """
 
     epoch: int
     ordinal: int
@@ -38,6 +47,8 @@ class Lineage(NamedTuple):
     watermark: str
     watermark_timestamp: int
     low_water: str
+    continuity: int = 0
+    as_of_ms: int = 0
 
 
 class Void(NamedTuple):
@@ -52,17 +63,20 @@ class Void(NamedTuple):
     floor: str
 
 
-class Kin(msgspec.Struct, array_like=True, frozen=True):
-    """What a partition knows of the shards around a key's own: the topology, and ancestors with their epochs.
+class Topology(NamedTuple):
+    """What a shard declares of the shards around it: all of its keyspace, and its own ancestors (shard → epoch)."""
 
-    See `tokens.Tag`. It goes into answers, so it is a struct that may get more fields.
-    """
+    epoch: int
+    ordinal: int
+    shards: tuple[str, ...]
+    ancestors: dict[str, int]
 
-    topology: frozenset[str] = frozenset()
-    ancestors: dict[str, int] = {}
 
+class Scope(NamedTuple):
+    """Descriptions of a shard's tables at or before this place are forgotten."""
 
-NO_KIN = Kin()
+    epoch: int
+    ordinal: int
 
 
 class Rejection(NamedTuple):
@@ -82,12 +96,28 @@ class Head:
     lineages: dict[str, Lineage] = field(default_factory=dict)
     voids: dict[tuple[str, str], Void] = field(default_factory=dict)
     """(table or ``*``, shard) → its newest void."""
+    topologies: dict[str, Topology] = field(default_factory=dict)
+    scopes: dict[str, Scope] = field(default_factory=dict)
+    begin: int = 0
+    """The offset at which this state began: nothing is known of what was before it."""
+
+    def copy(self) -> Head:
+        """A copy that later changes of this head don't reach."""
+        return Head(
+            self.offset,
+            self.layout,
+            dict(self.lineages),
+            dict(self.voids),
+            dict(self.topologies),
+            dict(self.scopes),
+            self.begin,
+        )
 
 
 class Changes(NamedTuple):
     """What ``messages`` messages, folded together, change. ``offset`` is the next to fold.
 
-    ``lineages`` and ``voids`` hold only those that change.
+    ``lineages``, ``voids``, ``topologies`` and ``scopes`` hold only those that change.
     """
 
     offset: int
@@ -97,11 +127,8 @@ class Changes(NamedTuple):
     layout: str = ""
     rejections: tuple[Rejection, ...] = ()
     messages: int = 1
-
-
-def kin_of(head: Head) -> Kin:
-    """What the partition knows of the shards of its keyspace."""
-    return Kin(frozenset(head.lineages))
+    topologies: dict[str, Topology] = {}  # noqa: RUF012
+    scopes: dict[str, Scope] = {}  # noqa: RUF012
 
 
 @dataclass(slots=True)
@@ -120,6 +147,10 @@ class PartitionState:
             head.layout = changes.layout
         if changes.lineages:
             head.lineages.update(changes.lineages)
+        if changes.topologies:
+            head.topologies.update(changes.topologies)
+        if changes.scopes:
+            head.scopes.update(changes.scopes)
         head.offset = changes.offset
 
 
@@ -147,20 +178,31 @@ def schema_key(table: str) -> bytes:
 
 def head_entries(head: Head) -> dict[bytes, bytes]:
     """The head as store entries."""
-    entries = {OFFSET_KEY: _json(head.offset), LAYOUT_KEY: head.layout.encode(), FOLD_KEY: _json(FOLD_VERSION)}
+    entries = {
+        OFFSET_KEY: _json(head.offset),
+        BEGIN_KEY: _json(head.begin),
+        LAYOUT_KEY: head.layout.encode(),
+        FOLD_KEY: _json(FOLD_VERSION),
+    }
     for shard, lineage in head.lineages.items():
         entries[lineage_key(shard)] = _json(lineage)
     for (table, shard), void in head.voids.items():
         entries[void_key(table, shard)] = _json(void)
+    for shard, topology in head.topologies.items():
+        entries[TOPOLOGY_PREFIX + shard.encode()] = _json(topology)
+    for shard, scope in head.scopes.items():
+        entries[SCOPE_PREFIX + shard.encode()] = _json(scope)
     return entries
 
 
 def is_head_key(key: bytes) -> bool:
-    """Whether `head_entries` writes this key. Schemas and names are not in the head; they are looked up like rows."""
-    return key in (OFFSET_KEY, LAYOUT_KEY, FOLD_KEY) or key.startswith((LINEAGE_PREFIX, VOID_PREFIX))
+    """Whether `head_entries` writes this key. Descriptions, names and schema texts are looked up like rows."""
+    return key in _SINGLE or key.startswith(_IN_HEAD)
 
 
-_LINEAGE = (int, int, int, str, int, str)
+_SINGLE = frozenset({OFFSET_KEY, BEGIN_KEY, LAYOUT_KEY, FOLD_KEY})
+_IN_HEAD = (LINEAGE_PREFIX, VOID_PREFIX, TOPOLOGY_PREFIX, SCOPE_PREFIX)
+_LINEAGE = (int, int, int, str, int, str, int, int)
 
 
 def _loads(value: bytes) -> Any:
@@ -177,12 +219,21 @@ def _typed(values: Any, types: tuple[type, ...]) -> Any:
     return values
 
 
+def _read_topology(values: Any) -> Topology:
+    epoch, ordinal, shards, ancestors = _typed(values, (int, int, list, dict))
+    _typed(shards, (str,) * len(shards))
+    _typed(list(ancestors.values()), (int,) * len(ancestors))
+    return Topology(epoch, ordinal, tuple(shards), ancestors)
+
+
 def read_head(items: Iterable[tuple[bytes, bytes]]) -> Head:
     """The head in a store's META entries. Raises ``ValueError`` or ``TypeError`` if they are damaged."""
     head = Head()
     for key, value in items:
         if key == OFFSET_KEY:
             [head.offset] = _typed([_loads(value)], (int,))
+        elif key == BEGIN_KEY:
+            [head.begin] = _typed([_loads(value)], (int,))
         elif key == LAYOUT_KEY:
             head.layout = value.decode()
         elif key.startswith(LINEAGE_PREFIX):
@@ -190,4 +241,8 @@ def read_head(items: Iterable[tuple[bytes, bytes]]) -> Head:
         elif key.startswith(VOID_PREFIX):
             table, _, shard = key[len(VOID_PREFIX) :].partition(b"\0")
             head.voids[table.decode(), shard.decode()] = Void(*_typed(_loads(value), (int, int, str)))
+        elif key.startswith(TOPOLOGY_PREFIX):
+            head.topologies[key[len(TOPOLOGY_PREFIX) :].decode()] = _read_topology(_loads(value))
+        elif key.startswith(SCOPE_PREFIX):
+            head.scopes[key[len(SCOPE_PREFIX) :].decode()] = Scope(*_typed(_loads(value), (int, int)))
     return head

@@ -200,6 +200,10 @@ class OwnerClient:
                 connection.pending.pop(number, None)
                 future.cancel()
 
+    async def greet(self) -> None:
+        """Says hello and waits for the answer: shows that the owner answers at all."""
+        _expect(await self.request(hello(self._token)), Welcome)
+
     async def request(self, request: Request, wait_ms: int = 0) -> Answer:
         """Sends ``request`` (its id is set here) and returns the answer, which may be a `Failure`."""
         return await self._ask(await self._connected(), request, wait_ms)

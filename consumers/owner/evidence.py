@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
-from consumers.fold.state import NO_KIN, Head, Kin, Lineage, Void
+from consumers.fold.shards import NO_KIN, Kin
+from consumers.fold.state import Lineage, Void
 from consumers.owner.partitions import Partition
 from tokens import Decision, Demand, Freshness, Order, Position, Tag, ValidWriteIdList, Vector
 
@@ -71,13 +72,6 @@ def tag_of(evidence: Evidence, write_ids: ValidWriteIdList | None = None, table_
         topology=kin.topology,
         ancestors=kin.ancestors,
     )
-
-
-def sole_lineage(head: Head) -> tuple[str, Lineage | None]:
-    """Name and lineage of the partition's shard if it has exactly one, else ("", None): the shard of unknown keys."""
-    if len(head.lineages) == 1:
-        return next(iter(head.lineages.items()))
-    return "", None
 
 
 def may_catch_up(decision: Decision, watermark: str) -> bool:

@@ -2,6 +2,8 @@
 
 Front and owner must mean the same by the bytes of a key, or one would answer for a row that the other did not ask
 for. So a request carries a fingerprint of what the front believes, and the owner compares it with what it has folded.
+The number of columns that choose the partition is no part of it: whoever believes another number asks another
+partition, which refuses the key.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import Any, NamedTuple
 
 import xxhash
 
+from consumers.fold.declared import is_in_scope
 from consumers.fold.state import Head, schema_key
 from consumers.owner.partitions import Partition
 from consumers.owner.protocol import SCHEMA_CHANGED, OwnerError, OwnerRow
@@ -26,21 +29,22 @@ CACHED_MAX = 4_096
 class Meaning(NamedTuple):
     """A folded description of a table, as far as its keys are concerned. ``reason``: why it may not be cached.
 
-    ``inexact``: the first key column that a collation compares, "" if none does.
+    ``inexact``: the first key column that a collation compares, "" if none does. ``prefix``: how many leading key
+    columns choose the partition; 0: the whole key.
     """
 
     shard: str
     epoch: int
     ordinal: int
     fingerprint: bytes
-    prefix: int
     reason: str
     inexact: str
+    prefix: int
 
 
-def fingerprint(key: Iterable[tuple[str, str, bool]], prefix: int) -> bytes:
-    """Of the key's columns (name, kind, exact) in key order, and the number of them that choose the partition."""
-    text = json.dumps([prefix, *map(list, key)], separators=(",", ":"))
+def fingerprint(key: Iterable[tuple[str, str, bool]]) -> bytes:
+    """Of the key's columns (name, kind, exact) in key order."""
+    text = json.dumps([*map(list, key)], separators=(",", ":"))
     return xxhash.xxh3_64_digest(text.encode())
 
 
@@ -55,25 +59,29 @@ def meaning_of(described: bytes) -> Meaning:
     """What a folded ``TableSchema`` says."""
     _, schema = decode(described)
     key = columns_of(schema)
-    prefix = schema.get("prefix", 0)
     reason = "" if schema["cacheable"] else schema["reason"] or "it may not be cached"
     inexact = next((name for name, _, exact in key if not exact), "")
     return Meaning(
-        schema["shard"], schema["epoch"], schema["ordinal"], fingerprint(key, prefix), prefix, reason, inexact
+        schema["shard"], schema["epoch"], schema["ordinal"], fingerprint(key), reason, inexact, schema["prefix"]
     )
 
 
 def folded_meaning(partition: Partition, table: str) -> Meaning | None:
-    """What the keys of ``table`` mean here; None if no description has been folded."""
+    """What the keys of ``table`` mean here; None if it is not described, or not published any more."""
     described = partition.store.get(schema_key(table))
-    return meaning_of(described) if described is not None else None
+    found = meaning_of(described) if described is not None else None
+    head = partition.store.visible
+    return found if found is not None and is_in_scope(head, found.shard, found.epoch, found.ordinal) else None
 
 
-def check_partition(head: Head, number: int, key: bytes) -> None:
-    """Raises `OwnerError` ``wrong_partition`` if ``key`` is kept in another partition than ``number``."""
+def check_partition(head: Head, number: int, key: bytes, prefix: int) -> None:
+    """Raises `OwnerError` ``wrong_partition`` if ``key`` is kept in another partition than ``number``.
+
+    ``prefix``: of the table's description.
+    """
     if not head.layout:
         return
-    home = Layout.parse(head.layout).partition_of(key)
+    home = Layout.parse(head.layout).partition_of(key, prefix)
     if home != number:
         raise OwnerError(
             f"the key is kept in partition {home}, not in {number}",

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from consumers.fold.state import NO_KIN, Kin
+from consumers.fold.shards import NO_KIN, Kin
 from tokens.errors import FreshetError
 
 VERSION: Final = 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from consumers.fold.state import schema_key
+from consumers.fold.declared import table_description
 from consumers.owner.partitions import Ownership, Partition
 from consumers.owner.protocol import (
     Describe,
@@ -15,7 +15,6 @@ from consumers.owner.protocol import (
     Status,
     Statuses,
 )
-from stream.wire.codec import decode
 
 
 def status_of(ownership: Ownership, request: Status) -> Statuses:
@@ -68,11 +67,10 @@ def describe_table(ownership: Ownership, request: Describe) -> Description:
     newest: dict[str, object] | None = None
     place = (0, 0)
     for partition in owned:
-        value = partition.store.get(schema_key(request.table)) if request.table else None
-        if value is not None:
-            _, schema = decode(value)
-            if newest is None or (schema["epoch"], schema["ordinal"]) > place:
-                newest, place = schema, (schema["epoch"], schema["ordinal"])
+        store = partition.store
+        schema = table_description(store.visible, store.get, request.table) if request.table else None
+        if schema is not None and (newest is None or (schema["epoch"], schema["ordinal"]) > place):
+            newest, place = schema, (schema["epoch"], schema["ordinal"])
     if newest is None:
         return Description(request.id, False, layout, request.table)
     return _description(request.id, layout, newest)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from consumers.fold.entry import ABSENT, VALUE, VOID, decode_entry
-from consumers.fold.state import NO_KIN, Head, Kin, Void, kin_of
-from consumers.owner.evidence import ACCEPTED, FillVerdict, fill_refusal, may_catch_up, refused, sole_lineage, tag_of
+from consumers.fold.shards import NO_KIN, Kin, is_succeeded, kin_of, sole_lineage
+from consumers.fold.state import Head, Void
+from consumers.owner.evidence import ACCEPTED, FillVerdict, fill_refusal, may_catch_up, refused, tag_of
 from consumers.owner.meaning import check_partition, folded_meaning, refuse_row, why_other_meaning
 from consumers.owner.overlay import OverlayFill
 from consumers.owner.partitions import Partition
@@ -40,20 +41,22 @@ def table_of(key: bytes) -> str:
 def view_row(head: Head, key: bytes, value: bytes | None) -> OwnerRow:
     """The folded state of a row key, no demand considered. A newer void of its table or shard hides the entry."""
     table = table_of(key)
-    if value is None:
+    entry = decode_entry(value) if value is not None else None
+    if entry is None or is_succeeded(head, entry.shard, entry.epoch):
         shard, lineage = sole_lineage(head)
         epoch, watermark, low_water = (lineage.epoch, lineage.watermark, lineage.low_water) if lineage else (0, "", "")
         stamp = Stamp(shard, epoch, 0, _all_voids(head, table))
         why = "no event of this key has been folded"
         return _row(UNKNOWN_KEY, None, why, shard, epoch, "", 0, watermark, low_water, encode_stamp(stamp))
-    entry = decode_entry(value)
     found = head.lineages.get(entry.shard)
     # The head was read before the entry, so it may still be of the previous epoch.
     current = max(found.epoch, entry.epoch) if found else entry.epoch
+    watermark = low_water = ""
     if found is not None and found.epoch >= entry.epoch:
-        watermark, low_water = found.watermark, found.low_water
-    else:
-        watermark = low_water = ""
+        low_water = found.low_water
+        # A marker says nothing of events after it. After a gap in the log, their positions may even lie below its own.
+        if (entry.epoch, entry.ordinal) <= (found.epoch, found.watermark_ordinal):
+            watermark = found.watermark
     stamp = Stamp(entry.shard, entry.epoch, entry.ordinal, _all_voids(head, table))
     kind, position, why = entry.kind, entry.position, f"folded from {entry.position} at ordinal {entry.ordinal}"
     if not _is_position(position):
@@ -136,7 +139,7 @@ def answer_rows(partition: Partition, request: Get, demand: Demand) -> list[Owne
         for name, key, row in zip(tables, request.keys, rows, strict=True):
             if name == table:
                 if found is not None:
-                    check_partition(head, partition.number, key)
+                    check_partition(head, partition.number, key, found.prefix)
                 if why:
                     refuse_row(row, why)
     return rows
@@ -153,12 +156,12 @@ def answer_row(partition: Partition, key: bytes, demand: Demand) -> OwnerRow:
     if row.kind not in (VALUE, ABSENT):
         fill = partition.overlay.get(key, row.stamp, row.low_water)
         if fill is None:
-            row.kin = kin_of(head)
+            row.kin = kin_of(head, row.shard)
             return row
         row.kind = VALUE if fill.image is not None else ABSENT
         row.image, row.lo, row.hi, row.timestamp = fill.image, fill.lo, fill.hi, fill.timestamp
         row.why, row.filled = f"filled from the source at {fill.lo}", True
-    decide_row(row, demand, kin_of(head))
+    decide_row(row, demand, kin_of(head, row.shard))
     return row
 
 
@@ -235,7 +238,7 @@ def _schema_refusal(partition: Partition, head: Head, request: Fill) -> str:
     found = folded_meaning(partition, table_of(request.key))
     if found is None:
         return "the table's schema is unknown here so far"
-    check_partition(head, partition.number, request.key)
+    check_partition(head, partition.number, request.key, found.prefix)
     if request.meaning and request.meaning != found.fingerprint:
         return "the keys of the table mean something else here: its description has changed"
     if found.reason:

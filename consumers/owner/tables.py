@@ -16,14 +16,14 @@ from consumers.fold.catalog_state import (
     name_key,
     table_key,
 )
-from consumers.fold.state import NO_KIN, Head, Kin, Lineage, Void, kin_of
+from consumers.fold.shards import NO_KIN, Kin, is_succeeded, kin_of, sole_lineage
+from consumers.fold.state import Head, Lineage, Void
 from consumers.owner.evidence import (
     ACCEPTED,
     Evidence,
     FillVerdict,
     fill_refusal,
     refused,
-    sole_lineage,
     tag_of,
 )
 from consumers.owner.overlay import OverlayFill
@@ -105,7 +105,7 @@ def answer_table(partition: Partition, name: str, table_id: int, demand: Demand)
     state_bytes = store.get(table_key(table_id))
     state = decode_table(state_bytes) if state_bytes is not None else None
     found = view_table(head, state, table_id, table_stamp(state_bytes, head))
-    found.partition, found.kin = partition.number, kin_of(head)
+    found.partition, found.kin = partition.number, kin_of(head, found.shard)
     answer_from_state(found, state, demand, head.voids.items(), found.kin)
     if not found.served:
         fill = partition.overlay.get(table_key(table_id), found.stamp, found.low_water)
@@ -121,8 +121,19 @@ def answer_table(partition: Partition, name: str, table_id: int, demand: Demand)
 
 def view_table(head: Head, state: TableState | None, table_id: int, stamp: bytes) -> OwnerTable:
     """The answer for a table before its state is judged: shard, epoch, watermark and low-water."""
-    shard, lineage = (state.shard, head.lineages.get(state.shard)) if state is not None else sole_lineage(head)
-    return _undecided(table_id, shard, lineage, stamp)
+    shard, lineage = _lineage_of(head, state)
+    found = _undecided(table_id, shard, lineage, stamp)
+    place = (lineage.epoch, lineage.watermark_ordinal) if lineage is not None else (0, 0)
+    if state is not None and (state.epoch, state.image_ordinal) > place:
+        found.watermark = ""  # a marker says nothing of what follows it; see `consumers.owner.rows.view_row`
+    return found
+
+
+def _lineage_of(head: Head, state: TableState | None) -> tuple[str, Lineage | None]:
+    """The shard that the table belongs to now, and its lineage."""
+    if state is None or is_succeeded(head, state.shard, state.epoch):
+        return sole_lineage(head)
+    return state.shard, head.lineages.get(state.shard)
 
 
 def answer_from_state(
@@ -225,7 +236,7 @@ def fill_table(partition: Partition, request: FillTable) -> FillVerdict:
     if table_stamp(state_bytes, head) != request.stamp:
         return refused("the table changed since it was read")
     state = decode_table(state_bytes) if state_bytes is not None else None
-    shard, lineage = (state.shard, head.lineages.get(state.shard)) if state is not None else sole_lineage(head)
+    shard, lineage = _lineage_of(head, state)
     if lineage is None:
         return refused("the table's shard is unknown here")
     if bound_id(partition, request.name) != request.table_id:

@@ -95,6 +95,12 @@ def check_range(store: PartitionStore, topic: str, start: int, end: int) -> None
         )
 
 
+def _begin(store: PartitionStore, start: int) -> None:
+    """Lets a new store begin where the topic does: retention may have cut what was before."""
+    if start > 0 and store.state.head.offset == 0:
+        store.begin_at(start)
+
+
 def open_partition(
     data_dir: Path, keyspace: str, number: int, topic: Topic, bounds: tuple[int, int], overlay_bytes: int
 ) -> Partition:
@@ -106,11 +112,13 @@ def open_partition(
     store, rebuilt = open_store(data_dir, keyspace, number, topic.topic_id)
     try:
         try:
+            _begin(store, start)
             check_range(store, topic.name, start, end)
         except RebuildNeededError as error:
             store.close(commit=False)
             set_aside(data_dir, keyspace, number, error)
             store, rebuilt = open_store(data_dir, keyspace, number, topic.topic_id)[0], error
+            _begin(store, start)
             check_range(store, topic.name, start, end)
     except StoreError:
         store.close(commit=False)

@@ -40,6 +40,7 @@ from consumers.store.errors import (
 from consumers.store.manifest import Manifest, check_manifest, read_manifest, sync_directory, write_manifest
 from consumers.store.rocks import IN_DOUBT_NAME, Rocks, disk_bytes
 from consumers.store.view import ROCKS_NAME, StoreView, committed_head, merge_items
+from stream.wire.codec import NewerWireError
 
 __all__ = [
     "ROCKS_NAME",
@@ -82,11 +83,13 @@ class PartitionStore:
         self.keyspace = manifest.keyspace
         self.partition = manifest.partition
         self.state = PartitionState(head, self.get)
-        self.visible = _copy(head)
+        self.visible = head.copy()
         """The head for readers. It is replaced, never changed."""
         self.committed_offset = head.offset
         self.broken: StoreError | None = None
         """Set once damage was found; nothing of this store may be served then."""
+        self.newer: NewerWireError | None = None
+        """Why the last `fold` stopped before its end: the next record needs a newer Freshet."""
         self._rocks = rocks
         self._active: dict[bytes, bytes] = {}
         self._frozen: dict[bytes, bytes] = _EMPTY
@@ -141,30 +144,44 @@ class PartitionStore:
                     raise
         return value
 
+    def begin_at(self, offset: int) -> None:
+        """Lets an empty store begin at ``offset`` instead of 0: nothing before it is known.
+
+        Raises `StoreError` if something was folded already.
+        """
+        with self._folding:
+            head = self.state.head
+            if head.offset != head.begin or head.lineages or self._active or self._frozen:
+                raise StoreError(
+                    f"{self.directory} has folded up to {head.offset} and cannot begin at {offset}",
+                    hint="give it an empty directory",
+                )
+            head.offset = head.begin = offset
+            self.committed_offset = self._frozen_offset = offset
+            self.visible = head.copy()
+
     def fold(self, records: Sequence[tuple[int, bytes | None]]) -> list[tuple[int, Rejection]]:
         """Folds (offset, value) records and publishes the result; returns the rejections with their offsets.
 
-        Records below the head's offset were folded before and are skipped.
+        Records below the head's offset were folded before and are skipped. A record that needs a newer Freshet stops
+        the fold before it: see `newer`.
         """
         rejections: list[tuple[int, Rejection]] = []
         state = self.state
         with self._folding:
-            head, put = state.head, self._active.update
-            lineages, voids = head.lineages, head.voids
+            put = self._active.update
+            self.newer = None
             try:
-                for after, entries, moved, voided, layout, letters, _ in fold_messages(state, records):
-                    put(entries)
-                    if voided:
-                        voids.update(voided)
-                    if layout:
-                        head.layout = layout
-                    lineages.update(moved)
-                    head.offset = after
-                    if letters:
-                        rejections += [(after - 1, letter) for letter in letters]
+                for changes in fold_messages(state, records):
+                    put(changes.entries)
+                    state.apply(changes)
+                    if changes.rejections:
+                        rejections += [(changes.offset - 1, letter) for letter in changes.rejections]
+            except NewerWireError as error:
+                self.newer = error
             finally:
                 self._folded_bytes += sum(len(value) for _, value in records if value is not None)
-                self.visible = _copy(head)
+                self.visible = state.head.copy()
         return rejections
 
     def apply(self, changes: Changes) -> None:
@@ -172,7 +189,7 @@ class PartitionStore:
         with self._folding:
             self._active.update(changes.entries)
             self.state.apply(changes)
-            self.visible = _copy(self.state.head)
+            self.visible = self.state.head.copy()
 
     @property
     def pending_rows(self) -> int:
@@ -307,10 +324,6 @@ class PartitionStore:
                     if self._lock is not None:
                         os.close(self._lock)
                         self._lock = None
-
-
-def _copy(head: Head) -> Head:
-    return Head(head.offset, head.layout, dict(head.lineages), dict(head.voids))
 
 
 def _prepare(directory: Path, wanted: Manifest) -> Manifest:

@@ -70,8 +70,9 @@ def committed_head(rocks: Rocks) -> Head:
     """
     try:
         found = dict(rocks.scan(META, _META_END))
-        head = read_head(found.items())
         fold = int(found.get(FOLD_KEY, b"0"))
+        # Another version's head may have another form.
+        head = read_head(found.items()) if fold in (0, FOLD_VERSION) else Head()
     except (ValueError, TypeError) as error:
         raise StoreCorruptError(f"{rocks.path}: the head is damaged: {error}", hint="the store is rebuilt") from error
     if not found:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from consumers.fold import messages as fold
-from consumers.fold.state import Changes, Lineage, PartitionState, Void
+from consumers.fold.state import Changes, Lineage, PartitionState, Scope, Topology, Void
 from consumers.owner import evidence
 from consumers.owner import rows as owner_rows
 from consumers.store import store
@@ -97,7 +97,9 @@ def _fold_messages(state: PartitionState, messages: Sequence[tuple[int, bytes | 
     if type(messages) is not list:
         return _real_fold_messages(state, messages)
     head = state.head
-    key = (head.offset, head.layout, *head.lineages.items(), None, *head.voids.items(), *messages)
+    declared = repr((head.topologies, head.scopes)) if head.topologies or head.scopes else ""
+    place = (head.offset, head.begin, head.layout, declared)
+    key = (*place, *head.lineages.items(), None, *head.voids.items(), *messages)
     known = _folds.get(key)
     if known is not None:
         looked, changes = known
@@ -138,14 +140,18 @@ def _merge_changes(done: list[Changes]) -> list[Changes]:
     entries: dict[bytes, bytes] = {}
     lineages: dict[str, Lineage] = {}
     voids: dict[tuple[str, str], Void] = {}
+    topologies: dict[str, Topology] = {}
+    scopes: dict[str, Scope] = {}
     layout = ""
     for changes in done:
         entries.update(changes.entries)
         lineages.update(changes.lineages)
         voids.update(changes.voids)
+        topologies.update(changes.topologies)
+        scopes.update(changes.scopes)
         layout = changes.layout or layout
     messages = sum(changes.messages for changes in done)
-    return [Changes(done[-1].offset, entries, lineages, voids, layout, (), messages)]
+    return [Changes(done[-1].offset, entries, lineages, voids, layout, (), messages, topologies, scopes)]
 
 
 _demand_of = lru_cache(maxsize=1_024)(evidence.demand_of)

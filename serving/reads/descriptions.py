@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from time import monotonic
+from typing import NamedTuple
 
 from consumers.owner.client import OwnerClient
 from consumers.owner.protocol import Description
@@ -16,8 +17,15 @@ from stream.wire.events import Column
 from stream.wire.keys import Layout
 
 TABLES_MAX = 10_000
-TRUSTED_FOR_S = 1.0
-"""A key that does not fit a description older than this is checked against a new description before it is refused."""
+RENEWED_EVERY_S = 1.0
+"""How often at most a table is described again because an owner means something else by its keys."""
+
+
+class Described(NamedTuple):
+    """A description, and when it was asked for. ``table``: None if there is no such table."""
+
+    asked_at: float
+    table: RowTable | None
 
 
 class Descriptions:
@@ -28,12 +36,18 @@ class Descriptions:
         self._keep_s = keep_s
         self._clock = clock
         self._known: dict[tuple[str, str], tuple[float, RowTable]] = {}
-        self._flights: Flights[tuple[str, str], RowSpace, RowTable | None] = Flights(self._describe)
+        """(keyspace, table) → when its description was asked for, and what it says."""
+        self._flights: Flights[tuple[str, str], RowSpace, Described] = Flights(self._describe)
+        self._renewals: Flights[tuple[str, str], RowSpace, Described] = Flights(self._describe_at_source)
+
+    def now(self) -> float:
+        """The time that `describes_since` compares with."""
+        return self._clock()
 
     async def get(self, space: RowSpace, name: str) -> RowTable:
         """The description of ``db.table``. Raises `ReadError` ``unknown_table``, ``no_owner`` or the source's."""
         known = self._known.get((space.name, name))
-        if known is not None and known[0] > self._clock():
+        if known is not None and known[0] + self._keep_s > self._clock():
             return known[1]
         try:
             found = await self._flights.read((space.name, name), space, lambda _: True)
@@ -43,50 +57,69 @@ class Descriptions:
             return known[1]  # nothing can describe it now; at worst a key is looked up in its old form and not found
         return self._keep(space, name, found)
 
-    def schema_may_be_stale(self, space: RowSpace, name: str) -> bool:
-        """Whether the description is older than `TRUSTED_FOR_S`, so that a key may fail to fit because of DDL."""
+    def describes_since(self, space: RowSpace, name: str, moment: float) -> bool:
+        """Whether the description was asked for at ``moment`` or later."""
         known = self._known.get((space.name, name))
-        return known is not None and known[0] - self._keep_s + TRUSTED_FOR_S < self._clock()
+        return known is not None and known[0] >= moment
 
-    async def renew(self, space: RowSpace, name: str) -> None:
-        """Describes the table from the source: an owner may not have folded the latest DDL. Raises as `get`."""
-        self._known.pop((space.name, name), None)
-        if space.source is not None:
-            self._keep(space, name, await space.source.describe(name))
+    async def renew(self, space: RowSpace, name: str, moment: float) -> None:
+        """Describes the table from the source, at ``moment`` or later. Raises as `get`.
 
-    def _keep(self, space: RowSpace, name: str, found: RowTable | None) -> RowTable:
-        if found is None:
+        An owner may not have folded the latest DDL. It is asked for the keyspace's layout.
+        """
+        if not self.describes_since(space, name, moment):
+            found = await self._renewals.read((space.name, name), space, lambda each: each.asked_at >= moment)
+            self._keep(space, name, found)
+
+    def _keep(self, space: RowSpace, name: str, found: Described) -> RowTable:
+        known = self._known.get((space.name, name))
+        if known is not None and known[0] > found.asked_at:
+            return known[1]
+        if found.table is None:
             self._known.pop((space.name, name), None)
             raise ReadError("unknown_table", f"keyspace {space.name} has no table {name}")
         if len(self._known) >= TABLES_MAX:
             self._known.clear()
-        self._known[space.name, name] = (self._clock() + self._keep_s, found)
-        return found
+        self._known[space.name, name] = (found.asked_at, found.table)
+        return found.table
 
     async def _describe(
         self, wanted: Mapping[tuple[str, str], RowSpace]
-    ) -> Mapping[tuple[str, str], RowTable | Exception | None]:
-        return {(space.name, name): await self._describe_one(space, name) for (_, name), space in wanted.items()}
+    ) -> Mapping[tuple[str, str], Described | Exception]:
+        return {key: Described(self._clock(), await self._describe_one(space, key[1])) for key, space in wanted.items()}
 
-    async def _describe_one(self, space: RowSpace, name: str) -> RowTable | None:
-        """From any owner, since every partition has every table's description; else from the source."""
+    async def _describe_at_source(
+        self, wanted: Mapping[tuple[str, str], RowSpace]
+    ) -> Mapping[tuple[str, str], Described | Exception]:
+        return {
+            key: Described(self._clock(), await self._describe_one(space, key[1], from_source=True))
+            for key, space in wanted.items()
+        }
+
+    async def _describe_one(self, space: RowSpace, name: str, *, from_source: bool = False) -> RowTable | None:
+        """From any owner, since every partition has every table's description; else, or if wanted, from the source."""
+        described = None
+        try:
+            described = await self._ask_owners(space, name)
+        except OwnerAway:
+            if space.source is None:
+                raise
+        if space.source is not None and (described is None or from_source):
+            return await space.source.describe(name)
+        return described
+
+    async def _ask_owners(self, space: RowSpace, name: str) -> RowTable | None:
+        """What an owner has folded, None if none has folded a description with a key. Adopts the keyspace's layout."""
 
         async def ask(client: OwnerClient, _: int) -> Description:
             return await client.describe(space.name, name)
 
-        try:
-            described = await self._owners.ask_any(
-                space.name, range(space.layout.partitions), ask, lambda found: found.found
-            )
-        except OwnerAway:
-            if space.source is None:
-                raise
-            return await space.source.describe(name)
+        described = await self._owners.ask_any(
+            space.name, range(space.layout.partitions), ask, lambda found: found.found
+        )
         if described.layout:
             space.layout = Layout.parse(described.layout)
-        if described.found and described.primary_key:
-            return table_of(described)
-        return await space.source.describe(name) if space.source is not None else None
+        return table_of(described) if described.found and described.primary_key else None
 
 
 def table_of(described: Description) -> RowTable:

@@ -1,4 +1,10 @@
-"""Requests to the owners of partitions: one connection per owner, and a second attempt if a partition has moved."""
+"""Requests to the owners of partitions: one connection per owner, and a second attempt if a partition has moved.
+
+An address that failed is tried again in the background, so that only the first reader pays for an owner that is away.
+A partition whose owner has withdrawn, or was never followed by another, is still asked for at its last address: most
+often the same process comes back there, and answers before it has announced itself. Its answers are proofs, so it does
+no harm if it is another one.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +26,9 @@ Found = TypeVar("Found")
 Locate = Callable[[str, int], str | None]
 """(keyspace, partition) → the owner's address as host:port, or None. Must not block."""
 
+REMEMBERED_S = 600.0
+"""How long the last address of a partition is tried that nobody announces any more."""
+
 _NOT_NOW = frozenset({"not_owner", "too_busy", "frame_too_large"})
 """Codes of a refusal that says nothing about the owner's next answer."""
 
@@ -33,6 +42,10 @@ class OwnerAway(ReadError):
         super().__init__("no_owner", message)
 
 
+class OtherPartition(OwnerAway):
+    """The owner says that the key is kept in another partition than the one that was asked."""
+
+
 class Owners:
     """The owners of all partitions. Belongs to one event loop."""
 
@@ -44,9 +57,10 @@ class Owners:
         fixed: Mapping[tuple[str, int], str] | None = None,
         token: str = "",
         request_timeout_s: float = 3.0,
-        pause_s: float = 0.5,
+        pause_s: float = 0.2,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
-        """``fixed``: owners that are not announced. ``pause_s``: how long a failed address is not asked again."""
+        """``fixed``: owners that are not announced. ``pause_s``: between two attempts to reach a failed address."""
         self._locate = locate
         self._fixed = dict(fixed or {})
         self._metrics = metrics
@@ -54,11 +68,23 @@ class Owners:
         self._request_timeout_s = request_timeout_s
         self._pause_s = pause_s
         self._clients: dict[str, OwnerClient] = {}
-        self._away_until: dict[str, float] = {}
+        self._clock = clock
+        self._away: dict[str, float] = {}
+        """Failed addresses, and when to try them again."""
+        self._last: dict[tuple[str, int], tuple[str, float]] = {}
+        """(keyspace, partition) → its last announced address, and when it was last announced."""
+        self._probes: dict[str, asyncio.Task[None]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
 
     def address_of(self, keyspace: str, partition: int) -> str | None:
-        """host:port of the owner, as last announced."""
-        return self._fixed.get((keyspace, partition)) or self._locate(keyspace, partition)
+        """host:port of the owner, as last announced; for `REMEMBERED_S` also one that was withdrawn."""
+        place = (keyspace, partition)
+        address = self._fixed.get(place) or self._locate(keyspace, partition)
+        if address is not None:
+            self._last[place] = address, self._clock()
+            return address
+        known = self._last.get(place)
+        return known[0] if known is not None and self._clock() - known[1] < REMEMBERED_S else None
 
     async def ask(self, keyspace: str, partition: int, request: Callable[[OwnerClient], Awaitable[Found]]) -> Found:
         """The result of ``request`` to the partition's owner.
@@ -109,32 +135,66 @@ class Owners:
         raise away or OwnerAway(f"no process has announced that it owns a partition of {keyspace}")
 
     async def _ask_at(self, address: str, request: Callable[[OwnerClient], Awaitable[Found]]) -> Found:
-        if self._away_until and self._away_until.get(address, 0.0) > monotonic():
-            raise OwnerAway(f"the owner at {address} did not answer a moment ago")
+        if self._away and address in self._away:
+            self._probe(address)
+            raise OwnerAway(f"the owner at {address} does not answer")
+        try:
+            return await request(self._client_of(address))
+        except OwnerError as error:
+            raise self._read_error(address, error) from error
+
+    def _client_of(self, address: str) -> OwnerClient:
         client = self._clients.get(address)
         if client is None:
+            self._forget_unannounced()
             client = self._clients[address] = OwnerClient(
                 address, token=self._token, request_timeout_s=self._request_timeout_s
             )
-        try:
-            found = await request(client)
-        except OwnerError as error:
-            raise self._read_error(address, error) from error
-        if self._away_until:
-            self._away_until.pop(address, None)
-        return found
+        return client
+
+    def _probe(self, address: str) -> None:
+        """Tries a failed address in the background, if it is time and nobody does."""
+        if address in self._probes or self._clock() < self._away[address]:
+            return
+
+        async def run() -> None:
+            try:
+                await self._client_of(address).greet()
+                self._away.pop(address, None)
+            except OwnerError:
+                self._away[address] = self._clock() + self._pause_s
+            finally:
+                self._probes.pop(address, None)
+
+        self._probes[address] = asyncio.get_running_loop().create_task(run())
+
+    def _forget_unannounced(self) -> None:
+        """Closes the connections to addresses that nobody announces any more, when a new one is opened."""
+        now = self._clock()
+        self._last = {place: known for place, known in self._last.items() if now - known[1] < REMEMBERED_S}
+        used = {address for address, _ in self._last.values()} | set(self._fixed.values())
+        for address in self._clients.keys() - used:
+            client = self._clients.pop(address)
+            self._away.pop(address, None)
+            closing = asyncio.get_running_loop().create_task(client.close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
 
     def _read_error(self, address: str, error: OwnerError) -> ReadError:
         if error.code in ("bad_token", "missing_write_ids", "bad_write_ids"):
             return ReadError(error.code, str(error), hint=error.hint)
+        if error.code == "wrong_partition":
+            return OtherPartition(str(error))
         self._metrics.owner_failures.inc()
         if error.code not in _NOT_NOW:
-            self._away_until[address] = monotonic() + self._pause_s
+            self._away[address] = self._clock() + self._pause_s
             _log.warning("owner away", address=address, code=error.code, error=str(error))
         return OwnerAway(str(error))
 
     async def close(self) -> None:
         """Closes all connections."""
+        for probe in list(self._probes.values()):
+            probe.cancel()
         clients, self._clients = list(self._clients.values()), {}
         await asyncio.gather(*(client.close() for client in clients), return_exceptions=True)
 

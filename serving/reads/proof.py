@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from consumers.fold.state import NO_KIN, Kin
+from consumers.fold.shards import NO_KIN, Kin
 from serving.errors import ReadError
 from serving.reads.demands import ReadDemand
 from tokens import Decision, Demand, Freshness, Position, Tag, TokenError, Vector, Verdict, decide

@@ -62,10 +62,8 @@ def _parse_column(table: RowTable, column: Column, part: bytes) -> tuple[object,
 
 def _canonical(table: RowTable, column: Column, text: str) -> tuple[object, bool]:
     kind = column.kind
-    if kind in ("int", "bit", "year"):
-        if _INTEGER.fullmatch(text) is None:
-            raise ReadError("bad_key", f"{table.name}.{column.name}: {text!r} is not an integer")
-        return int(text), column.exact and (kind != "year" or len(text) == 4)
+    if kind in ("int", "bit", "year") and _INTEGER.fullmatch(text) is None:
+        raise ReadError("bad_key", f"{table.name}.{column.name}: {text!r} is not an integer")
     if kind in _NUMERIC_KINDS and _NUMBER.fullmatch(text) is None:
         raise ReadError("bad_key", f"{table.name}.{column.name}: {text!r} is not a number")
     if "\0" in text and kind != "text":

@@ -8,30 +8,38 @@ from time import monotonic
 from typing import NamedTuple, TypeAlias, cast
 
 from consumers.fold.entry import VALUE
-from consumers.owner.protocol import HISTORY_LOST, KEYS_MAX, Fill, OwnerRow
+from consumers.owner.protocol import HISTORY_LOST, KEYS_MAX, SCHEMA_CHANGED, Fill, OwnerRow
 from serving.answers import RawRowAnswer, absence_fields, raw_image
 from serving.client.answers import FreshnessName, RowAnswer, ServedFrom
 from serving.errors import ReadError
 from serving.metrics import FrontMetrics
 from serving.reads.demands import NO_OPTIONS, ReadDemand, RequestedRow, RowOptions
-from serving.reads.descriptions import Descriptions
+from serving.reads.descriptions import RENEWED_EVERY_S, Descriptions
 from serving.reads.fills import Fills
 from serving.reads.flight import Flights
-from serving.reads.owners import OwnerAway, Owners
+from serving.reads.owners import OtherPartition, OwnerAway, Owners
 from serving.reads.proof import Proof, history_lost_error, token_after
 from serving.reads.rowkey import RowKey, parse_row_key
 from serving.reads.spaces import RowSpace, epoch_of
 from serving.sources.source import RowTable, SchemaChanged, SourceKey, SourceRow
 from tokens import EventToken, Order, Position, order
 
+COMMIT_S = 0.1
+"""How long the source is waited for in any case: a token may hold a transaction that it is just committing."""
+
 
 class ReadContext(NamedTuple):
-    """What all rows of one request share. ``deadline``: when to stop waiting for the source (`time.monotonic`)."""
+    """What all rows of one request share. ``deadline``: when to stop waiting for the source (`time.monotonic`).
+
+    ``since``: when the request came, on the clock of the descriptions. ``is_second``: its tables were described again.
+    """
 
     space: RowSpace
     demand: ReadDemand
     options: RowOptions
     deadline: float
+    since: float = 0.0
+    is_second: bool = False
 
 
 class RowLookup(NamedTuple):
@@ -51,8 +59,11 @@ class RowMiss(NamedTuple):
 
 
 RowOutcome: TypeAlias = RawRowAnswer | ReadError | SchemaChanged
-RowFlightKey: TypeAlias = tuple[str, bytes, int | None]
-"""Keyspace, key and epoch: positions of another epoch belong to another history and must not be compared."""
+RowFlightKey: TypeAlias = tuple[str, bytes, bytes, int | None]
+"""Keyspace, key, what the key means, and epoch.
+
+Positions of another epoch belong to another history and must not be compared.
+"""
 
 
 class RowReads:
@@ -72,24 +83,25 @@ class RowReads:
 
         Raises `ReadError` ``bad_token`` if an owner rejects the demand.
         """
-        context = ReadContext(space, demand, options, monotonic() + demand.max_wait_ms / 1000)
+        deadline = monotonic() + demand.max_wait_ms / 1000
+        context = ReadContext(space, demand, options, deadline, self._descriptions.now())
         outcomes: list[RowOutcome | None] = [None] * len(wanted)
         await self._read_round(context, wanted, range(len(wanted)), outcomes)
         changed = [index for index, each in enumerate(outcomes) if isinstance(each, SchemaChanged)]
         if changed:
-            dropped = await self._describe_again(space, {str(outcomes[index]) for index in changed})
+            dropped = await self._describe_again(context, {str(outcomes[index]) for index in changed})
             for index in changed:
                 outcomes[index] = dropped.get(str(outcomes[index]))
             left = [index for index in changed if outcomes[index] is None]
-            await self._read_round(context, wanted, left, outcomes)
+            await self._read_round(context._replace(is_second=True), wanted, left, outcomes)
         return [_final(each) for each in outcomes]
 
-    async def _describe_again(self, space: RowSpace, names: Iterable[str]) -> dict[str, ReadError]:
+    async def _describe_again(self, context: ReadContext, names: Iterable[str]) -> dict[str, ReadError]:
         """The tables that are no longer there; an owner may not have folded yet that they were dropped."""
         dropped: dict[str, ReadError] = {}
         for name in names:
             try:
-                await self._descriptions.renew(space, name)
+                await self._descriptions.renew(context.space, name, context.since)
             except ReadError as error:  # the next round describes the table again and reports any other error
                 if error.code == "unknown_table":
                     dropped[name] = error
@@ -108,8 +120,12 @@ class RowReads:
         misses: dict[int, RowMiss] = {}
         groups: dict[int, list[int]] = {}
 
-        def settle(index: int, row: OwnerRow | None, why: str) -> None:
-            outcome = self._from_owner(lookups[index], row, why)
+        def settle(index: int, row: OwnerRow | None, why: str, *, differs: bool = False) -> None:
+            lookup = lookups[index]
+            if (differs or (row is not None and row.code == SCHEMA_CHANGED)) and self._may_describe_again(lookup):
+                outcomes[index] = SchemaChanged(lookup.table.name)
+                return
+            outcome = self._from_owner(lookup, row, why)
             if isinstance(outcome, RowMiss):
                 misses[index] = outcome
             else:
@@ -128,18 +144,19 @@ class RowReads:
 
         async def ask(partition: int, part: list[int]) -> None:
             keys = [lookups[index].key.key for index in part]
+            meanings = {lookups[index].table.name: lookups[index].table.meaning for index in part}
             rows: Sequence[OwnerRow | None] = [None] * len(part)
-            why = ""
+            why, differs = "", False
             try:
                 rows = await self._owners.ask(
                     space.name,
                     partition,
-                    lambda client: client.get(space.name, partition, keys, token, demand.max_wait_ms),
+                    lambda client: client.get(space.name, partition, keys, token, demand.max_wait_ms, meanings),
                 )
             except OwnerAway as away:
-                why = str(away)
+                why, differs = str(away), isinstance(away, OtherPartition)
             for index, row in zip(part, rows, strict=True):
-                settle(index, row, why)
+                settle(index, row, why, differs=differs)
 
         asked = [
             ask(partition, group[at : at + KEYS_MAX])
@@ -161,14 +178,26 @@ class RowReads:
             table = await self._descriptions.get(context.space, name)
             return RowLookup(context, table, parse_row_key(table, wanted.pk))
         except ReadError as error:
-            if error.code == "bad_key" and self._descriptions.schema_may_be_stale(context.space, name):
+            if error.code == "bad_key" and not self._descriptions.describes_since(context.space, name, context.since):
                 return SchemaChanged(name)
             return error
 
+    def _may_describe_again(self, lookup: RowLookup) -> bool:
+        """Whether to describe a table again whose keys mean something else to its owner: once, and not too often.
+
+        An owner that is behind differs until it has folded the DDL. Meanwhile the source answers.
+        """
+        space, since = lookup.context.space, lookup.context.since
+        if lookup.context.is_second:
+            return False
+        return not self._descriptions.describes_since(space, lookup.table.name, since - RENEWED_EVERY_S)
+
     def _from_owner(self, lookup: RowLookup, row: OwnerRow | None, why: str) -> RawRowAnswer | ReadError | RowMiss:
         """The owner's answer if it may be given, else its error or the miss to take to the source."""
-        space, demand, options, _ = lookup.context
-        if row is not None:
+        space, demand, options = lookup.context[:3]
+        if row is not None and row.code == SCHEMA_CHANGED:
+            why, row = row.why, None  # its stamp belongs to another key
+        elif row is not None:
             space.epochs.learn(row.shard, row.epoch)
             if not row.served:
                 space.epochs.learn_kin(row.kin)
@@ -198,7 +227,7 @@ class RowReads:
         def proves(seen: SourceRow) -> bool:
             return proof.judge(seen.position).may_be_served
 
-        flight_keys = [(space.name, miss.lookup.key.key, proof.epoch) for miss in misses]
+        flight_keys = [(space.name, miss.lookup.key.key, miss.lookup.table.meaning, proof.epoch) for miss in misses]
         wanted = dict(zip(flight_keys, misses, strict=True))
         found = await self._flights.read_many(wanted, proves)
         behind = {
@@ -206,8 +235,8 @@ class RowReads:
             for flight_key, seen in found.items()
             if isinstance(seen, SourceRow) and proof.is_behind(seen.position)
         }
-        remaining = context.deadline - monotonic()
-        if behind and proof.demanded_position is not None and remaining > 0:
+        remaining = max(context.deadline - monotonic(), COMMIT_S)
+        if behind and proof.demanded_position is not None:
             try:
                 await source.wait(proof.demanded_position, remaining)
                 found |= await self._flights.read_many(behind, proves)
@@ -294,7 +323,7 @@ def _fill_of(miss: RowMiss, found: SourceRow) -> Fill | None:
         return None
     lo, hi = str(found.position), str(found.hi)
     partition = space.layout.partition_of(key.key, table.prefix)
-    return Fill(0, space.name, partition, key.key, found.image, lo, hi, found.timestamp, row.stamp)
+    return Fill(0, space.name, partition, key.key, found.image, lo, hi, found.timestamp, row.stamp, table.meaning)
 
 
 def _final(outcome: RowOutcome | None) -> RawRowAnswer | ReadError:

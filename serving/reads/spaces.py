@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from consumers.fold.state import NO_KIN, Kin
+from consumers.fold.shards import NO_KIN, Kin
 from consumers.owner.client import OwnerClient
 from serving.errors import ReadError
 from serving.reads.owners import OwnerAway, Owners

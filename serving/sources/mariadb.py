@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from time import monotonic
 from typing import TypeVar
 
 from serving.errors import ReadError
+from serving.sources.shares import Shares
 from serving.sources.source import RowTable, SchemaChanged, SourceKey, SourceRow, SourceThreads
+from stream.sources.mariadb.by_key import KeyNotPossible
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError, MariaDBUnreachable
 from stream.sources.mariadb.schema import TableFilter, TableInfo
-from stream.sources.mariadb.snapshot import NoSuchTable, SnapshotRead, SnapshotReader, SourceBusy
+from stream.sources.mariadb.snapshot import (
+    READ_TIMEOUT_S,
+    NoSuchTable,
+    SnapshotRead,
+    SnapshotReader,
+    SourceBusy,
+    SourceTimeout,
+)
 from stream.wire.values import UndecodableValue
 from tokens import Position
 
@@ -26,6 +36,7 @@ class MariaDBRows:
     def __init__(self, settings: ConnectionSettings, shard: str, tables: TableFilter) -> None:
         self.shard = shard
         self._tables = tables
+        self._shares = Shares(READS_MAX)
         self._reader = SnapshotReader(settings, READS_MAX)
         self._waiter = SnapshotReader(settings, WAITS_MAX, wait_s=0.05)
         self._reads = SourceThreads("source-read", threads=READS_MAX)
@@ -36,7 +47,7 @@ class MariaDBRows:
         if table not in self._tables:
             return None
         try:
-            info = await self._reads.run(lambda: translated(lambda: self._reader.table(table)))
+            info = await self._run([table], lambda left_s: self._reader.table(table, left_s))
             return row_table(info, self._tables.prefix_of(table, len(info.primary_key)))
         except NoSuchTable:
             return None
@@ -48,7 +59,7 @@ class MariaDBRows:
             if table.name in self._tables:
                 places.setdefault(table.name, []).append(place)
         keys = {name: [wanted[place].values for place in of_table] for name, of_table in places.items()}
-        read = await self._reads.run(lambda: translated(lambda: self._reader.read(keys))) if keys else {}
+        read = await self._run(keys, lambda left_s: self._reader.read(keys, left_s)) if keys else {}
         found: list[SourceRow | ReadError | SchemaChanged] = [
             ReadError("unknown_table", f"{table.name} does not belong to this keyspace") for table, _ in wanted
         ]
@@ -68,6 +79,12 @@ class MariaDBRows:
             if error.code == "too_many_requests":
                 return False
             raise
+
+    async def _run(self, tables: Collection[str], work: Callable[[float], Found]) -> Found:
+        """Run ``work`` in a thread when the tables' shares admit it, with the seconds that it has left."""
+        deadline = monotonic() + READ_TIMEOUT_S
+        async with self._shares.hold(tables, READ_TIMEOUT_S):
+            return await self._reads.run(lambda: translated(lambda: work(deadline - monotonic())))
 
     async def close(self) -> None:
         """See `RowSource`."""
@@ -89,7 +106,7 @@ def _source_rows(
     tables: Sequence[RowTable], read: SnapshotRead | MariaDBError
 ) -> list[SourceRow | ReadError | SchemaChanged]:
     """What was read of one table. ``tables``: for each row, the table as its request described it."""
-    if isinstance(read, NoSuchTable):
+    if isinstance(read, NoSuchTable) or (isinstance(read, MariaDBError) and read.code == "no_primary_key"):
         return [SchemaChanged(table.name) for table in tables]
     if isinstance(read, MariaDBError):
         return [_refusal(read) for _ in tables]
@@ -120,8 +137,10 @@ def translated(work: Callable[[], Found]) -> Found:
 def _refusal(error: MariaDBError | UndecodableValue) -> ReadError:
     if isinstance(error, SourceBusy):
         return ReadError("too_many_requests", str(error))
-    if isinstance(error, MariaDBUnreachable):
+    if isinstance(error, MariaDBUnreachable | SourceTimeout):
         return ReadError("source_unreachable", str(error), hint=error.hint)
+    if isinstance(error, KeyNotPossible):
+        return ReadError("bad_key", str(error), hint="no row has this key: the column cannot store it")
     if error.code == "no_primary_key":
         return ReadError("bad_key", str(error), hint="give the table a primary key to read its rows")
     return ReadError("source_failed", str(error), hint=error.hint)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeVar
 
+from consumers.owner.meaning import fingerprint
 from serving.errors import ReadError
 from stream.wire.events import Column
 from tokens import Position
@@ -20,6 +21,7 @@ class RowTable:
     """What a front must know about a row table. ``key``: the primary key's columns in key order.
 
     ``reason``: why it is not ``cacheable``. ``prefix``: how many leading key columns choose a row's partition.
+    ``meaning``: the fingerprint of what its keys mean.
     """
 
     name: str
@@ -27,6 +29,11 @@ class RowTable:
     cacheable: bool
     reason: str = ""
     prefix: int = 0
+    meaning: bytes = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        meaning = fingerprint((column.name, column.kind, column.exact) for column in self.key)
+        object.__setattr__(self, "meaning", meaning)
 
 
 class SourceRow(NamedTuple):

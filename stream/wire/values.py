@@ -51,8 +51,10 @@ def request_key_value(column: Column, text: str) -> tuple[object, bool]:
     the text is not a value of this kind.
     """
     try:
-        if column.kind in ("int", "bit", "year"):
+        if column.kind in ("int", "bit"):
             return int(text), column.exact
+        if column.kind == "year":  # below 100, MariaDB finds 2024 by 24
+            return int(text), column.exact and int(text) >= 100
         if column.kind in ("float", "double"):
             return float(text), False
         if column.kind == "uuid":

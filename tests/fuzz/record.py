@@ -102,7 +102,7 @@ def _record(server: MariaDBServer) -> tuple[list[bytes], list[dict[str, Any]], d
             cursor.execute(statement)
     schema = LiveSchema(settings, TableFilter(("d",)))
     schema.load()
-    tables = [asdict(table) for table in schema._tables.values()]
+    tables = [asdict(table) for table in schema.live.values()]
     start = current_position(session).position
     with session.cursor() as cursor:
         for number in range(3):

@@ -86,6 +86,12 @@ class FakeOwner:
         if self.failure is not None:
             raise self.failure
 
+    async def greet(self) -> None:
+        self._ask("greet")
+
+    async def close(self) -> None:
+        self._ask("close")
+
     async def get(self, _: str, __: int, keys: list[bytes], *___: object) -> list[OwnerRow]:
         self._ask("get")
         return [self.row for _ in keys]
@@ -142,11 +148,14 @@ class FakeRowSource:
     def __init__(self, image: bytes, position: str, hi: str = "", *, shard: str = "shop/0") -> None:
         self.image, self.position, self.hi, self.shard = image, at(position), at(hi or position), shard
         self.reads = 0
+        self.described: RowTable | None = None
+        self.descriptions = 0
         self.gate = asyncio.Event()
         self.gate.set()
 
     async def describe(self, _: str) -> RowTable | None:
-        return None
+        self.descriptions += 1
+        return self.described
 
     async def read(self, wanted: Sequence[SourceKey]) -> list[Any]:
         self.reads += 1

@@ -10,7 +10,7 @@ import pytest
 from consumers.owner.client import OwnerClient
 from consumers.owner.protocol import Description
 from serving.reads.descriptions import Descriptions, table_of
-from serving.reads.owners import OwnerAway, Owners
+from serving.reads.owners import REMEMBERED_S, OwnerAway, Owners
 from serving.reads.spaces import RowSpace
 from stream.wire.keys import Layout
 from tests.serving.fakes import AWAY, FakeOwner, Network, items_of
@@ -56,7 +56,7 @@ def test_a_partition_that_moved_is_asked_at_its_new_address(monkeypatch: pytest.
     network = Network(monkeypatch, {"a:1": old, "b:1": new})
     network.announced[0] = ["a:1", "b:1"]
     assert asyncio.run(network.owners().ask("shop", 0, describe)) == new.description
-    assert (old.asked, new.asked) == (["describe"], ["describe"])
+    assert (old.asked[:1], new.asked) == (["describe"], ["describe"])
 
 
 def test_a_fixed_address_precedes_the_announced_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,3 +101,70 @@ def test_descriptions_of_two_keyspaces_are_kept_apart(monkeypatch: pytest.Monkey
 
     assert [asyncio.run(read()) for _ in range(2)] == [["id", "code"]] * 2
     assert (shop.asked, bank.asked) == (["describe"], ["describe"])
+
+
+async def settle_tasks() -> None:
+    """Lets background work go on until it waits for something else."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_a_failed_address_is_tried_again_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the first reader pays for an owner that is away; the others are told at once until it answers again."""
+    owner, now = FakeOwner(failure=AWAY), [100.0]
+    owners = Network(monkeypatch, {"a:1": owner}).owners(pause_s=2, clock=lambda: now[0])
+
+    async def run() -> None:
+        for _ in range(3):
+            with pytest.raises(OwnerAway):
+                await owners.ask("shop", 0, describe)
+        assert owner.asked == ["describe"]
+        for passed, asked in ((1, []), (1, ["greet"]), (1, []), (2, ["greet"])):
+            owner.asked, now[0] = [], now[0] + passed
+            with pytest.raises(OwnerAway):
+                await owners.ask("shop", 0, describe)
+            await settle_tasks()
+            assert owner.asked == asked
+        owner.failure, owner.asked, now[0] = None, [], now[0] + 2
+        with pytest.raises(OwnerAway):
+            await owners.ask("shop", 0, describe)
+        await settle_tasks()
+        assert await owners.ask("shop", 0, describe) == owner.description
+        assert owner.asked == ["greet", "describe"]
+
+    asyncio.run(run())
+
+
+def test_a_partition_without_an_announced_owner_is_asked_at_its_last_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The only consumer withdraws when it is restarted, and comes back there before it announces itself."""
+    owner, now = FakeOwner(), [100.0]
+    network = Network(monkeypatch, {"a:1": owner})
+    owners = network.owners(clock=lambda: now[0])
+
+    async def run() -> None:
+        await owners.ask("shop", 0, describe)
+        network.announced[0] = []
+        now[0] += REMEMBERED_S - 1
+        assert await owners.ask("shop", 0, describe) == owner.description
+        now[0] += 1
+        with pytest.raises(OwnerAway):
+            await owners.ask("shop", 0, describe)
+
+    asyncio.run(run())
+
+
+def test_connections_to_addresses_that_nobody_announces_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A front that outlives many owners does not keep one connection for each."""
+    old, new, now = FakeOwner(), FakeOwner(), [100.0]
+    network = Network(monkeypatch, {"a:1": old, "b:1": new})
+    owners = network.owners(clock=lambda: now[0])
+
+    async def run() -> None:
+        await owners.ask("shop", 0, describe)
+        network.announced[0] = ["b:1"]
+        await owners.ask("shop", 0, describe)
+        await settle_tasks()
+        assert old.asked == ["describe", "close"]
+        assert new.asked == ["describe"]
+
+    asyncio.run(run())

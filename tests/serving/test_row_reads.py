@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from consumers.owner.protocol import Fill
+from consumers.owner.meaning import refuse_row
+from consumers.owner.protocol import Fill, OwnerError, OwnerRow
 from serving.answers import RawRowAnswer
 from serving.errors import ReadError
 from serving.metrics import FrontMetrics
@@ -15,8 +16,10 @@ from serving.reads.descriptions import Descriptions
 from serving.reads.fills import Fills
 from serving.reads.rows import RowReads
 from serving.reads.spaces import RowSpace, epoch_of
+from serving.sources.source import RowTable
+from stream.wire.events import Column
 from stream.wire.keys import Layout
-from tests.serving.fakes import FakeOwner, FakeRowSource, Network, at, demand_of, owner_row, seen
+from tests.serving.fakes import FakeOwner, FakeRowSource, Network, at, demand_of, items_of, owner_row, seen
 from tests.serving.test_flight import settle
 from tokens import EventToken, Vector
 
@@ -25,11 +28,13 @@ IMAGE = b'{"id":7}'
 
 
 class Reads:
-    """`RowReads` over one owner."""
+    """`RowReads` over one owner. ``now``: of the clock that descriptions age by."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: FakeOwner) -> None:
         owners, metrics = Network(monkeypatch, {"a:1": owner}).owners(), FrontMetrics()
-        self._reads = RowReads(owners, Descriptions(owners), Fills(owners, metrics), metrics)
+        self.now = 100.0
+        descriptions = Descriptions(owners, clock=lambda: self.now)
+        self._reads = RowReads(owners, descriptions, Fills(owners, metrics), metrics)
 
     async def answer(
         self,
@@ -156,3 +161,103 @@ def test_owners_are_asked_until_one_names_the_shard(monkeypatch: pytest.MonkeyPa
     assert asyncio.run(epoch_of(network.owners(), space, SHARD)) == 4
     assert asyncio.run(epoch_of(network.owners(), space, SHARD)) == 4
     assert [owner.asked for owner in owners.values()] == [["wait"], ["wait"], []]
+
+
+class MeaningOwner(FakeOwner):
+    """An owner that compares what keys mean, as `consumers.owner.meaning` does. ``folded``: its table."""
+
+    def __init__(self, folded: RowTable) -> None:
+        super().__init__()
+        self.folded = folded
+
+    async def get(self, _: str, __: int, keys: list[bytes], *more: object) -> list[OwnerRow]:
+        self._ask("get")
+        meanings = more[2]
+        assert isinstance(meanings, dict)
+        row = owner_row(IMAGE, "0-1-5", "0-1-5")
+        if meanings["shop.items"] != self.folded.meaning:
+            refuse_row(row, "its description has changed")
+        return [row for _ in keys]
+
+
+OLD = RowTable("shop.items", (Column("id", "int", True),), True)
+NEW = RowTable("shop.items", (Column("id", "int", False),), True)
+
+
+def test_a_table_is_described_again_if_its_owner_means_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The front's description is older than the DDL that the owner has folded: asked once more, the cache answers."""
+    owner, source = MeaningOwner(NEW), FakeRowSource(b'{"id":8}', "0-1-9")
+    source.described = NEW
+    reads, space = Reads(monkeypatch, owner), space_of(source)
+
+    async def run() -> None:
+        owner.folded = OLD
+        assert served(await reads.answer(space, seen(SHARD, "0-1-5"))).served_from == "cache"
+        owner.folded, reads.now = NEW, reads.now + 2
+        assert served(await reads.answer(space, seen(SHARD, "0-1-5"))).served_from == "cache"
+        assert (source.descriptions, source.reads) == (1, 0)
+
+    asyncio.run(run())
+
+
+def test_an_owner_that_is_behind_the_ddl_is_not_described_to_at_every_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until it has folded the DDL the source answers, nothing is filled, and the table is described once a second."""
+    owner, source = MeaningOwner(NEW), FakeRowSource(b'{"id":8}', "0-1-9")
+    source.described = OLD
+    reads, space = Reads(monkeypatch, owner), space_of(source)
+
+    async def run() -> None:
+        for _ in range(5):
+            answer = served(await reads.answer(space, seen(SHARD, "0-1-5")))
+            assert (answer.served_from, bytes(answer.value)) == ("source", b'{"id":8}')
+            assert "its description has changed" in answer.why
+        assert (source.descriptions, source.reads, owner.fills) == (0, 5, [])
+        reads.now += 2
+        for _ in range(5):
+            assert served(await reads.answer(space, seen(SHARD, "0-1-5"))).served_from == "source"
+        assert (source.descriptions, source.reads, owner.fills) == (1, 10, [])
+
+    asyncio.run(run())
+
+
+def test_a_key_that_does_not_fit_is_refused_only_by_a_description_that_is_not_older_than_the_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also within the moment in which the first description was made."""
+    owner, source = MeaningOwner(NEW), FakeRowSource(IMAGE, "0-1-9")
+    owner.description = items_of(("id", "b"), ("id", "b"))
+    source.described = NEW
+    reads, space = Reads(monkeypatch, owner), space_of(source)
+
+    async def run() -> None:
+        refused = await reads.answer(space, seen(SHARD, "0-1-5"))
+        assert isinstance(refused, ReadError)
+        assert (refused.code, source.descriptions) == ("bad_key", 0)
+        reads.now += 0.01
+        assert served(await reads.answer(space, seen(SHARD, "0-1-5"))).served_from == "cache"
+        assert source.descriptions == 1
+
+    asyncio.run(run())
+
+
+def test_a_key_of_another_partition_is_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The front's layout was wrong: it asks for it, and the source answers if the owner still refuses."""
+    other = OwnerError("the key is kept in partition 1", code="wrong_partition")
+    owner, source = FakeOwner(), FakeRowSource(IMAGE, "0-1-9")
+    source.described = OLD
+    reads, space = Reads(monkeypatch, owner), space_of(source)
+
+    async def refuse(*_: object) -> list[OwnerRow]:
+        owner._ask("get")
+        raise other
+
+    monkeypatch.setattr(owner, "get", refuse)
+
+    async def run() -> None:
+        assert served(await reads.answer(space, seen(SHARD, "0-1-5"))).served_from == "source"
+        reads.now, owner.asked = reads.now + 2, []
+        assert served(await reads.answer(space, seen(SHARD, "0-1-5"))).served_from == "source"
+        assert owner.asked[:3] == ["get", "describe", "get"]
+        assert owner.fills == []
+
+    asyncio.run(run())

@@ -225,7 +225,7 @@ def counted(origin: Origin, name: str = "Com_select") -> Iterator[list[int]]:
 
 
 def test_a_hundred_misses_of_a_table_are_one_query_in_one_snapshot(origin: Origin) -> None:
-    """A hundred misses, some absent and some twice, take one SELECT besides the one for the snapshot's position.
+    """A hundred misses, some absent and some twice, take one SELECT besides the one for the positions.
 
     If an absent key may be another spelling of a row that was found, one more SELECT decides all such keys.
     """
@@ -249,7 +249,7 @@ def test_a_hundred_misses_of_a_table_are_one_query_in_one_snapshot(origin: Origi
 
 
 def test_several_tables_share_the_snapshot_and_large_batches_are_cut(origin: Origin) -> None:
-    """A batch over two tables reads both in one snapshot, with one query per hundred keys of a table."""
+    """A batch over two tables locks and reads both in one snapshot, with one query per hundred keys of a table."""
     origin.run("CREATE OR REPLACE TABLE one (id INT PRIMARY KEY, v INT)", "INSERT INTO one VALUES (1, 0)")
     origin.run("CREATE OR REPLACE TABLE two (id INT PRIMARY KEY, v INT)", "INSERT INTO two VALUES (1, 0)")
     stop = threading.Event()
@@ -280,7 +280,8 @@ def test_several_tables_share_the_snapshot_and_large_batches_are_cut(origin: Ori
             writer.join()
         with counted(origin) as selects:
             await rows.read(wanted)
-        assert selects == [1 + 1 + 3]
+        lock, bounds = 1, 1
+        assert selects == [lock + 1 + 3 + bounds]
 
     origin.ask(read)
 

@@ -54,12 +54,15 @@ class SimulatedTopic:
             self.partitions[partition].append(damaged(value, damage) if at == hit else value)
 
     def repeat(self, shard: str, number: int) -> bool:
-        """Appends an earlier batch again, as a broken producer would. Returns False if there is no batch."""
+        """Appends an earlier batch again, as a broken producer would. Returns False if there is no batch.
+
+        Its markers name no predecessor, as those of older versions: else the log would be taken for a refilled one.
+        """
         batches = self.batches.get(shard)
         if not batches:
             return False
         for partition, value in batches[number % len(batches)]:
-            self.partitions[partition].append(value)
+            self.partitions[partition].append(_unlinked(value) if name_of(value) == "Marker" else value)
         return True
 
 
@@ -71,6 +74,10 @@ def _mixed(first: list[bytes | None], second: list[bytes | None], bits: int) -> 
         found.append(left[bits & 1].pop())
         bits >>= 1
     return found + left[0][::-1] + left[1][::-1]
+
+
+def _unlinked(marker: bytes) -> bytes:
+    return encode("Marker", decode(marker)[1] | {"continuity": 0, "previous": 0})
 
 
 def name_of(value: bytes) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from consumers.fold import messages, state
+from consumers.fold import markers, messages, shards, state
 from consumers.fold import rows as row_fold
 from lab.simulation.planted.planting import Replace, Return, always, leave_out, never, processes, rows
 
@@ -78,7 +78,7 @@ EVENTS: Final = (
     rows(
         "event_sets_ordinal_back",
         "a repeated event sets back the last folded ordinal, and with it the range of a void",
-        Replace(messages._fold_one, "max(any_lineage.ordinal, any_ordinal)", "any_ordinal"),
+        Replace(messages._fold_event, "max(last, any_ordinal)", "any_ordinal"),
     ),
     processes(
         "runs_fold_otherwise",
@@ -103,13 +103,13 @@ MARKERS: Final = (
     rows(
         "older_marker_taken",
         "a repeated marker sets the watermark back and ends the wait of a later void",
-        never(messages._fold_marker, "any_ordinal < any_lineage.watermark_ordinal"),
+        never(markers.fold_marker, "any_ordinal < any_lineage.watermark_ordinal"),
     ),
     rows(
         "equal_marker_ignored",
         "a marker after transactions without events does not move the watermark",
         Replace(
-            messages._fold_marker,
+            markers.fold_marker,
             "any_ordinal < any_lineage.watermark_ordinal",
             "any_ordinal <= any_lineage.watermark_ordinal and any_lineage.watermark",
         ),
@@ -117,13 +117,13 @@ MARKERS: Final = (
     rows(
         "part_ends_voids",
         "a void's wait ends at the marker of a batch that ends inside a transaction",
-        always(messages._fold_marker, 'any_marker["whole"]'),
+        always(markers.fold_marker, 'any_marker["whole"]'),
     ),
     rows(
         "other_shards_marker_ends_voids",
         "a void's wait ends at another shard's marker",
-        always(messages._fold_marker, "any_scope[1] == any_shard"),
-        always(messages._fold_marker, "any_void.epoch == any_epoch"),
+        always(markers._end_voids, "any_scope[1] == any_shard"),
+        always(markers._end_voids, "any_void.epoch == any_epoch"),
     ),
 )
 VOIDS: Final = (
@@ -139,7 +139,7 @@ VOIDS: Final = (
     rows(
         "poison_void_off_by_one",
         "the void of an invalid message ends one event too early",
-        Replace(messages._poison, "any_lineage.ordinal", "any_lineage.ordinal - 1"),
+        Replace(shards.void_everything, "any_lineage.ordinal", "any_lineage.ordinal - 1"),
     ),
     rows(
         "older_void_replaces",
@@ -151,18 +151,18 @@ EPOCHS: Final = (
     rows(
         "epoch_voids_nothing",
         "a new epoch does not void the entries of the one before",
-        never(messages._fold_epoch_start, "any_shard in any_head.lineages"),
-        Return(row_fold.epoch_voids, "{}"),
+        leave_out(messages._fold_epoch_start, "any_voids = {(EVERY_TABLE, any_shard): Void(...)}"),
+        Return(shards.arrival_voids, "{}"),
     ),
     rows(
         "older_epoch_folded",
         "an event of an epoch that has ended is folded",
-        Replace(row_fold.lineage_for, "any_lineage if any_epoch == any_lineage.epoch else None", "any_lineage"),
+        Replace(shards.lineage_for, "any_epoch == any_lineage.epoch and not any_over", "True"),
     ),
     rows(
         "epoch_start_counts_twice",
         "a repeated start of an epoch voids again, with a smaller range",
-        never(messages._fold_epoch_start, "any_head.lineages.get(any_shard) is not None and ..."),
+        never(messages._fold_epoch_start, "any_before is not None and any_before.epoch == any_epoch and any_more"),
     ),
 )
 HEADS: Final = (

@@ -44,7 +44,7 @@ class Reference:
             self._entries.update(changes.entries)
             state.apply(changes)
             head = state.head
-            copied = Head(head.offset, head.layout, dict(head.lineages), dict(head.voids))
+            copied = head.copy()
             before.append((dict(self._entries), copied))
         found = self._at.get(offset)
         if found is None:

@@ -13,9 +13,10 @@ from lab.simulation.rows.source import CATALOG, DESCRIBED, SimulatedBinlogReader
 from stream.publish.publisher import Publisher as RealPublisher
 from stream.publish.resume import resume_point
 from stream.sources.mariadb.position import SourceHistoryLost, check_in_history
+from stream.sources.mariadb.schema import TableFilter
 from stream.sources.mariadb.source import _Progress
 from stream.wire.batch import Batch, BatchLimits, Framer
-from stream.wire.events import ResumePoint, SourceTransaction
+from stream.wire.events import ResumePoint, SourceTransaction, Topology
 
 CHOICE: Final = 7
 """A stand-in for the fingerprint of the choice of tables."""
@@ -63,8 +64,12 @@ def _copied(progress: _Progress) -> _Progress:
 class Publishing:
     """A shard's publisher process and its successors."""
 
-    def __init__(self, topic: SimulatedTopic, source: SimulatedSource, limits: BatchLimits) -> None:
+    def __init__(
+        self, topic: SimulatedTopic, source: SimulatedSource, limits: BatchLimits, shards: tuple[str, ...] = ()
+    ) -> None:
+        """``shards``: all of the keyspace, if there are several."""
         self.topic = topic
+        self._shards = shards
         self._limits = limits
         self.source = source
         self.framer: Framer | None = None
@@ -116,11 +121,17 @@ class Publishing:
         if not self._connected:
             self._connect()
 
+    def _framer(self, point: ResumePoint | None) -> Framer:
+        framer = Framer(self.source.name, self.topic.layout, point, self._limits)
+        if self._shards:
+            framer._speaker._topology = Topology(self._shards)  # without the schemas, which no history needs
+        return framer
+
     def _start(self) -> None:
         source, topic = self.source, self.topic
         states = topic.states.get(source.name)
         point = resume_point([decoded(value)[1] for value in states]) if states else None
-        self.framer = framer = Framer(source.name, topic.layout, point, self._limits)
+        self.framer = framer = self._framer(point)
         if point is None:
             at = source.history.positions[source.engine]
             framer.start_epoch(at, source.timestamps[source.engine], "first_start", 1)
@@ -157,7 +168,7 @@ class Publishing:
         assert progress is not None
         if progress.table_choice == CHOICE:
             return
-        self._publish(progress.description(DESCRIBED.values(), CHOICE))
+        self._publish(progress.description(TableFilter(), DESCRIBED.values(), CHOICE))
         progress.mark_described(CHOICE)
 
     def run(self, transactions: int, ending: Ending, at: int) -> tuple[int, bool]:
@@ -190,7 +201,7 @@ class Publishing:
                 kept.put(place, made)
             return read
         if first:
-            self.framer = Framer(self.source.name, self.topic.layout, None, self._limits)
+            self.framer = self._framer(None)
             self._note_epoch(known.resume)
         assert self.framer is not None
         self.framer._at, self.framer._timestamp_max = known.resume.copy(), known.timestamp_max
@@ -203,7 +214,7 @@ class Publishing:
     def _memo_key(self, transactions: int, *, first: bool) -> Hashable | None:
         """Everything that a run depends on; None if that is too much for a key."""
         source, framer, progress = self.source, self.framer, self._progress
-        same = (source.name, self.topic.layout.partitions, id(self._limits))  # one of the three in LIMITS
+        same = (source.name, self._shards, self.topic.layout.partitions, id(self._limits))  # one of the three in LIMITS
         if first:
             at = source.engine
             where: tuple[Any, ...] = (source.history.positions[at], source.timestamps[at])
@@ -263,7 +274,7 @@ class Publishing:
             return False
         transaction = self._transaction(progress.position, at)
         partly_out = bool(progress.partial_gtid)
-        self._publish(progress.aligned(transaction) if partly_out else transaction)
+        self._publish(progress.aligned(transaction, CHOICE) if partly_out else transaction)
         progress.position, progress.timestamp = transaction.position, transaction.timestamp
         if partly_out:
             progress.partial_gtid = ""

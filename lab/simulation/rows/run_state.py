@@ -40,7 +40,8 @@ class RowsRunState(TracedRun):
         """The owner of the last op."""
         self.topic = SimulatedTopic(Layout(1 + partitions % 2))
         self.sources = [SimulatedSource(shard, 1 + domains % 2) for shard in range(1 + shards % 2)]
-        self.publishers = [Publishing(self.topic, source, LIMITS[limits % 3]) for source in self.sources]
+        names = tuple(source.name for source in self.sources) if len(self.sources) > 1 else ()
+        self.publishers = [Publishing(self.topic, source, LIMITS[limits % 3], names) for source in self.sources]
         count = self.topic.layout.partitions
         self.owners = [[OwnedPartition(self.topic, number) for number in range(count)] for _ in range(OWNERS)]
         self.fronts = [Epochs() for _ in range(FRONTS)]

@@ -13,11 +13,11 @@ from typing import Any, Final, NamedTuple
 
 from lab.simulation.models.truth import CommitHistory, Image
 from stream.sources.mariadb.binlog import events
+from stream.sources.mariadb.binlog.catalog import Catalog
 from stream.sources.mariadb.binlog.reader import BinlogReader
 from stream.sources.mariadb.binlog.rows import TableDecoder
 from stream.sources.mariadb.gtid import GtidPosition
-from stream.sources.mariadb.schema import Cascades
-from stream.wire.events import Column, DescribeTable
+from stream.sources.mariadb.schema import Cascades, ColumnInfo, TableInfo
 from stream.wire.keys import row_key
 
 PARENT, CHILD, TEXT = "s.a", "s.b", "s.t"
@@ -47,12 +47,16 @@ def _slots(shard: int) -> list[RowSlot]:
 
 
 SLOTS: Final = [*_slots(0), *_slots(1)]
-DESCRIBED: Final = {
-    table: DescribeTable(
-        table, (Column("id", "text" if table == TEXT else "int", table != TEXT), Column("v", "int", True)), ("id",)
-    )
-    for table in (PARENT, CHILD, TEXT)
-}
+
+
+def _table(name: str) -> TableInfo:
+    database, _, table = name.partition(".")
+    key = ColumnInfo("id", "text" if name == TEXT else "int", name != TEXT)
+    return TableInfo(database, table, (key, ColumnInfo("v", "int", True)), ("id",))
+
+
+_TABLES: Final = {table: _table(table) for table in (PARENT, CHILD, TEXT)}
+DESCRIBED: Final = {table: info.describe() for table, info in _TABLES.items()}
 _TABLE_NUMBER: Final = {PARENT: 1, CHILD: 2, TEXT: 3}
 _HEADER: Final = struct.Struct("<IBIIIH")
 _GTID: Final = struct.Struct("<QIB")
@@ -71,6 +75,7 @@ class RowDecoder(TableDecoder):
 
     def __init__(self, table: str) -> None:
         self.info = SimpleNamespace(name=table)  # type: ignore[assignment]
+        self.name = table
         self.bitmap_bytes = self.all_present = 0
 
     def row(self, data: bytes, position: int) -> tuple[bytes, bytes, int]:
@@ -91,13 +96,33 @@ class SimulatedBinlogReader(BinlogReader):
         return _DECODERS[body]
 
 
-CATALOG: Final[Any] = SimpleNamespace(
-    cascades=Cascades({PARENT: frozenset({CHILD})}, {PARENT: frozenset({CHILD})}),
-    charsets=SimpleNamespace(by_collation={}),
-    lower_case_names=False,
-    include=lambda *_: True,
-    after_ddl=lambda names: [DESCRIBED[".".join(name)] for name in names],
-)
+class SimulatedSchema:
+    """The tables, which are always the same, with the real knowledge of which schema is that of a position."""
+
+    cascades = Cascades({PARENT: frozenset({CHILD})}, {PARENT: frozenset({CHILD})})
+    charsets = SimpleNamespace(by_collation={})
+    lower_case_names = False
+
+    def __init__(self) -> None:
+        self.catalog = Catalog()
+        self.catalog.describe_as(DESCRIBED)
+        self.catalog.resume(_TABLES, GtidPosition({}))
+
+    def include(self, *_: str) -> bool:
+        """Every table is published."""
+        return True
+
+    def after_ddl(self, names: list[tuple[str, str]]) -> None:
+        """Reads the tables again."""
+        for name in map(".".join, names):
+            self.catalog.doubt(name, _TABLES[name], GtidPosition({}))
+
+    def settle(self, position: GtidPosition) -> dict[str, bool]:
+        """As the real one; there are no XA transactions."""
+        return self.catalog.settle(position, frozenset)
+
+
+CATALOG: Final[Any] = SimulatedSchema()
 
 
 def _event(timestamp: int, kind: int, server: int, body: bytes) -> bytes:
@@ -244,6 +269,7 @@ class SimulatedSource:
             body = number.to_bytes(6, "little") + number.to_bytes(1, "big")
             log.append(_event(self.clock, events.TABLE_MAP, self.server, body))
         head = _TABLE_NUMBER[table].to_bytes(6, "little") + struct.pack("<HB", events.STATEMENT_END, 2)
+        head += b"\3" * (2 if kind in events.UPDATES else 1)
         log.append(_event(self.clock, kind, self.server, head + rows))
 
     def read(self, slot: int, *, from_replica: bool) -> RowSnapshot:

@@ -9,6 +9,7 @@ server knows which, so a second statement has a separate SELECT for each of thos
 
 from __future__ import annotations
 
+import time
 from base64 import b64decode
 from collections.abc import Sequence
 from contextlib import suppress
@@ -38,8 +39,20 @@ _ONE_SPELLING: Final = frozenset({"int", "bit", "binary"})
 SCHEMA_CHANGED: Final = frozenset({1054, 1146, 1412})
 """Error numbers: no such column, no such table, table altered since the snapshot."""
 
+OTHER_CHARSET: Final = frozenset({1267, 1270, 1271})
+"""Error numbers: a text has a character that the column's character set lacks."""
+
+TIMED_OUT: Final = frozenset({1205, 1969, 3024})
+"""Error numbers: a lock was not granted in time, a statement took longer than ``max_statement_time``."""
+
 Key: TypeAlias = Sequence[object]
 """Canonical values of the key columns, in key order."""
+
+
+class KeyNotPossible(MariaDBError):
+    """No row of the table can have the key. Code ``bad_key``."""
+
+    code = "bad_key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +67,14 @@ Found: TypeAlias = SelectedRow | MariaDBError | UndecodableValue | None
 """The result for a key: a row, None for no row, or an error that concerns this key only."""
 
 
-def rows_by_key(session: Connection, settings: ConnectionSettings, info: TableInfo, keys: Sequence[Key]) -> list[Found]:
-    """The results for ``keys``, in their order. ``info`` must have a primary key.
+def rows_by_key(
+    session: Connection, settings: ConnectionSettings, info: TableInfo, keys: Sequence[Key], deadline: float
+) -> list[Found]:
+    """The results for ``keys``, in their order. ``info`` must have a primary key. ``deadline``: `time.monotonic`.
 
-    Raises those PyMySQL errors that concern all keys: a lost connection, a changed schema.
+    Raises those PyMySQL errors that concern all keys: a lost connection, a changed schema, a timeout.
     """
-    reader = _TableReader(session, settings, info)
+    reader = _TableReader(session, settings, info, deadline)
     found: list[Found] = []
     for at in range(0, len(keys), STATEMENT_KEYS_MAX):
         found += reader.read_many(keys[at : at + STATEMENT_KEYS_MAX])
@@ -69,9 +84,10 @@ def rows_by_key(session: Connection, settings: ConnectionSettings, info: TableIn
 class _TableReader:
     """Reads rows of one table."""
 
-    def __init__(self, session: Connection, settings: ConnectionSettings, info: TableInfo) -> None:
+    def __init__(self, session: Connection, settings: ConnectionSettings, info: TableInfo, deadline: float) -> None:
         self._session = session
         self._settings = settings
+        self._deadline = deadline
         self._info = info
         # PyMySQL formats statements with %, so a % in a name must be doubled.
         columns = select_columns_sql(info).replace("%", "%%")
@@ -125,7 +141,7 @@ class _TableReader:
 
     def _read_one_by_one(self, keys: Sequence[Key], error: pymysql.err.MySQLError) -> list[Found]:
         """Read each key with its own statement, after an ``error`` that may concern only one of them."""
-        if is_connection_lost(error) or code_of(error) in SCHEMA_CHANGED:
+        if _concerns_all_keys(error):
             raise error
         return [self.read_one(key) for key in keys]
 
@@ -134,15 +150,19 @@ class _TableReader:
         try:
             selected = self._run(f"{self._select} WHERE {self._key_condition}", [key])
         except pymysql.err.MySQLError as error:
-            if is_connection_lost(error) or code_of(error) in SCHEMA_CHANGED:
+            if _concerns_all_keys(error):
                 raise
+            if code_of(error) in OTHER_CHARSET:
+                return KeyNotPossible(
+                    f"{self._info.name} can have no key {list(key)}: its character set lacks a character of it"
+                )
             return translate(error, self._settings)
         return self._row(selected[0]) if selected else None
 
     def _run(self, sql: str, keys: Sequence[Key]) -> Sequence[Sequence[bytes | None]]:
         arguments = [_sql_value(value) for key in keys for value in key]
         with self._session.cursor() as cursor:
-            cursor.execute(sql, arguments)
+            cursor.execute(timed(sql, self._deadline), arguments)
             selected: Sequence[Sequence[bytes | None]] = cursor.fetchall()
             return selected
 
@@ -157,6 +177,15 @@ class _TableReader:
             return SelectedRow(canonical_key(self._info, values), canonical_row(self._info, values))
         except UndecodableValue as error:
             return error
+
+
+def timed(sql: str, deadline: float) -> str:
+    """``sql`` with the time until ``deadline`` as its limit. The limit covers waiting for a lock on the table too."""
+    return f"SET STATEMENT max_statement_time={max(deadline - time.monotonic(), 0.001):.3f} FOR {sql}"
+
+
+def _concerns_all_keys(error: pymysql.err.MySQLError) -> bool:
+    return is_connection_lost(error) or code_of(error) in SCHEMA_CHANGED | TIMED_OUT
 
 
 def code_of(error: pymysql.err.MySQLError) -> object:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 
 from stream.sources.mariadb.connection import Connection, fetch_all
@@ -26,12 +26,15 @@ _UNICODE = {
 class Charsets:
     """``by_collation``: collation id → character set. ``tables``: single-byte set → the text of its 256 bytes.
 
+    ``exact``: the ids of collations in which two texts are equal only if all their characters are.
+
     The tables come from the server. Multi-byte sets other than Unicode (sjis, gbk, …) have no decoder, because Python's
     tables differ from the server's.
     """
 
     by_collation: Mapping[int, str]
     tables: Mapping[str, str]
+    exact: Set[int] = frozenset()
 
     def decoder(self, charset: str) -> Decode | None:
         """A function from bytes to text for a character set; None if there is no exact one."""
@@ -48,16 +51,20 @@ class Charsets:
         return charset in _UNICODE or charset in self.tables
 
 
+def is_exact_collation(name: str) -> bool:
+    """Whether two texts are equal only if all their characters are; most collations ignore trailing blanks at least."""
+    return name.endswith("_nopad_bin")
+
+
 def read_charsets(connection: Connection) -> Charsets:
     """Read the server's collations, and the text of each of the 256 bytes in each single-byte set."""
-    by_collation = {
-        int(number): name
-        for number, name in fetch_all(
-            connection,
-            "SELECT ID, CHARACTER_SET_NAME FROM information_schema.COLLATION_CHARACTER_SET_APPLICABILITY"
-            " WHERE ID IS NOT NULL",
-        )
-    }
+    collations = fetch_all(
+        connection,
+        "SELECT ID, CHARACTER_SET_NAME, COLLATION_NAME"
+        " FROM information_schema.COLLATION_CHARACTER_SET_APPLICABILITY WHERE ID IS NOT NULL",
+    )
+    by_collation = {int(number): charset for number, charset, _ in collations}
+    exact = frozenset(int(number) for number, _, name in collations if is_exact_collation(name))
     single = fetch_all(connection, "SELECT CHARACTER_SET_NAME FROM information_schema.CHARACTER_SETS WHERE MAXLEN = 1")
     names = [name for (name,) in single if name != "binary"]
     columns = ", ".join(
@@ -69,4 +76,4 @@ def read_charsets(connection: Connection) -> Charsets:
         (row,) = fetch_all(connection, f"SELECT {columns}")
         for name, text in zip(names, row, strict=True):
             tables[name] = "".join(bytes.fromhex(part).decode() for part in text.split(","))
-    return Charsets(by_collation, tables)
+    return Charsets(by_collation, tables, exact)

@@ -17,6 +17,25 @@ Connection: TypeAlias = pymysql.connections.Connection
 _ENCODERS = dict(pymysql.converters.encoders)
 """PyMySQL's encoders without its decoders: values arrive as bytes, which `selected_rows` reads exactly."""
 
+SESSION_VARIABLES = ", ".join(
+    f"{name}={value}"
+    for name, value in {
+        "time_zone": "'+00:00'",  # the text of TIMESTAMP
+        "sql_mode": "''",  # PAD_CHAR_TO_FULL_LENGTH pads CHAR, ANSI_QUOTES changes SHOW CREATE TABLE
+        "sql_select_limit": "18446744073709551615",  # how many rows a SELECT returns
+        "sql_big_selects": "1",  # with max_join_size: whether a SELECT is refused
+        "max_statement_time": "0",  # a statement's time; reads by key have one of their own
+        "lc_time_names": "'en_US'",  # the names that DATE_FORMAT gives in a virtual column
+        "div_precision_increment": "4",  # the digits of a quotient in a virtual column
+        "default_week_format": "0",  # WEEK in a virtual column
+        "system_versioning_asof": "DEFAULT",  # DEFAULT is: the present rows, whatever the global value is
+        "sql_quote_show_create": "1",  # the text of SHOW CREATE TABLE
+        "query_cache_type": "0",  # a result that was kept before the read began
+        "completion_type": "0",  # whether a ROLLBACK begins the next transaction or ends the session
+    }.items()
+)
+"""What the answers of a session depend on, and why."""
+
 LOST_CONNECTION = frozenset({2002, 2003, 2006, 2013, 2014, 2055, 1053, 1077, 1079, 1158, 1159, 1160, 1161, 1927, 4150})
 """Client and server error numbers that mean: the connection is lost, a new one may work."""
 
@@ -81,8 +100,8 @@ class ConnectionSettings:
 def connect(settings: ConnectionSettings, *, autocommit: bool = True) -> Connection:
     """Open a session in UTC whose values arrive as bytes, numbers too. Raises `MariaDBError`.
 
-    ``sql_mode`` is cleared so that a default such as PAD_CHAR_TO_FULL_LENGTH can't change an image. The isolation level
-    is set because under READ COMMITTED a consistent snapshot silently isn't consistent.
+    `SESSION_VARIABLES` are set, because each of them has a global default that may differ. The isolation level is set
+    because under READ COMMITTED two statements of a transaction read two different states.
     """
     with translated(settings):
         connection = pymysql.connect(
@@ -90,7 +109,8 @@ def connect(settings: ConnectionSettings, *, autocommit: bool = True) -> Connect
             autocommit=autocommit,
             use_unicode=False,
             conv=_ENCODERS,
-            init_command="SET time_zone='+00:00', sql_mode='', character_set_results=utf8mb4",
+            init_command=f"SET NAMES utf8mb4 COLLATE utf8mb4_general_ci, {SESSION_VARIABLES},"
+            f" lock_wait_timeout={max(1, round(settings.read_timeout_s))}",
         )
         connection.query("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         return connection

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+from stream.sources.mariadb.binlog.catalog import Catalog, Xid
 from stream.sources.mariadb.charsets import Charsets, read_charsets
 from stream.sources.mariadb.connection import (
     Connection,
@@ -14,32 +15,30 @@ from stream.sources.mariadb.connection import (
     fetch_all,
     translated,
 )
+from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.schema import (
     Cascades,
     TableFilter,
     TableInfo,
-    missing_table,
     read_cascades,
     read_table,
     read_tables,
+    unknown_databases,
 )
-from stream.wire.events import DescribeTable
 
 T = TypeVar("T")
 
 
 class LiveSchema:
-    """Schema of the included tables, by ``db.table``.
-
-    The schema may be later than the event being decoded. That is safe: the DDL is still to come in the log and voids
-    what was published before it, and a table map that doesn't match is published as a void.
-    """
+    """Schema of the included tables, by ``db.table``, as of the position that is being read (see `Catalog`)."""
 
     def __init__(self, settings: ConnectionSettings, include: TableFilter) -> None:
         self._settings = settings
         self.include = include
         self._connection: Connection | None = None
-        self._tables: dict[str, TableInfo] = {}
+        self.catalog = Catalog()
+        self.live: Mapping[str, TableInfo] = {}
+        """The included tables as `load` found them."""
         self.charsets: Charsets = Charsets({}, {})
         self.cascades = Cascades({}, {})
         self.lower_case_names = False
@@ -49,37 +48,42 @@ class LiveSchema:
         connection = self._connect()
         with translated(self._settings):
             self.charsets = read_charsets(connection)
-            self._tables = read_tables(connection, self.charsets, self.include)
+            self.live = read_tables(connection, self.charsets, self.include)
             self.cascades = read_cascades(connection)
+            self.catalog.resume(self.live, _reached(connection))
             ((mode,),) = fetch_all(connection, "SELECT @@lower_case_table_names")
             self.lower_case_names = int(mode) != 0
 
-    def describe_all(self) -> list[DescribeTable]:
-        """A description of each included table, in the order of their names."""
-        return [self._tables[name].describe() for name in sorted(self._tables)]
+    def unknown_databases(self) -> list[str]:
+        """The databases that were chosen by name and don't exist. Raises `MariaDBError`."""
+        return self._retried(lambda connection: unknown_databases(connection, self.include.databases))
 
     def get(self, name: str) -> TableInfo | None:
-        """The known schema of a table, or None."""
-        return self._tables.get(name)
+        """The schema of a table as of the position, or None."""
+        return self.catalog.get(name)
 
-    def reread(self, database: str, table: str) -> TableInfo | None:
-        """Read a table again; None if it doesn't exist. Raises `MariaDBError`."""
-        name, prefixes = f"{database}.{table}", self.include.prefixes
-        found = self._retried(lambda connection: read_table(connection, self.charsets, database, table, prefixes))
-        if found is None:
-            self._tables.pop(name, None)
-        else:
-            self._tables[name] = found
-        return found
+    def reread(self, database: str, table: str) -> None:
+        """Read a table, which is not as it was thought to be. Raises `MariaDBError`."""
 
-    def after_ddl(self, names: list[tuple[str, str]]) -> list[DescribeTable]:
-        """Read the tables named by a DDL and the foreign keys again. Returns the new descriptions."""
-        found = []
+        def ask(connection: Connection) -> tuple[TableInfo | None, GtidPosition]:
+            prefixes = self.include.prefixes
+            return read_table(connection, self.charsets, database, table, prefixes), _reached(connection)
+
+        self.catalog.doubt(f"{database}.{table}", *self._retried(ask))
+
+    def after_ddl(self, names: list[tuple[str, str]]) -> None:
+        """Read the tables named by a DDL, and the foreign keys. Raises `MariaDBError`."""
         for database, table in names:
-            info = self.reread(database, table)
-            found.append(info.describe() if info else missing_table(f"{database}.{table}"))
+            self.reread(database, table)
         self.cascades = self._retried(read_cascades)
-        return found
+
+    def is_visible(self, xid: Xid) -> bool:
+        """Whether reads see an XA transaction that is committed in the log. Raises `MariaDBError`."""
+        return xid not in self._retried(_prepared)
+
+    def settle(self, position: GtidPosition) -> dict[str, bool]:
+        """As `Catalog.settle`. Raises `MariaDBError`."""
+        return self.catalog.settle(position, lambda: self._retried(_prepared))
 
     def _connect(self) -> Connection:
         if self._connection is None:
@@ -101,3 +105,17 @@ class LiveSchema:
         if self._connection is not None:
             self._connection._force_close()
             self._connection = None
+
+
+def _reached(connection: Connection) -> GtidPosition:
+    """The end of the binlog: every DDL whose effect was read before is in it."""
+    ((position,),) = fetch_all(connection, "SELECT @@gtid_binlog_pos")
+    return GtidPosition.parse(position)
+
+
+def _prepared(connection: Connection) -> frozenset[Xid]:
+    """The XA transactions that are prepared, or whose commit reads can't see yet."""
+    with connection.cursor() as cursor:
+        cursor.execute("XA RECOVER")
+        rows = cursor.fetchall()
+    return frozenset((int(form), bytes(data[: int(size)]), bytes(data[int(size) :])) for form, size, _, data in rows)

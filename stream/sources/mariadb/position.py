@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from stream.sources.mariadb.connection import Connection, MariaDBError, fetch_all
 from stream.sources.mariadb.gtid import GtidPosition
 
+PLACES_MAX = 3
+"""Places that are tried in a row; one may be lost to a binlog that is rotated or purged meanwhile."""
+
 
 class SourceHistoryLost(MariaDBError):
     """Published transactions are not in the server's history: it was replaced. Code ``history_lost``."""
@@ -32,35 +35,79 @@ class ServerPosition:
     timestamp: int
 
 
-def begin_snapshot(connection: Connection) -> ServerPosition:
-    """Start a consistent snapshot and return its position. Needs the SELECT privilege only.
+@dataclass(frozen=True, slots=True)
+class BinlogPlace:
+    """A place in the binlog. Every transaction before it is visible to each read that begins later."""
 
-    The binlog's end would be wrong, because a change is in the binlog before the engine shows it.
+    file: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The positions that a read lies between: it has everything up to ``lo`` and nothing after ``hi``.
+
+    ``timestamp``: the server's seconds since 1970.
     """
-    with connection.cursor() as cursor:
-        cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
-        cursor.execute("SHOW STATUS LIKE 'binlog_snapshot_%'")
-        status = {name.decode().lower(): value for name, value in cursor.fetchall()}
-        cursor.execute(
-            "SELECT BINLOG_GTID_POS(%s, %s), UNIX_TIMESTAMP()",
-            (status["binlog_snapshot_file"].decode(), int(status["binlog_snapshot_position"])),
-        )
-        ((position, timestamp),) = cursor.fetchall()
-    if position is None:
+
+    lo: str
+    hi: str
+    timestamp: int
+
+
+def committed_place(connection: Connection) -> BinlogPlace:
+    """The place up to which the engine has committed. Needs no privilege. Call it outside of a consistent snapshot.
+
+    The binlog's end would be wrong, because a change is in the binlog before the engine shows it. The place of a
+    ``WITH CONSISTENT SNAPSHOT`` would be wrong too: the server keeps what SHOW STATUS says of it in variables that all
+    sessions share, so a session may be told the place of another session's later snapshot. Outside of a snapshot, what
+    another session left there is a place that was committed before, which is only earlier than need be.
+    """
+    status = dict(fetch_all(connection, "SHOW STATUS LIKE 'binlog_snapshot_%'"))
+    found = {name.lower(): value for name, value in status.items()}
+    if not found.get("binlog_snapshot_file"):
+        raise _no_position()
+    return BinlogPlace(found["binlog_snapshot_file"], int(found["binlog_snapshot_position"]))
+
+
+def bounds_since(connection: Connection, place: BinlogPlace) -> Bounds | None:
+    """The bounds of a read that began after ``place`` was asked for, and that is done.
+
+    ``hi`` is the binlog's end: what the engine shows is in the binlog already. None if ``place`` is in no binlog of
+    the server: it was purged, or the file and the offset that the server named belong to different files.
+    """
+    ((lo, hi, timestamp, replicated),) = fetch_all(
+        connection,
+        "SELECT BINLOG_GTID_POS(%s, %s), @@gtid_binlog_pos, UNIX_TIMESTAMP(),"
+        " IF(@@log_slave_updates, '', @@gtid_slave_pos)",
+        (place.file, place.offset),
+    )
+    if replicated:
         raise MariaDBError(
-            "the server does not report the position of a snapshot",
-            hint="check that the binary log is on (log_bin) and that the server is MariaDB 10.0.13 or later",
+            "the server is a replica that does not log what it replicates, so its rows have no position",
+            hint="set log_slave_updates = ON in its configuration file and restart it, or read from its primary",
             code="no_snapshot_position",
         )
-    return ServerPosition(str(GtidPosition.parse(position.decode())), int(timestamp))
+    if lo is None:
+        return None
+    return Bounds(str(GtidPosition.parse(lo)), str(GtidPosition.parse(hi)), int(timestamp))
 
 
 def current_position(connection: Connection) -> ServerPosition:
     """The server's position: all of its transactions up to there are visible."""
-    try:
-        return begin_snapshot(connection)
-    finally:
-        connection.rollback()
+    for _ in range(PLACES_MAX):
+        found = bounds_since(connection, committed_place(connection))
+        if found is not None:
+            return ServerPosition(found.lo, found.timestamp)
+    raise _no_position()
+
+
+def _no_position() -> MariaDBError:
+    return MariaDBError(
+        "the server does not report the position of what it has committed",
+        hint="check that the binary log is on (log_bin) and that the server is MariaDB 10.5 or later",
+        code="no_snapshot_position",
+    )
 
 
 def check_resumable(connection: Connection, position: str) -> None:

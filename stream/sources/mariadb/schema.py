@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from stream.sources.mariadb.charsets import Charsets
+from stream.sources.generated_columns import dependence
+from stream.sources.mariadb.charsets import Charsets, is_exact_collation
 from stream.sources.mariadb.connection import Connection, fetch_all
 from stream.wire.events import Column, DescribeTable
 
@@ -56,10 +57,16 @@ _EXACT_BINARY = frozenset({"varbinary", "tinyblob", "blob", "mediumblob", "longb
 
 @dataclass(frozen=True, slots=True)
 class ColumnInfo:
-    """A column and its canonical kind. ``length``: bytes, BINARY and INET only. ``problem``: why it can't be cached.
+    """A column and its canonical kind. ``length``: bytes, BINARY and INET only, 0 where it is not known.
+
+    ``problem``: why it can't be cached.
 
     ``exact``: two values are the same key iff their canonical texts are equal. It is False if scale, fraction or
     padding matter: `1.5` finds DECIMAL `1.50`, and even utf8mb4_bin ignores trailing blanks.
+
+    Of a text's collation readers of the topic need no more than this. A key that is not exact proves nothing by its
+    spelling: its absence is not cached, and a row is cached under its own spelling, by which every collation finds it.
+    So a change between two collations that are not exact changes no meaning of a key in the cache; it voids the rows.
     """
 
     name: str
@@ -130,6 +137,16 @@ class TableFilter:
         """The key columns of ``db.table``, out of ``key_columns``, that choose a row's partition; 0: the whole key."""
         return min(dict(self.prefixes).get(name, 0), key_columns)
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The choice in a few words, for people."""
+        return (*self.databases, *self.include, *(f"not {pattern}" for pattern in self.exclude))
+
+    def without_tables(self, names: Iterable[str]) -> list[str]:
+        """The patterns of ``include`` that match none of ``names``."""
+        found = list(names)
+        return [pattern for pattern in self.include if not fnmatch.filter(found, pattern)]
+
     def may_include(self, database: str) -> bool:
         """Whether tables of a database can be included."""
         return database.lower() not in SYSTEM_DATABASES and (not self.databases or database in self.databases)
@@ -159,6 +176,12 @@ class Cascades:
 
     on_delete: Mapping[str, frozenset[str]]
     on_update: Mapping[str, frozenset[str]]
+
+
+def unknown_databases(connection: Connection, names: Iterable[str]) -> list[str]:
+    """Those of ``names`` that don't exist, or that the user may not see."""
+    found = {name for (name,) in fetch_all(connection, "SHOW DATABASES")}
+    return sorted(set(names) - found)
 
 
 def read_table(
@@ -199,7 +222,7 @@ def read_tables(
         fetch_all(
             connection,
             "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, CHARACTER_SET_NAME,"
-            " COLLATION_NAME, CHARACTER_OCTET_LENGTH FROM information_schema.COLUMNS"
+            " COLLATION_NAME, CHARACTER_OCTET_LENGTH, EXTRA, GENERATION_EXPRESSION FROM information_schema.COLUMNS"
             f" WHERE {where} ORDER BY TABLE_SCHEMA, TABLE_NAME, ORDINAL_POSITION",
             arguments,
         )
@@ -218,8 +241,9 @@ def read_tables(
         if not include(database, table):
             continue
         infos = tuple(
-            _column(row, charsets, (database, table, row[0]) in json_columns) for row in columns[database, table]
+            _column(row[:6], charsets, (database, table, row[0]) in json_columns) for row in columns[database, table]
         )
+        infos = _with_generated(infos, columns[database, table])
         info = _table(database, table, kind, engine or "", infos, keys[database, table])
         found[info.name] = replace(info, prefix=include.prefix_of(info.name, len(info.primary_key)))
     return found
@@ -254,6 +278,8 @@ def _column(row: tuple[Any, ...], charsets: Charsets, is_json: bool) -> ColumnIn
     problem = ""
     if kind == "opaque":
         problem = f"column {name} has type {data_type}"
+    elif column_type.lower().startswith("year(2)"):
+        problem = f"column {name} has type year(2), which is read without its century"
     elif "compressed" in column_type.lower() and re.search(r"/\*.*compressed", column_type, re.IGNORECASE):
         problem = f"column {name} is COMPRESSED"
     elif "mariadb-5.3" in column_type:
@@ -265,8 +291,24 @@ def _column(row: tuple[Any, ...], charsets: Charsets, is_json: bool) -> ColumnIn
     length = {"inet4": 4, "inet6": 16}.get(data_type, int(octets or 0) if data_type == "binary" else 0)
     exact = kind in _EXACT_KINDS or data_type in _EXACT_BINARY
     if kind == "text" and collation is not None:
-        exact = collation.endswith("_nopad_bin")
+        exact = is_exact_collation(collation)
     return ColumnInfo(name, kind, exact, length, problem)
+
+
+def _with_generated(columns: tuple[ColumnInfo, ...], rows: Sequence[tuple[Any, ...]]) -> tuple[ColumnInfo, ...]:
+    """``columns`` with the problems of those that are computed when they are read. ``rows``: information_schema's."""
+    if not any("VIRTUAL" in extra for *_, extra, _ in rows):
+        return columns
+    types = {name: kind.lower() + " unsigned" * ("unsigned" in full) for name, kind, full, *_ in rows}
+    found = []
+    for column, (*_, extra, expression) in zip(columns, rows, strict=True):
+        problem = column.problem
+        if "VIRTUAL" in extra and not problem:
+            why = dependence(types[column.name], expression, types) if expression else "its expression is hidden"
+            shown = " ".join((expression or "").split())[:200]
+            problem = f"column {column.name} may not be a function of its row: {why}, in AS ({shown})" if why else ""
+        found.append(replace(column, problem=problem))
+    return tuple(found)
 
 
 def _table(

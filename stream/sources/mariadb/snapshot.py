@@ -1,7 +1,7 @@
-"""Read rows by key from the source of truth, each read with the position of its snapshot.
+"""Read rows by key from the source of truth, each read with the positions that it lies between.
 
-A snapshot's position is BINLOG_GTID_POS of the binlog file and offset that InnoDB recorded with the snapshot. The rows
-contain everything up to it and nothing later. `@@gtid_binlog_pos` may be ahead of the rows.
+``lo`` is the position up to which the server had committed before the read began. ``hi`` is the end of the binlog after
+it. The rows contain everything up to ``lo`` and nothing later than ``hi``.
 """
 
 from __future__ import annotations
@@ -9,14 +9,24 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 import pymysql
+from pymysql.constants import ER
 
-from stream.sources.mariadb.by_key import SCHEMA_CHANGED, Found, Key, code_of, is_connection_lost, rows_by_key
+from stream.sources.mariadb.by_key import (
+    SCHEMA_CHANGED,
+    TIMED_OUT,
+    Found,
+    Key,
+    code_of,
+    is_connection_lost,
+    rows_by_key,
+    timed,
+)
 from stream.sources.mariadb.charsets import Charsets, read_charsets
 from stream.sources.mariadb.connection import (
     Connection,
@@ -29,7 +39,13 @@ from stream.sources.mariadb.connection import (
     translated,
 )
 from stream.sources.mariadb.gtid import GtidPosition
-from stream.sources.mariadb.position import ServerPosition, begin_snapshot
+from stream.sources.mariadb.position import (
+    PLACES_MAX,
+    ServerPosition,
+    bounds_since,
+    committed_place,
+    current_position,
+)
 from stream.sources.mariadb.schema import TableInfo, read_table
 from stream.sources.mariadb.selected_rows import quoted
 
@@ -38,6 +54,11 @@ T = TypeVar("T")
 SCHEMA_AGE_MAX_S = 5.0
 """A table's columns are read again after this time, and at once after an error about a column."""
 KEYS_MAX = 1000
+READ_TIMEOUT_S = 5.0
+ANSWER_MARGIN_S = 0.5
+"""How much longer than a statement's limit its answer is waited for; the server ends the statement first."""
+POLL_FIRST_S = 0.002
+POLL_MAX_S = 0.05
 _COUNTER = re.compile(r" AUTO_INCREMENT=[0-9]+")
 
 
@@ -53,11 +74,17 @@ class SourceBusy(MariaDBError):
     code = "source_busy"
 
 
+class SourceTimeout(MariaDBError):
+    """A table could not be read in time. Code ``source_timeout``."""
+
+    code = "source_timeout"
+
+
 @dataclass(frozen=True, slots=True)
 class SnapshotRead:
     """The rows of a table in one snapshot. ``rows``: one result for each requested key, in order (see `by_key.Found`).
 
-    ``position`` (``MariaDB/…``) is lo of each value. ``hi`` is equal to it, or later for an engine without snapshots.
+    ``position`` (``MariaDB/…``) is lo of each value. ``hi`` is equal to it, or later if the server was written to.
     ``timestamp``: the server's seconds since 1970.
     """
 
@@ -83,9 +110,16 @@ class SnapshotReader:
     A read that meets a dead session is retried once with a new one, so a restart of the server fails no read.
     """
 
-    def __init__(self, settings: ConnectionSettings, sessions_max: int = 8, wait_s: float = 5.0) -> None:
+    def __init__(
+        self,
+        settings: ConnectionSettings,
+        sessions_max: int = 8,
+        wait_s: float = 5.0,
+        timeout_s: float = READ_TIMEOUT_S,
+    ) -> None:
         self._settings = settings
         self._wait_s = wait_s
+        self._timeout_s = timeout_s
         self._permits = threading.BoundedSemaphore(sessions_max)
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
@@ -93,39 +127,54 @@ class SnapshotReader:
         self._charsets: Charsets | None = None
         self._closed = False
 
-    def read(self, wanted: Mapping[str, Sequence[Key]]) -> dict[str, SnapshotRead | MariaDBError]:
+    def read(
+        self, wanted: Mapping[str, Sequence[Key]], timeout_s: float | None = None
+    ) -> dict[str, SnapshotRead | MariaDBError]:
         """Read rows by table (``db.table``) and canonical key values in key order, all from one snapshot.
 
-        A table that can't be read has its error as result: `NoSuchTable`, ``no_primary_key``, or altered repeatedly.
+        A table that can't be read has its error as result: `NoSuchTable`, `SourceTimeout`, ``no_primary_key``.
         Raises errors that concern all tables: `SourceBusy`, `MariaDBUnreachable`, `MariaDBError` (``too_many_keys``).
         """
         count = sum(map(len, wanted.values()))
         if count > KEYS_MAX:
             raise MariaDBError(f"{count} keys in one read", hint=f"at most {KEYS_MAX}", code="too_many_keys")
-        return self._with_session(lambda session: self._read(session, wanted))
+        return self._with_session(timeout_s, lambda session, deadline: self._read(session, wanted, deadline))
 
-    def table(self, name: str) -> TableInfo:
+    def table(self, name: str, timeout_s: float | None = None) -> TableInfo:
         """A table's columns as the source has them now. Raises as `read` does."""
-        return self._with_session(lambda session: self._table(session, name, fresh=True)).info
+        failed: dict[str, MariaDBError] = {}
+
+        def describe(session: Connection, deadline: float) -> TableInfo | None:
+            with self._failures(failed, name):
+                return self._table(session, name, deadline, fresh=True).info
+            return None
+
+        info = self._with_session(timeout_s, describe)
+        if info is None:
+            raise failed[name]
+        return info
 
     def position(self) -> ServerPosition:
-        """The position of a snapshot taken now."""
-        return self._with_session(_position)
+        """What the server has committed now."""
+        return self._with_session(None, lambda session, _: current_position(session))
 
     def wait_for_position(self, position: str, timeout_s: float) -> bool:
-        """Wait until the server has everything up to ``position``; False if it has not after ``timeout_s`` seconds.
+        """Wait until the server has committed everything up to ``position``; False if it has not in time.
 
-        For reads from a replica: a snapshot taken afterwards proves a demand for ``position``.
+        A read that begins afterwards proves a demand for ``position``. A replica may lag; a primary too, by the time
+        between writing a transaction to the binlog, where a source sees it already, and committing it.
         """
-        bare = position.removeprefix("MariaDB/")
 
-        def wait(session: Connection) -> bool:
-            if _contains(_position(session).position, position):
-                return True
-            ((code,),) = fetch_all(session, "SELECT MASTER_GTID_WAIT(%s, %s)", (bare, timeout_s))
-            return bool(int(code) == 0)
+        def wait(session: Connection, deadline: float) -> bool:
+            pause = POLL_FIRST_S
+            while not _contains(current_position(session).position, position):
+                if time.monotonic() + pause > deadline:
+                    return False
+                time.sleep(pause)
+                pause = min(pause * 2, POLL_MAX_S)
+            return True
 
-        return self._with_session(wait)
+        return self._with_session(timeout_s, wait)
 
     def close(self) -> None:
         """End all idle sessions. A session in use ends when its read is done."""
@@ -137,24 +186,27 @@ class SnapshotReader:
 
     # -- sessions ----------------------------------------------------------------------------------------------------
 
-    def _with_session(self, work: Callable[[Connection], T]) -> T:
-        with self._slot():
+    def _with_session(self, timeout_s: float | None, work: Callable[[Connection, float], T]) -> T:
+        """Run ``work`` with a session and a deadline (`time.monotonic`)."""
+        deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
+        with self._slot(deadline):
             session, fresh = self._take_session()
             try:
-                return self._run_in_session(session, work)
+                return self._run_in_session(session, work, deadline)
             except MariaDBUnreachable:
-                if fresh:
+                if fresh or time.monotonic() > deadline:
                     raise
             self._drop_idle()
-            return self._run_in_session(connect(self._settings), work)
+            return self._run_in_session(connect(self._settings), work, deadline)
 
     @contextmanager
-    def _slot(self) -> Iterator[None]:
+    def _slot(self, deadline: float) -> Iterator[None]:
         if self._closed:
             raise SourceBusy("the reader of the source is closed")
-        if not self._permits.acquire(timeout=self._wait_s):
+        wait_s = max(min(self._wait_s, deadline - time.monotonic()), 0.0)
+        if not self._permits.acquire(timeout=wait_s):
             raise SourceBusy(
-                f"all sessions to {self._settings.name} were busy for {self._wait_s:g} s", hint="try again later"
+                f"all sessions to {self._settings.name} were busy for {wait_s:g} s", hint="try again later"
             )
         try:
             yield
@@ -167,13 +219,14 @@ class SnapshotReader:
                 return self._idle.pop(), False
         return connect(self._settings), True
 
-    def _run_in_session(self, session: Connection, work: Callable[[Connection], T]) -> T:
+    def _run_in_session(self, session: Connection, work: Callable[[Connection, float], T], deadline: float) -> T:
         """Run ``work``. Keep the session in the pool only if no error occurred."""
         is_healthy = False
+        # For a server that is silent. One that answers ends its statements itself.
+        session._read_timeout = max(deadline - time.monotonic(), 0.0) + ANSWER_MARGIN_S
         try:
             with translated(self._settings):
-                found = work(session)
-                session.rollback()
+                found = work(session, deadline)
             is_healthy = True
             return found
         finally:
@@ -192,80 +245,130 @@ class SnapshotReader:
 
     # -- reads -------------------------------------------------------------------------------------------------------
 
-    def _read(self, session: Connection, wanted: Mapping[str, Sequence[Key]]) -> dict[str, SnapshotRead | MariaDBError]:
-        altered_tables: set[str] = set()
-        found: dict[str, SnapshotRead | MariaDBError] = {}
-        for _ in (1, 2):
+    def _read(
+        self, session: Connection, wanted: Mapping[str, Sequence[Key]], deadline: float
+    ) -> dict[str, SnapshotRead | MariaDBError]:
+        """Read all tables in one snapshot.
+
+        Each table is locked against DDL from before the snapshot is made until the rollback. After a snapshot that is
+        older than the lock, the name may belong to another table, whose rows it sees only in part or in an old state.
+        So the engine makes the snapshot in the first SELECT of a row, when the tables are locked. Nobody can tell the
+        exact position of such a snapshot: it lies between one that is asked for before and one that is asked for after.
+        """
+        for _ in range(PLACES_MAX):
+            failed: dict[str, MariaDBError] = {}
             known: dict[str, _CachedTable] = {}
             for name in wanted:
-                try:
-                    known[name] = self._table(session, name, fresh=name in altered_tables)
-                except NoSuchTable as error:
-                    found[name] = error
-                except pymysql.err.MySQLError as error:
-                    if is_connection_lost(error):
-                        raise
-                    found[name] = translate(error, self._settings)
-            read = self._read_snapshot(session, {name: (each, wanted[name]) for name, each in known.items()})
-            altered_tables = known.keys() - read.keys()
-            if not altered_tables:
-                return found | read
-        altered: dict[str, SnapshotRead | MariaDBError] = {
-            name: MariaDBError(f"{name} was altered repeatedly while it was read") for name in altered_tables
-        }
-        return found | read | altered
+                with self._failures(failed, name):
+                    known[name] = self._table(session, name, deadline)
+            place = committed_place(session)
+            session.query("START TRANSACTION READ ONLY")
+            if len(known) > 1:
+                self._lock_tables(session, known, failed, deadline)
+            rows: dict[str, tuple[TableInfo, list[Found]]] = {}
+            for name in [each for each in known if each not in failed]:
+                with self._failures(failed, name):
+                    rows[name] = self._rows(session, known[name], wanted[name], deadline)
+            bounds = bounds_since(session, place)
+            session.rollback()
+            if bounds is not None:
+                lo, hi, timestamp = bounds.lo, bounds.hi, bounds.timestamp
+                read = {name: SnapshotRead(tuple(got), lo, hi, timestamp, info) for name, (info, got) in rows.items()}
+                return {**failed, **read}
+        raise MariaDBUnreachable("the server's binlogs were rotated or purged repeatedly during a read")
 
-    def _read_snapshot(
-        self, session: Connection, wanted: Mapping[str, tuple[_CachedTable, Sequence[Key]]]
-    ) -> dict[str, SnapshotRead | MariaDBError]:
-        """Read all tables from one snapshot. A table that was altered since its columns were read is left out."""
-        at = begin_snapshot(session)
-        rows: dict[str, list[Found]] = {}
-        failed: dict[str, SnapshotRead | MariaDBError] = {}
-        for name, (known, keys) in wanted.items():
-            if not known.info.primary_key:
-                failed[name] = MariaDBError(f"{name} has no primary key to read by", code="no_primary_key")
-                continue
-            try:
-                rows[name] = rows_by_key(session, self._settings, known.info, keys)
-                # The SELECT locks the table's definition until the rollback, so this is the definition that was read.
-                if _definition(session, known.info.database, known.info.table) != known.definition:
-                    del rows[name]
-            except pymysql.err.MySQLError as error:
-                if is_connection_lost(error):
-                    raise
-                rows.pop(name, None)
-                if code_of(error) not in SCHEMA_CHANGED:
-                    failed[name] = translate(error, self._settings)
-        session.rollback()
-        without_snapshots = [name for name in rows if wanted[name][0].info.engine.lower() != "innodb"]
-        later = _position(session).position if without_snapshots else ""
-        return failed | {
-            name: SnapshotRead(
-                tuple(found),
-                at.position,
-                later if name in without_snapshots else at.position,
-                at.timestamp,
-                wanted[name][0].info,
-            )
-            for name, found in rows.items()
-        }
+    def _rows(
+        self, session: Connection, known: _CachedTable, keys: Sequence[Key], deadline: float
+    ) -> tuple[TableInfo, list[Found]]:
+        """The rows of ``keys``, and the table's columns as they were read. Raises PyMySQL's errors, `MariaDBError`."""
+        try:
+            found = self._rows_by_key(session, known.info, keys, deadline)
+            if _definition(session, known.info.database, known.info.table) == known.definition:
+                return known.info, found
+        except pymysql.err.MySQLError as error:
+            if code_of(error) not in SCHEMA_CHANGED:
+                raise
+        # The table was altered since its columns were read. Under the lock it stays as it is.
+        fetch_all(session, timed(_lock_sql(known.info.name), deadline))
+        info = self._table(session, known.info.name, deadline, fresh=True).info
+        return info, self._rows_by_key(session, info, keys, deadline)
 
-    def _table(self, session: Connection, name: str, fresh: bool = False) -> _CachedTable:
+    def _rows_by_key(self, session: Connection, info: TableInfo, keys: Sequence[Key], deadline: float) -> list[Found]:
+        if not info.primary_key:
+            raise MariaDBError(f"{info.name} has no primary key to read by", code="no_primary_key")
+        return rows_by_key(session, self._settings, info, keys, deadline)
+
+    def _lock_tables(
+        self,
+        session: Connection,
+        names: Iterable[str],
+        failed: dict[str, MariaDBError],
+        deadline: float,
+    ) -> None:
+        """Lock tables against DDL until the rollback. No snapshot is made.
+
+        One statement locks all: the server resolves deadlocks with DDL by itself then. If it takes half of the time,
+        the tables that can be locked at once are read, and the others fail.
+        """
+        middle = (time.monotonic() + deadline) / 2
+        try:
+            fetch_all(session, timed(" UNION ALL ".join(map(_lock_sql, names)), middle))
+        except pymysql.err.MySQLError as error:
+            if is_connection_lost(error):
+                raise
+            for name in names:
+                with self._failures(failed, name):
+                    fetch_all(session, f"SET STATEMENT lock_wait_timeout=0 FOR {_lock_sql(name)}")
+
+    @contextmanager
+    def _failures(self, failed: dict[str, MariaDBError], name: str) -> Iterator[None]:
+        """Keep an error that concerns the table ``name`` alone as its result."""
+        try:
+            yield
+        except MariaDBError as error:
+            failed[name] = error
+        except pymysql.err.MySQLError as error:
+            if is_connection_lost(error):
+                raise
+            if code_of(error) == ER.NO_SUCH_TABLE:
+                self._tables.pop(name, None)
+                failed[name] = self._no_table(name)
+            elif code_of(error) in TIMED_OUT:
+                failed[name] = SourceTimeout(
+                    f"{name} could not be read in time: it is locked, or the server is overloaded",
+                    hint="SHOW FULL PROCESSLIST at the server names the session that holds a lock",
+                )
+            else:
+                failed[name] = translate(error, self._settings)
+
+    def _no_table(self, name: str) -> NoSuchTable:
+        return NoSuchTable(f"{self._settings.name} has no table {name}", hint="check database and table name")
+
+    def _table(self, session: Connection, name: str, deadline: float, fresh: bool = False) -> _CachedTable:
         known = self._tables.get(name)
         if known is not None and not fresh and time.monotonic() - known.read_at < SCHEMA_AGE_MAX_S:
             return known
-        if self._charsets is None:
-            self._charsets = read_charsets(session)
         database, _, table = name.partition(".")
-        # Read before the columns: if the table is altered in between, the next read notices another definition.
-        definition = _definition(session, database, table)
-        info = read_table(session, self._charsets, database, table)
+        session.query(f"SET max_statement_time={max(deadline - time.monotonic(), 0.001):.3f}")
+        try:
+            if self._charsets is None:
+                self._charsets = read_charsets(session)
+            # Read before the columns: if the table is altered in between, the next read notices another definition.
+            definition = _definition(session, database, table)
+            info = read_table(session, self._charsets, database, table)
+        finally:
+            session.query("SET max_statement_time=0")
         if info is None:
             self._tables.pop(name, None)
-            raise NoSuchTable(f"{self._settings.name} has no table {name}", hint="check database and table name")
+            raise self._no_table(name)
         known = self._tables[name] = _CachedTable(time.monotonic(), info, definition)
         return known
+
+
+def _lock_sql(name: str) -> str:
+    """A SELECT that locks a table against DDL until its transaction ends, and reads nothing."""
+    database, _, table = name.partition(".")
+    return f"SELECT 1 FROM {quoted(database)}.{quoted(table)} WHERE FALSE"
 
 
 def _definition(session: Connection, database: str, table: str) -> str:
@@ -277,13 +380,6 @@ def _definition(session: Connection, database: str, table: str) -> str:
             return ""
         raise
     return _COUNTER.sub("", str(text))
-
-
-def _position(session: Connection) -> ServerPosition:
-    try:
-        return begin_snapshot(session)
-    finally:
-        session.rollback()
 
 
 def _contains(reached: str, wanted: str) -> bool:

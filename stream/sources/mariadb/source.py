@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, cast
 
 import structlog
@@ -17,15 +17,31 @@ from stream.kafka.connection import KafkaUnreachable
 from stream.publish.publisher import PublisherLost
 from stream.sources.mariadb.binlog.coalesce import SPILL_BYTES
 from stream.sources.mariadb.binlog.dump import BinlogDump
+from stream.sources.mariadb.binlog.last_read import check_same
 from stream.sources.mariadb.binlog.reader import BinlogReader
-from stream.sources.mariadb.connection import ConnectionSettings, MariaDBUnreachable, connect, translated
+from stream.sources.mariadb.connection import (
+    Connection,
+    ConnectionSettings,
+    MariaDBError,
+    MariaDBUnreachable,
+    connect,
+    translated,
+)
+from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.live_schema import LiveSchema
-from stream.sources.mariadb.position import ServerPosition, SourceHistoryLost, check_resumable, current_position
+from stream.sources.mariadb.position import (
+    NotResumable,
+    ServerPosition,
+    SourceHistoryLost,
+    check_resumable,
+    current_position,
+)
 from stream.sources.mariadb.requirements import ServerSettingsError, check_server
-from stream.sources.mariadb.schema import TableFilter
+from stream.sources.mariadb.schema import TableFilter, unknown_databases
 from stream.sources.mariadb.watch import DumpWatch
 from stream.wire.events import (
     EVERY_TABLE,
+    BeginScope,
     Change,
     DescribeTable,
     ResumePoint,
@@ -41,7 +57,7 @@ BACKOFF_FIRST_S = 0.1
 BACKOFF_MAX_S = 5.0
 _OUTAGES = {"fenced": "another source has this shard", "kafka_unreachable": "Kafka is unreachable"}
 IMAGE_FORMAT = 2
-"""Raise it when the canonical image of any value changes. Everything published before is then voided."""
+"""Raise it when the canonical image of any value changes, or fewer tables may be cached. All is voided then."""
 
 
 class PublisherLike(Protocol):
@@ -90,6 +106,8 @@ class MariaDBSource:
         self._new_epoch_for = "asked_for" if options.new_epoch else ""
         self._backoff_s = BACKOFF_FIRST_S
         self._outage = ""
+        self._choice = _fingerprint(options.tables)
+        self._has_warned = False
         self.transactions = 0
 
     def stop(self) -> None:
@@ -112,6 +130,8 @@ class MariaDBSource:
 
     def _publish(self) -> None:
         """Run with one publisher, until stopped. Raises `PublisherLost`, `KafkaUnreachable`."""
+        if not self._await_server():  # before the topics are made: their partitions can't be changed later
+            return
         publisher = self._new_publisher()
         try:
             resume = self._open_publisher(publisher)
@@ -123,6 +143,16 @@ class MariaDBSource:
             publisher.abandon()
             raise
 
+    def _await_server(self) -> bool:
+        """Wait until the server answers, and check it; False if stopped meanwhile. Raises `MariaDBError`."""
+        while not self._stopping.is_set():
+            try:
+                self._check_server()
+                return True
+            except MariaDBUnreachable as error:
+                self._wait("MariaDB is unreachable", error)
+        return False
+
     def _open_publisher(self, publisher: PublisherLike) -> ResumePoint | None:
         """Open the publisher and return the resume point; None if stopped meanwhile.
 
@@ -132,9 +162,8 @@ class MariaDBSource:
         shard from the healthy one every few seconds. The cost: after a crash during an outage of MariaDB, no markers
         are published until MariaDB is back.
         """
-        while not self._stopping.is_set():
+        while self._await_server():
             try:
-                self._check_server()
                 return publisher.open(self._first_position)
             except MariaDBUnreachable as error:
                 self._wait("MariaDB is unreachable", error)
@@ -146,8 +175,22 @@ class MariaDBSource:
         try:
             with translated(self._options.settings):
                 check_server(connection)
+                self._check_databases(connection)
         finally:
             connection._force_close()
+
+    def _check_databases(self, connection: Connection) -> None:
+        """Refuse a choice of which nothing exists: that is a mistake in the settings."""
+        databases = self._options.tables.databases
+        if databases and set(databases) <= set(unknown_databases(connection, databases)):
+            raise self._unknown_database(list(databases))
+
+    def _unknown_database(self, names: list[str]) -> MariaDBError:
+        return MariaDBError(
+            f"MariaDB at {self._options.settings.name} has no database {', '.join(names)}",
+            hint="create it, or take it out of databases: a source must know what it is to publish",
+            code="unknown_database",
+        )
 
     def _first_position(self) -> tuple[str, int]:
         connection = connect(self._options.settings)
@@ -164,6 +207,7 @@ class MariaDBSource:
         """Read from the resume point until stopped. Outages of MariaDB are waited out."""
         progress = _Progress(resume)
         schema = LiveSchema(self._options.settings, self._options.tables)
+        schema.catalog.describe_as(resume.descriptions)
         try:
             while not self._stopping.is_set():
                 try:
@@ -178,10 +222,11 @@ class MariaDBSource:
 
     def _read(self, publisher: PublisherLike, schema: LiveSchema, progress: _Progress) -> None:
         options = self._options
-        self._check(publisher, progress)
+        self._check(publisher, schema, progress)
         schema.load()
         if progress.may_describe:
             self._describe(publisher, schema, progress)
+        self._warn_of(schema)
         bare = progress.position.removeprefix("MariaDB/")
         dump = BinlogDump(options.settings, bare, options.server_id, options.heartbeat_s)
         self._reader = reader = BinlogReader(dump, schema, progress.position, options.spill_bytes)
@@ -201,8 +246,8 @@ class MariaDBSource:
                 if watch.is_check_due():
                     watch.check(progress.position)
                 partly_out = bool(progress.partial_gtid)
-                publisher.publish(progress.aligned(transaction) if partly_out else transaction)
-                progress.position, progress.timestamp = transaction.position, transaction.timestamp
+                publisher.publish(progress.aligned(transaction, self._choice) if partly_out else transaction)
+                progress.moved(transaction)
                 self.transactions += 1
                 if partly_out:
                     progress.partial_gtid = ""
@@ -212,7 +257,7 @@ class MariaDBSource:
             dump.close()
             watch.close()
 
-    def _check(self, publisher: PublisherLike, progress: _Progress) -> None:
+    def _check(self, publisher: PublisherLike, schema: LiveSchema, progress: _Progress) -> None:
         """Check that the server can resume from the position. Start a new epoch if its history was replaced.
 
         If the history ended because the server's settings allow it, the new epoch comes before their error: it voids
@@ -231,15 +276,28 @@ class MariaDBSource:
                 if not self._new_epoch_for:
                     try:
                         check_resumable(connection, progress.position)
+                        self._check_last(connection, progress)
                     except SourceHistoryLost as lost:
                         self._lose_history(lost)
                 if self._new_epoch_for:
                     self._new_epoch(publisher, progress, current_position(connection), self._new_epoch_for)
+                    schema.catalog.describe_as({})
                     self._new_epoch_for = ""
         finally:
             connection._force_close()
         if refused is not None:
             raise refused
+
+    def _check_last(self, connection: Connection, progress: _Progress) -> None:
+        """Check that the last published transaction is still what it was. Raises `SourceHistoryLost`."""
+        if not progress.checksum or not progress.cursor:
+            return
+        try:
+            check_resumable(connection, progress.cursor)
+        except NotResumable:
+            return  # it is purged
+        options = self._options
+        check_same(options.settings, options.server_id, progress.cursor, progress.position, progress.checksum)
 
     def _lose_history(self, lost: SourceHistoryLost) -> None:
         log.warning("history lost", shard=self._options.shard, reason=str(lost))
@@ -250,18 +308,39 @@ class MariaDBSource:
         log.info("new epoch", shard=self._options.shard, position=at.position, reason=reason)
 
     def _describe(self, publisher: PublisherLike, schema: LiveSchema, progress: _Progress) -> None:
-        """Describe all included tables, once for each choice of tables.
+        """Begin the scope of the chosen tables, once for each choice, and describe those that are known.
 
         Not at each start: the ordinals of a history must not depend on how often a source was restarted. If the choice
         changes, everything is voided first, because tables that were excluded may have changed.
         """
-        choice = _fingerprint(self._options.tables)
-        if choice == progress.table_choice:
+        tables = self._options.tables
+        if self._choice == progress.table_choice:
             return
-        transaction = progress.description(schema.describe_all(), choice)
-        publisher.publish(transaction)
-        progress.mark_described(choice)
-        log.info("tables described", shard=self._options.shard, tables=len(transaction.changes))
+        unknown = schema.unknown_databases()
+        if unknown:
+            raise self._unknown_database(unknown)
+        schema.catalog.describe_as({})
+        schema.load()
+        schema.settle(GtidPosition.parse(progress.position))
+        catalog = schema.catalog
+        described = [catalog.description(name) for name in sorted(catalog.names)]
+        publisher.publish(progress.description(tables, described, self._choice))
+        progress.mark_described(self._choice)
+        log.info("tables described", shard=self._options.shard, tables=len(described))
+
+    def _warn_of(self, schema: LiveSchema) -> None:
+        """Log, once, what was chosen and isn't published."""
+        if self._has_warned:
+            return
+        self._has_warned = True
+        shard = self._options.shard
+        for name in schema.unknown_databases():
+            log.warning("no such database", shard=shard, database=name, hint="its tables are published once it exists")
+        for name in sorted(schema.live):
+            if not schema.live[name].cacheable:
+                log.warning("table is always read through", shard=shard, table=name, reason=schema.live[name].problem)
+        for pattern in self._options.tables.without_tables(schema.live):
+            log.warning("no table matches", shard=shard, include=pattern)
 
     def _report_ready(self, position: str) -> None:
         if self._outage:
@@ -285,30 +364,41 @@ class _Progress:
     ones.) That entry stays until another choice is described.
     """
 
+    _version_1_entries: tuple[int, ...]
+
     def __init__(self, resume: ResumePoint) -> None:
         self.begin(resume)
+        self._version_1_entries = tuple(sorted(resume.open_transactions))
+        self.table_choice = resume.table_choice or next(iter(self._version_1_entries), 0)
 
     def begin(self, resume: ResumePoint) -> None:
-        """Start from a resume point."""
+        """Start from a resume point, in an epoch that has described nothing."""
         self.position = resume.position
         self.timestamp = resume.timestamp
         self.partial_gtid = resume.partial_gtid
         self.partial_events = resume.partial_events
+        self.checksum, self.cursor = resume.checksum, resume.cursor
         self.is_new = resume.ordinal <= 1
-        self._version_1_entries = tuple(sorted(resume.open_transactions))
-        self.table_choice = resume.table_choice or next(iter(self._version_1_entries), 0)
+        self._version_1_entries = ()
+        self.table_choice = 0
 
     @property
     def may_describe(self) -> bool:
         """Whether no binlog transaction is partly published; a partly published description may be continued."""
         return not self.partial_gtid or self.partial_gtid == self.position
 
-    def description(self, tables: Iterable[DescribeTable], choice: int) -> SourceTransaction:
+    def moved(self, transaction: SourceTransaction) -> None:
+        """Record that a transaction was given to the publisher."""
+        self.position, self.timestamp = transaction.position, transaction.timestamp
+        if transaction.checksum:
+            self.checksum, self.cursor = transaction.checksum, transaction.cursor
+
+    def description(self, tables: TableFilter, described: Iterable[DescribeTable], choice: int) -> SourceTransaction:
         """The transaction that describes all tables. Its GTID is the position, which no later transaction has.
 
         If it is partly published, it is repeated as a whole after the events that will be skipped.
         """
-        changes: list[Change] = list(tables)
+        changes: list[Change] = [BeginScope(tables.words), *described]
         if not self.is_new:
             changes.insert(0, VoidTable(EVERY_TABLE, "the choice of tables or the format of images has changed"))
         if self.partial_gtid:
@@ -320,6 +410,8 @@ class _Progress:
             changes,
             closed=self._version_1_entries,
             table_choice=choice,
+            checksum=self.checksum,
+            cursor=self.cursor,
         )
 
     def mark_described(self, choice: int) -> None:
@@ -328,19 +420,20 @@ class _Progress:
         self._version_1_entries = ()
         self.partial_gtid = ""
 
-    def aligned(self, transaction: SourceTransaction) -> SourceTransaction:
+    def aligned(self, transaction: SourceTransaction, choice: int) -> SourceTransaction:
         """A partly published transaction, changed if need be, so that skipping its events by number loses nothing.
 
-        Rows are in key order, so the same binlog gives the same events. Other events depend on the server's present
-        schema and may differ now. In that case everything is voided after the skipped events.
+        Rows are in key order, so the same binlog gives the same events, if the choice of tables is the same. Other
+        events may differ now. In that case everything is voided after the skipped events, and described anew.
         """
         changes = transaction.changes
         last = changes[len(changes) - 1] if len(changes) else None
-        if len(changes) > self.partial_events and isinstance(last, RowChange):
+        is_same = choice == self.table_choice and len(changes) > self.partial_events and isinstance(last, RowChange)
+        if is_same:
             return transaction
+        self.table_choice = 0
         void = VoidTable(EVERY_TABLE, "a transaction that was partly published cannot be continued")
-        padded = cast("list[Change]", [void] * (self.partial_events + 1))
-        return SourceTransaction(transaction.gtid, transaction.position, transaction.timestamp, padded)
+        return replace(transaction, changes=cast("list[Change]", [void] * (self.partial_events + 1)))
 
 
 def _fingerprint(tables: TableFilter) -> int:

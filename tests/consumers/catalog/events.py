@@ -6,7 +6,7 @@ from typing import Any
 
 from consumers.fold.catalog import fold_catalog, void_catalog
 from consumers.fold.catalog_state import TableState, decode_binding, decode_table, name_key, table_key
-from consumers.fold.state import Rejection, Void
+from consumers.fold.state import Head, Rejection, Void
 
 SHARD = "hive/0"
 
@@ -27,7 +27,7 @@ class Log:
             self.ordinal += 1
         at = self.ordinal if ordinal is None else ordinal
         head = {"shard": SHARD, "epoch": self.epoch, "ordinal": at, "gtid": f"HiveEvent/{at}", "timestamp": 0}
-        changes = fold_catalog(event, head | fields, self.entries.get, self.voids)
+        changes = fold_catalog(event, head | fields, self.entries.get, Head(voids=self.voids))
         self.entries.update(changes)
         self.rejections.extend(changes.rejections)
 

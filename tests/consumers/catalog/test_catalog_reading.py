@@ -28,7 +28,8 @@ def _demand(write_ids: str | None = None, table_id: int = 0, seen: int | None = 
 
 
 def _lineage(watermark: str, epoch: int = 1) -> Lineage:
-    return Lineage(epoch, 0, 0, watermark, 0, "HiveEvent/3")
+    at = int(watermark.rpartition("/")[2] or 0)
+    return Lineage(epoch, at, at, watermark, 0, "HiveEvent/3")
 
 
 def _read(log: Log, demand: Demand, at: int, *, epoch: int = 1, voids: Voids = ()) -> OwnerTable:

@@ -55,9 +55,9 @@ def test_an_event_of_another_shard_that_cannot_be_ordered_leaves_a_tombstone() -
 def test_an_event_whose_origin_is_the_entrys_shard_is_ordered_by_it() -> None:
     """Filtered replication keeps the source's coordinate, and that orders events across shards."""
     folded = Folded(start(), start(shard="shop/1"), value(1, b"a", 5))
-    folded.fold(value(1, b"older", 2, shard="shop/1", origins=[f"{SHARD} {gtid(4)}"]))
+    folded.fold(value(1, b"older", 2, shard="shop/1", origins=[f"{SHARD} 1 {gtid(4)}"]))
     assert _view(folded, 1).image == b"a"
-    folded.fold(value(1, b"newer", 3, shard="shop/1", origins=[f"{SHARD} {gtid(6)}"]))
+    folded.fold(value(1, b"newer", 3, shard="shop/1", origins=[f"{SHARD} 1 {gtid(6)}"]))
     assert _view(folded, 1).image == b"newer"
 
 

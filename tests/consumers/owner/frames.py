@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from consumers.fold.state import Kin
+from consumers.fold.shards import Kin
 from consumers.owner.protocol import (
     OLDEST,
     PREFIX_BYTES,

@@ -18,7 +18,7 @@ from tests.consumers.histories import frame, gtid, key, marker, start, value
 from tests.consumers.owning import KEYSPACE, Owner, schema, vector
 
 TWO = "xxh3_64;partitions=2"
-BY_ID = fingerprint([("id", "int", True)], 0)
+BY_ID = fingerprint([("id", "int", True)])
 
 
 @pytest.fixture
@@ -45,18 +45,17 @@ def test_keys_that_mean_the_same_on_both_sides_are_answered(owner: Owner) -> Non
 @pytest.mark.parametrize(
     "believed",
     [
-        fingerprint([("id", "int", False)], 0),
-        fingerprint([("id", "text", True)], 0),
-        fingerprint([("id", "int", True)], 1),
-        fingerprint([("id", "int", True), ("id", "int", True)], 0),
-        fingerprint([("other", "int", True)], 0),
+        fingerprint([("id", "int", False)]),
+        fingerprint([("id", "text", True)]),
+        fingerprint([("id", "int", True), ("id", "int", True)]),
+        fingerprint([("other", "int", True)]),
         b"",
     ],
 )
 def test_neither_a_value_nor_an_absence_is_given_to_a_front_that_means_another_key(
     owner: Owner, believed: bytes
 ) -> None:
-    """Column, kind, exactness and prefix are parts of what a key means."""
+    """Column, kind and exactness are parts of what a key means."""
     owner.fold(frame([(key(2), ABSENT, b"", 4)]), marker(4))
     for row in ask(owner, key(1), key(2), meaning=believed):
         assert (row.served, row.image, row.code, row.needs_source) == (False, None, SCHEMA_CHANGED, True)
@@ -88,7 +87,7 @@ def test_a_fill_is_refused_if_its_key_means_something_else_here(owner: Owner) ->
     def fill(meaning: bytes) -> Any:
         return fill_row(owner.partition, Fill(1, KEYSPACE, 0, key(7), b"{}", gtid(5), gtid(5), 0, stamp, meaning))
 
-    assert "mean something else" in fill(fingerprint([("id", "text", True)], 0)).why
+    assert "mean something else" in fill(fingerprint([("id", "text", True)])).why
     assert fill(BY_ID).accepted
 
 

@@ -11,13 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from stream.sources.mariadb.binlog import events
+from stream.sources.mariadb.binlog.catalog import Catalog as TablesAt
+from stream.sources.mariadb.binlog.catalog import Xid
 from stream.sources.mariadb.binlog.events import HEADER_SIZE
 from stream.sources.mariadb.binlog.reader import BinlogReader
 from stream.sources.mariadb.binlog.rows import TableDecoder
 from stream.sources.mariadb.binlog.statements import classify
 from stream.sources.mariadb.binlog.table_map import BinlogFormatError, parse_table_map, table_name_of
 from stream.sources.mariadb.charsets import Charsets
-from stream.sources.mariadb.schema import Cascades, ColumnInfo, TableFilter, TableInfo, missing_table
+from stream.sources.mariadb.gtid import GtidPosition
+from stream.sources.mariadb.schema import Cascades, ColumnInfo, TableFilter, TableInfo
 from stream.wire.events import RowChange, SourceTransaction
 from stream.wire.values import UndecodableValue
 from tests.fuzz.engine import Case, Misbehaved, Target, refused
@@ -41,15 +44,26 @@ class Catalog:
         self.cascades = Cascades({"d.parent": frozenset({"d.child"})}, {})
         self.lower_case_names = False
 
+        self.catalog = TablesAt()
+        self.catalog.describe_as({name: info.describe() for name, info in self.tables.items()})
+        self.catalog.resume(self.tables, GtidPosition({}))
+
     def get(self, name: str) -> TableInfo | None:
-        return self.tables.get(name)
+        return self.catalog.get(name)
 
-    def reread(self, database: str, table: str) -> TableInfo | None:
-        return self.tables.get(f"{database}.{table}")
+    def reread(self, database: str, table: str) -> None:
+        name = f"{database}.{table}"
+        self.catalog.doubt(name, self.tables.get(name), GtidPosition({}))
 
-    def after_ddl(self, names: list[tuple[str, str]]) -> list[Any]:
-        found = [(f"{database}.{table}", self.reread(database, table)) for database, table in names]
-        return [info.describe() if info else missing_table(name) for name, info in found]
+    def after_ddl(self, names: list[tuple[str, str]]) -> None:
+        for name in names:
+            self.reread(*name)
+
+    def is_visible(self, _: Xid) -> bool:
+        return True
+
+    def settle(self, position: GtidPosition) -> dict[str, bool]:
+        return self.catalog.settle(position, frozenset)
 
 
 def _table(fields: dict[str, Any]) -> TableInfo:

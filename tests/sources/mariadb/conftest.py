@@ -15,9 +15,10 @@ from stream.sources.mariadb.binlog.coalesce import SPILL_BYTES
 from stream.sources.mariadb.binlog.dump import BinlogDump
 from stream.sources.mariadb.binlog.reader import BinlogReader
 from stream.sources.mariadb.connection import ConnectionSettings, connect
+from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.live_schema import LiveSchema
 from stream.sources.mariadb.position import current_position
-from stream.sources.mariadb.schema import TableFilter, TableInfo
+from stream.sources.mariadb.schema import TableFilter, TableInfo, read_table
 from stream.sources.mariadb.selected_rows import canonical_key, canonical_row, quoted, select_columns_sql
 from stream.wire.events import RowChange, SourceTransaction, VoidTable
 from tests.patience import PATIENCE_S
@@ -48,8 +49,10 @@ class Source:
 
     def begin(self) -> None:
         """Read the schema; `transactions` starts from here."""
-        self.schema.load()
         self.start = self.position()
+        self.schema.catalog.describe_as({})
+        self.schema.load()
+        self.schema.settle(GtidPosition.parse(self.start))
 
     def position(self) -> str:
         """The server's position."""
@@ -106,7 +109,7 @@ class Source:
 
     def table(self, name: str) -> TableInfo:
         """A table as the server has it now."""
-        info = self.schema.reread(self.database, name)
+        info = read_table(self.session, self.schema.charsets, self.database, name)
         assert info is not None
         return info
 

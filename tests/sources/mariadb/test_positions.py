@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -101,43 +99,6 @@ def test_a_purged_binlog_says_how_far_back_it_could_start(
     check_resumable(source.session, earliest)
     source.schema.load()
     assert len(rows(source.transactions(start=earliest)[0])) == 1
-
-
-def test_a_snapshots_position_is_never_ahead_of_its_rows(source: Source) -> None:
-    """During writes, replaying the binlog up to a read's position gives exactly the row that was read."""
-    source.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 0)")
-    source.begin()
-    reader = SnapshotReader(source.settings)
-    name = f"{source.database}.t"
-    stop = threading.Event()
-    writer_source = Source(source.settings, source.database)
-
-    def write() -> None:
-        while not stop.is_set():
-            writer_source.run("UPDATE t SET v = v + 1 WHERE id = 1")
-
-    with ThreadPoolExecutor(1) as pool:
-        writing = pool.submit(write)
-        try:
-            reads = [reader.read({name: [[1]]})[name] for _ in range(300)]
-        finally:
-            stop.set()
-            writing.result()
-    writer_source.close()
-    at = {source.start: b'{"id":1,"v":0}'}
-    for transaction in source.transactions():
-        changed = rows(transaction)
-        at[transaction.position] = changed[0][2] if changed else at[max(at)]
-    known = 0
-    for read in reads:
-        assert isinstance(read, SnapshotRead)
-        (row,) = read.rows
-        assert isinstance(row, SelectedRow)
-        if read.position in at:
-            assert row.image == at[read.position]
-            known += 1
-    assert known > 200
-    reader.close()
 
 
 def test_a_batch_is_read_in_one_snapshot_and_says_what_is_missing(source: Source) -> None:

@@ -18,7 +18,9 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 from fastavro import parse_schema, schemaless_writer
+from structlog.testing import capture_logs
 
 from freshet.local.kafka import KafkaServer
 from freshet.local.mariadb import MariaDBAddress
@@ -100,8 +102,9 @@ def images(kafka: KafkaCluster, keyspace: str) -> dict[bytes, bytes]:
 
 
 def of_kind(kafka: KafkaCluster, keyspace: str, kind: str) -> list[dict[str, Any]]:
-    """The events of a kind in the first partition."""
-    return [record for name, record in records(kafka, keyspace, PARTITIONS)[0] if name == kind]
+    """The events of a kind in the first partition; those that are said again once."""
+    found = [record for name, record in records(kafka, keyspace, PARTITIONS)[0] if name == kind]
+    return list({(record["epoch"], record["ordinal"]): record for record in found}.values())
 
 
 def test_what_is_committed_is_published_and_described(kafka: KafkaCluster, keyspace_name: str, source: Source) -> None:
@@ -277,6 +280,39 @@ def test_a_replaced_history_starts_a_new_epoch(
     assert markers(records(kafka, keyspace_name, PARTITIONS))[-1]["epoch"] == 2
 
 
+def test_a_database_that_does_not_exist_is_refused_before_the_topics_are_made(
+    kafka: KafkaCluster, keyspace_name: str, source: Source
+) -> None:
+    """A misspelt database would be ready and publish nothing; the partitions of its topic could not be changed."""
+    with (
+        pytest.raises(FreshetError, match="has no database misspelt") as caught,
+        Running(kafka, keyspace_name, source, tables=TableFilter(("misspelt",))),
+    ):
+        pass
+    assert caught.value.code == "unknown_database"
+    assert events_topic(kafka, keyspace_name) not in AdminClient(client_settings(kafka)).list_topics(timeout=30).topics
+    both = TableFilter((source.database, "misspelt"))
+    with pytest.raises(FreshetError, match="misspelt"), Running(kafka, keyspace_name, source, tables=both):
+        pass
+
+
+def test_what_is_chosen_and_not_published_is_named_before_it_is_ready(
+    kafka: KafkaCluster, keyspace_name: str, source: Source
+) -> None:
+    """Tables without a key, patterns without a table: one warning each. The topic has the scope."""
+    source.run("CREATE TABLE t (id INT PRIMARY KEY)", "CREATE TABLE nokey (v INT)")
+    chosen = TableFilter((source.database,), (f"{source.database}.*", "shop.misspelt"))
+    with capture_logs() as logs, Running(kafka, keyspace_name, source, tables=chosen):
+        pass
+    found = {entry["event"]: entry for entry in logs if entry["log_level"] == "warning"}
+    assert found["table is always read through"]["table"] == f"{source.database}.nokey"
+    assert found["no table matches"]["include"] == "shop.misspelt"
+    (scope,) = of_kind(kafka, keyspace_name, "Scope")
+    assert scope["tables"] == [source.database, f"{source.database}.*", "shop.misspelt"]
+    described = of_kind(kafka, keyspace_name, "TableSchema")
+    assert {each["table"].split(".")[1]: each["cacheable"] for each in described} == {"t": True, "nokey": False}
+
+
 def test_statement_format_is_refused_with_the_fix(kafka: KafkaCluster, keyspace_name: str, source: Source) -> None:
     """With a refused setting the command prints error and hint and ends with exit code 1."""
     source.run("SET GLOBAL binlog_format = MIXED")
@@ -309,9 +345,9 @@ def test_a_partly_published_transaction_that_differs_now_voids_everything() -> N
     plain = SourceTransaction(
         "MariaDB/0-1-2", "MariaDB/0-1-2", 0, [RowChange(b"t\0[%d]" % n, VALUE, b"{}") for n in range(9)]
     )
-    assert _Progress(point).aligned(plain) is plain
+    assert _Progress(point).aligned(plain, choice=0) is plain
     otherwise = SourceTransaction("MariaDB/0-1-2", "MariaDB/0-1-2", 0, [VoidTable("t", "schema")])
-    fitted = _Progress(point).aligned(otherwise)
+    fitted = _Progress(point).aligned(otherwise, choice=0)
     left = list(fitted.changes)[3:]
     assert [change.table for change in left if isinstance(change, VoidTable)] == ["*"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from contextlib import suppress
 from typing import NamedTuple
 
 from stream.sources.mariadb.binlog.table_map import BinlogFormatError
@@ -11,6 +12,9 @@ from stream.sources.mariadb.binlog.table_map import BinlogFormatError
 HEADER_SIZE = 19
 EVENT_BYTES_MAX = 1 << 30
 """MariaDB's own limit for an event (``slave_max_allowed_packet``)."""
+
+XID_PART_BYTES_MAX = 64
+"""The limit of the XA standard for each of the two parts of a transaction's name."""
 
 QUERY = 2
 STOP = 3
@@ -66,10 +70,18 @@ STANDALONE = 1
 
 _GTID = struct.Struct("<QIB")
 _QUERY = struct.Struct("<IIBHH")
-_STATUS_SIZES = {0: 4, 1: 8, 3: 4, 4: 6, 7: 2, 8: 2, 9: 8, 10: 4, 13: 3, 128: 3, 129: 8}
+_STATUS_SIZES = {0: 4, 1: 8, 3: 4, 4: 6, 7: 2, 8: 2, 9: 8, 10: 4, 13: 3, 128: 3, 129: 8, 255: 0}
+"""Bytes after the code of a status variable; the names are MariaDB's ``Q_…`` (sql/log_event.h)."""
 _STATUS_CHARSET = 4
-_STATUS_CATALOG = 6
-_STATUS_TIME_ZONE = 5
+_STATUS_WITH_LENGTH = frozenset({5, 6})
+"""Time zone and catalog: a length in one byte, then the text."""
+_STATUS_INVOKER = 11
+"""Two texts: user and host."""
+_STATUS_GTID_FLAGS = 130
+"""A byte of flags, and in the second phase of an ALTER the sequence of its first."""
+_ALTER_SECOND_PHASE = 4 | 8
+_STATUS_CHARACTER_SET_COLLATIONS = 131
+"""A count in one byte, then two numbers of two bytes for each."""
 
 
 class Gtid(NamedTuple):
@@ -139,18 +151,57 @@ def parse_query(event: bytes) -> Query:
 
 def _client_collation(status: bytes) -> int:
     at = 0
-    while at + 1 < len(status):
-        kind = status[at]
-        at += 1
-        if kind == _STATUS_CHARSET:
-            return int.from_bytes(status[at : at + 2], "little")
-        if kind in (_STATUS_CATALOG, _STATUS_TIME_ZONE):
-            at += 1 + status[at]
-        elif kind in _STATUS_SIZES:
-            at += _STATUS_SIZES[kind]
-        else:
-            break
+    with suppress(IndexError):
+        while at < len(status):
+            kind = status[at]
+            at += 1
+            if kind == _STATUS_CHARSET:
+                return int.from_bytes(status[at : at + 2], "little")
+            size = _status_size(kind, status, at)
+            if size < 0:
+                break
+            at += size
     return 0
+
+
+def _status_size(kind: int, status: bytes, at: int) -> int:
+    """The bytes of the status variable whose value begins at ``at``; -1 if it is not known. Raises IndexError."""
+    if kind in _STATUS_WITH_LENGTH:
+        return 1 + status[at]
+    if kind == _STATUS_INVOKER:
+        host_at = at + 1 + status[at]
+        return host_at + 1 + status[host_at] - at
+    if kind == _STATUS_GTID_FLAGS:
+        return 9 if status[at] & _ALTER_SECOND_PHASE else 1
+    if kind == _STATUS_CHARACTER_SET_COLLATIONS:
+        return 1 + 4 * status[at]
+    return _STATUS_SIZES.get(kind, -1)
+
+
+def row_data(event: bytes, kind: int) -> tuple[list[bytes], bytes, int]:
+    """The bitmaps of present columns, and where the rows are: bytes, uncompressed, and the offset of the first row.
+
+    Raises `BinlogFormatError`, IndexError.
+    """
+    at = HEADER_SIZE + 8
+    if kind in WITH_EXTRA_DATA:
+        at += int.from_bytes(event[at : at + 2], "little")
+    width = event[at]
+    at += 1
+    if width >= 251:
+        if width != 252:
+            raise BinlogFormatError("a rows event declares more columns than a table can have")
+        width = int.from_bytes(event[at : at + 2], "little")
+        at += 2
+    size = (width + 7) >> 3
+    bitmaps = [event[at : at + size]]
+    at += size
+    if kind in UPDATES:
+        bitmaps.append(event[at : at + size])
+        at += size
+    if kind in COMPRESSED_ROWS:
+        return bitmaps, uncompress(event[at:]), 0
+    return bitmaps, event, at
 
 
 def uncompress(data: bytes) -> bytes:
@@ -181,4 +232,6 @@ def parse_xa_prepare(event: bytes) -> tuple[int, bytes, bytes, bool]:
     except struct.error as error:
         raise BinlogFormatError(f"invalid XA_PREPARE event: {error}") from error
     start = HEADER_SIZE + 13
+    if not 0 < gtrid <= XID_PART_BYTES_MAX or bqual > XID_PART_BYTES_MAX or len(event) < start + gtrid + bqual:
+        raise BinlogFormatError(f"an XA_PREPARE event declares parts of {gtrid} and {bqual} bytes")
     return form, event[start : start + gtrid], event[start + gtrid : start + gtrid + bqual], bool(one_phase)

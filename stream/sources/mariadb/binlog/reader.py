@@ -1,7 +1,7 @@
 """From a binlog to source transactions: read each transaction to its end, coalesce it, and void what is unknown.
 
-A row is decoded with the binlog's own table map. information_schema adds the kinds that the binlog doesn't have (UUID,
-INET) and the order of the key. If the two disagree, the table is void for that transaction.
+A row is decoded with the binlog's own table map. The schema of the position adds the kinds that the binlog doesn't have
+(UUID, INET). If the two disagree, the table is void for that transaction.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import cast
 import structlog
 
 from stream.sources.mariadb.binlog import events
+from stream.sources.mariadb.binlog.catalog import Xid
+from stream.sources.mariadb.binlog.checksum import TransactionChecksum
 from stream.sources.mariadb.binlog.coalesce import SPILL_BYTES, TransactionRows
 from stream.sources.mariadb.binlog.dump import BinlogDump
 from stream.sources.mariadb.binlog.events import HEADER_SIZE, Gtid
@@ -22,11 +24,21 @@ from stream.sources.mariadb.binlog.unlogged import StatementTables
 from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.live_schema import LiveSchema
 from stream.sources.mariadb.position import SourceHistoryLost
-from stream.sources.mariadb.schema import missing_table
-from stream.wire.events import EVERY_TABLE, Change, DescribeTable, SourceTransaction, VoidTable
+from stream.wire.events import EVERY_TABLE, Change, SourceTransaction, VoidTable
 from stream.wire.values import UndecodableValue
 
 log = structlog.get_logger(__name__)
+
+_NOW_KNOWN = "its schema is known from here on"
+
+
+class _Unpublished:
+    """Takes the place of a decoder for a table that is not published. ``name`` as in the table map."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
 
 
 class _Undecodable:
@@ -38,12 +50,11 @@ class _Undecodable:
         self.name, self.reason = name, reason
 
 
-_Mapped = TableDecoder | _Undecodable | None
-"""None stands for a table that is not published."""
+_Mapped = TableDecoder | _Undecodable | _Unpublished
 
 
 class _Transaction:
-    """The transaction that is being read, as far as it was read."""
+    """The transaction that is being read, as far as it was read. ``described``: the tables to describe after it."""
 
     __slots__ = ("described", "gtid", "rows", "touched", "voids")
 
@@ -51,7 +62,7 @@ class _Transaction:
         self.gtid = gtid
         self.rows = TransactionRows(spill_bytes)
         self.voids: dict[str, str] = {}
-        self.described: dict[str, DescribeTable] = {}
+        self.described: set[str] = set()
         self.touched: set[str] = set()
 
 
@@ -68,6 +79,7 @@ class BinlogReader:
         self._schema = schema
         self._spill_bytes = spill_bytes
         self._position = GtidPosition.parse(position)
+        self._timestamp = 0
         self._stopping = False
         self.last_heartbeat = events.LogPlace(0, 0, 0)
         self._by_id: dict[int, _Mapped] = {}
@@ -75,7 +87,8 @@ class BinlogReader:
         self._reread: set[bytes] = set()
         self._transaction: _Transaction | None = None
         self._statement = StatementTables()
-        self._announced: dict[str, tuple[str, DescribeTable]] = {}
+        self._checksum = TransactionChecksum()
+        self._announced: dict[str, str] = {}
         self._prepared: dict[tuple[int, bytes, bytes], frozenset[str]] = {}
 
     @property
@@ -109,7 +122,7 @@ class BinlogReader:
                 yield self._commit(event)
             elif kind == events.HEARTBEAT:
                 self.last_heartbeat = events.parse_heartbeat(event)
-                yield None
+                yield self._settled_alone()
             elif kind == events.FORMAT_DESCRIPTION:
                 self._new_file()
             elif kind not in events.IGNORED:
@@ -126,6 +139,7 @@ class BinlogReader:
                 f"the binlog has {_gtid_text(gtid)} after {self._position}: the sequence of its domain went back",
                 hint="SET GLOBAL gtid_strict_mode = ON, and let one server write each GTID domain: a new epoch starts",
             )
+        self._checksum.begin(gtid)
         self._transaction = _Transaction(gtid, self._spill_bytes)
 
     def _new_file(self) -> None:
@@ -158,42 +172,31 @@ class BinlogReader:
                 return
         mapped = cast("_Mapped", mapped)
         self._by_id[table_id] = mapped
-        if mapped is not None:
-            self._statement.named(mapped.info.name if isinstance(mapped, TableDecoder) else mapped.name)
+        self._statement.named(mapped.name, is_published=not isinstance(mapped, _Unpublished))
 
     def _map(self, body: bytes) -> _Mapped:
         database, table = table_name_of(body)
-        if not self._schema.include(database, table):
-            return None
         name = f"{database}.{table}"
+        if not self._schema.include(database, table) or self._schema.catalog.is_waiting(name):
+            return _Unpublished(name)
         try:
             return self._decoder(name, body)
         except (SchemaDiffers, BinlogFormatError) as error:
             reason = str(error)
         if body not in self._reread:
             self._reread.add(body)
-            before = self._schema.get(name)
-            now = self._schema.reread(database, table)
-            if now != before:
-                self._announce(name, "its schema changed without a DDL in the binlog")
-            try:
-                return self._decoder(name, body)
-            except (SchemaDiffers, BinlogFormatError) as error:
-                reason = str(error)
+            self._schema.reread(database, table)
+            # Said with the next published transaction: the current one may never be committed.
+            self._announced[name] = "its schema changed without a DDL in the binlog"
         log.warning("table cannot be decoded", table=name, reason=reason)
         return _Undecodable(name, reason)
 
-    def _announce(self, name: str, reason: str) -> None:
-        """Void and describe a table with the next published transaction; the current one may never be committed."""
-        info = self._schema.get(name)
-        self._announced[name] = (reason, missing_table(name) if info is None else info.describe())
-
-    def _decoder(self, name: str, body: bytes) -> TableDecoder | None:
+    def _decoder(self, name: str, body: bytes) -> TableDecoder | _Unpublished:
         info = self._schema.get(name)
         if info is None:
-            raise SchemaDiffers(f"the server no longer has table {name}")
+            raise SchemaDiffers(f"the server has no table {name}")
         if not info.cacheable:
-            return None
+            return _Unpublished(name)
         return TableDecoder(parse_table_map(body), info, self._schema.charsets)
 
     def _rows(self, event: bytes, kind: int) -> None:
@@ -206,35 +209,30 @@ class BinlogReader:
         mapped = self._by_id.get(table_id, self)
         if mapped is self:
             transaction.voids[EVERY_TABLE] = "rows without a table map before them"
-        elif isinstance(mapped, TableDecoder):
-            name = mapped.info.name
-            self._statement.logged(name, kind)
-            transaction.touched.add(name)
-            try:
-                self._decode(mapped, event, kind, transaction.rows)
-            except (UndecodableValue, BinlogFormatError, IndexError) as error:
-                log.warning("rows cannot be decoded", table=name, reason=str(error))
-                transaction.voids.setdefault(name, str(error))
-        elif isinstance(mapped, _Undecodable):
-            self._statement.logged(mapped.name, 0)
-            transaction.voids.setdefault(mapped.name, mapped.reason)
+        else:
+            self._rows_of(cast("_Mapped", mapped), table_id, event, kind, transaction)
         if flags & events.STATEMENT_END:
             self._statement.end(self._schema.cascades, transaction.voids)
 
-    def _decode(self, decoder: TableDecoder, event: bytes, kind: int, rows: TransactionRows) -> None:
-        at = HEADER_SIZE + 8
-        if kind in events.WITH_EXTRA_DATA:
-            at += int.from_bytes(event[at : at + 2], "little")
-        width = event[at]
-        at += 1
-        if width >= 251:
-            at += 2
-        at = _full_image(decoder, event, at)
-        if kind in events.UPDATES:
-            at = _full_image(decoder, event, at)
-        data = event
-        if kind in events.COMPRESSED_ROWS:
-            data, at = events.uncompress(event[at:]), 0
+    def _rows_of(self, mapped: _Mapped, table_id: int, event: bytes, kind: int, transaction: _Transaction) -> None:
+        name = mapped.name
+        self._statement.logged(name, 0 if isinstance(mapped, _Undecodable) else kind)
+        try:
+            bitmaps, data, at = events.row_data(event, kind)
+            self._checksum.rows(table_id, name.encode(), kind, memoryview(data)[at:])
+            if isinstance(mapped, TableDecoder):
+                transaction.touched.add(name)
+                for bitmap in bitmaps:
+                    _check_full_image(mapped, bitmap)
+                self._decode(mapped, data, at, kind, transaction.rows)
+        except (UndecodableValue, BinlogFormatError, IndexError) as error:
+            if isinstance(mapped, TableDecoder):
+                log.warning("rows cannot be decoded", table=name, reason=str(error))
+                transaction.voids.setdefault(name, str(error))
+        if isinstance(mapped, _Undecodable):
+            transaction.voids.setdefault(name, mapped.reason)
+
+    def _decode(self, decoder: TableDecoder, data: bytes, at: int, kind: int, rows: TransactionRows) -> None:
         end = len(data)
         row, put = decoder.row, rows.put
         if kind in events.WRITES:
@@ -262,22 +260,47 @@ class BinlogReader:
             self._statement.end(self._schema.cascades, transaction.voids)
         if not published:
             transaction = _Transaction(transaction.gtid, self._spill_bytes)
-        for name, (reason, described) in self._announced.items():
+        for name, reason in self._announced.items():
             transaction.voids.setdefault(name, reason)
-            transaction.described[name] = described
+            transaction.described.add(name)
         self._announced.clear()
         domain, server, sequence, _ = transaction.gtid
+        cursor = str(self._position)
         self._position.add(domain, server, sequence)
+        self._settle(transaction)
+        self._timestamp = int.from_bytes(event[:4], "little")
         return SourceTransaction(
             f"MariaDB/{domain}-{server}-{sequence}",
             str(self._position),
-            int.from_bytes(event[:4], "little"),
+            self._timestamp,
             cast("list[Change]", self._changes(transaction)),
+            checksum=self._checksum.value,
+            cursor=cursor,
         )
+
+    def _settle(self, transaction: _Transaction) -> None:
+        """Void and describe, after the transaction, the tables whose schema is known now."""
+        if self._schema.catalog.is_settled:
+            return
+        for name, was_described in self._schema.settle(self._position).items():
+            if was_described:
+                transaction.voids.setdefault(name, _NOW_KNOWN)
+            transaction.described.add(name)
+            self._by_body.clear()
+            self._reread.clear()
+
+    def _settled_alone(self) -> SourceTransaction | None:
+        """What `_settle` finds while nothing is logged, at the present position; else None."""
+        if self._transaction is not None or self._schema.catalog.is_settled:
+            return None
+        nothing = _Transaction(Gtid(0, 0, 0, 0), self._spill_bytes)
+        self._settle(nothing)
+        at = str(self._position)
+        return SourceTransaction(at, at, self._timestamp, list(self._changes(nothing))) if nothing.described else None
 
     def _changes(self, transaction: _Transaction) -> Sequence[Change]:
         tail: list[Change] = [VoidTable(name, transaction.voids[name]) for name in sorted(transaction.voids)]
-        tail += [transaction.described[name] for name in sorted(transaction.described)]
+        tail += [self._schema.catalog.description(name) for name in sorted(transaction.described)]
         voided = frozenset(name.encode() + b"\0" for name in transaction.voids)
         return transaction.rows.changes(voided, tail)
 
@@ -300,7 +323,9 @@ class BinlogReader:
     def _query(self, event: bytes) -> SourceTransaction | None:
         transaction = self._current()
         try:
-            statement = self._classified(events.parse_query(event))
+            query = events.parse_query(event)
+            self._checksum.statement(query)
+            statement = self._classified(query)
         except BinlogFormatError as error:
             statement = Statement("all", reason=str(error))
         effect = statement.effect
@@ -346,9 +371,10 @@ class BinlogReader:
             return
         self._by_body.clear()
         self._reread.clear()
-        for described in self._schema.after_ddl(names):
-            transaction.voids.setdefault(described.table, statement.reason)
-            transaction.described[described.table] = described
+        self._schema.after_ddl(names)
+        for database, table in names:
+            transaction.voids.setdefault(f"{database}.{table}", statement.reason)
+            transaction.described.add(f"{database}.{table}")
 
     def _xa_prepare(self, event: bytes) -> SourceTransaction:
         form, gtrid, bqual, one_phase = events.parse_xa_prepare(event)
@@ -368,20 +394,31 @@ class BinlogReader:
         if names is None:
             log.warning("everything is void", reason="XA COMMIT of a transaction prepared before the source started")
             transaction.voids[EVERY_TABLE] = "XA COMMIT of a transaction that was prepared before this source started"
-            return
-        for name in names:
+        for name in names or ():
             transaction.voids.setdefault(name, "XA COMMIT: its rows were logged at XA PREPARE")
+        self._hold(transaction, names, statement.xid)
+
+    def _hold(self, transaction: _Transaction, names: frozenset[str] | None, xid: Xid) -> None:
+        """Have tables read through until reads see the transaction. The log has it first, so positions prove nothing.
+
+        The void that follows then is newer than any read that did not see it. ``names``: None for all.
+        """
+        catalog = self._schema.catalog
+        if self._schema.is_visible(xid):
+            return
+        held = sorted(catalog.names if names is None or EVERY_TABLE in names else catalog.names & names)
+        catalog.hold(held, xid)
+        self._by_body.clear()
+        transaction.described.update(held)
 
 
-def _full_image(decoder: TableDecoder, event: bytes, at: int) -> int:
-    """The end of the bitmap of present columns. Raises `UndecodableValue` unless all columns are present."""
-    end = at + decoder.bitmap_bytes
-    if int.from_bytes(event[at:end], "little") & decoder.all_present != decoder.all_present:
+def _check_full_image(decoder: TableDecoder, bitmap: bytes) -> None:
+    """Raises `UndecodableValue` unless all columns are present."""
+    if int.from_bytes(bitmap, "little") & decoder.all_present != decoder.all_present:
         raise UndecodableValue(
-            f"a partial row image of {decoder.info.name}",
+            f"a partial row image of {decoder.name}",
             hint="SET GLOBAL binlog_row_image = FULL, and in all sessions",
         )
-    return end
 
 
 def _gtid_text(gtid: Gtid) -> str:

@@ -65,7 +65,7 @@ class SchemaDiffers(UndecodableValue):
 class TableDecoder:
     """Decodes the rows of one table map. Raises `SchemaDiffers` if ``info`` doesn't match the table map."""
 
-    __slots__ = ("_columns", "_key_indexes", "_null_bytes", "all_present", "bitmap_bytes", "info")
+    __slots__ = ("_columns", "_key_indexes", "_null_bytes", "all_present", "bitmap_bytes", "info", "name")
 
     def __init__(self, table_map: TableMap, info: TableInfo, charsets: Charsets) -> None:
         mapped = table_map.columns
@@ -75,9 +75,10 @@ class TableDecoder:
             )
         if [column.name for column in mapped] != [column.name for column in info.columns]:
             raise SchemaDiffers(f"{info.name} has other columns in the binlog than at the server now")
-        if sorted(table_map.primary_key) != sorted(info.key_indexes):
+        if table_map.primary_key != info.key_indexes:
             raise SchemaDiffers(f"{info.name} has another primary key in the binlog than at the server now")
         self.info = info
+        self.name = info.name
         self.bitmap_bytes = (len(mapped) + 7) // 8
         self.all_present = (1 << len(mapped)) - 1
         self._null_bytes = self.bitmap_bytes
@@ -335,6 +336,8 @@ def _string_reader(found: MappedColumn, column: ColumnInfo, charsets: Charsets) 
     else:
         fixed_size = ((found.meta >> 4 & 0x300) ^ 0x300) + (found.meta & 0xFF)
         length_bytes = 2 if fixed_size > 255 else 1
+    if column.kind == "text" and column.exact is not (found.collation in charsets.exact):
+        raise SchemaDiffers(f"column {column.name} compares in another way in the binlog than at the server")
     if found.collation == BINARY_COLLATION:
         return _binary_reader(length_bytes, fixed_size, column)
     if column.kind not in ("text", "json"):
@@ -358,9 +361,9 @@ def _binary_reader(length_bytes: int, fixed_size: int, column: ColumnInfo) -> Co
     fixed = bool(fixed_size)
     if column.kind == "uuid" and fixed_size == 16:
         form: Callable[[bytes], bytes] = _uuid
-    elif column.kind == "inet" and fixed_size == column.length:
+    elif column.kind == "inet" and fixed_size in ((column.length,) if column.length else (4, 16)):
         form = _inet
-    elif column.kind == "binary" and (not fixed or fixed_size == column.length):
+    elif column.kind == "binary" and (not fixed or column.length in (0, fixed_size)):
         form = binary_json
     else:
         raise SchemaDiffers(f"column {column.name} is {column.kind} at the server but binary in the binlog")

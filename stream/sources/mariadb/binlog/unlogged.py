@@ -25,10 +25,11 @@ _REASON: Final = "the transaction may have changed rows by a foreign key (named 
 class StatementTables:
     """The tables named by the current statement, and the kinds of row events that it logged for each."""
 
-    __slots__ = ("_seen",)
+    __slots__ = ("_seen", "_unpublished")
 
     def __init__(self) -> None:
         self._seen: dict[str, int] = {}
+        self._unpublished: set[str] = set()
 
     def __bool__(self) -> bool:
         return bool(self._seen)
@@ -36,11 +37,13 @@ class StatementTables:
     @property
     def names(self) -> Set[str]:
         """The tables named so far."""
-        return self._seen.keys()
+        return self._seen.keys() - self._unpublished
 
-    def named(self, table: str) -> None:
-        """Record a table map."""
+    def named(self, table: str, *, is_published: bool) -> None:
+        """Record a table map. Foreign keys also lead from tables that are not published to those that are."""
         self._seen.setdefault(table, 0)
+        if not is_published:
+            self._unpublished.add(table)
 
     def logged(self, table: str, kind: int) -> None:
         """Record a rows event of type ``kind``; 0: of a table that can't be decoded."""
@@ -49,6 +52,7 @@ class StatementTables:
     def clear(self) -> None:
         """Begin a statement."""
         self._seen.clear()
+        self._unpublished.clear()
 
     def end(self, cascades: Cascades, voids: dict[str, str]) -> None:
         """End the statement: add each table that it may have changed without logging to ``voids`` (table → reason)."""
@@ -58,17 +62,18 @@ class StatementTables:
                 self._void_unlogged(cascades, voids)
         elif seen:
             self._void_unlogged(cascades, voids)
-        seen.clear()
+        self.clear()
 
     def _void_unlogged(self, cascades: Cascades, voids: dict[str, str]) -> None:
         """Void mapped tables without rows, and the tables below changed ones."""
         for name, logged in self._seen.items():
             if not logged:
-                voids.setdefault(name, _REASON)
+                if name not in self._unpublished:
+                    voids.setdefault(name, _REASON)
                 below = cascades.on_delete.get(name, frozenset()) | cascades.on_update.get(name, frozenset())
             else:
                 below = cascades.on_delete.get(name, frozenset()) if logged & _DELETED else frozenset()
                 below |= cascades.on_update.get(name, frozenset()) if logged & _UPDATED else frozenset()
                 below &= self._seen.keys()
-            for child in below:
+            for child in below - self._unpublished:
                 voids.setdefault(child, _REASON)

@@ -1,0 +1,86 @@
+"""What the topic declares beside its data: descriptions of tables, their scope, shards, schema texts. Pure.
+
+A publisher says each declaration again from time to time, as the same bytes, so that a state can begin anywhere. A
+repeat is adopted only if it is newer than what is held under its name; it is never taken for an old event.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from consumers.fold.state import TEXT_PREFIX, Head, Lookup, Scope, Topology, Void, schema_key
+from stream.wire.announced import Announced
+from stream.wire.codec import HEADER_SIZE, MAGIC, Record, decode, encode
+from stream.wire.events import EVERY_TABLE
+
+
+def adopt_schema(lookup: Lookup, event: Mapping[str, Any], last: int) -> dict[bytes, bytes]:
+    """The description that a `TableSchema` leaves. ``last``: the shard's last ordinal before it.
+
+    A repeat does not displace what another shard said of the table.
+    """
+    key = schema_key(event["table"])
+    held = lookup(key)
+    if held is not None:
+        _, before = decode(held)
+        if before["shard"] != event["shard"]:
+            if event["ordinal"] <= last:
+                return {}
+        elif (before["epoch"], before["ordinal"]) >= (event["epoch"], event["ordinal"]):
+            return {}
+    return {key: encode("TableSchema", dict(event))}
+
+
+def table_description(head: Head, lookup: Lookup, table: str) -> Record | None:
+    """The `TableSchema` of a row table that its source publishes; None if it is not described, or not any more."""
+    value = lookup(schema_key(table))
+    if value is None:
+        return None
+    _, schema = decode(value)
+    return schema if is_in_scope(head, schema["shard"], schema["epoch"], schema["ordinal"]) else None
+
+
+def is_in_scope(head: Head, shard: str, epoch: int, ordinal: int) -> bool:
+    """Whether a description that ``shard`` published at this place still counts."""
+    scope = head.scopes.get(shard)
+    return scope is None or (epoch, ordinal) > scope
+
+
+def adopt_scope(head: Head, event: Mapping[str, Any]) -> tuple[dict[str, Scope], dict[tuple[str, str], Void]]:
+    """The scope that a `Scope` event begins, and its void: what left the scope gets no events any more."""
+    shard, scope = event["shard"], Scope(event["epoch"], event["ordinal"])
+    held, void = head.scopes.get(shard), head.voids.get((EVERY_TABLE, shard))
+    if held is not None and held >= scope:
+        return {}, {}
+    if void is not None and void[:2] >= scope:
+        return {shard: scope}, {}
+    return {shard: scope}, {(EVERY_TABLE, shard): Void(*scope, "")}
+
+
+def adopt_topology(head: Head, event: Mapping[str, Any]) -> dict[str, Topology]:
+    """What a `Topology` changes. It has no number of its own: of two with the same one, the later in the log counts."""
+    shard = event["shard"]
+    ancestors = {each["shard"]: each["epoch"] for each in event["ancestors"]}
+    declared = Topology(event["epoch"], event["ordinal"], tuple(sorted(event["shards"])), ancestors)
+    held = head.topologies.get(shard)
+    if held is not None and (held == declared or held[:2] > declared[:2]):
+        return {}
+    return {shard: declared}
+
+
+def adopt_text(event: Mapping[str, Any]) -> dict[bytes, bytes]:
+    """The schema that a `SchemaText` announces."""
+    told = Announced(event["name"], event["text"], event["skippable"])
+    return {TEXT_PREFIX + bytes(event["fingerprint"]): json.dumps(told, ensure_ascii=False).encode()}
+
+
+def decode_announced(lookup: Lookup, value: bytes) -> tuple[str, Record] | None:
+    """A message of an unknown schema, read by the text that announced it; None if nothing did.
+
+    Raises as `stream.wire.codec.decode`.
+    """
+    fingerprint = value[len(MAGIC) : HEADER_SIZE]
+    told = lookup(TEXT_PREFIX + fingerprint)
+    return None if told is None else decode(value, {fingerprint: Announced(*json.loads(told))})

@@ -1,0 +1,105 @@
+"""Which shards a partition holds, and how they stand to each other: epochs, the topology, succession. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from consumers.fold.state import Head, Lineage, Rejection, Void
+from stream.wire.events import EVERY_TABLE
+
+Voids = dict[tuple[str, str], Void]
+
+
+class Kin(msgspec.Struct, array_like=True, frozen=True):
+    """What a partition knows of the shards around a key's own: the topology, and ancestors with their epochs.
+
+    See `tokens.Tag`. It goes into answers, so it is a struct that may get more fields.
+    """
+
+    topology: frozenset[str] = frozenset()
+    ancestors: dict[str, int] = {}
+
+
+NO_KIN = Kin()
+
+
+def kin_of(head: Head, shard: str) -> Kin:
+    """What the partition knows of the shards around ``shard``, by the topology that ``shard`` itself declares.
+
+    Ancestors count in the epoch that declared them only: a later epoch has another history.
+    """
+    topology = head.topologies.get(shard)
+    if topology is None:
+        return NO_KIN
+    lineage = head.lineages.get(shard)
+    continues = lineage is not None and lineage.epoch == topology.epoch
+    return Kin(frozenset(topology.shards), topology.ancestors if continues else {})
+
+
+def is_succeeded(head: Head, shard: str, epoch: int) -> bool:
+    """Whether another shard of this partition has taken over the history of (shard, epoch)."""
+    topologies = head.topologies
+    return bool(topologies) and any(
+        topology.ancestors.get(shard, -1) >= epoch for other, topology in topologies.items() if other != shard
+    )
+
+
+def sole_lineage(head: Head) -> tuple[str, Lineage | None]:
+    """Name and lineage of the partition's shard if it has exactly one, else ("", None): the shard of unknown keys.
+
+    Shards that another one has succeeded don't count.
+    """
+    if len(head.lineages) == 1:
+        return next(iter(head.lineages.items()))
+    left = [each for each in head.lineages.items() if not is_succeeded(head, each[0], each[1].epoch)]
+    return left[0] if len(left) == 1 else ("", None)
+
+
+def lineage_for(head: Head, shard: str, epoch: int) -> Lineage | None:
+    """The lineage that an event of (shard, epoch) continues: a new one for a new epoch, None if the epoch is over."""
+    lineage = head.lineages.get(shard)
+    if lineage is None or epoch > lineage.epoch:
+        return None if is_succeeded(head, shard, epoch) else Lineage(epoch, 0, 0, "", 0, "")
+    return lineage if epoch == lineage.epoch and not is_succeeded(head, shard, epoch) else None
+
+
+def older_epoch_rejection(event: dict[str, Any]) -> Rejection:
+    """The rejection of an event whose epoch is over."""
+    shard, epoch = event["shard"], event["epoch"]
+    return Rejection("older_epoch", f"epoch {epoch} of shard {shard} is over; a newer one has begun", f"shard {shard}")
+
+
+def is_stranger(head: Head, shard: str) -> bool:
+    """Whether ``shard`` appears for the first time beside others, and none of them declares it."""
+    if shard in head.lineages or not head.lineages:
+        return False
+    declared = (head.topologies.get(other) for other in head.lineages)
+    return not any(topology is not None and shard in topology.shards for topology in declared)
+
+
+def arrival_voids(head: Head, shard: str, epoch: int) -> Voids:
+    """The voids that the first event of a lineage causes; empty if the lineage is known.
+
+    A new epoch voids its shard, even without an EpochStart. A shard that nobody declared may have written any key, so
+    everything that the partition holds becomes void.
+    """
+    lineage = head.lineages.get(shard)
+    if lineage is not None:
+        return {(EVERY_TABLE, shard): Void(epoch, 0, "")} if epoch > lineage.epoch else {}
+    return void_everything(head) if is_stranger(head, shard) else {}
+
+
+def arrival_rejections(head: Head, shard: str) -> tuple[Rejection, ...]:
+    """The rejection of the first event of an undeclared shard. The event itself is folded."""
+    if not is_stranger(head, shard):
+        return ()
+    others = ", ".join(sorted(head.lineages))
+    reason = f"shard {shard} publishes beside {others}, whose topology does not name it: everything folded is void"
+    return (Rejection("second_shard", reason, f"shard {shard}"),)
+
+
+def void_everything(head: Head) -> Voids:
+    """Voids of all that is folded of each shard, until the marker that follows."""
+    return {(EVERY_TABLE, shard): Void(lineage.epoch, lineage.ordinal, "") for shard, lineage in head.lineages.items()}

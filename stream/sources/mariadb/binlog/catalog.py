@@ -1,0 +1,128 @@
+"""The tables as of the position that is being read. Pure.
+
+The server tells only the schema of now, and a backlog may be hours older. So a schema that the server told counts from
+the position on that the server had reached by then, if no DDL of the table comes before it. Until then the topic's own
+description counts, which is that of the position. After DDL there is none: the table is void, and always read through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from stream.sources.mariadb.gtid import GtidPosition
+from stream.sources.mariadb.schema import ColumnInfo, TableInfo, missing_table
+from stream.wire.events import DescribeTable
+
+Xid: TypeAlias = tuple[int, bytes, bytes]
+"""Format, gtrid and bqual of an XA transaction."""
+
+
+@dataclass(slots=True)
+class _Expected:
+    """A schema that will be known at a position. ``xids``: transactions that must have become visible before."""
+
+    info: TableInfo | None
+    known_at: GtidPosition
+    xids: frozenset[Xid] = frozenset()
+
+
+class Catalog:
+    """Schema of the included tables, by ``db.table``."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, TableInfo] = {}
+        self._expected: dict[str, _Expected] = {}
+        self._described: dict[str, DescribeTable] = {}
+
+    def resume(self, live: Mapping[str, TableInfo], at: GtidPosition) -> None:
+        """Begin with what is described. ``live``: the server's tables, read before it said that it is at ``at``."""
+        held = {name: expected.xids for name, expected in self._expected.items() if expected.xids}
+        self._known.clear()
+        self._expected.clear()
+        for name, described in self._described.items():
+            info = live.get(name)
+            if info is None or described != info.describe():
+                self._known[name] = _info_of(described)
+                self._expected[name] = _Expected(info, at)
+            else:
+                self._known[name] = info
+        for name in live.keys() - self._described.keys():
+            self._expected[name] = _Expected(live[name], at)
+        for name, xids in held.items():
+            self._wait(name, _Expected(live.get(name), at, xids))
+
+    def describe_as(self, descriptions: Mapping[str, DescribeTable]) -> None:
+        """Set what the topic says of the tables; `resume` must follow."""
+        self._described = dict(descriptions)
+
+    @property
+    def names(self) -> Set[str]:
+        """The tables that are described."""
+        return self._described.keys()
+
+    def get(self, name: str) -> TableInfo | None:
+        """The schema of a table at the present position; None if it is not known, or there is no such table."""
+        return self._known.get(name)
+
+    def is_waiting(self, name: str) -> bool:
+        """Whether the schema is not known yet, but will be."""
+        return name in self._expected and name not in self._known
+
+    def doubt(self, name: str, info: TableInfo | None, at: GtidPosition) -> None:
+        """Forget a table's schema. ``info``: the server's, read before it said that it is at ``at``."""
+        before = self._expected.get(name)
+        self._wait(name, _Expected(info, at, before.xids if before else frozenset()))
+
+    def hold(self, names: Iterable[str], xid: Xid) -> None:
+        """Keep tables read through until an XA transaction that is committed in the log is visible to reads."""
+        for name in names:
+            expected = self._expected.get(name) or _Expected(self._known[name], GtidPosition({}))
+            self._wait(name, replace(expected, xids=expected.xids | {xid}))
+
+    def _wait(self, name: str, expected: _Expected) -> None:
+        self._known.pop(name, None)
+        self._expected[name] = expected
+        described = missing_table(name) if expected.info is None else expected.info.describe()
+        why = "an XA transaction is becoming visible" if expected.xids else "its schema at this position is not known"
+        self._described[name] = replace(described, cacheable=False, reason=why)
+
+    def settle(self, position: GtidPosition, prepared: Callable[[], Set[Xid]]) -> dict[str, bool]:
+        """Adopt what is known by now. Returns the tables whose description differs, and whether they had one.
+
+        ``prepared``: the XA transactions that reads can't see yet.
+        """
+        found: dict[str, bool] = {}
+        reached = [name for name, expected in self._expected.items() if position.covers(expected.known_at)]
+        invisible = prepared() if any(self._expected[name].xids for name in reached) else frozenset()
+        for name in sorted(reached):
+            if self._expected[name].xids & invisible:
+                continue
+            info = self._expected.pop(name).info
+            now = missing_table(name) if info is None else info.describe()
+            before = self._described.get(name)
+            if info is None:
+                self._known.pop(name, None)
+            else:
+                self._known[name] = info
+            if before is None or before != now:
+                found[name] = before is not None
+                self._described[name] = now
+        return found
+
+    def description(self, name: str) -> DescribeTable:
+        """The last description of a table that has one."""
+        return self._described[name]
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no schema is waited for."""
+        return not self._expected
+
+
+def _info_of(described: DescribeTable) -> TableInfo:
+    database, _, table = described.table.partition(".")
+    columns = tuple(ColumnInfo(column.name, column.kind, column.exact) for column in described.columns)
+    problem = "" if described.cacheable else described.reason or "it was always read through"
+    return TableInfo(database, table, columns, described.primary_key, problem=problem, prefix=described.prefix)

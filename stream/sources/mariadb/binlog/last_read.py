@@ -1,0 +1,50 @@
+"""Whether the last published transaction is still in the binlog as it was published.
+
+A server that lost its last commits in a crash, or was restored, may use their GTIDs again for other changes.
+"""
+
+from __future__ import annotations
+
+from stream.sources.mariadb.binlog.dump import BinlogDump
+from stream.sources.mariadb.binlog.reader import BinlogReader
+from stream.sources.mariadb.connection import ConnectionSettings
+from stream.sources.mariadb.gtid import FLAVOR, GtidPosition
+from stream.sources.mariadb.live_schema import LiveSchema
+from stream.sources.mariadb.position import SourceHistoryLost
+from stream.sources.mariadb.schema import TableFilter
+
+_OTHERS_MAX = 1_000
+"""Transactions of other domains that may come first on another server; after more the comparison is given up."""
+
+
+def check_same(settings: ConnectionSettings, server_id: int, cursor: str, position: str, checksum: int) -> None:
+    """Read the transaction between ``cursor`` and ``position`` again and compare its ``checksum``.
+
+    Raises `SourceHistoryLost` if it differs, `MariaDBError`.
+    """
+    before = GtidPosition.parse(cursor).domains
+    after = GtidPosition.parse(position).domains
+    wanted = {
+        f"{FLAVOR}{domain}-{server}-{n}" for domain, (server, n) in after.items() if before.get(domain) != (server, n)
+    }
+    if len(wanted) != 1:
+        return
+    dump = BinlogDump(settings, cursor.removeprefix(FLAVOR), server_id)
+    reader = BinlogReader(dump, LiveSchema(settings, TableFilter(exclude=("*",))), cursor)
+    try:
+        for number, transaction in enumerate(reader.transactions()):
+            if transaction is None or number >= _OTHERS_MAX:
+                return
+            if transaction.gtid in wanted:
+                _compare(transaction.checksum, checksum, transaction.gtid)
+                return
+    finally:
+        dump.close()
+
+
+def _compare(found: int, published: int, gtid: str) -> None:
+    if found != published:
+        raise SourceHistoryLost(
+            f"{gtid} is another transaction now than the one that was published",
+            hint="the server lost its last commits, or was restored, and used their GTIDs again: a new epoch starts",
+        )

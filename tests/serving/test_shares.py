@@ -1,0 +1,102 @@
+"""The reads of one table leave sessions of the source for the reads of others."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import AsyncExitStack
+
+import pytest
+
+from freshet.local.mariadb import MariaDBAddress
+from serving.errors import ReadError
+from serving.sources.mariadb import READS_MAX, MariaDBRows
+from serving.sources.shares import Shares
+from serving.sources.source import SourceKey, SourceRow
+from stream.sources.mariadb.connection import ConnectionSettings
+from stream.sources.mariadb.schema import TableFilter
+
+
+async def refused(shares: Shares, *tables: str) -> bool:
+    """Whether a read of ``tables`` is not admitted now."""
+    try:
+        async with shares.hold(tables, 0.01):
+            return False
+    except ReadError as error:
+        return error.code == "too_many_requests"
+
+
+def test_a_table_gets_as_many_sessions_as_stay_free() -> None:
+    """One table gets half of the sessions, the next one half of the rest, and each leaves some for another."""
+
+    async def story() -> None:
+        shares = Shares(8)
+        async with AsyncExitStack() as held:
+            for name, count in (("a", 4), ("b", 2), ("c", 1)):
+                for _ in range(count):
+                    await held.enter_async_context(shares.hold([name], 0.01))
+                assert await refused(shares, name)
+                assert await refused(shares, "x", name)
+            assert not await refused(shares, "d")
+        async with shares.hold(["a"], 0.01):
+            assert not await refused(shares, "a")
+
+    asyncio.run(story())
+
+
+def test_a_read_that_waits_is_admitted_when_another_ends_and_leaves_no_trace_when_it_gives_up() -> None:
+    """Reads are admitted in order as sessions come free. One that is cancelled or late takes nothing with it."""
+
+    async def story() -> None:
+        shares = Shares(2)
+        async with shares.hold(["a"], 0.01):
+            waiting = [asyncio.create_task(_hold(shares, "a")) for _ in range(3)]
+            await asyncio.sleep(0)
+            waiting[0].cancel()
+            assert await refused(shares, "a")
+        assert await asyncio.gather(*waiting[1:]) == ["a", "a"]
+        for _ in range(4):
+            assert not await refused(shares, "a")
+
+    asyncio.run(story())
+
+
+async def _hold(shares: Shares, name: str) -> str:
+    async with shares.hold([name], 5.0):
+        await asyncio.sleep(0)
+        return name
+
+
+@pytest.mark.integration
+def test_a_locked_table_holds_no_read_of_another(mariadb: MariaDBAddress, database: str) -> None:
+    """While ten reads wait for a locked table, another table is read at once; the ten end with the reason."""
+    settings = ConnectionSettings(mariadb.host, mariadb.port, mariadb.user, mariadb.password)
+
+    async def story() -> None:
+        rows = MariaDBRows(settings, "s/0", TableFilter((database,)))
+        described = [await rows.describe(f"{database}.{name}") for name in ("locked", "other")]
+        locked, other = (SourceKey(table, (1,)) for table in described if table is not None)
+        lock.cursor().execute("LOCK TABLES locked WRITE")
+        waiting = [asyncio.create_task(rows.read([locked])) for _ in range(READS_MAX + 2)]
+        await asyncio.sleep(0.2)
+        for _ in range(20):
+            began = time.monotonic()
+            (row,) = await rows.read([other])
+            assert time.monotonic() - began < 1.0
+            assert isinstance(row, SourceRow)
+        both = await rows.read([locked, other])
+        assert [type(each) for each in both] == [ReadError, SourceRow]
+        for outcome in await asyncio.gather(*waiting, return_exceptions=True):
+            error = outcome[0] if isinstance(outcome, list) else outcome
+            assert isinstance(error, ReadError)
+            assert error.code in ("source_unreachable", "too_many_requests")
+            assert f"{database}.locked" in str(error)
+        lock.cursor().execute("UNLOCK TABLES")
+        assert isinstance((await rows.read([locked]))[0], SourceRow)
+        await rows.close()
+
+    with mariadb.connect(database=database, autocommit=True) as lock, lock.cursor() as cursor:
+        for name in ("locked", "other"):
+            cursor.execute(f"CREATE TABLE {name} (id INT PRIMARY KEY)")
+            cursor.execute(f"INSERT INTO {name} VALUES (1)")
+        asyncio.run(story())
