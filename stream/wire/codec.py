@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from io import BytesIO
@@ -21,7 +22,7 @@ from fastavro.read import SchemaResolutionError
 from fastavro.schema import to_parsing_canonical_form
 
 from stream.wire.announced import Announced, announced_schema, fingerprint_of
-from stream.wire.frames import unpack, write
+from stream.wire.frames import read, unpack, write
 from tokens.errors import FreshetError
 
 Record = dict[str, Any]
@@ -209,6 +210,9 @@ def decode(value: bytes, texts: Mapping[bytes, Announced] = _NO_TEXTS) -> tuple[
     `CodecError`, `NewerWireError`.
     """
     schema = _KNOWN.get(value[:HEADER_SIZE])
+    if schema is _CURRENT["RowFrame"]:
+        with suppress(ValueError, IndexError):  # what is no frame of ours, Avro reads, or says why not
+            return schema.name, read(value, HEADER_SIZE)
     if schema is not None:
         return schema.name, _read(schema.name, value, schema.writer, schema.reader)
     told = texts.get(value[2:HEADER_SIZE]) if value[:2] == MAGIC else None

@@ -32,6 +32,30 @@ _CODES: Final = {1: "B", 2: "H", 4: "I", 8: "Q"}
 _IS_BIG_ENDIAN: Final = sys.byteorder == "big"
 _DIGITS: Final = "0123456789"
 _NUMBER_MAX: Final = 10**18
+_SHIFT_MAX: Final = 70
+_COLUMNS: Final = {
+    "shard": "bytes",
+    "epoch": "number",
+    "ordinal": "number",
+    "operations": "bytes",
+    "lengths": "bytes",
+    "rows": "bytes",
+    "ordinals": "bytes",
+    "transactions": "number",
+    "sizes": "bytes",
+    "gtids": "texts",
+    "gtid_prefix": "bytes",
+    "gtid_base": "number",
+    "gtid_numbers": "bytes",
+    "positions": "texts",
+    "timestamp": "number",
+    "timestamps": "bytes",
+    "origins": "texts",
+}
+"""The fields of the record in order, and how they are read. A string is read as bytes."""
+_FIELDS: Final = tuple(_COLUMNS)
+_KINDS: Final = tuple(_COLUMNS.values())
+_STRINGS: Final = frozenset({"shard", "gtid_prefix"})
 
 
 def write_long(value: int) -> bytes:
@@ -99,33 +123,101 @@ def _texts(texts: list[str]) -> bytes:
     return b"".join((_long(len(texts)), *[_sized(each.encode()) for each in texts], b"\0")) if texts else b"\0"
 
 
+def read(body: bytes, at: int) -> Frame:
+    """The frame whose Avro body begins at ``body[at]``, twice as fast as `unpack` for a few rows.
+
+    Raises ``ValueError`` or ``IndexError`` for anything that `write` does not write; Avro may still read it.
+    """
+    fields: list[Any] = []
+    for kind in _KINDS:
+        size = body[at]
+        at += 1
+        if size > 127:
+            size, at = _read_rest(body, at, size)
+        if kind == "number":
+            fields.append(size >> 1 ^ -(size & 1))
+        elif not size:
+            fields.append(b"" if kind == "bytes" else [])
+        elif size & 1:
+            raise ValueError("a negative size")
+        elif kind == "bytes":
+            fields.append(body[at : at + (size >> 1)])
+            at += size >> 1
+        else:
+            texts, at = _read_texts(body, at, size >> 1)
+            fields.append(texts)
+    if at != len(body):
+        raise ValueError(f"the frame ends at byte {at} of {len(body)}")
+    return _frame(fields)
+
+
+def _read_rest(body: bytes, at: int, low: int) -> tuple[int, int]:
+    """The unsigned number whose first byte is ``low``, and where it ends."""
+    rest, shift, byte = low & 127, 7, low
+    while byte > 127:
+        byte = body[at]
+        at += 1
+        rest |= (byte & 127) << shift
+        shift += 7
+        if shift > _SHIFT_MAX:
+            raise ValueError("a number is too long")
+    return rest, at
+
+
+def _read_texts(body: bytes, at: int, size: int) -> tuple[list[str], int]:
+    found = []
+    for _ in range(size):
+        length = body[at]
+        at += 1
+        if length > 127:
+            length, at = _read_rest(body, at, length)
+        if length & 1:
+            raise ValueError("a negative size")
+        found.append(body[at : at + (length >> 1)].decode())
+        at += length >> 1
+    if body[at]:
+        raise ValueError("an array in several parts")
+    return found, at + 1
+
+
 def unpack(packed: Frame) -> Frame:
     """The frame that `RowFrame`'s fields describe. Raises ``ValueError`` if its columns contradict each other."""
-    rows, transactions = len(packed["operations"]), packed["transactions"]
+    fields = [packed[name] for name in _FIELDS]
+    return _frame([each.encode() if name in _STRINGS else each for name, each in zip(_FIELDS, fields, strict=True)])
+
+
+def _frame(fields: Sequence[Any]) -> Frame:
+    """The frame of `_FIELDS`, with `_STRINGS` as bytes."""
+    shard, epoch, ordinal, operations, lengths, text, ordinals, transactions, sizes, gtids, *numbers = fields
+    prefix, base, tails, positions, first, timestamps, origins = numbers
+    rows = len(operations)
     if not 0 < transactions <= rows <= ROWS_MAX:
         raise ValueError(f"{transactions} transactions with {rows} rows")
-    lengths = _numbers("lengths", packed["lengths"], 2 * rows)
-    text = packed["rows"]
+    parts = _parts(lengths, text, rows)
+    return {
+        "shard": shard.decode(),
+        "epoch": epoch,
+        "ordinal": ordinal,
+        "keys": parts[:rows],
+        "images": parts[rows:],
+        "operations": operations,
+        "ordinals": _ordinals(ordinals, rows),
+        "transactions": _sizes(sizes, transactions, rows),
+        "gtids": _gtids(gtids, prefix.decode(), base, tails, transactions) if prefix else gtids,
+        "positions": positions,
+        "timestamps": _timestamps(first, timestamps, transactions) if timestamps else [first] * transactions,
+        "origins": origins,
+    }
+
+
+def _parts(block: bytes, text: bytes, rows: int) -> list[bytes]:
+    """All keys, then all images."""
+    lengths = _numbers("lengths", block, 2 * rows)
     if sum(lengths) != len(text):
         raise ValueError(f"the lengths of the rows' {len(text)} bytes add up to {sum(lengths)}")
     if not all(lengths[:rows]):
         raise ValueError("a key is empty")
-    sizes = _sizes(packed["sizes"], transactions, rows)
-    parts = list(map(BytesIO(text).read, lengths))
-    return {
-        "shard": packed["shard"],
-        "epoch": packed["epoch"],
-        "ordinal": packed["ordinal"],
-        "keys": parts[:rows],
-        "images": parts[rows:],
-        "operations": packed["operations"],
-        "ordinals": _ordinals(packed["ordinals"], rows),
-        "transactions": sizes,
-        "gtids": _gtids(packed, transactions),
-        "positions": packed["positions"],
-        "timestamps": _timestamps(packed, transactions),
-        "origins": packed["origins"],
-    }
+    return list(map(BytesIO(text).read, lengths))
 
 
 def _block(values: list[int]) -> bytes:
@@ -169,11 +261,8 @@ def _ordinals(block: bytes, rows: int) -> list[int]:
     return found
 
 
-def _timestamps(packed: Frame, transactions: int) -> list[int]:
-    first: int = packed["timestamp"]
-    if not packed["timestamps"]:
-        return [first] * transactions
-    found = [first + each for each in _numbers("timestamps", packed["timestamps"], transactions)]
+def _timestamps(first: int, block: bytes, transactions: int) -> list[int]:
+    found = [first + each for each in _numbers("timestamps", block, transactions)]
     if max(found) > LONG_MAX:
         raise ValueError(f"timestamp {max(found)} is out of range")
     return found
@@ -200,14 +289,9 @@ def _split_gtids(gtids: list[str]) -> tuple[str, int, bytes]:
     return prefix, base, _block([number - base for number in numbers])
 
 
-def _gtids(packed: Frame, transactions: int) -> list[str]:
-    prefix: str = packed["gtid_prefix"]
-    base: int = packed["gtid_base"]
-    if not prefix:
-        gtids: list[str] = packed["gtids"]
-        return gtids
-    if packed["gtids"] or "\0" in prefix or len(prefix) > PREFIX_MAX or not 0 <= base < _NUMBER_MAX:
+def _gtids(gtids: list[str], prefix: str, base: int, block: bytes, transactions: int) -> list[str]:
+    if gtids or "\0" in prefix or len(prefix) > PREFIX_MAX or not 0 <= base < _NUMBER_MAX:
         raise ValueError("GTIDs are given twice, or their prefix or number is out of range")
-    numbers = [base + each for each in _numbers("gtid_numbers", packed["gtid_numbers"], transactions)]
+    numbers = [base + each for each in _numbers("gtid_numbers", block, transactions)]
     # The text of a list, split: a step in Python for each number would take twice as long.
     return f"{prefix}{str(numbers)[1:-1].replace(', ', chr(0) + prefix)}".split("\0")
