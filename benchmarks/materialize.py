@@ -11,13 +11,16 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import psutil
 from confluent_kafka import TopicPartition
 
-from consumers.owner.partitions import Ownership
+from consumers.owner.partitions import Ownership, Partition
+from consumers.process.kafka_output import Rejected
 from consumers.process.loop import BATCH_MESSAGES, POLL_S, Consumption, ConsumptionSettings
 from consumers.process.run import SWITCH_INTERVAL_S
 from freshet.settings import ConsumerSettings
@@ -35,12 +38,12 @@ class CountingOutput:
         self.ready = 0
         self.dead = 0
 
-    def dead_letter(self, *_: Any, **__: Any) -> None:
-        """Counts a dead letter."""
-        self.dead += 1
-
-    def flush(self) -> None:
-        """Nothing to do."""
+    def bury(self, _: Partition, rejected: Sequence[Rejected]) -> Future[None]:
+        """Counts dead letters."""
+        self.dead += len(rejected)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
 
     def announce(self, *_: Any, **__: Any) -> None:
         """Counts a partition that has caught up."""

@@ -27,6 +27,7 @@ from tokens.errors import FreshetError
 
 EXIT_FAILURE = 1
 EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
 EXIT_BROKEN_PIPE = 141
 
 
@@ -37,24 +38,37 @@ class CommandEntry:
     name: str
     summary: str
     hidden: bool = False
+    service: bool = False
+    """Runs until it is stopped: SIGTERM and Ctrl-C are its ordinary end, at any moment."""
 
 
 ENTRIES = (
     CommandEntry("doctor", "Check that this machine has what Freshet needs."),
     CommandEntry("local", "Start, stop and show real servers on this machine."),
-    CommandEntry("source", "Publish the changes of a source of truth into Kafka."),
-    CommandEntry("consume", "Fold a keyspace into its stores and answer for them."),
-    CommandEntry("serve", "Answer reads over HTTP."),
+    CommandEntry("source", "Publish the changes of a source of truth into Kafka.", service=True),
+    CommandEntry("consume", "Fold a keyspace into its stores and answer for them.", service=True),
+    CommandEntry("serve", "Answer reads over HTTP.", service=True),
     CommandEntry("rebuild", "Rebuild stores from Kafka with Spark."),
     CommandEntry("verify", "Compare stores with a rebuild, byte for byte."),
     CommandEntry("compare", "Compare two positions, tokens or write-id lists."),
     CommandEntry("inspect", "Show what a store holds for a key, and why."),
-    CommandEntry("dlq", "List, show and retry dead letters."),
+    CommandEntry("dlq", "List, show, retry and dismiss dead letters."),
     CommandEntry("lag", "Show how far stores are behind their topics."),
     CommandEntry("replay", "Fold a captured log, offline."),
     CommandEntry("simulate", "Run seeded histories against an oracle."),
     CommandEntry("demo", "Everything on one machine, real servers, real traffic.", hidden=True),
 )
+
+
+@dataclass(slots=True)
+class _Run:
+    """Whether this process runs a service, and whether SIGTERM has met it."""
+
+    service: bool = False
+    terminated: bool = False
+
+
+_run = _Run()
 
 
 class LazyGroup(TyperGroup):
@@ -119,10 +133,11 @@ def options(
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code.
 
-    0 done, 1 failed, 2 wrong usage, 130 interrupted, 141 broken pipe on stdout.
+    0 done, 1 failed, 2 wrong usage, 130 interrupted, 141 broken pipe on stdout, 143 terminated. A service that is
+    interrupted or terminated has done its work: 0.
     """
-    command = typer.main.get_command(app)
     try:
+        command = typer.main.get_command(app)
         command.main(args=list(arguments) if arguments is not None else None, prog_name="freshet")
     except KeyboardInterrupt:
         return _interrupted()
@@ -148,6 +163,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def main() -> None:
     """Entry point of the console script."""
+    chosen = set(sys.argv[1:])
+    _run.service = any(entry.service for entry in ENTRIES if entry.name in chosen)
     signal.signal(signal.SIGTERM, partial(_interrupt_on_sigterm, os.getpid()))
     code = run()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -157,6 +174,7 @@ def main() -> None:
 def _interrupt_on_sigterm(main_pid: int, number: int, _frame: object) -> None:
     """Handles SIGTERM like Ctrl-C, so that a command cleans up. A forked child of it ends at once."""
     if os.getpid() == main_pid:
+        _run.terminated = True
         raise KeyboardInterrupt
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
@@ -170,8 +188,14 @@ def _broken_pipe() -> int:
 
 
 def _interrupted() -> int:
-    print("interrupted", file=sys.stderr)
-    return EXIT_INTERRUPTED
+    # CPython ends itself with SIGINT if an interrupt has passed through exec of a text (dataclasses use it), even if it
+    # was caught since. The next exec makes it forget.
+    exec("")
+    if _run.service:
+        print("stopped while it was starting", file=sys.stderr)
+        return 0
+    print("terminated" if _run.terminated else "interrupted", file=sys.stderr)
+    return EXIT_TERMINATED if _run.terminated else EXIT_INTERRUPTED
 
 
 def _system_error(error: OSError) -> int:

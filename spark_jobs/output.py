@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from consumers.store.manifest import MANIFEST_NAME, Manifest, read_manifest, sync_directory, write_atomically
 from tokens.errors import FreshetError
@@ -145,23 +145,39 @@ def check_target(target: Path) -> None:
 @contextmanager
 def exclusive(target: Path) -> Iterator[None]:
     """Locks ``target`` against other runs; the kernel releases the lock if the process dies. Raises `RebuildError`."""
+    path = target.with_name(f".{target.name}.lock")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle = target.with_name(f".{target.name}.lock").open("a")
+        handle = path.open("a")
+        while not _locked(handle, path, target):
+            handle.close()
+            handle = path.open("a")
     except OSError as error:
         raise RebuildError(
             f"cannot write beside {target}: {error.strerror}", hint="give another directory with --to"
         ) from error
     with handle:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise RebuildError(
-                f"another rebuild is writing {target}",
-                hint="wait for it, or give another directory with --to",
-                code="target_busy",
-            ) from error
-        yield
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _locked(handle: TextIO, path: Path, target: Path) -> bool:
+    """Locks the open ``path``. False if a run that ended has removed it meanwhile: then it locks nobody out."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        handle.close()
+        raise RebuildError(
+            f"another rebuild is writing {target}",
+            hint="wait for it, or give another directory with --to",
+            code="target_busy",
+        ) from error
+    try:
+        return os.path.samestat(os.fstat(handle.fileno()), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def find_stores(root: Path, keyspace: str = "") -> dict[int, Path]:

@@ -150,7 +150,8 @@ class PartitionFold:
         digest, entries = "", 0
         task = self._task
         if complete:
-            digest, entries = digest_items(self._rocks.scan())
+            digest, items = digest_items(self._rocks.scan())
+            entries = items - len(head_entries(head))
             write_manifest(
                 self.directory, Manifest(task.keyspace, self._partition, task.topic_id, head.layout, offset=head.offset)
             )

@@ -165,15 +165,39 @@ def _start_jvm(conf: Any, settings: SparkSettings) -> None:
     java = check_java(settings.java_home)
     os.environ["JAVA_HOME"] = str(Path(java).resolve().parent.parent)
     os.environ.setdefault("SPARK_LOCAL_HOSTNAME", "localhost")
+    with _signals_deferred():
+        try:
+            if settings.log_file is None:
+                gateway = launch_gateway(conf)
+            else:
+                with settings.log_file.open("ab") as log:
+                    gateway = launch_gateway(conf, {"stdout": log, "stderr": log})
+        except (PySparkRuntimeError, OSError) as error:
+            raise _start_failed(error, settings) from error
+        SparkContext._ensure_initialized(gateway=gateway)
+
+
+@contextmanager
+def _signals_deferred() -> Iterator[None]:
+    """Has SIGINT and SIGTERM wait until the block ends.
+
+    A JVM that is abandoned while it starts lives on: it fails to report its port, and waits. One that has started ends
+    when this process does.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    met: list[int] = []
+    before = {
+        number: signal.signal(number, lambda got, _: met.append(got)) for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
-        if settings.log_file is None:
-            gateway = launch_gateway(conf)
-        else:
-            with settings.log_file.open("ab") as log:
-                gateway = launch_gateway(conf, {"stdout": log, "stderr": log})
-    except (PySparkRuntimeError, OSError) as error:
-        raise _start_failed(error, settings) from error
-    SparkContext._ensure_initialized(gateway=gateway)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if met:
+        signal.raise_signal(met[0])
 
 
 def _start_failed(error: Exception, settings: SparkSettings) -> SparkUnavailable:

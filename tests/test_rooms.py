@@ -45,6 +45,10 @@ CALLED_BY_LIBRARIES: Final = {
     "should_exit": "uvicorn.Server",
     "capture_signals": "uvicorn.Server",
     "send_400_response": "uvicorn's protocol",
+    "do_GET": "http.server",
+    "do_HEAD": "http.server",
+    "log_message": "http.server",
+    "handle_error": "socketserver",
 }
 CALLED_BY_NAME: Final = {
     ("lab/simulation", "op_"): "an op of a history names its method",

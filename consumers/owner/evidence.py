@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from consumers.fold.shards import NO_KIN, Kin
 from consumers.fold.state import Lineage, Void
 from consumers.owner.partitions import Partition
-from tokens import Decision, Demand, Freshness, Order, Position, Tag, ValidWriteIdList, Vector
+from tokens import Decision, Demand, Freshness, Order, Position, Tag, ValidWriteIdList, Vector, Verdict
 
 
 class Evidence(Protocol):
@@ -75,9 +75,11 @@ def tag_of(evidence: Evidence, write_ids: ValidWriteIdList | None = None, table_
 
 
 def may_catch_up(decision: Decision, watermark: str) -> bool:
-    """Whether waiting can make the answer fresh: the partition is behind, or has no watermark yet."""
+    """Whether waiting can make the answer fresh: the partition is behind, has no watermark yet, or misses a shard."""
     if decision.history_lost:
         return False
+    if decision.verdict is Verdict.SHARD_UNKNOWN:  # it may be declared further on
+        return True
     return decision.freshness is Freshness.STALE or (decision.freshness is Freshness.UNKNOWN and not watermark)
 
 

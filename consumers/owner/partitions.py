@@ -30,6 +30,11 @@ READY: Final = "ready"
 DISK_FULL: Final = "disk_full"
 DISK_FAILS: Final = "disk_fails"
 NO_RESOURCES: Final = "no_resources"
+DEAD_LETTERS: Final = "dead_letters"
+NEWER_WIRE: Final = "newer_wire"
+WRONG_LAYOUT: Final = "wrong_layout"
+_AWAIT_COMMIT: Final = frozenset({DISK_FULL, DISK_FAILS, NO_RESOURCES})
+_PAUSED: Final = _AWAIT_COMMIT | {DEAD_LETTERS, NEWER_WIRE, WRONG_LAYOUT}
 RETRY_S: Final = 1.0
 UNKNOWN_OFFSET: Final = -1
 
@@ -63,6 +68,14 @@ class Partition:
     dead_letters: int = 0
     dead_letters_pending: bool = False
     """A dead letter is not in its topic yet, so the store must not commit past it."""
+    burying: Future[None] | None = None
+    """Done when the pending dead letters are in their topic."""
+    leader_epoch: int = -1
+    """Of the last folded message; -1: unknown."""
+    unchecked: bool = False
+    """Kafka has not been asked yet whether its log still leads to this store; nothing is folded before."""
+    frozen_epoch: int = -1
+    """The same where the running commit ends."""
     lost: bool = False
     """The group membership expired (no broker answered). The partition answers until it is assigned again."""
     generation: int = 0
@@ -77,8 +90,13 @@ class Partition:
 
     @property
     def is_paused(self) -> bool:
+        """Whether nothing is folded for now. Reads go on: each proves its freshness."""
+        return self.state in _PAUSED
+
+    @property
+    def awaits_commit(self) -> bool:
         """Whether nothing is folded until a commit has succeeded."""
-        return self.state in (DISK_FULL, DISK_FAILS, NO_RESOURCES)
+        return self.state in _AWAIT_COMMIT
 
     @property
     def silent_seconds(self) -> float:

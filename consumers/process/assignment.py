@@ -10,16 +10,18 @@ import struct
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import structlog
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from consumers.owner.partitions import REBUILDING, Ownership, Partition
 from consumers.process.kafka_output import ConsumerOutput
+from consumers.process.leader_epochs import keep_leader_epoch
 from consumers.process.opening import open_partition, set_aside
 from consumers.store.errors import RebuildNeededError, StoreCorruptError, StoreError
 from stream.kafka.connection import REQUEST_TIMEOUT_S, KafkaCluster, kafka_error
+from stream.kafka.reader import TopicReadError
 from stream.kafka.topics import Topic
 
 log = structlog.get_logger(__name__)
@@ -37,6 +39,26 @@ def group_generation(consumer: Consumer) -> int:
         return 0
     (generation,) = struct.unpack_from("=i", written, len(_METADATA_MAGIC))
     return max(int(generation), 0)
+
+
+def check_place(consumer: Consumer, partition: Partition) -> None:
+    """Has librdkafka check the partition's leader epoch, as soon as it fetches the partition.
+
+    It checks an assigned place only if the leader becomes known later (its issue 5158), but always after a seek.
+    """
+    try:
+        consumer.seek(place_of(partition))
+    except KafkaException as error:
+        if error.args[0].code() not in (KafkaError._STATE, KafkaError._IN_PROGRESS):
+            raise
+    else:
+        partition.unchecked = False
+
+
+def place_of(partition: Partition) -> TopicPartition:
+    """Where to read on for the store, with the leader epoch by which Kafka can check that its log still leads there."""
+    offset = partition.store.state.head.offset
+    return TopicPartition(partition.topic.name, partition.number, offset, leader_epoch=partition.leader_epoch)
 
 
 class SessionEnd(Exception):
@@ -64,6 +86,8 @@ class Assignment:
         self._kafka_output = kafka_output
         self._on_progress = on_progress
         self._topics: Mapping[str, tuple[str, Topic]] = {}
+        self._lost: dict[tuple[str, int], RebuildNeededError] = {}
+        """Partitions (topic, number) whose store Kafka could not continue."""
 
     def subscribe(self, consumer: Consumer, topics: Mapping[str, tuple[str, Topic]], missing: tuple[str, ...]) -> None:
         """Subscribes to ``topics`` (name → keyspace, topic), replacing the subscription before.
@@ -122,24 +146,24 @@ class Assignment:
         keyspace, topic = self._topics[topic_name]
         kept = self._ownership.get(keyspace, number)
         if kept is not None and kept.lost and kept.topic == topic and not kept.is_paused:
-            kept.lost = False
+            kept.lost, kept.unchecked = False, kept.leader_epoch >= 0
             kept.generation, kept.taken_at = group_generation(consumer), time.monotonic()
             kept.position = kept.store.state.head.offset
             if kept.ready:  # another process may have announced the partition in between
                 self._kafka_output.announce(kept)
-            return TopicPartition(topic_name, number, kept.position)
+            return place_of(kept)
         if kept is not None:
             self.release([kept])
         bounds = consumer.get_watermark_offsets(TopicPartition(topic_name, number), timeout=REQUEST_TIMEOUT_S)
         share = self.overlay_bytes // topic.partitions
-        partition = open_partition(self._data_dir, keyspace, number, topic, bounds, share)
+        lost = self._lost.pop((topic_name, number), None)
+        partition = open_partition(self._data_dir, keyspace, number, topic, bounds, share, lost)
         partition.generation = group_generation(consumer)
         if partition.state == REBUILDING:
             self.rebuilds += 1
         self._ownership.add(partition)
-        offset = partition.position
-        log.info("partition taken", partition=partition.name, offset=offset, end=partition.end_at_start)
-        return TopicPartition(topic_name, number, offset)
+        log.info("partition taken", partition=partition.name, offset=partition.position, end=partition.end_at_start)
+        return place_of(partition)
 
     def release(self, partitions: list[Partition]) -> None:
         """Withdraws, commits and closes partitions. If a commit fails, the tail is folded again later."""
@@ -155,7 +179,20 @@ class Assignment:
                     reason=str(error),
                 )
             else:
-                log.info("partition released", partition=partition.name, offset=partition.store.committed_offset)
+                offset = partition.store.committed_offset
+                if offset == partition.store.state.head.offset:
+                    keep_leader_epoch(partition.store.directory, offset, partition.leader_epoch)
+                log.info("partition released", partition=partition.name, offset=offset)
+
+    def lose(self, error: TopicReadError) -> NoReturn:
+        """Notes that Kafka can't continue a partition's store, and raises `SessionEnd`: the next session rebuilds it.
+
+        If ``error`` is not about one partition, it is raised again.
+        """
+        if error.code != "offset_out_of_range" or error.place is None:
+            raise error
+        self._lost[error.place] = RebuildNeededError(str(error), hint=error.hint, code="log_truncated")
+        raise SessionEnd from error
 
     def rebuild(self, partition: Partition, error: StoreError) -> None:
         """Sets a damaged store aside and raises `SessionEnd`; the next session builds a new one from the topic.

@@ -33,7 +33,8 @@ class Committer:
         """
         if partition.committing is None:
             if self._is_due(partition, now):
-                partition.store.freeze()
+                if partition.store.freeze():
+                    partition.frozen_epoch = partition.leader_epoch
                 partition.committing = self._writer.submit(partition.store.write)
             return None
         if not partition.committing.done() and self._may_grow(partition):
@@ -54,7 +55,7 @@ class Committer:
 
     def _is_due(self, partition: Partition, now: float) -> bool:
         store = partition.store
-        if partition.is_paused:
+        if partition.awaits_commit:
             return now >= partition.commit_not_before
         if not store.is_dirty:
             return False

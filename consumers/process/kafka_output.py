@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Protocol
 
 from consumers.fold.state import Rejection
 from consumers.owner.partitions import Partition
 from consumers.process.announcing import Announcer
-from stream.kafka import dead_letters
+from consumers.process.burying import Burials
 from stream.kafka.connection import KafkaCluster
-from stream.kafka.dead_letters import DeadLetterPublisher
-from tokens.errors import FreshetError
+from stream.kafka.dead_letters import DeadLetter
+
+Rejected = tuple[int, bytes | None, Rejection]
+"""Offset and value of a message, and why it could not be folded."""
 
 
 class ConsumerOutput(Protocol):
-    """Where dead letters and announcements go: Kafka, or a fake in tests."""
+    """Where dead letters and announcements go: Kafka, or a fake in tests. Nothing blocks or raises."""
 
-    def dead_letter(self, partition: Partition, offset: int, value: bytes | None, rejection: Rejection) -> None:
-        """Sends one dead letter; may return before it is in its topic."""
-
-    def flush(self) -> None:
-        """Returns when all dead letters are in their topic; raises `FreshetError` if that fails."""
+    def bury(self, partition: Partition, rejected: Sequence[Rejected]) -> Future[None]:
+        """Sends dead letters; done when they are in their topic."""
 
     def announce(self, partition: Partition) -> None:
         """Announces that this process answers for the partition."""
@@ -29,44 +30,24 @@ class ConsumerOutput(Protocol):
         """Announces that this process no longer answers for the partition."""
 
     def close(self) -> None:
-        """Sends what is pending."""
+        """Sends what announcements are pending."""
 
 
 class KafkaOutput:
-    """Used by the fold thread. Another thread sends the announcements."""
+    """Used by the fold thread. Other threads send."""
 
     def __init__(self, kafka: KafkaCluster, address: str, instance: str) -> None:
         """``address``: host:port at which others reach the owner protocol."""
-        self._kafka = kafka
         self._announcer = Announcer(kafka, address, instance)
-        self._publishers: dict[str, DeadLetterPublisher] = {}
-        self._unsent: dict[str, list[dead_letters.DeadLetter]] = {}
+        self._burials = Burials(kafka)
 
-    def dead_letter(self, partition: Partition, offset: int, value: bytes | None, rejection: Rejection) -> None:
-        """Keeps one dead letter for `flush`."""
-        place = f" ({rejection.place})" if rejection.place else ""
-        self._unsent.setdefault(partition.keyspace, []).append(
-            dead_letters.DeadLetter(
-                partition.topic.name, partition.number, offset, rejection.code, rejection.reason + place, value or b""
-            )
-        )
-
-    def flush(self) -> None:
-        """Returns when all dead letters are in their topic. After a `FreshetError` call it again later."""
-        for keyspace, letters in list(self._unsent.items()):
-            publisher = self._publishers.get(keyspace) or DeadLetterPublisher(self._kafka, keyspace)
-            self._publishers[keyspace] = publisher
-            try:
-                for letter in letters:
-                    publisher.send(letter)
-                publisher.flush()
-            except FreshetError:
-                del self._publishers[keyspace]  # it may have lost letters, so a new one sends all of them again
-                raise
-            del self._unsent[keyspace]
+    def bury(self, partition: Partition, rejected: Sequence[Rejected]) -> Future[None]:
+        """Sends dead letters until they are in their topic."""
+        letters = [_letter(partition, offset, value, why) for offset, value, why in rejected]
+        return self._burials.bury(partition.keyspace, letters)
 
     def announce(self, partition: Partition) -> None:
-        """Announces in ``freshet.locations`` that this process answers for the partition."""
+        """Announces in the locations topic that this process answers for the partition, until `withdraw`."""
         self._announcer.announce(partition)
 
     def withdraw(self, partition: Partition) -> None:
@@ -74,5 +55,11 @@ class KafkaOutput:
         self._announcer.withdraw(partition)
 
     def close(self) -> None:
-        """Sends what is pending, for as long as Kafka answers."""
+        """Sends what announcements are pending, and gives up dead letters that could not be sent."""
+        self._burials.close()
         self._announcer.close()
+
+
+def _letter(partition: Partition, offset: int, value: bytes | None, why: Rejection) -> DeadLetter:
+    place = f" ({why.place})" if why.place else ""
+    return DeadLetter(partition.topic.name, partition.number, offset, why.code, why.reason + place, value or b"")

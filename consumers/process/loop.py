@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import groupby
@@ -21,19 +21,19 @@ from typing import Any, Final, TypeVar
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from consumers.fold.state import Rejection
-from consumers.owner.partitions import CATCHING_UP, DISK_FAILS, DISK_FULL, NO_RESOURCES, READY, Ownership, Partition
-from consumers.process.assignment import Assignment, SessionEnd
+from consumers.owner.partitions import READY, Ownership, Partition
+from consumers.process.assignment import Assignment, SessionEnd, check_place
 from consumers.process.committing import Committer
 from consumers.process.kafka_output import ConsumerOutput
+from consumers.process.leader_epochs import UNKNOWN, keep_leader_epoch
 from consumers.process.opening import check_layout
+from consumers.process.pausing import Pauses
 from consumers.process.topic_search import TopicSearch
-from consumers.store.errors import DiskFullError, DiskIOError, RetryableStoreError, StoreError
+from consumers.store.errors import RetryableStoreError, StoreError
 from consumers.store.store import Commit
 from stream.kafka.connection import KafkaCluster, KafkaRequestError, KafkaUnreachable, kafka_error
 from stream.kafka.reader import TopicReadError, open_consumer, poll_batch
 from stream.kafka.topics import TopicError
-from tokens.errors import FreshetError
 
 T = TypeVar("T")
 
@@ -81,6 +81,7 @@ class Consumption:
         self._on_progress = on_progress
         self._stopping = Event()
         self._committer = Committer(settings.commit_rows, settings.commit_interval_s)
+        self._pauses = Pauses(kafka_output)
         self._search = TopicSearch(settings.kafka, settings.keyspaces)
         self._assignment = Assignment(settings.kafka, settings.data_dir, ownership, kafka_output, on_progress)
         self._assignment.overlay_bytes = settings.overlay_bytes // len(settings.keyspaces)
@@ -151,7 +152,7 @@ class Consumption:
             "session.timeout.ms": SESSION_TIMEOUT_MS,
             "error_cb": self._on_error,
         }
-        consumer = self._consumer = open_consumer(settings.kafka, settings.group, more)
+        consumer = self._consumer = self._pauses.consumer = open_consumer(settings.kafka, settings.group, more)
         try:
             self._assignment.subscribe(consumer, search.found, search.missing)
             while not self._stopping.is_set():
@@ -190,11 +191,14 @@ class Consumption:
             if future.set_running_or_notify_cancel():
                 try:
                     future.set_result(work())
-                except FreshetError as error:
+                except Exception as error:  # noqa: BLE001 - it belongs to who asked, not to the fold
                     future.set_exception(error)
 
     def _step(self, consumer: Consumer) -> None:
-        messages = poll_batch(consumer, BATCH_MESSAGES, POLL_S)
+        try:
+            messages = poll_batch(consumer, BATCH_MESSAGES, POLL_S)
+        except TopicReadError as error:
+            self._assignment.lose(error)
         self._run_calls()
         if messages:
             self._retry_s = RETRY_S
@@ -204,6 +208,8 @@ class Consumption:
             self._fold_batch(messages)
         now = time.monotonic()
         for partition in self.ownership:
+            if partition.unchecked and not partition.lost:
+                check_place(consumer, partition)
             if partition.store.broken is not None:
                 self._assignment.rebuild(partition, partition.store.broken)
             self._commit(partition, now)
@@ -219,16 +225,18 @@ class Consumption:
             map(Message.value, messages),
             strict=True,
         )
+        end = 0
         for (topic, number), run in groupby(columns, key=itemgetter(0, 1)):
             keyspace, _ = self._search.found[topic]
+            records = [(offset, value) for _, _, offset, value in run]
+            end += len(records)
             partition = self.ownership.get(keyspace, number)
-            if partition is None:
-                continue
-            self._fold_run(partition, [(offset, value) for _, _, offset, value in run])
+            if partition is not None:
+                self._fold_run(partition, records, messages[end - 1])
 
-    def _fold_run(self, partition: Partition, records: list[tuple[int, bytes | None]]) -> None:
+    def _fold_run(self, partition: Partition, records: list[tuple[int, bytes | None]], last: Message) -> None:
         store = partition.store
-        if store.broken is not None or partition.is_paused:
+        if store.broken is not None or partition.is_paused or partition.unchecked:
             return
         before = store.visible.lineages
         partition.dead_letters_pending = True
@@ -240,43 +248,32 @@ class Consumption:
         partition.folded_at = time.monotonic()
         partition.events += len(records)
         partition.position = max(partition.position, records[-1][0] + 1)
+        partition.leader_epoch = _leader_epoch(last)
         if not rejections:
             partition.dead_letters_pending = False
         else:
-            self._send_dead_letters(partition, dict(records), rejections)
+            self._pauses.bury(partition, dict(records), rejections)
+        if store.newer is not None:
+            partition.position, partition.leader_epoch = store.state.head.offset, UNKNOWN
+            self._pauses.await_upgrade(partition, store.newer)
+            self._make_ready(partition)  # it will not come further
         if partition.waiters and store.visible.lineages != before:
             self._on_progress(partition)
 
-    def _send_dead_letters(
-        self, partition: Partition, values: dict[int, bytes | None], rejections: Sequence[tuple[int, Rejection]]
-    ) -> None:
-        """Sends dead letters until they are in their topic: before that the store must not commit past them."""
-        partition.dead_letters += len(rejections)
-        for offset, rejection in rejections:
-            log.warning("dead letter", partition=partition.name, offset=offset, **rejection._asdict())
-            self._kafka_output.dead_letter(partition, offset, values[offset], rejection)
-        while not self._stopping.is_set():
-            try:
-                self._kafka_output.flush()
-            except FreshetError as error:
-                self._report_interruption(error)
-                self._stopping.wait(RETRY_S)
-            else:
-                partition.dead_letters_pending = False
-                return
-
     def _commit(self, partition: Partition, now: float) -> None:
+        if not self._pauses.is_buried(partition):
+            return
         try:
             done = self._committer.advance(partition, now)
         except RetryableStoreError as error:
-            self._pause(partition, error)
+            self._pauses.await_commit(partition, error)
         except StoreError as error:
             self._assignment.rebuild(partition, error)
         else:
             if done is not None:
                 self._record_commit(partition, done)
-            elif partition.is_paused and partition.committing is None and not partition.store.is_dirty:
-                self._resume(partition)  # a checkpoint has committed the rest
+            elif partition.committing is None and not partition.store.is_dirty:
+                self._pauses.committed(partition)  # a checkpoint may have committed the rest
 
     def _record_commit(self, partition: Partition, done: Commit) -> None:
         partition.commits += 1
@@ -284,37 +281,11 @@ class Consumption:
         partition.bytes_committed += done.bytes
         for observe in self.commit_seconds:
             observe(done.seconds)
-        if partition.is_paused:
-            self._resume(partition)
+        keep_leader_epoch(partition.store.directory, done.offset, partition.frozen_epoch)
+        self._pauses.committed(partition)
         place = TopicPartition(partition.topic.name, partition.number, done.offset)
         with contextlib.suppress(KafkaException):  # only for tools that watch the group: the store's own offset decides
             self._consumer.commit(offsets=[place], asynchronous=True)
-
-    def _pause(self, partition: Partition, error: RetryableStoreError) -> None:
-        match error:
-            case DiskFullError():
-                state, cause = DISK_FULL, "disk full"
-            case DiskIOError():
-                state, cause = DISK_FAILS, "disk errors"
-            case _:
-                state, cause = NO_RESOURCES, "no resources left"
-        if not partition.is_paused:
-            log.error(
-                f"{cause}, folding paused; reads go on",
-                partition=partition.name,
-                code=error.code,
-                reason=str(error),
-                hint=error.hint,
-            )
-            self._consumer.pause([TopicPartition(partition.topic.name, partition.number)])
-        partition.state = state
-
-    def _resume(self, partition: Partition) -> None:
-        log.info("commits succeed again, folding resumed", partition=partition.name)
-        partition.state = READY if partition.ready else CATCHING_UP
-        place = TopicPartition(partition.topic.name, partition.number, partition.store.state.head.offset)
-        self._consumer.resume([place])
-        self._consumer.seek(place)
 
     def _refresh_positions(self, consumer: Consumer, now: float) -> None:
         """Reads the consumer's positions and the topics' ends, and marks partitions ready that have caught up."""
@@ -322,17 +293,31 @@ class Consumption:
         for partition in self.ownership:
             place = TopicPartition(partition.topic.name, partition.number)
             [position] = consumer.position([place])
-            if position.offset > partition.position and not partition.is_paused:
+            if position.offset > partition.position and not (partition.is_paused or partition.unchecked):
                 partition.position = position.offset
             _, end = consumer.get_watermark_offsets(place, cached=True)
             if end >= 0:
                 partition.end = max(end, partition.position)
             if not partition.ready and partition.position >= partition.end_at_start >= 0:
-                check_layout(partition.store.visible.layout, partition.topic)
-                partition.ready = True
-                if not partition.is_paused:  # else `_resume` sets it
-                    partition.state = READY
-                self._kafka_output.announce(partition)
-                log.info("partition is ready", partition=partition.name, offset=partition.store.state.head.offset)
+                self._make_ready(partition)
         if not self.ready.done() and self.ownership.is_ready:
             self.ready.set_result(None)
+
+    def _make_ready(self, partition: Partition) -> None:
+        if partition.ready:
+            return
+        try:
+            check_layout(partition.store.visible.layout, partition.topic)
+        except StoreError as error:
+            self._pauses.refuse(partition, error)
+            return
+        partition.ready = True
+        if not partition.is_paused:  # else `_resume` sets it
+            partition.state = READY
+        self._kafka_output.announce(partition)
+        log.info("partition is ready", partition=partition.name, offset=partition.store.state.head.offset)
+
+
+def _leader_epoch(message: Message) -> int:
+    epoch = message.leader_epoch()
+    return UNKNOWN if epoch is None else epoch

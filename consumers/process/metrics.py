@@ -1,18 +1,30 @@
-"""Prometheus metrics of a consuming process, computed from its state at each scrape."""
+"""A consuming process's port for operators: Prometheus metrics, computed at each scrape, and health endpoints."""
 
 from __future__ import annotations
 
+import hmac
 import time
 from collections.abc import Iterator
-from typing import Any
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any, Final
 
-from prometheus_client import CollectorRegistry, Histogram, start_http_server
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from consumers.owner.partitions import Partition
 from consumers.owner.server import OwnerServer
 from consumers.process.loop import Consumption
 
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
+REQUEST_TIMEOUT_S: Final = 10.0
 _PLACE = ("keyspace", "partition")
 _COMMIT_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 5)
 
@@ -23,6 +35,8 @@ _GAUGES = (
     ("freshet_consumer_silence_seconds", "Time since a message was last folded; above 10 the source may be down.",
      lambda p: p.silent_seconds),
     ("freshet_consumer_ready", "1 once the partition has caught up since its take-over.", lambda p: int(p.ready)),
+    ("freshet_consumer_paused", "1 while folding of the partition is stopped; `freshet lag` shows the reason.",
+     lambda p: int(p.is_paused)),
     ("freshet_store_entries", "Estimated entries in the store.", lambda p: p.store.estimated_entries()),
     ("freshet_store_pending_rows", "Entries folded but not yet durable.", lambda p: p.store.pending_rows),
     ("freshet_store_disk_bytes", "Bytes of the store's directory.", lambda p: p.store.disk_bytes()),
@@ -47,9 +61,10 @@ _COUNTERS = (
 class ConsumerCollector:
     """Collects from a `Consumption` and its `OwnerServer`."""
 
-    def __init__(self, consumption: Consumption, server: OwnerServer) -> None:
+    def __init__(self, consumption: Consumption, server: OwnerServer, version: str) -> None:
         self._consumption = consumption
         self._server = server
+        self._version = version
 
     def describe(self) -> list[Metric]:
         """Empty, so that registration collects nothing."""
@@ -57,6 +72,9 @@ class ConsumerCollector:
 
     def collect(self) -> Iterator[Metric]:
         """All families, as of now."""
+        build = GaugeMetricFamily("freshet_build_info", "1; the label is the version.", labels=("version",))
+        build.add_metric([self._version], 1)
+        yield build
         partitions = list(self._consumption.ownership)
         for name, text, take in _GAUGES:
             yield _by_partition(GaugeMetricFamily(name, text, labels=_PLACE), partitions, take)
@@ -99,10 +117,15 @@ def _lags(partitions: list[Partition]) -> Iterator[Metric]:
     yield epoch
 
 
-def serve_metrics(consumption: Consumption, server: OwnerServer, host: str, port: int) -> Any:
-    """Serves ``/metrics`` on ``host:port`` in a thread of its own; returns the HTTP server. Raises ``OSError``."""
+def serve_metrics(
+    consumption: Consumption, server: OwnerServer, place: tuple[str, int], *, token: str = "", version: str = ""
+) -> ThreadingHTTPServer:
+    """Serves ``/metrics``, ``/healthz`` and ``/readyz`` on ``place`` (host, port) in threads of its own.
+
+    ``token``: the bearer token that ``/metrics`` needs; "": none. Raises ``OSError``.
+    """
     registry = CollectorRegistry()
-    registry.register(ConsumerCollector(consumption, server))
+    registry.register(ConsumerCollector(consumption, server, version))
     commits = Histogram(
         "freshet_store_commit_seconds",
         "Duration of a commit; folding and reads go on meanwhile.",
@@ -110,5 +133,47 @@ def serve_metrics(consumption: Consumption, server: OwnerServer, host: str, port
         registry=registry,
     )
     consumption.commit_seconds.append(commits.observe)
-    http, _ = start_http_server(port, addr=host, registry=registry)
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout = REQUEST_TIMEOUT_S
+
+        def do_GET(self) -> None:
+            path = self.path.partition("?")[0]
+            if path == "/healthz":
+                self._send(200, b"alive\n")
+            elif path == "/readyz":
+                ready = consumption.ownership.is_ready
+                self._send(200 if ready else 503, b"ready\n" if ready else b"not ready\n")
+            elif path != "/metrics":
+                self._send(404, b"not found\n")
+            elif token and not hmac.compare_digest(self.headers.get("Authorization", "").encode(), expected):
+                self._send(401, b"a bearer token is needed\n")
+            else:
+                self._send(200, generate_latest(registry), CONTENT_TYPE_LATEST)
+
+        do_HEAD = do_GET
+
+        def _send(self, status: int, body: bytes, kind: str = "text/plain; charset=utf-8") -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            if status == 401:
+                self.send_header("WWW-Authenticate", "Bearer")
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            """Nothing: scrapes are not logged."""
+
+    expected = f"Bearer {token}".encode()
+    http = _Server(place, Handler)
+    Thread(target=http.serve_forever, name="metrics", daemon=True).start()
     return http
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_: Any) -> None:
+        """Nothing: a client that goes away is no event."""

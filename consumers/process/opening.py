@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import structlog
 
 from consumers.owner.overlay import Overlay
 from consumers.owner.partitions import REBUILDING, Partition
-from consumers.store.errors import RebuildNeededError, StoreCorruptError, StoreError, TopicCutError, store_error
+from consumers.process.leader_epochs import kept_leader_epoch
+from consumers.store.errors import RebuildNeededError, StoreCorruptError, StoreError, store_error
 from consumers.store.store import PartitionStore, move_aside, partition_directory
 from stream.kafka.topics import Topic
 from stream.wire.keys import Layout
@@ -30,9 +32,10 @@ def open_store(data_dir: Path, keyspace: str, number: int, topic_id: str) -> tup
 
 
 def set_aside(data_dir: Path, keyspace: str, number: int, error: StoreError) -> Path | None:
-    """Moves a closed store aside and logs it; deletes nothing. Returns the new path, None if the store had vanished.
+    """Moves a closed store aside and logs it. Returns the new path, None if the store had vanished.
 
-    Raises `StoreError`.
+    What was moved aside before is deleted: only the last one is kept, so that they never fill the disk. Raises
+    `StoreError`.
     """
     why = "corrupt" if isinstance(error, StoreCorruptError) else "replaced"
     directory = partition_directory(data_dir, keyspace, number)
@@ -49,6 +52,9 @@ def set_aside(data_dir: Path, keyspace: str, number: int, error: StoreError) -> 
             reason=str(error),
         )
         return None
+    for pattern in ("corrupt", "replaced"):
+        for earlier in directory.parent.glob(f"{number}.{pattern}-*"):
+            shutil.rmtree(earlier, ignore_errors=True)
     moved = move_aside(directory, why)
     log.warning(
         "store moved aside, rebuilding it from the topic",
@@ -77,53 +83,66 @@ def check_layout(layout: str, topic: Topic) -> None:
 def check_range(store: PartitionStore, topic: str, start: int, end: int) -> None:
     """Checks that the topic, with offsets from ``start`` to ``end`` (the last stable one), can continue the store.
 
-    Raises `RebuildNeededError` ``offset_out_of_range``, or `TopicCutError` if a new store would have to begin after the
-    topic's beginning.
+    Raises `RebuildNeededError` ``offset_out_of_range``.
     """
     offset = store.state.head.offset
-    place = f"{topic}/{store.partition}"
-    if offset == 0 and start > 0:
-        raise TopicCutError(
-            f"{place} begins at offset {start}: earlier messages are gone, and no store has folded them",
-            hint="put a checkpoint of this partition into the data directory, or let the source start a new topic",
-        )
-    if offset > end or offset < start:
+    if offset > end or (offset < start and offset > 0):
         raise RebuildNeededError(
-            f"{place} has offsets {start} to {end}, the store is at {offset}",
+            f"{topic}/{store.partition} has offsets {start} to {end}, the store is at {offset}",
             hint="the topic lost folded events, or retention overtook the store; the store is rebuilt",
             code="offset_out_of_range",
         )
 
 
-def _begin(store: PartitionStore, start: int) -> None:
-    """Lets a new store begin where the topic does: retention may have cut what was before."""
-    if start > 0 and store.state.head.offset == 0:
-        store.begin_at(start)
+def begin(store: PartitionStore, topic: str, start: int) -> None:
+    """Lets an empty store begin at ``start``, the topic's present beginning."""
+    if store.state.head.offset or not start:
+        return
+    store.begin_at(start)
+    log.warning(
+        "the topic's beginning is gone: the store begins where the topic does now",
+        keyspace=store.keyspace,
+        partition=store.partition,
+        topic=topic,
+        offset=start,
+        code="topic_cut",
+        hint="what changed before is not known here: its reads go to the source, which fills the cache again",
+    )
 
 
 def open_partition(
-    data_dir: Path, keyspace: str, number: int, topic: Topic, bounds: tuple[int, int], overlay_bytes: int
+    data_dir: Path,
+    keyspace: str,
+    number: int,
+    topic: Topic,
+    bounds: tuple[int, int],
+    overlay_bytes: int,
+    lost: RebuildNeededError | None = None,
 ) -> Partition:
     """Opens a partition with a store that ``topic``, whose offsets are ``bounds`` (first, end), can continue.
 
-    A store that the topic can't continue is set aside for a new one in state `REBUILDING`. Raises `StoreError`.
+    A store that the topic can't continue is set aside for a new one in state `REBUILDING`, and so is one for which
+    Kafka has reported ``lost``: another history has the store's offset. Raises `StoreError`.
     """
     start, end = bounds
     store, rebuilt = open_store(data_dir, keyspace, number, topic.topic_id)
     try:
         try:
-            _begin(store, start)
             check_range(store, topic.name, start, end)
+            if lost is not None and rebuilt is None:
+                raise lost
         except RebuildNeededError as error:
             store.close(commit=False)
             set_aside(data_dir, keyspace, number, error)
             store, rebuilt = open_store(data_dir, keyspace, number, topic.topic_id)[0], error
-            _begin(store, start)
-            check_range(store, topic.name, start, end)
+        begin(store, topic.name, start)
     except StoreError:
         store.close(commit=False)
         raise
-    partition = Partition(keyspace, number, topic, store, Overlay(overlay_bytes), end, store.state.head.offset)
+    offset = store.state.head.offset
+    partition = Partition(keyspace, number, topic, store, Overlay(overlay_bytes), end, offset)
+    partition.leader_epoch = kept_leader_epoch(store.directory, offset)
+    partition.unchecked = partition.leader_epoch >= 0
     if rebuilt is not None:
         partition.state = REBUILDING
     return partition

@@ -23,7 +23,7 @@ from consumers.owner.server import OwnerServer, is_loopback
 from consumers.process.kafka_output import KafkaOutput
 from consumers.process.loop import Consumption, ConsumptionSettings
 from consumers.process.metrics import serve_metrics
-from consumers.store.errors import StoreError, store_error
+from consumers.store.errors import RetryableStoreError, StoreError, store_error
 from consumers.store.store import lock_directory
 
 log = structlog.get_logger(__name__)
@@ -38,7 +38,8 @@ CHECKPOINTS_KEPT: Final = 2
 class OwnerSettings:
     """Where the owner protocol and ``/metrics`` listen. Port 0: any free one; ``metrics_port`` None: no metrics.
 
-    ``announced``: the ``host:port`` to announce, if others reach this process at another address.
+    ``announced``: the ``host:port`` to announce, if others reach this process at another address. Beyond loopback both
+    need ``token``. ``version``: what ``freshet_build_info`` shows.
     """
 
     host: str = "127.0.0.1"
@@ -46,6 +47,7 @@ class OwnerSettings:
     token: str = ""
     metrics_port: int | None = None
     announced: str = ""
+    version: str = ""
 
 
 def run_consumer(consume: ConsumptionSettings, owner: OwnerSettings) -> None:
@@ -132,7 +134,9 @@ class ConsumerProcess:
 
     def _listen_for_metrics(self, port: int) -> None:
         try:
-            self._metrics = serve_metrics(self.consumption, self.server, self.owner.host, port)
+            token = "" if is_loopback(self.owner.host) else self.owner.token
+            place = self.owner.host, port
+            self._metrics = serve_metrics(self.consumption, self.server, place, token=token, version=self.owner.version)
         except OSError as error:
             raise OwnerError(
                 f"cannot listen on {self.owner.host}:{port} for metrics: {error.strerror or error}",
@@ -176,9 +180,15 @@ class ConsumerProcess:
 def make_checkpoint(root: Path, partition: Partition) -> CheckpointPlace:
     """Makes a checkpoint at ``root/<keyspace>/<partition>/<offset>``, or reuses the one of the same offset.
 
-    Raises `StoreError`.
+    Raises `StoreError`, `OwnerError`.
     """
     store = partition.store
+    if partition.dead_letters_pending:
+        raise OwnerError(
+            f"{partition.name}: a dead letter is not in its topic yet, so nothing may be committed",
+            hint="ask again once Kafka accepts it",
+            code="too_busy",
+        )
     parent = root / partition.keyspace / str(partition.number)
     path = parent / f"{store.state.head.offset:020d}"
     try:
@@ -203,7 +213,11 @@ def _lock_data_dir(data_dir: Path) -> int:
             f"cannot create {data_dir}: {error.strerror}", hint="set data_dir to a directory", code="store_denied"
         ) from error
     except OSError as error:
-        raise store_error(error, str(data_dir)) from error
+        found = store_error(error, str(data_dir))
+        if isinstance(found, RetryableStoreError):  # its hint says that the process goes on by itself
+            hint = "make the directory writable, with free space, and start the process again"
+            found = StoreError(str(found), hint=hint, code=found.code)
+        raise found from error
 
 
 def _announced_host(host: str) -> str:

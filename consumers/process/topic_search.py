@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import structlog
+from confluent_kafka import KafkaException
 
 from stream.kafka.connection import KafkaCluster, KafkaRequestError, KafkaUnreachable
 from stream.kafka.topics import Topic, TopicError, check_topics
@@ -70,7 +71,7 @@ class TopicSearch:
     def _ask_in_thread(self, keyspaces: Sequence[str]) -> None:
         try:
             self._answer = self._ask(keyspaces)
-        except FreshetError:
+        except (FreshetError, KafkaException):
             return  # the fold thread meets the same error and logs it
 
     def _ask(self, keyspaces: Sequence[str]) -> dict[str, Topic]:

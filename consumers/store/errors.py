@@ -56,16 +56,10 @@ class ResourcesError(RetryableStoreError):
 class RebuildNeededError(StoreError):
     """The store is undamaged but has another history or fold version. It must be folded again from the topic.
 
-    Codes: ``topic_changed``, ``layout_changed``, ``fold_changed``, ``offset_out_of_range``.
+    Codes: ``topic_changed``, ``layout_changed``, ``fold_changed``, ``offset_out_of_range``, ``log_truncated``.
     """
 
     code = "rebuild_needed"
-
-
-class TopicCutError(StoreError):
-    """A rebuild is needed, but the topic no longer holds its beginning."""
-
-    code = "topic_cut"
 
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -53,6 +53,7 @@ IN_DOUBT_NAME: Final = "in-doubt.sst"
 _MISSING_SST: Final = re.compile(r"/(\d{6,}\.sst): No such file or directory")
 
 _LEVEL_ZERO_FILES: Final = 12
+_LEVELS: Final = 7
 _TARGET_FILE_BYTES: Final = 32 << 20
 
 _shared_cache: list[Cache] = []
@@ -241,9 +242,18 @@ class Rocks:
     def property(self, name: str) -> int:
         """An integer property such as ``rocksdb.estimate-num-keys``; 0 if there is none."""
         try:
-            return int(self._current_db().property_int_value(name) or 0)
+            return int(self._current_db().property_value(name) or 0)
         except (DbClosedError, RuntimeError, ValueError, TypeError):
             return 0
+
+    def estimated_keys(self, in_each_file: int) -> int:
+        """The estimated number of keys; ``in_each_file`` of them are written by each commit and not counted.
+
+        RocksDB adds up its files. Those of level 0 each hold a commit; below it a level holds a key once.
+        """
+        files = [self.property(f"rocksdb.num-files-at-level{level}") for level in range(_LEVELS)]
+        written = files[0] + sum(map(bool, files[1:]))
+        return self.property("rocksdb.estimate-num-keys") - written * in_each_file
 
     def close(self) -> None:
         """Closes; safe to repeat."""

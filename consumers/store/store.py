@@ -302,8 +302,8 @@ class PartitionStore:
         return digest_items(self.items())
 
     def estimated_entries(self) -> int:
-        """The estimated number of entries; recently rewritten keys may count twice."""
-        return self._rocks.property("rocksdb.estimate-num-keys") + self.pending_rows
+        """The estimated number of entries without the head's; recently rewritten keys may count twice."""
+        return max(0, self._rocks.estimated_keys(len(head_entries(self.visible))) + self.pending_rows)
 
     def disk_bytes(self) -> int:
         """Bytes on disk."""

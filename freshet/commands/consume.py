@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,7 @@ import typer
 
 from consumers.process.loop import ConsumptionSettings
 from consumers.process.run import OwnerSettings, run_consumer
+from freshet import DISTRIBUTION
 from freshet.settings import Settings, load_settings
 from freshet.settings_errors import SettingsError, unknown_keyspace
 
@@ -76,5 +78,10 @@ def owner_settings(settings: Settings) -> OwnerSettings:
     consumer = settings.consumer
     token = consumer.owner_token.get_secret_value() if consumer.owner_token is not None else ""
     return OwnerSettings(
-        consumer.owner_host, consumer.owner_port, token, consumer.metrics_port, consumer.owner_announced
+        consumer.owner_host,
+        consumer.owner_port,
+        token,
+        consumer.metrics_port,
+        consumer.owner_announced,
+        importlib.metadata.version(DISTRIBUTION),
     )

@@ -1,4 +1,4 @@
-"""``freshet dlq``: shows and retries messages that could not be folded."""
+"""``freshet dlq``: shows, retries and dismisses messages that could not be folded."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import typer
 from freshet.keyspaces import explain_unknown_keyspace
 from freshet.settings import load_settings
 from stream.kafka.connection import KafkaCluster
-from stream.kafka.dead_letters import DeadLetter, find_letter, read_letters, retry
+from stream.kafka.dead_letters import DeadLetter, dismiss, find_letter, read_letters, retry
 from stream.wire.codec import CodecError, decode
 
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     add_completion=False,
-    help="Show and retry messages that could not be folded.",
+    help="Show, retry and dismiss messages that could not be folded.",
 )
 
 Keyspace = Annotated[str, typer.Argument(help="Keyspace whose dead letters to use.")]
@@ -97,6 +97,24 @@ def retry_letters(
         typer.echo(f"no dead letters in {keyspace}")
     if any(result.problem for result in results):
         raise typer.Exit(1)
+
+
+@app.command("dismiss")
+def dismiss_letters(
+    keyspace: Keyspace,
+    letter: Annotated[str, typer.Argument(help="Id of one letter.", metavar="[LETTER]")] = "",
+    every: Annotated[bool, typer.Option("--all", help="Dismiss all letters of the keyspace.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take letters off the list without putting them back. What they voided is read from the source anyway."""
+    if bool(letter) == every:
+        raise typer.BadParameter("give the id of a letter, or --all")
+    with _cluster(keyspace) as cluster:
+        dismissed = dismiss(cluster, keyspace, letter)
+    for each in dismissed:
+        typer.echo(json.dumps({"id": each.id, "dismissed": True}) if as_json else f"{each.id}  dismissed")
+    if not dismissed and not as_json:
+        typer.echo(f"no dead letters in {keyspace}")
 
 
 def _plain(letter: DeadLetter) -> dict[str, Any]:

@@ -162,7 +162,7 @@ def _start_mariadb(home: Path, port: int | None) -> ServerRecord:
 def _port(data_dir: Path, wanted: int | None, usual: int) -> int | None:
     """The port to start on: ``wanted``, else ``usual`` for a new server if it is free, else None (the last one or any).
 
-    Raises `LocalServerError` ``port_in_use`` if another process has ``wanted``.
+    Raises `LocalServerError` ``cannot_listen`` if another process has ``wanted``.
     """
     from freshet.local.errors import LocalServerError
     from freshet.local.process import port_is_free
@@ -172,7 +172,7 @@ def _port(data_dir: Path, wanted: int | None, usual: int) -> int | None:
             raise LocalServerError(
                 f"port {wanted} is in use",
                 hint="choose another port, or none to use a free one",
-                code="port_in_use",
+                code="cannot_listen",
             )
         return wanted
     return usual if not data_dir.exists() and port_is_free(usual) else None

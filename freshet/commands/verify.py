@@ -28,9 +28,15 @@ if TYPE_CHECKING:
 
 
 def command(
-    left: Annotated[Path | None, typer.Argument(help="A store, checkpoint, rebuild or data directory.")] = None,
+    left: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A keyspace; or, to compare directories, a store, checkpoint, rebuild or data directory.",
+            metavar="[KEYSPACE|LEFT]",
+        ),
+    ] = None,
     right: Annotated[Path | None, typer.Argument(help="What to compare it with.")] = None,
-    keyspace: Annotated[str | None, typer.Option(help="The keyspace to compare.")] = None,
+    keyspace: Annotated[str | None, typer.Option(help="The keyspace to compare, also of two directories.")] = None,
     against: Annotated[
         Path | None, typer.Option(help="Compare the live state with this rebuild instead of a new one.", metavar="DIR")
     ] = None,
@@ -54,6 +60,8 @@ def command(
     from spark_jobs.output import find_stores
     from spark_jobs.verify import verify_stores
 
+    if left is not None and right is None and keyspace is None and len(left.parts) == 1 and not left.exists():
+        left, keyspace = None, str(left)
     if base is not None and (left is not None or against is not None):
         raise typer.BadParameter("--base needs a new rebuild; it cannot be combined with directories or --against")
     if left is not None and right is not None:
@@ -64,7 +72,7 @@ def command(
             keep=keep,
         )
     elif left is not None or keyspace is None:
-        raise typer.BadParameter("give two directories, or --keyspace")
+        raise typer.BadParameter("give a keyspace, or two directories")
     else:
         settings = load_settings(flags={"kafka": {"bootstrap": bootstrap}})
         kafka = settings.kafka.cluster

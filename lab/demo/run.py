@@ -40,12 +40,23 @@ SAMPLE = 200
 
 
 class Stopped(Exception):
-    """SIGINT or SIGTERM: stop the traffic in order, then judge what was seen."""
+    """SIGINT or SIGTERM: stop the traffic in order, then judge what was seen. The argument is the signal's number."""
 
 
 def run_demo(seconds: float | None, seed: int = 1, say: Any = print) -> Findings:
-    """Runs the whole demo with ``seconds`` of traffic; None: until Ctrl-C. Stops everything that it starts."""
+    """Runs the whole demo with ``seconds`` of traffic; None: until Ctrl-C. Stops everything that it starts.
+
+    A signal before the traffic has begun ends it as any other command.
+    """
     findings = Findings(started_s=time.monotonic())
+    try:
+        _run(findings, seconds, seed, say)
+    except Stopped as stopped:
+        signal.raise_signal(stopped.args[0])
+    return findings
+
+
+def _run(findings: Findings, seconds: float | None, seed: int, say: Any) -> None:
     with _stopped_by_signals(), tempfile.TemporaryDirectory(prefix="freshet-demo-") as scratch:
         stack = Stack(Path(scratch))
         say(f"starting Kafka and MariaDB in {scratch} …")
@@ -63,7 +74,6 @@ def run_demo(seconds: float | None, seed: int = 1, say: Any = print) -> Findings
                 findings.errors.append("interrupted before the verdict")
             except (LocalServerError, ClientError) as error:
                 findings.errors.append(f"{error.code}: {error}")
-    return findings
 
 
 def _start(stack: Stack, findings: Findings, say: Any) -> None:
@@ -194,9 +204,9 @@ def _progress(findings: Findings) -> Iterator[Any]:
 
 @contextmanager
 def _stopped_by_signals() -> Iterator[None]:
-    def stop(*_: Any) -> None:
+    def stop(number: int, _: Any) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        raise Stopped
+        raise Stopped(number)
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -82,8 +82,13 @@ class Stack:
         self._stop.callback(self.kafka.stop)
         with ThreadPoolExecutor(2) as pool:
             kafka, mariadb = pool.submit(self.kafka.start), pool.submit(self.mariadb.start)
-            mariadb.result()
-            kafka.result()
+            try:
+                mariadb.result()
+                kafka.result()
+            except BaseException:  # the pool waits for both, so Ctrl-C ends them
+                self.mariadb.stop()
+                self.kafka.stop()
+                raise
         with self.connect() as connection, connection.cursor() as cursor:
             cursor.execute(f"CREATE DATABASE IF NOT EXISTS {ROWS} CHARACTER SET utf8mb4")
             cursor.execute(f"CREATE DATABASE IF NOT EXISTS {CATALOG_DATABASE} CHARACTER SET utf8mb4")

@@ -8,6 +8,7 @@ from consumers.fold.shards import NO_KIN, Kin
 from serving.errors import ReadError
 from serving.reads.demands import ReadDemand
 from tokens import Decision, Demand, Freshness, Position, Tag, TokenError, Vector, Verdict, decide
+from tokens.decision import is_unknown
 
 
 class Proof:
@@ -70,6 +71,10 @@ class Proof:
         if self._is_of_another_flavor(position):
             why = f"token: {self.shard} has positions like {position}, the token has {self.demanded_position} there"
             return ReadError("bad_token", why)
+        if decision.verdict is Verdict.SHARD_UNKNOWN:
+            lost = unknown_shards_error(self.demand.vector, self.shard, self.epoch or 0, self.kin)
+            if lost is not None:
+                return lost
         return ReadError("source_behind", f"the source's answer does not prove the demand: {decision.why}")
 
 
@@ -96,3 +101,21 @@ def history_lost_error(vector: Vector, shard: str, epoch: int, position: str, wh
     """The error ``history_lost``. Its token has the shard's component at the new history's ``position``."""
     token = vector.with_component(shard, epoch, Position.parse(position)) if position else vector.without(shard)
     return ReadError("history_lost", why, token=str(token))
+
+
+def unknown_shards_error(vector: Vector, shard: str, epoch: int, kin: Kin) -> ReadError | None:
+    """The error ``history_lost`` for what the session has seen of shards that nobody knows; its token is without them.
+
+    None if there are none, or if no owner has said yet which shards there are: one that is only unheard of is not lost.
+    """
+    if not kin.topology or not shard:
+        return None
+    tag = Tag(shard, epoch, None, None, None, topology=kin.topology, ancestors=kin.ancestors)
+    unknown = [name for name, component in vector.items() if is_unknown(name, component.epoch, tag)]
+    if not unknown:
+        return None
+    left = vector
+    for name in unknown:
+        left = left.without(name)
+    why = f"the session has seen {', '.join(unknown)}, which is not in the topology of {shard}"
+    return ReadError("history_lost", why, token=str(left))

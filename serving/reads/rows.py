@@ -18,7 +18,7 @@ from serving.reads.descriptions import RENEWED_EVERY_S, Descriptions
 from serving.reads.fills import Fills
 from serving.reads.flight import Flights
 from serving.reads.owners import OtherPartition, OwnerAway, Owners
-from serving.reads.proof import Proof, history_lost_error, token_after
+from serving.reads.proof import Proof, history_lost_error, token_after, unknown_shards_error
 from serving.reads.rowkey import RowKey, parse_row_key
 from serving.reads.spaces import RowSpace, epoch_of
 from serving.sources.source import RowTable, SchemaChanged, SourceKey, SourceRow
@@ -211,7 +211,8 @@ class RowReads:
                 return self._answer(lookup, "cache", row.freshness, row.why, token, row.image, own)
             why = row.why if not row.served else "another spelling of the key may name a row"
         if space.source is None:
-            return ReadError(
+            lost = row and unknown_shards_error(demand.vector, row.shard, row.epoch, space.epochs.kin)
+            return lost or ReadError(
                 "no_owner" if row is None else "source_unreachable",
                 f"the cache cannot prove its answer ({why}), and keyspace {space.name} has no source here",
             )

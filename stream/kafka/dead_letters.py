@@ -215,6 +215,20 @@ def retry(kafka: KafkaCluster, keyspace: str, letter_id: str = "", *, dry_run: b
     return results
 
 
+def dismiss(kafka: KafkaCluster, keyspace: str, letter_id: str = "") -> list[DeadLetter]:
+    """Resolve a letter without putting its message back, or all letters. Returns them.
+
+    Raises `KafkaUnreachable`, `DeadLetterError` ``no_such_letter``.
+    """
+    letters = [find_letter(kafka, keyspace, letter_id)] if letter_id else read_letters(kafka, keyspace, values=False)
+    if letters:
+        publisher = DeadLetterPublisher(kafka, keyspace)
+        for letter in letters:
+            publisher.resolve(letter.id)
+        publisher.flush()
+    return letters
+
+
 _ORDERED: Final = ("Marker", "SourceState")
 """Records that say how far a shard is: written again later, they would say it of another place."""
 

@@ -212,7 +212,7 @@ class LocationsReader:
                     ensure_locations_topic(self.kafka)
                     reading, has_warned = self._open(), False
                 self._learn(poll_batch(reading, 1000, 0.2))
-            except (FreshetError, KafkaException) as error:
+            except Exception as error:  # noqa: BLE001 - without this thread no owner would be found any more
                 if not has_warned:
                     log.warning("cannot read locations, retrying", error=str(error))
                     has_warned = True

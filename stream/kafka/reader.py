@@ -39,15 +39,28 @@ _RECOVERABLE_CODES: Final = frozenset(
 )
 """Errors after which librdkafka continues by itself. Until then a reader gets no new messages."""
 
+_LOST_CODES: Final = frozenset(
+    {KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION, KafkaError.OFFSET_OUT_OF_RANGE}
+)
+"""The broker can't continue at the reader's offset.
+
+With ``auto.offset.reset=error`` librdkafka stops fetching that partition and reports ``_AUTO_OFFSET_RESET``, both for
+an offset out of range and for a truncated log; only the text tells them apart (its src/rdkafka_offset.c,
+``rd_kafka_offset_reset``). It notices a truncated log where the position has a leader epoch (KIP-320): after a change
+of leader, and at the start if the place was assigned with one. With any other policy it would go on elsewhere.
+"""
+
 
 class TopicReadError(FreshetError):
     """A topic cannot be read any further.
 
-    Codes: ``offset_out_of_range`` (the next record is gone: rebuild; the offset is never reset), ``read_failed``,
-    ``read_timeout`` (no progress before the deadline).
+    Codes: ``offset_out_of_range`` (the next record is gone, or another one has taken its offset: rebuild; the offset is
+    never reset), ``read_failed``, ``read_timeout`` (no progress before the deadline).
     """
 
     code = "read_failed"
+    place: tuple[str, int] | None = None
+    """Topic and partition, if only one is affected."""
 
 
 def reader_settings(kafka: KafkaCluster, group: str = "", more: Mapping[str, Any] | None = None) -> Settings:
@@ -100,14 +113,18 @@ def _is_notice(message: Message) -> bool:
         return False
     if error.code() in _RECOVERABLE_CODES and not error.fatal():
         return True
-    place = f"{message.topic()}/{message.partition()} at {message.offset()}"
-    if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-        raise TopicReadError(
-            f"{place}: the topic does not have this offset any more, or not yet ({error.str()})",
-            hint="rebuild the store from a checkpoint or from the topic's start",
-            code="offset_out_of_range",
-        )
-    raise TopicReadError(f"{place}: {error.str()}", code="read_failed")
+    topic, partition = message.topic(), message.partition()
+    place = f"{topic}/{partition} at {message.offset()}"
+    if error.code() not in _LOST_CODES:
+        raise TopicReadError(f"{place}: {error.str()}", code="read_failed")
+    lost = TopicReadError(
+        f"{place}: the topic does not have this offset any more, or not yet ({error.str()})",
+        hint="rebuild the store from a checkpoint or from the topic's start",
+        code="offset_out_of_range",
+    )
+    if topic is not None and partition is not None:
+        lost.place = topic, partition
+    raise lost
 
 
 def end_offsets(

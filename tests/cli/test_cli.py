@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 import signal
@@ -14,6 +16,7 @@ from types import ModuleType
 import pytest
 import typer
 
+from consumers.process import run as process
 from freshet import cli
 from freshet.logs import configure_logs
 from freshet.settings import load_settings, use_config
@@ -234,7 +237,7 @@ def test_logs_are_json_lines_without_a_terminal(capsys: pytest.CaptureFixture[st
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [["verify", "--keyspace", "k"], ["rebuild", "--keyspace", "k", "--to", "stores"]])
 def test_sigterm_ends_a_job_as_ctrl_c_does_also_before_spark_runs(command: list[str], tmp_path: Path) -> None:
-    """SIGTERM while a job waits for Kafka is one line and exit code 130."""
+    """SIGTERM while a job waits for Kafka is one line and exit code 143, as of a program that it killed."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         bootstrap = f"127.0.0.1:{silent.getsockname()[1]}"
         process = subprocess.Popen(
@@ -252,5 +255,55 @@ def test_sigterm_ends_a_job_as_ctrl_c_does_also_before_spark_runs(command: list[
     lines = [
         line for line in said.splitlines() if not line.startswith("{")
     ]  # a log line where servers are fetched first
-    assert (process.returncode, out, lines) == (130, "", ["interrupted"])
+    assert (process.returncode, out, lines) == (143, "", ["terminated"])
     assert list(tmp_path.iterdir()) == []
+
+
+NOWHERE = ["--bootstrap", "127.0.0.1:1"]
+SERVICES = ["consume --keyspace k --data-dir data", "serve --port 0", "source mariadb --keyspace k --database d"]
+
+
+@pytest.mark.parametrize("command", SERVICES)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_service_that_is_stopped_while_it_starts_ends_well(command: str, number: int, tmp_path: Path) -> None:
+    """At whatever moment: before its first line of Python the signal ends it, later it returns 0."""
+    (tmp_path / "freshet.toml").write_text('[keyspaces.k]\nkind = "rows"\n')
+    for moment in range(4):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "freshet", *command.split(), *NOWHERE],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+            cwd=tmp_path,
+        )
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.3 + moment * 0.6)  # the moment of the signal is what differs here
+        process.send_signal(number)
+        _, said = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode in (0, -number), said
+        assert "Traceback" not in said or process.returncode == -number, said
+        assert "error[" not in said
+
+
+def test_verify_takes_the_keyspace_as_an_argument(capsys: pytest.CaptureFixture[str]) -> None:
+    """As `lag`, `dlq` and `inspect` do."""
+    assert cli.run(["verify", "shop", *NOWHERE]) == 1
+    assert "error[kafka_unreachable]" in capsys.readouterr().err
+    assert cli.run(["verify", *NOWHERE]) == 2
+    assert cli.run(["verify", "some/where", *NOWHERE]) == 2
+
+
+def test_a_data_directory_on_a_read_only_disk_is_one_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The process ends, so nothing says that it goes on by itself."""
+
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(process, "lock_directory", refuse)
+    assert cli.run(["consume", "--keyspace", "k", "--data-dir", str(tmp_path), *NOWHERE]) == 1
+    said = capsys.readouterr().err
+    assert "error[store_io]" in said
+    assert "by itself" not in said

@@ -97,7 +97,7 @@ def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         with pytest.raises(LocalServerError, match=f"port {port} is in use") as caught:
             _port(tmp_path / "kafka", port, 9092)
-    assert caught.value.code == "port_in_use"
+    assert caught.value.code == "cannot_listen"
 
 
 def test_down_without_servers_is_not_an_error(capsys: pytest.CaptureFixture[str]) -> None:

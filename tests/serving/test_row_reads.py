@@ -99,6 +99,19 @@ def test_only_the_position_of_the_read_proves_a_demand(monkeypatch: pytest.Monke
     assert answer.code == "source_behind"
 
 
+def test_a_source_that_is_about_to_commit_the_demand_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token may hold what a primary has written to its binlog and not committed yet, also if nobody wants to wait."""
+
+    class Committing(FakeRowSource):
+        async def wait(self, *_: object) -> bool:
+            self.position = self.hi = at("0-1-7")
+            return True
+
+    reads, space = Reads(monkeypatch, FakeOwner()), space_of(Committing(IMAGE, "0-1-6"))
+    answer = served(asyncio.run(reads.answer(space, seen(SHARD, "0-1-7"))))
+    assert (answer.freshness, answer.served_from) == ("fresh", "source")
+
+
 def test_a_flight_of_an_older_epoch_is_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     """A demand of epoch 2 does not take the result of a read that began in epoch 1."""
 

@@ -7,10 +7,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from consumers.fold.state import is_head_key
 from consumers.store.errors import RebuildNeededError
 from consumers.store.manifest import read_manifest
 from consumers.store.store import PartitionStore, partition_directory
-from spark_jobs.output import RebuildError
+from spark_jobs.output import RebuildError, _locked, exclusive
 from spark_jobs.partition import FoldTask, run_task
 from tests.spark_jobs.topics import Items, history, items_of
 
@@ -40,7 +41,7 @@ def test_any_batching_and_spilling_folds_to_the_live_state(tmp_path: Path, batch
     found = items_of(partition_directory(tmp_path / "out", "shop", 0))
     assert found == live_items(tmp_path / "live", messages)
     assert summary.offset == len(messages)
-    assert summary.entries == len(found)
+    assert summary.entries == sum(not is_head_key(key) for key, _ in found)
     assert summary.dead_letters > 0
 
 
@@ -117,3 +118,16 @@ def test_a_partition_with_nothing_left_in_it_is_refused(tmp_path: Path) -> None:
     with task(tmp_path, low=7).open(0) as fold, pytest.raises(RebuildError) as refused:
         fold.finish()
     assert refused.value.code == "history_incomplete"
+
+
+def test_a_lock_is_removed_and_one_that_was_removed_meanwhile_locks_nobody_out(tmp_path: Path) -> None:
+    """A rebuild leaves nothing beside its output, and two never write at once."""
+    target = tmp_path / "out"
+    with exclusive(target):
+        with pytest.raises(RebuildError) as busy, exclusive(target):
+            raise AssertionError("two runs at once")
+        assert busy.value.code == "target_busy"
+    assert list(tmp_path.iterdir()) == []
+    with (tmp_path / ".out.lock").open("a") as old:
+        (tmp_path / ".out.lock").unlink()
+        assert not _locked(old, tmp_path / ".out.lock", target)

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from spark_jobs.session import CONNECTOR, SparkSettings, SparkUnavailable, check_java, configuration
+from tests.patience import PATIENCE_S
+from tests.spark_jobs.conftest import java_home
 
 
 def fake_java(home: Path, script: str) -> str:
@@ -69,3 +77,47 @@ def test_spark_submit_keeps_its_own_master() -> None:
         not {"spark.master", "spark.driver.memory", "spark.jars.packages"}
         & configuration(SparkSettings(), submitted=True).keys()
     )
+
+
+STARTING = """
+from pathlib import Path
+from freshet.local.artifacts import jars
+from spark_jobs.session import SparkSettings, spark_session
+
+with spark_session("interrupted", SparkSettings(jars=jars("spark"), log_file=Path("spark.log"))):
+    print("started", flush=True)
+"""
+
+
+def java_children(pid: int) -> list[int]:
+    """The processes that run Spark's launcher or its JVM, below ``pid``."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and b"spark" in (entry / "cmdline").read_bytes():
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                found += [int(entry.name)] if parent == pid else []
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_the_jvm_starts_leaves_no_jvm(number: int, tmp_path: Path) -> None:
+    """The JVM can't be told to end before it has started, so the signal waits for that."""
+    environment = os.environ | {"JAVA_HOME": java_home(), "PYTHONPATH": str(Path(__file__).parents[2])}
+    script = f"import signal; signal.signal(signal.SIGTERM, signal.default_int_handler)\n{STARTING}"
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    deadline = time.monotonic() + PATIENCE_S
+    while not (jvm := java_children(process.pid)):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(number)
+    out, said = process.communicate(timeout=PATIENCE_S)
+    assert b"KeyboardInterrupt" in said
+    assert b"started" not in out
+    while any(Path(f"/proc/{pid}").exists() for pid in jvm):
+        assert time.monotonic() < deadline, "the JVM lives on"
+        time.sleep(0.05)

@@ -164,6 +164,30 @@ def test_the_command_lists_shows_and_retries(
     assert "no_such_letter" in capsys.readouterr().err
 
 
+def test_letters_can_be_dismissed(
+    kafka: KafkaCluster,
+    keyspace: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What nobody will put back need not be listed for ever; nothing is written to the events topic."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FRESHET_KAFKA__BOOTSTRAP", kafka.bootstrap)
+    bad, good = _letters(kafka, keyspace)
+    _send(kafka, keyspace, bad, good)
+    before = end_offsets(kafka, events_topic(kafka, keyspace), [0])
+    assert run(["dlq", "dismiss", keyspace]) == 2
+    assert run(["dlq", "dismiss", keyspace, "no/0/1"]) == 1
+    assert run(["dlq", "dismiss", keyspace, bad.id]) == 0
+    assert [letter.id for letter in read_letters(kafka, keyspace)] == [good.id]
+    capsys.readouterr()
+    assert run(["dlq", "dismiss", keyspace, "--all", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"id": good.id, "dismissed": True}
+    assert read_letters(kafka, keyspace) == []
+    assert end_offsets(kafka, events_topic(kafka, keyspace), [0]) == before
+
+
 def test_a_cluster_brings_its_client_settings_along() -> None:
     """A `KafkaCluster` carries its security settings to every client, also after pickling."""
     import pickle

@@ -7,6 +7,7 @@ from typing import Final
 from lab.simulation.planted.planting import Replace, Return, always, catalog, never, rows
 from tokens import decision
 from tokens.mariadb import MariadbPosition
+from tokens.session import packed
 from tokens.vector import Vector
 from tokens.writeids import ValidWriteIdList
 
@@ -129,6 +130,16 @@ POSITIONS: Final = (
         "merge_keeps_the_older_epoch",
         "a session keeps the older of two epochs of a shard",
         Replace(Vector.merge, "any_theirs.epoch > any_mine.epoch", "any_theirs.epoch < any_mine.epoch"),
+    ),
+    rows(
+        "token_holds_one_domain",
+        "a session's token holds only the first replication domain of a position",
+        Replace(packed._pack_position, "position.domains", "dict(sorted(position.domains.items())[:1])"),
+    ),
+    rows(
+        "token_holds_no_epoch",
+        "a session's token has every position in the first epoch",
+        Replace(packed.pack, "_put(out, epoch)", "_put(out, 1)"),
     ),
 )
 LISTS: Final = (

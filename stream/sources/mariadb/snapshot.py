@@ -258,9 +258,10 @@ class SnapshotReader:
         for _ in range(PLACES_MAX):
             failed: dict[str, MariaDBError] = {}
             known: dict[str, _CachedTable] = {}
+            share_s = (deadline - time.monotonic()) / max(len(wanted), 1)  # a locked table leaves time for the others
             for name in wanted:
                 with self._failures(failed, name):
-                    known[name] = self._table(session, name, deadline)
+                    known[name] = self._table(session, name, time.monotonic() + share_s)
             place = committed_place(session)
             session.query("START TRANSACTION READ ONLY")
             if len(known) > 1:
@@ -356,6 +357,9 @@ class SnapshotReader:
             # Read before the columns: if the table is altered in between, the next read notices another definition.
             definition = _definition(session, database, table)
             info = read_table(session, self._charsets, database, table)
+            if info is not None:
+                # Refused if the user may not read all columns: information_schema hides those, and images lack them.
+                fetch_all(session, f"SELECT * FROM {quoted(database)}.{quoted(table)} WHERE FALSE")
         finally:
             session.query("SET max_statement_time=0")
         if info is None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from urllib.request import urlopen
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -52,4 +53,60 @@ def test_a_stopped_source_shows_as_silence(
             return max(metrics(process)["freshet_consumer_silence_seconds"]) < 0.5
 
         until(heard, "heard")
+        assert process.terminate() == 0
+
+
+def fetch(address: str, path: str, token: str = "") -> tuple[int, str]:
+    """Status and body."""
+    request = Request(f"http://{address}{path}", headers={"Authorization": f"Bearer {token}"} if token else {})
+    try:
+        with urlopen(request) as answer:
+            return answer.status, answer.read().decode()
+    except HTTPError as refused:
+        return refused.code, refused.read().decode()
+
+
+def test_health_and_build_are_told_and_an_empty_partition_has_no_entries(
+    kafka: KafkaCluster, keyspace_name: str, tmp_path: Path
+) -> None:
+    """Each commit writes the head again: it is no entry."""
+    feed = Feed(kafka, keyspace_name, partitions=1)
+    feed.flush()
+    with ConsumeProcess(kafka, keyspace_name, tmp_path, FRESHET_CONSUMER__METRICS_PORT="0") as process:
+        address = process.ready()
+        for _ in range(4):
+            feed.mark()
+            feed.flush()
+            until(lambda: caught_up(kafka, keyspace_name, address), "caught up")
+            until(lambda: metrics(process)["freshet_store_pending_rows"] == [0.0], "committed")
+        [ready] = process.lines("ready")
+        assert fetch(ready["metrics"], "/healthz") == (200, "alive\n")
+        assert fetch(ready["metrics"], "/readyz") == (200, "ready\n")
+        assert fetch(ready["metrics"], "/other")[0] == 404
+        found = metrics(process)
+        assert found["freshet_build_info"] == [1.0]
+        assert found["freshet_store_entries"] == [0.0]
+        assert found["freshet_consumer_paused"] == [0.0]
+        assert not [name for name in found if name.endswith("_created")]
+        assert process.terminate() == 0
+
+
+def test_metrics_beyond_loopback_need_the_owners_token(kafka: KafkaCluster, keyspace_name: str, tmp_path: Path) -> None:
+    """Health is open: whoever restarts a process has no secret."""
+    Feed(kafka, keyspace_name, partitions=1).flush()
+    with ConsumeProcess(
+        kafka,
+        keyspace_name,
+        tmp_path,
+        FRESHET_CONSUMER__METRICS_PORT="0",
+        FRESHET_CONSUMER__OWNER_HOST="0.0.0.0",
+        FRESHET_CONSUMER__OWNER_TOKEN="s3cret",
+    ) as process:
+        process.ready()
+        [ready] = process.lines("ready")
+        address = f"127.0.0.1:{ready['metrics'].rpartition(':')[2]}"
+        assert fetch(address, "/metrics")[0] == 401
+        assert fetch(address, "/metrics", "wrong")[0] == 401
+        assert "freshet_consumer_offset" in fetch(address, "/metrics", "s3cret")[1]
+        assert fetch(address, "/healthz")[0] == 200
         assert process.terminate() == 0

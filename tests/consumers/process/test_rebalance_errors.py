@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,11 @@ from tests.patience import PATIENCE_S
 class Silent:
     """A Kafka output that discards everything."""
 
-    def dead_letter(self, *_: Any) -> None:
-        """Nothing."""
-
-    def flush(self) -> None:
-        """Nothing."""
+    def bury(self, *_: Any) -> Future[None]:
+        """Done at once."""
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
 
     def announce(self, _: Partition) -> None:
         """Nothing."""
@@ -45,7 +46,14 @@ class Unlucky:
     attempts = 0
 
     def open_partition(
-        self, data_dir: Path, keyspace: str, number: int, topic: Topic, bounds: tuple[int, int], overlay_bytes: int
+        self,
+        data_dir: Path,
+        keyspace: str,
+        number: int,
+        topic: Topic,
+        bounds: tuple[int, int],
+        overlay_bytes: int,
+        *more: Any,
     ) -> Partition:
         """As `consumers.owner.partitions.open_partition`, at the third attempt."""
         self.attempts += 1
@@ -54,7 +62,7 @@ class Unlucky:
             away.get_watermark_offsets(TopicPartition(topic.name, number), timeout=0.2)
         if self.attempts == 2:
             raise DiskFullError("no space left", hint="make some")
-        return open_partition(data_dir, keyspace, number, topic, bounds, overlay_bytes)
+        return open_partition(data_dir, keyspace, number, topic, bounds, overlay_bytes, *more)
 
 
 def test_a_broker_or_disk_error_during_a_take_over_is_retried(

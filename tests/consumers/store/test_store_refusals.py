@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from consumers.fold.state import FOLD_VERSION
-from consumers.process.opening import check_range, open_store
+from consumers.process.opening import begin, check_range, open_store
 from consumers.store.errors import RebuildNeededError, StoreCorruptError, StoreLockedError, StoreNewerError
 from consumers.store.manifest import MANIFEST_NAME, read_manifest, write_manifest
 from tests.consumers.histories import key
@@ -89,18 +89,26 @@ def test_a_replaced_store_is_moved_aside_and_kept(tmp_path: Path) -> None:
     fresh.close()
 
 
-def test_an_offset_outside_the_topic_asks_for_a_rebuild_and_a_cut_topic_is_refused(tmp_path: Path) -> None:
-    """An offset outside the topic is never reset silently, and no store begins in the middle of a topic."""
+def test_an_offset_outside_the_topic_asks_for_a_rebuild(tmp_path: Path) -> None:
+    """An offset outside the topic is never reset silently."""
     store = open_at(tmp_path)
     check_range(store, "t", 0, 0)
-    with pytest.raises(Exception, match="begins at offset 5") as cut:
-        check_range(store, "t", 5, 9)
-    assert cut.value.code == "topic_cut"  # type: ignore[attr-defined]
     store.apply(change(7, {}))
     check_range(store, "t", 5, 7)
     for low, high in ((0, 6), (8, 9)):
         with pytest.raises(RebuildNeededError, match="the store is at 7"):
             check_range(store, "t", low, high)
+    crash(store)
+
+
+def test_only_an_empty_store_begins_where_the_topic_does_now(tmp_path: Path) -> None:
+    """A topic whose beginning is gone is no error; a store that has folded something continues at its own offset."""
+    store = open_at(tmp_path)
+    check_range(store, "t", 5, 9)
+    begin(store, "t", 5)
+    assert store.state.head.offset == 5
+    begin(store, "t", 8)
+    assert store.state.head.offset == 5
     crash(store)
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pymysql
@@ -19,6 +20,7 @@ from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.snapshot import SnapshotRead, SnapshotReader
 from tests.patience import PATIENCE_S
 from tests.sources.mariadb.conftest import Source, rows, settings_of
+from tests.sources.mariadb.test_positions import purge
 
 pytestmark = pytest.mark.integration
 
@@ -224,6 +226,41 @@ def test_a_server_that_cannot_say_its_position_is_refused(new_mariadb: Callable[
         reader.read({"d.t": [[1]]})
     assert caught.value.code == "no_snapshot_position"
     reader.close()
+
+
+def test_a_read_whose_binlog_is_purged_meanwhile_is_made_again(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A place in a binlog that is gone is no position, so the read begins anew."""
+    source.run(PLAIN, "INSERT INTO t VALUES (1, 1)")
+    reader = SnapshotReader(source.settings)
+    table = f"{source.database}.t"
+    reads = []
+
+    def late(*arguments: object) -> object:
+        reads.append(1)
+        if len(reads) == 1:
+            source.run("FLUSH BINARY LOGS")
+            purge(source)
+        return rows_by_key(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(snapshot, "rows_by_key", late)
+    read = reader.read({table: [[1]]})[table]
+    reader.close()
+    assert isinstance(read, SnapshotRead)
+    assert isinstance(read.rows[0], SelectedRow)
+    assert (len(reads), read.position) == (2, source.position())
+
+
+def test_a_user_that_may_read_some_columns_only_reads_no_rows(source: Source) -> None:
+    """Images without a column would be cached as if they were whole."""
+    source.run("CREATE TABLE t (id INT PRIMARY KEY, v INT, secret INT)", "INSERT INTO t VALUES (1, 1, 1)")
+    user = f"u{source.database[-8:]}"
+    source.run(f"CREATE USER {user} IDENTIFIED BY 'x'", f"GRANT SELECT (id, v) ON {source.database}.t TO {user}")
+    reader = SnapshotReader(replace(source.settings, user=user, password="x"))
+    read = reader.read({f"{source.database}.t": [[1]]})[f"{source.database}.t"]
+    reader.close()
+    source.run(f"DROP USER {user}")
+    assert isinstance(read, MariaDBError)
+    assert read.code == "mariadb_access_denied"
 
 
 def test_a_wait_for_a_position_ends_when_a_primary_has_committed_it(source: Source) -> None:

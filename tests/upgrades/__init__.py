@@ -1,0 +1,1 @@
+"""This version beside the next one, in every order of upgrade."""
