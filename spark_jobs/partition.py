@@ -11,7 +11,7 @@ import json
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -47,6 +47,8 @@ class FoldTask:
     spill_rows: int = SPILL_ROWS
     complete: bool = True
     """Whether a task writes digest and final manifest at its end, or leaves that to a later one."""
+    begin: dict[int, int] = field(default_factory=dict)
+    """Where new stores begin, by partition; 0 if not given."""
 
     def open(self, partition: int) -> PartitionFold:
         """Opens or creates the partition's store; raises `consumers.store.errors.StoreError`."""
@@ -68,6 +70,8 @@ class PartitionFold:
             check_manifest(found, manifest, self.directory)
         self._rocks = Rocks(self.directory / ROCKS_NAME)
         head = committed_head(self._rocks)
+        if not head.offset:
+            head.offset = head.begin = task.begin.get(partition, 0)
         # without an offset it is a live store; finish() makes it a checkpoint
         write_manifest(self.directory, Manifest(task.keyspace, partition, task.topic_id, head.layout))
         self._entries: dict[bytes, bytes] = {}

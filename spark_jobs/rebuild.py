@@ -15,14 +15,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from consumers.fold.state import FOLD_VERSION
 from consumers.store.manifest import read_manifest
-from consumers.store.store import partition_directory
+from consumers.store.store import StoreView, partition_directory
 from spark_jobs.beginning import check_beginnings
 from spark_jobs.kafka_options import kafka_options
 from spark_jobs.offsets import Range, choose_range, topic_bounds
@@ -76,6 +76,8 @@ class RebuildRequest:
     ends: Mapping[int, int] | None = None
     base: Path | None = None
     spill_rows: int = SPILL_ROWS
+    begins: Mapping[int, int] | None = None
+    """Partition → where a new store begins (None: at 0). A store is equal to another only if both began there."""
 
 
 def prepare(request: RebuildRequest) -> tuple[Range, dict[int, Path]]:
@@ -83,13 +85,14 @@ def prepare(request: RebuildRequest) -> tuple[Range, dict[int, Path]]:
     check_target(request.target)
     bounds = topic_bounds(request.kafka, events_topic(request.kafka, request.keyspace))
     bases = {} if request.base is None else find_stores(request.base, request.keyspace)
-    return choose_range(bounds, request.ends, checkpoint_offsets(bases) if bases else None), bases
+    starts = checkpoint_offsets(bases) if bases else request.begins if any((request.begins or {}).values()) else None
+    return choose_range(bounds, request.ends, starts), bases
 
 
 def check_request(request: RebuildRequest) -> None:
     """Checks a request before a JVM is started. Raises as `prepare` and `check_beginnings` do."""
     chosen, bases = prepare(request)
-    if not bases:
+    if not bases and not any((request.begins or {}).values()):
         check_beginnings(request.kafka, chosen)
 
 
@@ -102,6 +105,7 @@ def rebuild(session: Any, request: RebuildRequest, *, progress: Progress | None 
     with staged(request.target) as root:
         _copy_stores(bases, request.keyspace, root)
         task = FoldTask(request.keyspace, chosen.topic_id, str(root), chosen.low, chosen.start, request.spill_rows)
+        task = replace(task, begin=dict(request.begins or {}))
         started = time.monotonic()
         with progress_reported(root, chosen, progress):
             summaries = _run(session, task, request.kafka, chosen)
@@ -183,6 +187,15 @@ def checkpoint_offsets(stores: Mapping[int, Path]) -> dict[int, int]:
             )
         offsets[partition] = manifest.offset
     return offsets
+
+
+def checkpoint_begins(stores: Mapping[int, Path]) -> dict[int, int]:
+    """Partition → the offset at which the state of a checkpoint began. Raises `StoreError`."""
+    begins: dict[int, int] = {}
+    for partition, directory in stores.items():
+        with StoreView(directory) as view:
+            begins[partition] = view.head.begin
+    return begins
 
 
 def _copy_stores(stores: Mapping[int, Path], keyspace: str, root: Path) -> None:

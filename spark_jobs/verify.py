@@ -17,8 +17,8 @@ from tokens.errors import FreshetError
 
 
 class VerifyError(FreshetError):
-    """Two states can't be compared. Codes: ``partitions_differ``, ``offsets_differ``, ``topics_differ``,
-    ``checkpoint_missing``.
+    """Two states can't be compared. Codes: ``partitions_differ``, ``offsets_differ``, ``begins_differ``,
+    ``topics_differ``, ``checkpoint_missing``.
     """
 
     code = "not_comparable"
@@ -124,6 +124,12 @@ def _check_comparable(partition: int, one: StoreView, other: StoreView, names: t
             f"{names[1]} of {of_other.keyspace} (topic id {of_other.topic_id})",
             hint="compare stores of the same topic",
             code="topics_differ",
+        )
+    if one.head.begin != other.head.begin:
+        raise VerifyError(
+            f"partition {partition}: {names[0]} began at offset {one.head.begin}, {names[1]} at {other.head.begin}",
+            hint="a state is a function of where it began and the log: rebuild with --to-checkpoint",
+            code="begins_differ",
         )
     if one.head.offset != other.head.offset:
         raise VerifyError(

@@ -27,13 +27,14 @@ from consumers.fold.shards import (
 )
 from consumers.fold.state import NAME_PREFIX, Changes, Head, Lineage, PartitionState, Rejection, Void
 from stream.wire.checks import check
-from stream.wire.codec import BAD_FIELD, SKIPPED, CodecError, decode
+from stream.wire.codec import BAD_FIELD, HEADER_SIZE, SKIPPED, CodecError, decode, headers
 from stream.wire.events import EVERY_TABLE
 from tokens import Position, TokenError
 
 _CATALOG_EVENTS = frozenset(
     {"AllocWriteId", "TableImage", "CommitTxn", "AbortTxn", "WriteIdsReset", "NameBinding"},
 )
+_STATES = headers("SourceState")
 _REPEATED = frozenset({"TableSchema", "NameBinding", "Scope"})
 """Events that a publisher says again, perhaps of an epoch that is over."""
 
@@ -43,6 +44,8 @@ def fold_message(state: PartitionState, offset: int, value: bytes | None) -> Cha
     after = offset + 1
     if value is None:
         return _poison(state, after, "not_freshet", "the message has no value", "message")
+    if value[:HEADER_SIZE] in _STATES:
+        return Changes(after, {})  # for publishers only: not even damage of it concerns the state
     try:
         name, event = _read(state, value)
         if name == SKIPPED:
@@ -91,8 +94,6 @@ def fold_messages(state: PartitionState, records: Sequence[Record]) -> Iterator[
 def _fold_one(state: PartitionState, after: int, name: str, event: dict[str, Any]) -> Changes:
     if name == "Marker":
         return fold_marker(state.head, after, event)
-    if name == "SourceState":
-        return Changes(after, {})
     if name == "Topology":
         return Changes(after, {}, topologies=adopt_topology(state.head, event))
     if name == "SchemaText":

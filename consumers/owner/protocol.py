@@ -254,6 +254,8 @@ class ShardStatus(msgspec.Struct, array_like=True):
     watermark_timestamp: int
     low_water: str
     lag_seconds: float
+    as_of_ms: int = 0
+    """The source's own clock: all that was committed before is at or before the watermark. 0: unknown."""
 
 
 class PartitionStatus(msgspec.Struct, array_like=True):

@@ -37,6 +37,7 @@ def partition_status(partition: Partition, now: float) -> PartitionStatus:
             each.watermark_timestamp,
             each.low_water,
             partition.lag_seconds(now, each.watermark_timestamp),
+            each.as_of_ms,
         )
         for shard, each in sorted(head.lineages.items())
     ]

@@ -54,7 +54,7 @@ def command(
 ) -> None:
     """Fold a keyspace's topic anew with Spark, into stores beside the live ones (docs/operating/rebuild.md)."""
     from spark_jobs.output import find_stores
-    from spark_jobs.rebuild import RebuildRequest, checkpoint_offsets
+    from spark_jobs.rebuild import RebuildRequest, checkpoint_begins, checkpoint_offsets
     from spark_jobs.streaming import StreamingRequest, rebuild_streaming
 
     if sum(given is not None for given in (to_checkpoint, offsets)) > 1:
@@ -66,6 +66,7 @@ def command(
     settings = load_settings(flags={"kafka": {"bootstrap": bootstrap}})
     kafka = settings.kafka.cluster
     ends = ends_from(keyspace, to_checkpoint, offsets, find_stores, checkpoint_offsets)
+    begins = checkpoint_begins(find_stores(to_checkpoint, keyspace)) if to_checkpoint is not None else None
     spark = spark_settings(master, driver_memory, spark_log)
     with explain_unknown_keyspace(settings, keyspace), shown_progress("rebuild", quiet=as_json) as progress:
         if streaming:
@@ -75,7 +76,7 @@ def command(
             with spark_session(f"freshet rebuild {keyspace}", spark) as session:
                 report = rebuild_streaming(session, request, progress=progress)
         else:
-            report = run_rebuild(RebuildRequest(keyspace, kafka, to, ends, base), spark, progress)
+            report = run_rebuild(RebuildRequest(keyspace, kafka, to, ends, base, begins=begins), spark, progress)
     if as_json:
         typer.echo(json.dumps({"directory": str(to), **report.as_json()}))
     else:

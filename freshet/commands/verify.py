@@ -82,12 +82,14 @@ def command(
             names = ("live", str(against))
             verdict = verify_stores(live, find_stores(against, keyspace), names=names, keep=keep)
         else:
-            from spark_jobs.rebuild import RebuildRequest, checkpoint_offsets
+            from spark_jobs.rebuild import RebuildRequest, checkpoint_begins, checkpoint_offsets
 
             spark = spark_settings(master, driver_memory, spark_log)
             with tempfile.TemporaryDirectory(prefix="freshet-verify-") as scratch:
                 target = Path(scratch) / "rebuild"
-                request = RebuildRequest(keyspace, kafka, target, checkpoint_offsets(live), base)
+                request = RebuildRequest(
+                    keyspace, kafka, target, checkpoint_offsets(live), base, begins=checkpoint_begins(live)
+                )
                 with shown_progress("rebuild", quiet=as_json) as progress:
                     run_rebuild(request, spark, progress)
                 verdict = verify_stores(live, find_stores(target, keyspace), names=("live", "rebuilt"), keep=keep)

@@ -12,7 +12,7 @@ from lab.demo.stack import CATALOG, ROWS, Stack
 def rebuild_and_verify(stack: Stack) -> dict[str, dict[str, Any]]:
     """Rebuilds both keyspaces in one Spark session. Returns keyspace → equal, items, events, seconds, events_per_s."""
     from spark_jobs.output import find_stores
-    from spark_jobs.rebuild import RebuildRequest, checkpoint_offsets, rebuild
+    from spark_jobs.rebuild import RebuildRequest, checkpoint_begins, checkpoint_offsets, rebuild
     from spark_jobs.session import spark_session
     from spark_jobs.verify import verify_stores
 
@@ -24,7 +24,7 @@ def rebuild_and_verify(stack: Stack) -> dict[str, dict[str, Any]]:
             live = live_checkpoint(kafka, keyspace, [])
             target = stack.directory / "rebuilt" / keyspace
             target.parent.mkdir(exist_ok=True)
-            request = RebuildRequest(keyspace, kafka, target, checkpoint_offsets(live))
+            request = RebuildRequest(keyspace, kafka, target, checkpoint_offsets(live), begins=checkpoint_begins(live))
             report = rebuild(session, request)
             verdict = verify_stores(live, find_stores(target, keyspace), names=("live", "rebuilt"))
             outcome[keyspace] = {

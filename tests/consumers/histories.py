@@ -86,7 +86,7 @@ def marker(ordinal: int, *, sequence: int | None = None, shard: str = SHARD, epo
     return encode("Marker", record)
 
 
-def event(name: str, ordinal: int, *, shard: str = SHARD, epoch: int = 1, **fields: Any) -> bytes:
+def event(name: str, ordinal: int, /, *, shard: str = SHARD, epoch: int = 1, **fields: Any) -> bytes:
     """Any other event that carries an ordinal of its own."""
     place = {
         "shard": shard,

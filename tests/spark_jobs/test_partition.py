@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -16,7 +17,7 @@ from spark_jobs.partition import FoldTask, run_task
 from tests.spark_jobs.topics import Items, history, items_of
 
 
-def task(root: Path, spill_rows: int = 1_000_000, low: int = 0, **more: bool) -> FoldTask:
+def task(root: Path, spill_rows: int = 1_000_000, low: int = 0, **more: Any) -> FoldTask:
     """A task for partition 0 of a topic with id ``t1``."""
     return FoldTask("shop", "t1", str(root), {0: low}, {0: low}, spill_rows, **more)
 

@@ -12,7 +12,8 @@ from consumers.owner.overlay import Overlay
 from consumers.owner.partitions import Partition
 from consumers.store.manifest import Manifest
 from consumers.store.store import PartitionStore
-from lab.simulation.models.topic import SimulatedTopic
+from lab.simulation.models.topic import SimulatedTopic, name_of
+from stream.wire.codec import CodecError
 from stream.wire.keys import Layout
 
 OVERLAY_BYTES: Final = 1_600
@@ -70,8 +71,12 @@ class MemoryRocks:
 class OwnedPartition:
     """The part of `consumers.owner.partitions.Partition` that answers use."""
 
-    def __init__(self, topic: SimulatedTopic, number: int, rocks: MemoryRocks | None = None) -> None:
+    def __init__(self, topic: SimulatedTopic, number: int, rocks: MemoryRocks | None = None, begin: int = 0) -> None:
+        """``begin``: the first offset that an empty store folds."""
         self.topic = topic
+        self.begin = begin
+        self.has_seen_what_was_lost = False
+        """Whether it has folded messages that the topic has lost since."""
         self.number = number
         self.rocks = rocks or MemoryRocks()
         self.manifest = _manifest(number, topic.layout.partitions)
@@ -86,7 +91,24 @@ class OwnedPartition:
                 raise ValueError("the store holds entries but no offset")
             head = read_head((key, value) for key, value in self.rocks.data.items() if key.startswith(META))
         self.store: Any = PartitionStore(_DIRECTORY, self.manifest, rocks, head, cast("Any", None))
+        if self.begin and not self.rocks.data:
+            self.store.begin_at(self.begin)
         self.overlay = Overlay(OVERLAY_BYTES)
+
+    def forget(self) -> None:
+        """The store is set aside: a new one begins at the topic's beginning."""
+        self.rocks.data.clear()
+        self.has_seen_what_was_lost, self.begin = False, 0
+        self.start()
+
+    @property
+    def last_read(self) -> str:
+        """The name of the last record that was folded; "" if there is none or it is damaged."""
+        read = self.topic.partitions[self.number][: self.offset]
+        try:
+            return name_of(read[-1] or b"") if read else ""
+        except CodecError:
+            return ""
 
     def close(self) -> None:
         """Ends the process for good and breaks its store's reference cycle."""
@@ -114,7 +136,7 @@ class OwnedPartition:
         """
         start = self.offset
         messages = self.topic.partitions[self.number]
-        if start == len(messages):
+        if start >= len(messages):
             return 0
         records = list(enumerate(messages[start : start + count], start))
         self.topic.read_to[self.number] = max(self.topic.read_to[self.number], start + len(records))

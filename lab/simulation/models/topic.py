@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from operator import gt
 
 from lab.simulation.memo import decoded
@@ -25,6 +26,8 @@ class SimulatedTopic:
         """Bits that interleave the next batch with the other shard's last one; -1: it is appended."""
         self.read_to = [0] * layout.partitions
         """The highest offset up to which any process has read each partition."""
+        self._commits: list[tuple[str, list[int]]] = []
+        """Shard and first offsets of each commit that the topic may still lose."""
         self._last = ("", [0] * layout.partitions)
         """Shard of the last batch ("": of several), and its first offset in each partition."""
 
@@ -32,13 +35,41 @@ class SimulatedTopic:
         """Appends a batch. Returns whether it was interleaved with another shard's."""
         (before, starts), begun = self._last, [len(records) for records in self.partitions]
         self._append(shard, batch)
+        begins_epoch = any(name_of(value) == "EpochStart" for _, value in batch.records)
+        self._commits = [] if begins_epoch else [*self._commits, (shard, begun)]
         self._last = (shard, begun)
         if self.mixing < 0 or before in ("", shard) or any(map(gt, self.read_to, starts)):
             return False
         for records, start, middle in zip(self.partitions, starts, begun, strict=True):
             records[start:] = _mixed(records[start:middle], records[middle:], self.mixing)
-        self._last, self.mixing = ("", starts), -1
+        self._last, self.mixing, self._commits = ("", starts), -1, []
         return True
+
+    def lose_end(self, commits: int) -> bool:
+        """Loses the last commits, as Kafka does when it elects an unclean leader. Returns whether there were any."""
+        lost = self._commits[-commits:]
+        if not lost:
+            return False
+        self._commits = self._commits[:-commits]
+        for shard, _ in lost:
+            self.batches[shard].pop()
+            self.states[shard].pop()
+        for records, end in zip(self.partitions, lost[0][1], strict=True):
+            del records[end:]
+        self._last = ("", [0] * self.layout.partitions)
+        return True
+
+    def say_again(self) -> None:
+        """Appends what was said only once, the newest of each kind and name, as publishers do from time to time."""
+        self._commits = []
+        for partition in range(self.layout.partitions):
+            newest: dict[tuple[str, str, str], bytes] = {}
+            for batch in chain.from_iterable(self.batches.values()):
+                for number, value in batch:
+                    name, record = decoded(value)
+                    if number == partition and name in ("TableSchema", "Topology"):
+                        newest[name, record["shard"], record.get("table", "")] = value
+            self.partitions[partition].extend(newest.values())
 
     def _append(self, shard: str, batch: Batch) -> None:
         self.batches.setdefault(shard, []).append(batch.records)
@@ -61,6 +92,7 @@ class SimulatedTopic:
         batches = self.batches.get(shard)
         if not batches:
             return False
+        self._commits = []
         for partition, value in batches[number % len(batches)]:
             self.partitions[partition].append(_unlinked(value) if name_of(value) == "Marker" else value)
         return True

@@ -120,6 +120,11 @@ MARKERS: Final = (
         always(markers.fold_marker, 'any_marker["whole"]'),
     ),
     rows(
+        "gap_in_the_log_passed_over",
+        "a marker that follows another one than the last folded voids nothing",
+        never(markers._follows_a_gap, "bool(any_held and any_previous) and ..."),
+    ),
+    rows(
         "other_shards_marker_ends_voids",
         "a void's wait ends at another shard's marker",
         always(markers._end_voids, "any_scope[1] == any_shard"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 from lab.simulation.models.topic import damaged
 from lab.simulation.rows.publishing import Ending
 from lab.simulation.rows.run_state import RowsRunState
@@ -152,6 +154,35 @@ class RowChangeOps(RowsRunState):
             self.count_fault("duplicates")
             self.topic_is_tampered = True
             self.say(f"an earlier batch (number {number}) of s/{shard % len(self.sources)} is appended again")
+
+    def op_lose_end(self, commits: int) -> None:
+        """Kafka loses the end of its log; the publishers notice nothing, and fill it again from where it ends."""
+        ends = [len(records) for records in self.topic.partitions]
+        stands = {owned: owned.last_read for owned in chain.from_iterable(self.owners)}
+        if not self.topic.lose_end(commits + 1):
+            return
+        self.count_fault("lost end of the log")
+        self._void()
+        self.topic_is_tampered = True
+        for publisher in self.publishers:
+            publisher.die()
+            publisher.recount()
+        for owned in chain.from_iterable(self.owners):
+            end = len(self.topic.partitions[owned.number])
+            self.topic.read_to[owned.number] = min(self.topic.read_to[owned.number], end)
+            if owned.offset > end:
+                owned.has_seen_what_was_lost = True
+                # Markers link batches. Inside a batch only the leader epochs show it, by which the process rebuilds.
+                if stands[owned] != "SourceState" and stands[owned] != "Marker":
+                    owned.forget()
+        lost = [end - len(records) for end, records in zip(ends, self.topic.partitions, strict=True)]
+        self.say(f"Kafka loses the last {lost} messages of its partitions")
+
+    def op_say_again(self) -> None:
+        self.count_fault("repeated declarations")
+        self.topic.say_again()
+        self.topic_is_tampered = True
+        self.say("the publishers say again what is said only once")
 
     def op_mix(self, bits: int) -> None:
         """Interleaves the next batch with the other shard's, as when two publishers' transactions overlap."""

@@ -192,11 +192,11 @@ class Judge:
             self._complain(NOTHING_LOST, f"{place} holds an entry of an invalid kind")
 
 
-def refolded(topic: SimulatedTopic, partition: int) -> dict[bytes, bytes]:
-    """The state of a partition, folded from its start message by message into a dict."""
+def refolded(topic: SimulatedTopic, partition: int, begin: int = 0) -> dict[bytes, bytes]:
+    """The state of a partition, folded from ``begin`` on message by message into a dict."""
     entries: dict[bytes, bytes] = {}
-    state = PartitionState(Head(), entries.get)
-    for offset, value in enumerate(topic.partitions[partition]):
+    state = PartitionState(Head(offset=begin, begin=begin), entries.get)
+    for offset, value in enumerate(topic.partitions[partition][begin:], begin):
         changes = fold_message(state, offset, value)
         entries.update(changes.entries)
         state.apply(changes)

@@ -73,6 +73,7 @@ class Publishing:
         self._limits = limits
         self.source = source
         self.framer: Framer | None = None
+        self._openings = 0
         self.published = 0
         """The last commit that is wholly in the topic."""
         self.history_of_epoch: dict[int, int] = {}
@@ -106,8 +107,16 @@ class Publishing:
 
     def die(self) -> None:
         """The process is killed."""
+        self._openings += 1
         self.framer = self._progress = None
         self.cut()
+
+    def recount(self) -> None:
+        """Finds again what is published, after the topic has lost its end."""
+        states = self.topic.states.get(self.source.name)
+        if states:
+            reached = self.source.history.index_of.get(decoded(states[-1])[1]["position"])
+            self.published = reached if reached is not None else self.published
 
     def cut(self) -> None:
         """The connection to the server breaks."""
@@ -122,7 +131,7 @@ class Publishing:
             self._connect()
 
     def _framer(self, point: ResumePoint | None) -> Framer:
-        framer = Framer(self.source.name, self.topic.layout, point, self._limits)
+        framer = Framer(self.source.name, self.topic.layout, point, self._limits, nonce=self._openings)
         if self._shards:
             framer._speaker._topology = Topology(self._shards)  # without the schemas, which no history needs
         return framer
@@ -214,7 +223,13 @@ class Publishing:
     def _memo_key(self, transactions: int, *, first: bool) -> Hashable | None:
         """Everything that a run depends on; None if that is too much for a key."""
         source, framer, progress = self.source, self.framer, self._progress
-        same = (source.name, self._shards, self.topic.layout.partitions, id(self._limits))  # one of the three in LIMITS
+        same = (
+            source.name,
+            self._openings,
+            self._shards,
+            self.topic.layout.partitions,
+            id(self._limits),
+        )  # one of the three in LIMITS
         if first:
             at = source.engine
             where: tuple[Any, ...] = (source.history.positions[at], source.timestamps[at])

@@ -85,6 +85,16 @@ class RowReadOps(RowsRunState):
         self.owners[owner][number] = OwnedPartition(self.topic, number)
         self.say(f"owner {owner} loses the store of partition {number} and starts with an empty one")
 
+    def op_begin(self, owner: int, partition: int, back: int) -> None:
+        """Retention has cut the topic: a new store begins near its end."""
+        number = partition % self.topic.layout.partitions
+        begin = len(self.topic.partitions[number]) - back
+        if begin < 1:
+            return
+        self.count_fault("beginning gone")
+        self.owners[owner][number] = OwnedPartition(self.topic, number, begin=begin)
+        self.say(f"owner {owner} loses the store of partition {number}; a new one begins at offset {begin}")
+
     def op_evict(self, owner: int) -> None:
         self.count_fault("eviction")
         for owned in self.owners[owner]:

@@ -31,10 +31,17 @@ class RowsRun(RowChangeOps, RowReadOps):
             publisher.run(len(publisher.source.binlog), Ending.WELL, 0)
             if self.topic_is_tampered:
                 publisher.run(0, Ending.WELL, 0)  # the marker that ends voids
+        if any(owned.begin for owner in self.owners for owned in owner):
+            self.topic.say_again()
+            self.topic_is_tampered = True
+            for publisher in self.publishers:
+                publisher.run(0, Ending.WELL, 0)
         self.say("the history ends: everything is published and folded")
         self.tracing = False
         owners = (self.last_owner,) if self.quick else range(OWNERS)
         for owned in (each for owner in owners for each in self.owners[owner]):
+            if owned.offset > len(self.topic.partitions[owned.number]):
+                owned.forget()  # as a process does whose offset the topic does not have
             owned.fold(owned.behind)
         agreed = self.quick or self._same_state()
         if not self.topic_is_tampered:
@@ -58,9 +65,9 @@ class RowsRun(RowChangeOps, RowReadOps):
         agreed = True
         for number in range(self.topic.layout.partitions):
             states = [owner[number].state() for owner in self.owners]
-            expected = refolded(self.topic, number)
             for owner, found in enumerate(states):
-                if found == expected:
+                expected = refolded(self.topic, number, self.owners[owner][number].begin)
+                if found == expected or self.owners[owner][number].has_seen_what_was_lost:
                     continue
                 agreed = False
                 key = min(key for key in expected.keys() | found.keys() if expected.get(key) != found.get(key))
@@ -86,13 +93,13 @@ class RowsRun(RowChangeOps, RowReadOps):
 
     def _check_settled(self, reader: SimulatedSession, owner: int, slot: int) -> None:
         owned, shard = self._owned(owner, slot, False), slot // SLOTS_A_SHARD
-        voidable = (shard, SLOTS[slot].table) in self.voidable
+        voidable = (shard, SLOTS[slot].table) in self.voidable or owned.begin > 0
         value = owned.store.get(SLOTS[slot].key)
-        if self.quick or owner == 0:  # the other owner's state is equal
+        if (self.quick or owner == 0) and not owned.has_seen_what_was_lost:  # the other owner's state is equal
             self.judge.check_folded(f"owner {owner}", owned.number, slot, owned.store.visible, value, voidable=voidable)
         source_read = self._ask_as(reader, slot, owner)
-        if source_read is None:
-            return
+        if source_read is None or owned.has_seen_what_was_lost:
+            return  # nothing is kept until the log has passed the numbers that it gave out before
         source, row = self.sources[shard], source_read.pending.row
         source_read.snapshot = source.read(slot, from_replica=False)
         fill = asking.offer(source_read)

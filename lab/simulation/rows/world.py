@@ -36,6 +36,9 @@ FAULTS: Final = (
     "position noted around a read",
     "session moves",
     "unknown shard",
+    "beginning gone",
+    "lost end of the log",
+    "repeated declarations",
     "a row in two shards",
 )
 OPS: Final = ops_of(RowsRun)

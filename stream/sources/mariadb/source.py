@@ -370,6 +370,8 @@ class _Progress:
         self.begin(resume)
         self._version_1_entries = tuple(sorted(resume.open_transactions))
         self.table_choice = resume.table_choice or next(iter(self._version_1_entries), 0)
+        if self.partial_gtid and self.partial_gtid == self.position:
+            self.table_choice = 0  # a description is partly published: it must be continued
 
     def begin(self, resume: ResumePoint) -> None:
         """Start from a resume point, in an epoch that has described nothing."""
