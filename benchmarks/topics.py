@@ -41,8 +41,11 @@ def make_publisher(
         f"{keyspace}/0",
         Layout(PARTITIONS),
         batch_interval_s=(batch_interval_ms or defaults.batch_interval_ms) / 1000,
-        batch_bytes=defaults.batch_bytes,
-        limits=BatchLimits(rows_max=rows_a_frame or defaults.frame_rows_max, bytes_max=defaults.frame_bytes_max),
+        limits=BatchLimits(
+            rows_max=rows_a_frame or defaults.frame_rows_max,
+            bytes_max=defaults.frame_bytes_max,
+            batch_bytes=defaults.batch_bytes,
+        ),
     )
 
 

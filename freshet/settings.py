@@ -174,7 +174,7 @@ class ServeSettings(Section):
     host: Host = "127.0.0.1"
     port: Port = 8480
     bearer_token: SecretStr | None = None
-    max_wait_ms_limit: int = Field(default=10_000, ge=0, le=600_000)
+    max_wait_ms_limit: int = Field(default=10_000, ge=0, le=20_000)
     locations: Annotated[dict[str, Annotated[str, Field(pattern=r"^.+:\d{1,5}$")]], Json] = Field(default_factory=dict)
 
 

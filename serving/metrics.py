@@ -71,7 +71,7 @@ class FrontMetrics:
         )
         self.ready = Gauge(
             "freshet_serve_ready",
-            "1 if at the last /readyz every partition had had an owner that was caught up.",
+            "1 if every partition has had an owner that was caught up with a source; asked anew at each scrape.",
             registry=self.registry,
         )
         self._answer_children: dict[tuple[str, str, str], Counter] = {}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import xxhash
 
@@ -72,6 +72,25 @@ def folded_meaning(partition: Partition, table: str) -> Meaning | None:
     found = meaning_of(described) if described is not None else None
     head = partition.store.visible
     return found if found is not None and is_in_scope(head, found.shard, found.epoch, found.ordinal) else None
+
+
+def meaning_after(partition: Partition, head: Head, table: str) -> Meaning | None:
+    """`folded_meaning`, read after entries that were read after ``head``.
+
+    It is looked up once for each head. While a fold puts entries that no head covers yet, it is looked up anew: an
+    entry that has just been read may follow a newer description.
+    """
+    store = partition.store
+    if store.is_folding or store.visible is not head:
+        return folded_meaning(partition, table)
+    if partition.meanings_of is not head:
+        partition.meanings_of, partition.meanings = head, {}
+    elif table in partition.meanings:
+        return cast("Meaning | None", partition.meanings[table])
+    found = folded_meaning(partition, table)
+    if not store.is_folding and store.visible is head:
+        partition.meanings[table] = found
+    return found
 
 
 def check_partition(head: Head, number: int, key: bytes, prefix: int) -> None:

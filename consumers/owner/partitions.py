@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
+from consumers.fold.state import Head
 from consumers.owner.overlay import Overlay
 from consumers.store.errors import store_error
 from consumers.store.manifest import write_atomically
@@ -41,7 +42,8 @@ UNKNOWN_OFFSET: Final = -1
 
 @dataclass
 class Partition:
-    """One owned partition. Fields are written by the fold thread; ``overlay`` and ``waiters`` by the answering one."""
+    """One owned partition. Fields are written by the fold thread; ``overlay``, ``waiters`` and
+    ``meanings`` by the answering one."""
 
     keyspace: str
     number: int
@@ -82,6 +84,9 @@ class Partition:
     """The group's generation when it assigned the partition; 0: unknown."""
     taken_at: float = field(default_factory=time.monotonic)
     waiters: set[asyncio.Future[None]] = field(default_factory=set)
+    meanings: dict[str, Any] = field(default_factory=dict)
+    """What the keys of each table mean, for `consumers.owner.meaning`, while the store's head is ``meanings_of``."""
+    meanings_of: Head | None = None
 
     @property
     def name(self) -> str:

@@ -217,10 +217,14 @@ class OwnerTable(Message, tag="table"):
 
 
 class Waited(Message, tag="waited"):
-    """Answer to `Wait`: whether the vector was reached, and the partition's watermarks as a vector."""
+    """Answer to `Wait`: whether the vector was reached, and the partition's watermarks as a vector.
+
+    ``kin``: what the partition knows of the shards of its keyspace.
+    """
 
     reached: bool
     watermarks: str
+    kin: Kin = NO_KIN
 
 
 class Filled(Message, tag="filled"):

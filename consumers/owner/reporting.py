@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from consumers.fold.declared import table_description
 from consumers.owner.partitions import Ownership, Partition
@@ -62,37 +63,37 @@ def partition_status(partition: Partition, now: float) -> PartitionStatus:
 
 
 def describe_table(ownership: Ownership, request: Describe) -> Description:
-    """The answer to `Describe`: the newest description of the table in any owned partition, and the layout."""
+    """The answer to `Describe`: the newest description of the table in any owned partition, and the layout.
+
+    Ordinals order the descriptions of one shard. Between shards the time at the source chooses: it proves nothing, but
+    a front that is told the wrong one is corrected by its first `Get`.
+    """
     owned = ownership.of(request.keyspace)
     layout = next((each.store.visible.layout for each in owned if each.store.visible.layout), "")
-    newest: dict[str, object] | None = None
-    place = (0, 0)
+    newest: dict[str, dict[str, Any]] = {}
     for partition in owned:
         store = partition.store
         schema = table_description(store.visible, store.get, request.table) if request.table else None
-        if schema is not None and (newest is None or (schema["epoch"], schema["ordinal"]) > place):
-            newest, place = schema, (schema["epoch"], schema["ordinal"])
-    if newest is None:
+        if schema is not None:
+            known = newest.get(schema["shard"])
+            if known is None or (schema["epoch"], schema["ordinal"]) > (known["epoch"], known["ordinal"]):
+                newest[schema["shard"]] = schema
+    if not newest:
         return Description(request.id, False, layout, request.table)
-    return _description(request.id, layout, newest)
+    latest = max(newest.values(), key=lambda schema: (schema["timestamp"], schema["shard"]))
+    return _description(request.id, layout, latest)
 
 
-def _description(request_id: int, layout: str, schema: dict[str, object]) -> Description:
-    columns = schema["columns"]
-    keys = schema["primary_key"]
-    assert isinstance(columns, list)
-    prefix = schema["prefix"]
-    assert isinstance(keys, list)
-    assert isinstance(prefix, int)
+def _description(request_id: int, layout: str, schema: dict[str, Any]) -> Description:
     return Description(
         request_id,
         True,
         layout,
-        str(schema["table"]),
-        [SchemaColumn(each["name"], each["kind"], each["exact"]) for each in columns],
-        keys,
-        bool(schema["cacheable"]),
-        str(schema["reason"]),
-        str(schema["shard"]),
-        prefix,
+        schema["table"],
+        [SchemaColumn(each["name"], each["kind"], each["exact"]) for each in schema["columns"]],
+        schema["primary_key"],
+        schema["cacheable"],
+        schema["reason"],
+        schema["shard"],
+        schema["prefix"],
     )

@@ -8,7 +8,7 @@ from consumers.fold.entry import ABSENT, VALUE, VOID, decode_entry
 from consumers.fold.shards import NO_KIN, Kin, is_succeeded, kin_of, sole_lineage
 from consumers.fold.state import Head, Void
 from consumers.owner.evidence import ACCEPTED, FillVerdict, fill_refusal, may_catch_up, refused, tag_of
-from consumers.owner.meaning import check_partition, folded_meaning, refuse_row, why_other_meaning
+from consumers.owner.meaning import check_partition, folded_meaning, meaning_after, refuse_row, why_other_meaning
 from consumers.owner.overlay import OverlayFill
 from consumers.owner.partitions import Partition
 from consumers.owner.protocol import HISTORY_LOST, UNKNOWN_KEY, Fill, Get, OwnerRow
@@ -57,17 +57,19 @@ def view_row(head: Head, key: bytes, value: bytes | None) -> OwnerRow:
         # A marker says nothing of events after it. After a gap in the log, their positions may even lie below its own.
         if (entry.epoch, entry.ordinal) <= (found.epoch, found.watermark_ordinal):
             watermark = found.watermark
-    stamp = Stamp(entry.shard, entry.epoch, entry.ordinal, _all_voids(head, table))
     kind, position, why = entry.kind, entry.position, f"folded from {entry.position} at ordinal {entry.ordinal}"
+    if kind == VOID:
+        why = f"changed at {position}, to an image that is too large for the stream or unreadable"
     if not _is_position(position):
         kind, position, why = VOID, "", f"its event has an unreadable position, {entry.position!r}"
     for void in voids_of(head, table, entry.shard):
         if (entry.epoch, entry.ordinal) <= (void.epoch, void.ordinal):
             kind, why = VOID, f"voided at ordinal {void.ordinal} of epoch {void.epoch}"
     image = entry.image if kind == VALUE else None
-    return _row(
-        kind, image, why, entry.shard, current, position, entry.timestamp, watermark, low_water, encode_stamp(stamp)
-    )
+    made_over = b""  # nothing is filled over a value
+    if kind != VALUE:
+        made_over = encode_stamp(Stamp(entry.shard, entry.epoch, entry.ordinal, _all_voids(head, table)))
+    return _row(kind, image, why, entry.shard, current, position, entry.timestamp, watermark, low_water, made_over)
 
 
 def _row(
@@ -131,17 +133,19 @@ def answer_rows(partition: Partition, request: Get, demand: Demand) -> list[Owne
     """
     head = partition.store.visible
     rows = [answer_row(partition, key, demand) for key in request.keys]
-    tables = [key.partition(b"\0")[0] for key in request.keys]
-    for table in set(tables):
-        found = folded_meaning(partition, table.decode())
-        expected = request.meanings.get(table.decode())
-        why = why_other_meaning(head, found, expected) if expected is not None else ""
-        for name, key, row in zip(tables, request.keys, rows, strict=True):
-            if name == table:
-                if found is not None:
-                    check_partition(head, partition.number, key, found.prefix)
-                if why:
-                    refuse_row(row, why)
+    judged: dict[str, tuple[str, int]] = {}
+    for key, row in zip(request.keys, rows, strict=True):
+        table = table_of(key)
+        if table not in judged:
+            found = meaning_after(partition, head, table)
+            expected = request.meanings.get(table)
+            why = why_other_meaning(head, found, expected) if expected is not None else ""
+            judged[table] = why, found.prefix if found else 0
+        why, prefix = judged[table]
+        if why:
+            refuse_row(row, why)
+        else:
+            check_partition(head, partition.number, key, prefix)
     return rows
 
 

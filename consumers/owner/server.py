@@ -11,6 +11,7 @@ import ipaddress
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
+from consumers.fold.shards import kin_of, sole_lineage
 from consumers.owner.connection import FrontConnection
 from consumers.owner.evidence import demand_of, has_reached, watermarks
 from consumers.owner.partitions import Ownership, Partition
@@ -204,7 +205,8 @@ class OwnerServer:
             request.keyspace, request.partition, request.max_wait_ms, lambda partition: has_reached(partition, vector)
         )
         partition = self.partition(request.keyspace, request.partition)
-        return Waited(request.id, is_reached, str(watermarks(partition)))
+        head = partition.store.visible
+        return Waited(request.id, is_reached, str(watermarks(partition)), kin_of(head, sole_lineage(head)[0]))
 
     async def _wait_until(
         self, keyspace: str, number: int, max_wait_ms: int, is_done: Callable[[Partition], bool]

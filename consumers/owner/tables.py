@@ -10,6 +10,7 @@ from consumers.fold.catalog_state import (
     EXTERNAL,
     TRANSACTIONAL,
     UNKNOWN_WRITER,
+    Binding,
     TableState,
     decode_binding,
     decode_table,
@@ -23,6 +24,7 @@ from consumers.owner.evidence import (
     Evidence,
     FillVerdict,
     fill_refusal,
+    may_catch_up,
     refused,
     tag_of,
 )
@@ -45,18 +47,36 @@ class MissingWriteIds(FreshetError):
 
 
 def find_table(partitions: list[Partition], name: str, table_id: int) -> tuple[int, int]:
-    """Table id (as given, else as bound to ``name``) and its partition; (0, -1) if the name is not bound here."""
+    """Table id (as given, else as bound to ``name``) and its partition; (0, -1) if the name is not bound here.
+
+    Names are bound in every partition. One that is behind must not hide what another knows, so the newest binding
+    counts; of bindings by different shards, the first one found.
+    """
+    layout: Layout | None = None
+    newest: Binding | None = None
     for partition in partitions:
-        head = partition.store.visible
-        try:
-            layout = Layout.parse(head.layout) if head.layout else None
-        except LayoutError:
-            layout = None
-        if layout is None:
+        own = _layout_of(partition)
+        if own is None:
             continue
-        wanted = table_id or bound_id(partition, name)
-        return (wanted, layout.table_partition(wanted)) if wanted else (0, -1)
-    return 0, -1
+        layout = layout or own
+        value = partition.store.get(name_key(name)) if not table_id else None
+        if value is None:
+            continue
+        found = decode_binding(value)
+        if newest is None or (
+            found.shard == newest.shard and (found.epoch, found.ordinal) > (newest.epoch, newest.ordinal)
+        ):
+            newest = found
+    wanted = table_id or (newest.table_id if newest is not None else 0)
+    return (wanted, layout.table_partition(wanted)) if wanted and layout is not None else (0, -1)
+
+
+def _layout_of(partition: Partition) -> Layout | None:
+    text = partition.store.visible.layout
+    try:
+        return Layout.parse(text) if text else None
+    except LayoutError:
+        return None
 
 
 def bound_id(partition: Partition, name: str) -> int:
@@ -190,7 +210,7 @@ def _write_decision(found: OwnerTable, decision: Decision, image: bytes | None) 
     found.freshness, found.why = decision.freshness.value, decision.why
     found.served = decision.may_be_served
     found.image = image if found.served else None
-    found.needs_source = not found.served and decision.freshness is not Freshness.STALE
+    found.needs_source = not found.served and not may_catch_up(decision, found.watermark)
     found.code = HISTORY_LOST if decision.history_lost else ""
 
 

@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +31,8 @@ log = structlog.get_logger(__name__)
 
 SWITCH_INTERVAL_S: Final = 0.0005
 """How long the fold may hold the GIL while a read waits."""
+PORT_NAME: Final = "port"
+"""In the data directory: where the owner protocol listened last."""
 CHECKPOINTS_KEPT: Final = 2
 """Per partition; older ones are removed when a new one is made."""
 
@@ -122,7 +125,7 @@ class ConsumerProcess:
         self._lock = _lock_data_dir(self.settings.data_dir)
         ownership = Ownership(self.settings.data_dir)
         self.server = OwnerServer(ownership, self._make_checkpoints, token=self.owner.token)
-        host, port = await self.server.start(self.owner.host, self.owner.port)
+        host, port = await listen_again(self.server, self.owner.host, self.owner.port, self.settings.data_dir)
         address = self.owner.announced or f"{_announced_host(host)}:{port}"
         kafka_output = KafkaOutput(self.settings.kafka, address, ownership.instance)
         self.consumption = Consumption(self.settings, ownership, kafka_output, on_progress)
@@ -175,6 +178,30 @@ class ConsumerProcess:
             if self._lock is not None:
                 os.close(self._lock)
                 self._lock = None
+
+
+async def listen_again(server: OwnerServer, host: str, port: int, data_dir: Path) -> tuple[str, int]:
+    """Listens; with ``port`` 0 where this data directory's process listened before, if that is free.
+
+    Fronts try the last address of a partition, and so find the process again before it has announced itself.
+    """
+    path = data_dir / PORT_NAME
+    if not port and (before := _port_in(path)):
+        with suppress(OwnerError):
+            return await server.start(host, before)
+    bound = await server.start(host, port)
+    if not port:
+        with suppress(OSError):  # it only costs reads of the source after the next start
+            path.write_text(str(bound[1]))
+    return bound
+
+
+def _port_in(path: Path) -> int:
+    try:
+        text = path.read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return 0
+    return int(text) if text.isascii() and text.isdigit() and int(text) < 1 << 16 else 0
 
 
 def make_checkpoint(root: Path, partition: Partition) -> CheckpointPlace:

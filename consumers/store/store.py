@@ -192,6 +192,11 @@ class PartitionStore:
             self.visible = self.state.head.copy()
 
     @property
+    def is_folding(self) -> bool:
+        """Whether entries may be visible that `visible` does not cover yet."""
+        return self._folding.locked()
+
+    @property
     def pending_rows(self) -> int:
         """Entries folded and not yet durable."""
         return len(self._active) + len(self._frozen)

@@ -153,5 +153,6 @@ def _follow(
         for row in rows:
             publisher.publish(translator.translate(row))
         if not rows:
+            publisher.flush()  # raises if the publisher was lost meanwhile
             stop.wait(source.poll_interval_s)
     publisher.flush()

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 Arguments = ParamSpec("Arguments")
 
 DEFAULT_TIMEOUT_S = 35.0
-"""Longer than a front waits for freshness by default (``max_wait_ms_limit``, 10 s) and then for the source."""
+"""Longer than a front can be set to wait for freshness (``max_wait_ms_limit``, 20 s) and then for the source."""
 
 
 class FreshetClient:

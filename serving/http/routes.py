@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import asyncio
+from contextlib import suppress
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -27,6 +29,9 @@ from serving.http.query import (
 from serving.http.responses import Response, answer_response, read_response
 from serving.http.route import Route
 from serving.reads.demands import RequestedRow
+
+SCRAPE_WAIT_S: Final = 1.0
+"""How long a scrape waits for owners that may have become ready."""
 
 
 class StatusAnswer(msgspec.Struct):
@@ -77,15 +82,23 @@ async def get_health(_: Front, __: None, ___: None) -> Response:
 
 async def get_readiness(front: Front, _: None, __: None) -> Response:
     """One `StatusAnswer`. Raises `ReadError` ``not_ready``."""
-    missing = await front.readiness.missing()
-    front.metrics.ready.set(0 if missing else 1)
+    missing = await _missing(front)
     if missing:
         raise ReadError("not_ready", f"not caught up: {'; '.join(missing)}")
     return Response(200, b'{"status":"ready"}')
 
 
+async def _missing(front: Front) -> list[str]:
+    missing = await front.readiness.missing()
+    front.metrics.ready.set(0 if missing else 1)
+    return missing
+
+
 async def get_metrics(front: Front, _: None, __: None) -> Response:
     """The text that Prometheus scrapes."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(SCRAPE_WAIT_S):
+            await _missing(front)
     return Response(200, front.metrics.exposition(), b"text/plain; version=0.0.4; charset=utf-8")
 
 
@@ -190,7 +203,8 @@ ROUTES: tuple[Route[Any, Any], ...] = (
         name="getReadiness",
         tag="operations",
         summary="Has every partition had an owner that was caught up?",
-        text="200 once each partition of each keyspace has had an owner that reached the topic's end as of its start.",
+        text="200 once each partition of each keyspace has had an owner that reached the topic's end as of its start, "
+        "and had something of a source.",
         returns="Every partition has had such an owner.",
     ),
     Route(

@@ -9,6 +9,7 @@ from serving.errors import ReadError
 from serving.reads.demands import ReadDemand
 from tokens import Decision, Demand, Freshness, Position, Tag, TokenError, Vector, Verdict, decide
 from tokens.decision import is_unknown
+from tokens.vector import Component
 
 
 class Proof:
@@ -38,16 +39,13 @@ class Proof:
         """Whether a value read at ``position`` proves the demand. No watermark: a source has no backlog."""
         if self.epoch is None:
             return _NO_EPOCH
-        tag = Tag(
-            shard=self.shard,
-            epoch=self.epoch,
-            lo=position,
-            hi=position,
-            watermark=None,
-            topology=self.kin.topology,
-            ancestors=self.kin.ancestors,
+        return decide(Demand(vector=self.demand.vector, given=self.demand.given), self._tag(position))
+
+    def _tag(self, position: Position | None) -> Tag:
+        kin = self.kin
+        return Tag(
+            self.shard, self.epoch or 0, position, position, None, topology=kin.topology, ancestors=kin.ancestors
         )
-        return decide(Demand(vector=self.demand.vector, given=self.demand.given), tag)
 
     def is_behind(self, position: Position) -> bool:
         """Whether the source has not reached the demanded position yet, so that waiting may help."""
@@ -66,13 +64,14 @@ class Proof:
 
     def refusal(self, decision: Decision, position: Position) -> ReadError:
         """The error for an answer that was read at ``position`` and does not prove the demand."""
+        vector, epoch = self.demand.vector, self.epoch or 0
         if decision.history_lost:
-            return history_lost_error(self.demand.vector, self.shard, self.epoch or 0, str(position), decision.why)
+            return history_lost_error(vector, self.shard, epoch, str(position), decision.why, self.kin)
         if self._is_of_another_flavor(position):
             why = f"token: {self.shard} has positions like {position}, the token has {self.demanded_position} there"
             return ReadError("bad_token", why)
         if decision.verdict is Verdict.SHARD_UNKNOWN:
-            lost = unknown_shards_error(self.demand.vector, self.shard, self.epoch or 0, self.kin)
+            lost = unknown_shards_error(vector, self.shard, epoch, self.kin)
             if lost is not None:
                 return lost
         return ReadError("source_behind", f"the source's answer does not prove the demand: {decision.why}")
@@ -97,10 +96,20 @@ def token_after(token: str, shard: str, epoch: int, position: str) -> str:
         raise ReadError("bad_token", f"token: {error}", hint=error.hint) from error
 
 
-def history_lost_error(vector: Vector, shard: str, epoch: int, position: str, why: str) -> ReadError:
-    """The error ``history_lost``. Its token has the shard's component at the new history's ``position``."""
-    token = vector.with_component(shard, epoch, Position.parse(position)) if position else vector.without(shard)
-    return ReadError("history_lost", why, token=str(token))
+def history_lost_error(vector: Vector, shard: str, epoch: int, position: str, why: str, kin: Kin = NO_KIN) -> ReadError:
+    """The error ``history_lost`` of an answer of ``shard`` in ``epoch``. Its token lacks what lies in a lost history.
+
+    It has the shard's component at the new history's ``position``, unless the session's own is of that history.
+    """
+    ancestors = kin.ancestors
+    kept = {
+        name: each
+        for name, each in vector.items()
+        if not (each.epoch < epoch if name == shard else each.epoch < ancestors.get(name, 0))
+    }
+    if shard not in kept and position:
+        kept[shard] = Component(epoch, Position.parse(position))
+    return ReadError("history_lost", why, token=str(Vector(kept)))
 
 
 def unknown_shards_error(vector: Vector, shard: str, epoch: int, kin: Kin) -> ReadError | None:

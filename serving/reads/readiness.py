@@ -1,4 +1,7 @@
-"""Readiness: whether every partition has had an owner that reached the topic's end as of the owner's start."""
+"""Readiness: whether every partition has had an owner that reached the topic's end as of the owner's start.
+
+The end of an empty topic is reached at once, so the partition must also have a marker: then its source has published.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,9 @@ class Readiness:
                 continue
             for shard in known.shards:
                 space.epochs.learn(shard.shard, shard.epoch)
-            if known.ready:
+            if known.ready and not any(shard.watermark for shard in known.shards):
+                found.append(f"{space.name}/{partition} has nothing of a source yet")
+            elif known.ready:
                 self._ready.add((space.name, partition))
             else:
                 found.append(f"{space.name}/{partition} is {known.state} at {known.position} of {known.end}")

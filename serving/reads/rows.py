@@ -20,7 +20,7 @@ from serving.reads.flight import Flights
 from serving.reads.owners import OtherPartition, OwnerAway, Owners
 from serving.reads.proof import Proof, history_lost_error, token_after, unknown_shards_error
 from serving.reads.rowkey import RowKey, parse_row_key
-from serving.reads.spaces import RowSpace, epoch_of
+from serving.reads.spaces import RowSpace, epoch_of, learn_shards
 from serving.sources.source import RowTable, SchemaChanged, SourceKey, SourceRow
 from tokens import EventToken, Order, Position, order
 
@@ -202,7 +202,7 @@ class RowReads:
             if not row.served:
                 space.epochs.learn_kin(row.kin)
             if row.code == HISTORY_LOST:
-                return history_lost_error(demand.vector, row.shard, row.epoch, row.watermark, row.why)
+                return history_lost_error(demand.vector, row.shard, row.epoch, row.watermark, row.why, row.kin)
             if may_answer(row, lookup.key):
                 own = None
                 if options is not NO_OPTIONS and row.hi:
@@ -223,6 +223,7 @@ class RowReads:
         space, source = context.space, context.space.source
         assert source is not None
         epoch = await epoch_of(self._owners, space, source.shard)
+        await learn_shards(self._owners, space, context.demand.vector, context.deadline)
         proof = Proof(context.demand, source.shard, epoch, space.epochs.kin)
 
         def proves(seen: SourceRow) -> bool:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, field
+from time import monotonic
+from typing import Final
 
 from consumers.fold.shards import NO_KIN, Kin
 from consumers.owner.client import OwnerClient
@@ -11,8 +14,10 @@ from serving.errors import ReadError
 from serving.reads.owners import OwnerAway, Owners
 from serving.sources.source import RowSource, TableSource
 from stream.wire.keys import Layout
-from tokens import Vector
+from tokens import Tag, Vector
+from tokens.decision import is_unknown
 
+LEARN_EVERY_S: Final = 0.05
 _EMPTY_VECTOR = str(Vector())
 
 
@@ -75,9 +80,35 @@ async def epoch_of(owners: Owners, space: RowSpace | TableSpace, shard: str) -> 
     return space.epochs.known.get(shard)
 
 
+async def learn_shards(owners: Owners, space: RowSpace | TableSpace, vector: Vector, deadline: float) -> None:
+    """Asks the owners for the keyspace's shards, until those of ``vector`` are known or ``deadline`` (`monotonic`)."""
+    while unknown_shards(vector, space):
+
+        async def ask(client: OwnerClient, partition: int) -> str:
+            return await learn_watermarks(client, space, partition)
+
+        with suppress(OwnerAway):
+            await owners.ask_any(
+                space.name, range(space.layout.partitions), ask, lambda _: not unknown_shards(vector, space)
+            )
+        if monotonic() >= deadline:
+            return
+        await asyncio.sleep(min(LEARN_EVERY_S, max(deadline - monotonic(), 0)))
+
+
+def unknown_shards(vector: Vector, space: RowSpace | TableSpace) -> list[str]:
+    """The shards of ``vector`` of which no owner has said what they are to the source's shard."""
+    if space.source is None:
+        return []
+    shard, kin = space.source.shard, space.epochs.kin
+    tag = Tag(shard, 0, None, None, None, topology=kin.topology, ancestors=kin.ancestors)
+    return [name for name, (epoch, _) in vector.items() if is_unknown(name, epoch, tag)]
+
+
 async def learn_watermarks(client: OwnerClient, space: RowSpace | TableSpace, partition: int) -> str:
     """A partition's watermarks as a vector's text; keeps their epochs. Raises `OwnerError`."""
     waited = await client.wait(space.name, partition, _EMPTY_VECTOR, 0)
+    space.epochs.learn_kin(waited.kin)
     for shard, component in Vector.parse(waited.watermarks).items():
         space.epochs.learn(shard, component.epoch)
     return waited.watermarks

@@ -19,13 +19,14 @@ from serving.reads.fills import Fills
 from serving.reads.flight import Flights
 from serving.reads.owners import OwnerAway, Owners
 from serving.reads.proof import Proof, history_lost_error, token_after
-from serving.reads.spaces import TableSpace, epoch_of
-from serving.sources.source import SourceTable
+from serving.reads.spaces import TableSpace, epoch_of, learn_shards
+from serving.sources.source import SourceTable, TableSource
 from tokens import Decision, Demand
 
 NAMES_MAX = 100_000
 READS_MAX = 16
 """Tables of one request that are read concurrently."""
+SOURCE_TIMEOUT_S = 10.0
 POLL_S = 0.05
 """Pause between two reads of a source that does not cover the list yet, within ``max_wait_ms``."""
 
@@ -66,11 +67,11 @@ class TableReads:
     ) -> list[RawTableAnswer | ReadError]:
         """Tables in the order of ``wanted``, each an answer or its error."""
         gate = asyncio.Semaphore(READS_MAX)
+        deadline = monotonic() + demand.max_wait_ms / 1000
 
         async def read(space: TableSpace, table: RequestedTable) -> RawTableAnswer | ReadError:
             async with gate:
                 try:
-                    deadline = monotonic() + demand.max_wait_ms / 1000
                     return await self._read(TableLookup(space, table, demand, deadline))
                 except ReadError as error:
                     return error
@@ -93,7 +94,7 @@ class TableReads:
         space.epochs.learn(found.shard, found.epoch)
         space.epochs.learn_kin(found.kin)
         if found.code == HISTORY_LOST:
-            raise history_lost_error(demand.vector, found.shard, found.epoch, found.watermark, found.why)
+            raise history_lost_error(demand.vector, found.shard, found.epoch, found.watermark, found.why, found.kin)
         if found.code:
             raise ReadError(found.code, found.why)
         if not found.served or found.image is None:
@@ -103,7 +104,7 @@ class TableReads:
 
     async def _ask_owners(self, lookup: TableLookup) -> OwnerTable:
         """The owner's answer. Any owner knows every name, and says which partition holds the table's state."""
-        space, wanted, demand, _ = lookup
+        space, wanted, demand, deadline = lookup
 
         async def get(client: OwnerClient) -> OwnerTable:
             return await client.get_table(
@@ -112,7 +113,7 @@ class TableReads:
                 "" if wanted.write_ids is None else str(wanted.write_ids),
                 wanted.table_id,
                 demand.token,
-                demand.max_wait_ms,
+                max(0, round(1000 * (deadline - monotonic()))),
             )
 
         async def ask(client: OwnerClient, _: int) -> OwnerTable:
@@ -136,6 +137,7 @@ class TableReads:
             why = f"the cache cannot prove its answer ({cache_why}), and catalog {space.name} has no source here"
             raise ReadError("source_unreachable", why)
         epoch = await epoch_of(self._owners, space, source.shard)
+        await learn_shards(self._owners, space, demand.vector, deadline)
         proof = Proof(demand, source.shard, epoch, space.epochs.kin)
         while True:
             found = await self._flights.read(
@@ -147,7 +149,7 @@ class TableReads:
             if decision.may_be_served or decision.history_lost or _has_other_id(wanted, found):
                 break
             if wanted.write_ids is not None:
-                own = await source.read(wanted.name, str(wanted.write_ids))
+                own = await read_in_time(source, wanted.name, str(wanted.write_ids))
                 of_own = judge_table(proof, wanted, own)
                 if of_own.may_be_served:
                     found, decision = own, of_own
@@ -199,13 +201,23 @@ class TableReads:
         assert space.source is not None
         self._metrics.source_reads.inc()
         try:
-            seen = await space.source.read(wanted.name)
+            seen = await read_in_time(space.source, wanted.name)
         except ReadError:
             self._metrics.source_failures.inc()
             raise
         if found is not None and (fill := fill_of(space.name, wanted.name, found, seen)) is not None:
             self._fills.offer_table(space.name, found.partition, fill)
         return seen
+
+
+async def read_in_time(source: TableSource, name: str, own_list: str | None = None) -> SourceTable:
+    """`TableSource.read`, given up after `SOURCE_TIMEOUT_S`: a locked table must not hold its readers for ever."""
+    try:
+        async with asyncio.timeout(SOURCE_TIMEOUT_S):
+            return await source.read(name, own_list)
+    except TimeoutError as error:
+        why = f"the source has not answered for {name} within {SOURCE_TIMEOUT_S:g} s"
+        raise ReadError("source_unreachable", why) from error
 
 
 def fill_of(keyspace: str, name: str, found: OwnerTable, seen: SourceTable) -> FillTable | None:

@@ -141,6 +141,4 @@ def _refusal(error: MariaDBError | UndecodableValue) -> ReadError:
         return ReadError("source_unreachable", str(error), hint=error.hint)
     if isinstance(error, KeyNotPossible):
         return ReadError("bad_key", str(error), hint="no row has this key: the column cannot store it")
-    if error.code == "no_primary_key":
-        return ReadError("bad_key", str(error), hint="give the table a primary key to read its rows")
     return ReadError("source_failed", str(error), hint=error.hint)

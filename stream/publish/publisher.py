@@ -77,7 +77,6 @@ class Publisher:
         layout: Layout,
         *,
         batch_interval_s: float = 0.025,
-        batch_bytes: int = 4 * 1024 * 1024,
         idle_marker_s: float = 1.0,
         transactional_id: str | None = None,
         limits: BatchLimits | None = None,
@@ -100,7 +99,7 @@ class Publisher:
         self.stats = PublisherStats()
         self._interval_s = batch_interval_s
         self._idle_s = idle_marker_s
-        self._limits = replace(limits or BatchLimits(), batch_bytes=batch_bytes)
+        self._limits = limits or BatchLimits()
         self._limits.check(MESSAGE_BYTES_MIN)
         self._new_epoch = new_epoch
         self._topology = topology or DeclaredTopology()

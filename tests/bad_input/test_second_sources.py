@@ -130,3 +130,15 @@ def test_a_second_source_whose_server_hides_changes_ends_and_fences_no_source(
         said = freshet_fails(*shard.arguments, *wrong, "--password-file", str(tmp_path / "password"))
         assert "error[bad_server_settings]: binlog_format is MIXED" in said
         undisturbed(shard, says)
+
+
+def test_two_sources_of_one_shard_take_turns(shard: Shard, tmp_path: Path) -> None:
+    """Two that are alike in everything fence each other and go on: neither ends, and every write gets out."""
+    with shard.running(tmp_path / "first.log") as first:
+        until(lambda: first('"event": "ready"') > 0, "ready")
+        with shard.running(tmp_path / "second.log") as second:
+            until(lambda: second('"event": "ready"') > 0, "the second takes over")
+            until(lambda: first("publisher open") > 1, "the first takes its turn", 60)
+            until(lambda: second("publisher open") > 1, "the second takes its turn", 60)
+        shard.publishes()
+        assert first("publisher open") > 1

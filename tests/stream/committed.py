@@ -9,18 +9,29 @@ from stream.kafka.reader import end_offsets, read_range, start_offsets
 from stream.kafka.topics import events_topic
 from stream.wire.checks import check
 from stream.wire.codec import decode
+from stream.wire.declarations import KINDS
 
 
-def records(kafka: KafkaCluster, keyspace: str, partitions: int) -> dict[int, list[tuple[str, dict[str, Any]]]]:
-    """Partition → (name, fields) of every committed record in the topic, checked, in order."""
+def records(
+    kafka: KafkaCluster, keyspace: str, partitions: int, *, repeats: bool = False
+) -> dict[int, list[tuple[str, dict[str, Any]]]]:
+    """Partition → (name, fields) of every committed record in the topic, checked, in order.
+
+    Declarations that are said again, as the identical bytes, are left out unless ``repeats``.
+    """
     topic = events_topic(kafka, keyspace)
     found: dict[int, list[tuple[str, dict[str, Any]]]] = {}
     starts = start_offsets(kafka, topic, range(partitions))
     for partition, end in end_offsets(kafka, topic, range(partitions)).items():
         found[partition] = []
+        said: set[bytes] = set()
         for message in read_range(kafka, topic, partition, starts[partition], end):
             name, fields = decode(message.value())
             check(name, fields)
+            if name in KINDS:
+                if message.value() in said and not repeats:
+                    continue
+                said.add(message.value())
             found[partition].append((name, fields))
     return found
 

@@ -6,6 +6,7 @@ import sys
 
 from stream.kafka.connection import KafkaCluster
 from stream.publish.publisher import Publisher
+from stream.wire.batch import BatchLimits
 from stream.wire.events import ABSENT, VALUE, RowChange, SourceTransaction, VoidTable
 from stream.wire.keys import Layout, row_key
 
@@ -36,7 +37,12 @@ def number_of(position: str) -> int:
 def publisher(kafka: KafkaCluster, keyspace: str, partitions: int) -> Publisher:
     """A publisher with small batches, so that giant transactions span several."""
     return Publisher(
-        kafka, keyspace, f"{keyspace}/0", Layout(partitions), batch_interval_s=0.01, batch_bytes=BATCH_BYTES
+        kafka,
+        keyspace,
+        f"{keyspace}/0",
+        Layout(partitions),
+        batch_interval_s=0.01,
+        limits=BatchLimits(batch_bytes=BATCH_BYTES),
     )
 
 

@@ -62,7 +62,7 @@ def test_a_resumed_publisher_first_writes_no_event(kafka: KafkaCluster, keyspace
         resume = out.open(_start)
         assert resume.descriptions == {"t": _table("t", "a", "b")}
         out.publish(_txn(2))
-    for each in records(kafka, keyspace, PARTITIONS).values():
+    for each in records(kafka, keyspace, PARTITIONS, repeats=True).values():
         chain = [fields["continuity"] for name, fields in each if name == "Marker"]
         batches = _batches(each)
         opened = chain.index(resume.continuity)
@@ -196,7 +196,7 @@ def test_a_successor_names_its_ancestor_and_its_epoch(kafka: KafkaCluster, keysp
     with _publisher(kafka, keyspace, new, topology=DeclaredTopology((), old)) as out:
         out.open(_start)
         out.start_new_epoch("MariaDB/0-2-1", 1_700_000_002, "history_lost")
-    for each in records(kafka, keyspace, PARTITIONS).values():
+    for each in records(kafka, keyspace, PARTITIONS, repeats=True).values():
         said = [fields for name, fields in each if name == "Topology" and fields["shard"] == new]
         assert all(fields["shards"] == [new] for fields in said)
         ancestors = [[(a["shard"], a["epoch"]) for a in fields["ancestors"]] for fields in said]
@@ -219,7 +219,9 @@ def test_stamps_and_annotations_come_back(kafka: KafkaCluster, keyspace: str) ->
     assert markers(records(kafka, keyspace, PARTITIONS))[-1]["as_of_ms"] == 1_700_000_001_500
     with _publisher(kafka, keyspace) as out:
         assert out.open(_start).annotations == {"cursor of a helper": "7"}
-    assert {name for each in records(kafka, keyspace, PARTITIONS).values() for name, _ in each} <= set(RECORDS)
+    assert {name for each in records(kafka, keyspace, PARTITIONS, repeats=True).values() for name, _ in each} <= set(
+        RECORDS
+    )
 
 
 def test_an_old_topic_keeps_its_layout_and_a_restart_keeps_prefixes(kafka: KafkaCluster, keyspace: str) -> None:

@@ -16,7 +16,7 @@ NO_OWN_KEY: Final = Replace(
     "any_row.shard == any_shard and any_rest",
 )
 ABSENCE_REFUSED: Final = "any_request.image is None"
-NEW_TOKEN: Final = "any_vector.with_component(...) if any_position else any_vector.without(any_shard)"
+NEW_TOKEN: Final = "Vector(any_kept)"
 
 OFFERS: Final = (
     rows(
@@ -81,13 +81,7 @@ PROOFS: Final = (
     rows(
         "source_is_where_it_is_wanted",
         "the source is assumed to have reached the demanded position",
-        Replace(
-            proof.Proof.judge,
-            "Tag(shard=any_shard, epoch=any_epoch, lo=any_lo, hi=any_hi, watermark=None, topology=any_kin.topology,"
-            " ancestors=any_kin.ancestors)",
-            "Tag(shard=self.shard, epoch=self.epoch, lo=position, hi=position, watermark=self.demanded_position,"
-            " topology=self.kin.topology, ancestors=self.kin.ancestors)",
-        ),
+        Replace(proof.Proof.judge, "self._tag(position)", "self._tag(self.demanded_position)"),
     ),
     rows(
         "proof_takes_the_older_epoch",
@@ -107,12 +101,12 @@ PROOFS: Final = (
     rows(
         "lost_token_is_the_old_one",
         "409 history_lost returns the refused token",
-        Replace(proof.history_lost_error, NEW_TOKEN, "any_vector"),
+        Replace(proof.history_lost_error, NEW_TOKEN, "vector"),
     ),
     rows(
         "lost_token_forgets_other_shards",
         "409 history_lost for one shard drops the positions of the others",
-        Replace(proof.history_lost_error, NEW_TOKEN, "type(any_vector)()"),
+        Replace(proof.history_lost_error, NEW_TOKEN, "Vector()"),
     ),
 )
 BUGS: Final = (*OFFERS, *SESSIONS, *PROOFS)

@@ -55,7 +55,8 @@ log = structlog.get_logger(__name__)
 
 BACKOFF_FIRST_S = 0.1
 BACKOFF_MAX_S = 5.0
-_OUTAGES = {"fenced": "another source has this shard", "kafka_unreachable": "Kafka is unreachable"}
+_RIVALS = {"fenced": "another source has this shard", "server_id_in_use": "another replica has this server_id"}
+_OUTAGES = {**_RIVALS, "kafka_unreachable": "Kafka is unreachable"}
 IMAGE_FORMAT = 2
 """Raise it when the canonical image of any value changes, or fewer tables may be cached. All is voided then."""
 
@@ -118,14 +119,17 @@ class MariaDBSource:
             reader.stop()
 
     def run(self) -> None:
-        """Publish until `stop`. Outages of Kafka and MariaDB are waited out; other errors are raised.
+        """Publish until `stop`. Outages of Kafka and MariaDB are waited out, and so is a second source of the shard:
+        the two take turns. Other errors are raised.
 
         Raises `FreshetError`: ``bad_server_settings``, ``binlog_purged``, ``unknown_domain``…
         """
         while not self._stopping.is_set():
             try:
                 self._publish()
-            except (PublisherLost, KafkaUnreachable) as error:
+            except (PublisherLost, KafkaUnreachable, MariaDBError) as error:
+                if isinstance(error, MariaDBError) and error.code not in _RIVALS:
+                    raise
                 self._wait(_OUTAGES.get(error.code, "publisher lost"), error)
 
     def _publish(self) -> None:
@@ -353,7 +357,7 @@ class MariaDBSource:
         if self._outage != what:
             log.warning(what, shard=self._options.shard, code=error.code, reason=str(error), hint=error.hint)
             self._outage = what
-        self._stopping.wait(self._backoff_s if error.code != "fenced" else BACKOFF_MAX_S)
+        self._stopping.wait(self._backoff_s if error.code not in _RIVALS else BACKOFF_MAX_S)
         self._backoff_s = min(self._backoff_s * 2, BACKOFF_MAX_S)
 
 

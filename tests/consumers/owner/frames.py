@@ -98,7 +98,7 @@ ANSWERS: tuple[Answer, ...] = (
         "code",
         KIN,
     ),
-    Waited(4, True, VECTOR),
+    Waited(4, True, VECTOR, KIN),
     Filled(5, True, "filled"),
     Checkpoints(6, [CheckpointPlace(3, "/checkpoints/3", 9)]),
     Statuses(7, True, "me", [PARTITION]),

@@ -113,6 +113,7 @@ def test_a_key_that_only_the_source_knows_is_answered_at_once(owner: Owner) -> N
     async def use(client: OwnerClient) -> None:
         rows = await client.get(KEYSPACE, 0, [key(7), key(2)], vector(4), 60_000)
         assert [row.kind for row in rows] == [UNKNOWN_KEY, VOID]
+        assert "too large for the stream" in rows[1].why
         assert all(row.needs_source and not row.served for row in rows)
 
     owner.run(use)

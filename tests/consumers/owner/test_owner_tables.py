@@ -225,9 +225,9 @@ def test_the_stamp_of_a_table_names_all_that_a_fill_was_made_over() -> None:
 class FakeStore:
     """The part of a partition's store that `find_table` reads."""
 
-    def __init__(self, layout: str, bound: int = 0) -> None:
+    def __init__(self, layout: str, bound: int = 0, ordinal: int = 1) -> None:
         self.visible = Head(layout=layout)
-        self._entries = {name_key(NAME): encode_binding(Binding(bound, SHARD, 1, 1))} if bound else {}
+        self._entries = {name_key(NAME): encode_binding(Binding(bound, SHARD, 1, ordinal))} if bound else {}
 
     def get(self, key: bytes) -> bytes | None:
         """An entry."""
@@ -249,6 +249,20 @@ def test_a_table_is_found_although_the_first_partition_has_no_layout(first: str)
     assert find_table(partitions, NAME, 8) == (8, layout.table_partition(8))
     assert find_table(partitions, "sales.none", 0) == (0, -1)
     assert find_table(partitions[:1], NAME, 7) == (0, -1)
+
+
+def test_a_partition_that_is_behind_does_not_hide_a_tables_name() -> None:
+    """Names are bound in every partition; the newest binding of a shard counts, wherever it is."""
+    layout = Layout(4)
+    stores = [
+        FakeStore(str(layout)),
+        FakeStore(str(layout), 5, 2),
+        FakeStore(str(layout), 7, 9),
+        FakeStore(str(layout)),
+    ]
+    partitions = [partition_of(number, store) for number, store in enumerate(stores)]
+    assert find_table(partitions, NAME, 0) == (7, layout.table_partition(7))
+    assert find_table(partitions[:2], NAME, 0) == (5, layout.table_partition(5))
 
 
 def test_a_table_in_another_processs_partition_is_answered_elsewhere(tmp_path: Path) -> None:

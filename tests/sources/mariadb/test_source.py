@@ -30,6 +30,7 @@ from stream.publish.publisher import Publisher
 from stream.publish.resume import resume_point
 from stream.sources.mariadb.schema import TableFilter
 from stream.sources.mariadb.source import MariaDBSource, SourceOptions
+from stream.wire.batch import BatchLimits
 from stream.wire.codec import header_of
 from stream.wire.events import VALUE, RowChange
 from stream.wire.keys import Layout
@@ -54,7 +55,12 @@ class Running:
         def publisher() -> Publisher:
             ensure_topics(kafka, keyspace, PARTITIONS)
             return Publisher(
-                kafka, keyspace, f"{keyspace}/0", Layout(PARTITIONS), batch_interval_s=0.01, batch_bytes=20_000
+                kafka,
+                keyspace,
+                f"{keyspace}/0",
+                Layout(PARTITIONS),
+                batch_interval_s=0.01,
+                limits=BatchLimits(batch_bytes=20_000),
             )
 
         self.source = MariaDBSource(chosen, publisher, lambda _: self.ready.set())

@@ -1,0 +1,101 @@
+"""Demands that name a shard which nobody knows, or an ancestor's lost epoch: what the front answers in the end."""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic
+
+import pytest
+
+from consumers.fold.shards import Kin
+from consumers.owner.protocol import Waited
+from serving.answers import RawRowAnswer
+from serving.errors import ReadError
+from serving.metrics import FrontMetrics
+from serving.reads.demands import ReadDemand, RequestedRow
+from serving.reads.descriptions import Descriptions
+from serving.reads.fills import Fills
+from serving.reads.proof import history_lost_error
+from serving.reads.rows import RowReads
+from serving.reads.spaces import RowSpace
+from stream.wire.keys import Layout
+from tests.serving.fakes import FakeOwner, FakeRowSource, Network, at, owner_row, seen
+from tokens import Vector
+
+SHARD = "shop/0"
+IMAGE = b'{"id":7}'
+
+
+class KnowingOwner(FakeOwner):
+    """An owner that names the keyspace's shards after ``silent`` questions."""
+
+    def __init__(self, kin: Kin, silent: int = 0) -> None:
+        super().__init__(watermarks=seen(SHARD, "0-1-1"))
+        self.kin, self.silent = kin, silent
+
+    async def wait(self, *_: object) -> Waited:
+        self._ask("wait")
+        self.silent -= 1
+        return Waited(0, True, self.watermarks, self.kin if self.silent < 0 else Kin())
+
+
+async def read(
+    monkeypatch: pytest.MonkeyPatch, owner: FakeOwner, vector: Vector, max_wait_ms: int = 0
+) -> RawRowAnswer | ReadError:
+    """Row 7 of a keyspace whose source has reached 0-1-9."""
+    owners, metrics = Network(monkeypatch, {"a:1": owner}).owners(), FrontMetrics()
+    reads = RowReads(owners, Descriptions(owners), Fills(owners, metrics), metrics)
+    space = RowSpace("shop", Layout(1), source=FakeRowSource(IMAGE, "0-1-9"))
+    [answer] = await reads.read_many(space, [RequestedRow("shop.items", b"7")], ReadDemand(vector, True, max_wait_ms))
+    return answer
+
+
+def both(shard: str) -> Vector:
+    return seen(SHARD, "0-1-5").merge(seen(shard, "0-1-3"))
+
+
+@pytest.mark.parametrize("max_wait_ms", [0, 120])
+def test_a_shard_that_nobody_knows_leaves_the_token_after_the_wait(
+    monkeypatch: pytest.MonkeyPatch, max_wait_ms: int
+) -> None:
+    """No owner will ever prove it, so the session must not miss for ever: 409, and a token without it."""
+    began = monotonic()
+    owner = KnowingOwner(Kin(frozenset({SHARD})))
+    answer = asyncio.run(read(monkeypatch, owner, both("shop/renamed"), max_wait_ms))
+    assert isinstance(answer, ReadError)
+    assert (answer.code, answer.token) == ("history_lost", str(seen(SHARD, "0-1-5")))
+    assert "shop/renamed" in str(answer)
+    assert max_wait_ms / 1000 <= monotonic() - began < 5
+
+
+def test_a_shard_that_an_owner_names_meanwhile_is_no_reason_to_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its topology may be on its way: the front asks until the time is up."""
+    owner = KnowingOwner(Kin(frozenset({SHARD, "shop/1"})), silent=3)
+    answer = asyncio.run(read(monkeypatch, owner, both("shop/1"), 5_000))
+    assert not isinstance(answer, ReadError), answer
+    assert (answer.served_from, answer.freshness, answer.token) == (
+        "source",
+        "fresh",
+        str(both("shop/1").merge(seen(SHARD, "0-1-9"))),
+    )
+
+
+def test_shards_of_other_keyspaces_are_not_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session over several keyspaces reads each of them."""
+    owner = KnowingOwner(Kin(frozenset({SHARD})))
+    owner.row = owner_row(None, "0-1-1", "0-1-1")
+    answer = asyncio.run(read(monkeypatch, owner, both("hive/0"), 5_000))
+    assert not isinstance(answer, ReadError), answer
+    assert answer.freshness == "fresh"
+
+
+def test_only_what_lies_in_a_lost_history_leaves_the_token() -> None:
+    """Of an ancestor an epoch before the one that was handed over; the shard's own component stays if it is current."""
+    kin = Kin(frozenset({SHARD}), {"old/0": 3})
+    vector = both("hive/0").merge(seen("old/0", "0-1-2", epoch=2))
+    lost = history_lost_error(vector, SHARD, 1, str(at("0-1-9")), "why", kin)
+    assert lost.token == str(both("hive/0"))
+    lost = history_lost_error(vector, SHARD, 2, str(at("0-1-9")), "why", kin)
+    assert lost.token == str(seen(SHARD, "0-1-9", epoch=2).merge(seen("hive/0", "0-1-3")))
+    kept = both("hive/0").merge(seen("old/0", "0-1-2", epoch=3))
+    assert history_lost_error(kept, SHARD, 2, "", "why", kin).token == str(kept.without(SHARD))
