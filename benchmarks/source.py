@@ -17,12 +17,15 @@ from benchmarks.workload import PARTITIONS
 from freshet.local.mariadb import MariaDBServer
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.topics import ensure_topics
+from stream.sources.mariadb.binlog.progress import Progress, fingerprint
 from stream.sources.mariadb.connection import ConnectionSettings
+from stream.sources.mariadb.live_schema import LiveSchema
 from stream.sources.mariadb.schema import TableFilter
 from stream.sources.mariadb.source import MariaDBSource, PublisherLike, SourceOptions
-from stream.wire.events import ResumePoint, SourceTransaction
+from stream.wire.events import DescribeTable, ResumePoint, SourceTransaction
 
 DATABASE: Final = "bench"
+TABLES: Final = TableFilter((DATABASE,))
 TABLE_DDL: Final = """CREATE TABLE accounts (id INT PRIMARY KEY, version BIGINT NOT NULL, owner VARCHAR(40) NOT NULL,
     balance DECIMAL(12,2) NOT NULL, note VARCHAR(200) NOT NULL) ENGINE=InnoDB"""
 NOTE: Final = "RPAD('The quick brown fox jumps over the lazy dog ', 90, 'and on ')"
@@ -41,13 +44,23 @@ TIMEOUT_S: Final = 180.0
 class Sink:
     """A publisher that discards transactions, to measure the source without framing and Kafka."""
 
-    def __init__(self, start: str) -> None:
+    def __init__(self, start: str, described: list[DescribeTable]) -> None:
         self._start = start
+        self._described = {each.table: each for each in described}
 
     def open(self, start_if_new: Callable[[], tuple[str, int]]) -> ResumePoint:
         """Resumes at the position given to `__init__`."""
         start_if_new()
-        return ResumePoint("bench/0", 1, 1, self._start, 0, self._start)
+        return ResumePoint(
+            "bench/0",
+            1,
+            1,
+            self._start,
+            0,
+            self._start,
+            table_choice=fingerprint(TABLES),
+            descriptions=self._described,
+        )
 
     def publish(self, txn: SourceTransaction) -> None:
         """Iterates over the changes, as framing would."""
@@ -59,6 +72,9 @@ class Sink:
         raise AssertionError(reason)
 
     def flush(self) -> None:
+        """Nothing to do."""
+
+    def stamp(self, as_of_ms: int) -> None:
         """Nothing to do."""
 
     def close(self) -> None:
@@ -81,6 +97,7 @@ def source(kafka: KafkaCluster, transactions: int, rows: int, rounds: int) -> di
             cursor.execute(TABLE_DDL)
             cursor.execute(SINGLE_ROWS)
             start = _position(cursor)
+            described = _described(server)
             cursor.execute("CALL single_rows(%s)", (transactions,))
             middle = _position(cursor)
             for at in range(0, rows, BIG_TRANSACTION):
@@ -89,8 +106,8 @@ def source(kafka: KafkaCluster, transactions: int, rows: int, rounds: int) -> di
         as_in_production()
         alone, published = [], []
         for _ in range(rounds):
-            alone.append(_follow(server, lambda: Sink(start), [middle, end]))
-            published.append(_into_kafka(server, kafka, start, [middle, end]))
+            alone.append(_follow(server, lambda: Sink(start, described), [middle, end]))
+            published.append(_into_kafka(server, kafka, start, described, [middle, end]))
     found = {}
     for suffix, times in (("", alone), ("_to_kafka", published)):
         found[f"single_row_transactions_s{suffix}"] = median(transactions / single for single, _ in times)
@@ -98,11 +115,26 @@ def source(kafka: KafkaCluster, transactions: int, rows: int, rounds: int) -> di
     return found | {"transactions": transactions, "rows": rows, "big_transaction_rows": BIG_TRANSACTION}
 
 
-def _into_kafka(server: MariaDBServer, kafka: KafkaCluster, start: str, stops: list[str]) -> list[float]:
+def _described(server: MariaDBServer) -> list[DescribeTable]:
+    schema = LiveSchema(_settings(server), TABLES)
+    schema.load()
+    schema.close()
+    return [info.describe() for info in schema.live.values()]
+
+
+def _settings(server: MariaDBServer) -> ConnectionSettings:
+    address = server.address
+    return ConnectionSettings(address.host, address.port, address.user, address.password)
+
+
+def _into_kafka(
+    server: MariaDBServer, kafka: KafkaCluster, start: str, described: list[DescribeTable], stops: list[str]
+) -> list[float]:
     keyspace = f"mariadb{time.time_ns()}"
     ensure_topics(kafka, keyspace, PARTITIONS)
     with make_publisher(kafka, keyspace) as publisher:  # records in the topic where the source starts
-        publisher.open(lambda: (start, int(time.time())))
+        progress = Progress(publisher.open(lambda: (start, int(time.time()))))
+        publisher.publish(progress.description(TABLES, described, fingerprint(TABLES)))
     return _follow(server, lambda: make_publisher(kafka, keyspace), stops)
 
 
@@ -113,12 +145,7 @@ def _position(cursor: Any) -> str:
 
 def _follow(server: MariaDBServer, make: Callable[[], PublisherLike], stops: list[str]) -> list[float]:
     """Seconds that the source takes to reach each stop from the one before, the first from its first transaction."""
-    address = server.address
-    options = SourceOptions(
-        ConnectionSettings(address.host, address.port, address.user, address.password),
-        "bench/0",
-        TableFilter((DATABASE,)),
-    )
+    options = SourceOptions(_settings(server), "bench/0", TABLES)
     times: list[float] = []
     done = threading.Event()
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 DEFAULT_CONFIG = Path("freshet.toml")
 LOCAL_CONFIG = Path(".freshet/local/freshet.toml")
+PASSWORD_VARIABLE = "FRESHET_MARIADB_PASSWORD"
+"""The password of sources for which the settings have none, in every command."""
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 HOUR_MS, DAY_MS, YEAR_MS = 3_600_000, 86_400_000, 366 * 86_400_000
 
@@ -74,8 +76,16 @@ class KafkaSettings(Section):
         return KafkaCluster(self.bootstrap, self.extra, self.prefix).check()
 
 
+def _password() -> SecretStr:
+    """The password of sources that the settings give none for."""
+    return SecretStr(os.environ.get(PASSWORD_VARIABLE, ""))
+
+
 class MariaDBSourceSettings(Section):
     """A MariaDB server whose binlog is one shard. ``server_id`` must differ from every other replica's.
+
+    ``ssl_ca``: a file of certificates; one of them must have signed the server's, which is for its host if
+    ``ssl_verify_host``.
 
     ``include``/``exclude`` are ``db.table`` patterns (``shop.*``); ``key_prefix_columns``: table → how many
     leading primary-key columns choose the partition (default: all of them).
@@ -85,7 +95,9 @@ class MariaDBSourceSettings(Section):
     host: Host = "127.0.0.1"
     port: Port = 3306
     user: str = Field(default="freshet", min_length=1, max_length=128)
-    password: SecretStr = SecretStr("")
+    password: SecretStr = Field(default_factory=_password)
+    ssl_ca: str = Field(default="", max_length=1_000)
+    ssl_verify_host: bool = True
     databases: Names = Field(min_length=1)
     include: Names = Field(default_factory=list)
     exclude: Names = Field(default_factory=list)
@@ -100,7 +112,7 @@ class WorkloadSourceSettings(Section):
     host: Host = "127.0.0.1"
     port: Port = 3306
     user: str = Field(default="freshet", min_length=1, max_length=128)
-    password: SecretStr = SecretStr("")
+    password: SecretStr = Field(default_factory=_password)
     database: str = Field(default="catalog_truth", min_length=1, max_length=64)
     seed: int = Field(default=1, ge=0, le=2**63 - 1)
     tables: int = Field(default=8, ge=1, le=100_000)
@@ -168,6 +180,13 @@ class ConsumerSettings(Section):
     metrics_port: Port | None = None
 
 
+class SourceProcessSettings(Section):
+    """A source's process: where it shows metrics and health."""
+
+    metrics_host: Host = "127.0.0.1"
+    metrics_port: Port | None = None
+
+
 class ServeSettings(Section):
     """The HTTP front. ``locations``: ``keyspace/partition`` → ``host:port`` of owners that are not announced."""
 
@@ -201,6 +220,7 @@ class Settings(BaseSettings):
     kafka: KafkaSettings = KafkaSettings()
     keyspaces: Annotated[dict[Name, KeyspaceSettings], Json] = Field(default_factory=dict, max_length=1_000)
     publisher: PublisherSettings = PublisherSettings()
+    source: SourceProcessSettings = SourceProcessSettings()
     consumer: ConsumerSettings = ConsumerSettings()
     serve: ServeSettings = ServeSettings()
     log: LogSettings = LogSettings()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import structlog
 import typer
 
-from freshet.commands.source import table_filter
+from freshet.commands.source import server_of, table_filter
 from freshet.settings import KeyspaceSettings, MariaDBSourceSettings, Settings, WorkloadSourceSettings, load_settings
 from freshet.settings_errors import SettingsError
 
@@ -110,6 +110,6 @@ def space_of(settings: Settings, name: str, chosen: KeyspaceSettings) -> RowSpac
         return TableSpace(name, Layout(chosen.partitions), tables)
     if not isinstance(source, MariaDBSourceSettings):
         return RowSpace(name, Layout(chosen.partitions))
-    server = ConnectionSettings(source.host, source.port, source.user, source.password.get_secret_value())
+    server = server_of(source)
     database = source.databases[0] if len(source.databases) == 1 else ""
     return RowSpace(name, Layout(chosen.partitions), database, MariaDBRows(server, shard, table_filter(source)))

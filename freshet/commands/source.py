@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from importlib import import_module
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,11 +15,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import structlog
 import typer
 
-from freshet.settings import MariaDBSourceSettings, Settings, load_settings
+from freshet import DISTRIBUTION
+from freshet.settings import PASSWORD_VARIABLE, MariaDBSourceSettings, Settings, load_settings
 from freshet.settings_errors import SettingsError, unknown_keyspace
 
 if TYPE_CHECKING:
+    from stream.sources.mariadb.connection import ConnectionSettings
     from stream.sources.mariadb.schema import TableFilter
+    from stream.sources.status import SourceStatus
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -27,8 +31,6 @@ app = typer.Typer(
     help="Publish the changes of a source into Kafka.",
 )
 log = structlog.get_logger(__name__)
-
-PASSWORD_VARIABLE = "FRESHET_MARIADB_PASSWORD"
 
 
 @app.callback()
@@ -89,9 +91,42 @@ def mariadb(
         stopping.set()
         source.stop()
 
-    with stopping_on_signals(stop), with_recovery_hint(f"freshet source mariadb --keyspace {keyspace}"):
+    with (
+        monitored(settings, keyspace, source.status),
+        stopping_on_signals(stop),
+        with_recovery_hint(f"freshet source mariadb --keyspace {keyspace}"),
+    ):
         source.run()
-    log.info("stopped", keyspace=keyspace, transactions=source.transactions)
+    log.info("stopped", keyspace=keyspace, transactions=source.status.transactions)
+
+
+@contextlib.contextmanager
+def monitored(settings: Settings, keyspace: str, status: SourceStatus) -> Iterator[None]:
+    """Metrics and health of this process at ``source.metrics_port``, if one is set. Raises `SettingsError`."""
+    from prometheus_client import CollectorRegistry
+
+    from stream.monitoring import serve_monitoring
+    from stream.sources.metrics import SourceCollector
+
+    at = settings.source
+    if at.metrics_port is None:
+        yield
+        return
+    registry = CollectorRegistry()
+    registry.register(SourceCollector(keyspace, settings.shard_of(keyspace), version(DISTRIBUTION), status))
+    try:
+        server = serve_monitoring(at.metrics_host, at.metrics_port, registry, lambda: status.not_ready)
+    except OSError as error:
+        raise SettingsError(
+            f"cannot listen on {at.metrics_host}:{at.metrics_port}: {error}",
+            hint="set source.metrics_port to a free port",
+        ) from None
+    log.info("metrics", address=f"{at.metrics_host}:{server.server_address[1]}")
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def check_keyspace(keyspace: str, kind: str, *, named: bool) -> None:
@@ -131,15 +166,28 @@ def table_filter(source: MariaDBSourceSettings) -> TableFilter:
     return TableFilter(tuple(source.databases), tuple(source.include), tuple(source.exclude), prefixes)
 
 
-def _options(settings: Settings, keyspace: str, new_epoch: bool) -> Any:
+def server_of(source: MariaDBSourceSettings) -> ConnectionSettings:
+    """How a source, and a front that reads through, connect to the server."""
     from stream.sources.mariadb.connection import ConnectionSettings
+
+    return ConnectionSettings(
+        source.host,
+        source.port,
+        source.user,
+        source.password.get_secret_value(),
+        ssl_ca=source.ssl_ca or None,
+        ssl_verify_host=source.ssl_verify_host,
+    )
+
+
+def _options(settings: Settings, keyspace: str, new_epoch: bool) -> Any:
     from stream.sources.mariadb.source import SourceOptions
 
     found = settings.keyspace(keyspace).source
     if not isinstance(found, MariaDBSourceSettings):
         raise SettingsError(f"keyspace {keyspace} has no MariaDB source", hint="name a database with --database")
     return SourceOptions(
-        settings=ConnectionSettings(found.host, found.port, found.user, found.password.get_secret_value()),
+        settings=server_of(found),
         shard=settings.shard_of(keyspace),
         tables=table_filter(found),
         server_id=found.server_id,

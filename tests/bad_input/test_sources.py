@@ -120,19 +120,21 @@ def test_servers_that_are_away_when_the_processes_start_are_waited_for(
 ) -> None:
     """Source, consumer and front that start before Kafka and MariaDB log once what is missing, and become ready."""
     kafka_port, mariadb_port = free_ports(2)
+    server = new_mariadb(port=mariadb_port, durable=False)
+    with server.connect(autocommit=True) as session, session.cursor() as cursor:
+        cursor.execute("CREATE DATABASE d")
+    server.stop()
     with ExitStack() as stack:
         absent = MariaDBAddress("127.0.0.1", mariadb_port, "root", "freshet")
         waiting = ServingStack(tmp_path, KafkaCluster(f"127.0.0.1:{kafka_port}"), absent, keyspace_name, "d")
         stack.callback(waiting.close)
         for role in ("source", "consume", "serve"):
             waiting.start(role)
-        eventually(lambda: waiting.log_of("source").count("kafka_unreachable") == 1, what="the source says so")
-        eventually(lambda: waiting.log_of("consume").count("kafka_unreachable") == 1, what="the consumer says so")
-        new_kafka(port=kafka_port)
         eventually(lambda: waiting.log_of("source").count("mariadb_unreachable") == 1, what="the source says so")
-        server = new_mariadb(port=mariadb_port, durable=False)
-        with server.connect(autocommit=True) as session, session.cursor() as cursor:
-            cursor.execute("CREATE DATABASE d")
+        eventually(lambda: waiting.log_of("consume").count("kafka_unreachable") == 1, what="the consumer says so")
+        server.start()
+        eventually(lambda: waiting.log_of("source").count("kafka_unreachable") == 1, what="the source says so")
+        new_kafka(port=kafka_port)
         waiting.wait_ready()
         for role in ("source", "consume", "serve"):
             assert "Traceback" not in waiting.log_of(role)

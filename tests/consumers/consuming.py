@@ -23,6 +23,7 @@ from stream.kafka.reader import end_offsets, read_range
 from stream.kafka.topics import Topic, ensure_topics, events_topic
 from stream.wire.codec import encode
 from stream.wire.events import ABSENT, VALUE, VOID
+from stream.wire.keys import Layout
 from tests.patience import PATIENCE_S
 
 
@@ -50,9 +51,17 @@ class Feed:
         self._random = random.Random(seed)
         self._producer = Producer(client_settings(kafka, **{"linger.ms": 5, "enable.idempotence": True}))
         self.ordinal = 1
+        self._numbers: list[list[int]] = [[] for _ in range(partitions)]
+        placed = Layout.parse(self.layout)
+        for number in range(3000 * partitions):
+            self._numbers[placed.partition_of(b"shop.items\0[%d]" % number)].append(number)
         for partition in range(partitions):
             self.send(partition, "EpochStart", gtid=gtid(1), timestamp=1, position=gtid(0), reason="first_start")
         self.mark()
+
+    def keys(self, partition: int, count: int = 900) -> list[bytes]:
+        """Keys that are kept in the partition."""
+        return [b"shop.items\0[%d]" % number for number in self._numbers[partition][:count]]
 
     def put(self, partition: int, message: bytes | None) -> None:
         """Sends any message."""
@@ -74,12 +83,12 @@ class Feed:
         first = self.ordinal + 1
         self.ordinal += rows
         operations = bytes(self._random.choice((VALUE, VALUE, VALUE, ABSENT, VOID)) for _ in range(rows))
-        numbers = [self._random.randrange(3000) for _ in range(rows)]
+        numbers = [self._random.choice(self._numbers[partition]) for _ in range(rows)]
         record = {
             "shard": self.shard,
             "epoch": 1,
             "ordinal": first - 1,
-            "keys": [b"shop.items\0[%d]" % (number * self.partitions + partition) for number in numbers],
+            "keys": [b"shop.items\0[%d]" % number for number in numbers],
             "images": [
                 b'{"n":%d}' % number if operation == VALUE else b""
                 for number, operation in zip(numbers, operations, strict=True)

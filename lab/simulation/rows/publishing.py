@@ -12,9 +12,9 @@ from lab.simulation.models.topic import SimulatedTopic
 from lab.simulation.rows.source import CATALOG, DESCRIBED, SimulatedBinlogReader, SimulatedSource
 from stream.publish.publisher import Publisher as RealPublisher
 from stream.publish.resume import resume_point
+from stream.sources.mariadb.binlog.progress import Progress
 from stream.sources.mariadb.position import SourceHistoryLost, check_in_history
 from stream.sources.mariadb.schema import TableFilter
-from stream.sources.mariadb.source import _Progress
 from stream.wire.batch import Batch, BatchLimits, Framer
 from stream.wire.events import ResumePoint, SourceTransaction, Topology
 
@@ -52,11 +52,11 @@ class PublisherRun(NamedTuple):
     batches: list[Batch]
     resume: ResumePoint
     timestamp_max: int
-    progress: _Progress
+    progress: Progress
 
 
-def _copied(progress: _Progress) -> _Progress:
-    made = _Progress.__new__(_Progress)
+def _copied(progress: Progress) -> Progress:
+    made = Progress.__new__(Progress)
     made.__dict__.update(progress.__dict__)  # its values are replaced, never changed in place
     return made
 
@@ -78,7 +78,7 @@ class Publishing:
         """The last commit that is wholly in the topic."""
         self.history_of_epoch: dict[int, int] = {}
         self.epoch_start: dict[int, int] = {}
-        self._progress: _Progress | None = None
+        self._progress: Progress | None = None
         self._connected = False
         self._transactions: Iterator[SourceTransaction | None] | None = None
         """The reader of the current connection; None until something was read."""
@@ -146,7 +146,7 @@ class Publishing:
             framer.start_epoch(at, source.timestamps[source.engine], "first_start", 1)
             self._note_epoch(framer.resume)
             self._commit()
-        self._progress = _Progress(framer.resume)
+        self._progress = Progress(framer.resume)
 
     def _connect(self) -> None:
         source, progress, framer = self.source, self._progress, self.framer

@@ -75,7 +75,7 @@ class RowDecoder(TableDecoder):
 
     def __init__(self, table: str) -> None:
         self.info = SimpleNamespace(name=table)  # type: ignore[assignment]
-        self.name = table
+        self.name, self.label = table, table.encode()
         self.bitmap_bytes = self.all_present = 0
 
     def row(self, data: bytes, position: int) -> tuple[bytes, bytes, int]:

@@ -62,7 +62,11 @@ class MariaDBUnreachable(MariaDBError):
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSettings:
-    """Address and login of a server. ``password`` is never printed."""
+    """Address and login of a server. ``password`` is never printed.
+
+    ``ssl_ca``: a file of certificates; the connection is encrypted, and the server's certificate must be signed by one
+    of them. ``ssl_verify_host``: it must be for ``host`` too.
+    """
 
     host: str = "127.0.0.1"
     port: int = 3306
@@ -70,6 +74,7 @@ class ConnectionSettings:
     password: str = field(default="", repr=False)
     unix_socket: str | None = None
     ssl_ca: str | None = None
+    ssl_verify_host: bool = True
     connect_timeout_s: float = 5.0
     read_timeout_s: float = 30.0
 
@@ -94,6 +99,8 @@ class ConnectionSettings:
             found["unix_socket"] = self.unix_socket
         if self.ssl_ca:
             found["ssl_ca"] = self.ssl_ca
+            found["ssl_verify_cert"] = True
+            found["ssl_verify_identity"] = self.ssl_verify_host
         return found
 
 

@@ -6,18 +6,18 @@ It resumes from the position in the topic. It keeps no state elsewhere.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
-from typing import Protocol, cast
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
 
 import structlog
-import xxhash
 
 from stream.kafka.connection import KafkaUnreachable
 from stream.publish.publisher import PublisherLost
 from stream.sources.mariadb.binlog.coalesce import SPILL_BYTES
 from stream.sources.mariadb.binlog.dump import BinlogDump
 from stream.sources.mariadb.binlog.last_read import check_same
+from stream.sources.mariadb.binlog.progress import Progress, fingerprint
 from stream.sources.mariadb.binlog.reader import BinlogReader
 from stream.sources.mariadb.connection import (
     Connection,
@@ -39,16 +39,8 @@ from stream.sources.mariadb.position import (
 from stream.sources.mariadb.requirements import ServerSettingsError, check_server
 from stream.sources.mariadb.schema import TableFilter, unknown_databases
 from stream.sources.mariadb.watch import DumpWatch
-from stream.wire.events import (
-    EVERY_TABLE,
-    BeginScope,
-    Change,
-    DescribeTable,
-    ResumePoint,
-    RowChange,
-    SourceTransaction,
-    VoidTable,
-)
+from stream.sources.status import SourceStatus
+from stream.wire.events import ResumePoint, SourceTransaction
 from tokens.errors import FreshetError
 
 log = structlog.get_logger(__name__)
@@ -57,8 +49,6 @@ BACKOFF_FIRST_S = 0.1
 BACKOFF_MAX_S = 5.0
 _RIVALS = {"fenced": "another source has this shard", "server_id_in_use": "another replica has this server_id"}
 _OUTAGES = {**_RIVALS, "kafka_unreachable": "Kafka is unreachable"}
-IMAGE_FORMAT = 2
-"""Raise it when the canonical image of any value changes, or fewer tables may be cached. All is voided then."""
 
 
 class PublisherLike(Protocol):
@@ -73,6 +63,8 @@ class PublisherLike(Protocol):
     def flush(self) -> None: ...
 
     def close(self) -> None: ...
+
+    def stamp(self, as_of_ms: int) -> None: ...
 
     def abandon(self) -> None: ...
 
@@ -106,10 +98,9 @@ class MariaDBSource:
         self._reader: BinlogReader | None = None
         self._new_epoch_for = "asked_for" if options.new_epoch else ""
         self._backoff_s = BACKOFF_FIRST_S
-        self._outage = ""
-        self._choice = _fingerprint(options.tables)
+        self.status = SourceStatus()
+        self._choice = fingerprint(options.tables)
         self._has_warned = False
-        self.transactions = 0
 
     def stop(self) -> None:
         """End `run` gracefully: everything read so far is published. Safe in a signal handler."""
@@ -209,7 +200,7 @@ class MariaDBSource:
 
     def _follow(self, publisher: PublisherLike, resume: ResumePoint) -> None:
         """Read from the resume point until stopped. Outages of MariaDB are waited out."""
-        progress = _Progress(resume)
+        progress = Progress(resume)
         schema = LiveSchema(self._options.settings, self._options.tables)
         schema.catalog.describe_as(resume.descriptions)
         try:
@@ -224,7 +215,7 @@ class MariaDBSource:
         finally:
             schema.close()
 
-    def _read(self, publisher: PublisherLike, schema: LiveSchema, progress: _Progress) -> None:
+    def _read(self, publisher: PublisherLike, schema: LiveSchema, progress: Progress) -> None:
         options = self._options
         self._check(publisher, schema, progress)
         schema.load()
@@ -238,13 +229,16 @@ class MariaDBSource:
         try:
             if self._stopping.is_set():
                 return
+            self.status.epoch, self.status.timestamp = progress.epoch, progress.timestamp
             self._report_ready(progress.position)
             for transaction in reader.transactions():
+                self._stamp(publisher, reader, watch)
                 if transaction is None:
                     self._backoff_s = BACKOFF_FIRST_S
                     if watch.is_check_due():
                         publisher.flush()  # raises if the publisher was lost meanwhile
                         watch.check(progress.position, reader.last_heartbeat)
+                        self._stamp(publisher, reader, watch)
                     continue
                 watch.event_received()
                 if watch.is_check_due():
@@ -252,7 +246,7 @@ class MariaDBSource:
                 partly_out = bool(progress.partial_gtid)
                 publisher.publish(progress.aligned(transaction, self._choice) if partly_out else transaction)
                 progress.moved(transaction)
-                self.transactions += 1
+                self._note(progress)
                 if partly_out:
                     progress.partial_gtid = ""
                     self._describe(publisher, schema, progress)
@@ -261,7 +255,20 @@ class MariaDBSource:
             dump.close()
             watch.close()
 
-    def _check(self, publisher: PublisherLike, schema: LiveSchema, progress: _Progress) -> None:
+    def _stamp(self, publisher: PublisherLike, reader: BinlogReader, watch: DumpWatch) -> None:
+        """Pass the server's clock on once everything that it had committed by then is given to the publisher."""
+        seen = watch.clock_seen
+        if seen is not None and reader.has_reached(seen.position):
+            watch.clock_seen = None
+            publisher.stamp(seen.now_ms)
+            self.status.caught_up(seen.now_ms)
+
+    def _note(self, progress: Progress) -> None:
+        status = self.status
+        status.transactions += 1
+        status.position, status.timestamp, status.epoch = progress.position, progress.timestamp, progress.epoch
+
+    def _check(self, publisher: PublisherLike, schema: LiveSchema, progress: Progress) -> None:
         """Check that the server can resume from the position. Start a new epoch if its history was replaced.
 
         If the history ended because the server's settings allow it, the new epoch comes before their error: it voids
@@ -292,7 +299,7 @@ class MariaDBSource:
         if refused is not None:
             raise refused
 
-    def _check_last(self, connection: Connection, progress: _Progress) -> None:
+    def _check_last(self, connection: Connection, progress: Progress) -> None:
         """Check that the last published transaction is still what it was. Raises `SourceHistoryLost`."""
         if not progress.checksum or not progress.cursor:
             return
@@ -307,11 +314,11 @@ class MariaDBSource:
         log.warning("history lost", shard=self._options.shard, reason=str(lost))
         self._new_epoch_for = "history_lost"
 
-    def _new_epoch(self, publisher: PublisherLike, progress: _Progress, at: ServerPosition, reason: str) -> None:
+    def _new_epoch(self, publisher: PublisherLike, progress: Progress, at: ServerPosition, reason: str) -> None:
         progress.begin(publisher.start_new_epoch(at.position, at.timestamp, reason))
         log.info("new epoch", shard=self._options.shard, position=at.position, reason=reason)
 
-    def _describe(self, publisher: PublisherLike, schema: LiveSchema, progress: _Progress) -> None:
+    def _describe(self, publisher: PublisherLike, schema: LiveSchema, progress: Progress) -> None:
         """Begin the scope of the chosen tables, once for each choice, and describe those that are known.
 
         Not at each start: the ordinals of a history must not depend on how often a source was restarted. If the choice
@@ -347,100 +354,15 @@ class MariaDBSource:
             log.warning("no table matches", shard=shard, include=pattern)
 
     def _report_ready(self, position: str) -> None:
-        if self._outage:
+        if self.status.outage:
             log.info("connected again", shard=self._options.shard, position=position)
-        self._outage = ""
+        self.status.ready(position)
         self._on_ready(position)
 
     def _wait(self, what: str, error: FreshetError) -> None:
         """Log ``what`` once for each outage, and wait with exponential backoff."""
-        if self._outage != what:
+        if self.status.outage != what:
             log.warning(what, shard=self._options.shard, code=error.code, reason=str(error), hint=error.hint)
-            self._outage = what
+        self.status.waits(what)
         self._stopping.wait(self._backoff_s if error.code not in _RIVALS else BACKOFF_MAX_S)
         self._backoff_s = min(self._backoff_s * 2, BACKOFF_MAX_S)
-
-
-class _Progress:
-    """The source's progress. ``table_choice`` is the fingerprint of the choice of tables described in the topic.
-
-    Version 1 of `SourceState` had no field for it and kept it as the only open transaction. (Row sources have no other
-    ones.) That entry stays until another choice is described.
-    """
-
-    _version_1_entries: tuple[int, ...]
-
-    def __init__(self, resume: ResumePoint) -> None:
-        self.begin(resume)
-        self._version_1_entries = tuple(sorted(resume.open_transactions))
-        self.table_choice = resume.table_choice or next(iter(self._version_1_entries), 0)
-        if self.partial_gtid and self.partial_gtid == self.position:
-            self.table_choice = 0  # a description is partly published: it must be continued
-
-    def begin(self, resume: ResumePoint) -> None:
-        """Start from a resume point, in an epoch that has described nothing."""
-        self.position = resume.position
-        self.timestamp = resume.timestamp
-        self.partial_gtid = resume.partial_gtid
-        self.partial_events = resume.partial_events
-        self.checksum, self.cursor = resume.checksum, resume.cursor
-        self.is_new = resume.ordinal <= 1
-        self._version_1_entries = ()
-        self.table_choice = 0
-
-    @property
-    def may_describe(self) -> bool:
-        """Whether no binlog transaction is partly published; a partly published description may be continued."""
-        return not self.partial_gtid or self.partial_gtid == self.position
-
-    def moved(self, transaction: SourceTransaction) -> None:
-        """Record that a transaction was given to the publisher."""
-        self.position, self.timestamp = transaction.position, transaction.timestamp
-        if transaction.checksum:
-            self.checksum, self.cursor = transaction.checksum, transaction.cursor
-
-    def description(self, tables: TableFilter, described: Iterable[DescribeTable], choice: int) -> SourceTransaction:
-        """The transaction that describes all tables. Its GTID is the position, which no later transaction has.
-
-        If it is partly published, it is repeated as a whole after the events that will be skipped.
-        """
-        changes: list[Change] = [BeginScope(tables.words), *described]
-        if not self.is_new:
-            changes.insert(0, VoidTable(EVERY_TABLE, "the choice of tables or the format of images has changed"))
-        if self.partial_gtid:
-            changes[:0] = [changes[0]] * self.partial_events
-        return SourceTransaction(
-            self.position,
-            self.position,
-            self.timestamp,
-            changes,
-            closed=self._version_1_entries,
-            table_choice=choice,
-            checksum=self.checksum,
-            cursor=self.cursor,
-        )
-
-    def mark_described(self, choice: int) -> None:
-        """Record that the `description` is published."""
-        self.table_choice = choice
-        self._version_1_entries = ()
-        self.partial_gtid = ""
-
-    def aligned(self, transaction: SourceTransaction, choice: int) -> SourceTransaction:
-        """A partly published transaction, changed if need be, so that skipping its events by number loses nothing.
-
-        Rows are in key order, so the same binlog gives the same events, if the choice of tables is the same. Other
-        events may differ now. In that case everything is voided after the skipped events, and described anew.
-        """
-        changes = transaction.changes
-        last = changes[len(changes) - 1] if len(changes) else None
-        is_same = choice == self.table_choice and len(changes) > self.partial_events and isinstance(last, RowChange)
-        if is_same:
-            return transaction
-        self.table_choice = 0
-        void = VoidTable(EVERY_TABLE, "a transaction that was partly published cannot be continued")
-        return replace(transaction, changes=cast("list[Change]", [void] * (self.partial_events + 1)))
-
-
-def _fingerprint(tables: TableFilter) -> int:
-    return int(xxhash.xxh3_64_intdigest(f"{IMAGE_FORMAT}\0{tables!r}".encode()) >> 1)

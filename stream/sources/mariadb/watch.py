@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from stream.sources.mariadb.binlog.events import LogPlace
 from stream.sources.mariadb.connection import (
@@ -23,11 +24,18 @@ from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.position import SourceHistoryLost, check_not_lost
 from stream.sources.mariadb.requirements import ServerSettingsError, check_server
 
-CHECK_INTERVAL_S = 2.0
+CHECK_INTERVAL_S = 1.0
 STALL_MAX_S = 15.0
 """How late a heartbeat may be. It is longer than the delay of a slow network or of a stopped process."""
 _HEARTBEAT_OFFSETS = 1 << 32
 """A heartbeat has 32 bits for the offset in a file."""
+
+
+class ServerClock(NamedTuple):
+    """The server's clock. Everything committed before is at or before ``position``, because that was read after it."""
+
+    now_ms: int
+    position: GtidPosition
 
 
 class DumpWatch:
@@ -40,6 +48,8 @@ class DumpWatch:
         self._missing: tuple[LogPlace, float] | None = None
         self._behind_since: float | None = None
         self._session: Connection | None = None
+        self.clock_seen: ServerClock | None = None
+        """The server's clock at the last `check`."""
 
     def event_received(self) -> None:
         """Call it for each event that the connection delivers."""
@@ -61,6 +71,7 @@ class DumpWatch:
         self._next_check_at = self._clock() + CHECK_INTERVAL_S
         try:
             end, reached = self._end_of_log(position)
+            self.clock_seen = reached
         except (SourceHistoryLost, ServerSettingsError):
             raise
         except MariaDBError:
@@ -69,7 +80,7 @@ class DumpWatch:
         if last_heartbeat is None:
             return
         if last_heartbeat.server != end.server:  # another server at this address: only GTIDs can be compared
-            self._check_other_server(GtidPosition.parse(position), reached)
+            self._check_other_server(GtidPosition.parse(position), reached.position)
             return
         if last_heartbeat > end:
             raise SourceHistoryLost(
@@ -101,15 +112,17 @@ class DumpWatch:
                 hint="the source reconnects by itself",
             )
 
-    def _end_of_log(self, position: str) -> tuple[LogPlace, GtidPosition]:
+    def _end_of_log(self, position: str) -> tuple[LogPlace, ServerClock]:
         with translated(self._settings):
             if self._session is None:
                 self._session = connect(self._settings)
             check_server(self._session)
             check_not_lost(self._session, position)
             [[file, offset, *_], *_] = fetch_all(self._session, "SHOW MASTER STATUS")
-            [[server, reached]] = fetch_all(self._session, "SELECT @@server_id, @@gtid_binlog_pos")
-        return LogPlace.of(int(server), str(file), int(offset)), GtidPosition.parse(reached)
+            [[now_ms, server, reached]] = fetch_all(
+                self._session, "SELECT FLOOR(UNIX_TIMESTAMP(NOW(3)) * 1000), @@server_id, @@gtid_binlog_pos"
+            )
+        return LogPlace.of(int(server), str(file), int(offset)), ServerClock(int(now_ms), GtidPosition.parse(reached))
 
     def close(self) -> None:
         """End the session that queries the server."""

@@ -84,7 +84,7 @@ def test_it_answers_announces_and_stops_cleanly(kafka: KafkaCluster, keyspace_na
             assert owner.address == address
         with OwnerConnection(address) as connection:
             token = Vector({feed.shard: (1, Position.parse(gtid(feed.ordinal)))})
-            rows = connection.get(keyspace_name, 0, [b"shop.items\0[%d]" % (2 * n) for n in range(500)], str(token))
+            rows = connection.get(keyspace_name, 0, feed.keys(0, 500), str(token))
             assert {row.freshness for row in rows if row.kind in (1, 2)} == {"fresh"}
             status = connection.status()
             assert status.ready
@@ -143,7 +143,7 @@ def test_damage_found_while_serving_is_never_served(kafka: KafkaCluster, keyspac
     with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as process:
         folded_to_the_end(kafka, feed, process)
         assert process.terminate() == 0
-    keys = [b"shop.items\0[%d]" % (2 * number) for number in range(900)]
+    keys = feed.keys(0)
     with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as process:
         address = folded_to_the_end(kafka, feed, process)
         for file in (tmp_path / "data" / keyspace_name / "0" / "db").glob("*.sst"):
@@ -275,7 +275,7 @@ def test_an_outage_of_kafka_at_start_or_later_is_retried(
         server.kill()
         until(lambda: len(process.lines("consuming was interrupted, retrying")) == 2, "said again")
         with OwnerConnection(address) as owner:
-            rows = owner.get(keyspace_name, 0, [b"shop.items\0[%d]" % (2 * number) for number in range(900)])
+            rows = owner.get(keyspace_name, 0, feed.keys(0))
             assert any(row.image for row in rows)
         server.restart()
         feed.load(50)
@@ -299,7 +299,7 @@ def test_a_full_disk_stops_folding_until_there_is_space(
             [line] = until(lambda: process.lines("disk full, folding paused; reads go on"), "said")
             assert line["code"] == "disk_full"
             with OwnerConnection(address) as owner:
-                assert owner.get(keyspace_name, 0, [b"shop.items\0[1]"])
+                assert owner.get(keyspace_name, 0, feed.keys(0, 1))
             free(process)
             until(lambda: caught_up(kafka, keyspace_name, address), "goes on")
             assert process.terminate() == 0

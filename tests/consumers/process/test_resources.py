@@ -37,7 +37,7 @@ def test_without_file_handles_folding_waits_and_goes_on_by_itself(
     """It logs the problem once, never answers stale, and folds everything once handles are free."""
     feed = Feed(kafka, keyspace_name)
     feed.load(100)
-    keys = [b"shop.items\0[%d]" % (2 * number) for number in range(900)]
+    keys = feed.keys(0)
     with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as process:
         address = process.ready()
         until(lambda: caught_up(kafka, keyspace_name, address), "caught up")

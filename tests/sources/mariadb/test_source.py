@@ -344,16 +344,16 @@ def test_statement_format_is_refused_with_the_fix(kafka: KafkaCluster, keyspace_
 
 def test_a_partly_published_transaction_that_differs_now_voids_everything() -> None:
     """If a partly published transaction has other events now, everything after the skipped ones is void."""
-    from stream.sources.mariadb.source import _Progress
+    from stream.sources.mariadb.binlog.progress import Progress
     from stream.wire.events import ResumePoint, RowChange, SourceTransaction, VoidTable
 
     point = ResumePoint("s", 1, 10, "MariaDB/0-1-1", 0, "", partial_gtid="MariaDB/0-1-2", partial_events=3)
     plain = SourceTransaction(
         "MariaDB/0-1-2", "MariaDB/0-1-2", 0, [RowChange(b"t\0[%d]" % n, VALUE, b"{}") for n in range(9)]
     )
-    assert _Progress(point).aligned(plain, choice=0) is plain
+    assert Progress(point).aligned(plain, choice=0) is plain
     otherwise = SourceTransaction("MariaDB/0-1-2", "MariaDB/0-1-2", 0, [VoidTable("t", "schema")])
-    fitted = _Progress(point).aligned(otherwise, choice=0)
+    fitted = Progress(point).aligned(otherwise, choice=0)
     left = list(fitted.changes)[3:]
     assert [change.table for change in left if isinstance(change, VoidTable)] == ["*"]
 

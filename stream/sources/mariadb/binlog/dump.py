@@ -66,6 +66,7 @@ class BinlogDump:
         try:
             event = self._packet()
         except (OSError, EOFError, ValueError) as error:
+            self._file.close()
             raise MariaDBUnreachable(f"the binlog connection to {self._settings.name} broke: {error}") from error
         first = event[0] if event else 0xFE
         if first == 0:
@@ -116,7 +117,7 @@ class BinlogDump:
         return event[1:-4]
 
     def close(self) -> None:
-        """End the connection. A blocked `read` in another thread raises an error."""
+        """End the connection. A blocked `read` in another thread raises an error, and frees the socket."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._drop()

@@ -178,8 +178,8 @@ def _status_size(kind: int, status: bytes, at: int) -> int:
     return _STATUS_SIZES.get(kind, -1)
 
 
-def row_data(event: bytes, kind: int) -> tuple[list[bytes], bytes, int]:
-    """The bitmaps of present columns, and where the rows are: bytes, uncompressed, and the offset of the first row.
+def bitmaps_of(event: bytes, kind: int) -> tuple[int, int]:
+    """Where the bitmaps of present columns are in a rows event: the first byte, and the bytes of one; UPDATE has two.
 
     Raises `BinlogFormatError`, IndexError.
     """
@@ -187,21 +187,11 @@ def row_data(event: bytes, kind: int) -> tuple[list[bytes], bytes, int]:
     if kind in WITH_EXTRA_DATA:
         at += int.from_bytes(event[at : at + 2], "little")
     width = event[at]
-    at += 1
-    if width >= 251:
-        if width != 252:
-            raise BinlogFormatError("a rows event declares more columns than a table can have")
-        width = int.from_bytes(event[at : at + 2], "little")
-        at += 2
-    size = (width + 7) >> 3
-    bitmaps = [event[at : at + size]]
-    at += size
-    if kind in UPDATES:
-        bitmaps.append(event[at : at + size])
-        at += size
-    if kind in COMPRESSED_ROWS:
-        return bitmaps, uncompress(event[at:]), 0
-    return bitmaps, event, at
+    if width < 251:
+        return at + 1, (width + 7) >> 3
+    if width != 252:
+        raise BinlogFormatError("a rows event declares more columns than a table can have")
+    return at + 3, (int.from_bytes(event[at + 1 : at + 3], "little") + 7) >> 3
 
 
 def uncompress(data: bytes) -> bytes:

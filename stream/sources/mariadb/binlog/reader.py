@@ -35,19 +35,19 @@ _NOW_KNOWN = "its schema is known from here on"
 class _Unpublished:
     """Takes the place of a decoder for a table that is not published. ``name`` as in the table map."""
 
-    __slots__ = ("name",)
+    __slots__ = ("label", "name")
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.name, self.label = name, name.encode()
 
 
 class _Undecodable:
     """Takes the place of a decoder for a published table that can't be decoded, and says why."""
 
-    __slots__ = ("name", "reason")
+    __slots__ = ("label", "name", "reason")
 
     def __init__(self, name: str, reason: str) -> None:
-        self.name, self.reason = name, reason
+        self.name, self.label, self.reason = name, name.encode(), reason
 
 
 _Mapped = TableDecoder | _Undecodable | _Unpublished
@@ -79,6 +79,7 @@ class BinlogReader:
         self._schema = schema
         self._spill_bytes = spill_bytes
         self._position = GtidPosition.parse(position)
+        self._position_text = str(self._position)
         self._timestamp = 0
         self._stopping = False
         self.last_heartbeat = events.LogPlace(0, 0, 0)
@@ -95,6 +96,10 @@ class BinlogReader:
     def position(self) -> str:
         """The set after the last transaction that was yielded, ``MariaDB/…``."""
         return str(self._position)
+
+    def has_reached(self, position: GtidPosition) -> bool:
+        """Whether everything up to ``position`` was yielded."""
+        return self._position.covers(position)
 
     def stop(self) -> None:
         """End the iteration soon. Safe to call from a signal handler or another thread."""
@@ -139,7 +144,7 @@ class BinlogReader:
                 f"the binlog has {_gtid_text(gtid)} after {self._position}: the sequence of its domain went back",
                 hint="SET GLOBAL gtid_strict_mode = ON, and let one server write each GTID domain: a new epoch starts",
             )
-        self._checksum.begin(gtid)
+        self._checksum.begin(event)
         self._transaction = _Transaction(gtid, self._spill_bytes)
 
     def _new_file(self) -> None:
@@ -172,7 +177,10 @@ class BinlogReader:
                 return
         mapped = cast("_Mapped", mapped)
         self._by_id[table_id] = mapped
-        self._statement.named(mapped.name, is_published=not isinstance(mapped, _Unpublished))
+        if isinstance(mapped, _Unpublished):
+            self._statement.named_unpublished(mapped.name)
+        else:
+            self._statement.named(mapped.name)
 
     def _map(self, body: bytes) -> _Mapped:
         database, table = table_name_of(body)
@@ -210,23 +218,27 @@ class BinlogReader:
         if mapped is self:
             transaction.voids[EVERY_TABLE] = "rows without a table map before them"
         else:
-            self._rows_of(cast("_Mapped", mapped), table_id, event, kind, transaction)
+            self._rows_of(mapped, event, kind, transaction)  # type: ignore[arg-type]
         if flags & events.STATEMENT_END:
             self._statement.end(self._schema.cascades, transaction.voids)
 
-    def _rows_of(self, mapped: _Mapped, table_id: int, event: bytes, kind: int, transaction: _Transaction) -> None:
+    def _rows_of(self, mapped: _Mapped, event: bytes, kind: int, transaction: _Transaction) -> None:
         name = mapped.name
-        self._statement.logged(name, 0 if isinstance(mapped, _Undecodable) else kind)
+        is_decoded = isinstance(mapped, TableDecoder)
+        self._statement.logged(name, kind if is_decoded or isinstance(mapped, _Unpublished) else 0)
         try:
-            bitmaps, data, at = events.row_data(event, kind)
-            self._checksum.rows(table_id, name.encode(), kind, memoryview(data)[at:])
+            at, size = events.bitmaps_of(event, kind)
+            end = at + 2 * size if kind in events.UPDATES else at + size
+            bitmaps, data = event[at:end], event
+            if kind in events.COMPRESSED_ROWS:
+                data, end = events.uncompress(event[end:]), 0
+            self._checksum.rows(mapped.label, kind, data, end)
             if isinstance(mapped, TableDecoder):
                 transaction.touched.add(name)
-                for bitmap in bitmaps:
-                    _check_full_image(mapped, bitmap)
-                self._decode(mapped, data, at, kind, transaction.rows)
+                _check_full_image(mapped, bitmaps, size)
+                self._decode(mapped, data, end, kind, transaction.rows)
         except (UndecodableValue, BinlogFormatError, IndexError) as error:
-            if isinstance(mapped, TableDecoder):
+            if is_decoded:
                 log.warning("rows cannot be decoded", table=name, reason=str(error))
                 transaction.voids.setdefault(name, str(error))
         if isinstance(mapped, _Undecodable):
@@ -265,13 +277,15 @@ class BinlogReader:
             transaction.described.add(name)
         self._announced.clear()
         domain, server, sequence, _ = transaction.gtid
-        cursor = str(self._position)
+        cursor = self._position_text
         self._position.add(domain, server, sequence)
-        self._settle(transaction)
+        self._position_text = str(self._position)
+        if not self._schema.catalog.is_settled:
+            self._settle(transaction)
         self._timestamp = int.from_bytes(event[:4], "little")
         return SourceTransaction(
             f"MariaDB/{domain}-{server}-{sequence}",
-            str(self._position),
+            self._position_text,
             self._timestamp,
             cast("list[Change]", self._changes(transaction)),
             checksum=self._checksum.value,
@@ -280,8 +294,6 @@ class BinlogReader:
 
     def _settle(self, transaction: _Transaction) -> None:
         """Void and describe, after the transaction, the tables whose schema is known now."""
-        if self._schema.catalog.is_settled:
-            return
         for name, was_described in self._schema.settle(self._position).items():
             if was_described:
                 transaction.voids.setdefault(name, _NOW_KNOWN)
@@ -412,13 +424,15 @@ class BinlogReader:
         transaction.described.update(held)
 
 
-def _check_full_image(decoder: TableDecoder, bitmap: bytes) -> None:
-    """Raises `UndecodableValue` unless all columns are present."""
-    if int.from_bytes(bitmap, "little") & decoder.all_present != decoder.all_present:
-        raise UndecodableValue(
-            f"a partial row image of {decoder.name}",
-            hint="SET GLOBAL binlog_row_image = FULL, and in all sessions",
-        )
+def _check_full_image(decoder: TableDecoder, bitmaps: bytes, size: int) -> None:
+    """Raises `UndecodableValue` unless all columns are present in each bitmap of ``size`` bytes."""
+    wanted = decoder.all_present
+    for at in range(0, len(bitmaps), size):
+        if int.from_bytes(bitmaps[at : at + size], "little") & wanted != wanted:
+            raise UndecodableValue(
+                f"a partial row image of {decoder.name}",
+                hint="SET GLOBAL binlog_row_image = FULL, and in all sessions",
+            )
 
 
 def _gtid_text(gtid: Gtid) -> str:

@@ -65,7 +65,7 @@ class SchemaDiffers(UndecodableValue):
 class TableDecoder:
     """Decodes the rows of one table map. Raises `SchemaDiffers` if ``info`` doesn't match the table map."""
 
-    __slots__ = ("_columns", "_key_indexes", "_null_bytes", "all_present", "bitmap_bytes", "info", "name")
+    __slots__ = ("_columns", "_key_indexes", "_null_bytes", "all_present", "bitmap_bytes", "info", "label", "name")
 
     def __init__(self, table_map: TableMap, info: TableInfo, charsets: Charsets) -> None:
         mapped = table_map.columns
@@ -78,7 +78,7 @@ class TableDecoder:
         if table_map.primary_key != info.key_indexes:
             raise SchemaDiffers(f"{info.name} has another primary key in the binlog than at the server now")
         self.info = info
-        self.name = info.name
+        self.name, self.label = info.name, info.name.encode()
         self.bitmap_bytes = (len(mapped) + 7) // 8
         self.all_present = (1 << len(mapped)) - 1
         self._null_bytes = self.bitmap_bytes

@@ -39,11 +39,14 @@ class StatementTables:
         """The tables named so far."""
         return self._seen.keys() - self._unpublished
 
-    def named(self, table: str, *, is_published: bool) -> None:
-        """Record a table map. Foreign keys also lead from tables that are not published to those that are."""
+    def named(self, table: str) -> None:
+        """Record a table map."""
         self._seen.setdefault(table, 0)
-        if not is_published:
-            self._unpublished.add(table)
+
+    def named_unpublished(self, table: str) -> None:
+        """Record one of a table that is not published: foreign keys lead from there to those that are."""
+        self._seen.setdefault(table, 0)
+        self._unpublished.add(table)
 
     def logged(self, table: str, kind: int) -> None:
         """Record a rows event of type ``kind``; 0: of a table that can't be decoded."""
@@ -52,7 +55,8 @@ class StatementTables:
     def clear(self) -> None:
         """Begin a statement."""
         self._seen.clear()
-        self._unpublished.clear()
+        if self._unpublished:
+            self._unpublished.clear()
 
     def end(self, cascades: Cascades, voids: dict[str, str]) -> None:
         """End the statement: add each table that it may have changed without logging to ``voids`` (table → reason)."""

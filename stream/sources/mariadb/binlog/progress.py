@@ -1,0 +1,111 @@
+"""How far a source is: what the topic has of its transactions and descriptions. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import cast
+
+import xxhash
+
+from stream.sources.mariadb.schema import TableFilter
+from stream.wire.events import (
+    EVERY_TABLE,
+    BeginScope,
+    Change,
+    DescribeTable,
+    ResumePoint,
+    RowChange,
+    SourceTransaction,
+    VoidTable,
+)
+
+IMAGE_FORMAT = 2
+"""Raise it when the canonical image of any value changes, or fewer tables may be cached. All is voided then."""
+
+
+def fingerprint(tables: TableFilter) -> int:
+    """A number for a choice of tables and the format of images."""
+    return int(xxhash.xxh3_64_intdigest(f"{IMAGE_FORMAT}\0{tables!r}".encode()) >> 1)
+
+
+class Progress:
+    """The source's progress. ``table_choice`` is the fingerprint of the choice of tables described in the topic.
+
+    Version 1 of `SourceState` had no field for it and kept it as the only open transaction. (Row sources have no other
+    ones.) That entry stays until another choice is described.
+    """
+
+    _version_1_entries: tuple[int, ...]
+
+    def __init__(self, resume: ResumePoint) -> None:
+        self.begin(resume)
+        self._version_1_entries = tuple(sorted(resume.open_transactions))
+        self.table_choice = resume.table_choice or next(iter(self._version_1_entries), 0)
+        if self.partial_gtid and self.partial_gtid == self.position:
+            self.table_choice = 0  # a description is partly published: it must be continued
+
+    def begin(self, resume: ResumePoint) -> None:
+        """Start from a resume point, in an epoch that has described nothing."""
+        self.epoch = resume.epoch
+        self.position = resume.position
+        self.timestamp = resume.timestamp
+        self.partial_gtid = resume.partial_gtid
+        self.partial_events = resume.partial_events
+        self.checksum, self.cursor = resume.checksum, resume.cursor
+        self.is_new = resume.ordinal <= 1
+        self._version_1_entries = ()
+        self.table_choice = 0
+
+    @property
+    def may_describe(self) -> bool:
+        """Whether no binlog transaction is partly published; a partly published description may be continued."""
+        return not self.partial_gtid or self.partial_gtid == self.position
+
+    def moved(self, transaction: SourceTransaction) -> None:
+        """Record that a transaction was given to the publisher."""
+        self.position, self.timestamp = transaction.position, transaction.timestamp
+        if transaction.checksum:
+            self.checksum, self.cursor = transaction.checksum, transaction.cursor
+
+    def description(self, tables: TableFilter, described: Iterable[DescribeTable], choice: int) -> SourceTransaction:
+        """The transaction that describes all tables. Its GTID is the position, which no later transaction has.
+
+        If it is partly published, it is repeated as a whole after the events that will be skipped.
+        """
+        changes: list[Change] = [BeginScope(tables.words), *described]
+        if not self.is_new:
+            changes.insert(0, VoidTable(EVERY_TABLE, "the choice of tables or the format of images has changed"))
+        if self.partial_gtid:
+            changes[:0] = [changes[0]] * self.partial_events
+        return SourceTransaction(
+            self.position,
+            self.position,
+            self.timestamp,
+            changes,
+            closed=self._version_1_entries,
+            table_choice=choice,
+            checksum=self.checksum,
+            cursor=self.cursor,
+        )
+
+    def mark_described(self, choice: int) -> None:
+        """Record that the `description` is published."""
+        self.table_choice = choice
+        self._version_1_entries = ()
+        self.partial_gtid = ""
+
+    def aligned(self, transaction: SourceTransaction, choice: int) -> SourceTransaction:
+        """A partly published transaction, changed if need be, so that skipping its events by number loses nothing.
+
+        Rows are in key order, so the same binlog gives the same events, if the choice of tables is the same. Other
+        events may differ now. In that case everything is voided after the skipped events, and described anew.
+        """
+        changes = transaction.changes
+        last = changes[len(changes) - 1] if len(changes) else None
+        is_same = choice == self.table_choice and len(changes) > self.partial_events and isinstance(last, RowChange)
+        if is_same:
+            return transaction
+        self.table_choice = 0
+        void = VoidTable(EVERY_TABLE, "a transaction that was partly published cannot be continued")
+        return replace(transaction, changes=cast("list[Change]", [void] * (self.partial_events + 1)))

@@ -1,0 +1,62 @@
+"""Prometheus metrics of a source process, computed from its status at each scrape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from stream.monitoring import build_info
+from stream.sources.status import SourceStatus
+
+_PLACE = ("keyspace", "shard")
+_GAUGES = (
+    ("freshet_source_ready", "1 while the source reads; 0 while it waits out an outage.", lambda s: int(s.is_ready)),
+    (
+        "freshet_source_lag_seconds",
+        "Age of the newest moment up to which everything the server committed is read; -1: not known yet.",
+        lambda s: s.lag_seconds,
+    ),
+    ("freshet_source_epoch", "The epoch that is published.", lambda s: s.epoch),
+    ("freshet_source_timestamp_seconds", "Source time of the last transaction read.", lambda s: s.timestamp),
+)
+_COUNTERS = (
+    ("freshet_source_transactions", "Transactions published since the start.", lambda s: s.transactions),
+    ("freshet_source_outages", "Outages of the server or of Kafka since the start.", lambda s: s.outages),
+)
+
+
+class SourceCollector:
+    """Collects from a `SourceStatus`."""
+
+    def __init__(self, keyspace: str, shard: str, version: str, status: SourceStatus) -> None:
+        self._place = [keyspace, shard]
+        self._version = version
+        self._status = status
+
+    def describe(self) -> list[Metric]:
+        """Empty, so that registration collects nothing."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """All families, as of now."""
+        status = self._status
+        for name, text, take in _GAUGES:
+            gauge = GaugeMetricFamily(name, text, labels=_PLACE)
+            gauge.add_metric(self._place, take(status))
+            yield gauge
+        for name, text, take in _COUNTERS:
+            counter = CounterMetricFamily(name, text, labels=_PLACE)
+            counter.add_metric(self._place, take(status))
+            yield counter
+        place = GaugeMetricFamily(
+            "freshet_source_sequence",
+            "Sequence of the last transaction read, by GTID domain.",
+            labels=(*_PLACE, "domain"),
+        )
+        for gtid in status.position.rpartition("/")[2].split(","):
+            domain, _, rest = gtid.partition("-")
+            if rest:
+                place.add_metric([*self._place, domain], int(rest.rpartition("-")[2]))
+        yield place
+        yield build_info(self._version)

@@ -1,0 +1,46 @@
+"""How a source is doing, for metrics and health checks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class SourceStatus:
+    """Written by the source's thread, read by others. ``outage`` says what it waits for; empty: nothing."""
+
+    clock: Callable[[], float] = time.monotonic
+    position: str = ""
+    timestamp: int = 0
+    epoch: int = 0
+    is_ready: bool = False
+    outage: str = ""
+    outages: int = 0
+    transactions: int = 0
+    as_of_ms: int = 0
+    _caught_up_at: float = field(default=-1.0)
+
+    def caught_up(self, as_of_ms: int) -> None:
+        """Everything that the server had committed by ``as_of_ms`` of its own clock is given to the publisher."""
+        self.as_of_ms, self._caught_up_at = as_of_ms, self.clock()
+
+    def ready(self, position: str) -> None:
+        """The source reads from ``position`` on."""
+        self.position, self.is_ready, self.outage = position, True, ""
+
+    def waits(self, what: str) -> None:
+        """The source waits until an outage is over."""
+        self.outages += self.outage != what
+        self.is_ready, self.outage = False, what
+
+    @property
+    def not_ready(self) -> str:
+        """Why the source does not publish; empty if it does."""
+        return "" if self.is_ready else self.outage or "it has not begun to read"
+
+    @property
+    def lag_seconds(self) -> float:
+        """Since when it is not known that everything is published; -1 before the first time."""
+        return self.clock() - self._caught_up_at if self._caught_up_at >= 0 else -1.0

@@ -1,0 +1,76 @@
+"""Which schema counts at which position, in random histories of DDL and of questions to the server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stream.sources.mariadb.binlog.catalog import Catalog
+from stream.sources.mariadb.gtid import GtidPosition
+from stream.sources.mariadb.schema import ColumnInfo, TableInfo
+
+TABLES = ("d.a", "d.b")
+
+
+def version(name: str, number: int) -> TableInfo | None:
+    """A table's schema after so many DDLs; every fourth drops the table."""
+    if number % 4 == 3:
+        return None
+    columns = (ColumnInfo("id", "int", True), ColumnInfo(f"v{number % 3}", "int", True))
+    return TableInfo("d", name.partition(".")[2], columns, ("id",))
+
+
+def at(index: int) -> GtidPosition:
+    """The position after the transaction with this index."""
+    return GtidPosition({0: (1, index)})
+
+
+@dataclass
+class Server:
+    """A log of DDL, each of one table, and what the source has read of it."""
+
+    log: list[str] = field(default_factory=list)
+
+    def schema(self, name: str, index: int) -> TableInfo | None:
+        """A table's schema after the transaction with this index."""
+        return version(name, self.log[:index].count(name))
+
+    def live(self) -> dict[str, TableInfo]:
+        """The tables as the server has them now."""
+        now = {name: self.schema(name, len(self.log)) for name in TABLES}
+        return {name: info for name, info in now.items() if info is not None}
+
+
+STEPS = st.lists(st.sampled_from(["", *TABLES, "read", "read", "read", "restart", "reconnect"]), max_size=40)
+
+
+@given(STEPS)
+def test_a_schema_that_counts_is_that_of_the_position(steps: list[str]) -> None:
+    """At any lag, and over restarts: what is known is true at the position, and all is known at the log's end."""
+    server, catalog, read = Server(), Catalog(), 0
+    catalog.resume(server.live(), at(0))
+    catalog.settle(at(0), frozenset)
+    for step in [*steps, *["read"] * len(steps), "read"]:
+        if step in ("", *TABLES):
+            server.log.append(step)
+        elif step == "read" and read < len(server.log):
+            name = server.log[read]
+            read += 1
+            if name:
+                catalog.doubt(name, server.live().get(name), at(len(server.log)))
+            catalog.settle(at(read), frozenset)
+        elif step == "reconnect":
+            catalog.resume(server.live(), at(len(server.log)))
+        elif step == "restart":
+            said = {name: catalog.description(name) for name in catalog.names}
+            catalog = Catalog()
+            catalog.describe_as(said)
+            catalog.resume(server.live(), at(len(server.log)))
+        for name in TABLES:
+            known = catalog.get(name)
+            true = server.schema(name, read)
+            assert known is None or not known.cacheable or (true is not None and known.columns == true.columns)
+    assert catalog.is_settled
+    assert {name for name in TABLES if catalog.get(name) is not None} == server.live().keys()

@@ -1,0 +1,57 @@
+"""TLS to MariaDB: an encrypted connection, to the server that the certificates name and to no other."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stream.sources.mariadb.binlog.dump import BinlogDump
+from stream.sources.mariadb.connection import MariaDBError, connect, fetch_all
+from stream.sources.mariadb.position import current_position
+from tests.sources.mariadb.conftest import Source, settings_of
+
+
+def certificate(directory: Path, name: str, signer: str, address: str) -> None:
+    """A key and a certificate ``name`` for ``address``, signed by ``signer``."""
+    (directory / f"{name}.ext").write_text(f"subjectAltName=IP:{address}\n")
+    asked = f"openssl req -newkey rsa:2048 -nodes -keyout {name}.key -out {name}.csr -subj /CN={name}"
+    signed = f"openssl x509 -req -in {name}.csr -CA {signer}.pem -CAkey {signer}.key -days 2 -out {name}.pem"
+    for command in (asked, f"{signed} -CAcreateserial -extfile {name}.ext"):
+        subprocess.run(command.split(), cwd=directory, check=True, capture_output=True)
+
+
+def authority(directory: Path, name: str) -> str:
+    """A certificate that signs others; returns its file."""
+    command = f"openssl req -x509 -newkey rsa:2048 -nodes -keyout {name}.key -out {name}.pem -days 2 -subj /CN={name}"
+    subprocess.run(command.split(), cwd=directory, check=True, capture_output=True)
+    return str(directory / f"{name}.pem")
+
+
+def test_tls_is_used_and_the_server_is_verified(
+    tmp_path: Path, new_mariadb: Callable[..., Any], source_of: Callable[[Any, str], Source]
+) -> None:
+    """Queries and the binlog are encrypted; another authority, or another host's certificate, is refused."""
+    ours, other = authority(tmp_path, "ours"), authority(tmp_path, "other")
+    certificate(tmp_path, "server", "ours", "127.0.0.9")
+    options = {"ssl": "ON", "ssl-cert": str(tmp_path / "server.pem"), "ssl-key": str(tmp_path / "server.key")}
+    server = new_mariadb(durable=False, options=options)
+    source = source_of(server.address, "d")
+    source.run("CREATE USER tls@'%' IDENTIFIED BY 'x' REQUIRE SSL", "GRANT ALL ON *.* TO tls@'%'")
+    at = replace(settings_of(server.address), user="tls", password="x", ssl_ca=ours, ssl_verify_host=False)
+    session = connect(at)
+    ((_, cipher),) = fetch_all(session, "SHOW STATUS LIKE 'Ssl_cipher'")
+    assert cipher
+    before = current_position(session).position
+    source.run("CREATE TABLE t (id INT PRIMARY KEY)")
+    dump = BinlogDump(at, before.removeprefix("MariaDB/"), 4_712)
+    assert any(b"CREATE TABLE t" in dump.read() for _ in range(50))
+    dump.close()
+    session.close()
+    for wrong in (replace(at, ssl_verify_host=True), replace(at, ssl_ca=other)):
+        with pytest.raises(MariaDBError):
+            connect(wrong)

@@ -1,0 +1,52 @@
+"""Metrics and health of a source process, over HTTP."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+
+from prometheus_client import CollectorRegistry
+
+from stream.monitoring import serve_monitoring
+from stream.sources.metrics import SourceCollector
+from stream.sources.status import SourceStatus
+
+
+def ask(port: int, path: str) -> tuple[int, str]:
+    """Status and body of a GET."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_a_source_shows_whether_it_reads_how_far_and_how_late() -> None:
+    """Ready only while it reads; an outage says what is missing; metrics follow the status."""
+    now = [100.0]
+    status = SourceStatus(lambda: now[0])
+    registry = CollectorRegistry()
+    registry.register(SourceCollector("shop", "shop/0", "1.2", status))
+    server = serve_monitoring("127.0.0.1", 0, registry, lambda: status.not_ready)
+    port = server.server_address[1]
+    try:
+        assert ask(port, "/healthz") == (200, "alive\n")
+        assert ask(port, "/readyz") == (503, "it has not begun to read\n")
+        assert 'freshet_source_lag_seconds{keyspace="shop",shard="shop/0"} -1.0' in ask(port, "/metrics")[1]
+        status.ready("MariaDB/0-1-7,3-2-9")
+        status.caught_up(1_000)
+        now[0] += 4
+        assert ask(port, "/readyz") == (200, "ready\n")
+        text = ask(port, "/metrics")[1]
+        assert 'freshet_source_sequence{domain="3",keyspace="shop",shard="shop/0"} 9.0' in text
+        assert 'freshet_source_lag_seconds{keyspace="shop",shard="shop/0"} 4.0' in text
+        assert 'freshet_build_info{version="1.2"} 1.0' in text
+        assert "_created" not in text
+        for _ in range(3):
+            status.waits("MariaDB is unreachable")
+        assert ask(port, "/readyz") == (503, "MariaDB is unreachable\n")
+        assert 'freshet_source_outages_total{keyspace="shop",shard="shop/0"} 1.0' in ask(port, "/metrics")[1]
+        assert ask(port, "/else")[0] == 404
+    finally:
+        server.shutdown()
+        server.server_close()
