@@ -9,6 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from consumers.owner.client import hello
 from consumers.owner.protocol import encode_frame
 from serving.client import Session
 from serving.client.client import _arguments
@@ -60,8 +61,8 @@ class Installation:
         by_front = next_version.frame if "front" in self.upgraded else encode_frame
         self._patch.setattr("consumers.owner.connection.encode_frame", by_consumer)
         self._patch.setattr("consumers.owner.client.encode_frame", by_front)
-        if "front" in self.upgraded:
-            self._patch.setattr("consumers.owner.client.hello", next_version.hello)
+        greeting = next_version.hello if "front" in self.upgraded else hello
+        self._patch.setattr("consumers.owner.client.hello", greeting)
 
     def publish(self, *changes: Any) -> str:
         """One transaction through publisher and fold; its position."""

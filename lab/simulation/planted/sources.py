@@ -11,6 +11,7 @@ from lab.workload import events
 from lab.workload.events import WorkloadTranslator
 from stream.sources.mariadb import position as mariadb_position
 from stream.sources.mariadb.binlog.coalesce import TransactionRows
+from stream.sources.mariadb.binlog.progress import Progress
 from stream.sources.mariadb.binlog.reader import BinlogReader
 from stream.sources.mariadb.binlog.unlogged import StatementTables
 
@@ -82,6 +83,16 @@ BINLOG: Final = (
             mariadb_position.check_in_history,
             "any_state.get((any_domain, any_server), 0)",
             "max((at for (each, _), at in any_state.items() if each == any_domain), default=0)",
+        ),
+    ),
+    rows(
+        "description_not_continued",
+        "a source does not continue a description of the tables that the one before it has partly published",
+        never(Progress.__init__, "self.partial_gtid == self.position"),
+        Replace(
+            Progress.aligned,
+            "replace(any_whole, changes=any_voids, table_choice=UNDESCRIBED)",
+            "replace(any_whole, changes=any_voids)",
         ),
     ),
 )

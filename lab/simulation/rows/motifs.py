@@ -45,6 +45,12 @@ SPLIT: Final[tuple[Motif, ...]] = (
         _SYNC,
         ("read", "other session", 0, "owner", "front", 2),
     ),
+    (  # DDL is partly published, and the next source dies while it describes the tables anew
+        ("alter", "shard", "some table"),
+        _UPDATE,
+        ("publish", "shard", 1, 2, 1),
+        ("publish", "shard", 1, 1, "bit"),
+    ),
 )
 """Motifs with transactions that are split over batches."""
 TWO_SHARDS: Final[tuple[Motif, ...]] = (

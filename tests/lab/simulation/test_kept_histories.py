@@ -9,6 +9,14 @@ from lab.simulation.engine import History, run_one
 from lab.simulation.rows.world import RowsWorld
 
 ROWS: dict[str, History] = {
+    "a source voids a transaction that it cannot continue, and dies while it describes the tables anew": [
+        ("world", 0, 0, 0, 1, 0),
+        ("publish", 0, 0, 0, 0),
+        ("txn", 0, 43022, 0),
+        ("txn", 0, 0, 0),
+        ("publish", 0, 1, 2, 1),
+        ("publish", 0, 1, 1, 1),
+    ],
     "the description of the tables is split over two batches and its publisher dies between them": [
         ("publish", 0, 0, 1, 1),
         ("write", 0, 0, 0),

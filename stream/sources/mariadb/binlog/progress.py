@@ -22,6 +22,8 @@ from stream.wire.events import (
 
 IMAGE_FORMAT = 2
 """Raise it when the canonical image of any value changes, or fewer tables may be cached. All is voided then."""
+UNDESCRIBED = -1
+"""In place of the fingerprint of a choice, which is never negative: the tables must be described again."""
 
 
 def fingerprint(tables: TableFilter) -> int:
@@ -99,13 +101,15 @@ class Progress:
         """A partly published transaction, changed if need be, so that skipping its events by number loses nothing.
 
         Rows are in key order, so the same binlog gives the same events, if the choice of tables is the same. Other
-        events may differ now. In that case everything is voided after the skipped events, and described anew.
+        events may differ now. In that case everything is voided after the skipped events, and described anew: by the
+        next source if this one dies before that, so the topic says that nothing is described.
         """
         changes = transaction.changes
         last = changes[len(changes) - 1] if len(changes) else None
         is_same = choice == self.table_choice and len(changes) > self.partial_events and isinstance(last, RowChange)
         if is_same:
             return transaction
-        self.table_choice = 0
+        self.table_choice = UNDESCRIBED
         void = VoidTable(EVERY_TABLE, "a transaction that was partly published cannot be continued")
-        return replace(transaction, changes=cast("list[Change]", [void] * (self.partial_events + 1)))
+        changes = cast("list[Change]", [void] * (self.partial_events + 1))
+        return replace(transaction, changes=changes, table_choice=UNDESCRIBED)
