@@ -48,7 +48,7 @@ def fold_message(state: PartitionState, offset: int, value: bytes | None) -> Cha
         return Changes(after, {})  # for publishers only: not even damage of it concerns the state
     try:
         name, event = _read(state, value)
-        if name == SKIPPED:
+        if name in (SKIPPED, "SourceState"):  # a newer state too
             return Changes(after, {})
         if name == "RowFrame":
             return fold_rows(state, after, event)

@@ -34,7 +34,7 @@ from consumers.fold.state import Changes, Head, Lineage, PartitionState, Rejecti
 from stream.wire.checks import check_frame
 from stream.wire.codec import ROW_FRAME_HEADER
 from stream.wire.events import EVERY_TABLE
-from stream.wire.keys import RESERVED, is_row_key
+from stream.wire.keys import FIRST_TABLE_BYTE, is_row_key
 from stream.wire.single import read_long, read_single, single_prefix
 from tokens import EventToken, Order, Origin, Position, order
 
@@ -46,7 +46,6 @@ _pack_prefix = PREFIX.pack
 _VALUE_BYTE = bytes([VALUE])
 _ROW_KINDS = (VALUE, ABSENT, VOID)
 _NOTHING: dict[Any, Any] = {}
-_FIRST_TABLE_BYTE = RESERVED + 1
 
 
 def fold_singles(head: Head, records: Sequence[Record], at: int) -> tuple[Changes, int] | None:
@@ -82,7 +81,7 @@ def fold_singles(head: Head, records: Sequence[Record], at: int) -> tuple[Change
             or not 0 < operation <= VOID
             or (operation == VALUE and not image)
             or key.find(b"\0") < 1
-            or key[0] < _FIRST_TABLE_BYTE
+            or key[0] < FIRST_TABLE_BYTE
             or not gtid.isascii()
         ):
             break
@@ -129,7 +128,7 @@ def _is_plain(frame: dict[str, Any], last: int) -> bool:
     table = first[: first.find(b"\0") + 1]
     return (
         len(table) > 1
-        and table[0] >= _FIRST_TABLE_BYTE
+        and table[0] >= FIRST_TABLE_BYTE
         and frame["ordinal"] + ordinals[0] > last
         and frame["operations"] == _VALUE_BYTE * len(keys)
         and all(frame["images"])
@@ -157,7 +156,7 @@ def _checked_entries(frame: dict[str, Any], tags: list[bytes], last: int) -> tup
             or not 0 < operation <= VOID
             or (operation == VALUE and not image)
             or key.find(b"\0") < 1
-            or key[0] < _FIRST_TABLE_BYTE
+            or key[0] < FIRST_TABLE_BYTE
         ):
             suspects.append(row)
             last = max(last, ordinal)  # older rows after a bad one must not take the fast path

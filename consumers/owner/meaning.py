@@ -29,7 +29,8 @@ CACHED_MAX = 4_096
 class Meaning(NamedTuple):
     """A folded description of a table, as far as its keys are concerned. ``reason``: why it may not be cached.
 
-    ``inexact``: the first key column that a collation compares, "" if none does.
+    ``inexact``: the first key column that a collation compares, "" if none does. ``prefix``: how many leading key
+    columns choose the partition; 0: the whole key.
     """
 
     shard: str
@@ -38,6 +39,7 @@ class Meaning(NamedTuple):
     fingerprint: bytes
     reason: str
     inexact: str
+    prefix: int
 
 
 def fingerprint(key: Iterable[tuple[str, str, bool]]) -> bytes:
@@ -59,7 +61,9 @@ def meaning_of(described: bytes) -> Meaning:
     key = columns_of(schema)
     reason = "" if schema["cacheable"] else schema["reason"] or "it may not be cached"
     inexact = next((name for name, _, exact in key if not exact), "")
-    return Meaning(schema["shard"], schema["epoch"], schema["ordinal"], fingerprint(key), reason, inexact)
+    return Meaning(
+        schema["shard"], schema["epoch"], schema["ordinal"], fingerprint(key), reason, inexact, schema["prefix"]
+    )
 
 
 def folded_meaning(partition: Partition, table: str) -> Meaning | None:
@@ -89,11 +93,14 @@ def meaning_after(partition: Partition, head: Head, table: str) -> Meaning | Non
     return found
 
 
-def check_partition(head: Head, number: int, key: bytes) -> None:
-    """Raises `OwnerError` ``wrong_partition`` if ``key`` is kept in another partition than ``number``."""
+def check_partition(head: Head, number: int, key: bytes, prefix: int) -> None:
+    """Raises `OwnerError` ``wrong_partition`` if ``key`` is kept in another partition than ``number``.
+
+    ``prefix``: of the table's description.
+    """
     if not head.layout:
         return
-    home = Layout.parse(head.layout).partition_of(key)
+    home = Layout.parse(head.layout).partition_of(key, prefix)
     if home != number:
         raise OwnerError(
             f"the key is kept in partition {home}, not in {number}",

@@ -314,6 +314,8 @@ class Description(Message, tag="description"):
     reason: str = ""
     shard: str = ""
     """The shard that described it last."""
+    prefix: int = 0
+    """Leading key columns that choose a row's partition; 0: the whole key."""
 
 
 class Welcome(Message, tag="welcome"):

@@ -95,4 +95,5 @@ def _description(request_id: int, layout: str, schema: dict[str, Any]) -> Descri
         schema["cacheable"],
         schema["reason"],
         schema["shard"],
+        schema["prefix"],
     )

@@ -133,20 +133,20 @@ def answer_rows(partition: Partition, request: Get, demand: Demand) -> list[Owne
     """
     head = partition.store.visible
     rows = [answer_row(partition, key, demand) for key in request.keys]
-    judged: dict[str, str] = {}
+    judged: dict[str, tuple[str, int]] = {}
     for key, row in zip(request.keys, rows, strict=True):
         table = table_of(key)
         if table not in judged:
-            judged[table] = _why_not_answered(partition, head, table, request.meanings.get(table))
-        if why := judged[table]:
+            found = meaning_after(partition, head, table)
+            expected = request.meanings.get(table)
+            why = why_other_meaning(head, found, expected) if expected is not None else ""
+            judged[table] = why, found.prefix if found else 0
+        why, prefix = judged[table]
+        if why:
             refuse_row(row, why)
         else:
-            check_partition(head, partition.number, key)
+            check_partition(head, partition.number, key, prefix)
     return rows
-
-
-def _why_not_answered(partition: Partition, head: Head, table: str, expected: bytes | None) -> str:
-    return why_other_meaning(head, meaning_after(partition, head, table), expected) if expected is not None else ""
 
 
 def answer_row(partition: Partition, key: bytes, demand: Demand) -> OwnerRow:
@@ -242,7 +242,7 @@ def _schema_refusal(partition: Partition, head: Head, request: Fill) -> str:
     found = folded_meaning(partition, table_of(request.key))
     if found is None:
         return "the table's schema is unknown here so far"
-    check_partition(head, partition.number, request.key)
+    check_partition(head, partition.number, request.key, found.prefix)
     if request.meaning and request.meaning != found.fingerprint:
         return "the keys of the table mean something else here: its description has changed"
     if found.reason:

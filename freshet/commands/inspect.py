@@ -128,7 +128,7 @@ def inspect_key(
     if not described.found:
         raise InspectError(f"keyspace {keyspace} has no table {table}", hint="tables are named db.table")
     found = _parse(table, _key_columns(described), key)
-    partition = Layout.parse(described.layout).partition_of(found.key)
+    partition = Layout.parse(described.layout).partition_of(found.key, described.prefix)
     if partition in addresses:
         return _ask(settings, addresses[partition], keyspace, partition, found.key, token)
     for address in addresses.values():

@@ -111,6 +111,5 @@ def space_of(settings: Settings, name: str, chosen: KeyspaceSettings) -> RowSpac
     if not isinstance(source, MariaDBSourceSettings):
         return RowSpace(name, Layout(chosen.partitions))
     server = server_of(source)
-    layout = Layout(chosen.partitions, source.key_prefix_columns)
     database = source.databases[0] if len(source.databases) == 1 else ""
-    return RowSpace(name, layout, database, MariaDBRows(server, shard, table_filter(source)))
+    return RowSpace(name, Layout(chosen.partitions), database, MariaDBRows(server, shard, table_filter(source)))

@@ -162,7 +162,8 @@ def table_filter(source: MariaDBSourceSettings) -> TableFilter:
     """The tables that a source publishes, and that a front may read through."""
     from stream.sources.mariadb.schema import TableFilter
 
-    return TableFilter(tuple(source.databases), tuple(source.include), tuple(source.exclude))
+    prefixes = tuple(sorted(source.key_prefix_columns.items()))
+    return TableFilter(tuple(source.databases), tuple(source.include), tuple(source.exclude), prefixes)
 
 
 def server_of(source: MariaDBSourceSettings) -> ConnectionSettings:
@@ -206,8 +207,7 @@ def publishers(settings: Settings, keyspace: str, stopping: threading.Event, *, 
     from stream.wire.keys import Layout
 
     chosen = settings.keyspace(keyspace)
-    prefixes = chosen.source.key_prefix_columns if isinstance(chosen.source, MariaDBSourceSettings) else {}
-    layout = Layout(chosen.partitions, prefixes)
+    layout = Layout(chosen.partitions)
     batching = settings.publisher
     cluster = settings.kafka.cluster
 

@@ -138,7 +138,7 @@ class RowReads:
                 continue
             lookups[index] = found
             if found.table.cacheable:
-                groups.setdefault(space.layout.partition_of(found.key.key), []).append(index)
+                groups.setdefault(space.layout.partition_of(found.key.key, found.table.prefix), []).append(index)
             else:
                 settle(index, None, f"{found.table.name} is never cached: {found.table.reason}")
 
@@ -324,7 +324,7 @@ def _fill_of(miss: RowMiss, found: SourceRow) -> Fill | None:
     if not may_offer(row, space.source.shard, key, found):
         return None
     lo, hi = str(found.position), str(found.hi)
-    partition = space.layout.partition_of(key.key)
+    partition = space.layout.partition_of(key.key, table.prefix)
     return Fill(0, space.name, partition, key.key, found.image, lo, hi, found.timestamp, row.stamp, table.meaning)
 
 

@@ -47,7 +47,8 @@ class MariaDBRows:
         if table not in self._tables:
             return None
         try:
-            return row_table(await self._run([table], lambda left_s: self._reader.table(table, left_s)))
+            info = await self._run([table], lambda left_s: self._reader.table(table, left_s))
+            return row_table(info, self._tables.prefix_of(table, len(info.primary_key)))
         except NoSuchTable:
             return None
 
@@ -93,12 +94,12 @@ class MariaDBRows:
             reader.close()
 
 
-def row_table(info: TableInfo) -> RowTable:
+def row_table(info: TableInfo, prefix: int = 0) -> RowTable:
     """A MariaDB table's description as a `RowTable`."""
     described = info.describe()
     columns = {column.name: column for column in described.columns}
     key = tuple(columns[name] for name in described.primary_key)
-    return RowTable(described.table, key, described.cacheable, described.reason)
+    return RowTable(described.table, key, described.cacheable, described.reason, prefix)
 
 
 def _source_rows(

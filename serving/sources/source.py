@@ -20,13 +20,15 @@ Found = TypeVar("Found")
 class RowTable:
     """What a front must know about a row table. ``key``: the primary key's columns in key order.
 
-    ``reason``: why it is not ``cacheable``. ``meaning``: the fingerprint of what its keys mean.
+    ``reason``: why it is not ``cacheable``. ``prefix``: how many leading key columns choose a row's partition.
+    ``meaning``: the fingerprint of what its keys mean.
     """
 
     name: str
     key: tuple[Column, ...]
     cacheable: bool
     reason: str = ""
+    prefix: int = 0
     meaning: bytes = field(init=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -78,8 +78,12 @@ def read_opening(
 
 
 def _layout(topic: str, wanted: Layout, published: str) -> Layout:
-    if not published or published == str(wanted):
+    """The layout of the topic. One from before buckets, with prefixes of its own, is kept as it is."""
+    if not published:
         return wanted
+    kept = Layout.parse(published)
+    if kept.partitions == wanted.partitions and (not wanted.prefixes or wanted.prefixes == kept.prefixes):
+        return kept
     raise LayoutMismatch(
         f"{topic} was published with layout {published}, not {wanted}",
         hint="a topic's layout cannot change: configure the old one, or publish into a new keyspace",

@@ -13,7 +13,7 @@ from typing import Final
 
 import xxhash
 
-from stream.wire.codec import INT_MAX, READER_VERSION, Record, encode
+from stream.wire.codec import READER_VERSION, Record, encode
 from stream.wire.declarations import Declarations, Speaker
 from stream.wire.events import (
     ABSENT,
@@ -35,6 +35,7 @@ from stream.wire.events import (
     Topology,
     VoidTable,
 )
+from stream.wire.frames import INT_MAX
 from stream.wire.keys import KeyFormatError, Layout, split_row_key
 from stream.wire.records import RowColumns, event_record, open_fields
 from tokens.errors import FreshetError
@@ -137,6 +138,9 @@ class Framer:
         self._home = layout.home_partition(shard)
         self._timestamp_max = at.timestamp
         self._speaker = Speaker(declared or Declarations(shard, at.epoch))
+        self._prefixes: dict[bytes, int] = {}
+        for table, described in self._speaker.declared.descriptions().items():
+            self._route_rows(table, described.prefix)
         self._nonce = nonce
         self._as_of_ms = 0
         self._serial = 0
@@ -236,6 +240,7 @@ class Framer:
         annotations = self._at.annotations
         self._at = ResumePoint(self.shard, number, 1, position, timestamp, position, annotations=annotations)
         self._speaker.begin_epoch(number)
+        self._prefixes.clear()
         self._as_of_ms = 0
         self._say(self._speaker.schemas(0))
         self._timestamp_max = max(self._timestamp_max, timestamp)
@@ -276,7 +281,8 @@ class Framer:
             table, _ = split_row_key(key)
             self._add_event(VoidTable(table, f"a key of {len(key)} bytes"), txn, ordinal)
             return
-        partition = self.layout.partition_of(key)
+        prefix = self._prefixes.get(key[: key.index(b"\0")], 0) if self._prefixes else 0
+        partition = self.layout.partition_of(key, prefix)
         rows = self._rows[partition]
         if rows is None or ordinal - rows.base > INT_MAX:
             rows = self._open_frame(partition, ordinal - 1)
@@ -331,8 +337,19 @@ class Framer:
         record = self._head(ordinal, txn.gtid, txn.timestamp) | fields
         value = encode(name, record)
         self._speaker.declared.note(name, record, value)
+        if type(change) is DescribeTable:
+            self._route_rows(change.table, change.prefix)
+        elif type(change) is BeginScope:
+            self._prefixes.clear()
         for partition in self._route(change, txn):
             self._put(partition, value)
+
+    def _route_rows(self, table: str, prefix: int) -> None:
+        """From here on a table's rows go where ``prefix`` says."""
+        if prefix:
+            self._prefixes[table.encode()] = prefix
+        else:
+            self._prefixes.pop(table.encode(), None)
 
     def _route(self, change: Change, txn: SourceTransaction) -> Iterable[int]:
         """The partitions that an event other than a row goes to."""

@@ -8,8 +8,9 @@ from operator import ge
 from typing import Final
 
 from stream.wire.announced import announcement_problem
-from stream.wire.codec import BAD_FIELD, INT_MAX, LONG_MAX, READER_VERSION, CodecError, NewerWireError, Record
+from stream.wire.codec import BAD_FIELD, READER_VERSION, CodecError, NewerWireError, Record
 from stream.wire.events import VALUE
+from stream.wire.frames import INT_MAX, LONG_MAX
 from stream.wire.keys import is_row_key
 
 _WITHOUT_NUMBER: Final = frozenset({"Marker", "SourceState", "SchemaText", "Topology"})

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from io import BytesIO
@@ -21,14 +22,13 @@ from fastavro.read import SchemaResolutionError
 from fastavro.schema import to_parsing_canonical_form
 
 from stream.wire.announced import Announced, announced_schema, fingerprint_of
+from stream.wire.frames import read, unpack, write
 from tokens.errors import FreshetError
 
 Record = dict[str, Any]
 
 MAGIC: Final = b"\xc3\x01"
 HEADER_SIZE: Final = 10
-INT_MAX: Final = 2**31 - 1
-LONG_MAX: Final = 2**63 - 1
 VERSIONS: Final[dict[str, int]] = {
     "AbortTxn": 1,
     "AllocWriteId": 1,
@@ -36,7 +36,7 @@ VERSIONS: Final[dict[str, int]] = {
     "EpochStart": 1,
     "Marker": 2,
     "NameBinding": 1,
-    "RowFrame": 1,
+    "RowFrame": 2,
     "SchemaText": 1,
     "Scope": 1,
     "SourceState": 3,
@@ -53,6 +53,8 @@ SKIPPED: Final = ""
 """The name that `decode` gives to a record that it passes over."""
 READER_VERSION: Final = 2
 """The newest `Marker.reader_version` that this program understands, and the one that it writes."""
+_PACKED: Final = "lengths"
+"""A field that only packed row frames have: of all versions but the first."""
 _SCHEMAS: Final = Path(__file__).resolve().parents[2] / "schemas"  # a folder without code is not an importable package
 
 
@@ -127,7 +129,15 @@ def _wire_schema(name: str, schema: Any, reader: Any) -> WireSchema:
 
 def _register(known: dict[bytes, WireSchema], current: WireSchema, schema: Any) -> None:
     header = header_of(schema)
-    known[header] = current if header == current.header else _wire_schema(current.name, schema, current.writer)
+    known[header] = (
+        current if header == current.header else _wire_schema(current.name, schema, _reader(current, schema))
+    )
+
+
+def _reader(current: WireSchema, schema: Any) -> Any:
+    """The schema that messages of an earlier version are read as. Frames before `_PACKED` are a frame as they are."""
+    is_unpacked = current.name == "RowFrame" and _PACKED not in {field["name"] for field in schema["fields"]}
+    return None if is_unpacked else current.writer
 
 
 _CURRENT, _KNOWN = _load()
@@ -180,6 +190,8 @@ def encode(name: str, record: Record) -> bytes:
     out = BytesIO()
     out.write(schema.header)
     try:
+        if name == "RowFrame":
+            return schema.header + write(record)
         schemaless_writer(out, schema.writer, record)
     except Exception as error:
         raise CodecError(f"{name} cannot be encoded: {error}", code=BAD_FIELD) from error
@@ -198,6 +210,9 @@ def decode(value: bytes, texts: Mapping[bytes, Announced] = _NO_TEXTS) -> tuple[
     `CodecError`, `NewerWireError`.
     """
     schema = _KNOWN.get(value[:HEADER_SIZE])
+    if schema is _CURRENT["RowFrame"]:
+        with suppress(ValueError, IndexError):  # what is no frame of ours, Avro reads, or says why not
+            return schema.name, read(value, HEADER_SIZE)
     if schema is not None:
         return schema.name, _read(schema.name, value, schema.writer, schema.reader)
     told = texts.get(value[2:HEADER_SIZE]) if value[:2] == MAGIC else None
@@ -224,6 +239,8 @@ def _read(name: str, value: bytes, writer: Any, reader: Any) -> Record:
     body.seek(HEADER_SIZE)
     try:
         record: Record = schemaless_reader(body, writer, reader)
+        if _PACKED in record:
+            record = unpack(record)
     except SchemaResolutionError:
         raise
     except Exception as error:

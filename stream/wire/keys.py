@@ -1,13 +1,12 @@
 """Keys on the wire and in the store, and which partition they belong to.
 
 Pure. A row key is ``table 0x00 canonical-primary-key``, where the canonical primary key is a compact JSON array of the
-key columns' canonical values, non-ASCII kept as UTF-8: ``shop.orders\\0[7,"ü"]``. The layout (partitioner, partition
-count, key prefixes) belongs to the topic and never changes (docs/concepts/rows.md).
+key columns' canonical values (`stream.wire.canonical`), non-ASCII kept as UTF-8: ``shop.orders\\0[7,"ü"]``. The layout
+(partitioner, buckets, partition count) belongs to the topic and never changes (docs/concepts/rows.md).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -17,6 +16,7 @@ from urllib.parse import quote, unquote
 import msgspec
 import xxhash
 
+from stream.wire.canonical import float_json, json_of
 from tokens.errors import FreshetError
 
 PARTITIONER = "xxh3_64"
@@ -27,13 +27,19 @@ SEPARATOR = b"\0"
 
 _DIGITS_MAX = 9
 
-RESERVED = 1
-"""The first byte of a table name is above this: store keys that start with 0x00 or 0x01 are not rows."""
+FIRST_TABLE_BYTE = 0x20
+"""The first byte of a store key is its kind: 0x00 the store's own, 0x01 a catalog object, from here on a row's table
+name. Those between are reserved."""
 
-_encode = msgspec.json.encode
+BUCKETS = 4096
+"""Virtual buckets of a new topic. A bucket never moves to another key, only to another partition."""
+
+_BUCKETS_MAX = 1 << 20
+
 _decode = msgspec.json.decode
 _hash = xxhash.xxh3_64_intdigest
 _columns = msgspec.json.Decoder(list[msgspec.Raw])
+_PARTS = frozenset({"buckets", "partitions", "prefix"})
 
 
 class KeyFormatError(FreshetError, ValueError):
@@ -54,15 +60,17 @@ def row_key(table: str, primary_key: Sequence[Any]) -> bytes:
     Raises `KeyFormatError` for an empty key, NULL, a non-finite number, or a value without a JSON form.
     """
     try:
-        columns = _encode(primary_key)
+        if float in map(type, primary_key):
+            primary_key = [msgspec.Raw(float_json(each)) if type(each) is float else each for each in primary_key]
+        columns = json_of(primary_key)
         name = table.encode()
     except (TypeError, ValueError, OverflowError) as error:
         raise KeyFormatError(f"primary key of {table!r} cannot be encoded: {error}") from error
     if b"null" in columns:
-        _refuse_null(table, primary_key)
+        _refuse_null(table, columns)
     if len(columns) < 3 or columns[0] != 0x5B:
         raise KeyFormatError(f"primary key of {table!r} has no columns: {primary_key!r}")
-    if not name or name[0] <= RESERVED or SEPARATOR in name:
+    if not name or name[0] < FIRST_TABLE_BYTE or SEPARATOR in name:
         raise KeyFormatError(f"{table!r} is not a table name")
     return name + SEPARATOR + columns
 
@@ -70,7 +78,7 @@ def row_key(table: str, primary_key: Sequence[Any]) -> bytes:
 def split_row_key(key: bytes) -> tuple[str, list[Any]]:
     """Table and canonical key values of a row key; raises `KeyFormatError`."""
     name, separator, columns = key.partition(SEPARATOR)
-    if not separator or not name or name[0] <= RESERVED:
+    if not separator or not name or name[0] < FIRST_TABLE_BYTE:
         raise KeyFormatError(f"{key!r} is not a row key: it has no table name before a 0x00")
     try:
         return name.decode(), _decode(columns, type=list[Any])
@@ -80,29 +88,34 @@ def split_row_key(key: bytes) -> tuple[str, list[Any]]:
 
 def is_row_key(key: bytes) -> bool:
     """Whether ``key`` begins with a table name and 0x00. The rest is not checked."""
-    return key.find(SEPARATOR) > 0 and key[0] > RESERVED
+    return key.find(SEPARATOR) > 0 and key[0] >= FIRST_TABLE_BYTE
 
 
-def _refuse_null(table: str, primary_key: Sequence[Any]) -> None:
-    """Refuse NULL, and NaN and infinity, which JSON would write as null."""
-    for value in primary_key:
-        if value is None or (isinstance(value, float) and not math.isfinite(value)):
-            raise KeyFormatError(f"primary key of {table!r} contains {value!r}, which cannot identify a row")
+def _refuse_null(table: str, columns: bytes) -> None:
+    """Refuse NULL, and NaN and infinity, which are written as null."""
+    if None in _decode(columns):
+        raise KeyFormatError(f"primary key of {table!r} contains NULL, NaN or an infinity, which cannot identify a row")
 
 
 @dataclass(frozen=True)
 class Layout:
     """How keys are distributed over a topic's partitions. It can't change once a topic holds events.
 
-    ``prefixes`` maps a table to the number of leading key columns that determine its partition (default: the whole key
-    with the table name). With a declared prefix only the JSON array of those columns is hashed, without the table name.
-    So rows with equal leading columns (``customers[7]`` and ``orders[7,12]``, both with prefix 1) share a partition, as
-    composite objects need.
+    A key's hash gives one of ``buckets`` buckets, and the buckets are dealt to the partitions in equal ranges. Topics
+    of before have no buckets (0): the hash modulo ``partitions`` is the partition.
+
+    With a prefix of n only the JSON array of the first n key columns is hashed, without the table name. So rows with
+    equal leading columns (``customers[7]`` and ``orders[7,12]``, both with prefix 1) share a partition, as composite
+    objects need. A table's description says its prefix; ``prefixes`` are those of topics of before, and go first.
+
+    ``extensions``: what else the text says, in names that begin with ``x-``. It has no meaning here.
     """
 
     partitions: int
     prefixes: Mapping[str, int] = field(default_factory=dict)
     partitioner: str = PARTITIONER
+    buckets: int = BUCKETS
+    extensions: tuple[str, ...] = ()
     _by_table: dict[bytes, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -110,8 +123,11 @@ class Layout:
             raise LayoutError(
                 f"unknown partitioner {self.partitioner!r}", hint=f"the only partitioner is {PARTITIONER}"
             )
-        if not 1 <= self.partitions <= 100_000:
-            raise LayoutError(f"invalid partition count {self.partitions}", hint="it must be 1 to 100000")
+        most = self.buckets or 100_000
+        if not 1 <= self.partitions <= most or self.buckets > _BUCKETS_MAX:
+            raise LayoutError(
+                f"invalid partition count {self.partitions} with {self.buckets} buckets", hint=f"it must be 1 to {most}"
+            )
         for table, columns in self.prefixes.items():
             if not table or columns < 1:
                 raise LayoutError(
@@ -125,15 +141,18 @@ class Layout:
         object.__setattr__(self, "_by_table", by_table)
 
     def __hash__(self) -> int:
-        return hash((self.partitions, self.partitioner, tuple(sorted(self.prefixes.items()))))
+        return hash(str(self))
 
     def __str__(self) -> str:
-        """``xxh3_64;partitions=4;prefix=db.orders:1,db.users:2``: tables sorted, percent-encoded."""
-        text = f"{self.partitioner};partitions={self.partitions}"
-        if not self.prefixes:
-            return text
-        prefixes = (f"{quote(table, safe='.')}:{n}" for table, n in sorted(self.prefixes.items()))
-        return f"{text};prefix={','.join(prefixes)}"
+        """``xxh3_64;buckets=4096;partitions=4;prefix=db.orders:1,db.users:2``: tables sorted, percent-encoded."""
+        parts = [self.partitioner]
+        if self.buckets:
+            parts.append(f"buckets={self.buckets}")
+        parts.append(f"partitions={self.partitions}")
+        if self.prefixes:
+            prefixes = (f"{quote(table, safe='.')}:{n}" for table, n in sorted(self.prefixes.items()))
+            parts.append(f"prefix={','.join(prefixes)}")
+        return ";".join((*parts, *self.extensions))
 
     @staticmethod
     @lru_cache(maxsize=64)
@@ -141,39 +160,52 @@ class Layout:
         """The layout that ``text`` (as `__str__` writes it) describes; raises `LayoutError`."""
         partitioner, *parts = text.split(";")
         found = dict(part.partition("=")[::2] for part in parts)
-        unknown = found.keys() - {"partitions", "prefix"}
-        if unknown or len(found) != len(parts) or "partitions" not in found:
+        extensions = tuple(part for part in parts if part.startswith("x-"))
+        known = len(found) - len(extensions)
+        if len(found) != len(parts) or "partitions" not in found or known != len(found.keys() & _PARTS):
             raise LayoutError(
                 f"{text!r} is not a layout",
-                hint="write it like xxh3_64;partitions=4;prefix=db.orders:1",
+                hint="write it like xxh3_64;buckets=4096;partitions=4; names of extensions begin with x-",
             )
         prefixes = _parse_prefixes(text, found["prefix"].split(",")) if "prefix" in found else {}
-        return Layout(_number(text, found["partitions"]), prefixes, partitioner)
+        buckets = _number(text, found["buckets"]) if "buckets" in found else 0
+        if "buckets" in found and not buckets:
+            raise LayoutError(f"{text!r} is not a layout: it has no buckets")
+        return Layout(_number(text, found["partitions"]), prefixes, partitioner, buckets, extensions)
 
-    def partition_of(self, key: bytes) -> int:
-        """The partition of a row key. Never raises: any other bytes are hashed as a whole."""
-        if not self._by_table:
-            return _hash(key) % self.partitions
-        return self._partition_by_prefix(key)
+    def partition_of(self, key: bytes, prefix: int = 0) -> int:
+        """The partition of a row key; ``prefix`` is that of its table's description.
 
-    def _partition_by_prefix(self, key: bytes) -> int:
-        name, _, columns = key.partition(SEPARATOR)
-        prefix = self._by_table.get(name)
-        if prefix is None:
-            return _hash(key) % self.partitions
-        try:
-            values = _columns.decode(columns)
-        except (msgspec.DecodeError, RecursionError):
-            return _hash(key) % self.partitions
-        return _hash(b"[" + b",".join(map(bytes, values[:prefix])) + b"]") % self.partitions
+        Never raises: any other bytes are hashed as a whole.
+        """
+        if prefix or self._by_table:
+            return self._partition(_hash(self._hashed(key, prefix)))
+        return self._partition(_hash(key))
 
     def table_partition(self, table_id: int) -> int:
         """The partition of a catalog object: by id, so that a renamed object stays in its partition."""
-        return _hash(str(table_id).encode()) % self.partitions
+        return self._partition(_hash(str(table_id).encode()))
 
     def home_partition(self, shard: str) -> int:
-        """The partition that holds a shard's `SourceState` records."""
+        """The partition that holds a shard's `SourceState` records. It doesn't depend on the buckets, so that it can
+        be read in a topic whose layout is not known yet."""
         return _hash(shard.encode()) % self.partitions
+
+    def _partition(self, hashed: int) -> int:
+        buckets = self.buckets
+        return hashed % buckets * self.partitions // buckets if buckets else hashed % self.partitions
+
+    def _hashed(self, key: bytes, prefix: int) -> bytes:
+        """The bytes of a row key that are hashed."""
+        name, _, columns = key.partition(SEPARATOR)
+        prefix = self._by_table.get(name, prefix)
+        if not prefix:
+            return key
+        try:
+            values = _columns.decode(columns)
+        except (msgspec.DecodeError, RecursionError):
+            return key
+        return b"[" + b",".join(map(bytes, values[:prefix])) + b"]"
 
 
 def _number(text: str, digits: str) -> int:

@@ -1,7 +1,7 @@
 """A fast decoder for frames of one row, which small traffic consists of.
 
-An Avro decoder's cost is per field, and a frame of one row has twelve fields for one key and one image. This decoder
-reads exactly the bytes that `stream.wire.records.RowColumns.encode` writes for one row, about four times faster
+An Avro decoder's cost is per field, and a frame of one row has many fields for one key and one image. This decoder
+reads exactly the bytes that `stream.wire.frames.write` writes for one row, about four times faster
 (measured: docs/internals/wire.md). For any other bytes it returns None, and `stream.wire.codec.decode` must be used.
 """
 
@@ -11,16 +11,22 @@ from functools import lru_cache
 from typing import Final, TypeAlias
 
 from stream.wire.codec import ROW_FRAME_HEADER
+from stream.wire.frames import write_long
 
-_NEXT_ARRAY: Final = b"\x00\x02"
-_ONE_TRANSACTION: Final = b"\x00\x02\x02\x00\x02"
-"""Ends ``ordinals``; ``transactions`` = [1]; begins ``gtids``."""
-_NO_POSITIONS: Final = b"\x00\x00\x02"
-"""Ends ``gtids``; ``positions`` = []; begins ``timestamps``."""
+_ONE_OPERATION: Final = 2
+_NARROW: Final = 4
+"""Size of the block of lengths if both are below 256,"""
+_WIDE: Final = 8
+"""and if both are below 65,536. Longer rows are left to the general decoder."""
+_ONE_TRANSACTION: Final = b"\x00\x02\x00\x02"
+"""``ordinals`` = []; ``transactions`` = 1; ``sizes`` = []; begins ``gtids``."""
+_NO_POSITIONS: Final = b"\x00\x00\x00\x00\x00"
+"""Ends ``gtids``; no prefix, base and numbers; ``positions`` = []; begins ``timestamp``."""
 _END: Final = b"\x00\x00"
-"""Ends ``timestamps``; ``origins`` = []."""
+"""``timestamps`` = []; ``origins`` = []."""
 _SHIFT_MAX: Final = 56
 """Integers of more than nine bytes are left to the general decoder."""
+_ROWS_SHIFT_MAX: Final = 21
 
 
 SingleRow: TypeAlias = tuple[int, bytes, int, bytes, bytes, bytes]
@@ -35,17 +41,6 @@ def single_prefix(shard: str, epoch: int) -> bytes:
     """The bytes that every frame of a lineage starts with: header, shard, epoch."""
     name = shard.encode()
     return ROW_FRAME_HEADER + write_long(len(name)) + name + write_long(epoch)
-
-
-def write_long(value: int) -> bytes:
-    """An Avro long (zigzag, seven bits a byte, low ones first)."""
-    rest = value << 1 if value >= 0 else ((-value) << 1) - 1
-    out = bytearray()
-    while rest > 127:
-        out.append(rest & 127 | 128)
-        rest >>= 7
-    out.append(rest)
-    return bytes(out)
 
 
 def read_long(encoded: bytes) -> int | None:
@@ -73,40 +68,38 @@ def read_single(value: bytes, at: int) -> SingleRow | None:
             byte = value[at]
             ordinal |= (byte & 127) << shift
             shift += 7
-        if ordinal & 1 or shift > _SHIFT_MAX or value[at + 1] != 2:
+        if ordinal & 1 or shift > _SHIFT_MAX or value[at + 1] != _ONE_OPERATION:
             return None
-        at += 3
-        size = value[at - 1]
-        if size > 127:
-            high = value[at]
+        operation, width = value[at + 2], value[at + 3]
+        if width == _NARROW:
+            key_size, size = value[at + 4], value[at + 5]
+            at += 6
+        elif width == _WIDE:
+            key_size, size = value[at + 4] | value[at + 5] << 8, value[at + 6] | value[at + 7] << 8
+            at += 8
+        else:
+            return None
+        size += key_size
+        rows, shift = value[at], 7
+        at += 1
+        while rows >> shift and shift <= _ROWS_SHIFT_MAX:
+            rows = rows & (1 << shift) - 1 | value[at] << shift
             at += 1
-            if high > 127:
-                return None
-            size = size & 127 | high << 7
-        end = at + (size >> 1)
-        if size & 1 or value[end : end + 2] != _NEXT_ARRAY:
+            shift += 7
+        key_end, end = at + key_size, at + size
+        if rows != size << 1 or value[end : end + 4] != _ONE_TRANSACTION:
             return None
-        key = value[at:end]
-        at = end + 3
-        size = value[end + 2]
-        if size > 127:
-            high = value[at]
-            at += 1
-            if high > 127:
-                return None
-            size = size & 127 | high << 7
-        end = at + (size >> 1)
-        # images end; operations of one byte; ordinals of one element
-        if size & 1 or value[end : end + 2] != _NEXT_ARRAY or value[end + 3] != 2:
-            return None
-        relative = value[end + 4]
-        if relative & 0x81 or value[end + 5 : end + 10] != _ONE_TRANSACTION:
-            return None
-        size = value[end + 10]
-        stop = end + 11 + (size >> 1)
-        if size & 0x81 or value[stop : stop + 3] != _NO_POSITIONS or value[-2:] != _END:
+        size = value[end + 4]
+        stop = end + 5 + (size >> 1)
+        if size & 0x81 or value[stop : stop + 5] != _NO_POSITIONS or value[-2:] != _END:
             return None
     except IndexError:
         return None
-    ordinal = (ordinal >> 1) + (relative >> 1)
-    return ordinal, key, value[end + 2], value[at:end], value[end + 11 : stop], value[stop + 3 : -2]
+    return (
+        (ordinal >> 1) + 1,
+        value[at:key_end],
+        operation,
+        value[key_end:end],
+        value[end + 5 : stop],
+        value[stop + 5 : -2],
+    )

@@ -1,9 +1,9 @@
 """Canonical values: the same form of a value from a source's log, a query, or a reader's request. Pure.
 
-The canonical form of a value is its JSON: integers, YEAR and BIT exact; FLOAT and DOUBLE as the shortest text of
-the double; DECIMAL, temporal, ENUM, SET and UUID values as strings in MariaDB's own text (UTC, the column's scale and
-fraction kept, zero dates as ``0000-00-00``); INET values as in RFC 5952 (``::ffff:102:304``); binary as
-``{"base64":"…"}``; NULL as ``null``. An image is the compact JSON object of a row in table order.
+The canonical form of a value is its JSON (`stream.wire.canonical`): integers, YEAR and BIT exact; FLOAT and DOUBLE as
+RFC 8785 writes the double; DECIMAL, temporal, ENUM, SET and UUID values as strings in MariaDB's own text (UTC, the
+column's scale and fraction kept, zero dates as ``0000-00-00``); INET values as in RFC 5952 (``::ffff:102:304``); binary
+as ``{"base64":"…"}``; NULL as ``null``. An image is the compact JSON object of a row in table order.
 """
 
 from __future__ import annotations
@@ -11,15 +11,9 @@ from __future__ import annotations
 import ipaddress
 import re
 from base64 import b64encode
-from collections.abc import Callable
-
-import msgspec
 
 from stream.wire.events import Column
 from tokens.errors import FreshetError
-
-json_of: Callable[[object], bytes] = msgspec.json.encode
-"""Canonical JSON of a canonical value: the same encoder as the keys' (`stream.wire.keys.row_key`)."""
 
 NULL = b"null"
 

@@ -19,6 +19,7 @@ from stream.kafka.dead_letters import read_letters
 from stream.kafka.topics import events_topic
 from stream.wire.codec import encode
 from tests.consumers.consuming import ConsumeProcess, Feed, assert_equal_to_uninterrupted, caught_up, gtid, until
+from tests.consumers.histories import encode_version_1
 from tests.patience import PATIENCE_S
 from tokens import Position, Vector
 
@@ -31,11 +32,11 @@ def row(feed: Feed, number: int, **changes: Any) -> dict[str, Any]:
     frame = {
         "shard": feed.shard,
         "epoch": 1,
-        "ordinal": feed.ordinal,
+        "ordinal": feed.ordinal - 1,
         "keys": [b"shop.items\0[%d]" % number],
         "images": [b'{"n":%d}' % number],
         "operations": b"\1",
-        "ordinals": [0],
+        "ordinals": [1],
         "transactions": [1],
         "gtids": [gtid(feed.ordinal)],
         "positions": [],
@@ -58,7 +59,7 @@ def hostile(feed: Feed) -> list[tuple[str, bytes]]:
         ("not_freshet", b"\0\0\0\0\7" + whole),
         ("not_freshet", os.urandom(300).replace(b"\xc3\x01", b"")),
         ("unknown_schema", b"\xc3\x01" + bytes(8) + whole[10:]),
-        ("bad_field", encode("RowFrame", row(feed, 2, transactions=[2]))),
+        ("bad_field", encode_version_1("RowFrame", row(feed, 2, transactions=[2]))),
         ("bad_field", encode("RowFrame", row(feed, 2, epoch=-1))),
         ("bad_operation", encode("RowFrame", row(feed, 2, operations=b"\x09"))),
         ("bad_field", encode("Marker", marker | {"position": "MariaDB/none", "layout": feed.layout})),

@@ -87,14 +87,14 @@ class Feed:
         record = {
             "shard": self.shard,
             "epoch": 1,
-            "ordinal": first,
+            "ordinal": first - 1,
             "keys": [b"shop.items\0[%d]" % number for number in numbers],
             "images": [
                 b'{"n":%d}' % number if operation == VALUE else b""
                 for number, operation in zip(numbers, operations, strict=True)
             ],
             "operations": operations,
-            "ordinals": list(range(rows)),
+            "ordinals": list(range(1, rows + 1)),
             "transactions": [1] * rows,
             "gtids": [gtid(first + row) for row in range(rows)],
             "positions": [],

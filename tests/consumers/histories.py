@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from io import BytesIO
+from pathlib import Path
 from typing import Any
+
+from fastavro import parse_schema, schemaless_writer
 
 from consumers.fold.messages import fold_message
 from consumers.fold.state import Changes, Head, PartitionState
-from stream.wire.codec import encode
+from stream.wire.codec import CodecError, encode, header_of
 from stream.wire.events import VALUE
 
 LAYOUT = "xxh3_64;partitions=1"
 SHARD = "shop/0"
+SCHEMAS = Path(__file__).parents[2] / "schemas"
 
 
 def gtid(sequence: int, domain: int = 0) -> str:
@@ -29,18 +35,35 @@ def frame(rows: list[tuple[bytes, int, bytes, int]], *, shard: str = SHARD, epoc
     record = {
         "shard": shard,
         "epoch": epoch,
-        "ordinal": ordinals[0] if ordinals else 0,
+        "ordinal": ordinals[0] - 1 if ordinals else 0,
         "keys": [row[0] for row in rows],
         "images": [row[2] for row in rows],
         "operations": bytes(row[1] for row in rows),
-        "ordinals": [ordinal - ordinals[0] for ordinal in ordinals],
+        "ordinals": [ordinal - ordinals[0] + 1 for ordinal in ordinals],
         "transactions": [1] * len(rows),
         "gtids": [gtid(ordinal) for ordinal in ordinals],
         "positions": [],
         "timestamps": [1_700_000_000] * len(rows),
         "origins": [],
     } | columns
-    return encode("RowFrame", record)
+    return encode_frame(record)
+
+
+def encode_frame(record: dict[str, Any]) -> bytes:
+    """A frame as it is written now, or as the first version wrote it if it lies in a way that now has no form."""
+    try:
+        return encode("RowFrame", record)
+    except CodecError:
+        return encode_version_1("RowFrame", record)
+
+
+def encode_version_1(name: str, record: dict[str, Any]) -> bytes:
+    """A record as its first version was written."""
+    schema = json.loads((SCHEMAS / f"{name}.v1.avsc").read_text(encoding="utf-8"))
+    out = BytesIO()
+    out.write(header_of(schema))
+    schemaless_writer(out, parse_schema(schema), record)
+    return out.getvalue()
 
 
 def value(number: int, image: bytes, ordinal: int, **more: Any) -> bytes:

@@ -41,8 +41,8 @@ from stream.sources.mariadb.binlog.events import uncompress
 from stream.sources.mariadb.binlog.statements import READ_CHARS_MAX, classify
 from stream.sources.mariadb.binlog.table_map import BinlogFormatError, parse_table_map, table_name_of
 from stream.wire.codec import CodecError, current_schema, decode, encode
+from stream.wire.frames import write_long
 from stream.wire.keys import Layout, LayoutError
-from stream.wire.single import write_long
 from tests.consumers.histories import SHARD, Folded, frame, gtid, key, marker, start, value
 from tests.fuzz.targets import TARGETS, http
 from tests.fuzz.targets.wire import _Message

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from stream.wire.batch import Batch
 from stream.wire.checks import check
 from stream.wire.codec import decode
+from stream.wire.declarations import Declarations
 from stream.wire.events import (
     ABSENT,
     VALUE,
@@ -30,7 +31,7 @@ from stream.wire.events import (
     TableImage,
     VoidTable,
 )
-from stream.wire.keys import Layout, row_key
+from stream.wire.keys import Layout, row_key, split_row_key
 from stream.wire.records import event_record
 
 Seen = tuple[int, str, Any]
@@ -105,17 +106,27 @@ def record(txn: SourceTransaction, change: Change) -> tuple[str, Any]:
     return event_record(change, txn.position, 10**9)
 
 
-def partitions(layout: Layout, change: Change) -> set[int]:
-    """The partitions that ``change`` must at least go to."""
+def partitions(layout: Layout, change: Change, prefixes: dict[str, int]) -> set[int]:
+    """The partitions that ``change`` must at least go to. ``prefixes``: of the tables described before it."""
     match change:
         case RowChange(key):
-            return {layout.partition_of(key)}
+            return {layout.partition_of(key, prefixes.get(split_row_key(key)[0], 0))}
         case VoidTable() | DescribeTable() | BeginScope() | BindName():
             return set(range(layout.partitions))
         case CommitTransaction(_, pairs) | AbortTransaction(_, pairs):
             return {layout.table_partition(table) for table, _ in pairs}
         case _:
             return {layout.table_partition(change.table_id)}
+
+
+def declared(batches: Iterable[Batch], shard: str, epoch: int) -> Declarations:
+    """What the batches say of an epoch."""
+    found = Declarations(shard, epoch)
+    for batch in batches:
+        for partition, value in batch.records:
+            if partition == 0:
+                found.read(value)
+    return found
 
 
 def read(batches: Iterable[Batch]) -> dict[int, list[tuple[str, Any]]]:

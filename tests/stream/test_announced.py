@@ -17,6 +17,7 @@ from stream.wire.announced import Announced, announcement_problem, fingerprint_o
 from stream.wire.checks import check
 from stream.wire.codec import CodecError, NewerWireError, current_schema, decode, encode
 from tests.stream.test_codec import SAMPLES
+from tests.upgrades.next_version import as_written
 
 
 def _written(schema: Any, record: dict[str, Any]) -> bytes:
@@ -47,7 +48,7 @@ LATER = {"type": "record", "name": "Later", "namespace": "freshet", "fields": [{
 def test_a_record_with_a_new_field_is_read_as_this_versions(name: str) -> None:
     """A newer version of a known record is decoded with the announced text, and what is new is left out."""
     newer, fields = _newer(name, FIELD), SAMPLES[name][1]
-    message = _written(newer, fields | {"colour": {"a": "b"}})
+    message = _written(newer, as_written(name, SAMPLES[name][1]) | {"colour": {"a": "b"}})
     with pytest.raises(CodecError, match="unknown schema"):
         decode(message)
     assert decode(message, _texts(newer)) == (name, fields)
@@ -93,7 +94,7 @@ def test_a_damaged_message_of_an_announced_schema_is_refused_with_a_code(data: s
     """Bytes that do not fit the announced schema are poison, as for any other record."""
     name = data.draw(st.sampled_from(codec.RECORDS))
     newer = _newer(name, FIELD)
-    message = bytearray(_written(newer, SAMPLES[name][1] | {"colour": {"a": "b"}}))
+    message = bytearray(_written(newer, as_written(name, SAMPLES[name][1]) | {"colour": {"a": "b"}}))
     message[data.draw(st.integers(10, len(message) - 1))] = data.draw(st.integers(0, 255))
     damaged = bytes(message[: data.draw(st.integers(10, len(message)))])
     assert _code(damaged, newer) in ("", "truncated", "trailing_bytes", "bad_field")

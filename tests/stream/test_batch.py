@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 
 from stream.publish.resume import resume_point
 from stream.wire.batch import Batch, BatchError, BatchLimits, Framer
-from stream.wire.codec import INT_MAX, decode
+from stream.wire.codec import decode
 from stream.wire.events import (
     VALUE,
     VOID,
+    BeginScope,
     CommitTransaction,
+    DescribeTable,
     OpenTransaction,
     ResumePoint,
     RowChange,
@@ -22,13 +24,14 @@ from stream.wire.events import (
     TableImage,
     VoidTable,
 )
+from stream.wire.frames import INT_MAX
 from stream.wire.keys import KeyFormatError, Layout, row_key
-from tests.stream.histories import histories, partitions, read, record
+from tests.stream.histories import declared, histories, partitions, read, record
 
 SHARD = "shop/0"
 TINY = BatchLimits(rows_max=3, bytes_max=120, batch_bytes=400, open_map_every=3, open_map_small=1)
 HEAD = {"shard", "epoch", "ordinal", "gtid", "timestamp"}
-layouts = st.builds(Layout, st.integers(1, 5))
+layouts = st.builds(Layout, st.integers(1, 5), buckets=st.sampled_from([0, 4096]))
 START = ResumePoint(SHARD, 1, 0, "MariaDB/0-1-0", 1_600_000_000, "MariaDB/0-1-0")
 
 
@@ -72,13 +75,17 @@ def test_each_partition_gets_its_changes_in_source_order(history: list[SourceTra
     _, batches = _framed(history, layout)
     seen = read(batches)
     expected: dict[int, list[tuple[int, str, Any]]] = {partition: [] for partition in range(layout.partitions)}
-    ordinal = 0
+    ordinal, prefixes = 0, dict[str, int]()
     found = {partition: dict.fromkeys(map(_ordinal, _events(seen[partition]))) for partition in expected}
     for txn in history:
         for change in txn.changes:
             ordinal += 1
             there = {partition for partition in expected if ordinal in found[partition]}
-            assert there >= partitions(layout, change)
+            assert there >= partitions(layout, change, prefixes)
+            if isinstance(change, DescribeTable):
+                prefixes[change.table] = change.prefix
+            elif isinstance(change, BeginScope):
+                prefixes.clear()
             for partition in there:
                 expected[partition].append((ordinal, *record(txn, change)))
     assert {partition: _events(seen[partition]) for partition in expected} == expected
@@ -154,7 +161,7 @@ def test_a_publisher_that_dies_between_batches_resumes_exactly(
         point = resume_point(states) if states else START
         done = [txn.position for txn in history].index(point.position) + 1 if point.position != START.position else 0
         published = iter(history[done:])
-        framer = Framer(SHARD, layout, point, TINY)
+        framer = Framer(SHARD, layout, point, TINY, declared=declared(survived, SHARD, 1))
     for txn in published:
         _publish(framer, txn, survived, framer.resume.partial_events if framer.partial_gtid == txn.gtid else 0)
     survived.append(framer.take())

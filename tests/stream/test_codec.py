@@ -34,7 +34,8 @@ KEPT = [
 ]
 _KEPT_VALUES: list[Any] = [param.values for param in KEPT]
 SAMPLES: dict[str, tuple[bytes, dict[str, Any]]] = {name: (kept, fields) for name, kept, fields, *_ in _KEPT_VALUES}
-FRAME = SAMPLES["RowFrame"][1]
+FRAME: dict[str, Any] = next(fields for name, _, fields, *_ in _KEPT_VALUES if name == "RowFrame")
+"""The first one kept."""
 
 
 def _frame(**changes: Any) -> dict[str, Any]:
@@ -90,7 +91,9 @@ def _older(name: str, *missing: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("name", "field", "default"), [("RowFrame", "origins", []), ("Marker", "whole", True)], ids=["RowFrame", "Marker"]
+    ("name", "field", "default"),
+    [("TableSchema", "prefix", 0), ("Marker", "whole", True)],
+    ids=["TableSchema", "Marker"],
 )
 def test_a_message_of_an_older_schema_reads_with_the_new_fields_default(
     monkeypatch: pytest.MonkeyPatch, name: str, field: str, default: Any

@@ -17,9 +17,15 @@ values = st.one_of(
     st.booleans(),
     st.builds(lambda text: {"base64": text}, st.text("abcXYZ019+/=", max_size=12)),
 )
-tables = st.text(st.characters(codec="utf-8", min_codepoint=2), min_size=1, max_size=20)
+tables = st.text(st.characters(codec="utf-8", min_codepoint=0x20), min_size=1, max_size=20)
 keys = st.lists(values, min_size=1, max_size=4)
-layouts = st.builds(Layout, st.integers(1, 64), st.dictionaries(tables, st.integers(1, 4), max_size=4))
+layouts = st.builds(
+    Layout,
+    st.integers(1, 64),
+    st.dictionaries(tables, st.integers(1, 4), max_size=4),
+    buckets=st.sampled_from([0, 64, 4096]),
+    extensions=st.sampled_from([(), ("x-note=1",), ("x-a", "x-b=c=d")]),
+)
 
 
 @given(tables, keys)
@@ -45,6 +51,8 @@ def test_row_keys_are_compact_json_with_utf8_kept() -> None:
         ("", [1]),
         ("a\0b", [1]),
         ("\x01", [1]),
+        ("\x1f", [1]),
+        ("t", ["a", float("-inf")]),
     ],
 )
 def test_what_names_no_row_is_refused(table: str, primary_key: list[Any]) -> None:
@@ -58,7 +66,9 @@ def test_a_text_key_that_says_null_is_a_key() -> None:
     assert split_row_key(row_key("t", ["null"])) == ("t", ["null"])
 
 
-@pytest.mark.parametrize("key", [b"", b"\0[1]", b"t[1]", b"t\0[1", b"\x01t\0[1]", b"\xff\0[1]", b"t\0{}"])
+@pytest.mark.parametrize(
+    "key", [b"", b"\0[1]", b"t[1]", b"t\0[1", b"\x01t\0[1]", b"\x1ft\0[1]", b"\xff\0[1]", b"t\0{}"]
+)
 def test_bytes_that_are_not_a_row_key_are_refused_with_one_error(key: bytes) -> None:
     """A damaged key raises `KeyFormatError`, not an error of a parser."""
     with pytest.raises(KeyFormatError):
@@ -79,6 +89,12 @@ def test_a_layout_reads_back_from_its_text(layout: Layout) -> None:
         "xxh3_64",
         "crc32;partitions=4",
         "xxh3_64;partitions=x",
+        "xxh3_64;buckets=0;partitions=4",
+        "xxh3_64;buckets=x;partitions=4",
+        "xxh3_64;buckets=4;partitions=5",
+        "xxh3_64;buckets=9999999;partitions=5",
+        "xxh3_64;buckets=4096",
+        "xxh3_64;x-note=1;x-note=2;partitions=4",
         "xxh3_64;partitions=0",
         "xxh3_64;partitions=4;partitions=5",
         "xxh3_64;partitions=4;colour=red",
@@ -96,24 +112,52 @@ def test_an_invalid_layout_text_is_refused(text: str) -> None:
 @given(layouts, tables, keys)
 def test_a_key_lies_in_one_of_the_partitions(layout: Layout, table: str, primary_key: list[Any]) -> None:
     """Every key has exactly one partition."""
-    assert 0 <= layout.partition_of(row_key(table, primary_key)) < layout.partitions
+    for prefix in range(3):
+        assert 0 <= layout.partition_of(row_key(table, primary_key), prefix) < layout.partitions
 
 
 def test_the_partition_of_a_key_is_the_named_hash_of_its_bytes() -> None:
     """The partition of a key is the hash named in the layout, and never changes."""
     key = row_key("shop.orders", [7])
-    assert Layout(16).partition_of(key) == xxhash.xxh3_64_intdigest(key) % 16
-    assert Layout(1000).partition_of(key) == 777
-    assert Layout(1000).table_partition(42) == xxhash.xxh3_64_intdigest(b"42") % 1000
+    assert Layout(16).partition_of(key) == xxhash.xxh3_64_intdigest(key) % 4096 // 256
+    assert Layout(1000).table_partition(42) == xxhash.xxh3_64_intdigest(b"42") % 4096 * 1000 // 4096
     assert Layout(1000).home_partition("shop/0") == xxhash.xxh3_64_intdigest(b"shop/0") % 1000
+
+
+def test_a_topic_without_buckets_keeps_its_partitions() -> None:
+    """A layout text of before is read as it was written, and written as it was read."""
+    key, text = row_key("shop.orders", [7]), "xxh3_64;partitions=1000;prefix=shop.items:1"
+    layout = Layout.parse(text)
+    assert str(layout) == text
+    assert layout.partition_of(key) == xxhash.xxh3_64_intdigest(key) % 1000 == 777
+    assert layout.table_partition(42) == xxhash.xxh3_64_intdigest(b"42") % 1000
+    assert layout.partition_of(row_key("shop.items", [7, 1])) == xxhash.xxh3_64_intdigest(b"[7]") % 1000
+
+
+@given(st.integers(1, 512), st.integers(1, 8), st.binary(max_size=20))
+def test_a_bucket_is_split_to_a_multiple_of_partitions_and_never_mixed(few: int, times: int, key: bytes) -> None:
+    """With a multiple of the partitions each partition's keys stay together, apart from other partitions' keys."""
+    many = few * times
+    assert Layout(many).partition_of(key) // times in (Layout(few).partition_of(key), Layout(few).partition_of(key) + 1)
+    if 4096 % many == 0:
+        assert Layout(many).partition_of(key) // times == Layout(few).partition_of(key)
+
+
+def test_what_a_layout_says_beyond_is_kept() -> None:
+    """Names that begin with x- may be added to a layout without an older reader refusing it."""
+    text = "xxh3_64;buckets=4096;partitions=4;x-region=eu"
+    assert str(Layout.parse(text)) == text
+    assert Layout.parse(text).partition_of(b"k") == Layout(4).partition_of(b"k")
 
 
 @given(st.integers(), st.integers(), st.text(st.characters(codec="utf-8")))
 def test_tables_that_share_a_declared_prefix_share_partitions(customer: int, order: int, note: str) -> None:
     """Rows with equal declared prefixes share a partition, so that composite objects are read from one."""
-    layout = Layout(64, {"shop.customers": 1, "shop.orders": 1})
-    of_customer = layout.partition_of(row_key("shop.customers", [customer]))
-    assert layout.partition_of(row_key("shop.orders", [customer, order, note])) == of_customer
+    old = Layout(64, {"shop.customers": 1, "shop.orders": 1}, buckets=0)
+    of_customer = old.partition_of(row_key("shop.customers", [customer]))
+    assert old.partition_of(row_key("shop.orders", [customer, order, note])) == of_customer
+    of_customer = Layout(64).partition_of(row_key("shop.customers", [customer]), 1)
+    assert Layout(64).partition_of(row_key("shop.orders", [customer, order, note]), 1) == of_customer
 
 
 def test_tables_without_a_prefix_are_spread_by_their_whole_key() -> None:

@@ -222,3 +222,19 @@ def test_stamps_and_annotations_come_back(kafka: KafkaCluster, keyspace: str) ->
     assert {name for each in records(kafka, keyspace, PARTITIONS, repeats=True).values() for name, _ in each} <= set(
         RECORDS
     )
+
+
+def test_an_old_topic_keeps_its_layout_and_a_restart_keeps_prefixes(kafka: KafkaCluster, keyspace: str) -> None:
+    """Keys never move: neither by an update of the publisher, nor because a table's prefix is read again."""
+    old = Layout.parse(f"xxh3_64;partitions={PARTITIONS};prefix=shop.items:1")
+    with Publisher(kafka, keyspace, f"{keyspace}/0", old, batch_interval_s=0.01) as out:
+        out.open(_start)
+        table = DescribeTable("t", (Column("a", "int", True), Column("b", "int", True)), ("a", "b"), prefix=1)
+        out.publish(SourceTransaction("MariaDB/0-1-1", "MariaDB/0-1-1", 1, [table]))
+    with _publisher(kafka, keyspace) as out:
+        out.open(_start)
+        assert str(out.layout) == str(old)
+        out.publish(_txn(2))
+    found = records(kafka, keyspace, PARTITIONS)
+    rows = {partition for partition, each in found.items() if "RowFrame" in dict(each)}
+    assert rows == {old.partition_of(row_key("t", [2, 0]), 1)}

@@ -14,13 +14,13 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 import msgspec
-from fastavro import parse_schema, schemaless_writer
+from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from fastavro.schema import to_parsing_canonical_form
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from consumers.owner.protocol import OLDEST, VERSION, Answer, Hello, Request
 from stream.wire.announced import fingerprint_of
-from stream.wire.codec import RECORDS, current_schema, decode, encode, header_of
+from stream.wire.codec import HEADER_SIZE, RECORDS, current_schema, decode, encode, header_of
 from tests.consumers.owner.test_versions import longer
 from tests.tokens.strategies import UUIDS
 
@@ -53,6 +53,13 @@ def written(schema: dict[str, Any], record: dict[str, Any]) -> bytes:
     return out.getvalue()
 
 
+def as_written(name: str, record: dict[str, Any]) -> dict[str, Any]:
+    """The fields of this version's message of a record, as Avro has them: a frame's columns are packed."""
+    body = BytesIO(encode(name, record)[HEADER_SIZE:])
+    fields: Any = schemaless_reader(body, current_schema(name).writer, None)
+    return dict(fields)
+
+
 def announcement(schema: dict[str, Any], shard: str, *, skippable: bool = False) -> bytes:
     """The `SchemaText` that the next version writes before its first record of a schema.
 
@@ -80,7 +87,7 @@ def topic(messages: Iterable[bytes], shard: str) -> list[bytes]:
             found.append(message)
             continue
         found.append(written(HINT, {"shard": shard, "text": f"before {name}"}))
-        found.append(written(SCHEMAS[name], fields | {"later": {UUIDS[0]: name}}))
+        found.append(written(SCHEMAS[name], as_written(name, fields) | {"later": {UUIDS[0]: name}}))
     return found
 
 

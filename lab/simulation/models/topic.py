@@ -34,6 +34,8 @@ class SimulatedTopic:
         """The highest offset up to which any process has read each partition."""
         self._commits: list[tuple[str, list[int]]] = []
         """Shard and first offsets of each commit that the topic may still lose."""
+        self.repeated_to = [0] * layout.partitions
+        """Where the last block that is there twice ends, in each partition."""
         self._last = ("", [0] * layout.partitions)
         """Shard of the last batch ("": of several), and its first offset in each partition."""
 
@@ -122,6 +124,7 @@ class SimulatedTopic:
         self._commits = []
         for partition, value in batches[number % len(batches)]:
             self.partitions[partition].append(_unlinked(value) if name_of(value) == "Marker" else value)
+        self.repeated_to = [len(records) for records in self.partitions]
         return True
 
 

@@ -66,7 +66,8 @@ class LiveSchema:
         """Read a table, which is not as it was thought to be. Raises `MariaDBError`."""
 
         def ask(connection: Connection) -> tuple[TableInfo | None, GtidPosition]:
-            return read_table(connection, self.charsets, database, table), _reached(connection)
+            prefixes = self.include.prefixes
+            return read_table(connection, self.charsets, database, table, prefixes), _reached(connection)
 
         self.catalog.doubt(f"{database}.{table}", *self._retried(ask))
 

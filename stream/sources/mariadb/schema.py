@@ -82,7 +82,10 @@ class ColumnInfo:
 
 @dataclass(frozen=True, slots=True)
 class TableInfo:
-    """A table. ``primary_key``: in key order. ``problem``: why it can't be cached, else empty."""
+    """A table. ``primary_key``: in key order. ``problem``: why it can't be cached, else empty.
+
+    ``prefix``: how many leading key columns choose a row's partition; 0: the whole key.
+    """
 
     database: str
     table: str
@@ -90,6 +93,7 @@ class TableInfo:
     primary_key: tuple[str, ...]
     engine: str = "InnoDB"
     problem: str = ""
+    prefix: int = 0
     name: str = field(init=False)
     key_prefix: bytes = field(init=False)
     key_indexes: tuple[int, ...] = field(init=False)
@@ -108,7 +112,7 @@ class TableInfo:
     def describe(self) -> DescribeTable:
         """The event that describes the table to readers of the topic."""
         columns = tuple(Column(column.name, column.kind, column.exact) for column in self.columns)
-        return DescribeTable(self.name, columns, self.primary_key, self.cacheable, self.problem)
+        return DescribeTable(self.name, columns, self.primary_key, self.cacheable, self.problem, self.prefix)
 
 
 def missing_table(name: str) -> DescribeTable:
@@ -120,12 +124,18 @@ def missing_table(name: str) -> DescribeTable:
 class TableFilter:
     """Which tables a source publishes, and so which a front may read through. Default: all but the system's tables.
 
-    ``include`` and ``exclude`` are shell patterns over ``db.table``.
+    ``include`` and ``exclude`` are shell patterns over ``db.table``. ``prefixes``: table → how many leading key columns
+    choose a row's partition.
     """
 
     databases: tuple[str, ...] = ()
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    prefixes: tuple[tuple[str, int], ...] = ()
+
+    def prefix_of(self, name: str, key_columns: int) -> int:
+        """The key columns of ``db.table``, out of ``key_columns``, that choose a row's partition; 0: the whole key."""
+        return min(dict(self.prefixes).get(name, 0), key_columns)
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -174,9 +184,15 @@ def unknown_databases(connection: Connection, names: Iterable[str]) -> list[str]
     return sorted(set(names) - found)
 
 
-def read_table(connection: Connection, charsets: Charsets, database: str, table: str) -> TableInfo | None:
+def read_table(
+    connection: Connection,
+    charsets: Charsets,
+    database: str,
+    table: str,
+    prefixes: tuple[tuple[str, int], ...] = (),
+) -> TableInfo | None:
     """One table; None if it doesn't exist or is a view. Raises PyMySQL's errors."""
-    found = read_tables(connection, charsets, TableFilter(), (database, table))
+    found = read_tables(connection, charsets, TableFilter(prefixes=prefixes), (database, table))
     return found.get(f"{database}.{table}")
 
 
@@ -229,7 +245,7 @@ def read_tables(
         )
         infos = _with_generated(infos, columns[database, table])
         info = _table(database, table, kind, engine or "", infos, keys[database, table])
-        found[info.name] = info
+        found[info.name] = replace(info, prefix=include.prefix_of(info.name, len(info.primary_key)))
     return found
 
 
@@ -306,7 +322,7 @@ def _table(
     names = {column.name for column in columns}
     primary_key = tuple(name for name, _ in keys)
     problem = ""
-    if "." in database or "." in table or "\0" in table or (database + table)[:1] <= "\x01":
+    if "." in database or "." in table or "\0" in table or (database + table)[:1] < " ":
         problem = "its name holds a dot or a control character"
     elif kind != "BASE TABLE":
         problem = f"it is a {kind.lower().replace('_', ' ')}"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from stream.wire.values import NULL, UndecodableValue, binary_json, inet_text, json_of
+from stream.wire.canonical import float_json, json_of
+from stream.wire.values import NULL, UndecodableValue, binary_json, inet_text
 
 if TYPE_CHECKING:
     from stream.sources.mariadb.schema import ColumnInfo, TableInfo
@@ -24,7 +25,7 @@ def _decimal_from_select(value: bytes) -> bytes:
 
 
 def _float_from_select(value: bytes) -> bytes:
-    return json_of(float(value))
+    return float_json(float(value))
 
 
 def _text_from_select(value: bytes) -> bytes:

@@ -43,7 +43,7 @@ class Catalog:
         self._expected.clear()
         for name, described in self._described.items():
             info = live.get(name)
-            if info is None or not _say_the_same(described, info.describe()):
+            if info is None or described != info.describe():
                 self._known[name] = _info_of(described)
                 self._expected[name] = _Expected(info, at)
             else:
@@ -106,7 +106,7 @@ class Catalog:
                 self._known.pop(name, None)
             else:
                 self._known[name] = info
-            if before is None or not _say_the_same(before, now):
+            if before is None or before != now:
                 found[name] = before is not None
                 self._described[name] = now
         return found
@@ -121,12 +121,8 @@ class Catalog:
         return not self._expected
 
 
-def _say_the_same(one: DescribeTable, other: DescribeTable) -> bool:
-    return replace(one, prefix=0) == replace(other, prefix=0)
-
-
 def _info_of(described: DescribeTable) -> TableInfo:
     database, _, table = described.table.partition(".")
     columns = tuple(ColumnInfo(column.name, column.kind, column.exact) for column in described.columns)
     problem = "" if described.cacheable else described.reason or "it was always read through"
-    return TableInfo(database, table, columns, described.primary_key, problem=problem)
+    return TableInfo(database, table, columns, described.primary_key, problem=problem, prefix=described.prefix)

@@ -15,7 +15,8 @@ from pymysql.constants import FIELD_TYPE
 from stream.sources.mariadb.binlog.table_map import DATETIME2, TIME2, TIMESTAMP2, MappedColumn, TableMap
 from stream.sources.mariadb.charsets import BINARY_COLLATION, Charsets, Decode
 from stream.sources.mariadb.schema import ColumnInfo, TableInfo
-from stream.wire.values import NULL, UndecodableValue, binary_json, inet_text, json_of, uuid_text
+from stream.wire.canonical import float_json, json_of
+from stream.wire.values import NULL, UndecodableValue, binary_json, inet_text, uuid_text
 
 ColumnReader = Callable[[bytes, int], tuple[bytes, int]]
 
@@ -157,14 +158,14 @@ def _medium(found: MappedColumn) -> ColumnReader:
 
 def _float(_: MappedColumn) -> ColumnReader:
     def read(data: bytes, position: int) -> tuple[bytes, int]:
-        return json_of(_FLOAT.unpack_from(data, position)[0]), position + 4
+        return float_json(_FLOAT.unpack_from(data, position)[0]), position + 4
 
     return read
 
 
 def _double(_: MappedColumn) -> ColumnReader:
     def read(data: bytes, position: int) -> tuple[bytes, int]:
-        return json_of(_DOUBLE.unpack_from(data, position)[0]), position + 8
+        return float_json(_DOUBLE.unpack_from(data, position)[0]), position + 8
 
     return read
 
