@@ -240,7 +240,7 @@ def _judge_component(shard: str, epoch: int, seen: Position, current: int, tag: 
         why = f"the session has seen epoch {epoch} of {shard}, the entry is of epoch {current}"
         return _stale(Verdict.NOT_REACHED, why)
     if epoch < current:
-        by = f"epoch {current}" if current < ENDED else f"epoch {tag.epoch} of {tag.shard}"
+        by = f"epoch {current}" if current != ENDED else f"epoch {tag.epoch} of {tag.shard}"
         why = f"the session has seen {seen} in epoch {epoch} of {shard}, a history that {by} replaced"
         return _unknown(Verdict.HISTORY_LOST, why)
     by_value = Order.UNKNOWN if tag.lo is None else tag.lo.order(seen)
