@@ -28,7 +28,8 @@ def fold_marker(head: Head, after: int, marker: dict[str, Any]) -> Changes:
         reason = f"the marker follows another one than the last folded of {shard}: Kafka lost or replaced records"
         rejections = (*rejections, Rejection("log_gap", reason, f"shard {shard}"))
     if ordinal < lineage.watermark_ordinal:
-        moved = lineage._replace(continuity=marker["continuity"])
+        # One that is passed over and links nothing must not end the chain: what comes next could not be checked.
+        moved = lineage._replace(continuity=marker["continuity"] or lineage.continuity)
         return Changes(after, {}, {shard: moved} if moved != lineage else {}, voids, rejections=rejections)
     if marker["whole"]:
         _end_voids(head, voids, marker)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from itertools import chain
 from operator import gt
 
 from lab.simulation.memo import decoded
+from stream.wire.announced import fingerprint_of
 from stream.wire.batch import Batch
-from stream.wire.codec import decode, encode
+from stream.wire.codec import MAGIC, decode, encode
 from stream.wire.keys import Layout
 
 
@@ -22,6 +24,10 @@ class SimulatedTopic:
         self.damage = -1
         """How a message of the next batch is damaged (modulo 8) and which one (divided by 8); -1: none."""
         self.damageable = frozenset({"RowFrame"})
+        self.is_newer = False
+        """Whether the next batch that has rows writes them in a record that this version does not have."""
+        self._unreadable: dict[bytes, bytes] = {}
+        """Message in such a record → what an upgraded reader finds in it."""
         self.mixing = -1
         """Bits that interleave the next batch with the other shard's last one; -1: it is appended."""
         self.read_to = [0] * layout.partitions
@@ -61,6 +67,10 @@ class SimulatedTopic:
         self._last = ("", [0] * self.layout.partitions)
         return True
 
+    def settle(self) -> None:
+        """What is written so far stays, and where it is."""
+        self._commits, self._last = [], ("", [0] * self.layout.partitions)
+
     def say_again(self) -> None:
         """Appends what was said only once, the newest of each kind and name, as publishers do from time to time."""
         self._commits = []
@@ -77,6 +87,11 @@ class SimulatedTopic:
         self.batches.setdefault(shard, []).append(batch.records)
         self.states.setdefault(shard, []).append(batch.records[-1][1])
         damage, self.damage = self.damage, -1
+        if self.is_newer and any(name_of(value) == "RowFrame" for _, value in batch.records):
+            self.is_newer = False
+            for partition, value in batch.records:
+                self.partitions[partition] += self._as_newer(value) if name_of(value) == "RowFrame" else [value]
+            return
         if damage < 0:
             for partition, value in batch.records:
                 self.partitions[partition].append(value)
@@ -85,6 +100,18 @@ class SimulatedTopic:
         hit = able[damage // 8 % len(able)] if able else -1
         for at, (partition, value) in enumerate(batch.records):
             self.partitions[partition].append(damaged(value, damage) if at == hit else value)
+
+    def _as_newer(self, value: bytes) -> list[bytes]:
+        told, unreadable = announced("NewerRows", str(len(self._unreadable)), skippable=False)
+        self._unreadable[unreadable] = value
+        return [told, unreadable]
+
+    def upgrade(self) -> bool:
+        """Readers now have the newer record: in the model it becomes one that they have. False if there is none."""
+        found, self._unreadable = self._unreadable, {}
+        for records in self.partitions if found else ():
+            records[:] = [found.get(value or b"", value) for value in records]
+        return bool(found)
 
     def repeat(self, shard: str, number: int) -> bool:
         """Appends an earlier batch again, as a broken producer would. Returns False if there is no batch.
@@ -113,6 +140,15 @@ def _mixed(first: list[bytes | None], second: list[bytes | None], bits: int) -> 
 
 def _unlinked(marker: bytes) -> bytes:
     return encode("Marker", decode(marker)[1] | {"continuity": 0, "previous": 0})
+
+
+def announced(name: str, text: str, *, skippable: bool) -> tuple[bytes, bytes]:
+    """The announcement of a record that this version does not have, and such a record, which holds ``text``."""
+    fields = [{"name": "text", "type": "string"}]
+    schema = json.dumps({"name": f"freshet.{name}", "type": "record", "fields": fields}, separators=(",", ":"))
+    known = {"name": name, "fingerprint": fingerprint_of(schema), "text": schema, "skippable": skippable}
+    told = encode("SchemaText", {"shard": "s/0", "epoch": 1, "ordinal": 0} | known)
+    return told, MAGIC + fingerprint_of(schema) + bytes([2 * len(text)]) + text.encode()
 
 
 def name_of(value: bytes) -> str:

@@ -7,6 +7,7 @@ from typing import Final
 from consumers.fold import markers, messages, shards, state
 from consumers.fold import rows as row_fold
 from lab.simulation.planted.planting import Replace, Return, always, leave_out, never, processes, rows
+from stream.wire import codec
 
 LATER: Final = "(any_new.epoch, any_new.ordinal) > (any_old.epoch, any_old.ordinal)"
 
@@ -131,6 +132,18 @@ MARKERS: Final = (
         always(markers._end_voids, "any_void.epoch == any_epoch"),
     ),
 )
+NEWER: Final = (
+    rows(
+        "newer_record_passed_over",
+        "a record that this version does not have, and must not pass over, is passed over",
+        leave_out(codec._decode_announced, "raise NewerWireError(...)"),
+    ),
+    rows(
+        "remark_is_poison",
+        "a record that may be passed over voids its partition",
+        always(messages._read, "any_found is None"),
+    ),
+)
 VOIDS: Final = (
     rows(
         "poison_voids_nothing",
@@ -192,4 +205,4 @@ HEADS: Final = (
         leave_out(state.read_head, "any_head.voids[...] = ..."),
     ),
 )
-BUGS: Final = (*EVENTS, *MARKERS, *VOIDS, *EPOCHS, *HEADS)
+BUGS: Final = (*EVENTS, *MARKERS, *NEWER, *VOIDS, *EPOCHS, *HEADS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import chain
 
-from lab.simulation.models.topic import damaged
+from lab.simulation.models.topic import announced, damaged
 from lab.simulation.rows.publishing import Ending
 from lab.simulation.rows.run_state import RowsRunState
 from lab.simulation.rows.shaping import TABLES
@@ -160,17 +160,20 @@ class RowChangeOps(RowsRunState):
         publisher.die()
         self.say(f"the publisher of s/{publisher.source.shard} is killed; another one takes over")
 
-    def op_choose(self, shard: int, choice: int) -> None:
-        """The source is started again with another choice of tables. What it leaves out must not be kept any more."""
-        publisher = self.publishers[shard % len(self.publishers)]
-        if publisher.choice == choice:
+    def op_choose(self, choice: int) -> None:
+        """The sources start again with another choice of tables. What they leave out must not be kept any more."""
+        if self.publishers[0].choice == choice:
             return
         self.count_fault("another choice of tables")
-        self._void(publisher.source.shard)
-        publisher.die()
-        publisher.choice = choice
+        self._void()
+        for publisher in self.publishers:
+            publisher.die()
+            publisher.choice = choice
+        for owned in chain.from_iterable(self.owners):
+            if owned.has_seen_what_was_lost:
+                owned.forget()  # it may miss the scope; only the leader epochs show that, by which the process rebuilds
         chosen = f"all tables but {TABLES[choice - 1]}" if choice else "all tables"
-        self.say(f"the source of {publisher.source.name} is started again, to publish {chosen}")
+        self.say(f"the sources are started again, to publish {chosen}")
 
     def op_cut(self, shard: int) -> None:
         publisher = self.publishers[shard % len(self.publishers)]
@@ -203,8 +206,10 @@ class RowChangeOps(RowsRunState):
             self.topic.read_to[owned.number] = min(self.topic.read_to[owned.number], end)
             if owned.offset > end:
                 owned.has_seen_what_was_lost = True
-                # Markers link batches. Inside a batch only the leader epochs show it, by which the process rebuilds.
-                if stands[owned] != "SourceState" and stands[owned] != "Marker":
+                # Markers link batches. Inside a batch, or if a scope is missed, only the leader epochs show it,
+                # by which the process rebuilds.
+                is_between = stands[owned] in ("SourceState", "Marker")
+                if not is_between or any(publisher.choice for publisher in self.publishers):
                     owned.forget()
         lost = [end - len(records) for end, records in zip(ends, self.topic.partitions, strict=True)]
         self.say(f"Kafka loses the last {lost} messages of its partitions")
@@ -214,6 +219,20 @@ class RowChangeOps(RowsRunState):
         self.topic.say_again()
         self.topic_is_tampered = True
         self.say("the publishers say again what is said only once")
+
+    def op_newer(self, skippable: int) -> None:
+        """A newer publisher writes a record that readers do not have: rows, or something that they may pass over."""
+        self.count_fault("newer record")
+        self.topic.is_newer = not skippable
+        if skippable:
+            for records in self.topic.partitions:
+                records.extend(announced("Remark", "hello", skippable=True))
+            self.topic.settle()
+        self.say(f"a newer publisher writes {'a remark' if skippable else 'the next rows'} in a record of its own")
+
+    def op_upgrade(self) -> None:
+        if self.topic.upgrade():
+            self.say("the owners are upgraded: they have the newer record")
 
     def op_mix(self, bits: int) -> None:
         """Interleaves the next batch with the other shard's, as when two publishers' transactions overlap."""

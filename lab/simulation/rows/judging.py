@@ -77,7 +77,8 @@ class Judge:
         assert snapshot is not None
         component = pending.demand.vector.get(pending.proof.shard)
         known = {pending.proof.shard, *pending.proof.kin.topology}
-        if component is None or pending.is_uncertain or not known.issuperset(pending.demand.vector):
+        uncertain = pending.is_uncertain or pending.proof.shard in pending.session.uncertain
+        if component is None or uncertain or not known.issuperset(pending.demand.vector):
             return
         history = self.history(pending.slot // SLOTS_A_SHARD, component.epoch)
         if history is None or history.number != snapshot.history:

@@ -95,7 +95,7 @@ MOTIFS: Final[tuple[Motif, ...]] = (
     *TWO_PARTITIONS,
     *TWO_SHARDS,
     (  # a source leaves a table out, a row of it is filled all the same, and changes
-        ("choose", 0, 1),
+        ("choose", 1),
         ("publish", 0, 4, 0, 0),
         _SYNC,
         ("read", "session", 1, "owner", "front", 5),

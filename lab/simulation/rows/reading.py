@@ -255,6 +255,7 @@ class RowReadOps(RowsRunState):
         before = source_read.pending.demand.vector
         found = asking.answer(source_read)
         if found is None:
+            self._mark_uncertain(session)
             self.judge.check_refusal(source_read)
             self.outcome.answers["503 source_behind"] += 1
             self.say(f"  session {session.number} gets no answer: the source does not prove the demand")

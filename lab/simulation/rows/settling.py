@@ -24,6 +24,7 @@ class RowsRun(RowChangeOps, RowReadOps):
     def finish(self) -> None:
         """Publishes and folds everything, then checks the final state."""
         self.topic.mixing = -1  # the last markers are appended after everything else
+        self.topic.is_newer = False
         for publisher in self.publishers:
             publisher.source.engine = publisher.source.replica = publisher.source.history.end
             if publisher.split and publisher.framer is None:
@@ -36,6 +37,7 @@ class RowsRun(RowChangeOps, RowReadOps):
             self.topic_is_tampered = True
             for publisher in self.publishers:
                 publisher.run(0, Ending.WELL, 0)
+        self.topic.upgrade()
         self.say("the history ends: everything is published and folded")
         self.tracing = False
         owners = (self.last_owner,) if self.quick else range(OWNERS)

@@ -305,7 +305,9 @@ class SimulatedSource:
         self.histories.append(self.history)
         self.server += 10
         self.sequences[0] = max(0, self.sequences[0] - 2)
-        return self.commit(seed & ~(3 << 2), visible=True)
+        made = self.commit(seed & ~(3 << 2), visible=True)
+        self.replica = self.engine  # what it showed before has positions that say nothing in the new epoch
+        return made
 
     def events_after(self, at: int) -> Iterator[bytes]:
         """The events of the binlog after commit ``at``."""

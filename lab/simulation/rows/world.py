@@ -40,6 +40,7 @@ FAULTS: Final = (
     "lost end of the log",
     "repeated declarations",
     "another choice of tables",
+    "newer record",
     "sequence goes back",
     "wrong partition",
     "a row in two shards",

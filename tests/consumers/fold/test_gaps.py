@@ -31,6 +31,13 @@ def test_a_refilled_log_voids_its_shard() -> None:
     assert folded.state.head.voids[EVERY_TABLE, SHARD] == Void(1, 3, gtid(3))
 
 
+def test_a_marker_that_is_passed_over_does_not_end_the_chain() -> None:
+    """An older version's marker links nothing. With a lower number than the last it is itself a sign of a lost end."""
+    folded = Folded(start(), value(1, b"a", 2), marker(3, continuity=7), marker(2))
+    folded.fold(marker(4, continuity=9, previous=8))
+    assert folded.rejection_codes == ["log_gap"]
+
+
 def test_fills_wait_until_the_lost_numbers_are_passed() -> None:
     """The refilled log may use the lost numbers again for later changes, which would be taken for known ones."""
     folded = Folded(start(), value(1, b"a", 50), marker(50, continuity=7))
