@@ -97,8 +97,6 @@ class OwnedPartition:
         if self.begin and not self.rocks.data:
             self.store.begin_at(self.begin)
         self.overlay = Overlay(OVERLAY_BYTES)
-        self.meanings_of: Head | None = None
-        self.meanings: dict[str, object] = {}
 
     def forget(self) -> None:
         """The store is set aside: a new one begins at the topic's beginning."""
