@@ -74,3 +74,27 @@ def test_a_schema_that_counts_is_that_of_the_position(steps: list[str]) -> None:
             assert known is None or not known.cacheable or (true is not None and known.columns == true.columns)
     assert catalog.is_settled
     assert {name for name in TABLES if catalog.get(name) is not None} == server.live().keys()
+
+
+def test_a_table_is_read_through_until_all_its_xa_transactions_are_visible() -> None:
+    """Each of them may still change the row that a read sees. Neither DDL nor a new session ends the wait."""
+    one, two = (1, b"one", b""), (1, b"two", b"")
+    server, catalog = Server(), Catalog()
+    catalog.resume(server.live(), at(0))
+    catalog.settle(at(0), frozenset)
+    catalog.hold(["d.a"], one)
+    catalog.hold(["d.a"], two)
+    assert (catalog.get("d.a"), catalog.get("d.b") is None, catalog.description("d.a").cacheable) == (
+        None,
+        False,
+        False,
+    )
+    assert catalog.settle(at(1), lambda: frozenset({one})) == {}
+    catalog.doubt("d.a", server.live()["d.a"], at(1))
+    assert catalog.settle(at(1), lambda: frozenset({one})) == {}
+    catalog.resume(server.live(), at(1))
+    assert catalog.settle(at(1), lambda: frozenset({two})) == {}
+    assert catalog.get("d.a") is None
+    assert catalog.settle(at(1), frozenset) == {"d.a": True}
+    assert catalog.get("d.a") is not None
+    assert catalog.description("d.a").cacheable
