@@ -135,6 +135,14 @@ def test_the_cursor_is_the_position_before_the_transaction() -> None:
     assert found[0].checksum != found[1].checksum
 
 
+def test_nothing_is_said_in_the_middle_of_a_transaction() -> None:
+    """A heartbeat may come there. What is known by then is said with the transaction, at its position."""
+    tables = Tables()
+    tables.catalog.doubt("d.a", tables.live["d.a"], GtidPosition({}))
+    (found,) = run([gtid(5), event(events.HEARTBEAT, b"bin.000001"), event(events.XID, bytes(8))], tables)
+    assert (found.gtid, described(found)) == ("MariaDB/0-1-5", {"d.a": True})
+
+
 def test_an_xa_commit_of_which_nothing_is_known_holds_every_table() -> None:
     """It was prepared before the source started: any row may still be as it was before the commit."""
     tables = Tables()
