@@ -134,9 +134,15 @@ class _Connection(asyncio.Protocol):
 class OwnerClient:
     """Client of one owner, for any number of tasks at once. All methods raise `OwnerError`."""
 
-    def __init__(self, address: str, *, token: str = "", request_timeout_s: float = REQUEST_TIMEOUT_S) -> None:
-        """``address``: host:port. Connects at the first request."""
+    def __init__(
+        self, address: str, *, topic_id: str = "", token: str = "", request_timeout_s: float = REQUEST_TIMEOUT_S
+    ) -> None:
+        """``address``: host:port. Connects at the first request.
+
+        ``topic_id``: of the topic that the owner must follow; "" is not checked.
+        """
         self.address = address
+        self._topic_id = topic_id
         self._host, self._port = parse_address(address)
         self._token = token
         self._timeout_s = request_timeout_s
@@ -173,6 +179,8 @@ class OwnerClient:
 
     def _send(self, connection: _Connection, request: Request) -> tuple[int, asyncio.Future[Answer]]:
         self._last_id = request.id = self._last_id + 1
+        if self._topic_id and not isinstance(request, Hello | Checkpoint):
+            request.topic_id = self._topic_id
         frame = encode_frame(request)
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         if connection.lost is not None or connection.transport is None:

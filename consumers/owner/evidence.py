@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
-from consumers.fold.shards import NO_KIN, Kin
-from consumers.fold.state import Lineage, Void
+from consumers.fold.shards import NO_KIN, Kin, kin_of
+from consumers.fold.state import Head, Lineage, Void
 from consumers.owner.partitions import Partition
 from tokens import Decision, Demand, Freshness, Order, Position, Tag, ValidWriteIdList, Vector, Verdict
 
@@ -72,6 +72,12 @@ def tag_of(evidence: Evidence, write_ids: ValidWriteIdList | None = None, table_
         topology=kin.topology,
         ancestors=kin.ancestors,
     )
+
+
+def kin_at(head: Head, shard: str, epoch: int) -> Kin:
+    """`kin_of` for an entry of ``epoch``. The head was read before it, so its ancestors may be of an older epoch."""
+    kin, lineage = kin_of(head, shard), head.lineages.get(shard)
+    return kin if lineage is None or lineage.epoch == epoch or not kin.ancestors else Kin(kin.topology)
 
 
 def may_catch_up(decision: Decision, watermark: str) -> bool:

@@ -4,6 +4,9 @@ Length-prefixed (4 bytes, big-endian) msgpack frames over TCP. An answer carries
 pipeline and answers come in any order. The first frame of a connection is `Hello`. Positions and vectors are text
 (``MariaDB/0-1-5``; `tokens.Vector`); "" means not given or unknown.
 
+Requests of a front carry the ``topic_id`` of the keyspace's topic as announced; "" if nothing is. An owner that follows
+another topic refuses them: the address may now belong to another installation, whose keyspaces are named alike.
+
 Both sides ignore fields that they don't know at the end of a message. A field that is added later goes to the end and
 has a default, so that an older side may leave it out.
 """
@@ -74,6 +77,7 @@ class Get(Message, tag="get"):
     vector: str = ""
     max_wait_ms: int = 0
     meanings: dict[str, bytes] = {}
+    topic_id: str = ""
 
 
 class GetTable(Message, tag="get_table"):
@@ -85,6 +89,7 @@ class GetTable(Message, tag="get_table"):
     table_id: int = 0
     vector: str = ""
     max_wait_ms: int = 0
+    topic_id: str = ""
 
 
 class Wait(Message, tag="wait"):
@@ -94,6 +99,7 @@ class Wait(Message, tag="wait"):
     partition: int
     vector: str
     max_wait_ms: int
+    topic_id: str = ""
 
 
 class Fill(Message, tag="fill"):
@@ -111,6 +117,7 @@ class Fill(Message, tag="fill"):
     timestamp: int
     stamp: bytes
     meaning: bytes = b""
+    topic_id: str = ""
 
 
 class FillTable(Message, tag="fill_table"):
@@ -130,6 +137,7 @@ class FillTable(Message, tag="fill_table"):
     lo: str
     hi: str
     stamp: bytes
+    topic_id: str = ""
 
 
 class Checkpoint(Message, tag="checkpoint"):
@@ -143,6 +151,7 @@ class Status(Message, tag="status"):
     """Asks for the status of each owned partition. ``keyspace`` "": of all keyspaces."""
 
     keyspace: str = ""
+    topic_id: str = ""
 
 
 class Describe(Message, tag="describe"):
@@ -150,6 +159,7 @@ class Describe(Message, tag="describe"):
 
     keyspace: str
     table: str = ""
+    topic_id: str = ""
 
 
 class OwnerRow(msgspec.Struct, array_like=True):
@@ -216,15 +226,23 @@ class OwnerTable(Message, tag="table"):
     kin: Kin = NO_KIN
 
 
+class ShardKin(msgspec.Struct, array_like=True):
+    """The shards around a shard of the partition, in the epoch that the partition has folded."""
+
+    shard: str
+    epoch: int
+    kin: Kin = NO_KIN
+
+
 class Waited(Message, tag="waited"):
     """Answer to `Wait`: whether the vector was reached, and the partition's watermarks as a vector.
 
-    ``kin``: what the partition knows of the shards of its keyspace.
+    ``shards``: what each shard of the partition declares of the others.
     """
 
     reached: bool
     watermarks: str
-    kin: Kin = NO_KIN
+    shards: list[ShardKin] = []
 
 
 class Filled(Message, tag="filled"):
@@ -333,6 +351,8 @@ class Failure(Message, tag="failure"):
     hint: str
 
 
+OfTopic: TypeAlias = Get | GetTable | Wait | Fill | FillTable | Status | Describe
+"""Requests with a ``topic_id``."""
 Request: TypeAlias = Hello | Get | GetTable | Wait | Fill | FillTable | Checkpoint | Status | Describe
 Answer: TypeAlias = Welcome | Rows | OwnerTable | Waited | Filled | Checkpoints | Statuses | Description | Failure
 

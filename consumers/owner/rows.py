@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from consumers.fold.entry import ABSENT, VALUE, VOID, decode_entry
-from consumers.fold.shards import NO_KIN, Kin, is_succeeded, kin_of, sole_lineage
+from consumers.fold.shards import NO_KIN, Kin, is_succeeded, sole_lineage
 from consumers.fold.state import Head, Void
-from consumers.owner.evidence import ACCEPTED, FillVerdict, fill_refusal, may_catch_up, refused, tag_of
+from consumers.owner.evidence import ACCEPTED, FillVerdict, fill_refusal, kin_at, may_catch_up, refused, tag_of
 from consumers.owner.meaning import check_partition, folded_meaning, meaning_after, refuse_row, why_other_meaning
 from consumers.owner.overlay import OverlayFill
 from consumers.owner.partitions import Partition
@@ -160,12 +160,12 @@ def answer_row(partition: Partition, key: bytes, demand: Demand) -> OwnerRow:
     if row.kind not in (VALUE, ABSENT):
         fill = partition.overlay.get(key, row.stamp, row.low_water)
         if fill is None:
-            row.kin = kin_of(head, row.shard)
+            row.kin = kin_at(head, row.shard, row.epoch)
             return row
         row.kind = VALUE if fill.image is not None else ABSENT
         row.image, row.lo, row.hi, row.timestamp = fill.image, fill.lo, fill.hi, fill.timestamp
         row.why, row.filled = f"filled from the source at {fill.lo}", True
-    decide_row(row, demand, kin_of(head, row.shard))
+    decide_row(row, demand, kin_at(head, row.shard, row.epoch))
     return row
 
 

@@ -11,7 +11,7 @@ import ipaddress
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from consumers.fold.shards import kin_of, sole_lineage
+from consumers.fold.shards import kin_of
 from consumers.owner.connection import FrontConnection
 from consumers.owner.evidence import demand_of, has_reached, watermarks
 from consumers.owner.partitions import Ownership, Partition
@@ -30,11 +30,13 @@ from consumers.owner.protocol import (
     Get,
     GetTable,
     Hello,
+    OfTopic,
     OwnerError,
     OwnerRow,
     OwnerTable,
     Request,
     Rows,
+    ShardKin,
     Status,
     Wait,
     Waited,
@@ -113,6 +115,8 @@ class OwnerServer:
 
     def answer(self, request: Request) -> Answer | Coroutine[Any, Any, Answer]:
         """The answer, or a coroutine that waits for it. Raises `FreshetError` or ``ValueError`` for a bad request."""
+        if not isinstance(request, Hello | Checkpoint) and request.topic_id:
+            self._check_topic(request)
         match request:
             case Get():
                 return self._get(request)
@@ -134,6 +138,20 @@ class OwnerServer:
                 return self._checkpoint(request)
             case Hello():
                 return Welcome(request.id, VERSION, self.instance)
+
+    def _check_topic(self, request: OfTopic) -> None:
+        """Raises `OwnerError` ``not_owner`` if the request is for a topic that this process doesn't follow."""
+        keyspace = request.keyspace
+        if isinstance(request, GetTable | Status | Describe):
+            asked = self.ownership.of(keyspace)
+        else:
+            asked = [self.partition(keyspace, request.partition)]
+        if any(each.topic.topic_id != request.topic_id for each in asked):
+            raise OwnerError(
+                f"this process follows another topic as {keyspace} than {request.topic_id}",
+                hint="look up the owner in freshet.locations again",
+                code="not_owner",
+            )
 
     def _get(self, request: Get) -> Answer | Coroutine[Any, Any, Answer]:
         if len(request.keys) > KEYS_MAX:
@@ -206,7 +224,8 @@ class OwnerServer:
         )
         partition = self.partition(request.keyspace, request.partition)
         head = partition.store.visible
-        return Waited(request.id, is_reached, str(watermarks(partition)), kin_of(head, sole_lineage(head)[0]))
+        shards = [ShardKin(name, each.epoch, kin_of(head, name)) for name, each in sorted(head.lineages.items())]
+        return Waited(request.id, is_reached, str(watermarks(partition)), shards)
 
     async def _wait_until(
         self, keyspace: str, number: int, max_wait_ms: int, is_done: Callable[[Partition], bool]

@@ -72,6 +72,8 @@ class Announcer:
         self._owned: dict[str, Partition] = {}
         self._sent: dict[str, Announcement] = {}
         """The last announcement of each owned partition."""
+        self._due: set[str] = set()
+        """Places to announce now, whatever was sent."""
         self._unsent: dict[str, Announcement] = {}
         self._again_at = 0.0
         self._closing = False
@@ -116,8 +118,9 @@ class Announcer:
         place = order.partition.name
         if not order.withdraw:
             self._owned[place] = order.partition
-            self._sent.pop(place, None)  # so that it is announced now
+            self._due.add(place)
         elif self._owned.pop(place, None) is not None:
+            self._due.discard(place)
             said = self._unsent.pop(place, None) or self._sent.get(place)
             self._sent.pop(place, None)
             if said is not None:
@@ -131,12 +134,14 @@ class Announcer:
         for place, partition in self._owned.items():
             known = reader.standing(partition.keyspace, partition.number)
             said = self._sent.get(place)
-            if not again and said is not None and (known is None or supersedes(said, known)):
+            now_due = again or place in self._due
+            if not now_due and said is not None and (known is None or supersedes(said, known)):
                 continue
             settled = not partition.lost and now - partition.taken_at >= SETTLED_S
             generation = generation_above(known, partition, self._instance, settled=settled)
-            if again or said is None or generation != said.generation:
+            if now_due or said is None or generation != said.generation:
                 self._unsent[place] = self._announcement(partition, generation)
+        self._due.clear()
 
     def _announcement(self, partition: Partition, generation: int) -> Announcement:
         head = partition.store.visible

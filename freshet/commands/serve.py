@@ -63,10 +63,11 @@ def _run(server: Any) -> None:
 def _front(settings: Settings, reader: LocationsReader) -> Front:
     from serving.http.front import make_front
     from serving.http.limits import RequestLimits
+    from serving.reads.owners import Located
 
-    def locate(keyspace: str, partition: int) -> str | None:
+    def locate(keyspace: str, partition: int) -> Located | None:
         found = reader.owner_of(keyspace, partition)
-        return found.address if found is not None else None
+        return Located(found.address, found.topic_id) if found is not None else None
 
     secret, owner_token = settings.serve.bearer_token, settings.consumer.owner_token
     return make_front(

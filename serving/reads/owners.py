@@ -1,9 +1,9 @@
-"""Requests to the owners of partitions: one connection per owner, and a second attempt if a partition has moved.
+"""Requests to the owners of partitions: a connection per owner and topic, and a second attempt if a partition moved.
 
 An address that failed is tried again in the background, so that only the first reader pays for an owner that is away.
 A partition whose owner has withdrawn, or was never followed by another, is still asked for at its last address: most
-often the same process comes back there, and answers before it has announced itself. Its answers are proofs, so it does
-no harm if it is another one.
+often the same process comes back there, and answers before it has announced itself. Each request names the topic that
+was announced: a process that follows another one, of another installation, refuses it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from time import monotonic
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import structlog
 
@@ -23,8 +23,16 @@ from serving.metrics import FrontMetrics
 
 Found = TypeVar("Found")
 
-Locate = Callable[[str, int], str | None]
-"""(keyspace, partition) → the owner's address as host:port, or None. Must not block."""
+
+class Located(NamedTuple):
+    """An owner's address as host:port, and the id of the topic that it follows; "" if that is unknown."""
+
+    address: str
+    topic_id: str = ""
+
+
+Locate = Callable[[str, int], Located | None]
+"""(keyspace, partition) → where the owner is, or None. Must not block."""
 
 REMEMBERED_S = 600.0
 """How long the last address of a partition is tried that nobody announces any more."""
@@ -62,27 +70,31 @@ class Owners:
     ) -> None:
         """``fixed``: owners that are not announced. ``pause_s``: between two attempts to reach a failed address."""
         self._locate = locate
-        self._fixed = dict(fixed or {})
+        self._fixed = {place: Located(address) for place, address in (fixed or {}).items()}
         self._metrics = metrics
         self._token = token
         self._request_timeout_s = request_timeout_s
         self._pause_s = pause_s
-        self._clients: dict[str, OwnerClient] = {}
+        self._clients: dict[Located, OwnerClient] = {}
         self._clock = clock
-        self._away: dict[str, float] = {}
+        self._away: dict[Located, float] = {}
         """Failed addresses, and when to try them again."""
-        self._last: dict[tuple[str, int], tuple[str, float]] = {}
-        """(keyspace, partition) → its last announced address, and when it was last announced."""
-        self._probes: dict[str, asyncio.Task[None]] = {}
+        self._last: dict[tuple[str, int], tuple[Located, float]] = {}
+        """(keyspace, partition) → its last announced owner, and when it was last announced."""
+        self._probes: dict[Located, asyncio.Task[None]] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
     def address_of(self, keyspace: str, partition: int) -> str | None:
         """host:port of the owner, as last announced; for `REMEMBERED_S` also one that was withdrawn."""
+        found = self._find(keyspace, partition)
+        return found.address if found is not None else None
+
+    def _find(self, keyspace: str, partition: int) -> Located | None:
         place = (keyspace, partition)
-        address = self._fixed.get(place) or self._locate(keyspace, partition)
-        if address is not None:
-            self._last[place] = address, self._clock()
-            return address
+        found = self._fixed.get(place) or self._locate(keyspace, partition)
+        if found is not None:
+            self._last[place] = found, self._clock()
+            return found
         known = self._last.get(place)
         return known[0] if known is not None and self._clock() - known[1] < REMEMBERED_S else None
 
@@ -92,14 +104,14 @@ class Owners:
         Raises `OwnerAway` if there is no owner or it does not answer; `ReadError` ``bad_token``, ``missing_write_ids``
         or ``bad_write_ids`` if the owner refuses the demand.
         """
-        address = self.address_of(keyspace, partition)
-        if address is None:
+        owner = self._find(keyspace, partition)
+        if owner is None:
             raise OwnerAway(f"no process has announced that it owns {keyspace}/{partition}")
         try:
-            return await self._ask_at(address, request)
+            return await self._ask_at(owner, request)
         except OwnerAway:
-            moved = self.address_of(keyspace, partition)
-            if moved is None or moved == address:
+            moved = self._find(keyspace, partition)
+            if moved is None or moved == owner:
                 raise
             return await self._ask_at(moved, request)
 
@@ -134,61 +146,61 @@ class Owners:
             return answers[-1]
         raise away or OwnerAway(f"no process has announced that it owns a partition of {keyspace}")
 
-    async def _ask_at(self, address: str, request: Callable[[OwnerClient], Awaitable[Found]]) -> Found:
-        if self._away and address in self._away:
-            self._probe(address)
-            raise OwnerAway(f"the owner at {address} does not answer")
+    async def _ask_at(self, owner: Located, request: Callable[[OwnerClient], Awaitable[Found]]) -> Found:
+        if self._away and owner in self._away:
+            self._probe(owner)
+            raise OwnerAway(f"the owner at {owner.address} does not answer")
         try:
-            return await request(self._client_of(address))
+            return await request(self._client_of(owner))
         except OwnerError as error:
-            raise self._read_error(address, error) from error
+            raise self._read_error(owner, error) from error
 
-    def _client_of(self, address: str) -> OwnerClient:
-        client = self._clients.get(address)
+    def _client_of(self, owner: Located) -> OwnerClient:
+        client = self._clients.get(owner)
         if client is None:
             self._forget_unannounced()
-            client = self._clients[address] = OwnerClient(
-                address, token=self._token, request_timeout_s=self._request_timeout_s
+            client = self._clients[owner] = OwnerClient(
+                owner.address, topic_id=owner.topic_id, token=self._token, request_timeout_s=self._request_timeout_s
             )
         return client
 
-    def _probe(self, address: str) -> None:
+    def _probe(self, owner: Located) -> None:
         """Tries a failed address in the background, if it is time and nobody does."""
-        if address in self._probes or self._clock() < self._away[address]:
+        if owner in self._probes or self._clock() < self._away[owner]:
             return
 
         async def run() -> None:
             try:
-                await self._client_of(address).greet()
-                self._away.pop(address, None)
+                await self._client_of(owner).greet()
+                self._away.pop(owner, None)
             except OwnerError:
-                self._away[address] = self._clock() + self._pause_s
+                self._away[owner] = self._clock() + self._pause_s
             finally:
-                self._probes.pop(address, None)
+                self._probes.pop(owner, None)
 
-        self._probes[address] = asyncio.get_running_loop().create_task(run())
+        self._probes[owner] = asyncio.get_running_loop().create_task(run())
 
     def _forget_unannounced(self) -> None:
         """Closes the connections to addresses that nobody announces any more, when a new one is opened."""
         now = self._clock()
         self._last = {place: known for place, known in self._last.items() if now - known[1] < REMEMBERED_S}
-        used = {address for address, _ in self._last.values()} | set(self._fixed.values())
-        for address in self._clients.keys() - used:
-            client = self._clients.pop(address)
-            self._away.pop(address, None)
+        used = {owner for owner, _ in self._last.values()} | set(self._fixed.values())
+        for owner in self._clients.keys() - used:
+            client = self._clients.pop(owner)
+            self._away.pop(owner, None)
             closing = asyncio.get_running_loop().create_task(client.close())
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
 
-    def _read_error(self, address: str, error: OwnerError) -> ReadError:
+    def _read_error(self, owner: Located, error: OwnerError) -> ReadError:
         if error.code in ("bad_token", "missing_write_ids", "bad_write_ids"):
             return ReadError(error.code, str(error), hint=error.hint)
         if error.code == "wrong_partition":
             return OtherPartition(str(error))
         self._metrics.owner_failures.inc()
         if error.code not in _NOT_NOW:
-            self._away[address] = self._clock() + self._pause_s
-            _log.warning("owner away", address=address, code=error.code, error=str(error))
+            self._away[owner] = self._clock() + self._pause_s
+            _log.warning("owner away", address=owner.address, code=error.code, error=str(error))
         return OwnerAway(str(error))
 
     async def close(self) -> None:

@@ -200,7 +200,7 @@ class RowReads:
         elif row is not None:
             space.epochs.learn(row.shard, row.epoch)
             if not row.served:
-                space.epochs.learn_kin(row.kin)
+                space.epochs.learn_kin(row.shard, row.epoch, row.kin)
             if row.code == HISTORY_LOST:
                 return history_lost_error(demand.vector, row.shard, row.epoch, row.watermark, row.why, row.kin)
             if may_answer(row, lookup.key):
@@ -211,7 +211,9 @@ class RowReads:
                 return self._answer(lookup, "cache", row.freshness, row.why, token, row.image, own)
             why = row.why if not row.served else "another spelling of the key may name a row"
         if space.source is None:
-            lost = row and unknown_shards_error(demand.vector, row.shard, row.epoch, space.epochs.kin)
+            lost = row and unknown_shards_error(
+                demand.vector, row.shard, row.epoch, space.epochs.kin_of(row.shard, demand.vector)
+            )
             return lost or ReadError(
                 "no_owner" if row is None else "source_unreachable",
                 f"the cache cannot prove its answer ({why}), and keyspace {space.name} has no source here",
@@ -222,9 +224,10 @@ class RowReads:
         """The source's answers in the order of ``misses``. A source that lags is waited for until the deadline."""
         space, source = context.space, context.space.source
         assert source is not None
+        vector = context.demand.vector
+        await learn_shards(self._owners, space, vector, context.deadline)
         epoch = await epoch_of(self._owners, space, source.shard)
-        await learn_shards(self._owners, space, context.demand.vector, context.deadline)
-        proof = Proof(context.demand, source.shard, epoch, space.epochs.kin)
+        proof = Proof(context.demand, source.shard, epoch, space.epochs.kin_of(source.shard, vector))
 
         def proves(seen: SourceRow) -> bool:
             return proof.judge(seen.position).may_be_served

@@ -23,20 +23,39 @@ _EMPTY_VECTOR = str(Vector())
 
 @dataclass(slots=True)
 class Epochs:
-    """The highest epoch that any answer has named, by shard; and the shards around, as the last answer named them."""
+    """The highest epoch that any answer has named, by shard; and the shards around each, as answers named them."""
 
     known: dict[str, int] = field(default_factory=dict)
-    kin: Kin = NO_KIN
+    _kin: dict[str, tuple[int, Kin]] = field(default_factory=dict)
+    """Shard → the shards around it, and the epoch of ``shard`` in which they were named."""
 
     def learn(self, shard: str, epoch: int) -> None:
         """Keeps an answer's epoch if it is the highest so far."""
         if shard and epoch > self.known.get(shard, -1):
             self.known[shard] = epoch
 
-    def learn_kin(self, kin: Kin) -> None:
-        """Adds what an owner knows of the keyspace's shards. One that has folded little yet knows few of them."""
-        if kin != self.kin:
-            self.kin = Kin(self.kin.topology | kin.topology, self.kin.ancestors | kin.ancestors)
+    def learn_kin(self, shard: str, epoch: int, kin: Kin) -> None:
+        """Keeps what an owner knows of the shards around ``shard`` in ``epoch``. A newer epoch replaces what is known.
+
+        In one epoch it is added: an owner that has folded little yet knows few of them.
+        """
+        self.learn(shard, epoch)
+        at, known = self._kin.get(shard, (-1, NO_KIN))
+        if not shard or epoch < at or (epoch == at and kin == known):
+            return
+        if epoch == at:
+            kin = Kin(known.topology | kin.topology, known.ancestors | kin.ancestors)
+        self._kin[shard] = epoch, kin
+
+    def kin_of(self, shard: str, vector: Vector) -> Kin:
+        """The shards around ``shard``, for a session that has seen ``vector``.
+
+        Ancestors count in the epoch that named them only: a later one, whoever knows of it, has another history.
+        """
+        epoch, kin = self._kin.get(shard, (-1, NO_KIN))
+        component = vector.get(shard)
+        newest = max(self.known.get(shard, -1), component.epoch if component is not None else -1)
+        return kin if epoch >= newest or not kin.ancestors else Kin(kin.topology)
 
 
 @dataclass(slots=True)
@@ -100,7 +119,8 @@ def unknown_shards(vector: Vector, space: RowSpace | TableSpace) -> list[str]:
     """The shards of ``vector`` of which no owner has said what they are to the source's shard."""
     if space.source is None:
         return []
-    shard, kin = space.source.shard, space.epochs.kin
+    shard = space.source.shard
+    kin = space.epochs.kin_of(shard, vector)
     tag = Tag(shard, 0, None, None, None, topology=kin.topology, ancestors=kin.ancestors)
     return [name for name, (epoch, _) in vector.items() if is_unknown(name, epoch, tag)]
 
@@ -108,7 +128,8 @@ def unknown_shards(vector: Vector, space: RowSpace | TableSpace) -> list[str]:
 async def learn_watermarks(client: OwnerClient, space: RowSpace | TableSpace, partition: int) -> str:
     """A partition's watermarks as a vector's text; keeps their epochs. Raises `OwnerError`."""
     waited = await client.wait(space.name, partition, _EMPTY_VECTOR, 0)
-    space.epochs.learn_kin(waited.kin)
+    for each in waited.shards:
+        space.epochs.learn_kin(each.shard, each.epoch, each.kin)
     for shard, component in Vector.parse(waited.watermarks).items():
         space.epochs.learn(shard, component.epoch)
     return waited.watermarks

@@ -92,7 +92,7 @@ class TableReads:
                 raise
             return await self._from_source(TableMiss(lookup, None, str(away)))
         space.epochs.learn(found.shard, found.epoch)
-        space.epochs.learn_kin(found.kin)
+        space.epochs.learn_kin(found.shard, found.epoch, found.kin)
         if found.code == HISTORY_LOST:
             raise history_lost_error(demand.vector, found.shard, found.epoch, found.watermark, found.why, found.kin)
         if found.code:
@@ -136,9 +136,9 @@ class TableReads:
         if source is None:
             why = f"the cache cannot prove its answer ({cache_why}), and catalog {space.name} has no source here"
             raise ReadError("source_unreachable", why)
-        epoch = await epoch_of(self._owners, space, source.shard)
         await learn_shards(self._owners, space, demand.vector, deadline)
-        proof = Proof(demand, source.shard, epoch, space.epochs.kin)
+        epoch = await epoch_of(self._owners, space, source.shard)
+        proof = Proof(demand, source.shard, epoch, space.epochs.kin_of(source.shard, demand.vector))
         while True:
             found = await self._flights.read(
                 (space.name, wanted.name, proof.epoch),

@@ -205,7 +205,7 @@ class LocationsReader:
 
     def _follow(self, reading: Consumer | None) -> None:
         """Read until `close`. While Kafka is unreachable, the known announcements stay usable."""
-        has_warned = False
+        has_warned = reading is None  # `start` has
         while not self._stopping.is_set():
             try:
                 if reading is None:

@@ -9,7 +9,7 @@ from typing import Final
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.reader import end_offsets, read_range, read_ranges, start_offsets
 from stream.publish.resume import ResumeError
-from stream.wire.codec import HEADER_SIZE, decode, headers
+from stream.wire.codec import HEADER_SIZE, CodecError, decode, headers
 from stream.wire.events import ResumePoint
 
 WINDOW_RECORDS: Final = 256
@@ -27,17 +27,22 @@ class Markers:
     others: dict[str, int] = field(default_factory=dict)
     """Other shard → its highest epoch seen."""
     layout: str = ""
-    """The layout that a marker of any shard names; empty without markers."""
+    """The layout that the shard's last marker names, else any other shard's; empty without markers."""
 
     def see(self, shard: str, partition: int, value: bytes | None) -> bool:
-        """Take in a message. Returns whether it is a marker of ``shard``."""
+        """Take in a message. Returns whether it is a marker of ``shard``. One that is damaged is no marker."""
         if value is None or value[:HEADER_SIZE] not in _MARKERS:
             return False
-        record = decode(value)[1]
-        self.layout = record["layout"]
+        try:
+            record = decode(value)[1]
+        except CodecError:
+            return False
         if record["shard"] == shard:
             self.own[partition] = record["epoch"], record["continuity"]
+            self.layout = record["layout"]
             return True
+        if not self.own:
+            self.layout = record["layout"]
         self.others[record["shard"]] = max(record["epoch"], self.others.get(record["shard"], 0))
         return False
 

@@ -156,7 +156,10 @@ def _scan(kafka: KafkaCluster, topic: str, partition: int, shard: str, start: in
         if value is None:
             continue
         if value[:10] in _STATE_HEADERS:
-            record = decode(value)[1]
+            try:
+                record = decode(value)[1]
+            except CodecError:
+                continue  # damaged: the fold passes it over too
             if record["shard"] == shard:
                 scan.states.append(record)
                 scan.last_state = message.offset()

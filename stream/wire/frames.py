@@ -161,6 +161,8 @@ def _read_rest(body: bytes, at: int, low: int) -> tuple[int, int]:
         shift += 7
         if shift > _SHIFT_MAX:
             raise ValueError("a number is too long")
+    if rest >> 64:
+        raise ValueError("a number is no long")
     return rest, at
 
 

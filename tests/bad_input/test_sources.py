@@ -131,7 +131,9 @@ def test_servers_that_are_away_when_the_processes_start_are_waited_for(
         for role in ("source", "consume", "serve"):
             waiting.start(role)
         eventually(lambda: waiting.log_of("source").count("mariadb_unreachable") == 1, what="the source says so")
-        eventually(lambda: waiting.log_of("consume").count("kafka_unreachable") == 1, what="the consumer says so")
+        eventually(
+            lambda: waiting.log_of("consume").count("consuming was interrupted") == 1, what="the consumer says so"
+        )
         server.start()
         eventually(lambda: waiting.log_of("source").count("kafka_unreachable") == 1, what="the source says so")
         new_kafka(port=kafka_port)

@@ -23,7 +23,7 @@ from consumers.owner.protocol import (
 )
 from serving.metrics import FrontMetrics
 from serving.reads.demands import ReadDemand
-from serving.reads.owners import Owners
+from serving.reads.owners import Located, Owners
 from serving.sources.source import RowTable, SourceKey, SourceRow, SourceTable
 from stream.wire.keys import row_key
 from tokens import Position, Vector
@@ -137,9 +137,11 @@ class Network:
         self.tokens.append(token)
         return self.at_address[address]
 
-    def _locate(self, _: str, partition: int) -> str | None:
+    def _locate(self, _: str, partition: int) -> Located | None:
         addresses = self.announced.get(partition, [])
-        return addresses.pop(0) if len(addresses) > 1 else next(iter(addresses), None)
+        if not addresses:
+            return None
+        return Located(addresses.pop(0) if len(addresses) > 1 else addresses[0])
 
 
 class FakeRowSource:

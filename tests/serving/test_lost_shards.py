@@ -8,7 +8,7 @@ from time import monotonic
 import pytest
 
 from consumers.fold.shards import Kin
-from consumers.owner.protocol import Waited
+from consumers.owner.protocol import ShardKin, Waited
 from serving.answers import RawRowAnswer
 from serving.errors import ReadError
 from serving.metrics import FrontMetrics
@@ -36,7 +36,7 @@ class KnowingOwner(FakeOwner):
     async def wait(self, *_: object) -> Waited:
         self._ask("wait")
         self.silent -= 1
-        return Waited(0, True, self.watermarks, self.kin if self.silent < 0 else Kin())
+        return Waited(0, True, self.watermarks, [ShardKin(SHARD, 1, self.kin)] if self.silent < 0 else [])
 
 
 async def read(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from consumers.owner.meaning import refuse_row
@@ -274,3 +275,25 @@ def test_a_key_of_another_partition_is_looked_for_again(monkeypatch: pytest.Monk
         assert owner.fills == []
 
     asyncio.run(run())
+
+
+def test_the_meaning_of_every_table_of_a_batch_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One request to an owner holds keys of several tables. A table left out would be answered uncompared."""
+    owner, told = FakeOwner(), list[set[str]]()
+
+    async def get(_: str, __: int, keys: list[bytes], *rest: object) -> list[OwnerRow]:
+        meanings = rest[-1]
+        assert isinstance(meanings, dict)
+        told.append(set(meanings))
+        return [owner_row(IMAGE, "0-1-5", "0-1-5") for _ in keys]
+
+    async def describe(_: str, table: str) -> object:
+        return msgspec.structs.replace(items_of(), table=table)
+
+    monkeypatch.setattr(owner, "get", get)
+    monkeypatch.setattr(owner, "describe", describe)
+    owners, metrics = Network(monkeypatch, {"a:1": owner}).owners(), FrontMetrics()
+    reads = RowReads(owners, Descriptions(owners), Fills(owners, metrics), metrics)
+    wanted = [RequestedRow(f"shop.{name}", b"7") for name in ("a", "b", "a", "c")]
+    asyncio.run(reads.read_many(space_of(), wanted, demand_of(seen(SHARD, "0-1-5"))))
+    assert told == [{"shop.a", "shop.b", "shop.c"}]

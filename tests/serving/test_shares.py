@@ -62,6 +62,28 @@ def test_a_read_that_waits_is_admitted_when_another_ends_and_leaves_no_trace_whe
     asyncio.run(story())
 
 
+def test_a_read_that_may_not_enter_yet_lets_others_pass() -> None:
+    """The reads of a locked table wait at the head of the line; a later read of another table goes on."""
+
+    async def story() -> None:
+        shares = Shares(4)
+        async with AsyncExitStack() as locked:
+            for _ in range(2):
+                await locked.enter_async_context(shares.hold(["locked"], 0.01))
+            async with AsyncExitStack() as others:
+                for name in ("a", "b"):
+                    await others.enter_async_context(shares.hold([name], 0.01))
+                first = asyncio.create_task(_hold(shares, "locked"))
+                await asyncio.sleep(0)
+                second = asyncio.create_task(_hold(shares, "c"))
+                await asyncio.sleep(0)
+            assert await asyncio.wait_for(second, 1.0) == "c"
+            assert not first.done()
+        assert await first == "locked"
+
+    asyncio.run(story())
+
+
 async def _hold(shares: Shares, name: str) -> str:
     async with shares.hold([name], 5.0):
         await asyncio.sleep(0)

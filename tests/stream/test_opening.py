@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from freshet.local.kafka import KafkaServer
@@ -15,7 +15,7 @@ from stream.kafka.reader import end_offsets
 from stream.kafka.topics import ensure_topics, events_topic
 from stream.publish.publisher import Publisher
 from stream.publish.topology import DeclaredTopology, TopologyError
-from stream.wire.codec import RECORDS
+from stream.wire.codec import RECORDS, current_schema
 from stream.wire.events import BindName, Change, Column, DescribeTable, RowChange, SourceTransaction
 from stream.wire.keys import Layout, row_key
 from tests.stream.committed import markers, records
@@ -115,6 +115,21 @@ def _forget(kafka: KafkaCluster, topic: str, partition: int, offset: int) -> Non
     admin = AdminClient(client_settings(kafka))
     for done in admin.delete_records([place]).values():
         done.result(timeout=30)
+
+
+def test_damaged_records_near_the_end_stop_no_publisher(kafka: KafkaCluster, keyspace: str) -> None:
+    """Nobody but the publisher would write past them, so it would be stopped at each start."""
+    with _publisher(kafka, keyspace) as out:
+        out.open(_start)
+        out.publish(_txn(1))
+    bad = Producer(client_settings(kafka))
+    for partition in range(PARTITIONS):
+        for name in ("Marker", "SourceState"):
+            bad.produce(events_topic(kafka, keyspace), current_schema(name).header + b"\x02", partition=partition)
+    assert bad.flush(30) == 0
+    with _publisher(kafka, keyspace) as out:
+        resume = out.open(_start)
+    assert (resume.epoch, resume.position) == (1, "MariaDB/0-1-1")
 
 
 @pytest.mark.slow

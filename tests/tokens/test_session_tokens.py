@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.tokens import strategies as some
 from tokens import Position, TokenError, Vector
+from tokens.session import texts
 from tokens.session.packed import SHARD_BYTES_MAX, SHARDS_MAX, pack, unpack
 from tokens.session.texts import TOKENS_MAX
 
@@ -155,3 +156,22 @@ def test_several_tokens_are_one_demand() -> None:
         Vector.parse_all(",".join([str(shop)] * (TOKENS_MAX + 1)))
     with pytest.raises(TokenError, match="flavors differ"):
         Vector.parse_all(f"{shop},time=5;shard=shop/0;epoch=1;position=HiveEvent/7")
+
+
+def test_a_name_that_shares_more_than_it_says_is_refused() -> None:
+    """``a/1`` after ``a/0`` shares two bytes. Written as sharing none or one, it would be a second text."""
+    vector = Vector({"a/0": (1, P("MariaDB/0-1-5")), "a/1": (1, P("MariaDB/0-1-5"))})
+    body = pack(vector.items())
+    named = b"\x02\x011"
+    assert body.count(named) == 1
+    assert Vector.parse(token_of(body)) == vector
+    for other in (b"\x00\x03a/1", b"\x01\x02/1"):
+        with pytest.raises(TokenError, match="not in order"):
+            Vector.parse(token_of(body.replace(named, other)))
+
+
+@pytest.mark.parametrize("version", [0, 3, 9, 10, 11, 1000])
+def test_a_format_of_any_other_number_is_kept_as_newer(version: int) -> None:
+    """Formats are numbers, not texts: ``v10.`` is no older than ``v2.``."""
+    assert texts.is_newer(f"v{version}.AAAA")
+    assert not any(map(texts.is_newer, ("v1.W10", "v2.AAAA", "V3.AAAA", "3.AAAA", "")))

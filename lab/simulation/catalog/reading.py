@@ -125,7 +125,7 @@ class CatalogReadOps(CatalogRunState):
                     self.complain(EXPLAINS, f"400 for {lists}, although it has a list and an id")
                 return False
             self.epochs.learn(found.shard, found.epoch)
-            self.epochs.learn_kin(found.kin)
+            self.epochs.learn_kin(found.shard, found.epoch, found.kin)
             if found.code == "history_lost":
                 self._lost(
                     session, history_lost_error(session.vector, found.shard, found.epoch, found.watermark, found.why)
@@ -172,7 +172,7 @@ class CatalogReadOps(CatalogRunState):
             for each in self.owners[self.last_owner]:
                 for name, component in evidence.watermarks(each.partition).items():
                     self.epochs.learn(name, component.epoch)
-        proof = Proof(demand, SHARD, self.epochs.known.get(SHARD), self.epochs.kin)
+        proof = Proof(demand, SHARD, self.epochs.known.get(SHARD), self.epochs.kin_of(SHARD, demand.vector))
         why = found.why if found is not None else "no owner knows the name"
         self.say(f"reader {session.number} asks the owner for {lists.name}: not servable, {why}")
         try:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from consumers.fold.state import META, OFFSET_KEY, Head, read_head
+from consumers.owner.meaning import Meaning
 from consumers.owner.overlay import Overlay
 from consumers.owner.partitions import Partition
 from consumers.store.manifest import Manifest
@@ -78,6 +79,8 @@ class OwnedPartition:
         self.has_seen_what_was_lost = False
         """Whether it has folded messages that the topic has lost since."""
         self.number = number
+        self.meanings_of: Head | None = None
+        self.meanings: dict[str, Meaning | None] = {}
         self.rocks = rocks or MemoryRocks()
         self.manifest = _manifest(number, topic.layout.partitions)
         self.start()

@@ -147,11 +147,11 @@ def ask(
         row = owner_rows.answer_row(partition, key.key, demanded)
     epochs.learn(row.shard, row.epoch)
     if not row.served:
-        epochs.learn_kin(row.kin)
+        epochs.learn_kin(row.shard, row.epoch, row.kin)
     if shard not in epochs.known:  # as `serving.reads.spaces.epoch_of`
         for name, component in evidence.watermarks(owned.partition).items():
             epochs.learn(name, component.epoch)
-    proof = Proof(demand, shard, epochs.known.get(shard), epochs.kin)
+    proof = Proof(demand, shard, epochs.known.get(shard), epochs.kin_of(shard, demand.vector))
     pending = PendingRead(
         session, slot, key, demand, owned, row, proof, session.seen.get(shard), shard in session.uncertain
     )

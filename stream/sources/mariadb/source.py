@@ -232,8 +232,8 @@ class MariaDBSource:
             self.status.epoch, self.status.timestamp = progress.epoch, progress.timestamp
             self._report_ready(progress.position)
             for transaction in reader.transactions():
-                self._stamp(publisher, reader, watch)
                 if transaction is None:
+                    self._stamp(publisher, reader, watch)
                     self._backoff_s = BACKOFF_FIRST_S
                     if watch.is_check_due():
                         publisher.flush()  # raises if the publisher was lost meanwhile
@@ -245,6 +245,7 @@ class MariaDBSource:
                     watch.check(progress.position)
                 partly_out = bool(progress.partial_gtid)
                 publisher.publish(progress.aligned(transaction, self._choice) if partly_out else transaction)
+                self._stamp(publisher, reader, watch)  # not before: the reader counts the transaction that it gave
                 progress.moved(transaction)
                 self._note(progress)
                 if partly_out:

@@ -108,6 +108,16 @@ def test_a_repeated_description_is_adopted_and_is_no_old_event() -> None:
     assert (found["reason"], folded.rejection_codes) == ("no key", [])
 
 
+def test_a_repeat_does_not_displace_what_another_shard_has_described() -> None:
+    """A table moved to another shard; the first one's publisher still says what it said before."""
+    folded = Folded(start(), schema(2), value(1, b"a", 3), start(shard="shop/1"))
+    folded.fold(schema(2, shard="shop/1", cacheable=False, reason="moved"))
+    folded.fold(schema(2))
+    found = table_description(folded.state.head, folded.entries.get, "shop.items")
+    assert found is not None
+    assert (found["shard"], found["reason"]) == ("shop/1", "moved")
+
+
 def test_a_repeat_of_an_epoch_that_is_over_is_no_dead_letter() -> None:
     """The publisher may still say it; what is newer stays."""
     folded = Folded(start(), schema(2), start(epoch=2), schema(2))
@@ -130,6 +140,16 @@ def test_repeats_in_any_order_leave_the_newest_scope() -> None:
     """Descriptions from before it stay forgotten, wherever their repeat comes."""
     folded = begun(schema(3, table="shop.old"), scope(5), schema(6), scope(4), schema(3, table="shop.old"))
     assert folded.state.head.scopes == {SHARD: Scope(1, 5)}
+    assert table_description(folded.state.head, folded.entries.get, "shop.old") is None
+    assert table_description(folded.state.head, folded.entries.get, "shop.items") is not None
+
+
+def test_a_new_epoch_begins_a_scope_of_its_own_below_the_old_ordinals() -> None:
+    """Its ordinals begin anew: what only the ended history had described is forgotten all the same."""
+    folded = Folded(start(), scope(50), schema(51), schema(52, table="shop.old"), start(epoch=2))
+    folded.fold(event("Scope", 2, epoch=2, tables=["shop.items"]))
+    folded.fold(schema(3, epoch=2))
+    assert folded.state.head.scopes == {SHARD: Scope(2, 2)}
     assert table_description(folded.state.head, folded.entries.get, "shop.old") is None
     assert table_description(folded.state.head, folded.entries.get, "shop.items") is not None
 

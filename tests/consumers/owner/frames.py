@@ -29,6 +29,7 @@ from consumers.owner.protocol import (
     Request,
     Rows,
     SchemaColumn,
+    ShardKin,
     ShardStatus,
     Status,
     Statuses,
@@ -64,14 +65,14 @@ PARTITION = PartitionStatus(
 
 REQUESTS: tuple[Request, ...] = (
     Hello(1, VERSION, "secret", OLDEST),
-    Get(2, "shop", 3, [b"shop.items\0[7]"], VECTOR, 50, {"shop.items": b"meaning1"}),
-    GetTable(3, "hive", "shop.items", LIST, 7, VECTOR, 50),
-    Wait(4, "shop", 3, VECTOR, 50),
-    Fill(5, "shop", 3, b"shop.items\0[7]", b'{"id":7}', AT, AT, 9, b"stamp", b"meaning1"),
-    FillTable(6, "hive", 3, 7, "shop.items", "transactional", b"{}", LIST, AT, AT, b"stamp"),
+    Get(2, "shop", 3, [b"shop.items\0[7]"], VECTOR, 50, {"shop.items": b"meaning1"}, "t1"),
+    GetTable(3, "hive", "shop.items", LIST, 7, VECTOR, 50, "t1"),
+    Wait(4, "shop", 3, VECTOR, 50, "t1"),
+    Fill(5, "shop", 3, b"shop.items\0[7]", b'{"id":7}', AT, AT, 9, b"stamp", b"meaning1", "t1"),
+    FillTable(6, "hive", 3, 7, "shop.items", "transactional", b"{}", LIST, AT, AT, b"stamp", "t1"),
     Checkpoint(7, "shop", 3),
-    Status(8, "shop"),
-    Describe(9, "shop", "shop.items"),
+    Status(8, "shop", "t1"),
+    Describe(9, "shop", "shop.items", "t1"),
 )
 ANSWERS: tuple[Answer, ...] = (
     Welcome(1, VERSION, "me"),
@@ -98,7 +99,7 @@ ANSWERS: tuple[Answer, ...] = (
         "code",
         KIN,
     ),
-    Waited(4, True, VECTOR, KIN),
+    Waited(4, True, VECTOR, [ShardKin("shop/0", 1, KIN)]),
     Filled(5, True, "filled"),
     Checkpoints(6, [CheckpointPlace(3, "/checkpoints/3", 9)]),
     Statuses(7, True, "me", [PARTITION]),

@@ -175,3 +175,28 @@ def test_the_generation_grows_from_owner_to_owner(kafka: KafkaCluster, keyspace_
             until(lambda: reader.owner_of(keyspace_name, 0) is None, "withdrawn")
     assert 0 < found[0].generation < found[1].generation
     assert found[0].instance != found[1].instance
+
+
+def test_a_partition_that_is_assigned_and_taken_away_at_once_is_withdrawn(tmp_path: Path, monkeypatch: Any) -> None:
+    """Its earlier announcement stands, whether or not a newer one has been sent."""
+    sent: list[Announcement] = []
+    monkeypatch.setattr("stream.kafka.locations.announce", lambda _, each: sent.extend(each))
+    monkeypatch.setattr("threading.Thread.start", lambda _: None)
+    partition, reader = partition_of(tmp_path, "shop", 3), read([])
+    owner = Announcer(NOWHERE, "here:1", "me")
+
+    def turn(*orders: Any) -> list[bool]:
+        sent.clear()
+        for order in orders:
+            order(partition)
+        owner._take_orders(0.001)
+        owner._prepare(reader, 1.0)
+        owner._send()
+        return [each.gone for each in sent]
+
+    owner._again_at = 1e9
+    assert turn(owner.announce) == [False]
+    assert turn() == []
+    assert turn(owner.announce) == [False]
+    assert turn(owner.announce, owner.withdraw) == [True]
+    partition.store.close()

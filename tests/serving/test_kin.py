@@ -1,0 +1,146 @@
+"""What a front keeps of the shards around its own: by shard, and in the epoch that named them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from consumers.fold.shards import Kin
+from serving.answers import RawRowAnswer
+from serving.errors import ReadError
+from serving.metrics import FrontMetrics
+from serving.reads.demands import ReadDemand, RequestedRow
+from serving.reads.descriptions import Descriptions
+from serving.reads.fills import Fills
+from serving.reads.owners import Located, Owners
+from serving.reads.proof import Proof
+from serving.reads.rows import RowReads
+from serving.reads.spaces import Epochs, RowSpace
+from stream.wire.keys import Layout
+from tests.consumers.fold.test_shards import topology
+from tests.consumers.histories import SHARD, marker, start, value
+from tests.consumers.owning import Owner, schema
+from tests.serving.fakes import FakeOwner, FakeRowSource, Network, at, owner_row, seen
+from tokens import Vector
+
+OLD, OTHER = "shop/old", "shop/1"
+
+
+async def read(reads: RowReads, space: RowSpace, vector: Vector, key: bytes = b"7") -> RawRowAnswer | ReadError:
+    demand = ReadDemand(vector, given=True, max_wait_ms=100)
+    [answer] = await reads.read_many(space, [RequestedRow("shop.items", key)], demand)
+    return answer
+
+
+def reads_of(owners: Owners) -> RowReads:
+    metrics = FrontMetrics()
+    return RowReads(owners, Descriptions(owners), Fills(owners, metrics), metrics)
+
+
+def test_an_ancestor_is_forgotten_with_the_epoch_that_named_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The successor's new epoch has lost what the session wrote to the ancestor."""
+    owner = FakeOwner()
+    owner.row = owner_row(None, "0-1-1", "0-1-1")
+    owner.row.kin = Kin(frozenset({SHARD}), {OLD: 1})
+    source = FakeRowSource(b'{"id":7}', "0-1-120")
+    space = RowSpace("shop", Layout(1), source=source)
+
+    async def run() -> None:
+        reads = reads_of(Network(monkeypatch, {"a:1": owner}).owners())
+        answer = await read(reads, space, seen(OLD, "0-1-100"))
+        assert not isinstance(answer, ReadError), answer
+        assert answer.freshness == "fresh"
+        owner.row = owner_row(None, "0-1-1", "0-1-1", epoch=2)
+        owner.row.kin = Kin(frozenset({SHARD}))
+        source.position = source.hi = at("0-1-110")
+        lost = await read(reads, space, seen(OLD, "0-1-100"))
+        assert isinstance(lost, ReadError), lost
+        assert (lost.code, lost.token) == ("history_lost", str(Vector()))
+
+    asyncio.run(run())
+
+
+def test_kin_is_kept_by_shard_and_epoch() -> None:
+    """A newer epoch replaces it, in one epoch it grows, and who knows of a newer epoch counts on no ancestor."""
+    epochs, nothing = Epochs(), Vector()
+    epochs.learn_kin(SHARD, 1, Kin(frozenset({SHARD}), {OLD: 3}))
+    epochs.learn_kin(SHARD, 1, Kin(frozenset({SHARD, OTHER})))
+    both = Kin(frozenset({SHARD, OTHER}), {OLD: 3})
+    assert epochs.kin_of(SHARD, nothing) == both
+    assert epochs.kin_of(OTHER, nothing) == Kin()
+    assert epochs.kin_of(SHARD, seen(SHARD, "0-1-1", epoch=2)) == Kin(both.topology)
+    epochs.learn(SHARD, 2)
+    assert epochs.kin_of(SHARD, nothing) == Kin(both.topology)
+    epochs.learn_kin(SHARD, 2, Kin(frozenset({SHARD})))
+    epochs.learn_kin(SHARD, 1, both)
+    assert epochs.kin_of(SHARD, nothing) == Kin(frozenset({SHARD}))
+
+
+def test_an_ancestor_of_another_shard_is_not_judged_by_this_one() -> None:
+    """Its positions are positions of the shard that took over from it."""
+    epochs, shards = Epochs(), frozenset({SHARD, OTHER})
+    epochs.learn_kin(SHARD, 1, Kin(shards))
+    epochs.learn_kin(OTHER, 1, Kin(shards, {OLD: 1}))
+    vector = seen(SHARD, "0-1-5").merge(seen(OLD, "0-1-7"))
+    proof = Proof(ReadDemand(vector, True), SHARD, 1, epochs.kin_of(SHARD, vector))
+    assert not proof.judge(at("0-1-9")).may_be_served
+
+
+def test_a_session_of_two_shards_reads_rows_without_an_entry(tmp_path: Path) -> None:
+    """With two shards nobody knows which one an unknown row is of; the source knows its own."""
+    owner = Owner(tmp_path)
+    owner.fold(start(), topology(SHARD, OTHER), schema(2), value(1, b'{"id":1}', 3), marker(3))
+    owner.fold(start(shard=OTHER), topology(SHARD, OTHER, shard=OTHER), marker(1, shard=OTHER))
+
+    async def run() -> None:
+        host, port = await owner.server.start()
+        owners = Owners(lambda *_: Located(f"{host}:{port}"), FrontMetrics())
+        space = RowSpace("shop", Layout(1), source=FakeRowSource(b'{"id":7}', "0-1-9"))
+        answer = await read(reads_of(owners), space, seen(SHARD, "0-1-2").merge(seen(OTHER, "0-1-1")))
+        assert not isinstance(answer, ReadError), answer
+        assert (answer.served_from, answer.freshness) == ("source", "fresh")
+        await owners.close()
+        await owner.server.stop()
+
+    asyncio.run(run())
+    owner.partition.store.close(commit=False)
+
+
+@pytest.mark.parametrize(("topic_id", "served_from"), [("theirs", "source"), ("ours", "cache")])
+def test_an_address_of_a_withdrawn_owner_is_asked_for_the_announced_topic_only(
+    tmp_path: Path, topic_id: str, served_from: str
+) -> None:
+    """Another installation with keyspaces and shards of the same names may have got the port since."""
+    first = Owner(tmp_path / "first", topic_id="ours")
+    second = Owner(tmp_path / "second", topic_id=topic_id)
+    for owner in (first, second):
+        owner.fold(start(), schema(2), value(1, b'{"id":1}', 3), marker(3))
+    announced: list[Located] = []
+
+    async def run() -> None:
+        host, port = await first.server.start()
+        announced.append(Located(f"{host}:{port}", "ours"))
+        owners = Owners(lambda *_: announced[0] if announced else None, FrontMetrics(), pause_s=0)
+        reads = reads_of(owners)
+        space = RowSpace("shop", Layout(1), source=FakeRowSource(b'{"id":1}', "0-1-9"))
+        found = await read(reads, space, seen(SHARD, "0-1-2"), b"1")
+        assert not isinstance(found, ReadError), found
+        assert found.served_from == "cache"
+        await first.server.stop()
+        announced.clear()
+        await second.server.start(host, port)
+        await asyncio.sleep(0)
+        for _ in range(2):  # the first may find the old connection closed
+            found = await read(reads, space, seen(SHARD, "0-1-2"), b"1")
+            assert not isinstance(found, ReadError), found
+            await owners._client_of(Located(f"{host}:{port}", "ours")).greet()
+            owners._away.clear()
+        assert found.served_from == served_from
+        await owners.close()
+        await second.server.stop()
+
+    asyncio.run(run())
+    for owner in (first, second):
+        owner.partition.store.close(commit=False)

@@ -1,0 +1,222 @@
+"""What the reader makes of a log's events, given as bytes: no server is needed."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from stream.sources.mariadb.binlog import events, last_read
+from stream.sources.mariadb.binlog.catalog import Xid
+from stream.sources.mariadb.binlog.checksum import TransactionChecksum
+from stream.sources.mariadb.binlog.last_read import check_same
+from stream.sources.mariadb.binlog.reader import BinlogReader
+from stream.sources.mariadb.connection import ConnectionSettings
+from stream.sources.mariadb.gtid import GtidPosition
+from stream.sources.mariadb.live_schema import LiveSchema
+from stream.sources.mariadb.position import SourceHistoryLost
+from stream.sources.mariadb.schema import ColumnInfo, TableFilter, TableInfo
+from stream.wire.events import DescribeTable, SourceTransaction, VoidTable
+
+NOWHERE = ConnectionSettings(port=1)
+NAMES = ("d.a", "d.b")
+XID = (1, b"one", b"")
+
+
+def event(kind: int, body: bytes = b"", server: int = 1) -> bytes:
+    """An event as the server sends it, without a checksum."""
+    size = events.HEADER_SIZE + len(body)
+    return struct.pack("<IBIIIH", 1_700_000_000, kind, server, size, 0, 0) + body
+
+
+def gtid(sequence: int, *, domain: int = 0, server: int = 1, flags: int = 0) -> bytes:
+    return event(events.GTID, struct.pack("<QIB", sequence, domain, flags), server)
+
+
+def query(sql: str) -> bytes:
+    return event(events.QUERY, struct.pack("<IIBHH", 1, 0, 1, 0, 0) + b"d\0" + sql.encode())
+
+
+def committed(sequence: int, *, domain: int = 0, server: int = 1) -> list[bytes]:
+    """A transaction that changes nothing."""
+    return [gtid(sequence, domain=domain, server=server), event(events.XID, bytes(8), server)]
+
+
+def statement(sequence: int, sql: str) -> list[bytes]:
+    """A statement that is a transaction by itself."""
+    return [gtid(sequence, flags=events.STANDALONE), query(sql)]
+
+
+def prepared(sequence: int, xid: Xid = XID, *rest: bytes) -> list[bytes]:
+    form, gtrid, bqual = xid
+    body = struct.pack("<BIII", 0, form, len(gtrid), len(bqual)) + gtrid + bqual
+    return [gtid(sequence), *rest, event(events.XA_PREPARE, body)]
+
+
+def xa_commit(sequence: int, xid: Xid = XID) -> list[bytes]:
+    return statement(sequence, f"XA COMMIT X'{xid[1].hex()}',X'{xid[2].hex()}',{xid[0]}")
+
+
+class Log:
+    """A dump of these events, which ends with them."""
+
+    def __init__(self, found: Sequence[bytes]) -> None:
+        self._left = list(found)
+        self.closed = False
+
+    def read(self) -> bytes:
+        if not self._left:
+            raise EOFError
+        return self._left.pop(0)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Tables(LiveSchema):
+    """The schema of `NAMES`. ``invisible``: XA transactions that reads can't see yet."""
+
+    def __init__(self) -> None:
+        super().__init__(NOWHERE, TableFilter(("d",)))
+        self.invisible: set[Xid] = set()
+        columns = (ColumnInfo("id", "int", True),)
+        self.live = {f"d.{name}": TableInfo("d", name, columns, ("id",)) for name in "ab"}
+        self.catalog.resume(self.live, GtidPosition({}))
+        self.catalog.settle(GtidPosition({}), frozenset)
+
+    def is_visible(self, xid: Xid) -> bool:
+        return xid not in self.invisible
+
+    def settle(self, position: GtidPosition) -> dict[str, bool]:
+        return self.catalog.settle(position, lambda: self.invisible)
+
+
+def run(found: Sequence[bytes], schema: LiveSchema, start: str = "MariaDB/0-1-4") -> list[SourceTransaction]:
+    """All transactions of a log, to its end."""
+    log: Any = Log(found)
+    out: list[SourceTransaction] = []
+    with contextlib.suppress(EOFError):
+        out.extend(filter(None, BinlogReader(log, schema, start).transactions()))
+    return out
+
+
+def voided(transaction: SourceTransaction) -> set[str]:
+    return {change.table for change in transaction.changes if isinstance(change, VoidTable)}
+
+
+def described(transaction: SourceTransaction) -> dict[str, bool]:
+    """Table → whether it may be cached from here on."""
+    return {change.table: change.cacheable for change in transaction.changes if isinstance(change, DescribeTable)}
+
+
+@pytest.mark.parametrize("sequence", [4, 3, 1])
+def test_a_sequence_that_is_not_above_the_last_ends_the_history(sequence: int) -> None:
+    """The same number again too: a session that wrote it would be told that the cache has it already."""
+    with pytest.raises(SourceHistoryLost, match="went back"):
+        run(committed(sequence, server=2), Tables())
+
+
+def test_sequences_of_other_domains_and_gaps_are_in_order() -> None:
+    """Each domain counts by itself, and may leave numbers out."""
+    found = run([*committed(9), *committed(1, domain=7), *committed(10), *committed(2, domain=7)], Tables())
+    assert [each.gtid for each in found] == ["MariaDB/0-1-9", "MariaDB/7-1-1", "MariaDB/0-1-10", "MariaDB/7-1-2"]
+
+
+def test_the_cursor_is_the_position_before_the_transaction() -> None:
+    """From there it can be read again and compared; from its own position it would never come."""
+    found = run([*committed(5), *committed(6)], Tables())
+    assert [(each.cursor, each.position) for each in found] == [
+        ("MariaDB/0-1-4", "MariaDB/0-1-5"),
+        ("MariaDB/0-1-5", "MariaDB/0-1-6"),
+    ]
+    assert found[0].checksum != found[1].checksum
+
+
+def test_nothing_is_said_in_the_middle_of_a_transaction() -> None:
+    """A heartbeat may come there. What is known by then is said with the transaction, at its position."""
+    tables = Tables()
+    tables.catalog.doubt("d.a", tables.live["d.a"], GtidPosition({}))
+    (found,) = run([gtid(5), event(events.HEARTBEAT, b"bin.000001"), event(events.XID, bytes(8))], tables)
+    assert (found.gtid, described(found)) == ("MariaDB/0-1-5", {"d.a": True})
+
+
+def test_an_xa_commit_of_which_nothing_is_known_holds_every_table() -> None:
+    """It was prepared before the source started: any row may still be as it was before the commit."""
+    tables = Tables()
+    tables.invisible = {XID}
+    (found,) = run(xa_commit(5), tables)
+    assert voided(found) == {"*"}
+    assert described(found) == dict.fromkeys(NAMES, False)
+    tables.invisible = set()
+    (after,) = run([*committed(6)], tables, "MariaDB/0-1-5")
+    assert voided(after) >= set(NAMES)
+    assert described(after) == dict.fromkeys(NAMES, True)
+
+
+def test_an_xa_transaction_that_voided_everything_holds_every_table() -> None:
+    """Rows without a table map are of any table, so all wait until reads see the commit."""
+    tables = Tables()
+    tables.invisible = {XID}
+    lost = event(events.WRITE_ROWS_V1, struct.pack("<IHH", 9, 0, 0) + b"\x01\x01")
+    _, found = run([*prepared(5, XID, lost), *xa_commit(6)], tables)
+    assert voided(found) == {"*"}
+    assert described(found) == dict.fromkeys(NAMES, False)
+
+
+def test_an_xa_commit_that_reads_see_holds_nothing() -> None:
+    """The void at its position is enough."""
+    (found,) = run(xa_commit(5), Tables())
+    assert (voided(found), described(found)) == ({"*"}, {})
+
+
+def checksum(*parts: tuple[bytes, int, bytes] | str, head: bytes = b"") -> int:
+    """Of a transaction with these rows (table, kind, data) and statements."""
+    found = TransactionChecksum()
+    found.begin(head or gtid(5))
+    for part in parts:
+        if isinstance(part, str):
+            found.statement(events.Query("d", part.encode(), 0))
+        else:
+            found.rows(*part, 0)
+    return found.value
+
+
+def test_whatever_makes_another_transaction_makes_another_checksum() -> None:
+    """Sequence, domain, server, table, the kind of change, the rows, statements, and their order."""
+    rows = (b"d.a", events.WRITE_ROWS_V1, b"12")
+    found = [
+        checksum(rows),
+        checksum(rows, head=gtid(6)),
+        checksum(rows, head=gtid(5, domain=1)),
+        checksum(rows, head=gtid(5, server=2)),
+        checksum((b"d.b", events.WRITE_ROWS_V1, b"12")),
+        checksum((b"d.a", events.DELETE_ROWS_V1, b"12")),
+        checksum((b"d.a", events.UPDATE_ROWS_V1, b"12")),
+        checksum((b"d.a", events.WRITE_ROWS_V1, b"13")),
+        checksum(rows, "x"),
+        checksum("x", rows),
+        checksum(rows, "x", rows),
+        checksum(),
+    ]
+    assert len(set(found)) == len(found)
+    assert all(found)
+
+
+def test_how_a_server_cuts_and_packs_rows_changes_no_checksum() -> None:
+    """A replica may log the same rows in more events, or compressed."""
+    whole = checksum((b"d.a", events.WRITE_ROWS_V1, b"1234"))
+    cut = checksum((b"d.a", events.WRITE_ROWS_V1, b"12"), (b"d.a", events.WRITE_ROWS_COMPRESSED_V1, b"34"))
+    assert whole == cut
+
+
+def test_the_last_transaction_is_found_behind_others_and_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a failover the log may have others first; of two servers in one domain the later sequence is meant."""
+    log = [*committed(3, domain=1, server=9), *committed(5, server=2), *committed(6, server=2)]
+    monkeypatch.setattr(last_read, "BinlogDump", lambda *_: Log(log))
+    (wanted,) = [each.checksum for each in run(log, Tables()) if each.gtid == "MariaDB/0-2-5"]
+    check_same(NOWHERE, 1, "MariaDB/0-1-4", "MariaDB/0-2-5", wanted)
+    with pytest.raises(SourceHistoryLost, match="0-2-5 is another transaction"):
+        check_same(NOWHERE, 1, "MariaDB/0-1-4", "MariaDB/0-2-5", wanted + 1)

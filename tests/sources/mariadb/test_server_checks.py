@@ -1,0 +1,115 @@
+"""What `check_server` refuses, by the server's answers alone: no server is needed."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import pytest
+
+from stream.sources.mariadb import requirements
+from stream.sources.mariadb.requirements import ServerSettingsError, check_server
+
+GOOD = {
+    "version": "10.11.6-MariaDB-log",
+    "log_bin": "ON",
+    "binlog_format": "ROW",
+    "binlog_row_image": "FULL",
+    "binlog_row_metadata": "FULL",
+    "log_slave_updates": "OFF",
+    "gtid_strict_mode": "ON",
+    "sync_binlog": "1",
+    "wsrep_on": "OFF",
+    "wsrep_gtid_mode": "OFF",
+    "read_only": "OFF",
+    "gtid_domain_id": "0",
+}
+
+
+class Server:
+    """A session of a server with these variables, which replicates from ``primaries``. Its own server_id is 1."""
+
+    def __init__(self, *, state: str = "0-1-5", primaries: tuple[int, ...] = (), **variables: str) -> None:
+        self.variables = GOOD | variables
+        self.state = state
+        self.primaries = primaries
+
+    def cursor(self, _: object = None) -> Self:
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def execute(self, _: str) -> None: ...
+
+    def fetchall(self) -> list[dict[str, Any]]:
+        return [{"Slave_SQL_Running": b"Yes", "Master_Server_Id": b"%d" % each} for each in self.primaries]
+
+
+@pytest.fixture(autouse=True)
+def answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queries are answered by the `Server` that is given for a connection."""
+
+    def fetch_all(server: Server, sql: str, _: object = ()) -> list[tuple[str, ...]]:
+        if sql.startswith("SHOW GLOBAL VARIABLES"):
+            return list(server.variables.items())
+        if sql == "SHOW MASTER STATUS":
+            return [("bin.000001", "4", "", "")]
+        return [("0-2-5" if server.primaries else "", "1", server.state)]
+
+    monkeypatch.setattr(requirements, "fetch_all", fetch_all)
+
+
+def refusal(**server: Any) -> str:
+    """Why a server is refused; "" if it is accepted."""
+    connection: Any = Server(**server)
+    try:
+        check_server(connection)
+    except ServerSettingsError as error:
+        return f"{error} {error.hint}"
+    return ""
+
+
+def test_a_server_whose_gtids_order_is_accepted() -> None:
+    """A primary, a replica that nobody writes to, and one that has writers in domains of their own."""
+    assert refusal() == ""
+    logged = {"log_slave_updates": "ON", "primaries": (2,)}
+    assert refusal(state="0-1-3,0-2-5", read_only="ON", **logged) == ""
+    assert refusal(state="0-1-3,7-2-5", **logged) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "fix"),
+    [
+        ("log_bin", "OFF", "log_bin"),
+        ("binlog_format", "MIXED", "ROW"),
+        ("binlog_row_image", "MINIMAL", "FULL"),
+        ("binlog_row_metadata", "NO_LOG", "FULL"),
+        ("gtid_strict_mode", "OFF", "SET GLOBAL gtid_strict_mode = ON"),
+        ("sync_binlog", "0", "SET GLOBAL sync_binlog = 1"),
+        ("sync_binlog", "1000", "SET GLOBAL sync_binlog = 1"),
+    ],
+)
+def test_each_setting_that_a_proof_needs_is_demanded(name: str, value: str, fix: str) -> None:
+    """Without it changes are hidden, or a GTID may come again or stand for a later transaction."""
+    assert fix in refusal(**{name: value})
+
+
+def test_a_galera_node_needs_gtids_of_the_cluster() -> None:
+    """Else the same transaction has another GTID at each node."""
+    assert "wsrep_gtid_mode" in refusal(wsrep_on="ON")
+    assert refusal(wsrep_on="ON", wsrep_gtid_mode="ON") == ""
+
+
+def test_two_writers_in_one_domain_are_refused() -> None:
+    """Each has its own sequence: its own clients beside a primary, or two primaries, in one domain."""
+    logged = {"log_slave_updates": "ON"}
+    assert "two writers" in refusal(state="0-1-3,0-2-5", primaries=(2,), **logged)
+    assert "two writers" in refusal(state="0-2-5,0-3-5", read_only="ON", primaries=(2, 3), **logged)
+    assert refusal(state="0-2-5,1-3-5", read_only="ON", primaries=(2, 3), **logged) == ""
+
+
+def test_a_replica_must_log_what_it_replicates() -> None:
+    """Else its rows change without a trace in its binlog."""
+    assert "log_slave_updates" in refusal(primaries=(2,), read_only="ON")
