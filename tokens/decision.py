@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Self
+from typing import Final, Self
 
 from .position import Order, Position
 from .vector import Vector
@@ -21,6 +21,8 @@ class Freshness(StrEnum):
     EVENTUAL = "eventual"
 
 
+ENDED: Final = 2**63 - 1
+"""The epoch of an ancestor (`Tag.ancestors`) of which the shard has lost the history: every position of it is lost."""
 _NO_VECTOR = Vector()
 _NO_SHARDS: Mapping[str, int] = {}
 
@@ -44,8 +46,9 @@ class Tag:
 
     ``shard``: empty if unknown. ``lo``: the position taken before the value was read. ``hi``: nothing in the value is
     later; the session merges it. ``watermark``: the partition's, for the shard. ``image_known``: False for a tombstone.
-    ``topology``: shards that are known here; any but ``shard`` and the ancestors has no part in the key. ``ancestors``:
-    shard → its epoch whose positions are positions of ``shard`` in ``epoch``.
+    ``topology``: shards that are known here; any but ``shard`` and the ancestors has no part in the key. None: it is
+    not asked, so all ancestors are given. Empty: it has not been heard yet, so any other shard may be an ancestor.
+    ``ancestors``: shard → its epoch whose positions are positions of ``shard`` in ``epoch``, or `ENDED`.
     """
 
     shard: str
@@ -56,7 +59,7 @@ class Tag:
     write_ids: ValidWriteIdList | None = None
     table_id: int = 0
     image_known: bool = True
-    topology: frozenset[str] = frozenset()
+    topology: frozenset[str] | None = None
     ancestors: Mapping[str, int] = field(default_factory=lambda: _NO_SHARDS)
 
 
@@ -186,14 +189,20 @@ def keyspace_of(shard: str) -> str:
 def is_unknown(shard: str, epoch: int, tag: Tag) -> bool:
     """Whether nobody here knows if a position of (shard, epoch) concerns the tag's key.
 
-    It does not concern the key if the shard is another one of the topology, or of another keyspace. Of an ancestor, the
-    epoch that was handed over is known, and those that it replaced.
+    It does not concern the key if the shard is another one of the topology, or of another keyspace; but a shard may
+    succeed one of another keyspace, so the topology must have been heard. Of an ancestor, the epoch that was handed
+    over is known, and those that it replaced.
     """
     if shard == tag.shard:
         return False
     if shard in tag.ancestors:
         return epoch > tag.ancestors[shard]
-    return shard not in tag.topology and not _is_elsewhere(keyspace_of(shard), keyspace_of(tag.shard))
+    if tag.topology is not None:
+        if not tag.topology:
+            return True
+        if shard in tag.topology:
+            return False
+    return not _is_elsewhere(keyspace_of(shard), keyspace_of(tag.shard))
 
 
 def _is_elsewhere(keyspace: str, own: str) -> bool:
@@ -231,7 +240,8 @@ def _judge_component(shard: str, epoch: int, seen: Position, current: int, tag: 
         why = f"the session has seen epoch {epoch} of {shard}, the entry is of epoch {current}"
         return _stale(Verdict.NOT_REACHED, why)
     if epoch < current:
-        why = f"the session has seen {seen} in epoch {epoch} of {shard}, a history that epoch {current} replaced"
+        by = f"epoch {current}" if current != ENDED else f"epoch {tag.epoch} of {tag.shard}"
+        why = f"the session has seen {seen} in epoch {epoch} of {shard}, a history that {by} replaced"
         return _unknown(Verdict.HISTORY_LOST, why)
     by_value = Order.UNKNOWN if tag.lo is None else tag.lo.order(seen)
     if by_value is Order.NEWER or by_value is Order.SAME:

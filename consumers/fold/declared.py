@@ -60,11 +60,20 @@ def adopt_scope(head: Head, event: Mapping[str, Any]) -> tuple[dict[str, Scope],
 
 
 def adopt_topology(head: Head, event: Mapping[str, Any]) -> dict[str, Topology]:
-    """What a `Topology` changes. It has no number of its own: of two with the same one, the later in the log counts."""
+    """What a `Topology` changes. It has no number of its own: of two with the same one, the later in the log counts.
+
+    The ancestors of an epoch stay succeeded in the epochs after it, which don't name them any more.
+    """
     shard = event["shard"]
     ancestors = {each["shard"]: each["epoch"] for each in event["ancestors"]}
-    declared = Topology(event["epoch"], event["ordinal"], tuple(sorted(event["shards"])), ancestors)
     held = head.topologies.get(shard)
+    succeeded: dict[str, int] = {}
+    if held is not None:
+        succeeded = held.succeeded
+        if held.epoch < event["epoch"]:
+            names = sorted(succeeded.keys() | held.ancestors)
+            succeeded = {name: max(succeeded.get(name, 0), held.ancestors.get(name, 0)) for name in names}
+    declared = Topology(event["epoch"], event["ordinal"], tuple(sorted(event["shards"])), ancestors, succeeded)
     if held is not None and (held == declared or held[:2] > declared[:2]):
         return {}
     return {shard: declared}

@@ -11,6 +11,7 @@ event's token, which is always safe (docs/concepts/order.md).
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from consumers.fold.rows import Record, fold_rows, fold_singles
 from consumers.fold.shards import (
     arrival_rejections,
     arrival_voids,
+    is_succeeded,
     lineage_for,
     older_epoch_rejection,
     void_everything,
@@ -56,7 +58,7 @@ def fold_message(state: PartitionState, offset: int, value: bytes | None) -> Cha
         return _fold_one(state, after, name, event)
     except CodecError as error:
         return _poison(state, after, error.code, str(error), "message")
-    except (TokenError, ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
+    except (TokenError, ValueError, KeyError, TypeError, IndexError, OverflowError, struct.error) as error:
         reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         return _poison(state, after, BAD_FIELD, reason, "message")
 
@@ -107,6 +109,8 @@ def _fold_event(state: PartitionState, after: int, name: str, event: dict[str, A
     lineage = lineage_for(head, shard, event["epoch"])
     if lineage is None and name not in _REPEATED:
         return Changes(after, {}, rejections=(older_epoch_rejection(event),))
+    if lineage is None and is_succeeded(head, shard, event["epoch"]):
+        return Changes(after, {})  # nothing fences the source of a succeeded shard: it may go on to repeat itself
     moved: dict[str, Lineage] = {}
     voids: dict[tuple[str, str], Void] = {}
     rejections: tuple[Rejection, ...] = ()

@@ -8,6 +8,7 @@ import msgspec
 
 from consumers.fold.state import Head, Lineage, Rejection, Void
 from stream.wire.events import EVERY_TABLE
+from tokens.decision import ENDED
 
 Voids = dict[tuple[str, str], Void]
 
@@ -28,21 +29,27 @@ NO_KIN = Kin()
 def kin_of(head: Head, shard: str) -> Kin:
     """What the partition knows of the shards around ``shard``, by the topology that ``shard`` itself declares.
 
-    Ancestors count in the epoch that declared them only: a later epoch has another history.
+    Ancestors count in the epoch that declared them only: a later epoch has another history, and theirs is `ENDED`.
     """
     topology = head.topologies.get(shard)
     if topology is None:
         return NO_KIN
     lineage = head.lineages.get(shard)
-    continues = lineage is not None and lineage.epoch == topology.epoch
-    return Kin(frozenset(topology.shards), topology.ancestors if continues else {})
+    ancestors = dict.fromkeys(topology.succeeded, ENDED)
+    if lineage is not None and lineage.epoch == topology.epoch:
+        ancestors |= topology.ancestors
+    elif lineage is not None and lineage.epoch > topology.epoch:
+        ancestors |= dict.fromkeys(topology.ancestors, ENDED)
+    return Kin(frozenset(topology.shards), ancestors)
 
 
 def is_succeeded(head: Head, shard: str, epoch: int) -> bool:
-    """Whether another shard of this partition has taken over the history of (shard, epoch)."""
+    """Whether another shard of this partition has taken over the history of (shard, epoch), in whichever epoch."""
     topologies = head.topologies
     return bool(topologies) and any(
-        topology.ancestors.get(shard, -1) >= epoch for other, topology in topologies.items() if other != shard
+        topology.ancestors.get(shard, -1) >= epoch or topology.succeeded.get(shard, -1) >= epoch
+        for other, topology in topologies.items()
+        if other != shard
     )
 
 
@@ -51,8 +58,6 @@ def sole_lineage(head: Head) -> tuple[str, Lineage | None]:
 
     Shards that another one has succeeded don't count.
     """
-    if len(head.lineages) == 1:
-        return next(iter(head.lineages.items()))
     left = [each for each in head.lineages.items() if not is_succeeded(head, each[0], each[1].epoch)]
     return left[0] if len(left) == 1 else ("", None)
 
@@ -72,8 +77,14 @@ def older_epoch_rejection(event: dict[str, Any]) -> Rejection:
 
 
 def is_stranger(head: Head, shard: str) -> bool:
-    """Whether ``shard`` appears for the first time beside others, and none of them declares it."""
+    """Whether ``shard`` appears for the first time beside others, and none of them declares it.
+
+    One that succeeds all the others takes nothing from anybody, so it may say so itself.
+    """
     if shard in head.lineages or not head.lineages:
+        return False
+    own = head.topologies.get(shard)
+    if own is not None and all(is_succeeded(head, name, each.epoch) for name, each in head.lineages.items()):
         return False
     declared = (head.topologies.get(other) for other in head.lineages)
     return not any(topology is not None and shard in topology.shards for topology in declared)

@@ -64,12 +64,16 @@ class Void(NamedTuple):
 
 
 class Topology(NamedTuple):
-    """What a shard declares of the shards around it: all of its keyspace, and its own ancestors (shard → epoch)."""
+    """What a shard declares of the shards around it: all of its keyspace, and its own ancestors (shard → epoch).
+
+    ``succeeded``: the ancestors of its earlier epochs. They are over for good, but their positions are no longer its.
+    """
 
     epoch: int
     ordinal: int
     shards: tuple[str, ...]
     ancestors: dict[str, int]
+    succeeded: dict[str, int]
 
 
 class Scope(NamedTuple):
@@ -220,10 +224,11 @@ def _typed(values: Any, types: tuple[type, ...]) -> Any:
 
 
 def _read_topology(values: Any) -> Topology:
-    epoch, ordinal, shards, ancestors = _typed(values, (int, int, list, dict))
+    epoch, ordinal, shards, ancestors, succeeded = _typed(values, (int, int, list, dict, dict))
     _typed(shards, (str,) * len(shards))
-    _typed(list(ancestors.values()), (int,) * len(ancestors))
-    return Topology(epoch, ordinal, tuple(shards), ancestors)
+    for epochs in (ancestors, succeeded):
+        _typed(list(epochs.values()), (int,) * len(epochs))
+    return Topology(epoch, ordinal, tuple(shards), ancestors, succeeded)
 
 
 def read_head(items: Iterable[tuple[bytes, bytes]]) -> Head:

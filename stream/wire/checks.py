@@ -11,7 +11,7 @@ from stream.wire.announced import announcement_problem
 from stream.wire.codec import BAD_FIELD, READER_VERSION, CodecError, NewerWireError, Record
 from stream.wire.events import VALUE
 from stream.wire.frames import INT_MAX, LONG_MAX
-from stream.wire.keys import is_row_key
+from stream.wire.keys import Layout, LayoutError, is_row_key
 
 _WITHOUT_NUMBER: Final = frozenset({"Marker", "SourceState", "SchemaText", "Topology"})
 """Records that repeat the last ordinal assigned instead of having one of their own."""
@@ -144,6 +144,10 @@ def _check_marker(record: Record) -> str:
         return f"{', '.join(below) or 'reader_version'} is out of range"
     if record["reader_version"] > READER_VERSION:
         raise NewerWireError(f"the stream needs reader version {record['reader_version']}, this is {READER_VERSION}")
+    try:
+        Layout.parse(record["layout"])
+    except LayoutError as error:
+        return str(error)
     return ""
 
 

@@ -116,12 +116,17 @@ class Speaker:
         self._to_repeat.clear()
 
     def schemas(self, ordinal: int) -> list[bytes]:
-        """The schemas of this version's records, as far as the epoch doesn't have them."""
-        return [
+        """The schemas of this version's records, as far as the epoch doesn't have them.
+
+        In a new epoch (``ordinal`` 0) the topology is among what they describe, and stands before the first event: a
+        shard that succeeds another is no stranger.
+        """
+        told = [
             self._declare("SchemaText", ordinal, text)
             for text in (schema_texts() if self._introduces else ())
             if self.declared.value(("SchemaText", text["fingerprint"].hex())) is None
         ]
+        return told if ordinal else told + self.topology(0)
 
     def topology(self, ordinal: int) -> list[bytes]:
         """The topology, unless the epoch has this one."""

@@ -219,7 +219,9 @@ def _proven(demand: Demand, tag: Tag) -> bool:
             current = tag.epoch if shard == tag.shard else tag.ancestors[shard]
             if epoch != current or not any(_reaches(place, seen) for place in places):
                 return False
-        elif shard not in tag.topology:
+        elif tag.topology is not None and not tag.topology:
+            return False
+        elif tag.topology is None or shard not in tag.topology:
             keyspaces = [name.rpartition("/")[0] for name in (shard, tag.shard)]
             if "" in keyspaces or keyspaces[0] == keyspaces[1]:
                 return False

@@ -10,6 +10,7 @@ from consumers.owner.rows import view_row
 from stream.wire.codec import encode
 from stream.wire.events import VALUE
 from tests.consumers.histories import SHARD, Folded, gtid, key, marker, start, value
+from tokens.decision import ENDED
 
 OTHER = "shop/1"
 
@@ -73,7 +74,9 @@ def test_ancestors_count_in_the_epoch_that_declared_them() -> None:
     folded = Folded(start(), topology(SHARD, ancestors={"old/0": 3}))
     assert kin_of(folded.state.head, SHARD).ancestors == {"old/0": 3}
     folded.fold(start(epoch=2))
-    assert kin_of(folded.state.head, SHARD) == Kin(frozenset({SHARD}))
+    assert kin_of(folded.state.head, SHARD) == Kin(frozenset({SHARD}), {"old/0": ENDED})
+    folded.fold(topology(SHARD, epoch=2))
+    assert kin_of(folded.state.head, SHARD) == Kin(frozenset({SHARD}), {"old/0": ENDED})
 
 
 def test_a_succeeded_shard_is_over() -> None:
