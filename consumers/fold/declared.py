@@ -67,12 +67,12 @@ def adopt_topology(head: Head, event: Mapping[str, Any]) -> dict[str, Topology]:
     shard = event["shard"]
     ancestors = {each["shard"]: each["epoch"] for each in event["ancestors"]}
     held = head.topologies.get(shard)
-    succeeded: dict[str, int] = {}
+    over = [(each["shard"], each["epoch"]) for each in event["succeeded"]]
     if held is not None:
-        succeeded = held.succeeded
+        over += held.succeeded.items()
         if held.epoch < event["epoch"]:
-            names = sorted(succeeded.keys() | held.ancestors)
-            succeeded = {name: max(succeeded.get(name, 0), held.ancestors.get(name, 0)) for name in names}
+            over += held.ancestors.items()
+    succeeded = dict(sorted(over))  # of two epochs the higher
     declared = Topology(event["epoch"], event["ordinal"], tuple(sorted(event["shards"])), ancestors, succeeded)
     if held is not None and (held == declared or held[:2] > declared[:2]):
         return {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import wait
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -59,6 +60,10 @@ def place_of(partition: Partition) -> TopicPartition:
     """Where to read on for the store, with the leader epoch by which Kafka can check that its log still leads there."""
     offset = partition.store.state.head.offset
     return TopicPartition(partition.topic.name, partition.number, offset, leader_epoch=partition.leader_epoch)
+
+
+BURY_S: Final = 2.0
+"""How long a partition that is given up waits for its dead letters."""
 
 
 class SessionEnd(Exception):
@@ -166,8 +171,16 @@ class Assignment:
         return place_of(partition)
 
     def release(self, partitions: list[Partition]) -> None:
-        """Withdraws, commits and closes partitions. If a commit fails, the tail is folded again later."""
+        """Withdraws, commits and closes partitions. If a commit fails, the tail is folded again later.
+
+        So it is where dead letters are still not in their topic after `BURY_S`.
+        """
+        burials = [each.burying for each in partitions if each.burying is not None]
+        wait(burials, BURY_S)
         for partition in partitions:
+            burying = partition.burying
+            if burying is not None and burying.done() and burying.exception() is None:
+                partition.dead_letters_pending = False
             self._withdraw(partition)
             try:
                 partition.store.close(commit=not partition.dead_letters_pending)

@@ -108,4 +108,4 @@ def _topology(
 ) -> Topology:
     if declared is not None:
         return wanted.resumed(shard, declared.topology)
-    return wanted.first(shard, others) if problem is None else wanted.without_ancestors(shard)
+    return wanted.first(shard, others) if problem is None else wanted.of_a_new_history(shard, others)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from stream.wire.codec import Record
@@ -45,9 +45,8 @@ class DeclaredTopology:
     def first(self, shard: str, others: Mapping[str, int]) -> Topology:
         """The topology of a shard that begins. Raises `TopologyError` ``ancestor_unknown``."""
         if not self.succeeds:
-            return self.without_ancestors(shard)
-        _, _, number = self.succeeds.partition("@")
-        epoch = int(number) if number else others.get(self.ancestor, 0)
+            return Topology(self._with(shard))
+        epoch = self._ancestors_epoch(others)
         if not epoch:
             raise TopologyError(
                 f"{shard} succeeds {self.ancestor}, of which the topic has no marker",
@@ -56,14 +55,25 @@ class DeclaredTopology:
             )
         return Topology(self._with(shard), ((self.ancestor, epoch),))
 
-    def without_ancestors(self, shard: str) -> Topology:
-        """The topology of a shard whose history begins with its epoch."""
-        return Topology(self._with(shard))
+    def of_a_new_history(self, shard: str, others: Mapping[str, int]) -> Topology:
+        """The topology of a shard whose history begins anew, and what it said before is lost."""
+        epoch = self._ancestors_epoch(others) if self.succeeds else 0
+        return Topology(self._with(shard), ((self.ancestor, epoch),) if epoch else ()).in_a_new_epoch()
+
+    def _ancestors_epoch(self, others: Mapping[str, int]) -> int:
+        """As declared, else as found in the topic; 0: unknown."""
+        _, _, number = self.succeeds.partition("@")
+        return int(number) if number else others.get(self.ancestor, 0)
 
     def resumed(self, shard: str, known: Record | None) -> Topology:
         """The topology of a shard that goes on. Ancestors are declared when a shard begins, and never later."""
-        ancestors = () if known is None else tuple((each["shard"], each["epoch"]) for each in known["ancestors"])
-        return Topology(self._with(shard), ancestors)
+        if known is None:
+            return Topology(self._with(shard))
+        return Topology(self._with(shard), _places(known["ancestors"]), _places(known["succeeded"]))
 
     def _with(self, shard: str) -> tuple[str, ...]:
         return tuple(sorted({shard, *self.shards}))
+
+
+def _places(ancestors: Iterable[Record]) -> tuple[tuple[str, int], ...]:
+    return tuple((each["shard"], each["epoch"]) for each in ancestors)

@@ -161,11 +161,13 @@ def _check_table_schema(record: Record) -> str:
 def _check_topology(record: Record) -> str:
     if not all(map(_is_shard, record["shards"])):
         return "a shard has no valid name"
-    ancestors = record["ancestors"]
-    bad = [each for each in ancestors if not _is_lineage(each["shard"], each["epoch"])]
-    if bad:
-        return f"invalid ancestor {bad[0]['shard']!r}, epoch {bad[0]['epoch']}"
-    return "" if len({each["shard"] for each in ancestors}) == len(ancestors) else "an ancestor is named twice"
+    for ancestors in (record["ancestors"], record["succeeded"]):
+        bad = [each for each in ancestors if not _is_lineage(each["shard"], each["epoch"])]
+        if bad:
+            return f"invalid ancestor {bad[0]['shard']!r}, epoch {bad[0]['epoch']}"
+        if len({each["shard"] for each in ancestors}) < len(ancestors):
+            return "an ancestor is named twice"
+    return ""
 
 
 def _check_schema_text(record: Record) -> str:

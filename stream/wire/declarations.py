@@ -111,7 +111,7 @@ class Speaker:
     def begin_epoch(self, epoch: int) -> None:
         """Forget what was said: a new epoch says everything itself. Ancestors of an ended history have no meaning."""
         if self.declared.epoch and self._topology is not None:
-            self._topology = Topology(self._topology.shards)
+            self._topology = self._topology.in_a_new_epoch()
         self.declared = Declarations(self.declared.shard, epoch)
         self._to_repeat.clear()
 

@@ -176,17 +176,29 @@ class SourceTransaction:
 
 @dataclass(slots=True, frozen=True)
 class Topology:
-    """The shards of the keyspace, and the ancestors (shard, epoch) whose positions are positions of this shard."""
+    """The shards of the keyspace, and the ancestors (shard, epoch) whose positions are positions of this shard.
+
+    ``succeeded``: ancestors of earlier epochs. They are over, but their positions have no meaning in this epoch.
+    """
 
     shards: tuple[str, ...]
     ancestors: tuple[tuple[str, int], ...] = ()
+    succeeded: tuple[tuple[str, int], ...] = ()
 
     def fields(self) -> dict[str, Any]:
         """The fields of a `Topology` record."""
         return {
             "shards": sorted(self.shards),
             "ancestors": [{"shard": shard, "epoch": epoch} for shard, epoch in self.ancestors],
+            "succeeded": [{"shard": shard, "epoch": epoch} for shard, epoch in self.succeeded],
         }
+
+    def in_a_new_epoch(self) -> Topology:
+        """The topology of the epoch that replaces this one's: its ancestors stay over."""
+        over: dict[str, int] = {}
+        for shard, epoch in (*self.succeeded, *self.ancestors):
+            over[shard] = max(epoch, over.get(shard, 0))
+        return Topology(self.shards, (), tuple(sorted(over.items())))
 
 
 @dataclass(slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stream.publish.topology import DeclaredTopology
 from stream.wire.batch import Batch, BatchLimits, Framer
 from stream.wire.codec import READER_VERSION, RECORDS, Record, current_schema, decode
 from stream.wire.declarations import Declarations
@@ -141,6 +142,9 @@ def test_a_new_epoch_says_everything_itself() -> None:
     assert [name for name, _ in records].count("SchemaText") == len(RECORDS)
     [topology] = [fields for name, fields in records if name == "Topology"]
     assert (topology["ancestors"], batch.resume.declared_at) == ([], -1)
+    assert topology["succeeded"] == [{"shard": "shop/old", "epoch": 3}]
+    resumed = DeclaredTopology().resumed(SHARD, topology)
+    assert resumed.fields()["succeeded"] == topology["succeeded"]
     found = _recovered(_messages(batch), 2)
     assert (found.has_beginning, found.descriptions()) == (True, {})
 

@@ -16,6 +16,7 @@ from tests.consumers.fold.test_beginnings import begun
 from tests.consumers.fold.test_shards import topology
 from tests.consumers.histories import Folded, gtid, key, marker, start, value
 from tokens import Demand, Position, Vector
+from tokens.decision import ENDED
 
 OLD, NEW = "hive/0", "hive/main"
 
@@ -82,6 +83,18 @@ def test_a_succession_outlasts_the_successors_history() -> None:
     _publish(new, folded)
     assert is_succeeded(folded.state.head, OLD, 1)
     assert read_head(head_entries(head).items()) == head
+
+
+def test_a_state_begun_after_it_knows_the_succession_too() -> None:
+    """The successor's later epochs say whose history they don't continue any more."""
+    new = _framer(NEW, 3, (OLD, 1))
+    new.take()
+    new.start_epoch(_at(4), 2, "history_lost")
+    new.take()
+    new.start_epoch(_at(5), 3, "history_lost")
+    folded = begun(*[message for _, message in new.take().records])
+    assert is_succeeded(folded.state.head, OLD, 1)
+    assert kin_of(folded.state.head, NEW).ancestors == {OLD: ENDED}
 
 
 def test_a_session_of_an_ended_history_is_told() -> None:
