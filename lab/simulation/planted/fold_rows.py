@@ -105,6 +105,7 @@ MARKERS: Final = (
         "older_marker_taken",
         "a repeated marker sets the watermark back and ends the wait of a later void",
         never(markers.fold_marker, "any_ordinal < any_lineage.watermark_ordinal"),
+        always(markers._end_voids, "any_void.ordinal <= any_ordinal"),
     ),
     rows(
         "equal_marker_ignored",

@@ -59,8 +59,9 @@ BINLOG: Final = (
     ),
     rows(
         "ddl_ignored",
-        "DDL voids nothing",
+        "DDL voids nothing, and neither does the description that follows it",
         leave_out(BinlogReader._ddl, "any_transaction.voids.setdefault(...)"),
+        leave_out(BinlogReader._settle, "any_transaction.voids.setdefault(...)"),
     ),
     rows(
         "void_before_its_transactions_rows",

@@ -26,7 +26,7 @@ CRUDE: Final[dict[str, Change]] = {
 FIRED_BY: Final = {
     "rows": {
         "no stale answer": "later_epoch_ignored",
-        "read your writes": "own_write_not_observed",
+        "read your writes": "unplaced_write_forgotten",
         "monotonic reads": "lost_token_forgets_other_shards",
         "nothing lost, nothing twice": "delete_not_published",
         "recovers by itself": "fill_at_the_watermark_refused",
