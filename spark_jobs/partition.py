@@ -155,7 +155,7 @@ class PartitionFold:
         task = self._task
         if complete:
             digest, items = digest_items(self._rocks.scan())
-            entries = items - len(head_entries(head))
+            entries = max(0, items - len(head_entries(head)))  # nothing folded: no head either
             write_manifest(
                 self.directory, Manifest(task.keyspace, self._partition, task.topic_id, head.layout, offset=head.offset)
             )

@@ -158,6 +158,7 @@ def _plain(row: OwnerRow) -> dict[str, Any]:
     plain["kind"] = KINDS.get(row.kind, str(row.kind))
     plain["image"] = _image(row.image) if row.image is not None else None
     plain["stamp"] = row.stamp.hex()
+    plain["kin"] = msgspec.to_builtins(row.kin)
     return plain
 
 

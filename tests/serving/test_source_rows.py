@@ -239,7 +239,7 @@ def test_a_hundred_misses_of_a_table_are_one_query_in_one_snapshot(origin: Origi
             with counted(origin, "Questions") as questions, counted(origin) as selects:
                 found = await rows.read(wanted)
             assert (name, selects) == (name, [1 + queries])
-            assert questions[0] <= 15
+            assert questions[0] <= 40  # the server's other sessions ask, too; a question a key would be above 100
             assert [isinstance(each, SourceRow) and each.image is not None for each in found] == [
                 index % 2 == 1 for index in range(100)
             ]
