@@ -159,6 +159,8 @@ class Consumption:
                 self._step(consumer)
                 if search.find_more(time.monotonic()):
                     self._assignment.subscribe(consumer, search.found, search.missing)
+                if search.replaced:
+                    raise SessionEnd  # the next one opens the stores with the new ids
         finally:
             try:
                 self._assignment.release(list(self.ownership))

@@ -1,4 +1,4 @@
-"""Finds the topics of the configured keyspaces, and waits for those that are missing.
+"""Finds the topics of the configured keyspaces, waits for those that are missing, and notices a replaced one.
 
 A keyspace is consumed once its own topic exists; a source that has not started yet does not delay the others.
 """
@@ -6,19 +6,23 @@ A keyspace is consumed once its own topic exists; a source that has not started 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import structlog
 from confluent_kafka import KafkaException
 
 from stream.kafka.connection import KafkaCluster, KafkaRequestError, KafkaUnreachable
-from stream.kafka.topics import Topic, TopicError, check_topics
+from stream.kafka.topics import Topic, TopicError, check_topics, describe_topic
 from tokens.errors import FreshetError
 
 log = structlog.get_logger(__name__)
 
 ASK_EVERY_S: Final = 2.0
+"""For topics that are missing."""
+CHECK_EVERY_S: Final = 10.0
+"""Whether the topics that were found still have their id. librdkafka goes on in a topic that was deleted and made anew
+if it did not happen to look in between: it knows topics by name."""
 
 
 class TopicSearch:
@@ -31,7 +35,9 @@ class TopicSearch:
         """Keyspace → code of the last error logged for it."""
         self._asking: threading.Thread | None = None
         self._answer: dict[str, Topic] = {}
-        self._next_ask_at = 0.0
+        self._next_ask_at = self._next_check_at = 0.0
+        self.replaced: frozenset[str] = frozenset()
+        """Names of topics that have another id than the one that was found."""
         self.found: dict[str, tuple[str, Topic]] = {}
         """Topic name → keyspace and topic."""
 
@@ -43,19 +49,22 @@ class TopicSearch:
 
     def begin(self, now: float) -> None:
         """Looks for all topics anew; logs each missing one once. Raises `KafkaUnreachable`."""
-        self.found = {}
+        self.found, self.replaced = {}, frozenset()
         self._add(self._ask(self._keyspaces))
-        self._next_ask_at = now + ASK_EVERY_S
+        self._next_ask_at, self._next_check_at = now + ASK_EVERY_S, now + CHECK_EVERY_S
 
     def find_more(self, now: float) -> bool:
-        """Whether a missing topic has been found; asks every `ASK_EVERY_S`. ``now`` is of the monotonic clock."""
-        missing = self.missing
-        if not missing or (self._asking is not None and self._asking.is_alive()):
-            return False
+        """Whether a missing topic has been found; also sets ``replaced``. ``now`` is of the monotonic clock."""
         if self._asking is None:
-            if now >= self._next_ask_at:
-                self._asking = threading.Thread(target=self._ask_in_thread, args=(missing,), name="topics", daemon=True)
+            missing = self.missing if now >= self._next_ask_at else ()
+            known = dict(self.found) if now >= self._next_check_at else {}
+            if missing or known:
+                self._next_check_at = now + CHECK_EVERY_S if known else self._next_check_at
+                asked = (missing, known)
+                self._asking = threading.Thread(target=self._ask_in_thread, args=asked, name="topics", daemon=True)
                 self._asking.start()
+            return False
+        if self._asking.is_alive():
             return False
         self._asking, self._next_ask_at = None, now + ASK_EVERY_S
         answer, self._answer = self._answer, {}
@@ -68,9 +77,15 @@ class TopicSearch:
             if self._reported.pop(keyspace, None):
                 log.info("found the keyspace's topic", keyspace=keyspace, topic=topic.name)
 
-    def _ask_in_thread(self, keyspaces: Sequence[str]) -> None:
+    def _ask_in_thread(self, keyspaces: Sequence[str], known: Mapping[str, tuple[str, Topic]]) -> None:
         try:
             self._answer = self._ask(keyspaces)
+            replaced = (
+                name
+                for name, (_, topic) in known.items()
+                if describe_topic(self._kafka, name).topic_id != topic.topic_id
+            )
+            self.replaced = frozenset(replaced)
         except (FreshetError, KafkaException):
             return  # the fold thread meets the same error and logs it
 
