@@ -81,7 +81,7 @@ def test_a_failure_tells_its_seed_and_a_short_story() -> None:
     caught = hunt(bug, 1, 2_000)
     assert caught.failure is not None
     story = shrink_failure(caught.failure, bug)
-    assert len(story.ops) <= 8
+    assert len(story.ops) <= 10
     assert "--seed 1" in story.text
     assert "reaches its owner: filled" in story.text
 
