@@ -87,7 +87,7 @@ def read_single(value: bytes, at: int) -> SingleRow | None:
             at += 1
             shift += 7
         key_end, end = at + key_size, at + size
-        if rows != size << 1 or value[end : end + 4] != _ONE_TRANSACTION:
+        if not key_size or rows != size << 1 or value[end : end + 4] != _ONE_TRANSACTION:
             return None
         size = value[end + 4]
         stop = end + 5 + (size >> 1)
