@@ -68,6 +68,7 @@ def up(
 ) -> None:
     """Start Kafka and MariaDB in the background and print their addresses. Servers that run already are left alone."""
     from freshet.local.cache import exclusive
+    from freshet.local.starting import signals_held
     from freshet.local.state import read_state, write_state
 
     home = _home()
@@ -79,7 +80,7 @@ def up(
         }
         started: dict[str, Future[ServerRecord]] = {}
         try:
-            with ThreadPoolExecutor(len(starters)) as pool:
+            with ThreadPoolExecutor(len(starters)) as pool, signals_held():
                 started.update((name, pool.submit(start)) for name, start in starters.items() if name not in servers)
         finally:  # also after a failure or Ctrl-C: `down` must find the servers that do run
             for name, future in started.items():

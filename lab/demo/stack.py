@@ -26,6 +26,7 @@ from freshet.local.errors import LocalServerError
 from freshet.local.kafka import KafkaServer
 from freshet.local.mariadb import MariaDBServer
 from freshet.local.process import ServerProcess, free_ports
+from freshet.local.starting import signals_held
 
 log = structlog.get_logger(__name__)
 
@@ -81,8 +82,9 @@ class Stack:
         self._stop.callback(self.mariadb.stop)
         self._stop.callback(self.kafka.stop)
         with ThreadPoolExecutor(2) as pool:
-            kafka, mariadb = pool.submit(self.kafka.start), pool.submit(self.mariadb.start)
             try:
+                with signals_held():
+                    kafka, mariadb = pool.submit(self.kafka.start), pool.submit(self.mariadb.start)
                 mariadb.result()
                 kafka.result()
             except BaseException:  # the pool waits for both, so Ctrl-C ends them
