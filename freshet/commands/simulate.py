@@ -25,11 +25,19 @@ def command(
     ] = False,
     first: Annotated[int, typer.Option("--first", help="Number of the first history of the seed.", min=0)] = 0,
     jobs: Annotated[int, typer.Option("--jobs", help="Number of processes.", min=1)] = 1,
+    statements: Annotated[
+        bool,
+        typer.Option("--statements", help="Print, as Markdown, which statements of the product the histories execute."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Run seeded histories against an oracle; exit 1 if a rule breaks, or if a planted bug survives."""
     console = Console()
-    if mutate:
+    if statements and (mutate or jobs > 1):
+        raise typer.BadParameter("--statements counts in one process, without planted bugs")
+    if statements:
+        failed = _count(world, seed, histories, first, as_json)
+    elif mutate:
         failed = _mutate(console, mutate, seed, histories, jobs, detection, as_json)
     else:
         failed = _simulate(console, world, seed, histories, first, jobs, as_json)
@@ -63,6 +71,20 @@ def _simulate(console: Console, world: str, seed: int, histories: int, first: in
         typer.echo("\n".join(report_lines(report)))
     for failure in failures:
         typer.echo(failure.text)
+    return bool(failures)
+
+
+def _count(world: str, seed: int, histories: int, first: int, as_json: bool) -> bool:
+    from lab.simulation.campaign import shrink_failure, simulate
+    from lab.simulation.statements import count_json, count_lines, counting
+    from lab.simulation.worlds import worlds_named
+
+    with counting() as counted:
+        reports = [simulate(each.name, seed, histories, first=first) for each in worlds_named(world)]
+    typer.echo(json.dumps(count_json(counted)) if as_json else "\n".join(count_lines(counted)))
+    failures = [shrink_failure(report.failure) for report in reports if report.failure is not None]
+    for failure in failures:
+        typer.echo(failure.text, err=True)
     return bool(failures)
 
 
