@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final
 
@@ -141,7 +142,7 @@ class Session:
             parts[at % self._options.jobs].append(work)
         self._say(f"measures {len(worlds)} worlds and the tests of {len(stale)} files")
         running: dict[int, tuple[Running, Path]] = {}
-        for at, part in enumerate(parts):
+        for at, part in enumerate(each for each in parts if each):
             made = self._options.folder / f"executed.{at}.json"
             trial = forked(partial(self._measure, part, items, made))
             running[trial.pid] = trial, made
@@ -170,7 +171,7 @@ class Session:
                 seconds[name] = round(time.process_time() - since, 3)
                 if report.failure is not None:
                     return f"{name}: {report.failure.violation}"
-            for item, following in zip(chosen, [*chosen[1:], None], strict=True):
+            for item, following in zip_longest(chosen, chosen[1:]):
                 self._current = item.nodeid
                 measuring.running(item.nodeid)
                 since = time.process_time()
