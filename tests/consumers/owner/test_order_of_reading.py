@@ -27,9 +27,9 @@ def fold_after_reading(owner: Owner, wanted: bytes, *messages: bytes) -> None:
     get: Callable[[bytes], bytes | None] = store.get
     waiting = list(messages)
 
-    def get_and_fold(asked: bytes) -> bytes | None:
-        found = get(asked)
-        if asked == wanted and waiting:
+    def get_and_fold(key: bytes) -> bytes | None:
+        found = get(key)
+        if key == wanted and waiting:
             folded, waiting[:] = list(waiting), []
             owner.fold(*folded)
         return found

@@ -9,12 +9,13 @@ import pytest
 
 from stream.sources.mariadb import source
 from stream.sources.mariadb.binlog.progress import UNDESCRIBED, Progress
-from stream.sources.mariadb.connection import ConnectionSettings
+from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError
 from stream.sources.mariadb.position import NotResumable, SourceHistoryLost
 from stream.sources.mariadb.schema import TableFilter
 from stream.wire.events import (
     EVERY_TABLE,
     BeginScope,
+    Change,
     DescribeTable,
     ResumePoint,
     SourceTransaction,
@@ -93,7 +94,7 @@ def test_a_new_epoch_has_described_nothing() -> None:
 def test_a_partly_published_transaction_of_another_choice_voids_what_follows() -> None:
     """Its rows are others now, so skipping by number would lose some: everything is void, and nothing described."""
     progress = resumed(9, partial_gtid="MariaDB/0-1-6", partial_events=1, table_choice=7)
-    changes = [VoidTable("shop.items", "") for _ in range(3)]
+    changes: list[Change] = [VoidTable("shop.items", "") for _ in range(3)]
     fitted = progress.aligned(SourceTransaction("MariaDB/0-1-6", "MariaDB/0-1-6", 1, changes), 8)
     assert [each.table for each in fitted.changes if isinstance(each, VoidTable)] == [EVERY_TABLE] * 2
     assert fitted.table_choice == progress.table_choice == UNDESCRIBED
@@ -112,7 +113,7 @@ LAST = {"checksum": 77, "cursor": "MariaDB/0-1-4"}
     ],
 )
 def test_the_last_transaction_is_compared_where_the_server_has_it(
-    monkeypatch: pytest.MonkeyPatch, last: dict[str, Any], raised: type[Exception] | None, compared: bool
+    monkeypatch: pytest.MonkeyPatch, last: dict[str, Any], raised: type[MariaDBError] | None, compared: bool
 ) -> None:
     """It is read again from the place before it, and its checksum compared with what was published."""
     asked: list[tuple[Any, ...]] = []
