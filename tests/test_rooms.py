@@ -31,8 +31,8 @@ MAY_IMPORT = {
 COMMANDS: Final = "freshet/commands"
 """One file a command: it may hold many files, and load lab inside functions."""
 MODULES_MAX: Final = 13
-REGISTERING: Final = ("app.", "atexit.", "model_validator", "field_validator")
-"""Decorators that hand a function to typer, the interpreter or pydantic."""
+REGISTERING: Final = ("app.", "atexit.", "model_validator", "field_validator", "pytest.hookimpl")
+"""Decorators that hand a function to typer, the interpreter, pydantic or pytest."""
 CALLED_BY_LIBRARIES: Final = {
     "connection_lost": "asyncio.Protocol",
     "pause_writing": "asyncio.Protocol",
