@@ -18,6 +18,7 @@ from stream.publish.topology import DeclaredTopology, TopologyError
 from stream.wire.codec import RECORDS, current_schema
 from stream.wire.events import BindName, Change, Column, DescribeTable, RowChange, SourceTransaction
 from stream.wire.keys import Layout, row_key
+from tests.consumers.consuming import until
 from tests.stream.committed import markers, records
 
 PARTITIONS = 2
@@ -44,6 +45,11 @@ def _table(name: str, *columns: str) -> DescribeTable:
 def _reasons(kafka: KafkaCluster, keyspace: str) -> list[set[str]]:
     found = records(kafka, keyspace, PARTITIONS)
     return [{fields["reason"] for name, fields in each if name == "EpochStart"} for each in found.values()]
+
+
+def _is_settled(kafka: KafkaCluster, topic: str, partition: int) -> bool:
+    """Whether the partition ends with a commit. Kafka acknowledges a commit before it writes that."""
+    return end_offsets(kafka, topic, [partition]) == end_offsets(kafka, topic, [partition], committed=False)
 
 
 @pytest.fixture
@@ -147,6 +153,7 @@ def test_a_partition_that_lost_its_end_begins_a_new_epoch(
     for number in range(1, 4):
         out.publish(_txn(number))
         out.flush()
+    until(lambda: _is_settled(server.cluster, topic, partition), "no Kafka transaction is open")
     [log] = server.data_dir.rglob(f"{topic}-{partition}/00000000000000000000.log")
     kept = log.stat().st_size
     for number in range(4, 7):
