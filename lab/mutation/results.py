@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Final
 
 from lab.mutation.executed import WORLD
 from lab.mutation.mutants import Mutant
 from lab.mutation.trial import NOT_PLANTED, SURVIVED
 
+RESULTS: Final = "results.jsonl"
 Key = tuple[str, str, str, str, int]
 
 

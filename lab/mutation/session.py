@@ -18,7 +18,7 @@ from hypothesis import Phase, settings
 
 from lab.mutation.executed import FIXTURE, WORLD, Executed, Measuring, digest, load, product_digest
 from lab.mutation.mutants import ROOT, Mutant, caches, live_functions, mutants
-from lab.mutation.results import Result, Results
+from lab.mutation.results import RESULTS, Result, Results
 from lab.mutation.trial import SEED, SURVIVED, Running, Trials, forked, histories
 from lab.simulation.engine import run_many
 from lab.simulation.worlds import all_worlds
@@ -55,7 +55,7 @@ class Session:
         self._failed: list[str] = []
         self._measuring: Measuring | None = None
         self._current = ""
-        self.results = Results(options.folder / "results.jsonl")
+        self.results = Results(options.folder / RESULTS)
 
     @pytest.hookimpl
     def pytest_collection(self) -> None:
