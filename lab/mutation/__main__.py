@@ -37,9 +37,7 @@ def main() -> int:
     options = _options()
     chosen = modules(options.modules or MODULES)
     known = equivalents()
-    settings = Options(
-        chosen, options.sample, options.seed, options.jobs, FOLDER, frozenset(each.key for each in known), options.again
-    )
+    settings = Options(chosen, options.sample, options.seed, options.jobs, FOLDER, known, options.again)
     if options.told:
         code, results = 0, Results(FOLDER / RESULTS)
         for module in chosen:
@@ -50,7 +48,9 @@ def main() -> int:
     print("\n".join(table(found, [each for each in known if each.module in chosen])))
     if options.page:
         write_page(table(results.all(), known))
-    survived = [result for result in found if result.verdict == SURVIVED and result.key not in settings.equivalent]
+    survived = [
+        result for result in found if result.verdict == SURVIVED and not any(each.is_one(result.key) for each in known)
+    ]
     return code or int(bool(survived))
 
 

@@ -18,6 +18,7 @@ from hypothesis import Phase, settings
 
 from lab.mutation.executed import FIXTURE, WORLD, Executed, Measuring, digest, load, product_digest
 from lab.mutation.mutants import ROOT, Mutant, caches, live_functions, mutants
+from lab.mutation.report import Equivalent
 from lab.mutation.results import RESULTS, Result, Results
 from lab.mutation.trial import SEED, SURVIVED, Running, Trials, forked, histories
 from lab.simulation.engine import run_many
@@ -34,7 +35,7 @@ IN_OTHER_PROCESSES: Final = ["cli", "docs", "lab/mutation", "local", "packaging"
 class Options:
     """``chosen``: modules. ``sample``: mutants of each module, 0 for all. ``folder``: where results are kept.
 
-    ``equivalent``: keys of mutants that are not run. ``again``: also run mutants that were caught before.
+    ``equivalent``: mutants that are not run. ``again``: also run mutants that were caught before.
     """
 
     chosen: Sequence[str]
@@ -42,7 +43,7 @@ class Options:
     seed: int
     jobs: int
     folder: Path
-    equivalent: frozenset[tuple[str, str, str, str, int]]
+    equivalent: Sequence[Equivalent]
     again: bool
 
 
@@ -114,7 +115,7 @@ class Session:
                 random.Random(f"{self._options.seed} {module}").shuffle(found)
             for number, mutant in found[: self._options.sample or len(found)]:
                 before = self.results.of(mutant)
-                if mutant.key in self._options.equivalent:
+                if any(each.is_one(mutant.key) for each in self._options.equivalent):
                     continue
                 if before is not None and before.is_caught and not self._options.again:
                     continue

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from consumers.fold.declared import is_in_scope
 from consumers.fold.entry import ABSENT, VALUE, VOID, decode_entry
 from consumers.fold.shards import kin_of
-from consumers.fold.state import Head, Topology
+from consumers.fold.state import Head, Scope, Topology
 from consumers.owner.rows import view_row
 from tests.consumers.histories import SHARD, Folded, frame, gtid, key, marker, start, value
 from tokens.decision import ENDED
@@ -35,3 +36,11 @@ def test_rows_that_come_out_of_order_keep_their_kind() -> None:
     assert decode_entry(folded.entries[key(2)]).image == b"b"
     assert folded.rejection_codes == ["bad_operation"]
     folded.fold(marker(9))
+
+
+def test_a_description_counts_after_its_scope_only() -> None:
+    """What was described before the scope began, or of the epoch before, was of other tables."""
+    head = Head(scopes={SHARD: Scope(2, 5)})
+    places = [(1, 9), (2, 4), (2, 5), (2, 6), (3, 1)]
+    assert [is_in_scope(head, SHARD, *place) for place in places] == [False, False, False, True, True]
+    assert is_in_scope(head, "shop/other", 1, 1), "a shard that declared no scope"

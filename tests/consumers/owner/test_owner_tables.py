@@ -301,3 +301,13 @@ def test_an_external_table_is_not_judged_by_a_list() -> None:
         assert decided(token_, 8).verdict is Verdict.OTHER_TABLE
         assert not decided(token_, 8).may_be_served
     assert not decided(token(4), 7).may_be_served
+
+
+def test_of_bindings_by_two_shards_the_first_one_counts() -> None:
+    """Their ordinals are of two histories, so the higher one says nothing."""
+    layout = Layout(4)
+    stores = [FakeStore(str(layout), 5, 2), FakeStore(str(layout), 7, 9)]
+    stores[1]._entries = {name_key(NAME): encode_binding(Binding(7, "shop/1", 1, 9))}
+    partitions = [partition_of(number, store) for number, store in enumerate(stores)]
+    assert find_table(partitions, NAME, 0)[0] == 5
+    assert find_table(partitions[::-1], NAME, 0)[0] == 7
