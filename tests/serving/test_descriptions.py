@@ -125,3 +125,19 @@ def test_descriptions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert described.owner.asked.count("describe") == 2
     described.get("shop.c")
     assert len(described.of._known) == 1
+
+
+def test_the_source_is_asked_for_the_table_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a description is renewed."""
+    described = Described(monkeypatch, with_source=True)
+    asked: list[str] = []
+
+    async def describe(name: str) -> RowTable | None:
+        asked.append(name)
+        return described.source.described
+
+    described.source.describe = describe  # type: ignore[method-assign]
+    asyncio.run(described.of.renew(described.space, NAME, 100.0))
+    described.owner.description = Description(0, False, "", "", [], [], False)
+    described.get("shop.others")
+    assert asked == [NAME, "shop.others"]

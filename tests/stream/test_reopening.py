@@ -424,3 +424,41 @@ def test_an_open_transaction_of_another_shard_does_not_hide_the_end(log: MemoryL
     with log.publisher() as out:
         assert out.open(start).position == "MariaDB/0-1-3"
     assert reasons(log) == [[(1, "first_start")]] * 2
+
+
+def test_a_crowded_partition_without_any_marker_of_the_shard_has_lost_its_end(log: MemoryLog) -> None:
+    """It is searched to its beginning, once, and then known to have none."""
+    publish(log, 3)
+    other = 1 - home(log)
+    log.partitions[other].clear()
+    log.commit([(other, encode("Marker", foreign("ks/9")))] * 700, 5)
+    with log.publisher(topology=DeclaredTopology(shards=("ks/9",))) as out:
+        assert out.open(start).epoch == 2
+    assert reasons(log)[other] == [(2, "tail_lost")]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "is_kept"),
+    [
+        (Layout(2), True),
+        (Layout(2, {"shop.t": 1}), True),
+        (Layout(2, {"shop.t": 1}, buckets=0), True),
+        (Layout(2, {"shop.t": 2}), False),
+        (Layout(3, {"shop.t": 1}), False),
+    ],
+)
+def test_a_topic_with_prefixes_of_its_own_keeps_them(log: MemoryLog, wanted: Layout, is_kept: bool) -> None:
+    """Whoever wants none, or the same, goes on with the topic's; others are refused before anything is written."""
+    publish(log, 1, layout=Layout(2, {"shop.t": 1}, buckets=0))
+    before = [len(kept) for kept in log.partitions]
+    if is_kept:
+        with log.publisher(layout=wanted) as out:
+            out.open(start)
+            assert out.layout == Layout(2, {"shop.t": 1}, buckets=0)
+    else:
+        while len(log.partitions) < wanted.partitions:
+            log.partitions.append([])
+            log.lows.append(0)
+        with pytest.raises(publisher_of.LayoutMismatch):
+            log.publisher(layout=wanted).open(start)
+        assert [len(kept) for kept in log.partitions][:2] == before

@@ -32,6 +32,7 @@ def test_a_value_equals_its_own_kind_only(value: object) -> None:
     assert value == again
     assert hash(value) == hash(again)
     assert value != str(value)
+    assert (value == str(value)) is False
     assert value is not None
     assert {value: 1}[again] == 1
 
@@ -134,3 +135,14 @@ def test_a_number_that_joins_two_intervals_leaves_the_others() -> None:
     assert str(place.append(f"{A}:10")) == f"MySQL56/{A}:1-3:5-6:9-12"
     assert str(place.append(f"{A}:13")) == f"MySQL56/{A}:1-3:5-6:9:11-13"
     assert str(place.append(f"{A}:8")) == f"MySQL56/{A}:1-3:5-6:8-9:11-12"
+
+
+@pytest.mark.parametrize("method", ["union", "join"])
+def test_positions_of_two_kinds_of_server_are_never_one(method: str) -> None:
+    """Their sets have nothing in common, so the result would claim what nobody has seen."""
+    texts = ["MariaDB/0-1-5", f"MySQL56/{A}:1", "FilePos/a.1:5", "HiveEvent/5"]
+    for one in map(Position.parse, texts):
+        for other in map(Position.parse, texts):
+            if one.flavor != other.flavor:
+                with pytest.raises(TokenError):
+                    getattr(one, method)(other)

@@ -190,3 +190,22 @@ def test_a_commit_says_how_long_it_took(tmp_path: Path) -> None:
     assert 0 < done.seconds < 60
     assert (done.offset, done.rows > 0, done.bytes > 0) == (1, True, True)
     store.close()
+
+
+def test_an_empty_store_has_no_entries(tmp_path: Path) -> None:
+    """The head's own items are none; an entry is one, before its commit and after it."""
+    store = open_at(tmp_path)
+    assert store.estimated_entries() == 0
+    store.apply(change(1, {b"shop.t\0[1]": b"x"}))
+    assert store.estimated_entries() == 1
+    store.commit()
+    assert store.estimated_entries() == 1
+    store.close()
+
+
+def test_a_record_may_begin_where_only_its_header_fits() -> None:
+    """It is the empty first part of one that goes on in the next block."""
+    log = _record(b"x" * (BLOCK_BYTES - 14))
+    check_log(Path("log"), log + _record(b"", 2) + _record(b"y", 4))
+    with pytest.raises(StoreCorruptError, match=f"at byte {len(log)}"):
+        check_log(Path("log"), log + b"z" + _record(b"", 2)[1:] + _record(b"y", 4))
