@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import xxhash
 from hypothesis import Phase, settings
 
 from lab.mutation.executed import FIXTURE, WORLD, Executed, Measuring, digest, load, product_digest
@@ -111,8 +112,8 @@ class Session:
         for module in self._options.chosen:
             found = list(enumerate(mutants(module)))
             self.results.keep(module, {mutant.key for _, mutant in found})
-            if self._options.sample:
-                random.Random(f"{self._options.seed} {module}").shuffle(found)
+            if self._options.sample:  # a sample that changes little when the module does
+                found.sort(key=lambda each: xxhash.xxh3_64_intdigest(repr(each[1].key), self._options.seed))
             for number, mutant in found[: self._options.sample or len(found)]:
                 before = self.results.of(mutant)
                 if any(each.is_one(mutant.key) for each in self._options.equivalent):

@@ -132,8 +132,8 @@ def test_the_source_is_asked_for_the_table_by_its_name(monkeypatch: pytest.Monke
     described = Described(monkeypatch, with_source=True)
     asked: list[str] = []
 
-    async def describe(name: str) -> RowTable | None:
-        asked.append(name)
+    async def describe(_: str) -> RowTable | None:
+        asked.append(_)
         return described.source.described
 
     described.source.describe = describe  # type: ignore[method-assign]
