@@ -113,7 +113,7 @@ class Session:
             found = list(enumerate(mutants(module)))
             self.results.keep(module, {mutant.key for _, mutant in found})
             if self._options.sample:  # a sample that changes little when the module does
-                found.sort(key=lambda each: xxhash.xxh3_64_intdigest(repr(each[1].key), self._options.seed))
+                found.sort(key=lambda each: xxhash.xxh3_64_intdigest(repr(each[1].key).encode(), self._options.seed))
             for number, mutant in found[: self._options.sample or len(found)]:
                 before = self.results.of(mutant)
                 if any(each.is_one(mutant.key) for each in self._options.equivalent):

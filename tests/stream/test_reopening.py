@@ -462,3 +462,17 @@ def test_a_topic_with_prefixes_of_its_own_keeps_them(log: MemoryLog, wanted: Lay
         with pytest.raises(publisher_of.LayoutMismatch):
             log.publisher(layout=wanted).open(start)
         assert [len(kept) for kept in log.partitions][:2] == before
+
+
+def test_a_beginning_that_is_still_there_tells_everything(log: MemoryLog) -> None:
+    """What was deleted before it is of another history."""
+    for kept in log.partitions:
+        kept.extend([None] * 3)
+    log.lows = [3, 3]
+    with log.publisher() as out:
+        epoch = out.open(start).epoch
+        out.publish(txn(1))
+    with log.publisher() as out:
+        resumed = out.open(start)
+    assert (resumed.epoch, resumed.position) == (epoch, "MariaDB/0-1-1")
+    assert all(len(each) == 1 for each in reasons(log))

@@ -8,14 +8,22 @@ from typing import Any, cast
 
 import pytest
 
-from consumers.fold.catalog_state import Binding, encode_binding, name_key
+from consumers.fold.catalog_state import Binding, TableState, encode_binding, name_key
 from consumers.fold.state import Head, Lineage, Void
 from consumers.owner.client import OwnerClient
 from consumers.owner.evidence import demand_of
 from consumers.owner.overlay import Overlay
 from consumers.owner.partitions import Partition
 from consumers.owner.protocol import FillTable, GetTable, OwnerError, OwnerTable
-from consumers.owner.tables import answer_table, decide_answer, fill_table, find_table, no_table, table_stamp
+from consumers.owner.tables import (
+    answer_table,
+    decide_answer,
+    fill_table,
+    find_table,
+    judge_table_fill,
+    no_table,
+    table_stamp,
+)
 from consumers.store.store import PartitionStore
 from stream.kafka.topics import Topic
 from stream.wire.codec import encode
@@ -311,3 +319,15 @@ def test_of_bindings_by_two_shards_the_first_one_counts() -> None:
     partitions = [partition_of(number, store) for number, store in enumerate(stores)]
     assert find_table(partitions, NAME, 0)[0] == 5
     assert find_table(partitions[::-1], NAME, 0)[0] == 7
+
+
+def test_a_state_of_an_ended_history_stands_in_no_fills_way() -> None:
+    """Its table was dropped in another epoch, or by another shard; in this one it is refused."""
+    dropped = TableState(7, SHARD, 1, 3, name=NAME, kind="transactional", created=3)
+    listed = f"{NAME}:5:9223372036854775807::"
+    offer = FillTable(0, KEYSPACE, 0, 7, NAME, "transactional", b"{}", listed, at(6), at(6), b"")
+    lineage = Lineage(1, 5, 4, at(4), 1_700_000_000, at(0))
+    assert judge_table_fill(dropped, offer, SHARD, lineage).why == "the table was dropped"
+    assert judge_table_fill(dropped, offer, SHARD, lineage._replace(epoch=2)).accepted
+    assert judge_table_fill(dropped, offer, "shop/1", lineage).accepted
+    assert judge_table_fill(None, offer, SHARD, lineage).accepted
