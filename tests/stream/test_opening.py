@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,9 +48,11 @@ def _reasons(kafka: KafkaCluster, keyspace: str) -> list[set[str]]:
     return [{fields["reason"] for name, fields in each if name == "EpochStart"} for each in found.values()]
 
 
-def _is_settled(kafka: KafkaCluster, topic: str, partition: int) -> bool:
-    """Whether the partition ends with a commit. Kafka acknowledges a commit before it writes that."""
-    return end_offsets(kafka, topic, [partition]) == end_offsets(kafka, topic, [partition], committed=False)
+def _settled_bytes(kafka: KafkaCluster, topic: str, partition: int, log: Path) -> int:
+    """Size of a log that ends with a commit; 0 while it doesn't. Kafka acknowledges a commit before it writes that."""
+    size = log.stat().st_size
+    ends = [end_offsets(kafka, topic, [partition], committed=committed) for committed in (True, False)]
+    return size if ends[0] == ends[1] and size == log.stat().st_size else 0
 
 
 @pytest.fixture
@@ -153,9 +156,8 @@ def test_a_partition_that_lost_its_end_begins_a_new_epoch(
     for number in range(1, 4):
         out.publish(_txn(number))
         out.flush()
-    until(lambda: _is_settled(server.cluster, topic, partition), "no Kafka transaction is open")
     [log] = server.data_dir.rglob(f"{topic}-{partition}/00000000000000000000.log")
-    kept = log.stat().st_size
+    kept = until(lambda: _settled_bytes(server.cluster, topic, partition, log), "no Kafka transaction is open")
     for number in range(4, 7):
         out.publish(_txn(number))
         out.flush()
