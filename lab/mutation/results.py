@@ -52,7 +52,8 @@ class Result:
 
     def __str__(self) -> str:
         again = f" (number {self.twin} of its kind)" if self.twin > 1 else ""
-        return f"{self.module}:{self.line} {self.function}: `{self.before}` -> `{self.after}`{again}"
+        text = f"{self.module}:{self.line} {self.function}: `{self.before}` -> `{self.after}`{again}"
+        return " ".join(text.split())
 
 
 class Results:

@@ -90,6 +90,7 @@ class Session:
         trials = Trials(items, executed.seconds, live_functions(), caches(), self._failed)
         waiting = list(self._waiting(executed))
         random.Random(self._options.seed).shuffle(waiting)
+        waiting.sort(key=lambda each: self.results.of(each[0]) is not None)  # survivors of before come first
         self._say(f"{len(waiting)} mutants to try")
         gc.collect()
         gc.freeze()  # forks need not copy what they never free
@@ -114,8 +115,11 @@ class Session:
             self.results.keep(module, {mutant.key for _, mutant in found})
             if self._options.sample:  # a sample that changes little when the module does
                 found.sort(key=lambda each: xxhash.xxh3_64_intdigest(repr(each[1].key).encode(), self._options.seed))
-            for number, mutant in found[: self._options.sample or len(found)]:
+            size = self._options.sample or len(found)
+            for at, (number, mutant) in enumerate(found):
                 before = self.results.of(mutant)
+                if at >= size and before is None:
+                    continue
                 if any(each.is_one(mutant.key) for each in self._options.equivalent):
                     continue
                 if before is not None and before.is_caught and not self._options.again:
