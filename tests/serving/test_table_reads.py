@@ -8,7 +8,7 @@ import pytest
 
 from consumers.fold.catalog_state import EXTERNAL, TRANSACTIONAL
 from consumers.fold.shards import Kin
-from consumers.owner.protocol import FillTable
+from consumers.owner.protocol import FillTable, OwnerTable
 from serving.answers import RawTableAnswer
 from serving.errors import ReadError
 from serving.metrics import FrontMetrics
@@ -169,3 +169,19 @@ def test_what_an_owner_knows_of_the_shards_around_is_learnt(monkeypatch: pytest.
     space = TableSpace("hive", Layout(1), FakeTableSource(external("0-1-9")))
     asyncio.run(Reads(monkeypatch, owner).read(space, RequestedTable("hive", "db", "t"), ReadDemand()))
     assert space.epochs.kin_of("hive/0", Vector()) == owner.table.kin
+
+
+@pytest.mark.parametrize("max_wait_ms", [0, 60_000])
+def test_an_owner_may_wait_for_as_long_as_the_reader(monkeypatch: pytest.MonkeyPatch, max_wait_ms: int) -> None:
+    """It waits for the stream for what is left of the time, and not at all if there is none."""
+    waits: list[int] = []
+
+    class Waiting(FakeOwner):
+        async def get_table(self, *given: object) -> OwnerTable:
+            waits.append(int(str(given[-1])))
+            return await super().get_table()
+
+    reads, space = Reads(monkeypatch, Waiting()), TableSpace("hive", Layout(1), FakeTableSource(external("0-1-9")))
+    demand = ReadDemand(max_wait_ms=max_wait_ms)
+    asyncio.run(reads.read(space, RequestedTable("hive", "db", "t"), demand))
+    assert [0 < each <= max_wait_ms for each in waits] == [bool(max_wait_ms)]
