@@ -324,3 +324,12 @@ def test_without_an_owner_and_a_source_the_reader_is_told(monkeypatch: pytest.Mo
 def test_a_value_is_compared_with_the_readers_token(own: str, compared: str, fresher: bool | None) -> None:
     """As new counts as fresher; where two servers gave out one number nobody knows."""
     assert is_fresher(EventToken(1, "shop/0", at(own)), EventToken(1, "shop/0", at(compared))) is fresher
+
+
+def test_a_table_that_is_always_read_through_fills_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rows must not be kept: nobody would void them."""
+    owner = FakeOwner()
+    owner.description.cacheable = False
+    answer = asyncio.run(Reads(monkeypatch, owner).answer(space_of(FakeRowSource(IMAGE, "0-1-5"))))
+    assert served(answer).served_from == "source"
+    assert owner.fills == []
