@@ -101,7 +101,7 @@ class Readers:
                         raise
                 if self._stopping.wait(RECONNECT_S):
                     return
-                session = client.session(str(session.vector))  # drops a commit in doubt from the demand
+                session = client.session(session.known)  # drops a commit in doubt from the demand
 
     def _write_and_read(self, session: Session, connection: Any, rng: random.Random, newest: int) -> int:
         """Does one write and two reads. Returns the newest sequence that the session has seen."""
