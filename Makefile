@@ -16,7 +16,7 @@ ifdef PIP_INDEX_URL
 export UV_DEFAULT_INDEX ?= $(PIP_INDEX_URL)
 endif
 
-.PHONY: help setup lock demo format lint check test dist fuzz bench soak
+.PHONY: help setup lock demo format lint check test hunt dist fuzz bench soak
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ check: lint ## Check format, lint, types, fast tests: under a minute
 
 test: setup ## Run all tests, on real servers
 	$(BIN)/pytest
+
+hunt: setup ## Hunt every planted bug anew, for a nightly run (HUNT_HISTORIES=10000 HUNT_SEED=1)
+	$(BIN)/freshet simulate --mutate all --histories $${HUNT_HISTORIES:-10000} --seed $${HUNT_SEED:-1} --jobs 2
 
 dist: setup ## Build both wheels, of the application and of its client, into dist/
 	$(BIN)/uv build --quiet --wheel --clear --no-build-isolation --python $(BIN)/python --out-dir $(DIST) .
