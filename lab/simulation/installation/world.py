@@ -49,6 +49,7 @@ class InstallationWorld:
     rules: tuple[str, ...] = RULES
     faults: tuple[str, ...] = FAULTS
     states: tuple[str, ...] = tuple(STATES)
+    cost = 100
 
     def history(self, rng: Random) -> History:
         """A random history of 3 to 15 ops."""
