@@ -1,6 +1,6 @@
 """Judges what sessions got by what was committed. It reads no token and no position, and calls none of the product.
 
-A session's truth is what it wrote and what it saw, so an answer whose token says too little is found out by a later one.
+A session's truth is what it wrote and saw, so an answer whose token says too little is found out by a later one.
 """
 
 from __future__ import annotations
