@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import httptools
 import httpx2
@@ -48,7 +48,8 @@ class FrontTransport(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         """For a thread of a process, whose event loop talks with the front."""
-        exchange = asyncio.run_coroutine_threadsafe(self._exchange(request, request.read()), self._kernel.loop)
+        loop = cast("asyncio.AbstractEventLoop", self._kernel.loop)
+        exchange = asyncio.run_coroutine_threadsafe(self._exchange(request, request.read()), loop)
         self._kernel.wait(exchange.done)
         return exchange.result()
 
