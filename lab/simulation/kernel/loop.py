@@ -155,6 +155,10 @@ class VirtualLoop:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             with suppress(BaseException):
                 task.get_coro().close()
+        for handle in self._ready:
+            for each in handle._args or ():
+                if hasattr(each, "cr_frame"):
+                    each.close()
         self._tasks.clear()
         self._timers.clear()
         self._ready.clear()
