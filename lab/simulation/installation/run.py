@@ -201,6 +201,15 @@ class InstallationRun(TracedRun):
         self.let(PAUSES_S[pause % len(PAUSES_S)])
         self.kafka.cut.discard(name)
 
+    def op_link(self, consumer: int, pause: int) -> None:
+        """Nothing passes between a consumer and its readers for a while."""
+        name = CONSUMERS[consumer % len(CONSUMERS)]
+        self.count_fault("link cut")
+        self.say(f"nothing passes between readers and {name}")
+        self.kernel.network.cut(name, READER)
+        self.let(PAUSES_S[pause % len(PAUSES_S)])
+        self.kernel.network.heal()
+
     def op_disk(self, consumer: int, what: int, pause: int) -> None:
         """A consumer's disk is full, or fails, for a while."""
         name = CONSUMERS[consumer % len(CONSUMERS)]

@@ -18,6 +18,7 @@ FAULTS: Final = (
     "pause",
     "Kafka down",
     "cut from Kafka",
+    "link cut",
     "disk full",
     "disk fails",
     "damage",
@@ -35,6 +36,7 @@ RARE: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "pause": (1, (len(PROCESSES), len(PAUSES_S))),
     "kafka": (2, (2, len(PAUSES_S))),
     "cut": (1, (len(PROCESSES), len(PAUSES_S))),
+    "link": (1, (2, len(PAUSES_S))),
     "disk": (1, (2, 2, len(PAUSES_S))),
     "damage": (1, (2,)),
 }
