@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 import pymysql
 
 from lab.simulation.engine import Outcome
-from lab.simulation.installation.fronts import blocking_client
+from lab.simulation.installation.fronts import async_client, blocking_client
 from lab.simulation.installation.judging import Answer
 from lab.simulation.installation.parts import CLIENT, FRONTS, Installation
 from lab.simulation.installation.processes import KEYSPACE, PRIMARY, SHARD
 from lab.simulation.installation.writing import DELETE, JOURNAL, PUT, TABLE, image_of
+from serving.client.answers import Row
 from serving.client.client import Session
 from serving.client.errors import ClientError
 
@@ -49,8 +50,10 @@ class Traffic(Installation):
 
     def _new_session(self, token: str) -> tuple[str, Session]:
         self._names += 1
-        ports = [port for name, port in FRONTS.items() if name in self.wanted]
-        return str(self._names), blocking_client(self.kernel, ports).session(token or None)
+        return str(self._names), blocking_client(self.kernel, self._ports()).session(token or None)
+
+    def _ports(self) -> list[int]:
+        return [port for name, port in FRONTS.items() if name in self.wanted]
 
     def _do(self, work: Callable[[], object], patience: int) -> None:
         """Runs ``work`` in a thread of the application, and waits for it for a while."""
@@ -101,7 +104,7 @@ class Traffic(Installation):
         slots = [row % ROWS] if batch % 3 else list(range(ROWS))
         self._do(lambda: self.read(name, client, slots), patience)
 
-    def read(self, name: str, client: Session, slots: Sequence[int]) -> list[Any]:
+    def read(self, name: str, client: Session, slots: Sequence[int]) -> list[Row]:
         """Reads rows, and has the answers judged. Returns them; none if the read failed."""
         began = self.clock()
         try:
@@ -110,20 +113,44 @@ class Traffic(Installation):
             else:
                 rows = client.get_rows(KEYSPACE, [(TABLE, (slot,)) for slot in slots])
         except ClientError as error:
-            self._count(f"refused: {error.code}")
-            self.say(f"session {name}: reading {slots}: {error.code}: {error}")
-            self.judge.refused(name, self.clock(), error.code)
+            self._refused(name, slots, error)
             return []
+        self._judge(name, began, slots, rows)
+        return rows
+
+    def _refused(self, name: str, slots: Sequence[int], error: ClientError) -> None:
+        self._count(f"refused: {error.code}")
+        self.say(f"session {name or 'none'}: reading {slots}: {error.code}: {error}")
+        self.judge.refused(name, self.clock(), error.code)
+
+    def _judge(self, name: str, began: float, slots: Sequence[int], rows: Sequence[Row]) -> None:
         self.record_commits()
         answers = []
         for slot, row in zip(slots, rows, strict=True):
-            self._count(f"{row.freshness} from the {row.served_from}")
-            self.say(
-                f"session {name}: row {slot} is {row.value}, {row.freshness} from the {row.served_from}: {row.why}"
-            )
+            kind = f"{row.freshness} from the {row.served_from}"
+            self._count(kind)
+            self.say(f"session {name or 'none'}: row {slot} is {row.value}, {kind}: {row.why}")
             answers.append(Answer((TABLE, (slot,)), image_of(row.value), row.served_from, row.freshness, row.why))
         self.judge.answered(name, began, self.clock(), answers)
-        return rows
+
+    def op_ask(self, row: int, patience: int) -> None:
+        """Somebody without a session reads a row, with the client for asyncio."""
+        slot = row % ROWS
+        client = async_client(self.kernel, self._ports())
+        ended: list[bool] = []
+
+        async def ask() -> None:
+            began = self.clock()
+            try:
+                answered = await client.get_row(KEYSPACE, TABLE, slot)
+            except ClientError as error:
+                self._refused("", [slot], error)
+            else:
+                self._judge("", began, [slot], [answered])
+            ended.append(True)
+
+        self.kernel.run_task(CLIENT, ask)
+        self.run_until(lambda: bool(ended), PATIENCE_S[patience % len(PATIENCE_S)])
 
     def op_session(self, session: int, earlier: int) -> None:
         """A new session takes the place of one, with the token of another, or with none."""

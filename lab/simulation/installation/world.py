@@ -45,6 +45,7 @@ COMMON: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
 }
 """Op → (weight, how many values each integer has): the ops of every history."""
 RARE: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
+    "ask": (1, (ROWS, _PATIENCE)),
     "session": (2, (SESSIONS, 4)),
     "kill": (2, (_PROCESS, _PAUSE)),
     "die writing": (2, (_CONSUMER, DIES_WITHIN)),
