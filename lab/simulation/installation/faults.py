@@ -153,17 +153,6 @@ class Faults(Traffic):
         self.replica.behaviour.lag_s = lag_s
         self.say(f"commits are visible after {commit_s} s, at the replica {lag_s} s later")
 
-    def op_restore(self, lost: int) -> None:
-        """MariaDB is restored to an earlier state: its last commits never were."""
-        self.record_commits()
-        kept = max(len(self.primary.history) - lost % 3, 2)
-        if self.reads_replica or self.primary.down or kept >= len(self.primary.history):
-            return
-        self.count_fault("restore")
-        self.say(f"MariaDB is restored without its last {len(self.primary.history) - kept} commits")
-        self.primary.restore(kept)
-        self.restored(kept)
-
     def op_disk(self, consumer: int, what: int, pause: int) -> None:
         """A consumer's disk is full, or fails, for a while."""
         name = CONSUMERS[consumer % len(CONSUMERS)]

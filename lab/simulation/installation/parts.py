@@ -146,11 +146,6 @@ class Installation(TracedRun):
             self.record.commit(commit.at, writes_of(commit), writer_of(commit))
             self._recorded += 1
 
-    def restored(self, kept: int) -> None:
-        """The primary has lost what came after its first ``kept`` commits."""
-        self.record.replace(self.kernel.now, kept)
-        self._recorded = kept
-
     def count_fault(self, fault: str) -> None:
         """Counts a fault under every state that holds now."""
         for state, holds in STATES.items():

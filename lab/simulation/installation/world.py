@@ -29,7 +29,6 @@ FAULTS: Final = (
     "MariaDB down",
     "connection breaks",
     "lag",
-    "restore",
     "disk full",
     "disk fails",
     "damage",
@@ -59,7 +58,6 @@ RARE: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "mariadb": (2, (2, _PAUSE)),
     "break": (2, (_ANYONE, len(WORDS), len(PLACES))),
     "lag": (2, (3, 3)),
-    "restore": (1, (3,)),
     "disk": (1, (_CONSUMER, 2, _PAUSE)),
     "damage": (1, (_CONSUMER, 4)),
 }
