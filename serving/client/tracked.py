@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -30,6 +32,19 @@ class TrackedConnection:
         self._inner = connection
         self._observe = observe
         self._pending = False
+        self._using = threading.RLock()
+        """Held while a thread talks with the server: a session's reads in other threads must not break in."""
+        self._is_owed = False
+        """Whether a commit that has returned is still unobserved."""
+
+    @contextmanager
+    def _in_use(self) -> Iterator[None]:
+        with self._using:
+            try:
+                yield
+            except BaseException:
+                self._is_owed = self._pending
+                raise
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -50,38 +65,43 @@ class TrackedConnection:
 
     def query(self, sql: str | bytes, unbuffered: bool = False) -> int:
         """Runs a statement like PyMySQL's ``query``. Cursors call it."""
-        word, before = _first_word(sql), self._in_transaction()
-        self._pending = self._pending or word not in _READ_ONLY
-        affected: int = self._inner.query(sql, unbuffered)
-        if word in _WITHIN_TRANSACTION and before and self._in_transaction():
+        with self._in_use():
+            word, before = _first_word(sql), self._in_transaction()
+            self._pending = self._pending or word not in _READ_ONLY
+            affected: int = self._inner.query(sql, unbuffered)
+            if word in _WITHIN_TRANSACTION and before and self._in_transaction():
+                return affected
+            if word not in _READ_ONLY or before != self._in_transaction() or self._inner._result.has_next:
+                self._pending = True
+                self.settle()
             return affected
-        if word not in _READ_ONLY or before != self._in_transaction() or self._inner._result.has_next:
-            self._pending = True
-            self.settle()
-        return affected
 
     def begin(self) -> None:
         """Starts a transaction, which commits the one before it, if any."""
-        self._pending = True
-        self._inner.begin()
-        self.settle()
+        with self._in_use():
+            self._pending = True
+            self._inner.begin()
+            self.settle()
 
     def commit(self) -> None:
         """Commits, and observes the transaction's GTID."""
-        self._pending = True
-        self._inner.commit()
-        self.settle()
+        with self._in_use():
+            self._pending = True
+            self._inner.commit()
+            self.settle()
 
     def autocommit(self, value: bool) -> None:
         """Switches autocommit; switching it on commits."""
-        self._pending = True
-        self._inner.autocommit(value)
-        self.settle()
+        with self._in_use():
+            self._pending = True
+            self._inner.autocommit(value)
+            self.settle()
 
     def close(self) -> None:
         """Closes the connection, after observing the last commit."""
-        self.settle()
-        self._inner.close()
+        with self._in_use():
+            self.settle()
+            self._inner.close()
 
     @property
     def is_done(self) -> bool:
@@ -90,6 +110,13 @@ class TrackedConnection:
 
     def settle(self, force: bool = False) -> None:
         """Observes the last commit's GTID, if there may be a new one and the connection is free for a query."""
+        with self._in_use():
+            try:
+                self._settle(force)
+            finally:
+                self._is_owed = self._pending
+
+    def _settle(self, force: bool) -> None:
         import pymysql  # not a dependency of the client: an application that wraps a connection has it
 
         result = self._inner._result
@@ -112,9 +139,18 @@ class TrackedConnection:
             self._observe(text)
 
     def require_settled(self) -> None:
-        """Raises `WriteNotTracked` if a commit's GTID is still unknown."""
-        self.settle()
-        if self._pending:
+        """Raises `WriteNotTracked` if the GTID of a commit that has returned is still unknown.
+
+        It does not wait for another thread that uses the connection now: what that does has not returned yet.
+        """
+        is_owed = self._is_owed
+        if self._using.acquire(blocking=False):
+            try:
+                self.settle()
+                is_owed = self._pending
+            finally:
+                self._using.release()
+        if is_owed:
             raise WriteNotTracked(
                 "a transaction may have been committed on this connection, and its GTID could not be read",
                 hint="read all results of the last statement; connection broken? client.session(str(session.vector))",
