@@ -10,7 +10,9 @@ from lab.simulation.engine import History, Op, Outcome, ops_of, play, shape
 from lab.simulation.installation.faults import DIES_WITHIN, PAUSES_S, PLACES, WORDS
 from lab.simulation.installation.parts import CONSUMERS, PROCESSES, SHAPE, STATES
 from lab.simulation.installation.settling import RULES, InstallationRun
-from lab.simulation.installation.traffic import PATIENCE_S, ROWS, SESSIONS
+from lab.simulation.installation.tables import CHANGES, LOG_EVENTS, TABLE_FAULTS
+from lab.simulation.installation.traffic import PATIENCE_S
+from lab.simulation.installation.writing import ROWS, SESSIONS
 
 OPS: Final = ops_of(InstallationRun)
 FAULTS: Final = (
@@ -33,6 +35,7 @@ FAULTS: Final = (
     "disk fails",
     "damage",
     "disk lost",
+    *TABLE_FAULTS,
 )
 _CONSUMER, _PROCESS, _PAUSE, _PATIENCE = len(CONSUMERS), len(PROCESSES), len(PAUSES_S), len(PATIENCE_S)
 _ANYONE: Final = _PROCESS + 1
@@ -59,6 +62,9 @@ RARE: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "break": (2, (_ANYONE, len(WORDS), len(PLACES))),
     "lag": (2, (3, 3)),
     "disk": (1, (_CONSUMER, 2, _PAUSE)),
+    "change": (2, (len(CHANGES), _PAUSE)),
+    "lock": (1, (_PAUSE,)),
+    "log": (1, (len(LOG_EVENTS),)),
     "damage": (1, (_CONSUMER, 4)),
 }
 """Op → (weight, fields): the ops that a history may have."""
