@@ -11,10 +11,12 @@ import pytest
 from consumers.fold.entry import ABSENT, VALUE
 from consumers.owner.evidence import demand_of
 from consumers.owner.meaning import fingerprint
-from consumers.owner.protocol import SCHEMA_CHANGED, Fill, Get, OwnerError, OwnerRow
+from consumers.owner.protocol import SCHEMA_CHANGED, Describe, Fill, FillTable, Get, OwnerError, OwnerRow
+from consumers.owner.reporting import describe_table
 from consumers.owner.rows import answer_row, answer_rows, fill_row
+from consumers.owner.tables import fill_table
 from stream.wire.keys import Layout
-from tests.consumers.histories import frame, gtid, key, marker, start, value
+from tests.consumers.histories import event, frame, gtid, key, marker, start, value
 from tests.consumers.owning import KEYSPACE, Owner, schema, vector
 
 TWO = "xxh3_64;partitions=2"
@@ -91,6 +93,28 @@ def test_a_fill_is_refused_if_its_key_means_something_else_here(owner: Owner) ->
     assert fill(BY_ID).accepted
 
 
+def test_a_partition_that_is_behind_does_not_describe_what_left_the_scope(owner: Owner, tmp_path: Path) -> None:
+    """A scope that one partition has folded counts for the descriptions that the others still hold."""
+    ahead = Owner(tmp_path / "ahead", number=1)
+    ahead.fold(start(), schema(2), event("Scope", 4, tables=["shop.other"]), marker(4))
+    assert describe_table(owner.ownership, Describe(1, KEYSPACE, "shop.items")).found
+    owner.ownership.add(ahead.partition)
+    assert not describe_table(owner.ownership, Describe(1, KEYSPACE, "shop.items")).found
+    ahead.partition.store.close(commit=False)
+
+
+def test_a_catalog_tables_answer_is_kept_only_where_its_id_hashes_to(tmp_path: Path) -> None:
+    """Else a table's fill would stand in a partition that gets none of its events."""
+    owner = Owner(tmp_path)
+    owner.fold(start(), marker(4, layout=TWO))
+    number = next(n for n in range(1, 99) if Layout.parse(TWO).table_partition(n) == 1)
+    offer = FillTable(1, KEYSPACE, 0, number, "shop.t", "EXTERNAL", b"{}", "", gtid(4), gtid(4), b"")
+    with pytest.raises(OwnerError, match="kept in partition 1") as refused:
+        fill_table(owner.partition, offer)
+    assert refused.value.code == "wrong_partition"
+    owner.partition.store.close(commit=False)
+
+
 def test_keys_of_another_partition_are_refused(tmp_path: Path) -> None:
     """An owner of partition 0 knows nothing of a key of partition 1: its watermark proves nothing about it."""
     owner = Owner(tmp_path)
@@ -104,4 +128,32 @@ def test_keys_of_another_partition_are_refused(tmp_path: Path) -> None:
     stamp = answer_row(owner.partition, elsewhere, demand_of(vector(3))).stamp
     with pytest.raises(OwnerError, match="in partition 1"):
         fill_row(owner.partition, Fill(1, KEYSPACE, 0, elsewhere, b"{}", gtid(5), gtid(5), 0, stamp))
+    owner.partition.store.close(commit=False)
+
+
+def test_a_meaning_is_looked_up_anew_when_the_head_has_moved(owner: Owner) -> None:
+    """What was looked up before the DDL must not answer a front that still means the old key."""
+    [row] = ask(owner, key(1))
+    assert (row.served, row.code) == (True, "")
+    [row] = ask(owner, key(1))
+    assert row.served
+    owner.fold(schema(4, columns=[{"name": "id", "kind": "text", "exact": True}]), marker(5))
+    [row] = ask(owner, key(1))
+    assert (row.served, row.code) == (False, SCHEMA_CHANGED)
+    [row] = ask(owner, key(1), meaning=fingerprint([("id", "text", True)]))
+    assert row.code == ""
+
+
+def test_without_a_description_the_whole_key_chooses_the_partition(tmp_path: Path) -> None:
+    """A front that knows no prefix of the table asks by the whole key, and is not sent away."""
+    layout = Layout.parse(TWO)
+    keys = [b"shop.none\0[%d,%d]" % (n, m) for n in range(9) for m in range(9)]
+    chosen = next(each for each in keys if layout.partition_of(each, 0) == 0 and layout.partition_of(each, 1) == 1)
+    owner = Owner(tmp_path)
+    owner.fold(start(), marker(2, layout=TWO))
+    [row] = answer_rows(owner.partition, Get(1, KEYSPACE, 0, [chosen], vector(2)), demand_of(vector(2)))
+    assert not row.served
+    other = next(each for each in keys if layout.partition_of(each, 0) == 1)
+    with pytest.raises(OwnerError):
+        answer_rows(owner.partition, Get(1, KEYSPACE, 0, [other], vector(2)), demand_of(vector(2)))
     owner.partition.store.close(commit=False)
