@@ -71,6 +71,11 @@ class SessionJudge:
         self._record = record
         self._complain = complain
         self._events: dict[str, list[_Event]] = defaultdict(list)
+        self._writing: set[str] = set()
+
+    def attempts(self, session: str) -> None:
+        """The session's connection tries to commit: from now on its reads may have a demand."""
+        self._writing.add(session)
 
     def attempted(self, session: str, writer: str, ended: float) -> None:
         """The session's connection has tried to commit, and has returned or failed. ``writer``: as in the record.
@@ -94,10 +99,10 @@ class SessionJudge:
 
     def answered(self, session: str, began: float, ended: float, answers: Sequence[Answer]) -> None:
         """The session got an answer, or all rows of a batch. ``session``: "" for a read without a session."""
-        before = self._before(session, began)
+        known = self._before(session, ended)
         owed = self._owed(session, began)
         for answer in answers:
-            self._check_explanation(session, answer, before, owed)
+            self._check_explanation(session, answer, known, owed)
             seen = self._check_state(session, answer, owed, ended)
             if session and seen is not None and NO_EPOCH not in answer.why:
                 self._events[session].append(_Seen(ended, MONOTONIC, seen))
@@ -121,11 +126,12 @@ class SessionJudge:
                     owed = [(rule, self._record.after_loss(point, ended)) for rule, point in owed]
         return owed
 
-    def _check_explanation(self, session: str, answer: Answer, before: Sequence[_Event], owed: Sequence[_Owed]) -> None:
+    def _check_explanation(self, session: str, answer: Answer, known: Sequence[_Event], owed: Sequence[_Owed]) -> None:
+        """``known``: what had happened to the session when it got the answer."""
         wanted = {"fresh", "eventual"}
-        if not before:
+        if not known and session not in self._writing:
             wanted = {"eventual"}
-        elif owed and not any(isinstance(event, _Lost | _Handed) for event in before):
+        elif owed and NO_EPOCH not in answer.why and not any(isinstance(event, _Lost | _Handed) for event in known):
             wanted = {"fresh"}
         if answer.freshness not in wanted or not answer.why:
             what = f"is called {answer.freshness!r} ({answer.why}), expected {' or '.join(sorted(wanted))}"

@@ -8,6 +8,7 @@ from asyncio import Future, Handle, Task, TimerHandle
 from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
+from contextlib import suppress
 from contextvars import Context
 from functools import partial
 from typing import Any
@@ -127,6 +128,10 @@ class VirtualLoop:
     def add_signal_handler(self, sig: int, callback: Callable[..., Any], *args: Any) -> None:
         self._signals[sig] = Handle(callback, args, self, None)  # type: ignore[arg-type]
 
+    def handles(self, number: int) -> bool:
+        """Whether the process handles a signal."""
+        return number in self._signals
+
     def signal(self, number: int) -> None:
         """The process gets a signal that it handles."""
         self._add(self._signals[number])
@@ -148,6 +153,12 @@ class VirtualLoop:
         """Lets go of all tasks, when the history is over."""
         for task in self._tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
+            with suppress(BaseException):
+                task.get_coro().close()
+        for handle in self._ready:
+            for each in handle._args or ():
+                if hasattr(each, "cr_frame"):
+                    each.close()
         self._tasks.clear()
         self._timers.clear()
         self._ready.clear()

@@ -54,11 +54,11 @@ class Network:
             listener = self._listeners.get(port)
         if listener is None:
             raise ConnectionRefusedError(errno.ECONNREFUSED, f"nobody listens on port {port}")
-        near, far = End(self, process, loop, factory()), End(self, listener.process, listener.loop, listener.factory())
+        near, far = End(self, process, loop), End(self, listener.process, listener.loop)
         near.peer, far.peer = far, near
         self.ends += [near, far]
-        listener.loop.call_soon(far.protocol.connection_made, far)
-        near.protocol.connection_made(near)
+        listener.loop.call_soon(far.begin, listener.factory)
+        near.begin(factory)
         return near, near.protocol
 
     def some_delay_s(self) -> float:
@@ -125,11 +125,11 @@ class End(asyncio.Transport):
     """One end of a connection, as its process's protocol sees it."""
 
     peer: End
+    protocol: Any
 
-    def __init__(self, network: Network, process: Process, loop: Any, protocol: Any) -> None:
+    def __init__(self, network: Network, process: Process, loop: Any) -> None:
         super().__init__()
         self.process = process
-        self.protocol = protocol
         self._network = network
         self._loop = loop
         self._held: deque[bytes | None] = deque()
@@ -139,6 +139,11 @@ class End(asyncio.Transport):
         self._unread = 0
         self._high = 64 << 10
         process.at_end.append(self._process_ended)
+
+    def begin(self, factory: Factory) -> None:
+        """Makes the protocol, in its own process."""
+        self.protocol = factory()
+        self.protocol.connection_made(self)
 
     def write(self, data: bytes) -> None:  # type: ignore[override]
         if self._closing or not data:

@@ -59,7 +59,7 @@ _found: Final = _Found()
 
 @contextmanager
 def installed(kernel: Kernel, *more: Twins) -> Iterator[None]:
-    """While it lasts, the product's modules see the kernel's twins, and ``more``."""
+    """While it lasts, the product's modules see the kernel's twins, and ``more``. Then the kernel's threads end."""
     pairs = [pair for twins in (_twins(kernel), *more) for pair in twins.items()]
     twins = {id(real): twin for real, twin in pairs}
     places = _found.of(twins)
@@ -68,6 +68,7 @@ def installed(kernel: Kernel, *more: Twins) -> Iterator[None]:
     try:
         yield
     finally:
+        kernel.close()
         for put, real in places:
             put(real)
 

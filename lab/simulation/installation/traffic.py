@@ -1,0 +1,148 @@
+"""Sessions: threads of an application that write to the database and read through fronts. Every answer is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import pymysql
+
+from lab.simulation.engine import Outcome
+from lab.simulation.installation.fronts import blocking_client
+from lab.simulation.installation.judging import Answer
+from lab.simulation.installation.parts import CLIENT, FRONTS, Installation
+from lab.simulation.installation.processes import KEYSPACE, PRIMARY, SHARD
+from lab.simulation.installation.writing import DELETE, JOURNAL, PUT, TABLE, image_of
+from serving.client.client import Session
+from serving.client.errors import ClientError
+
+ROWS: Final = 4
+SESSIONS: Final = 2
+PATIENCE_S: Final = (0.0, 0.02, 0.3, 60.0)
+"""How long the history waits for what a session does, before it goes on to the next op."""
+
+
+MOMENT_S: Final = 1e-9
+
+
+class Traffic(Installation):
+    """The ops of sessions."""
+
+    def __init__(self, shape: Sequence[int], outcome: Outcome, trace: bool) -> None:
+        super().__init__(shape, outcome, trace)
+        self.under_way = 0
+        """Reads and writes that have not ended."""
+        self._attempts = self._moments = 0
+        self._names = 0
+        self._sessions: dict[int, tuple[str, Session]] = {}
+
+    def clock(self) -> float:
+        """The time, for the judge: no two of its moments are the same, although much happens at once."""
+        self._moments += 1
+        return self.kernel.now + self._moments * MOMENT_S
+
+    def _session(self, number: int) -> tuple[str, Session]:
+        """A session and its name for the judge."""
+        if number not in self._sessions:
+            self._sessions[number] = self._new_session("")
+        return self._sessions[number]
+
+    def _new_session(self, token: str) -> tuple[str, Session]:
+        self._names += 1
+        ports = [port for name, port in FRONTS.items() if name in self.wanted]
+        return str(self._names), blocking_client(self.kernel, ports).session(token or None)
+
+    def _do(self, work: Callable[[], object], patience: int) -> None:
+        """Runs ``work`` in a thread of the application, and waits for it for a while."""
+        self.under_way += 1
+
+        def worked() -> None:
+            work()
+            self.under_way -= 1
+
+        thread = self.kernel.spawn(CLIENT, worked)
+        self.run_until(lambda: thread.done, PATIENCE_S[patience % len(PATIENCE_S)])
+
+    def op_write(self, session: int, row: int, what: int, patience: int) -> None:
+        """A session writes a row, or deletes it, and commits."""
+        number, slot = session % SESSIONS, row % ROWS
+        name, client = self._session(number)
+        self._attempts += 1
+        attempt = self._attempts
+
+        def write() -> None:
+            self.judge.attempts(name)
+            try:
+                connection = client.wrap(self.driver.connect(**PRIMARY.pymysql_arguments()), SHARD)
+                with connection.cursor() as cursor:
+                    if what % 4:
+                        cursor.execute(PUT, (slot, attempt))
+                    else:
+                        cursor.execute(DELETE, (slot,))
+                    cursor.execute(PUT, (JOURNAL + number, attempt))
+                if what % 8 == 7:
+                    connection.rollback()
+                else:
+                    connection.commit()
+                connection.close()
+                ended = "committed" if what % 8 != 7 else "rolled back"
+            except (pymysql.err.Error, OSError) as error:
+                ended = f"failed: {error}"
+            self._count(f"write {ended.partition(':')[0]}")
+            self.record_commits()
+            self.judge.attempted(name, str(attempt), self.clock())
+            self.say(f"session {name}: {'writes' if what % 4 else 'deletes'} row {slot} as {attempt}: {ended}")
+
+        self._do(write, patience)
+
+    def op_read(self, session: int, row: int, batch: int, patience: int) -> None:
+        """A session reads a row, or a few rows at once."""
+        name, client = self._session(session % SESSIONS)
+        slots = [row % ROWS] if batch % 3 else list(range(ROWS))
+        self._do(lambda: self.read(name, client, slots), patience)
+
+    def read(self, name: str, client: Session, slots: Sequence[int]) -> list[Any]:
+        """Reads rows, and has the answers judged. Returns them; none if the read failed."""
+        began = self.clock()
+        try:
+            if len(slots) == 1:
+                rows = [client.get_row(KEYSPACE, TABLE, slots[0])]
+            else:
+                rows = client.get_rows(KEYSPACE, [(TABLE, (slot,)) for slot in slots])
+        except ClientError as error:
+            self._count(f"refused: {error.code}")
+            self.say(f"session {name}: reading {slots}: {error.code}: {error}")
+            self.judge.refused(name, self.clock(), error.code)
+            return []
+        self.record_commits()
+        answers = []
+        for slot, row in zip(slots, rows, strict=True):
+            self._count(f"{row.freshness} from the {row.served_from}")
+            self.say(
+                f"session {name}: row {slot} is {row.value}, {row.freshness} from the {row.served_from}: {row.why}"
+            )
+            answers.append(Answer((TABLE, (slot,)), image_of(row.value), row.served_from, row.freshness, row.why))
+        self.judge.answered(name, began, self.clock(), answers)
+        return rows
+
+    def op_session(self, session: int, earlier: int) -> None:
+        """A new session takes the place of one, with the token of another, or with none."""
+        number = session % SESSIONS
+        if earlier % 2 and self._sessions:
+            name, client = self._sessions[sorted(self._sessions)[earlier % len(self._sessions)]]
+
+            def take_over() -> None:
+                try:
+                    token = client.token
+                except ClientError:
+                    return
+                self._sessions[number] = self._new_session(token)
+                self.judge.handed_over(self._sessions[number][0], name, self.clock())
+
+            self._do(take_over, 3)
+        else:
+            self._sessions[number] = self._new_session("")
+        self.say(f"session {number} begins anew")
+
+    def _count(self, answer: str) -> None:
+        self.outcome.answers[answer] += 1
