@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import pymysql
@@ -15,14 +16,12 @@ from lab.simulation.installation.processes import KEYSPACE, PRIMARY, SHARD
 from lab.simulation.installation.writing import DELETE, JOURNAL, PUT, TABLE, image_of
 from serving.client.client import Session
 from serving.client.errors import ClientError
+from serving.client.wire import location_request, read_epochs
 
 ROWS: Final = 4
 SESSIONS: Final = 2
 PATIENCE_S: Final = (0.0, 0.02, 0.3, 60.0)
 """How long the history waits for what a session does, before it goes on to the next op."""
-
-
-MOMENT_S: Final = 1e-9
 
 
 class Traffic(Installation):
@@ -32,14 +31,9 @@ class Traffic(Installation):
         super().__init__(shape, outcome, trace)
         self.under_way = 0
         """Reads and writes that have not ended."""
-        self._attempts = self._moments = 0
+        self._attempts = 0
         self._names = 0
         self._sessions: dict[int, tuple[str, Session]] = {}
-
-    def clock(self) -> float:
-        """The time, for the judge: no two of its moments are the same, although much happens at once."""
-        self._moments += 1
-        return self.kernel.now + self._moments * MOMENT_S
 
     def _session(self, number: int) -> tuple[str, Session]:
         """A session and its name for the judge."""
@@ -90,7 +84,7 @@ class Traffic(Installation):
                 ended = f"failed: {error}"
             self._count(f"write {ended.partition(':')[0]}")
             self.record_commits()
-            self.judge.attempted(name, str(attempt), self.clock())
+            self.judge.attempted(name, str(attempt), self.kernel.now)
             self.say(f"session {name}: {'writes' if what % 4 else 'deletes'} row {slot} as {attempt}: {ended}")
 
         self._do(write, patience)
@@ -103,7 +97,7 @@ class Traffic(Installation):
 
     def read(self, name: str, client: Session, slots: Sequence[int]) -> list[Any]:
         """Reads rows, and has the answers judged. Returns them; none if the read failed."""
-        began = self.clock()
+        asked = self.judge.asked(name, self.kernel.now)
         try:
             if len(slots) == 1:
                 rows = [client.get_row(KEYSPACE, TABLE, slots[0])]
@@ -112,7 +106,7 @@ class Traffic(Installation):
         except ClientError as error:
             self._count(f"refused: {error.code}")
             self.say(f"session {name}: reading {slots}: {error.code}: {error}")
-            self.judge.refused(name, self.clock(), error.code)
+            self.judge.refused(name, self.kernel.now, error.code)
             return []
         self.record_commits()
         answers = []
@@ -122,7 +116,7 @@ class Traffic(Installation):
                 f"session {name}: row {slot} is {row.value}, {row.freshness} from the {row.served_from}: {row.why}"
             )
             answers.append(Answer((TABLE, (slot,)), image_of(row.value), row.served_from, row.freshness, row.why))
-        self.judge.answered(name, began, self.clock(), answers)
+        self.judge.answered(name, asked, self.kernel.now, answers)
         return rows
 
     def op_session(self, session: int, earlier: int) -> None:
@@ -137,12 +131,31 @@ class Traffic(Installation):
                 except ClientError:
                     return
                 self._sessions[number] = self._new_session(token)
-                self.judge.handed_over(self._sessions[number][0], name, self.clock())
+                self.judge.handed_over(self._sessions[number][0], name, self.kernel.now)
 
             self._do(take_over, 3)
         else:
             self._sessions[number] = self._new_session("")
         self.say(f"session {number} begins anew")
+
+    def watch_epochs(self, wanted: int) -> None:
+        """Watches, as a reader would, until every partition is in epoch ``wanted`` or a later one."""
+        ports = [port for name, port in FRONTS.items() if name in self.wanted]
+
+        def epochs() -> Iterator[int]:
+            for port in ports:
+                client = blocking_client(self.kernel, [port])
+                for partition in range(self.partitions):
+                    found = read_epochs(*client.send(location_request(KEYSPACE, partition, {})))
+                    yield found.get(SHARD, -1)
+
+        def watch() -> None:
+            while self.record.is_ambiguous:
+                with suppress(ClientError):
+                    self.record.is_ambiguous = min(epochs()) < wanted
+                self.kernel.wait(lambda: False, 0.5)
+
+        self.kernel.spawn(CLIENT, watch)
 
     def _count(self, answer: str) -> None:
         self.outcome.answers[answer] += 1
