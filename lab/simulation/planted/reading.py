@@ -1,17 +1,15 @@
-"""Planted bugs between an owner's answer and the session that gets it: fronts, batches, flights, own writes."""
+"""Planted bugs between an owner's answer and the session that gets it: tokens of fronts, and own writes."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from consumers.owner import evidence
 from lab.simulation.planted.planting import Replace, installation, leave_out
 from serving.client.client import Session
 from serving.client.session import SessionState
 from serving.client.tracked import TrackedConnection
 from serving.http import batches
 from serving.reads.rows import RowReads
-from serving.reads.tables import TableReads
 
 CACHE_TOKEN: Final = "token_after(demand.token, any_row.shard, any_row.epoch, any_row.hi)"
 
@@ -54,38 +52,8 @@ TOKENS: Final = (
         "the token of a batch is that of its last element",
         Replace(batches._summary, "vector.merge(any_token)", "any_token"),
     ),
-    installation(
-        "batch_is_as_good_as_its_best",
-        "a batch is marked by its best element",
-        Replace(batches._summary, "max(any_weakest, any_index)", "min(any_weakest, any_index)"),
-    ),
-)
-EPOCHS: Final = (
-    installation(
-        "rows_teach_no_epoch",
-        "a front does not learn an epoch from an owner's answer",
-        leave_out(RowReads._from_owner, "space.epochs.learn(row.shard, row.epoch)"),
-    ),
-    installation(
-        "flight_across_epochs",
-        "a read of the source that began in one epoch is shared by a reader of the next one",
-        Replace(
-            RowReads._from_source,
-            "(any_space, any_key, any_meaning, proof.epoch)",
-            "(any_space, any_key, any_meaning, 0)",
-        ),
-    ),
 )
 OWN_WRITES: Final = (
-    installation(
-        "own_write_is_offered",
-        "a table as its reader sees it, with the reader's uncommitted write, is shared and offered as a fill",
-        Replace(
-            TableReads._fetch_one,
-            "read_in_time(any_source, any_name)",
-            "read_in_time(any_source, any_name, str(wanted.write_ids))",
-        ),
-    ),
     installation(
         "failed_commit_is_forgotten",
         "a commit whose connection broke counts as one that did not take place",
@@ -101,21 +69,5 @@ OWN_WRITES: Final = (
         "a session reads on although a commit of its own is unsettled",
         leave_out(SessionState._plan_demand, "any_tracked.require_settled()"),
     ),
-    installation(
-        "first_of_two_unplaced_writes_is_lost",
-        "of two writes before the first read only the last one is demanded",
-        Replace(SessionState.observe, "any_one if any_before is None else any_join", "any_one"),
-    ),
 )
-WAITS: Final = (
-    installation(
-        "any_shard_ends_a_wait",
-        "a wait for several shards ends when one of them is there",
-        Replace(
-            evidence.has_reached,
-            "if any_order not in any_enough: return False",
-            "if any_order in any_enough: return True",
-        ),
-    ),
-)
-BUGS: Final = (*TOKENS, *EPOCHS, *OWN_WRITES, *WAITS)
+BUGS: Final = (*TOKENS, *OWN_WRITES)
