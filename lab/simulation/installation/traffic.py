@@ -9,12 +9,13 @@ from typing import Any, Final
 import pymysql
 
 from lab.simulation.engine import Outcome
-from lab.simulation.installation.fronts import blocking_client
-from lab.simulation.installation.judging import Answer
+from lab.simulation.installation.fronts import async_client, blocking_client
+from lab.simulation.installation.judging import Answer, Asked
 from lab.simulation.installation.parts import CLIENT, FRONTS, Installation
 from lab.simulation.installation.processes import KEYSPACE, PRIMARY, SHARD
 from lab.simulation.installation.writing import DELETE, JOURNAL, PUT, TABLE, image_of
-from serving.client.client import Session
+from serving.client.answers import Row
+from serving.client.client import AsyncClient, AsyncSession, Session
 from serving.client.errors import ClientError
 from serving.client.wire import location_request, read_epochs
 
@@ -34,6 +35,8 @@ class Traffic(Installation):
         self._attempts = 0
         self._names = 0
         self._sessions: dict[int, tuple[str, Session]] = {}
+        self._async: AsyncClient | None = None
+        self._async_session: AsyncSession
 
     def _session(self, number: int) -> tuple[str, Session]:
         """A session and its name for the judge."""
@@ -43,8 +46,11 @@ class Traffic(Installation):
 
     def _new_session(self, token: str) -> tuple[str, Session]:
         self._names += 1
-        ports = [port for name, port in FRONTS.items() if name in self.wanted]
-        return str(self._names), blocking_client(self.kernel, ports).session(token or None)
+        return str(self._names), blocking_client(self.kernel, self._ports()).session(token or None)
+
+    def _ports(self) -> list[int]:
+        """Of the fronts behind one name."""
+        return [port for name, port in FRONTS.items() if name in self.wanted]
 
     def _do(self, work: Callable[[], object], patience: int) -> None:
         """Runs ``work`` in a thread of the application, and waits for it for a while."""
@@ -104,10 +110,40 @@ class Traffic(Installation):
             else:
                 rows = client.get_rows(KEYSPACE, [(TABLE, (slot,)) for slot in slots])
         except ClientError as error:
-            self._count(f"refused: {error.code}")
-            self.say(f"session {name}: reading {slots}: {error.code}: {error}")
-            self.judge.refused(name, self.kernel.now, error.code)
+            self._refused(name, slots, error)
             return []
+        self._answered(name, asked, slots, rows)
+        return rows
+
+    def op_await(self, row: int, has_session: int, patience: int) -> None:
+        """A task of an asyncio application reads a row, in its session or without one."""
+        name, slot, done = "of tasks" if has_session % 2 else "", row % ROWS, list[bool]()
+        if self._async is None:
+            self._async = async_client(self.kernel, self._ports())
+            self._async_session = self._async.session()
+        reader = self._async_session if has_session % 2 else self._async
+        self.under_way += 1
+
+        async def read() -> None:
+            asked = self.judge.asked(name, self.kernel.now)
+            try:
+                found = await reader.get_row(KEYSPACE, TABLE, slot)
+            except ClientError as error:
+                self._refused(name, [slot], error)
+            else:
+                self._answered(name, asked, [slot], [found])
+            self.under_way -= 1
+            done.append(True)
+
+        self.kernel.run_task(CLIENT, read)
+        self.run_until(lambda: bool(done), PATIENCE_S[patience % len(PATIENCE_S)])
+
+    def _refused(self, name: str, slots: Sequence[int], error: ClientError) -> None:
+        self._count(f"refused: {error.code}")
+        self.say(f"session {name}: reading {slots}: {error.code}: {error}")
+        self.judge.refused(name, self.kernel.now, error.code)
+
+    def _answered(self, name: str, asked: Asked, slots: Sequence[int], rows: Sequence[Row]) -> None:
         self.record_commits()
         answers = []
         for slot, row in zip(slots, rows, strict=True):
@@ -117,7 +153,6 @@ class Traffic(Installation):
             )
             answers.append(Answer((TABLE, (slot,)), image_of(row.value), row.served_from, row.freshness, row.why))
         self.judge.answered(name, asked, self.kernel.now, answers)
-        return rows
 
     def op_session(self, session: int, earlier: int) -> None:
         """A new session takes the place of one, with the token of another, or with none."""
@@ -140,7 +175,7 @@ class Traffic(Installation):
 
     def watch_epochs(self, wanted: int) -> None:
         """Watches, as a reader would, until every partition is in epoch ``wanted`` or a later one."""
-        ports = [port for name, port in FRONTS.items() if name in self.wanted]
+        ports = self._ports()
 
         def epochs() -> Iterator[int]:
             for port in ports:

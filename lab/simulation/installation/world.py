@@ -41,6 +41,7 @@ _ANYONE: Final = _PROCESS + 1
 COMMON: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "write": (6, (SESSIONS, ROWS, 8, _PATIENCE)),
     "read": (8, (SESSIONS, ROWS, 3, _PATIENCE)),
+    "await": (1, (ROWS, 2, _PATIENCE)),
     "let": (2, (_PAUSE,)),
     "start": (2, (_PROCESS,)),
 }
