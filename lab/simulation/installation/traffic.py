@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 import pymysql
 
@@ -101,7 +101,7 @@ class Traffic(Installation):
         slots = [row % ROWS] if batch % 3 else list(range(ROWS))
         self._do(lambda: self.read(name, client, slots), patience)
 
-    def read(self, name: str, client: Session, slots: Sequence[int]) -> list[Any]:
+    def read(self, name: str, client: Session, slots: Sequence[int]) -> list[Row]:
         """Reads rows, and has the answers judged. Returns them; none if the read failed."""
         asked = self.judge.asked(name, self.kernel.now)
         try:
@@ -140,17 +140,16 @@ class Traffic(Installation):
 
     def _refused(self, name: str, slots: Sequence[int], error: ClientError) -> None:
         self._count(f"refused: {error.code}")
-        self.say(f"session {name}: reading {slots}: {error.code}: {error}")
+        self.say(f"session {name or 'none'}: reading {slots}: {error.code}: {error}")
         self.judge.refused(name, self.kernel.now, error.code)
 
     def _answered(self, name: str, asked: Asked, slots: Sequence[int], rows: Sequence[Row]) -> None:
         self.record_commits()
         answers = []
         for slot, row in zip(slots, rows, strict=True):
-            self._count(f"{row.freshness} from the {row.served_from}")
-            self.say(
-                f"session {name}: row {slot} is {row.value}, {row.freshness} from the {row.served_from}: {row.why}"
-            )
+            kind = f"{row.freshness} from the {row.served_from}"
+            self._count(kind)
+            self.say(f"session {name or 'none'}: row {slot} is {row.value}, {kind}: {row.why}")
             answers.append(Answer((TABLE, (slot,)), image_of(row.value), row.served_from, row.freshness, row.why))
         self.judge.answered(name, asked, self.kernel.now, answers)
 
