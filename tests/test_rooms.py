@@ -70,9 +70,7 @@ CALLED_BY_NAME: Final = {
 }
 READ_ELSEWHERE: Final = {
     "consumers/owner/protocol.py:overlay_entries": "`freshet lag --json` prints the whole status",
-    "lab/simulation/mariadb/connections.py:twins": "the world of whole installations puts them in place",
     "lab/simulation/mariadb/log/binlog.py:purge": "a fault of that world",
-    "lab/simulation/mariadb/server.py:follow": "a fault of that world",
     "lab/simulation/mariadb/server.py:log_statement": "a fault of that world",
     "lab/simulation/mariadb/transactions.py:hold_table": "a fault of that world",
     "stream/kafka/reader.py:offsets_for_timestamp": "where a stream that begins at a time starts",

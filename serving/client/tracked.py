@@ -93,6 +93,8 @@ class TrackedConnection:
         self, run: Callable[[], Result], may_have_committed: Callable[[], bool] = lambda: True, *, is_read: bool = False
     ) -> Result:
         """The result of ``run``, after observing what it committed. If it fails, it may have committed too."""
+        import pymysql
+
         self._user, self._under_way = get_ident(), True
         try:
             result = run()
@@ -101,7 +103,7 @@ class TrackedConnection:
             return result
         except BaseException as error:
             if not is_read:
-                self._pending = not (isinstance(error, Exception) and self._is_observed())
+                self._pending = not (isinstance(error, pymysql.err.Error) and self._is_observed())
             raise
         finally:
             self._under_way = False
