@@ -93,6 +93,14 @@ class Installation(TracedRun):
                 self.say(f"  {self.kernel.now:.3f} {self.kernel.current}: {level}: {event['event']} {said}")
         raise structlog.DropEvent
 
+    def say(self, text: str) -> None:
+        """See `TracedRun.say`. The place of the files is another one each time."""
+        super().say(text.replace(str(self.disk.root), "") if self.tracing else text)
+
+    def complain(self, rule: str, what: str) -> None:
+        """See `TracedRun.complain`."""
+        super().complain(rule, what.replace(str(self.disk.root), ""))
+
     def begin(self) -> None:
         """Makes the database, and starts every process."""
         connection = self.driver.connect(**PRIMARY.pymysql_arguments(), autocommit=True)
