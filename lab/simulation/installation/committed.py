@@ -54,6 +54,11 @@ class CommittedRecord:
 
     def __init__(self) -> None:
         self.histories = [History(0.0)]
+        self.is_ambiguous = False
+        """A history was replaced, and not every part of the installation knows it yet.
+
+        The two can't be told apart until then (docs/concepts/guarantees.md, what is not guaranteed, 1).
+        """
         self._of_writer: dict[str, tuple[Point, float]] = {}
 
     def commit(self, time: float, writes: Mapping[RowName, Image], writer: str = "") -> Point:
@@ -84,6 +89,7 @@ class CommittedRecord:
         for row, versions in old.versions.items():
             new.versions[row] = [version for version in versions if version[0] <= last]
         self.histories.append(new)
+        self.is_ambiguous = True
 
     def in_history(self, point: Point, history: int) -> int | None:
         """The commit that ``point`` is in a later history (or its own); None if it was lost on the way, or is later."""

@@ -16,6 +16,7 @@ PLACES: Final = ("before", "after", "middle")
 WORDS: Final = ("", "COMMIT", "SELECT")
 DIES_WITHIN: Final = 40
 STOPS_IN_S: Final = 20.0
+RESTORES_IN_S: Final = 60.0
 
 
 class Faults(Traffic):
@@ -153,6 +154,24 @@ class Faults(Traffic):
         self.primary.behaviour.commit_s = lambda: commit_s
         self.replica.behaviour.lag_s = lag_s
         self.say(f"commits are visible after {commit_s} s, at the replica {lag_s} s later")
+
+    def op_restore(self, lost: int) -> None:
+        """MariaDB is restored to an earlier state, and its source begins a new epoch, as operators are told to do."""
+        self.record_commits()
+        kept = max(len(self.primary.history) - 1 - lost % 3, 2)
+        if self.reads_replica or self.primary.down or kept >= len(self.primary.history):
+            return
+        if not self.run_until(lambda: not self.under_way, RESTORES_IN_S):
+            return
+        self.count_fault("restore")
+        self.say(f"MariaDB is restored without its last {len(self.primary.history) - kept} commits")
+        for name in SOURCES:
+            self.kernel.kill(name)
+        self.primary.restore(kept)
+        self.restored(kept)
+        self.watch_epochs(self.epoch + 1)
+        self.start(SOURCES[0], new_epoch=True)
+        self.run_until(lambda: not self.record.is_ambiguous, RESTORES_IN_S)
 
     def op_disk(self, consumer: int, what: int, pause: int) -> None:
         """A consumer's disk is full, or fails, for a while."""

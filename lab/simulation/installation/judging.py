@@ -36,29 +36,37 @@ class Answer(NamedTuple):
     why: str
 
 
+class Asked(NamedTuple):
+    """When a request was made: the time, and how much its session had seen and done before."""
+
+    time: float
+    events: int
+    is_ambiguous: bool
+
+
 class _Seen(NamedTuple):
-    ended: float
     rule: str
     point: Point
 
 
-class _Attempt(NamedTuple):
-    ended: float
+class _Unsettled(NamedTuple):
     writer: str
 
 
+_BEGUN: Final = _Unsettled("")
+"""Something that the session may demand from now on; nothing is known of it."""
+
+
 class _Lost(NamedTuple):
-    ended: float
+    time: float
 
 
 class _Handed(NamedTuple):
-    ended: float
     session: str
+    asked: Asked
 
 
-_Event = _Seen | _Attempt | _Lost | _Handed
-_Owed = tuple[str, Point]
-"""The rule that a session's next answer would break, and the commit that it must be at or after."""
+_Event = _Seen | _Unsettled | _Lost | _Handed
 
 
 class SessionJudge:
@@ -71,22 +79,22 @@ class SessionJudge:
         self._record = record
         self._complain = complain
         self._events: dict[str, list[_Event]] = defaultdict(list)
-        self._writing: set[str] = set()
 
     def attempts(self, session: str) -> None:
-        """The session's connection tries to commit: from now on its reads may have a demand."""
-        self._writing.add(session)
+        """The session's connection begins to write: what it commits may be demanded before `attempted` is called."""
+        self._events[session].append(_BEGUN)
 
     def attempted(self, session: str, writer: str, ended: float) -> None:
         """The session's connection has tried to commit, and has returned or failed. ``writer``: as in the record.
 
-        If the source committed it, the session must see it, or be told at each read that it cannot.
+        If the source has committed it, or does so yet, the session must see it, or be told at each read that it cannot.
         """
-        self._events[session].append(_Attempt(ended, writer))
+        own = self._record.committed_by(writer, ended)
+        self._events[session].append(_Unsettled(writer) if own is None else _Seen(OWN_WRITES, own))
 
     def handed_over(self, session: str, earlier: str, time: float) -> None:
-        """The session begins with the token that an ``earlier`` one has at this time."""
-        self._events[session].append(_Handed(time, earlier))
+        """The session begins with the token that an ``earlier`` one has now."""
+        self._events[session].append(_Handed(earlier, self.asked(earlier, time)))
 
     def refused(self, session: str, ended: float, code: str) -> None:
         """The session got an error."""
@@ -97,41 +105,41 @@ class SessionJudge:
                 self._complain(EXPLAINS, f"session {session} was told that history is lost, but none is")
             self._events[session].append(_Lost(ended))
 
-    def answered(self, session: str, began: float, ended: float, answers: Sequence[Answer]) -> None:
-        """The session got an answer, or all rows of a batch. ``session``: "" for a read without a session."""
-        known = self._before(session, ended)
-        owed = self._owed(session, began)
+    def asked(self, session: str, time: float) -> Asked:
+        """A request begins. ``session``: "" for a read without a session."""
+        return Asked(time, len(self._events[session]), self._record.is_ambiguous)
+
+    def answered(self, session: str, asked: Asked, ended: float, answers: Sequence[Answer]) -> None:
+        """The request was answered, with one row or all rows of a batch."""
+        is_ambiguous = asked.is_ambiguous or self._record.is_ambiguous
+        owed = [] if is_ambiguous else self._owed(session, asked)
         for answer in answers:
-            self._check_explanation(session, answer, known, owed)
+            self._check_explanation(session, answer, owed)
             seen = self._check_state(session, answer, owed, ended)
             if session and seen is not None and NO_EPOCH not in answer.why:
-                self._events[session].append(_Seen(ended, MONOTONIC, seen))
+                self._events[session].append(_BEGUN if is_ambiguous else _Seen(MONOTONIC, seen))
 
-    def _before(self, session: str, time: float) -> list[_Event]:
-        return sorted((event for event in self._events[session] if event.ended <= time), key=lambda event: event.ended)
-
-    def _owed(self, session: str, time: float) -> list[_Owed]:
-        """What an answer to a request at ``time`` must include."""
-        owed: list[_Owed] = []
-        for event in self._before(session, time):
+    def _owed(self, session: str, asked: Asked) -> list[_Seen]:
+        """What an answer to a request must include."""
+        owed: list[_Seen] = []
+        for event in self._events[session][: asked.events]:
             match event:
-                case _Seen(_, rule, point):
-                    owed.append((rule, point))
-                case _Attempt(_, writer):
-                    own = self._record.committed_by(writer, time)
-                    owed += [(OWN_WRITES, own)] if own is not None else []
-                case _Handed(ended, earlier):
-                    owed += [(STALE, point) for _, point in self._owed(earlier, ended)]
-                case _Lost(ended):
-                    owed = [(rule, self._record.after_loss(point, ended)) for rule, point in owed]
+                case _Seen():
+                    owed.append(event)
+                case _Unsettled(writer):
+                    own = self._record.committed_by(writer, asked.time)
+                    owed += [_Seen(OWN_WRITES, own)] if own is not None else []
+                case _Handed(earlier, at):
+                    owed += [_Seen(STALE, point) for _, point in self._owed(earlier, at)]
+                case _Lost(time):
+                    owed = [_Seen(rule, self._record.after_loss(point, time)) for rule, point in owed]
         return owed
 
-    def _check_explanation(self, session: str, answer: Answer, known: Sequence[_Event], owed: Sequence[_Owed]) -> None:
-        """``known``: what had happened to the session when it got the answer."""
-        wanted = {"fresh", "eventual"}
-        if not known and session not in self._writing:
+    def _check_explanation(self, session: str, answer: Answer, owed: Sequence[_Seen]) -> None:
+        events, wanted = self._events[session], {"fresh", "eventual"}
+        if not events:  # nothing that could have come while the request was under way either
             wanted = {"eventual"}
-        elif owed and NO_EPOCH not in answer.why and not any(isinstance(event, _Lost | _Handed) for event in known):
+        elif owed and not any(isinstance(event, _Lost | _Handed) for event in events):
             wanted = {"fresh"}
         if answer.freshness not in wanted or not answer.why:
             what = f"is called {answer.freshness!r} ({answer.why}), expected {' or '.join(sorted(wanted))}"
@@ -139,7 +147,7 @@ class SessionJudge:
         if answer.served_from != ("source" if answer.why.startswith(FROM_SOURCE) else "cache"):
             self._complain(EXPLAINS, f"{_text(session, answer)} is said to come from the {answer.served_from}")
 
-    def _check_state(self, session: str, answer: Answer, owed: Sequence[_Owed], ended: float) -> Point | None:
+    def _check_state(self, session: str, answer: Answer, owed: Sequence[_Seen], ended: float) -> Point | None:
         """The earliest commit that the answer may be of. None if it breaks a rule."""
         demanded = owed if answer.freshness == "fresh" else ()
         found = self._earliest(answer, (point for _, point in demanded), ended)

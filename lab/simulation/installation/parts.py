@@ -61,6 +61,8 @@ class Installation(TracedRun):
         self.record = CommittedRecord()
         self.judge = SessionJudge(self.record, self.complain)
         self._recorded = 0
+        self.epoch = 0
+        """The shard's last epoch, as its sources log it."""
         self.reads_replica = bool(replica % 2)
         self._servers = {(PRIMARY.host, PRIMARY.port): self.primary, (REPLICA.host, REPLICA.port): self.replica}
         self._mariadb = mariadb_twins(self._servers, self.kernel)
@@ -81,6 +83,9 @@ class Installation(TracedRun):
 
     def _log(self, _: Any, level: str, event: MutableMapping[str, Any]) -> NoReturn:
         if not self.kernel.is_over:
+            if event["event"] == "publisher open":
+                self.epoch = event["epoch"]
+            self.epoch += event["event"] == "new epoch"
             if event.get("exc_info"):
                 self.complain(NEVER_RAISES, f"{self.kernel.current} logged an error: {event}")
             if self.tracing:
@@ -108,14 +113,15 @@ class Installation(TracedRun):
         for name in self.wanted:
             self.start(name)
 
-    def start(self, name: str) -> None:
+    def start(self, name: str, *, new_epoch: bool = False) -> None:
         """Starts a process, unless it runs."""
         if self.kernel.is_running(name):
             return
         for forget in (self.kafka.forget, self.primary.forget, self.replica.forget):
             self.kernel.process(name).at_end.append(partial(forget, name))
         if name in SOURCES:
-            start_source(self.kernel, name, self.partitions, FIRST_SERVER_ID + SOURCES.index(name), self._gave_up)
+            server_id = FIRST_SERVER_ID + SOURCES.index(name)
+            start_source(self.kernel, name, self.partitions, server_id, self._gave_up, new_epoch=new_epoch)
         elif name in CONSUMERS:
             start_consumer(self.kernel, name, self.disk.data_dir(name), self._gave_up)
         else:
@@ -153,6 +159,11 @@ class Installation(TracedRun):
         for commit in self.primary.history[self._recorded :]:
             self.record.commit(commit.at, writes_of(commit), writer_of(commit))
             self._recorded += 1
+
+    def restored(self, kept: int) -> None:
+        """The primary has lost what came after its first ``kept`` commits."""
+        self.record.replace(self.kernel.now, kept)
+        self._recorded = kept
 
     def count_fault(self, fault: str) -> None:
         """Counts a fault under every state that holds now."""

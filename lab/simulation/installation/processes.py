@@ -35,14 +35,17 @@ GivesUp = Callable[[str, FreshetError], None]
 """Called by a process that ends with an error of one line, for its supervisor to start it again."""
 
 
-def start_source(kernel: Kernel, name: str, partitions: int, server_id: int, gives_up: GivesUp) -> None:
+def start_source(
+    kernel: Kernel, name: str, partitions: int, server_id: int, gives_up: GivesUp, *, new_epoch: bool = False
+) -> None:
     """``freshet source mariadb``: binlog, publisher, Kafka."""
 
     def new_publisher() -> Publisher:
         ensure_topics(KAFKA, KEYSPACE, partitions, replication=1, retention_ms=RETENTION_MS_MIN)
         return Publisher(KAFKA, KEYSPACE, SHARD, Layout(partitions))
 
-    source = MariaDBSource(SourceOptions(PRIMARY, SHARD, TABLES, server_id=server_id), new_publisher)
+    options = SourceOptions(PRIMARY, SHARD, TABLES, server_id=server_id, new_epoch=new_epoch)
+    source = MariaDBSource(options, new_publisher)
 
     def run() -> None:
         try:

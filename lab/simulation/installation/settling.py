@@ -57,7 +57,7 @@ class InstallationRun(TableFaults):
                 cursor.execute(PUT, (JOURNAL + SESSIONS, attempt))
             connection.close()
             self.record_commits()
-            self.judge.attempted(name, str(attempt), self.clock())
+            self.judge.attempted(name, str(attempt), self.kernel.now)
             end = self.kernel.now + SETTLES_IN_S
             while missing and self.kernel.now < end:
                 for slot in sorted(missing):

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Final
 
 import pymysql
 
 from lab.simulation.engine import Outcome
 from lab.simulation.installation.fronts import async_client, blocking_client
-from lab.simulation.installation.judging import Answer
+from lab.simulation.installation.judging import Answer, Asked
 from lab.simulation.installation.parts import CLIENT, FRONTS, Installation
 from lab.simulation.installation.processes import KEYSPACE, PRIMARY, SHARD
 from lab.simulation.installation.writing import DELETE, JOURNAL, PUT, ROWS, SESSIONS, TABLE, image_of
 from serving.client.answers import Row
-from serving.client.client import Session
+from serving.client.client import AsyncClient, AsyncSession, Session
 from serving.client.errors import ClientError
+from serving.client.wire import location_request, read_epochs
 
 PATIENCE_S: Final = (0.0, 0.02, 0.3, 60.0)
 """How long the history waits for what a session does, before it goes on to the next op."""
-
-
-MOMENT_S: Final = 1e-9
 
 
 class Traffic(Installation):
@@ -31,14 +30,11 @@ class Traffic(Installation):
         super().__init__(shape, outcome, trace)
         self.under_way = 0
         """Reads and writes that have not ended."""
-        self._attempts = self._moments = 0
+        self._attempts = 0
         self._names = 0
         self._sessions: dict[int, tuple[str, Session]] = {}
-
-    def clock(self) -> float:
-        """The time, for the judge: no two of its moments are the same, although much happens at once."""
-        self._moments += 1
-        return self.kernel.now + self._moments * MOMENT_S
+        self._async: AsyncClient | None = None
+        self._async_session: AsyncSession
 
     def _session(self, number: int) -> tuple[str, Session]:
         """A session and its name for the judge."""
@@ -51,6 +47,7 @@ class Traffic(Installation):
         return str(self._names), blocking_client(self.kernel, self._ports()).session(token or None)
 
     def _ports(self) -> list[int]:
+        """Of the fronts behind one name."""
         return [port for name, port in FRONTS.items() if name in self.wanted]
 
     def _do(self, work: Callable[[], object], patience: int) -> None:
@@ -91,7 +88,7 @@ class Traffic(Installation):
                 ended = f"failed: {error}"
             self._count(f"write {ended.partition(':')[0]}")
             self.record_commits()
-            self.judge.attempted(name, str(attempt), self.clock())
+            self.judge.attempted(name, str(attempt), self.kernel.now)
             self.say(f"session {name}: {'writes' if what % 4 else 'deletes'} row {slot} as {attempt}: {ended}")
 
         self._do(write, patience)
@@ -104,7 +101,7 @@ class Traffic(Installation):
 
     def read(self, name: str, client: Session, slots: Sequence[int]) -> list[Row]:
         """Reads rows, and has the answers judged. Returns them; none if the read failed."""
-        began = self.clock()
+        asked = self.judge.asked(name, self.kernel.now)
         try:
             if len(slots) == 1:
                 rows = [client.get_row(KEYSPACE, TABLE, slots[0])]
@@ -113,15 +110,38 @@ class Traffic(Installation):
         except ClientError as error:
             self._refused(name, slots, error)
             return []
-        self._judge(name, began, slots, rows)
+        self._answered(name, asked, slots, rows)
         return rows
+
+    def op_await(self, row: int, has_session: int, patience: int) -> None:
+        """A task of an asyncio application reads a row, in its session or without one."""
+        name, slot, done = "of tasks" if has_session % 2 else "", row % ROWS, list[bool]()
+        if self._async is None:
+            self._async = async_client(self.kernel, self._ports())
+            self._async_session = self._async.session()
+        reader = self._async_session if has_session % 2 else self._async
+        self.under_way += 1
+
+        async def read() -> None:
+            asked = self.judge.asked(name, self.kernel.now)
+            try:
+                found = await reader.get_row(KEYSPACE, TABLE, slot)
+            except ClientError as error:
+                self._refused(name, [slot], error)
+            else:
+                self._answered(name, asked, [slot], [found])
+            self.under_way -= 1
+            done.append(True)
+
+        self.kernel.run_task(CLIENT, read)
+        self.run_until(lambda: bool(done), PATIENCE_S[patience % len(PATIENCE_S)])
 
     def _refused(self, name: str, slots: Sequence[int], error: ClientError) -> None:
         self._count(f"refused: {error.code}")
         self.say(f"session {name or 'none'}: reading {slots}: {error.code}: {error}")
-        self.judge.refused(name, self.clock(), error.code)
+        self.judge.refused(name, self.kernel.now, error.code)
 
-    def _judge(self, name: str, began: float, slots: Sequence[int], rows: Sequence[Row]) -> None:
+    def _answered(self, name: str, asked: Asked, slots: Sequence[int], rows: Sequence[Row]) -> None:
         self.record_commits()
         answers = []
         for slot, row in zip(slots, rows, strict=True):
@@ -129,26 +149,7 @@ class Traffic(Installation):
             self._count(kind)
             self.say(f"session {name or 'none'}: row {slot} is {row.value}, {kind}: {row.why}")
             answers.append(Answer((TABLE, (slot,)), image_of(row.value), row.served_from, row.freshness, row.why))
-        self.judge.answered(name, began, self.clock(), answers)
-
-    def op_ask(self, row: int, patience: int) -> None:
-        """Somebody without a session reads a row, with the client for asyncio."""
-        slot = row % ROWS
-        client = async_client(self.kernel, self._ports())
-        ended: list[bool] = []
-
-        async def ask() -> None:
-            began = self.clock()
-            try:
-                answered = await client.get_row(KEYSPACE, TABLE, slot)
-            except ClientError as error:
-                self._refused("", [slot], error)
-            else:
-                self._judge("", began, [slot], [answered])
-            ended.append(True)
-
-        self.kernel.run_task(CLIENT, ask)
-        self.run_until(lambda: bool(ended), PATIENCE_S[patience % len(PATIENCE_S)])
+        self.judge.answered(name, asked, self.kernel.now, answers)
 
     def op_session(self, session: int, earlier: int) -> None:
         """A new session takes the place of one, with the token of another, or with none."""
@@ -162,12 +163,31 @@ class Traffic(Installation):
                 except ClientError:
                     return
                 self._sessions[number] = self._new_session(token)
-                self.judge.handed_over(self._sessions[number][0], name, self.clock())
+                self.judge.handed_over(self._sessions[number][0], name, self.kernel.now)
 
             self._do(take_over, 3)
         else:
             self._sessions[number] = self._new_session("")
         self.say(f"session {number} begins anew")
+
+    def watch_epochs(self, wanted: int) -> None:
+        """Watches, as a reader would, until every partition is in epoch ``wanted`` or a later one."""
+        ports = self._ports()
+
+        def epochs() -> Iterator[int]:
+            for port in ports:
+                client = blocking_client(self.kernel, [port])
+                for partition in range(self.partitions):
+                    found = read_epochs(*client.send(location_request(KEYSPACE, partition, {})))
+                    yield found.get(SHARD, -1)
+
+        def watch() -> None:
+            while self.record.is_ambiguous:
+                with suppress(ClientError):
+                    self.record.is_ambiguous = min(epochs()) < wanted
+                self.kernel.wait(lambda: False, 0.5)
+
+        self.kernel.spawn(CLIENT, watch)
 
     def _count(self, answer: str) -> None:
         self.outcome.answers[answer] += 1

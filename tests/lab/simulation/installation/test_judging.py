@@ -38,6 +38,11 @@ class Story:
         self.now += 1
         return point
 
+    def lose(self, kept: int) -> None:
+        """The source loses what came after commit ``kept``, and everyone knows it."""
+        self.record.replace(self.now, kept)
+        self.record.is_ambiguous = False
+
     def read(self, session: str, row: RowName, image: Image, freshness: str = "fresh", **fields: str) -> None:
         """An answer from the cache."""
         self.batch(session, self.answer(row, image, freshness, **fields))
@@ -49,7 +54,7 @@ class Story:
 
     def batch(self, session: str, *answers: Answer) -> None:
         """One request; then time passes."""
-        self.judge.answered(session, self.now, self.now, answers)
+        self.judge.answered(session, self.judge.asked(session, self.now), self.now, answers)
         self.now += 1
 
     @property
@@ -138,7 +143,7 @@ def back_to_a_lost_history(story: Story) -> None:
     story.commit(A, "1")
     story.commit(A, "2")
     story.read("s", A, "2", "eventual")
-    story.record.replace(story.now, kept=1)
+    story.lose(kept=1)
     story.judge.refused("s", story.now, "history_lost")
     story.now += 1
     story.commit(A, "3")
@@ -150,7 +155,7 @@ def loss_kept_secret(story: Story) -> None:
     story.commit(A, "1")
     story.commit(A, "2")
     story.read("s", A, "2", "eventual")
-    story.record.replace(story.now, kept=1)
+    story.lose(kept=1)
     story.read("s", A, "1")
 
 
@@ -239,7 +244,7 @@ def test_a_faultless_record_breaks_no_rule() -> None:
     story.commit(A, None)
     story.batch("s", story.answer(A, None), story.answer(B, "3"))
     story.read("", A, "2", "eventual")
-    story.record.replace(story.now, kept=2)
+    story.lose(kept=2)
     story.judge.refused("s", story.now, "history_lost")
     story.now += 1
     story.read("s", A, "2")
@@ -264,10 +269,34 @@ def test_an_answer_needs_nothing_that_came_while_it_was_under_way() -> None:
     story = Story()
     story.commit(A, "1")
     story.read("s", A, "1", "eventual")
-    began = story.now
+    earlier = story.judge.asked("s", story.now)
     story.commit(A, "2")
     story.read("s", A, "2")
-    story.judge.answered("s", began, story.now, [story.answer(A, "1")])
+    story.judge.answered("s", earlier, story.now, [story.answer(A, "1")])
     assert story.broken == []
-    story.judge.answered("s", story.now, story.now, [story.answer(A, "1")])
+    story.read("s", A, "1")
     assert story.rules == [MONOTONIC]
+
+
+def test_nothing_is_demanded_while_two_histories_cannot_be_told_apart() -> None:
+    """Between a loss and its being known everywhere an answer may be of either history, but it was committed."""
+    story = Story()
+    story.commit(A, "1")
+    story.commit(A, "2")
+    story.read("s", A, "2", "eventual")
+    story.record.replace(story.now, kept=1)
+    for image in ("1", "2"):
+        story.read("s", A, image)
+    story.record.is_ambiguous = False
+    assert story.broken == []
+    story.read("s", A, "1")
+    assert story.rules == [MONOTONIC]
+
+
+def test_a_write_that_is_under_way_may_be_demanded() -> None:
+    """The session may know its commit already, while the thread that wrote has not gone on."""
+    story = Story()
+    story.commit(A, "1")
+    story.judge.attempts("s")
+    story.read("s", A, "1", "fresh")
+    assert story.broken == []
