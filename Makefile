@@ -53,8 +53,9 @@ lint: setup ## Check format, lint and types, without changing anything
 check: lint ## Check format, lint, types, fast tests: under a minute
 	$(BIN)/pytest -q -m "not integration and not slow" -n 2 --dist worksteal
 
-test: setup ## Run all tests, on real servers
-	$(BIN)/pytest
+test: setup ## Run all tests, on real servers: the fast ones first, side by side
+	$(BIN)/pytest -q -m "not integration and not slow" -n 2 --dist worksteal
+	$(BIN)/pytest -m "integration or slow"
 
 hunt: setup ## Hunt every planted bug anew, for a nightly run (HUNT_HISTORIES=10000 HUNT_SEED=1)
 	$(BIN)/freshet simulate --mutate all --histories $${HUNT_HISTORIES:-10000} --seed $${HUNT_SEED:-1} --jobs 2

@@ -45,6 +45,10 @@ CALLED_BY_LIBRARIES: Final = {
     "should_exit": "uvicorn.Server",
     "capture_signals": "uvicorn.Server",
     "send_400_response": "uvicorn's protocol",
+    "_timer_handle_cancelled": "asyncio",
+    "call_exception_handler": "asyncio",
+    "get_debug": "asyncio",
+    "not_done": "concurrent.futures.wait's result",
     "do_GET": "http.server",
     "do_HEAD": "http.server",
     "log_message": "http.server",
@@ -62,6 +66,11 @@ CALLED_BY_NAME: Final = {
 }
 READ_ELSEWHERE: Final = {
     "consumers/owner/protocol.py:overlay_entries": "`freshet lag --json` prints the whole status",
+    "lab/simulation/mariadb/connections.py:twins": "the world of whole installations puts them in place",
+    "lab/simulation/mariadb/log/binlog.py:purge": "a fault of that world",
+    "lab/simulation/mariadb/server.py:follow": "a fault of that world",
+    "lab/simulation/mariadb/server.py:log_statement": "a fault of that world",
+    "lab/simulation/mariadb/transactions.py:hold_table": "a fault of that world",
     "stream/kafka/reader.py:offsets_for_timestamp": "where a stream that begins at a time starts",
     "freshet/settings.py:public": "the one way to show settings without their secrets",
     "spark_jobs/output.py:read_report": "rebuild.json is a kept format: every version of it must stay readable",

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ast
+import copy
 import functools
 import gc
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from types import CodeType, FunctionType
-from typing import Final
+from typing import Any, Final
 
 from lab.mutation.operators import OPERATORS, Definition, Place, places
 
@@ -52,29 +54,34 @@ def functions(tree: ast.Module) -> Iterator[tuple[str, Definition]]:
     return found(tree.body, "")
 
 
-def mutants(module: str) -> Iterator[tuple[Mutant, ast.Module]]:
-    """Every mutant of a module (a path below the root). While one is yielded, the tree is the mutated one."""
+Change = tuple[str, str, Place, ast.AST]
+"""(function, operator, place, what comes there)."""
+
+
+def changes(module: str) -> Iterator[tuple[Change, ast.Module]]:
+    """Every change of a module (a path below the root). While one is yielded, the tree is the changed one."""
     tree = ast.parse((ROOT / module).read_text(), str(ROOT / module))
     for name, function in functions(tree):
-        seen: defaultdict[tuple[str, str], int] = defaultdict(int)
         for place in list(places(function)):
             for operator, change in OPERATORS.items():
                 for node in change(place.node):
-                    yield _mutant(module, name, operator, place, node, seen), tree
+                    place.put(node if hasattr(node, "lineno") else ast.copy_location(node, place.node))
+                    ast.fix_missing_locations(node)
+                    yield (name, operator, place, node), tree
                     place.put(place.node)
 
 
-def _mutant(
-    module: str, function: str, operator: str, place: Place, node: ast.AST, seen: defaultdict[tuple[str, str], int]
-) -> Mutant:
-    shown = place.parent if isinstance(place.node, ast.Constant) else place.node
-    before = _head(shown)
-    place.put(node if hasattr(node, "lineno") else ast.copy_location(node, place.node))
-    ast.fix_missing_locations(node)
-    after = _head(node if shown is place.node else shown)
-    seen[before, after] += 1
-    first, last = _lines(place.statement)
-    return Mutant(module, function, operator, before, after, seen[before, after], first, last)
+def mutants(module: str) -> Iterator[Mutant]:
+    """Every mutant of a module, in the order of `changes`."""
+    seen: defaultdict[tuple[str, str, str], int] = defaultdict(int)
+    for (function, operator, place, node), _ in changes(module):
+        shown = place.parent if isinstance(place.node, ast.Constant) else place.node
+        after = _head(node if shown is place.node else shown)
+        place.put(place.node)
+        before = _head(shown)
+        seen[function, before, after] += 1
+        first, last = _lines(place.statement)
+        yield Mutant(module, function, operator, before, after, seen[function, before, after], first, last)
 
 
 def _lines(statement: ast.stmt | ast.ExceptHandler) -> tuple[int, int]:
@@ -88,12 +95,15 @@ def _lines(statement: ast.stmt | ast.ExceptHandler) -> tuple[int, int]:
 
 def _head(node: ast.AST) -> str:
     """A statement's text; of a compound statement, what stands before its body."""
-    text = ast.unparse(node).strip()
-    if isinstance(node, ast.ExceptHandler):
-        return text if isinstance(node.body[0], ast.Raise) else f"{text.splitlines()[0]} ..."
-    if isinstance(node, ast.Match):
-        return text.splitlines()[0]
-    return text.split(":\n")[0] + ":" if hasattr(node, "body") and isinstance(node, ast.stmt) else text
+    if isinstance(node, ast.ExceptHandler) and isinstance(node.body[0], ast.Raise):
+        return ast.unparse(node)
+    if not isinstance(node, (ast.stmt, ast.ExceptHandler)) or not hasattr(node, "body"):
+        return ast.unparse(node).strip().split("\n")[0]
+    shallow = copy.copy(node)
+    for field in ("body", "orelse", "finalbody", "handlers"):
+        if hasattr(shallow, field):
+            setattr(shallow, field, [ast.Expr(ast.Constant(...))] if field == "body" else [])
+    return ast.unparse(shallow).strip().split("\n")[0]
 
 
 Live = dict[tuple[str, str, int], list[FunctionType]]
@@ -122,13 +132,15 @@ def codes(code: CodeType) -> Iterator[CodeType]:
             yield from codes(constant)
 
 
-def plant(mutant: Mutant, tree: ast.Module, live: Live) -> bool:
-    """Lets the process run the mutated code for good. False if no function runs it, or it doesn't fit."""
-    compiled = compile(tree, str(ROOT / mutant.module), "exec", dont_inherit=True)
+def plant(module: str, number: int, live: Live) -> bool:
+    """Lets the process run a mutant's code for good. ``number``: its place among the module's.
+
+    False if no function runs the code, or the new code doesn't fit.
+    """
+    (name, _, _, _), tree = next(islice(changes(module), number, None))
+    compiled = compile(tree, str(ROOT / module), "exec", dont_inherit=True)
     planted = False
-    for code in codes(compiled):
-        if code.co_qualname != mutant.function or not code.co_firstlineno <= mutant.first:
-            continue
+    for code in (each for each in codes(compiled) if each.co_qualname == name):
         for function in live.get((code.co_filename, code.co_qualname, code.co_firstlineno), ()):
             if function.__code__ == code:
                 continue
@@ -139,8 +151,6 @@ def plant(mutant: Mutant, tree: ast.Module, live: Live) -> bool:
     return planted
 
 
-def forget_cached() -> None:
-    """Empties every cache of a function's results: they come from the code before."""
-    for each in gc.get_objects():
-        if isinstance(each, functools._lru_cache_wrapper):
-            each.cache_clear()
+def caches() -> list[Any]:
+    """Every cache of a function's results. They must be emptied when a mutant is planted."""
+    return [each for each in gc.get_objects() if isinstance(each, functools._lru_cache_wrapper)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import time
@@ -16,7 +17,7 @@ import pytest
 from hypothesis import Phase, settings
 
 from lab.mutation.executed import FIXTURE, WORLD, Executed, Measuring, digest, load, product_digest
-from lab.mutation.mutants import ROOT, Mutant, live_functions, mutants
+from lab.mutation.mutants import ROOT, Mutant, caches, live_functions, mutants
 from lab.mutation.results import Result, Results
 from lab.mutation.trial import SEED, SURVIVED, Running, Trials, forked, histories
 from lab.simulation.engine import run_many
@@ -84,10 +85,12 @@ class Session:
         """Measures what has changed, then tries the mutants."""
         items = {item.nodeid: item for item in session.items}
         executed = self._executed(items)
-        trials = Trials(items, executed.seconds, live_functions(), self._failed)
+        trials = Trials(items, executed.seconds, live_functions(), caches(), self._failed)
         waiting = list(self._waiting(executed))
         random.Random(self._options.seed).shuffle(waiting)
         self._say(f"{len(waiting)} mutants to try")
+        gc.collect()
+        gc.freeze()  # forks need not copy what they never free
         running: dict[int, tuple[Running, Mutant, float]] = {}
         while waiting or running:
             while waiting and len(running) < self._options.jobs:
@@ -105,7 +108,7 @@ class Session:
     def _waiting(self, executed: Executed) -> Iterator[tuple[Mutant, int, list[str]]]:
         """(mutant, its number in its module, who executes it) of those to try. What nobody executes has survived."""
         for module in self._options.chosen:
-            found = list(enumerate(mutant for mutant, _ in mutants(module)))
+            found = list(enumerate(mutants(module)))
             self.results.keep(module, {mutant.key for _, mutant in found})
             if self._options.sample:
                 random.Random(f"{self._options.seed} {module}").shuffle(found)

@@ -11,12 +11,12 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
 from lab.mutation.executed import WORLD
-from lab.mutation.mutants import Live, Mutant, forget_cached, mutants, plant
+from lab.mutation.mutants import Live, Mutant, plant
 from lab.simulation.engine import run_many
 from lab.simulation.worlds import all_worlds
 
@@ -42,23 +42,21 @@ def histories(world: str) -> int:
 
 @dataclass(slots=True)
 class Trials:
-    """What all trials share: the tests by name, how long each takes, and the functions that can be changed."""
+    """What all trials share: the tests by name, how long each takes, the functions that can be changed, and caches."""
 
     items: Mapping[str, pytest.Item]
     seconds: Mapping[str, float]
     live: Live
+    caches: Sequence[Any]
     failed: list[str]
     """The names of tests that failed in this process: the plugin adds to it."""
 
     def verdict(self, mutant: Mutant, number: int, names: Sequence[str]) -> str:
         """Plants the mutant for good and says who caught it. ``number``: its place in its module."""
-        for at, (found, tree) in enumerate(mutants(mutant.module)):
-            if at == number:
-                assert found.key == mutant.key
-                if not plant(mutant, tree, self.live):
-                    return NOT_PLANTED
-                break
-        forget_cached()
+        if not plant(mutant.module, number, self.live):
+            return NOT_PLANTED
+        for cache in self.caches:
+            cache.cache_clear()
         chosen = [name for name in names if not name.startswith(WORLD)]
         for at, name in enumerate(chosen):
             self._limit(name)
