@@ -13,8 +13,9 @@ import structlog
 
 from consumers.owner.client import OwnerClient
 from consumers.owner.protocol import OwnerError
-from lab.simulation.engine import Outcome, TracedRun
+from lab.simulation.engine import Outcome
 from lab.simulation.installation.disk import Disk
+from lab.simulation.installation.kafka_faults import KafkaFaults
 from lab.simulation.installation.processes import KAFKA, KEYSPACE, new_publisher, start_consumer
 from lab.simulation.kafka.cluster import Cluster
 from lab.simulation.kafka.twins import twins
@@ -41,7 +42,7 @@ NEVER_RAISES: Final = "never raises"
 RULES: Final = (RECOVERS, NEVER_RAISES)
 
 
-class InstallationRun(TracedRun):
+class InstallationRun(KafkaFaults):
     """See `lab.simulation.engine.HistoryRun`."""
 
     def __init__(self, shape: Sequence[int], outcome: Outcome, trace: bool) -> None:
@@ -76,6 +77,7 @@ class InstallationRun(TracedRun):
                 self.complain(NEVER_RAISES, f"{self.kernel.current} logged {event}")
             if self.tracing:
                 said = ", ".join(f"{name}={value}" for name, value in event.items() if name in ("partition", "reason"))
+                said = said.replace(str(self.disk.root), "")  # another one each time
                 self.say(f"  {self.kernel.now:.3f} {self.kernel.current}: {level}: {event['event']} {said}")
         raise structlog.DropEvent
 
@@ -181,7 +183,9 @@ class InstallationRun(TracedRun):
             self.count_fault("pause")
             self.say(f"{name} is held")
             self.kernel.pause(name)
+            self.kafka.cut.add(name)
             self.let(PAUSES_S[pause % len(PAUSES_S)])
+            self.kafka.cut.discard(name)
             self.kernel.resume(name)
 
     def op_kafka(self, down: int, pause: int) -> None:
@@ -239,12 +243,16 @@ class InstallationRun(TracedRun):
     def finish(self) -> None:
         """Everything is mended and up: within bounded time every row is in the cache."""
         self.say("all faults end")
-        self.kafka.down = False
+        self.mend_kafka()
         self.disk.full.clear()
         self.disk.failing.clear()
         self.disk.dies_at.clear()
         for name in self.wanted:
             self._start(name)
+        if self.must_write_again:
+            self.let(SETTLES_IN_S / 4)
+            for slot in sorted(self.rows):
+                self.op_write(slot, 0)
         self._settle()
         self._check_errors()
 

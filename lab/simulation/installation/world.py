@@ -7,6 +7,7 @@ from random import Random
 from typing import Final
 
 from lab.simulation.engine import History, Op, Outcome, ops_of, play, shape
+from lab.simulation.installation import kafka_faults
 from lab.simulation.installation.run import PAUSES_S, PROCESSES, ROWS, RULES, STATES, InstallationRun
 
 SHAPE: Final = 3
@@ -22,6 +23,7 @@ FAULTS: Final = (
     "disk full",
     "disk fails",
     "damage",
+    *kafka_faults.FAULTS,
 )
 COMMON: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "write": (8, (ROWS, len(PAUSES_S))),
@@ -39,6 +41,7 @@ RARE: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "link": (1, (2, len(PAUSES_S))),
     "disk": (1, (2, 2, len(PAUSES_S))),
     "damage": (1, (2,)),
+    **kafka_faults.OPS,
 }
 """Op → (weight, fields): the ops that a history may have."""
 KINDS: Final = COMMON | RARE
