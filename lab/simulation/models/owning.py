@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, cast
 
-from consumers.fold.state import META, OFFSET_KEY, Head, read_head
+from consumers.fold.messages import fold_message
+from consumers.fold.state import META, OFFSET_KEY, Head, PartitionState, head_entries, read_head
 from consumers.owner.meaning import Meaning
 from consumers.owner.overlay import Overlay
 from consumers.owner.partitions import Partition
@@ -79,11 +81,14 @@ class OwnedPartition:
         self.has_seen_what_was_lost = False
         """Whether it has folded messages that the topic has lost since."""
         self.number = number
+        self.letters: Counter[tuple[int, str]] = Counter()
+        """(offset, code) of the dead letters from offset ``first`` on, where this process began."""
         self.meanings_of: Head | None = None
         self.meanings: dict[str, Meaning | None] = {}
         self.rocks = rocks or MemoryRocks()
         self.manifest = _manifest(number, topic.layout.partitions)
         self.start()
+        self.first = self.offset
 
     def start(self) -> None:
         """Starts the process with the durable data, an empty memtable and an empty overlay."""
@@ -103,6 +108,8 @@ class OwnedPartition:
         self.rocks.data.clear()
         self.has_seen_what_was_lost, self.begin = False, 0
         self.start()
+        self.first = 0
+        self.letters.clear()
 
     @property
     def last_read(self) -> str:
@@ -143,7 +150,8 @@ class OwnedPartition:
             return 0
         records = list(enumerate(messages[start : start + count], start))
         self.topic.read_to[self.number] = max(self.topic.read_to[self.number], start + len(records))
-        self.store.fold(_InterruptedMessages(records, between) if between is not None else records)
+        found = self.store.fold(_InterruptedMessages(records, between) if between is not None else records)
+        self.letters |= Counter((offset, letter.code) for offset, letter in found)
         return len(records)
 
     def commit(self, how: int) -> bool:
@@ -182,6 +190,16 @@ class OwnedPartition:
     def state(self) -> dict[bytes, bytes]:
         """The whole folded state."""
         return dict(self.store.items())
+
+    def refolded(self) -> dict[bytes, bytes]:
+        """What the state must be: the whole log folded from where it began, message by message, into a dict."""
+        entries: dict[bytes, bytes] = {}
+        state = PartitionState(Head(offset=self.begin, begin=self.begin), entries.get)
+        for offset, value in enumerate(self.topic.partitions[self.number][self.begin :], self.begin):
+            changes = fold_message(state, offset, value)
+            entries.update(changes.entries)
+            state.apply(changes)
+        return entries | head_entries(state.head)
 
 
 def _lookup_after_close(_: bytes) -> bytes | None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from consumers.owner.rows import judge_fill, view_row
 from lab.simulation.memo import decoded
+from lab.simulation.naive.judging import SAME_STATE, check_fold
 from lab.simulation.rows import asking
 from lab.simulation.rows.asking import PendingRead, SimulatedSession, SourceRead
 from lab.simulation.rows.changing import RowChangeOps
-from lab.simulation.rows.judging import NOTHING_LOST, RECOVERS, SAME_STATE, refolded
+from lab.simulation.rows.judging import NOTHING_LOST, RECOVERS
 from lab.simulation.rows.publishing import Ending
 from lab.simulation.rows.reading import RowReadOps, shown
 from lab.simulation.rows.shaping import OWNERS
@@ -56,6 +57,8 @@ class RowsRun(RowChangeOps, RowReadOps):
             for owner in owners:
                 if owner == owners[0] or filled or not agreed:  # equal states give equal answers
                     self._check_settled(reader, owner, slot)
+        for owned in self.owners[owners[0]]:
+            check_fold(owned, self.complain)
 
     def _is_touched(self, slot: int) -> bool:
         """Whether the row was changed or read, or its shard has lost history."""
@@ -68,7 +71,7 @@ class RowsRun(RowChangeOps, RowReadOps):
         for number in range(self.topic.layout.partitions):
             states = [owner[number].state() for owner in self.owners]
             for owner, found in enumerate(states):
-                expected = refolded(self.topic, number, self.owners[owner][number].begin)
+                expected = self.owners[owner][number].refolded()
                 if found == expected or self.owners[owner][number].has_seen_what_was_lost:
                     continue
                 agreed = False
