@@ -18,12 +18,12 @@ EVENTS: Final = (
         Replace(
             row_fold.fold_rows,
             "any_lineage._replace(ordinal=any_last)",
-            "any_lineage._replace(ordinal=any_last, watermark=positions[-1])",
+            "any_lineage._replace(ordinal=any_last, watermark=(frame['positions'] or frame['gtids'])[-1])",
         ),
         Replace(
             row_fold.fold_run,
             "any_lineage._replace(ordinal=any_last)",
-            "any_lineage._replace(ordinal=any_last, watermark=gtid.decode())",
+            "any_lineage._replace(ordinal=any_last, watermark=decode_entry([*entries.values()][-1]).position)",
         ),
     ),
     rows(
@@ -40,7 +40,7 @@ EVENTS: Final = (
             "any_old.shard == any_new.shard and"
             " Position.parse(any_new.position).order(Position.parse(any_old.position)) is not Order.UNKNOWN",
         ),
-        Replace(row_fold.fold_rows, "_row_tags(any_frame, any_positions)", '_row_tags(any_frame, any_frame["gtids"])'),
+        Replace(row_fold._row_tags, 'any_frame["positions"] or any_frame["gtids"]', 'any_frame["gtids"]'),
     ),
     rows(
         "duplicates_win",
