@@ -12,6 +12,7 @@ from serving.answers import absence_fields, encode_problem
 from serving.client import (
     AsyncSession,
     BadRequest,
+    ClientError,
     HistoryLost,
     NotFoundError,
     ServerError,
@@ -342,6 +343,15 @@ def test_a_session_is_handed_over_with_tokens_it_cannot_read() -> None:
         assert client.session("").token == client.session(None).token == str(Vector())
 
 
+def test_a_session_goes_on_without_a_write_in_doubt() -> None:
+    """What it has read is kept, also in tokens that it cannot read; the write that has no epoch yet is left out."""
+    session = Session(Front(), vector(bank="1 0-2-4"), [NEWER])
+    session.observe("shop/0", "MariaDB/0-1-5")
+    assert session.known == f"{vector(bank='1 0-2-4')},{NEWER}"
+    assert Session(Front(), Vector(), [NEWER]).known == NEWER
+    assert Session(Front(), Vector()).known == str(Vector())
+
+
 def test_an_own_write_is_placed_by_a_front_that_reads_the_newer_token() -> None:
     """The epoch of a write is the highest that the front or the newer token names: the client cannot see the latter."""
     shards = {"shop/0": {"epoch": 3, "position": "MariaDB/0-1-1"}}
@@ -429,3 +439,10 @@ def test_a_location_of_an_older_front_is_read_from_its_token() -> None:
     assert caught.value.code == "bad_answer"
     shards = {"shop/0": {"epoch": 4, "position": "MariaDB/0-1-1"}}
     assert read_epochs(200, msgspec.json.encode({"token": located[1].decode(), "shards": shards})) == {"shop/0": 4}
+
+
+def test_a_404_of_another_server_is_no_absence() -> None:
+    """Only Freshet's own answer says that there is no row: a wrong path or proxy says nothing of rows."""
+    for body in (b"<html>", b"[]", b'{"error":"no such page"}', b"[" * 100_000):
+        with pytest.raises(ClientError):
+            Session(Front((404, body)), Vector()).get_row("shop", "shop.orders", 7)

@@ -110,6 +110,7 @@ class CatalogReadOps(CatalogRunState):
         demand = ReadDemand(session.vector, True, 0)
         table_id = lists.table_id if identified else 0
         owned = self._find(owner, lists)
+        self.epoch_was_told |= any(each.has_marker for each in self.owners[owner])
         found: OwnerTable | None = None
         token = str(session.vector)
         if owned is not None:
@@ -221,6 +222,19 @@ class CatalogReadOps(CatalogRunState):
         self.say(f"  a fill of {fill.name} (id {fill.table_id}) read at {fill.lo} reaches its owner: {why}")
         return FillVerdict(accepted, why)
 
+    def _check_freshness(self, session: CatalogReader, lists: Lists, served: str, freshness: str, what: str) -> None:
+        """Checks that what was demanded is proved, and that nothing is called proved without a demand.
+
+        A demand is a list, or a position of the shard. Owner and metastore can prove either. Only a front that has met
+        no owner with a marker cannot: it knows no epoch, so the session's next token could not hold the answer.
+        """
+        demands = bool(lists.write_ids) or SHARD in session.vector
+        may_be_eventual = not demands or (served == "source" and not self.epoch_was_told)
+        if freshness == "eventual" and not may_be_eventual:
+            self.complain(EXPLAINS, f"{what}, although a demand was given and can be proved")
+        if freshness == "fresh" and not demands:
+            self.complain(EXPLAINS, f"{what}, although nothing was demanded")
+
     def _judge(
         self, session: CatalogReader, lists: Lists, image: Image, served: str, freshness: str, why: str, hi: str
     ) -> None:
@@ -228,6 +242,7 @@ class CatalogReadOps(CatalogRunState):
         store, table_id = self.store, lists.table_id
         what = f"reader {session.number} got {image!r} for {lists} from the {served} ({freshness}: {why})"
         self.say(what)
+        self._check_freshness(session, lists, served, freshness, what)
         if freshness == "eventual":
             return
         table = store.by_id[table_id]

@@ -61,6 +61,8 @@ class CatalogRunState(TracedRun):
         self.owners = [[OwnedPartition(self.topic, number) for number in range(count)] for _ in range(OWNERS)]
         self.readers = [CatalogReader(number) for number in range(READERS)]
         self.fills: list[tuple[OwnedPartition, FillTable]] = []
+        self.epoch_was_told = False
+        """Whether the front has asked an owner that had folded a marker."""
         self.damaged = False
         self.incomplete = False
         """Whether a message of the log is lost. Its names and lists come again only with a new epoch."""

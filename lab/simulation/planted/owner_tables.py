@@ -7,7 +7,8 @@ from typing import Final
 from consumers.owner import tables
 from lab.simulation.catalog.reading import CatalogReadOps
 from lab.simulation.planted.decisions import OTHER_TABLE_ID, REACHED_BY_MARK
-from lab.simulation.planted.planting import Replace, Return, Swap, always, catalog, never
+from lab.simulation.planted.planting import Replace, Return, Swap, always, catalog, leave_out, never
+from serving.reads import tables as front_tables
 from tokens import decision
 
 VOIDED: Final = "(any_state.epoch, any_state.image_ordinal) <= (any_void.epoch, any_void.ordinal)"
@@ -44,6 +45,18 @@ DEMANDS: Final = (
             "decide_table(any_found, any_kind, any_list, any_id, "
             "Demand(write_ids=any_demand.write_ids, table_id=any_demand.table_id, given=True), kin)",
         ),
+    ),
+)
+EVENTUAL: Final = (
+    catalog(
+        "covered_list_is_eventual",
+        "a covered list proves nothing to a session that has seen nothing",
+        leave_out(decision.decide, "if wanted_list is not None:\n    return any_covered"),
+    ),
+    catalog(
+        "source_proves_no_list",
+        "the source's answer is called eventual although it covers the list",
+        Replace(front_tables.judge_table, "any_epoch is None and any_served", "any_served"),
     ),
 )
 STATES: Final = (
@@ -96,4 +109,4 @@ FILLS: Final = (
         always(CatalogReadOps._read_metastore, "any_table.staged is not None and any_table.staged[0] == any_own"),
     ),
 )
-BUGS: Final = (*DEMANDS, *STATES, *FILLS)
+BUGS: Final = (*DEMANDS, *EVENTUAL, *STATES, *FILLS)
