@@ -102,10 +102,11 @@ class VirtualLoop:
         self._tasks.append(task)
         return task
 
-    def judge(self, done: Future[Any]) -> None:
+    def judge(self, done: Task[Any]) -> None:
         """Adds the error that a task ended with to those of the kernel."""
         if not done.cancelled() and (error := done.exception()) is not None:
-            self._kernel.errors.append((f"{self._process.name}/{done!r}", error))
+            coroutine: Any = done.get_coro()
+            self._kernel.errors.append((f"{self._process.name}/{coroutine.__qualname__}", error))
 
     def run_in_executor(self, executor: Executor | None, func: Callable[..., Any], *args: Any) -> Future[Any]:
         if executor is None:

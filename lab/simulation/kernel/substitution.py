@@ -82,6 +82,7 @@ def _twins(kernel: Kernel) -> Twins:
             "RLock": partial(SimulatedLock, kernel, reentrant=True),
             "Condition": partial(SimulatedCondition, kernel),
             "Event": partial(SimulatedEvent, kernel),
+            "get_ident": lambda: id(kernel.current_thread),
             "BoundedSemaphore": partial(SimulatedSemaphore, kernel),
         },
         time: {
