@@ -34,7 +34,9 @@ MODULES_MAX: Final = 13
 REGISTERING: Final = ("app.", "atexit.", "model_validator", "field_validator")
 """Decorators that hand a function to typer, the interpreter or pydantic."""
 CALLED_BY_LIBRARIES: Final = {
+    "call_exception_handler": "asyncio's tasks",
     "connection_lost": "asyncio.Protocol",
+    "get_debug": "asyncio's tasks",
     "pause_writing": "asyncio.Protocol",
     "resume_writing": "asyncio.Protocol",
     "list_commands": "click.Group",

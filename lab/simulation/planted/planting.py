@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import CodeType, FunctionType
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 from lab.simulation.memo import clear_memo
 from lab.simulation.planted.snippets import Place, parsed, places, statements
@@ -29,6 +29,9 @@ class PlantedBugError(FreshetError):
     code = "mutation_outdated"
 
 
+Tree: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+
+
 class Change(Protocol):
     """A change of one function."""
 
@@ -36,7 +39,7 @@ class Change(Protocol):
     def function(self) -> Callable[..., Any]:
         """The function to change."""
 
-    def apply(self, tree: ast.FunctionDef) -> None:
+    def apply(self, tree: Tree) -> None:
         """Changes the function's syntax tree. Raises `PlantedBugError`."""
 
 
@@ -48,7 +51,7 @@ class Replace:
     old: str
     new: str
 
-    def apply(self, tree: ast.FunctionDef) -> None:
+    def apply(self, tree: Tree) -> None:
         """Raises `PlantedBugError`."""
         old, new = parsed(self.old), parsed(self.new)
         if isinstance(old, ast.expr) and isinstance(new, ast.expr):
@@ -65,7 +68,7 @@ class Swap:
     first: str
     second: str
 
-    def apply(self, tree: ast.FunctionDef) -> None:
+    def apply(self, tree: Tree) -> None:
         """Raises `PlantedBugError`."""
         one, other = (_only_place(tree, statements(text), text) for text in (self.first, self.second))
         [earlier], [later] = (getattr(at.parent, at.field)[at.at : (at.at or 0) + at.size] for at in (one, other))
@@ -80,7 +83,7 @@ class Return:
     function: Callable[..., Any]
     value: str
 
-    def apply(self, tree: ast.FunctionDef) -> None:
+    def apply(self, tree: Tree) -> None:
         """Never raises."""
         tree.body = statements(f"return {self.value}")
 
@@ -92,7 +95,7 @@ class Begin:
     function: Callable[..., Any]
     new: str
 
-    def apply(self, tree: ast.FunctionDef) -> None:
+    def apply(self, tree: Tree) -> None:
         """Never raises."""
         tree.body[:0] = statements(self.new)
 
@@ -160,7 +163,7 @@ class PlantedBug:
     def _changed(self, function: FunctionType, changes: list[Change]) -> CodeType:
         module = ast.parse(_FUTURE + textwrap.dedent(inspect.getsource(function)))
         tree = module.body[1]
-        if not isinstance(tree, ast.FunctionDef):
+        if not isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef):
             raise PlantedBugError(
                 f"planted bug {self.name}: {function.__qualname__} is not a plain function definition"
             )

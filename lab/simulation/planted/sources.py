@@ -1,12 +1,10 @@
-"""Planted bugs in the readers of sources: the binlog, the workload catalog's log, and the models of servers."""
+"""Planted bugs in the readers of sources: the binlog, and the workload catalog's log."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from lab.simulation.planted.planting import Begin, Replace, always, catalog, leave_out, never, rows
-from lab.simulation.rows import asking
-from lab.simulation.rows.source import SimulatedSource
 from lab.workload import events
 from lab.workload.events import WorkloadTranslator
 from stream.sources.mariadb import position as mariadb_position
@@ -15,18 +13,6 @@ from stream.sources.mariadb.binlog.progress import Progress
 from stream.sources.mariadb.binlog.reader import BinlogReader
 from stream.sources.mariadb.binlog.unlogged import StatementTables
 
-READS: Final = (
-    rows(
-        "binlog_end_as_token",
-        "a read of the source uses the binlog's end as the position of the row",
-        Replace(SimulatedSource.read, "any_history.positions[index]", "any_history.positions[-1]"),
-    ),
-    rows(
-        "token_after_fetch",
-        "a read of the source determines the position after the row",
-        Replace(asking.position_of, "any_snapshot.position", "any_snapshot.now()"),
-    ),
-)
 BINLOG: Final = (
     rows(
         "second_update_discarded",
@@ -151,4 +137,4 @@ WORKLOAD: Final = (
         ),
     ),
 )
-BUGS: Final = (*READS, *BINLOG, *WORKLOAD)
+BUGS: Final = (*BINLOG, *WORKLOAD)
