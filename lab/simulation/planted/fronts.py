@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from consumers.owner import rows as owner_rows
-from lab.simulation.planted.planting import Replace, Return, always, leave_out, never, rows
+from lab.simulation.planted.planting import Replace, Return, always, catalog, leave_out, never, rows
 from serving.client.session import SessionState
 from serving.http import batches
 from serving.reads import proof, spaces
 from serving.reads import rows as row_reads
 from serving.reads.flight import Flights
 from serving.reads.rows import RowReads
+from serving.reads.tables import TableReads
 
 NO_OWN_KEY: Final = Replace(
     row_reads.may_offer,
@@ -161,4 +162,26 @@ FLIGHTS: Final = (
         never(RowReads._from_source_row, "not any_decision.may_be_served"),
     ),
 )
-BUGS: Final = (*OFFERS, *SESSIONS, *PROOFS, *READS, *FLIGHTS)
+TABLES: Final = (
+    catalog(
+        "own_write_offered",
+        "a reader's own uncommitted write is offered as a fill",
+        Replace(
+            TableReads._fetch_one,
+            "read_in_time(any_source, any_name)",
+            "read_in_time(any_source, any_name, None if wanted.write_ids is None else str(wanted.write_ids))",
+        ),
+    ),
+    catalog(
+        "table_answer_not_in_the_token",
+        "a table from the cache leaves the session's token as it was",
+        Replace(TableReads._read, "token_after(any_token, ...)", "any_token"),
+    ),
+    catalog(
+        "table_epoch_not_learnt",
+        "a front does not take the epoch of a catalog from the answers of owners",
+        leave_out(TableReads._read, "any_space.epochs.learn(...)"),
+        leave_out(TableReads._read, "any_space.epochs.learn_kin(...)"),
+    ),
+)
+BUGS: Final = (*OFFERS, *SESSIONS, *PROOFS, *READS, *FLIGHTS, *TABLES)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from lab.simulation.catalog.reading import CatalogReadOps
+from lab.simulation.catalog.run_state import CatalogRunState
 from lab.simulation.planted.planting import Replace, always, catalog, rows
 from lab.simulation.rows.asking import SourceRead
 from lab.simulation.rows.source import SimulatedSource
@@ -25,20 +25,19 @@ WRONG_SOURCES: Final = (
         Replace(SourceRead.rows, "any_snapshot.position, any_snapshot.position", "hi, hi"),
     ),
     catalog(
-        "tag_after_fetch",
-        "a fill is stamped with the list and position at the time of its offer",
+        "list_after_fetch",
+        "a read of the metastore takes list and position from the primary, and the image from a replica",
         Replace(
-            CatalogReadOps._deliver,
-            "any_accepted, any_why = owner_tables.fill_table(...)",
-            "table = self.store.by_id[fill.table_id]\n"
-            'fill.write_ids = self.store.list_of(table) if fill.write_ids else ""\n'
-            "fill.lo = fill.hi = position_of(self.store.end)\n"
-            "any_accepted, any_why = owner_tables.fill_table(owned.partition, fill)",
+            CatalogRunState.read_metastore,
+            "text = store.list_of(table, own) if any_managed else any_none",
+            "position = Position.parse(position_of(self.store.end))\n"
+            "table = self.store.by_id[table.table_id]\n"
+            'text = self.store.list_of(table, own) if table.kind == "transactional" else ""',
         ),
     ),
     catalog(
         "own_write_for_everybody",
         "a reader gets the staged write of another open transaction",
-        always(CatalogReadOps._read_metastore, "any_table.staged is not None and any_table.staged[0] == any_own"),
+        always(CatalogRunState.read_metastore, "any_table.staged is not None and any_table.staged[0] == any_own"),
     ),
 )

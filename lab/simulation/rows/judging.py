@@ -113,6 +113,9 @@ class Judge:
         if given.history >= 0:
             history: CommitHistory | None = histories[given.history]
             is_uncertain = labelled is not None and labelled is not history
+            if labelled is not None and labelled.number > given.history:
+                what = f"{_description(given)} was read before epoch {given.epoch} began, and is called one of it"
+                self._complain(STALE, what)
         else:
             history = labelled
             is_uncertain = (given.key, given.hi, given.shard) in self._mislabelled_fills

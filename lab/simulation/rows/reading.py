@@ -267,9 +267,12 @@ class RowReadOps(RowsRunState):
         self._conclude()
 
     def break_source_reads(self, shard: int) -> None:
-        """Ends the reads of a source whose history has ended; their connections break."""
+        """Ends the reads of a source whose history has ended, as their connections break.
+
+        Answers that have been given with their position are under way already.
+        """
         for read in [each for each in self.source_reads if each.shard == shard]:
-            if read.snapshots is None:
+            if read.snapshots is None or read.named:
                 read.noted = ""  # the position belongs to the lost history
                 continue
             self.source_reads.remove(read)
