@@ -16,7 +16,7 @@ ifdef PIP_INDEX_URL
 export UV_DEFAULT_INDEX ?= $(PIP_INDEX_URL)
 endif
 
-.PHONY: help setup lock demo format lint check test dist fuzz bench soak
+.PHONY: help setup lock demo format lint check test hunt dist fuzz mutation bench soak
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,8 +53,12 @@ lint: setup ## Check format, lint and types, without changing anything
 check: lint ## Check format, lint, types, fast tests: under a minute
 	$(BIN)/pytest -q -m "not integration and not slow" -n 2 --dist worksteal
 
-test: setup ## Run all tests, on real servers
-	$(BIN)/pytest
+test: setup ## Run all tests, on real servers: the fast ones first, side by side
+	$(BIN)/pytest -q -m "not integration and not slow" -n 2 --dist worksteal
+	$(BIN)/pytest -m "integration or slow"
+
+hunt: setup ## Hunt every planted bug anew, for a nightly run (HUNT_HISTORIES=10000 HUNT_SEED=1)
+	$(BIN)/freshet simulate --mutate all --histories $${HUNT_HISTORIES:-10000} --seed $${HUNT_SEED:-1} --jobs 2
 
 dist: setup ## Build both wheels, of the application and of its client, into dist/
 	$(BIN)/uv build --quiet --wheel --clear --no-build-isolation --python $(BIN)/python --out-dir $(DIST) .
@@ -62,6 +66,9 @@ dist: setup ## Build both wheels, of the application and of its client, into dis
 
 fuzz: setup ## Feed hostile input to every parser (FUZZ_SECONDS=60 each, FUZZ_SEED=1, FUZZ_TARGET=all)
 	$(BIN)/python -m tests.fuzz --target $${FUZZ_TARGET:-all} --seed $${FUZZ_SEED:-1} --seconds $${FUZZ_SECONDS:-60} --count 1000000000
+
+mutation: setup ## Make mistakes in the code that tests or the simulator must notice (MUTATION="tokens --sample 40")
+	$(BIN)/python -m lab.mutation $${MUTATION:-}
 
 bench: setup ## Measure on this machine
 	$(BIN)/python -m benchmarks

@@ -31,8 +31,8 @@ MAY_IMPORT = {
 COMMANDS: Final = "freshet/commands"
 """One file a command: it may hold many files, and load lab inside functions."""
 MODULES_MAX: Final = 13
-REGISTERING: Final = ("app.", "atexit.", "model_validator", "field_validator")
-"""Decorators that hand a function to typer, the interpreter or pydantic."""
+REGISTERING: Final = ("app.", "atexit.", "model_validator", "field_validator", "pytest.hookimpl")
+"""Decorators that hand a function to typer, the interpreter, pydantic or pytest."""
 CALLED_BY_LIBRARIES: Final = {
     "call_exception_handler": "asyncio's tasks",
     "connection_lost": "asyncio.Protocol",
@@ -55,9 +55,20 @@ CALLED_BY_LIBRARIES: Final = {
 CALLED_BY_NAME: Final = {
     ("lab/simulation", "op_"): "an op of a history names its method",
     ("lab/faults/failing_disk.py", "_"): "a request of the kernel names its method",
+    ("lab/simulation/kafka/twins.py", "twins"): "the world of whole processes will give it to the kernel",
+    ("lab/simulation/kafka/cluster.py", "elect_uncleanly"): "an op of the world of whole processes will call it",
+    ("lab/simulation/kafka/cluster.py", "lose_beginning"): "an op of the world of whole processes will call it",
+    ("lab/simulation/kafka/cluster.py", "leave_open"): "an op of the world of whole processes will call it",
+    ("lab/simulation/kafka/", "delete_"): "as confluent_kafka's, for scripts that run on a real Kafka too",
+    ("lab/simulation/kafka/", "abort_transaction"): "as confluent_kafka's, for scripts that run on a real Kafka too",
 }
 READ_ELSEWHERE: Final = {
     "consumers/owner/protocol.py:overlay_entries": "`freshet lag --json` prints the whole status",
+    "lab/simulation/mariadb/connections.py:twins": "the world of whole installations puts them in place",
+    "lab/simulation/mariadb/log/binlog.py:purge": "a fault of that world",
+    "lab/simulation/mariadb/server.py:follow": "a fault of that world",
+    "lab/simulation/mariadb/server.py:log_statement": "a fault of that world",
+    "lab/simulation/mariadb/transactions.py:hold_table": "a fault of that world",
     "stream/kafka/reader.py:offsets_for_timestamp": "where a stream that begins at a time starts",
     "freshet/settings.py:public": "the one way to show settings without their secrets",
     "spark_jobs/output.py:read_report": "rebuild.json is a kept format: every version of it must stay readable",

@@ -18,7 +18,7 @@ from typing import Any
 from consumers.fold.catalog import fold_catalog, void_catalog
 from consumers.fold.declared import adopt_schema, adopt_scope, adopt_text, adopt_topology, decode_announced
 from consumers.fold.markers import fold_marker
-from consumers.fold.rows import Record, fold_rows, fold_singles
+from consumers.fold.rows import Record, fold_rows, fold_run
 from consumers.fold.shards import (
     arrival_rejections,
     arrival_voids,
@@ -77,7 +77,7 @@ def _read(state: PartitionState, value: bytes) -> tuple[str, dict[str, Any]]:
 def fold_messages(state: PartitionState, records: Sequence[Record]) -> Iterator[Changes]:
     """What ``records`` (offset, value; offsets rising) change, in order. Apply each result before asking for the next.
 
-    Gives the same state as `fold_message` of each record. A run of frames of one row gives one `Changes`. Records below
+    Gives the same state as `fold_message` of each record. A run of small frames gives one `Changes`. Records below
     the head's offset are skipped. All rejections in a `Changes` are of the last message before its ``offset``.
     """
     at, end = 0, len(records)
@@ -85,7 +85,7 @@ def fold_messages(state: PartitionState, records: Sequence[Record]) -> Iterator[
         offset, value = records[at]
         if offset < state.head.offset:
             at += 1
-        elif (run := fold_singles(state.head, records, at)) is not None:
+        elif (run := fold_run(state.head, records, at)) is not None:
             changes, at = run
             yield changes
         else:

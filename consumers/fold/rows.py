@@ -2,11 +2,12 @@
 
 The fast path needs no look-up: in a partition with one shard, a row whose ordinal is above all that was folded is newer
 than the entry of its key. Everything else (several shards, duplicates, rows out of order, unreadable rows) is compared
-key by key, with the same result. Consecutive frames of one row are folded together.
+key by key, with the same result. Consecutive small frames are folded together.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from itertools import chain, islice, repeat
 from operator import ge
@@ -32,8 +33,9 @@ from consumers.fold.shards import (
 )
 from consumers.fold.state import Changes, Head, Lineage, PartitionState, Rejection, Void
 from stream.wire.checks import check_frame
-from stream.wire.codec import ROW_FRAME_HEADER
+from stream.wire.codec import HEADER_SIZE, ROW_FRAME_HEADER
 from stream.wire.events import EVERY_TABLE
+from stream.wire.frames import read
 from stream.wire.keys import FIRST_TABLE_BYTE, is_row_key
 from stream.wire.single import read_long, read_single, single_prefix
 from tokens import EventToken, Order, Origin, Position, order
@@ -46,10 +48,14 @@ _pack_prefix = PREFIX.pack
 _VALUE_BYTE = bytes([VALUE])
 _ROW_KINDS = (VALUE, ABSENT, VOID)
 _NOTHING: dict[Any, Any] = {}
+_MANY = 4
+"""Rows of a frame from which on columns are faster than rows."""
+_SMALL = 16 * 1024
+"""Bytes of a frame up to which the work per frame matters. Runs of larger frames would keep readers waiting."""
 
 
-def fold_singles(head: Head, records: Sequence[Record], at: int) -> tuple[Changes, int] | None:
-    """Folds the run of one-row frames that begins at ``records[at]``: its changes, and the index after it.
+def fold_run(head: Head, records: Sequence[Record], at: int) -> tuple[Changes, int] | None:
+    """Folds the run of small frames that begins at ``records[at]``: its changes, and the index after it.
 
     The run ends before the first record that is not on the fast path (one shard, rising ordinals). None if that is
     ``records[at]`` itself.
@@ -66,9 +72,16 @@ def fold_singles(head: Head, records: Sequence[Record], at: int) -> tuple[Change
     first = at
     for at in range(first, len(records)):
         offset, value = records[at]
-        row = read_single(value, begin) if value is not None and value.startswith(prefix) else None
-        if row is None:
+        if value is None or offset < after or not value.startswith(prefix):
             break
+        row = read_single(value, begin)
+        if row is None:
+            small = _small_entries(value, last)
+            if small is None:
+                break
+            entries |= small[0]
+            last, after = small[1], offset + 1
+            continue
         ordinal, key, operation, image, gtid, timestamp = row
         if timestamp != last_timestamp:
             decoded = read_long(timestamp)
@@ -76,8 +89,7 @@ def fold_singles(head: Head, records: Sequence[Record], at: int) -> tuple[Change
                 break
             last_timestamp, seconds = timestamp, decoded
         if (
-            offset < after
-            or ordinal <= last
+            ordinal <= last
             or not 0 < operation <= VOID
             or (operation == VALUE and not image)
             or key.find(b"\0") < 1
@@ -95,27 +107,42 @@ def fold_singles(head: Head, records: Sequence[Record], at: int) -> tuple[Change
     return Changes(after, entries, {shard: lineage._replace(ordinal=last)}, messages=at - first), at
 
 
+def _small_entries(value: bytes, last: int) -> tuple[dict[bytes, bytes], int] | None:
+    """Entries and last ordinal of a small frame; None if it is not on the fast path."""
+    if len(value) > _SMALL:
+        return None
+    try:
+        frame = read(value, HEADER_SIZE)
+        check_frame(frame)
+        entries, last, suspects = _entries(frame, last, _row_tags(frame))
+    except (ValueError, IndexError, struct.error):
+        return None
+    return None if suspects else (entries, last)
+
+
 def fold_rows(state: PartitionState, after: int, frame: dict[str, Any]) -> Changes:
     """What a `RowFrame` changes. Raises `CodecError` if its columns are inconsistent."""
     check_frame(frame)
-    positions = frame["positions"] or frame["gtids"]
-    shard, epoch, base = frame["shard"], frame["epoch"], frame["ordinal"]
+    shard, epoch = frame["shard"], frame["epoch"]
     head = state.head
     lineage = lineage_for(head, shard, epoch)
     if lineage is None:
         return Changes(after, _NOTHING, rejections=(older_epoch_rejection(frame),))
-    tags = _row_tags(frame, positions)
-    suspects: list[int] = []
-    if _is_plain(frame, lineage.ordinal):
-        entries, last = _plain_entries(frame, tags), base + frame["ordinals"][-1]
-    else:
-        entries, last, suspects = _checked_entries(frame, tags, lineage.ordinal)
+    tags = _row_tags(frame)
+    entries, last, suspects = _entries(frame, lineage.ordinal, tags)
     moved = {shard: lineage._replace(ordinal=last)}
     voids = arrival_voids(head, shard, epoch)
     if not suspects and len(head.lineages) == 1 and shard in head.lineages:
         return Changes(after, entries, moved, voids)
     settled, more_voids, rejections = _settle_by_key(state, frame, tags, lineage, entries, suspects)
     return Changes(after, settled, moved, voids | more_voids, rejections=arrival_rejections(head, shard) + rejections)
+
+
+def _entries(frame: dict[str, Any], last: int, tags: list[bytes]) -> tuple[dict[bytes, bytes], int, list[int]]:
+    """As `_checked_entries`, the fast way if there is one."""
+    if len(frame["keys"]) >= _MANY and _is_plain(frame, last):
+        return _plain_entries(frame, tags), frame["ordinal"] + frame["ordinals"][-1], []
+    return _checked_entries(frame, tags, last)
 
 
 def _is_plain(frame: dict[str, Any], last: int) -> bool:
@@ -166,8 +193,9 @@ def _checked_entries(frame: dict[str, Any], tags: list[bytes], last: int) -> tup
     return entries, last, suspects
 
 
-def _row_tags(frame: dict[str, Any], positions: list[str]) -> list[bytes]:
+def _row_tags(frame: dict[str, Any]) -> list[bytes]:
     """One tag per row; the rows of a transaction share theirs."""
+    positions = frame["positions"] or frame["gtids"]
     shard, epoch, origins, sizes = frame["shard"], frame["epoch"], frame["origins"], frame["transactions"]
     if origins:
         tags = [

@@ -19,14 +19,26 @@ def command(
         str,
         typer.Option("--mutate", help="Plant this bug, or each in turn; check that it is caught.", metavar="all|NAME"),
     ] = "",
+    detection: Annotated[
+        bool,
+        typer.Option("--detection", help="With --mutate: also without motifs; count by rule and by module."),
+    ] = False,
     first: Annotated[int, typer.Option("--first", help="Number of the first history of the seed.", min=0)] = 0,
     jobs: Annotated[int, typer.Option("--jobs", help="Number of processes.", min=1)] = 1,
+    statements: Annotated[
+        bool,
+        typer.Option("--statements", help="Print, as Markdown, which statements of the product the histories execute."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Run seeded histories against an oracle; exit 1 if a rule breaks, or if a planted bug survives."""
     console = Console()
-    if mutate:
-        failed = _mutate(console, mutate, seed, histories, jobs, as_json)
+    if statements and (mutate or jobs > 1):
+        raise typer.BadParameter("--statements counts in one process, without planted bugs")
+    if statements:
+        failed = _count(world, seed, histories, first, as_json)
+    elif mutate:
+        failed = _mutate(console, mutate, seed, histories, jobs, detection, as_json)
     else:
         failed = _simulate(console, world, seed, histories, first, jobs, as_json)
     if failed:
@@ -62,22 +74,54 @@ def _simulate(console: Console, world: str, seed: int, histories: int, first: in
     return bool(failures)
 
 
-def _mutate(console: Console, name: str, seed: int, histories: int, jobs: int, as_json: bool) -> bool:
-    from lab.simulation.campaign import hunt_all, shrink_failure
+def _count(world: str, seed: int, histories: int, first: int, as_json: bool) -> bool:
+    from lab.simulation.campaign import shrink_failure, simulate
+    from lab.simulation.statements import count_json, count_lines, counting
+    from lab.simulation.worlds import worlds_named
+
+    with counting() as counted:
+        reports = [simulate(each.name, seed, histories, first=first) for each in worlds_named(world)]
+    typer.echo(json.dumps(count_json(counted)) if as_json else "\n".join(count_lines(counted)))
+    failures = [shrink_failure(report.failure) for report in reports if report.failure is not None]
+    for failure in failures:
+        typer.echo(failure.text, err=True)
+    return bool(failures)
+
+
+def _mutate(console: Console, name: str, seed: int, histories: int, jobs: int, detection: bool, as_json: bool) -> bool:
+    from lab.simulation.campaign import hunt_all, shrink_failure, unpatched_failures
     from lab.simulation.planted.every import planted_bugs
-    from lab.simulation.reports import hunt_json, hunt_lines
+    from lab.simulation.reports import detection_lines, hunt_json, hunt_lines
 
     bugs = planted_bugs(name)
-    found = []
-    for caught in hunt_all(bugs, seed, histories, jobs):
-        found.append(caught)
-        if console.is_terminal and not as_json:
-            console.print(f"[dim]{len(found)}/{len(bugs)} {caught.bug.name}[/dim]", highlight=False)
+
+    def hunted(motifs: bool) -> list[Any]:
+        found = []
+        for caught in hunt_all(bugs, seed, histories, jobs, motifs=motifs):
+            found.append(caught)
+            if console.is_terminal and not as_json:
+                console.print(f"[dim]{len(found)}/{len(bugs)} {caught.bug.name}[/dim]", highlight=False)
+        return found
+
+    found = hunted(True)
+    without = hunted(False) if detection else []
+    broken = unpatched_failures(found, seed) + unpatched_failures(without, seed, motifs=False)
+    unpatched = [f"history {each.number} of {each.world} breaks {each.violation.rule!r} unpatched" for each in broken]
     survived = sum(not each.rule for each in found)
     if as_json:
-        typer.echo(json.dumps({"mutations": [hunt_json(each) for each in found], "survived": survived}))
-        return bool(survived)
+        told = {
+            "mutations": [hunt_json(each) for each in found],
+            "without_motifs": [hunt_json(each) for each in without],
+            "survived": survived,
+            "unpatched": unpatched,
+        }
+        typer.echo(json.dumps(told))
+        return bool(survived or unpatched)
     typer.echo("\n".join(hunt_lines(found)))
+    if detection:
+        typer.echo("\n".join(["", *detection_lines(found, without)]))
     if name != "all" and found[0].failure is not None:
         typer.echo(shrink_failure(found[0].failure, found[0].bug).text)
-    return bool(survived)
+    for line in unpatched:
+        typer.echo(f"seed {seed} proves nothing: {line}")
+    return bool(survived or unpatched)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from lab.simulation.engine import BrokenHistory, History, Report, run_many, run_one
+from lab.simulation.engine import BrokenHistory, History, Report, Violation, run_many, run_one
 from lab.simulation.planted.every import planted_bugs
 from lab.simulation.planted.planting import PlantedBug, PlantedBugError
 from lab.simulation.shrink import shrink
@@ -116,22 +116,30 @@ class HuntResult:
     failure: BrokenHistory | None
 
 
-def hunt(bug: PlantedBug, seed: int, histories: int) -> HuntResult:
+def hunt(bug: PlantedBug, seed: int, histories: int, *, motifs: bool = True) -> HuntResult:
     """Runs up to ``histories`` of the bug's world with the bug planted, until it is caught.
 
     Raises `PlantedBugError` if the bug does not fit the code or is itself broken.
     """
-    report = run_many(all_worlds()[bug.world], seed, range(histories), during=bug.planted())
+    report = run_many(all_worlds(motifs=motifs)[bug.world], seed, range(histories), during=bug.planted())
     failure = report.failure
-    if failure is not None and failure.violation.what.startswith(BROKEN):
-        raise PlantedBugError(f"planted bug {bug.name} is itself broken: {failure.violation.what}")
     rule = failure.violation.rule if failure is not None else ""
+    if failure is not None:
+        refuse_broken(bug, failure.violation)
     return HuntResult(bug, rule, report.histories, report.seconds, failure)
 
 
-def hunt_all(bugs: list[PlantedBug], seed: int, histories: int, jobs: int = 1) -> Iterator[HuntResult]:
+def refuse_broken(bug: PlantedBug, violation: Violation) -> None:
+    """Raises `PlantedBugError` if the violation shows that the planted bug is itself broken."""
+    if violation.what.startswith(BROKEN):
+        raise PlantedBugError(f"planted bug {bug.name} is itself broken: {violation.what}")
+
+
+def hunt_all(
+    bugs: list[PlantedBug], seed: int, histories: int, jobs: int = 1, *, motifs: bool = True
+) -> Iterator[HuntResult]:
     """Hunts each bug, over ``jobs`` processes. Yields the results in the order of ``bugs``."""
-    parts = [(bug.name, seed, histories) for bug in bugs]
+    parts = [(bug.name, seed, histories, motifs) for bug in bugs]
     if jobs <= 1:
         yield from map(_hunt_named, parts)
         return
@@ -139,6 +147,16 @@ def hunt_all(bugs: list[PlantedBug], seed: int, histories: int, jobs: int = 1) -
         yield from pool.map(_hunt_named, parts)
 
 
-def _hunt_named(part: tuple[str, int, int]) -> HuntResult:
-    name, seed, histories = part
-    return hunt(planted_bugs(name)[0], seed, histories)
+def _hunt_named(part: tuple[str, int, int, bool]) -> HuntResult:
+    name, seed, histories, motifs = part
+    return hunt(planted_bugs(name)[0], seed, histories, motifs=motifs)
+
+
+def unpatched_failures(found: Iterable[HuntResult], seed: int, *, motifs: bool = True) -> list[BrokenHistory]:
+    """The failures without a bug, in as many histories as any hunt took. If there are any, the hunts prove nothing."""
+    longest: dict[str, int] = {}
+    for each in found:
+        longest[each.bug.world] = max(longest.get(each.bug.world, 0), each.histories)
+    worlds = all_worlds(motifs=motifs)
+    reports = [run_many(worlds[world], seed, range(histories)) for world, histories in longest.items()]
+    return [report.failure for report in reports if report.failure is not None]

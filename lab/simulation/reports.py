@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from lab.simulation.campaign import HuntResult
@@ -10,6 +10,7 @@ from lab.simulation.engine import Report
 from lab.simulation.worlds import all_worlds
 
 EMPTY_SHOWN: Final = 12
+SURVIVED: Final = "SURVIVED"
 
 
 def report_lines(report: Report) -> list[str]:
@@ -49,7 +50,7 @@ def hunt_lines(found: Iterable[HuntResult]) -> list[str]:
     rows = [
         ("planted bug", "world", "caught by", "after", "the bug"),
         *(
-            (each.bug.name, each.bug.world, each.rule or "SURVIVED", f"{each.histories:,}", each.bug.what)
+            (each.bug.name, each.bug.world, each.rule or SURVIVED, f"{each.histories:,}", each.bug.what)
             for each in by_histories
         ),
     ]
@@ -61,12 +62,40 @@ def hunt_lines(found: Iterable[HuntResult]) -> list[str]:
     ]
 
 
+def detection_lines(found: Sequence[HuntResult], without: Sequence[HuntResult]) -> list[str]:
+    """Tables of how many planted bugs are caught, by rule and by module, in histories with and ``without`` motifs.
+
+    A bug is counted for the rule that catches it first, with motifs if it is caught with them.
+    """
+    rules = {each.bug.name: each.rule for each in without}
+    by_rule: dict[str, list[HuntResult]] = {}
+    by_module: dict[str, list[HuntResult]] = {}
+    for each in found:
+        rule = each.rule or rules[each.bug.name] or SURVIVED
+        by_rule.setdefault(f"{each.bug.world}: {rule}", []).append(each)
+        by_module.setdefault(each.bug.module, []).append(each)
+    models = [each for each in found if each.bug.module.startswith("lab.simulation.")]
+    everywhere = {"all in the product": [each for each in found if each not in models], "all in models": models}
+    lines = []
+    for title, groups in (("rule", by_rule), ("module", by_module), ("", everywhere)):
+        width = max(map(len, [title, *groups]))
+        lines += [f"{title:{width}}  bugs  with motifs  without"] if title else []
+        for name, bugs in sorted(groups.items()):
+            with_motifs = sum(bool(each.rule) for each in bugs)
+            alone = sum(bool(rules[each.bug.name]) for each in bugs)
+            lines.append(f"{name:{width}}  {len(bugs):4}  {with_motifs:11}  {alone:7}")
+        lines += [""] if title else []
+    return lines
+
+
 def hunt_json(caught: HuntResult) -> dict[str, object]:
     """The result of a hunt as JSON values."""
     return {
         "name": caught.bug.name,
         "world": caught.bug.world,
+        "module": caught.bug.module,
         "what": caught.bug.what,
         "caught_by": caught.rule,
         "histories": caught.histories,
+        "seconds": round(caught.seconds, 3),
     }

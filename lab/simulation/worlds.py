@@ -15,9 +15,9 @@ class WorldNotFoundError(FreshetError):
     code = "unknown_world"
 
 
-def all_worlds() -> dict[str, World]:
-    """Every world, by name."""
-    worlds: tuple[World, ...] = (RowsWorld(), CatalogWorld(), ProcessesWorld())
+def all_worlds(*, motifs: bool = True) -> dict[str, World]:
+    """Every world, by name. ``motifs``: whether histories may contain sequences of ops that chance finds too seldom."""
+    worlds: tuple[World, ...] = (RowsWorld(motifs=motifs), CatalogWorld(motifs=motifs), ProcessesWorld())
     return {world.name: world for world in worlds}
 
 

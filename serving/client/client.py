@@ -43,7 +43,8 @@ class FreshetClient:
     """A client of one `freshet serve`. Safe to share between threads: only sessions have state.
 
     ``token``: the bearer token, if the server requires one. ``timeout``: seconds for one request. ``retries``: what is
-    sent again when the server says when; ``sleep`` pauses before it.
+    sent again when the server says when; ``sleep`` pauses before it. ``transport``: carries the requests, if not
+    httpx2's own, for example one that goes through a Unix socket.
     """
 
     def __init__(
@@ -54,10 +55,11 @@ class FreshetClient:
         *,
         retries: Retries = RETRIES,
         sleep: Callable[[float], None] = time.sleep,
+        transport: httpx2.BaseTransport | None = None,
     ) -> None:
         import httpx2
 
-        self._http = httpx2.Client(**_options(base_url, token, timeout))
+        self._http = httpx2.Client(**_options(base_url, token, timeout), transport=transport)
         self._retries, self._timeout, self._sleep = retries, timeout, sleep
 
     def __enter__(self) -> Self:
@@ -173,10 +175,11 @@ class AsyncClient:
         *,
         retries: Retries = RETRIES,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         import httpx2
 
-        self._http = httpx2.AsyncClient(**_options(base_url, token, timeout))
+        self._http = httpx2.AsyncClient(**_options(base_url, token, timeout), transport=transport)
         self._retries, self._timeout, self._sleep = retries, timeout, sleep
 
     async def __aenter__(self) -> Self:

@@ -147,7 +147,7 @@ class Network:
 class FakeRowSource:
     """A `serving.sources.source.RowSource` whose every row is ``image``. ``gate`` holds its answers back."""
 
-    def __init__(self, image: bytes, position: str, hi: str = "", *, shard: str = "shop/0") -> None:
+    def __init__(self, image: bytes | None, position: str, hi: str = "", *, shard: str = "shop/0") -> None:
         self.image, self.position, self.hi, self.shard = image, at(position), at(hi or position), shard
         self.reads = 0
         self.described: RowTable | None = None

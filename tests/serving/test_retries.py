@@ -47,18 +47,16 @@ def server(
 def asked(clock: Clock, *answers: tuple[int, str], takes_s: float = 0.0, jitter: float = 0.0, count: int = 2) -> int:
     """The status that both clients end with."""
     retries = Retries(count=count, jitter=lambda: jitter, clock=lambda: clock.now)
-    client = FreshetClient("http://front", timeout=20, retries=retries, sleep=clock.sleep)
-    client._http = httpx2.Client(
-        base_url="http://front", transport=httpx2.MockTransport(server(clock, *answers, takes_s=takes_s))
-    )
+    transport = httpx2.MockTransport(server(clock, *answers, takes_s=takes_s))
+    client = FreshetClient("http://front", timeout=20, retries=retries, sleep=clock.sleep, transport=transport)
     status, _ = client.send(REQUEST)
     other = Clock()
 
     async def story() -> int:
         retries = Retries(count=count, jitter=lambda: jitter, clock=lambda: other.now)
-        client = AsyncClient("http://front", timeout=20, retries=retries, sleep=other.sleep_awaited)
         transport = httpx2.MockTransport(server(other, *answers, takes_s=takes_s))
-        client._http = httpx2.AsyncClient(base_url="http://front", transport=transport)
+        sleep = other.sleep_awaited
+        client = AsyncClient("http://front", timeout=20, retries=retries, sleep=sleep, transport=transport)
         return (await client.send(REQUEST))[0]
 
     assert asyncio.run(story()) == status

@@ -72,19 +72,26 @@ def test_a_fill_keeps_the_snapshot_as_lo_and_the_latest_as_hi(monkeypatch: pytes
     assert (fill.lo, fill.hi, fill.image) == (str(at("0-1-5")), str(at("0-1-9")), IMAGE)
 
 
-def test_an_answer_of_the_source_moves_the_session_to_its_hi(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The token and the event token hold the latest position that the source's row may hold."""
-    reads, space = Reads(monkeypatch, FakeOwner()), space_of(FakeRowSource(IMAGE, "0-1-5", "0-1-9"))
+@pytest.mark.parametrize("image", [IMAGE, None])
+def test_an_answer_of_the_source_moves_the_session_to_its_hi(
+    monkeypatch: pytest.MonkeyPatch, image: bytes | None
+) -> None:
+    """The token and the event token hold the latest position of the source's row, or of its absence."""
+    reads, space = Reads(monkeypatch, FakeOwner()), space_of(FakeRowSource(image, "0-1-5", "0-1-9"))
     answer = served(asyncio.run(reads.answer(space, seen(SHARD, "0-1-5"), RowOptions(include_event_token=True))))
     assert answer.served_from == "source"
     assert answer.token == str(seen(SHARD, "0-1-9"))
     assert EventToken.parse(answer.event_token or "").position == at("0-1-9")
 
 
-def test_an_answer_of_the_cache_moves_the_session_to_its_hi(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The token and the event token hold the latest position that the cached row may hold."""
+@pytest.mark.parametrize("image", [IMAGE, None])
+def test_an_answer_of_the_cache_moves_the_session_to_its_hi(
+    monkeypatch: pytest.MonkeyPatch, image: bytes | None
+) -> None:
+    """The token and the event token hold the latest position that the cached row, or its absence, may hold."""
     owner = FakeOwner()
     owner.row = owner_row(IMAGE, "0-1-5", "0-1-9")
+    owner.row.image = image
     reads = Reads(monkeypatch, owner)
     answer = served(asyncio.run(reads.answer(space_of(), seen(SHARD, "0-1-4"), RowOptions(include_event_token=True))))
     assert answer.served_from == "cache"

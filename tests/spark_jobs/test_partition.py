@@ -11,6 +11,7 @@ import pytest
 from consumers.fold.state import is_head_key
 from consumers.store.errors import RebuildNeededError
 from consumers.store.manifest import read_manifest
+from consumers.store.rocks import Rocks
 from consumers.store.store import PartitionStore, partition_directory
 from spark_jobs.output import RebuildError, _locked, exclusive
 from spark_jobs.partition import FoldTask, run_task
@@ -69,6 +70,40 @@ def test_messages_that_were_folded_before_are_skipped(tmp_path: Path) -> None:
         summary = fold.finish()
     assert summary.messages == len(messages) - 30
     assert items_of(partition_directory(tmp_path / "out", "shop", 0)) == live_items(tmp_path / "live", messages)
+
+
+class Killed(BaseException):
+    """The task's process ends here."""
+
+
+@pytest.mark.parametrize("written", [False, True])
+@pytest.mark.parametrize("number", [1, 2, 4])
+def test_a_task_that_is_killed_in_a_spill_is_continued_to_the_live_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, written: bool
+) -> None:
+    """A spill holds the state at its offset, whole: the next task folds nothing twice, and skips nothing."""
+    messages, out, ingest, spills = history(), tmp_path / "out", Rocks.ingest, iter(range(1, 1000))
+
+    def ingest_or_die(rocks: Rocks, entries: Any, scratch: Path) -> int:
+        is_last = next(spills) == number
+        size = ingest(rocks, entries, scratch) if written or not is_last else 0
+        if is_last:
+            raise Killed
+        return size
+
+    with monkeypatch.context() as patched, task(out, 3).open(0) as fold:
+        patched.setattr(Rocks, "ingest", ingest_or_die)
+        with pytest.raises(Killed):
+            fold.fold(range(len(messages)), messages)
+    found = partition_directory(out, "shop", 0)
+    with task(out, 3).open(0) as fold:
+        begun = fold.state.head.offset
+    assert (begun > 0) is (number > 1 or written)
+    assert not begun or items_of(found) == live_items(tmp_path / "prefix", messages[:begun])
+    with task(out, 3).open(0) as fold:
+        fold.fold(range(len(messages)), messages)
+        assert fold.finish().messages == len(messages) - begun
+    assert items_of(found) == live_items(tmp_path / "live", messages)
 
 
 @pytest.mark.parametrize("batches", [[[0, 2, 1]], [[0, 1], [1, 2]], [[3, 4], [0, 1]]])

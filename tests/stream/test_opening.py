@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from stream.publish.topology import DeclaredTopology, TopologyError
 from stream.wire.codec import RECORDS, current_schema
 from stream.wire.events import BindName, Change, Column, DescribeTable, RowChange, SourceTransaction
 from stream.wire.keys import Layout, row_key
+from tests.consumers.consuming import until
 from tests.stream.committed import markers, records
 
 PARTITIONS = 2
@@ -44,6 +46,13 @@ def _table(name: str, *columns: str) -> DescribeTable:
 def _reasons(kafka: KafkaCluster, keyspace: str) -> list[set[str]]:
     found = records(kafka, keyspace, PARTITIONS)
     return [{fields["reason"] for name, fields in each if name == "EpochStart"} for each in found.values()]
+
+
+def _settled_bytes(kafka: KafkaCluster, topic: str, partition: int, log: Path) -> int:
+    """Size of a log that ends with a commit; 0 while it doesn't. Kafka acknowledges a commit before it writes that."""
+    size = log.stat().st_size
+    ends = [end_offsets(kafka, topic, [partition], committed=committed) for committed in (True, False)]
+    return size if ends[0] == ends[1] and size == log.stat().st_size else 0
 
 
 @pytest.fixture
@@ -148,7 +157,7 @@ def test_a_partition_that_lost_its_end_begins_a_new_epoch(
         out.publish(_txn(number))
         out.flush()
     [log] = server.data_dir.rglob(f"{topic}-{partition}/00000000000000000000.log")
-    kept = log.stat().st_size
+    kept = until(lambda: _settled_bytes(server.cluster, topic, partition, log), "no Kafka transaction is open")
     for number in range(4, 7):
         out.publish(_txn(number))
         out.flush()

@@ -168,6 +168,20 @@ def test_text_is_printed_canonically(text: str, printed: str) -> None:
     assert str(parse(text)) == printed
 
 
+def test_a_servers_uuid_is_the_same_in_upper_case() -> None:
+    """Servers and tools print it either way: a session in one spelling is covered by an entry in the other."""
+    lower, upper = parse(f"MySQL56/{A}:1-5,{A}:blue:1"), parse(f"MySQL56/{A.upper()}:1-5,{A.upper()}:BLUE:1")
+    assert (lower, hash(lower), str(lower)) == (upper, hash(upper), str(upper))
+    assert lower.contains(upper)
+    assert upper.contains(lower)
+    assert lower.order(upper) is Order.SAME
+    for gtid in (f"{A.upper()}:6", f"{A.upper()}:Blue:2"):
+        appended = lower.append(gtid)
+        assert appended == lower.append(gtid.lower()) == lower.union(parse(f"MySQL56/{gtid}"))
+        assert appended.order(upper) is Order.NEWER
+    assert lower.append(f"{A.upper()}:5") == lower
+
+
 @pytest.mark.parametrize(
     ("text", "part"),
     [

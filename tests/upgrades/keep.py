@@ -48,7 +48,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
     asking.owner.row = owner_row(None, "0-1-1", "0-1-1")
     keep("source_behind", "row", "GET", ROW, params={"token": str(seen("shop/0", "0-1-7"))})
     keep("history_lost", "row", "GET", ROW, params={"token": str(seen("shop/0", "0-1-5", epoch=0))})
-    asking = Asking(monkeypatch, FakeRowSource(None, "0-1-5"))  # type: ignore[arg-type]  # no row
+    asking = Asking(monkeypatch, FakeRowSource(None, "0-1-5"))
     asking.owner.row = owner_row(None, "0-1-1", "0-1-1")
     keep("absence", "row", "GET", ROW, params=demand)
     return found

@@ -198,8 +198,8 @@ MOTIFS: Final[tuple[tuple[Op, ...], ...]] = (
 _ALL: Final = KINDS | RARE_OPERATIONS
 
 
-def random_history(rng: Random) -> History:
-    """A random history: usually a created table, then 4 to 27 ops of randomly chosen kinds, and maybe a motif."""
+def random_history(rng: Random, *, motifs: bool) -> History:
+    """A random history: usually a created table, then 4 to 27 ops of random kinds, and if ``motifs`` maybe a motif."""
     pick = rng.random
     small = pick() < SMALL
     share = 0.15 + 0.5 * pick()
@@ -208,7 +208,7 @@ def random_history(rng: Random) -> History:
     favourite = int(pick() * 2)
     ops += [("create", favourite, 0), ("open",)] if pick() < 0.9 else []
     ops += [("publish", 0, 0, 0), ("sync", 0), ("sync", 1)] if pick() < 0.6 else []
-    motif = rng.choice(MOTIFS) if pick() < 0.5 else ()
+    motif = rng.choice(MOTIFS) if motifs and pick() < 0.5 else ()
     owner, reader = int(pick() * OWNERS), int(pick() * READERS)
     aimed = {"name": favourite, "other name": 1 - favourite, "owner": owner, "other owner": 1 - owner, "reader": reader}
     at = len(ops) + int(pick() * 6)

@@ -42,7 +42,7 @@ OPS: Final = ops_of(CatalogRun)
 
 
 class CatalogWorld:
-    """Catalog tables, from a metastore's log to readers with write-id lists."""
+    """Catalog tables, from a metastore's log to readers with write-id lists. ``motifs``: as in `RowsWorld`."""
 
     name = "catalog"
     rules: tuple[str, ...] = (
@@ -51,9 +51,12 @@ class CatalogWorld:
     faults: tuple[str, ...] = FAULTS
     states: tuple[str, ...] = tuple(STATES)
 
+    def __init__(self, *, motifs: bool = True) -> None:
+        self._motifs = motifs
+
     def history(self, rng: Random) -> History:
         """A random history of about 6 to 40 ops."""
-        return random_history(rng)
+        return random_history(rng, motifs=self._motifs)
 
     def run(self, ops: Sequence[Op], *, trace: bool = False) -> Outcome:
         """Runs the ops, then the final checks. Stops at the first violation."""

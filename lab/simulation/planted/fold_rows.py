@@ -21,7 +21,7 @@ EVENTS: Final = (
             "any_lineage._replace(ordinal=any_last, watermark=positions[-1])",
         ),
         Replace(
-            row_fold.fold_singles,
+            row_fold.fold_run,
             "any_lineage._replace(ordinal=any_last)",
             "any_lineage._replace(ordinal=any_last, watermark=gtid.decode())",
         ),
@@ -85,7 +85,7 @@ EVENTS: Final = (
         "runs_fold_otherwise",
         "single-row frames that are folded together all get the first one's time",
         Replace(
-            row_fold.fold_singles,
+            row_fold.fold_run,
             "last_timestamp, seconds = timestamp, any_seconds",
             "last_timestamp, seconds = timestamp, seconds or any_seconds",
         ),

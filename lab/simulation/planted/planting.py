@@ -134,6 +134,11 @@ class PlantedBug:
     world: str
     changes: tuple[Change, ...]
 
+    @property
+    def module(self) -> str:
+        """The module that the first change is in. ``lab.simulation``: the mistake is in a model, not in the product."""
+        return _plain(self.changes[0].function).__module__
+
     @contextmanager
     def planted(self) -> Iterator[None]:
         """Plants the bug for the time of the context. Raises `PlantedBugError`."""

@@ -83,8 +83,8 @@ _NAMED: Final = {
 }
 
 
-def random_history(rng: Random) -> History:
-    """A random history. Its first op is the world's shape."""
+def random_history(rng: Random, *, motifs: bool) -> History:
+    """A random history, in half of all cases with a motif if ``motifs``. Its first op is the world's shape."""
     pick = rng.random
     small = pick() < SMALL
     favourites = {name: int(pick() * bound) for name, bound in _NAMED.items()}
@@ -96,7 +96,7 @@ def random_history(rng: Random) -> History:
     ]
     if pick() < 0.85:
         ops += [("publish", shard, 0, 0, 0) for shard in range(1 + int(ops[0][2]))] + [("sync", 0), ("sync", 1)]
-    motif = rng.choice(MOTIFS) if pick() < 0.5 else ()
+    motif = rng.choice(MOTIFS) if motifs and pick() < 0.5 else ()
     count = 2 + int(pick() * 7) if small else 5 + int(pick() * 15)
     at = int(pick() * count) if motif else -1
     if motif in SPLIT:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
+from lab.simulation.mariadb.log.events import GTID_BODY, HEADER, QUERY_BODY
 from lab.simulation.models.truth import CommitHistory, Image
 from stream.sources.mariadb.binlog import events
 from stream.sources.mariadb.binlog.catalog import Catalog
@@ -61,8 +62,6 @@ def _table(name: str) -> TableInfo:
 SCHEMAS: Final = {table: _table(table) for table in (PARENT, CHILD, TEXT)}
 DESCRIBED: Final = {table: info.describe() for table, info in SCHEMAS.items()}
 _TABLE_NUMBER: Final = {PARENT: 1, CHILD: 2, TEXT: 3}
-_HEADER: Final = struct.Struct("<IBIIIH")
-_GTID: Final = struct.Struct("<QIB")
 _ROW: Final = struct.Struct("<BI")
 
 
@@ -129,7 +128,7 @@ CHOICES: Final[Any] = [SimulatedSchema(TableFilter(exclude=names)) for names in 
 
 
 def _event(timestamp: int, kind: int, server: int, body: bytes) -> bytes:
-    return _HEADER.pack(timestamp, kind, server, 0, 0, 0) + body
+    return HEADER.pack(timestamp, kind, server, 0, 0, 0) + body
 
 
 class RowSnapshot(NamedTuple):
@@ -200,7 +199,7 @@ class SimulatedSource:
             if SLOTS[slot].table == table and self.history.state(slot, self.history.end) is not None
         }
         sql = f"ALTER TABLE {table} ADD COLUMN c INT".encode()
-        query = struct.pack("<IIBHH", 1, 0, 1, 0, 0) + b"s\0" + sql
+        query = QUERY_BODY.pack(1, 0, 1, 0, 0) + b"s\0" + sql
         return self._end(0, rows, [_event(self.clock, events.QUERY, self.server, query)], visible, ddl=True)
 
     def _end(self, domain: int, rows: dict[int, Image], log: list[bytes], visible: bool, ddl: bool = False) -> int:
@@ -213,7 +212,7 @@ class SimulatedSource:
         history.index_of[text] = index
         for slot, image in rows.items():
             history.put(slot, index, image)
-        begin = _event(self.clock, events.GTID, self.server, _GTID.pack(sequence, domain, int(ddl)))
+        begin = _event(self.clock, events.GTID, self.server, GTID_BODY.pack(sequence, domain, int(ddl)))
         end = [] if ddl else [_event(self.clock, events.XID, self.server, b"")]
         self.binlog.append((begin, *log, *end))
         self.gtids.append(f"MariaDB/{domain}-{self.server}-{sequence}")

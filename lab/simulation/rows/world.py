@@ -50,16 +50,19 @@ OPS: Final = ops_of(RowsRun)
 
 
 class RowsWorld:
-    """Rows, from a MariaDB-like source to sessions."""
+    """Rows, from a MariaDB-like source to sessions. ``motifs``: whether histories may contain one."""
 
     name = "rows"
     rules: tuple[str, ...] = RULES
     faults: tuple[str, ...] = FAULTS
     states: tuple[str, ...] = tuple(STATES)
 
+    def __init__(self, *, motifs: bool = True) -> None:
+        self._motifs = motifs
+
     def history(self, rng: Random) -> History:
         """A random history of about 3 to 35 ops."""
-        return random_history(rng)
+        return random_history(rng, motifs=self._motifs)
 
     def run(self, ops: Sequence[Op], *, trace: bool = False) -> Outcome:
         """Runs the ops, then the final checks. Stops at the first violation."""

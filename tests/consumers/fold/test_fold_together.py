@@ -150,6 +150,15 @@ def test_every_published_frame_of_one_row_takes_the_fast_path() -> None:
         assert read_single(message, len(single_prefix(SHARD, 1))) is not None
 
 
+def test_small_frames_are_folded_in_one_step() -> None:
+    """A run of small frames, of one row and of several, costs one change of the head; a frame out of order ends it."""
+    several = frame([(key(1), VALUE, b"a", 3), (key(2), ABSENT, b"", 4), (key(1), VALUE, b"c", 5)])
+    records: Records = [(1, value(7, b"x", 2)), (2, several), (3, value(7, b"y", 6)), (4, several), (5, marker(6))]
+    state = PartitionState(Head(), lambda _: None)
+    state.apply(fold_message(state, 0, start()))
+    assert [changes.messages for changes in fold_messages(state, records)] == [3, 1, 1]
+
+
 @given(st.integers(-(2**62), 2**62 - 1))
 def test_longs_are_read_as_they_are_written(number: int) -> None:
     """The two directions of Avro's zigzag agree."""

@@ -6,7 +6,8 @@ import pytest
 
 from consumers.fold.catalog_state import decode_binding, name_key
 from consumers.fold.shards import is_succeeded, kin_of, sole_lineage
-from consumers.fold.state import head_entries, read_head
+from consumers.fold.state import Head, head_entries, read_head
+from consumers.fold.state import Topology as TopologyOf
 from consumers.owner.protocol import UNKNOWN_KEY
 from consumers.owner.rows import decide_row, view_row
 from stream.wire.batch import Framer
@@ -83,6 +84,18 @@ def test_a_succession_outlasts_the_successors_history() -> None:
     _publish(new, folded)
     assert is_succeeded(folded.state.head, OLD, 1)
     assert read_head(head_entries(head).items()) == head
+
+
+@pytest.mark.parametrize("named", ["ancestors", "succeeded"])
+def test_a_shard_is_succeeded_in_every_epoch_up_to_the_named_one(named: str) -> None:
+    """Its earlier epochs ended before; a later one is a history of its own, which nobody has taken over."""
+    parts: dict[str, dict[str, int]] = {"ancestors": {}, "succeeded": {}} | {named: {OLD: 3}}
+    head = Head(topologies={NEW: TopologyOf(1, 2, (NEW,), **parts)})
+    assert [is_succeeded(head, OLD, epoch) for epoch in (1, 2, 3, 4)] == [True, True, True, False]
+    assert not is_succeeded(head, "hive/other", 1)
+    assert not is_succeeded(head, NEW, 1), "nobody succeeds itself"
+    own = Head(topologies={OLD: TopologyOf(1, 2, (OLD,), **parts)})
+    assert not is_succeeded(own, OLD, 1)
 
 
 def test_a_state_begun_after_it_knows_the_succession_too() -> None:

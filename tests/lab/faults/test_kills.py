@@ -79,12 +79,14 @@ class Killed:
         self._thread.join()
 
 
-def published_first(kafka: KafkaCluster, keyspace: str) -> str:
-    """The last marker's position, "" while there is no topic."""
+def is_described(kafka: KafkaCluster, keyspace: str) -> bool:
+    """Whether the topic describes the table. What is written before has no known schema, so it is void."""
     try:
-        return published(kafka, keyspace)
+        return any(
+            name == "TableSchema" for found in records(kafka, keyspace, PARTITIONS).values() for name, _ in found
+        )
     except FreshetError:
-        return ""
+        return False  # no topic yet
 
 
 def test_twenty_kills_of_source_and_consumer_under_load_change_nothing(
@@ -102,8 +104,13 @@ def test_twenty_kills_of_source_and_consumer_under_load_change_nothing(
     publish = command(kafka, keyspace_name, source)
     consume = [*publish[:3], "consume", "--keyspace", keyspace_name, "--group", keyspace_name]
     consume += ["--bootstrap", kafka.bootstrap, "--data-dir", str(tmp_path / "data")]
+    first = subprocess.Popen(publish, env=environment, cwd=ROOT, stderr=subprocess.DEVNULL)
+    try:
+        until(lambda: is_described(kafka, keyspace_name), "the table is described")
+    finally:
+        first.kill()
+        first.wait()
     killed = [Killed("source", publish, environment, 1), Killed("consume", consume, environment, 1)]
-    until(lambda: published_first(kafka, keyspace_name), "the shard has begun")
     with Load(source):
         for each in killed:
             each.join()

@@ -89,6 +89,19 @@ def test_the_same_event_is_translated_once_and_a_gap_voids_everything(server: Me
     assert later.changes == [VoidTable("*", "events 4 to 8 are missing from the log")]
 
 
+def test_one_missing_event_is_a_gap(server: Metastore) -> None:
+    """It may have been a write, an ALLOC or a COMMIT of any table."""
+    translator = HiveTranslator()
+    for row in server.log:
+        translator.translate(row)
+    following = translator.translate(_event(4, "CREATE_DATABASE"))
+    assert following is not None
+    assert following.changes == []
+    later = translator.translate(_event(6, "CREATE_DATABASE"))
+    assert later is not None
+    assert later.changes == [VoidTable("*", "events 5 to 5 are missing from the log")]
+
+
 def test_a_gap_is_told_of_every_open_transaction(server: Metastore) -> None:
     """What a transaction allocated in the gap is unknown, also after a restart: the published map says so."""
     translator = HiveTranslator()
@@ -108,7 +121,39 @@ def test_every_event_type_of_the_sample_is_known() -> None:
         assert not any(isinstance(change, VoidTable) for change in transaction.changes)
 
 
-@pytest.mark.parametrize("event_type", sorted(WRITES))
+WRITING = [
+    "ADD_PARTITION",
+    "ALTER_PARTITION",
+    "ALTER_PARTITIONS",
+    "DROP_PARTITION",
+    "INSERT",
+    "ACID_WRITE_EVENT",
+    "BATCH_ACID_WRITE_EVENT",
+    "UPDATE_TBL_COL_STAT_EVENT",
+    "DELETE_TBL_COL_STAT_EVENT",
+    "UPDATE_PART_COL_STAT_EVENT",
+    "DELETE_PART_COL_STAT_EVENT",
+    "UPDATE_PART_COL_STAT_EVENT_BATCH",
+    "ADD_PRIMARYKEY",
+    "ADD_FOREIGNKEY",
+    "ADD_UNIQUECONSTRAINT",
+    "ADD_NOTNULLCONSTRAINT",
+    "ADD_DEFAULTCONSTRAINT",
+    "ADD_CHECKCONSTRAINT",
+    "DROP_CONSTRAINT",
+    "COMMIT_COMPACTION_EVENT",
+    "RELOAD",
+]
+"""Of ``EventMessage.EventType``, the events that change what a metastore says of a table."""
+
+
+def test_every_event_that_changes_a_table_is_among_the_writes() -> None:
+    """One that is taken for harmless would leave the image from before it servable."""
+    assert set(WRITING) == WRITES
+    assert not WRITES & IGNORED
+
+
+@pytest.mark.parametrize("event_type", WRITING)
 def test_a_write_to_a_known_table_makes_its_image_awaited(server: Metastore, event_type: str) -> None:
     """After a write to a table or a part of it, the table's entry waits for a new image."""
     translator = HiveTranslator()

@@ -1,12 +1,15 @@
-"""Which errors of MariaDB are retried and which are not."""
+"""Which errors of MariaDB are retried and which are not, and what a session is set to."""
 
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
+from typing import Any
 
 import pymysql
 import pytest
 
+from stream.sources.mariadb.charsets import is_exact_collation
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBUnreachable, connect, translate
 from tests.sources.mariadb.conftest import Source
 
@@ -39,3 +42,46 @@ def test_permanent_errors_are_not_outages(code: int) -> None:
     assert not isinstance(
         translate(pymysql.err.OperationalError(code, "why"), ConnectionSettings()), MariaDBUnreachable
     )
+
+
+@pytest.mark.parametrize(
+    ("variable", "depends"),
+    [
+        ("time_zone='+00:00'", "the text of a TIMESTAMP, which the binlog has in UTC"),
+        ("sql_mode=''", "the padding of CHAR, and the quotes of SHOW CREATE TABLE"),
+        ("sql_select_limit=18446744073709551615", "how many rows there are"),
+        ("completion_type=0", "whether a snapshot ends with its transaction"),
+        ("system_versioning_asof=DEFAULT", "whether rows of the past are shown"),
+        ("query_cache_type=0", "whether an answer is from before the snapshot"),
+        ("NAMES utf8mb4", "the bytes of every text"),
+        ("ISOLATION LEVEL REPEATABLE READ", "whether two statements read one state"),
+    ],
+)
+def test_a_session_answers_alike_on_every_server(monkeypatch: pytest.MonkeyPatch, variable: str, depends: str) -> None:
+    """Two servers whose globals differ, such as the time zone, must give a row the same canonical image."""
+    sent: list[str] = []
+
+    def connected(*, init_command: str, **_: Any) -> Any:
+        sent.append(init_command)
+        return SimpleNamespace(query=sent.append)
+
+    monkeypatch.setattr(pymysql, "connect", connected)
+    connect(ConnectionSettings())
+    assert any(variable in statement for statement in sent), depends
+
+
+@pytest.mark.parametrize(
+    ("collation", "exact"),
+    [
+        ("utf8mb4_nopad_bin", True),
+        ("latin1_nopad_bin", True),
+        ("utf8mb4_bin", False),
+        ("latin1_bin", False),
+        ("utf8mb4_general_nopad_ci", False),
+        ("utf8mb4_uca1400_nopad_as_cs", False),
+        ("utf8mb4_general_ci", False),
+    ],
+)
+def test_only_a_collation_that_compares_every_character_is_exact(collation: str, exact: bool) -> None:
+    """Any other finds a row by a second spelling, if only with a blank at its end, so absence can't be kept by key."""
+    assert is_exact_collation(collation) is exact

@@ -77,6 +77,14 @@ format(`a`,2)
 (`a` & 7) - 9
 cast(`a` as unsigned) - 5
 `dt` > '2020-01-01'
+`dt` - 1
+`dt` - `dt`
+`dt` > `s`
+greatest(`dt`,`s`)
+year(`a`)
+year(`dt`) + `a`
+extract(month from `s`)
+hour(20200101)
 cast(`s` as date)
 year('2024-02-31')
 cast(`dt` as date) > 5

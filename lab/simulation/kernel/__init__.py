@@ -1,0 +1,1 @@
+"""Virtual threads, time and network, on which the product's own processes run."""

@@ -1,0 +1,1 @@
+"""The simulated server's binary log, in MariaDB's format."""

@@ -1,0 +1,1 @@
+"""What the simulated server keeps: tables, their columns, and the versions of their rows."""

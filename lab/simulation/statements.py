@@ -1,0 +1,114 @@
+"""Counts which of the product's statements are executed while histories run.
+
+Only statements inside functions count: those of a module or a class run when it is imported, and say nothing about
+histories.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from coverage import Coverage
+
+ROOMS: Final = ("tokens", "stream", "consumers", "serving")
+BYTE_DECODING: Final = (
+    "stream/sources/mariadb/binlog/rows.py",
+    "stream/sources/mariadb/binlog/table_map.py",
+)
+"""Left out: they decode the bytes of the binlog's columns, which fuzzing and tests on real servers cover."""
+_REPOSITORY: Final = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleCount:
+    """``path``: relative to the repository. ``missed``: the lines of the statements that were not executed."""
+
+    path: str
+    statements: int
+    missed: tuple[int, ...]
+
+    @property
+    def executed(self) -> int:
+        """The number of executed statements."""
+        return self.statements - len(self.missed)
+
+
+@contextmanager
+def counting() -> Iterator[list[ModuleCount]]:
+    """Counts what this process executes inside the context. The list is filled at its end, by room and path."""
+    coverage = Coverage(data_file=None, config_file=False, source_pkgs=ROOMS)
+    coverage.set_option("run:disable_warnings", ["module-not-measured", "module-not-imported"])
+    counted: list[ModuleCount] = []
+    coverage.start()
+    try:
+        yield counted
+    finally:
+        coverage.stop()
+    for room in ROOMS:
+        paths = sorted((_REPOSITORY / room).rglob("*.py"))
+        counted += (each for path in paths if (each := _count(coverage, path)).statements)
+
+
+def _count(coverage: Coverage, path: Path) -> ModuleCount:
+    name = path.relative_to(_REPOSITORY).as_posix()
+    if name in BYTE_DECODING:
+        return ModuleCount(name, 0, ())
+    inside: set[int] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            inside.update(range(node.body[0].lineno, (node.end_lineno or 0) + 1))
+    _, statements, _, missed, _ = coverage.analysis2(str(path))
+    return ModuleCount(name, len(inside.intersection(statements)), tuple(sorted(inside.intersection(missed))))
+
+
+def count_lines(counted: Iterable[ModuleCount]) -> list[str]:
+    """A table in Markdown: the total, the rooms, and the modules, those never run by name only."""
+    rows, run, never = [], list[str](), list[str]()
+    modules = list(counted)
+    for room in ("", *ROOMS):
+        of_room = [each for each in modules if each.path.startswith(room)]
+        rows.append(_row(f"**{room or 'all'}**", of_room))
+    for each in modules:
+        if each.executed:
+            run.append(_row(f"`{each.path}`", [each]))
+        else:
+            never.append(f"- `{each.path}` ({each.statements})")
+    return [
+        "| | executed | statements | |",
+        "|---|---:|---:|---:|",
+        *rows,
+        *run,
+        "",
+        f"Never run, {len(never)} modules (statements):",
+        "",
+        *never,
+        "",
+        "Left out, as the decoding of bytes:",
+        "",
+        *(f"- `{path}`" for path in BYTE_DECODING),
+    ]
+
+
+def _row(name: str, modules: list[ModuleCount]) -> str:
+    executed, statements = sum(each.executed for each in modules), sum(each.statements for each in modules)
+    return f"| {name} | {executed:,} | {statements:,} | {executed / max(statements, 1):.0%} |"
+
+
+def count_json(counted: Iterable[ModuleCount]) -> dict[str, Any]:
+    """The counts as JSON values; ``missed``: lines."""
+    modules = list(counted)
+    return {
+        "executed": sum(each.executed for each in modules),
+        "statements": sum(each.statements for each in modules),
+        "modules": {
+            each.path: {"executed": each.executed, "statements": each.statements, "missed": list(each.missed)}
+            for each in modules
+        },
+        "never_run": [each.path for each in modules if not each.executed],
+        "left_out": list(BYTE_DECODING),
+    }

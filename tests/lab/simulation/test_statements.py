@@ -1,0 +1,67 @@
+"""The simulator keeps executing the product: no module falls below the figures that the page has."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from lab.simulation.statements import ModuleCount, count_json, count_lines, counting
+from tokens import Vector
+
+PAGE: Final = Path(__file__).parents[3] / "docs/internals/simulated-statements.md"
+FLOOR: Final = 0.25
+"""Of all statements. It only goes up."""
+TOLERANCE: Final = 0.02
+"""A module's share may fall so much, since a line more or less that is not executed is no loss."""
+_ROW: Final = re.compile(r"^\| `([\w/.]+)` \| ([\d,]+) \| ([\d,]+) \|", re.MULTILINE)
+
+
+def fallen(before: dict[str, float], counted: dict[str, dict[str, int]]) -> list[str]:
+    """The modules of which a smaller share is executed than ``before``; those that are gone are not meant."""
+    now = {path: each["executed"] / each["statements"] for path, each in counted.items()}
+    return [
+        f"{path}: {share:.0%} -> {now[path]:.0%}"
+        for path, share in before.items()
+        if path in now and now[path] < share - TOLERANCE
+    ]
+
+
+def shares_of(page: str) -> dict[str, float]:
+    """Module → the share that a page of ours says."""
+    found = {path: (executed, statements) for path, executed, statements in _ROW.findall(page)}
+    return {path: int(a.replace(",", "")) / int(b.replace(",", "")) for path, (a, b) in found.items()}
+
+
+@pytest.mark.slow
+def test_no_module_is_executed_less_than_the_page_says() -> None:
+    """A world that no longer reaches a module proves nothing about it; the module is named."""
+    command = [sys.executable, "-m", "freshet", "simulate", "--statements", "--histories", "300", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    counted = json.loads(done.stdout)
+    assert fallen(shares_of(PAGE.read_text(encoding="utf-8")), counted["modules"]) == []
+    assert counted["executed"] / counted["statements"] >= FLOOR
+
+
+def test_statements_of_functions_are_counted_and_no_others() -> None:
+    """What ran inside the context is executed, what did not is missed, by line; imports count for nothing."""
+    with counting() as counted:
+        assert not Vector()
+    by_path = {each.path: each for each in counted}
+    assert by_path["tokens/vector.py"].executed > 0
+    assert by_path["stream/publish/publisher.py"].executed == 0
+    assert len(by_path["stream/publish/publisher.py"].missed) == by_path["stream/publish/publisher.py"].statements
+
+
+def test_a_module_that_fell_is_named() -> None:
+    """The page and the counts are compared module by module, beyond what noise explains."""
+    before = shares_of(
+        "\n".join(count_lines([ModuleCount("serving/a.py", 10, (3,)), ModuleCount("tokens/b.py", 4, ())]))
+    )
+    now = count_json([ModuleCount("serving/a.py", 10, (3, 4, 5)), ModuleCount("tokens/b.py", 4, ())])
+    assert fallen(before, now["modules"]) == ["serving/a.py: 90% -> 70%"]

@@ -1,0 +1,294 @@
+"""A tracked connection tells a session of every commit, whichever statement it was, and of nothing else."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pymysql
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pymysql.constants import SERVER_STATUS
+
+from serving.client.errors import WriteNotTracked
+from serving.client.tracked import TrackedConnection
+
+WRITES = ["INSERT INTO t", "update t", "(DELETE FROM t)", "REPLACE INTO t", "LOAD DATA"]
+IMPLICIT = ["CREATE TABLE u", "alter table t", "TRUNCATE t"]
+
+
+class Cursor:
+    """A cursor, as PyMySQL's: it queries through its connection."""
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+        self.server: Connection = connection
+
+    def __enter__(self) -> Cursor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def execute(self, sql: str) -> int:
+        """Runs a statement."""
+        return int(self.connection.query(sql))
+
+    def fetchone(self) -> tuple[Any, ...]:
+        """The last commit's GTID, the only thing that is asked for here."""
+        return (self.server.last_gtid,)
+
+
+class Connection:
+    """As much of PyMySQL and of a server as transactions need. ``committed``: the GTIDs of this session, in order."""
+
+    def __init__(self) -> None:
+        self.open, self.server_status, self.is_autocommit = True, 0, True
+        self._result = SimpleNamespace(has_next=False, unbuffered_active=False)
+        self.committed: list[str] = []
+        self.asked = 0
+        self.fails = False
+        self.dirty = False
+
+    @property
+    def last_gtid(self) -> bytes:
+        """Empty before the first commit."""
+        return self.committed[-1].encode() if self.committed else b""
+
+    def cursor(self, _: Any = None) -> Cursor:
+        """A cursor."""
+        return Cursor(self)
+
+    def query(self, sql: str | bytes, unbuffered: bool = False) -> int:
+        """Runs a statement."""
+        sql = sql.decode() if isinstance(sql, bytes) else sql
+        word = (sql.strip("( ").split() or [""])[0].lower()
+        if sql == "SELECT @@last_gtid":
+            self.asked += 1
+            if self.fails:
+                raise pymysql.err.OperationalError(2013, "lost")
+        self._result = SimpleNamespace(has_next=False, unbuffered_active=unbuffered)
+        if word in ("insert", "update", "delete", "replace", "load", "call"):
+            self.dirty = True
+            if self.is_autocommit and not self.server_status:
+                self._end(committed=True)
+            else:
+                self.server_status |= SERVER_STATUS.SERVER_STATUS_IN_TRANS
+        elif word in ("create", "alter", "truncate"):
+            self._end(committed=True)
+            self.dirty = True
+            self._end(committed=True)
+        elif word in ("begin", "start"):
+            self._end(committed=True)
+            self.server_status |= SERVER_STATUS.SERVER_STATUS_IN_TRANS
+        elif word in ("commit", "rollback"):
+            self._end(committed=word == "commit")
+        return 7
+
+    def _end(self, *, committed: bool) -> None:
+        if committed and self.dirty:
+            self.committed.append(f"0-1-{len(self.committed) + 1}")
+        self.dirty = False
+        self.server_status &= ~SERVER_STATUS.SERVER_STATUS_IN_TRANS
+
+    def begin(self) -> None:
+        """As PyMySQL's."""
+        self.query("BEGIN")
+
+    def commit(self) -> None:
+        """As PyMySQL's."""
+        self.query("COMMIT")
+
+    def autocommit(self, value: bool) -> None:
+        """As PyMySQL's."""
+        if value and not self.is_autocommit:
+            self._end(committed=True)
+        self.is_autocommit = value
+
+    def close(self) -> None:
+        """As PyMySQL's."""
+        self.open = False
+
+
+def tracked() -> tuple[TrackedConnection, Connection, list[str]]:
+    """A connection, what is inside, and what it has observed."""
+    inner, observed = Connection(), list[str]()
+    return TrackedConnection(inner, observed.append), inner, observed
+
+
+steps = st.one_of(
+    st.sampled_from(
+        [*WRITES, *IMPLICIT, "SELECT 1", "show tables", "BEGIN", "START TRANSACTION", "COMMIT", "ROLLBACK"]
+    ),
+    st.sampled_from([".begin", ".commit", ".autocommit on", ".autocommit off"]),
+)
+
+
+@given(st.lists(steps, max_size=12))
+def test_after_each_statement_the_last_commit_is_known(script: list[str]) -> None:
+    """Whatever ends a transaction, a read that follows must include it."""
+    connection, inner, observed = tracked()
+    for step in script:
+        match step.split():
+            case [".begin"]:
+                connection.begin()
+            case [".commit"]:
+                connection.commit()
+            case [".autocommit", value]:
+                connection.autocommit(value == "on")
+            case _:
+                connection.cursor().execute(step)
+        assert (observed[-1:] or [""]) == (inner.committed[-1:] or [""]), step
+        connection.require_settled()
+    assert dict.fromkeys(observed) == dict.fromkeys(gtid for gtid in inner.committed if gtid in observed)
+
+
+@pytest.mark.parametrize(
+    ("statement", "asks"),
+    [
+        ("SELECT 1", 0),
+        ("  select 1", 0),
+        ("/* a\nb */ SELECT 1", 0),
+        ("-- note\nSELECT 1", 0),
+        ("# note\n(SELECT 1)", 0),
+        ("EXPLAIN SELECT 1", 0),
+        ("/*!50003 CALL p() */", 1),
+        ("", 1),
+        ("CALL p()", 1),
+        ("INSERT INTO t", 1),
+    ],
+)
+def test_only_a_statement_that_may_commit_costs_a_question(statement: str, asks: int) -> None:
+    """Reads cost nothing; what is not known to be a read counts as a write, also behind a versioned comment."""
+    connection, inner, _ = tracked()
+    assert connection.query(statement) == 7
+    assert connection.query(statement.encode()) == 7
+    assert inner.asked == 2 * asks
+
+
+def test_a_write_within_a_transaction_costs_no_question() -> None:
+    """Its GTID comes with the COMMIT."""
+    connection, inner, observed = tracked()
+    connection.begin()
+    before = inner.asked
+    for statement in WRITES:
+        connection.cursor().execute(statement)
+    assert (inner.asked, observed) == (before, [])
+    connection.cursor().execute("CALL p()")
+    assert inner.asked == before + 1, "a procedure may have committed"
+    connection.commit()
+    assert observed == ["0-1-1"]
+
+
+def test_the_callers_own_result_is_left_for_it() -> None:
+    """The question's result must not be taken for that of the statement."""
+    connection, inner, _ = tracked()
+    connection.query("INSERT INTO t")
+    mine = inner._result
+    connection.commit()
+    assert inner._result is not mine
+    result = inner._result
+    connection.settle(force=True)
+    assert inner._result is result
+
+
+@pytest.mark.parametrize("busy", ["has_next", "unbuffered_active"])
+def test_a_connection_that_has_results_left_is_asked_later(busy: str) -> None:
+    """A question in between would break the connection; a read before it is refused."""
+    connection, inner, observed = tracked()
+    inner.fails = True
+    connection.query("INSERT INTO t")
+    inner.fails = False
+    setattr(inner._result, busy, True)
+    asked = inner.asked
+    with pytest.raises(WriteNotTracked) as caught:
+        connection.require_settled()
+    assert (inner.asked, observed) == (asked, [])
+    assert caught.value.hint
+    setattr(inner._result, busy, False)
+    connection.require_settled()
+    assert observed == ["0-1-1"]
+
+
+def test_a_result_that_follows_may_be_of_a_commit() -> None:
+    """Several statements in one text: the first is a read, a later one may have committed."""
+    connection, inner, observed = tracked()
+
+    def several(sql: str | bytes, unbuffered: bool = False) -> int:
+        done = Connection.query(inner, "INSERT INTO t" if sql == "SELECT 1; INSERT" else sql, unbuffered)
+        inner._result.has_next = sql == "SELECT 1; INSERT"
+        return done
+
+    inner.query = several  # type: ignore[method-assign]
+    connection.query("SELECT 1; INSERT")
+    assert observed == []
+    with pytest.raises(WriteNotTracked):
+        connection.require_settled()
+    inner._result.has_next = False
+    connection.require_settled()
+    assert observed == ["0-1-1"]
+
+
+def test_a_commit_whose_answer_is_lost_is_never_forgotten() -> None:
+    """A connection that broke may have committed: no read may follow as if it had not."""
+    connection, inner, observed = tracked()
+    inner.fails = True
+    connection.query("INSERT INTO t")
+    with pytest.raises(WriteNotTracked):
+        connection.require_settled()
+    connection.close()
+    assert not connection.is_done
+    with pytest.raises(WriteNotTracked):
+        connection.require_settled()
+    assert (observed, inner.committed) == ([], ["0-1-1"])
+
+
+def test_a_statement_that_fails_may_have_committed() -> None:
+    """DDL commits what was before it even where it fails itself."""
+    connection, inner, observed = tracked()
+    connection.begin()
+    connection.query("INSERT INTO t")
+
+    def broken(sql: str | bytes, unbuffered: bool = False) -> int:
+        if sql == "CREATE TABLE t":
+            inner._end(committed=True)
+            raise pymysql.err.ProgrammingError(1050, "exists")
+        return Connection.query(inner, sql, unbuffered)
+
+    inner.query = broken  # type: ignore[method-assign]
+    with pytest.raises(pymysql.err.ProgrammingError):
+        connection.query("CREATE TABLE t")
+    connection.require_settled()
+    assert observed == ["0-1-1"]
+
+
+@pytest.mark.parametrize("method", ["begin", "commit", "autocommit"])
+def test_a_call_that_fails_may_have_committed(method: str) -> None:
+    """As for statements: the error may have come after the commit."""
+    connection, inner, _ = tracked()
+
+    def fails(*_: Any) -> None:
+        raise pymysql.err.OperationalError(2013, "lost")
+
+    setattr(inner, method, fails)
+    inner.fails = True
+    with pytest.raises(pymysql.err.OperationalError):
+        getattr(connection, method)(*([True] if method == "autocommit" else []))
+    with pytest.raises(WriteNotTracked):
+        connection.require_settled()
+
+
+def test_a_closed_connection_is_done_once_its_commits_are_known() -> None:
+    """A session forgets it then, and not before."""
+    connection, inner, observed = tracked()
+    with connection:
+        assert not connection.is_done
+        inner.query("INSERT INTO t")
+        connection.settle()
+        assert observed == []
+        connection.settle(force=True)
+        assert observed == ["0-1-1"]
+    assert connection.is_done
+    assert not inner.open
+    assert connection.server_status == 0, "everything else is PyMySQL's"

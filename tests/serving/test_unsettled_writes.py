@@ -1,0 +1,86 @@
+"""Commits whose end the session has not heard of: no later read may be answered as if they had not been tried."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pymysql
+import pytest
+
+from serving.client import Session, WriteNotTracked
+from tests.serving.test_session import Front, row, vector
+
+BROKEN = pymysql.err.OperationalError(2013, "Lost connection to MySQL server during query")
+
+
+class Result:
+    """A result that was read to its end."""
+
+    has_next = unbuffered_active = False
+
+
+class Database:
+    """A PyMySQL connection, as far as tracking uses it. It breaks at the statement ``breaks_at``."""
+
+    def __init__(self, breaks_at: str = "") -> None:
+        self.breaks_at = breaks_at
+        self.open = True
+        self.server_status = 0
+        self._result = Result()
+
+    def commit(self) -> None:
+        self._run("COMMIT")
+
+    def close(self) -> None:
+        self.open = False
+
+    def cursor(self, _: Any) -> Database:
+        return self
+
+    def __enter__(self) -> Database:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def execute(self, statement: str) -> None:
+        self._run(statement)
+
+    def fetchone(self) -> tuple[str]:
+        return ("0-1-9",)
+
+    def _run(self, statement: str) -> None:
+        if statement == self.breaks_at:
+            self.open = False
+            raise BROKEN
+
+
+def session_over(database: Database) -> tuple[Session, Any]:
+    session = Session(Front(row(vector(shop="1 0-1-9"))), vector(shop="1 0-1-5"))
+    return session, session.wrap(database, "shop/0")
+
+
+def test_a_commit_that_went_well_is_demanded() -> None:
+    """The session demands the GTID that the connection tells after the commit."""
+    session, connection = session_over(Database())
+    connection.commit()
+    assert session.vector == vector(shop="1 0-1-9")
+    assert session.get_row("shop", "shop.orders", 7).found
+
+
+@pytest.mark.parametrize("breaks_at", ["COMMIT", "SELECT @@last_gtid"])
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_a_commit_whose_connection_breaks_is_not_forgotten(breaks_at: str, is_closed: bool) -> None:
+    """It may have taken place: every read says so, also after the connection is closed and another one is wrapped."""
+    session, connection = session_over(Database(breaks_at))
+    if breaks_at == "COMMIT":
+        with pytest.raises(pymysql.err.OperationalError):
+            connection.commit()
+    else:
+        connection.commit()
+    if is_closed:
+        connection.close()
+    session.wrap(Database(), "shop/0")
+    for _ in range(2):
+        with pytest.raises(WriteNotTracked):
+            session.get_row("shop", "shop.orders", 7)

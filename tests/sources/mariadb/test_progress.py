@@ -1,0 +1,152 @@
+"""What a source publishes when the choice of its tables changes, and what it remembers of its last transaction."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from stream.sources.mariadb import source
+from stream.sources.mariadb.binlog.progress import UNDESCRIBED, Progress
+from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError
+from stream.sources.mariadb.position import NotResumable, SourceHistoryLost
+from stream.sources.mariadb.schema import TableFilter
+from stream.wire.events import (
+    EVERY_TABLE,
+    BeginScope,
+    Change,
+    DescribeTable,
+    ResumePoint,
+    SourceTransaction,
+    VoidTable,
+)
+
+PLACE = "MariaDB/0-1-5"
+ITEMS = DescribeTable("shop.items", (), (), True, "", 0)
+
+
+def resumed(ordinal: int, **more: Any) -> Progress:
+    """A source that resumes at `PLACE` after the event of this ordinal."""
+    return Progress(ResumePoint("shop/0", 1, ordinal, PLACE, 1_700_000_000, PLACE, **more))
+
+
+def described(progress: Progress) -> list[type]:
+    """The kinds of changes of the transaction that describes one table."""
+    return [type(change) for change in progress.description(TableFilter(), [ITEMS], 7).changes]
+
+
+def test_another_choice_voids_then_begins_its_scope_then_describes() -> None:
+    """A description before the scope would be out of it, and a void after them would void what it describes."""
+    progress = resumed(9)
+    assert described(progress) == [VoidTable, BeginScope, DescribeTable]
+    assert progress.description(TableFilter(), [ITEMS], 7).changes[0] == VoidTable(
+        EVERY_TABLE, "the choice of tables or the format of images has changed"
+    )
+
+
+@pytest.mark.parametrize(("ordinal", "is_new"), [(0, True), (1, True), (2, False)])
+def test_only_a_history_with_events_is_voided(ordinal: int, is_new: bool) -> None:
+    """A new history's only event is its beginning; whatever came after that may be of other tables."""
+    first = described(resumed(ordinal))[0]
+    assert first is (BeginScope if is_new else VoidTable)
+
+
+def test_a_partly_published_description_is_repeated_after_what_is_out() -> None:
+    """The publisher skips as many events as are out, so all of the description must come after them."""
+    progress = resumed(9, partial_gtid=PLACE, partial_events=2)
+    assert progress.may_describe
+    assert described(progress)[2:] == [VoidTable, BeginScope, DescribeTable]
+    progress.mark_described(7)
+    assert described(progress) == [VoidTable, BeginScope, DescribeTable]
+
+
+def test_a_partly_published_transaction_is_finished_before_anything_is_described() -> None:
+    """Its events are skipped by number, so no others may come first."""
+    assert not resumed(9, partial_gtid="MariaDB/0-1-6", partial_events=2).may_describe
+    assert resumed(9).may_describe
+
+
+def test_the_last_transaction_is_remembered_whole() -> None:
+    """A checksum says something only with the place after which its transaction is found in the binlog."""
+    progress = resumed(9, checksum=3, cursor="MariaDB/0-1-4")
+    place = "MariaDB/0-1-6"
+    progress.moved(SourceTransaction(place, place, 1_700_000_001, [], checksum=77, cursor=PLACE))
+    assert (progress.position, progress.timestamp) == (place, 1_700_000_001)
+    assert (progress.checksum, progress.cursor) == (77, PLACE)
+    described = progress.description(TableFilter(), [ITEMS], 7)
+    assert (described.gtid, described.position, described.timestamp) == (place, place, 1_700_000_001)
+    assert (described.checksum, described.cursor, described.table_choice) == (77, PLACE, 7)
+    progress.moved(SourceTransaction("MariaDB/0-1-7", "MariaDB/0-1-7", 1_700_000_002, []))
+    assert progress.position == "MariaDB/0-1-7"
+    assert (progress.checksum, progress.cursor) == (77, PLACE), "one without a checksum proves nothing"
+
+
+def test_a_new_epoch_has_described_nothing() -> None:
+    """Its tables are described, and nothing of it needs to be voided."""
+    progress = resumed(9, table_choice=7)
+    assert progress.table_choice == 7
+    progress.begin(ResumePoint("shop/0", 2, 1, PLACE, 1_700_000_000, PLACE))
+    assert (progress.table_choice, progress.epoch) == (0, 2)
+    assert described(progress)[0] is BeginScope
+
+
+def test_a_partly_published_transaction_of_another_choice_voids_what_follows() -> None:
+    """Its rows are others now, so skipping by number would lose some: everything is void, and nothing described."""
+    progress = resumed(9, partial_gtid="MariaDB/0-1-6", partial_events=1, table_choice=7)
+    changes: list[Change] = [VoidTable("shop.items", "") for _ in range(3)]
+    fitted = progress.aligned(SourceTransaction("MariaDB/0-1-6", "MariaDB/0-1-6", 1, changes), 8)
+    assert [each.table for each in fitted.changes if isinstance(each, VoidTable)] == [EVERY_TABLE] * 2
+    assert fitted.table_choice == progress.table_choice == UNDESCRIBED
+
+
+LAST = {"checksum": 77, "cursor": "MariaDB/0-1-4"}
+
+
+@pytest.mark.parametrize(
+    ("last", "raised", "compared"),
+    [
+        pytest.param(LAST, None, True, id="the server has it"),
+        pytest.param(LAST, NotResumable, False, id="it is purged"),
+        pytest.param({}, SourceHistoryLost, False, id="nothing was published"),
+        pytest.param({"checksum": 77}, SourceHistoryLost, False, id="an old state has no cursor"),
+    ],
+)
+def test_the_last_transaction_is_compared_where_the_server_has_it(
+    monkeypatch: pytest.MonkeyPatch, last: dict[str, Any], raised: type[MariaDBError] | None, compared: bool
+) -> None:
+    """It is read again from the place before it, and its checksum compared with what was published."""
+    asked: list[tuple[Any, ...]] = []
+
+    def check_resumable(_: Any, position: str) -> None:
+        assert position == "MariaDB/0-1-4"
+        if raised is not None:
+            raise raised("no", hint="")
+
+    monkeypatch.setattr(source, "check_resumable", check_resumable)
+    monkeypatch.setattr(source, "check_same", lambda *arguments: asked.append(arguments[1:]))
+    _source()._check_last(None, resumed(9, **last))
+    assert asked == ([(4380, "MariaDB/0-1-4", PLACE, 77)] if compared else [])
+
+
+def test_a_last_transaction_that_is_another_one_is_a_lost_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the server lost the place before it, or has other changes under its GTID: the epoch is over."""
+    lost = SourceHistoryLost("another transaction", hint="")
+
+    def loses(*_: Any) -> None:
+        raise lost
+
+    mine = _source()
+    monkeypatch.setattr(source, "check_resumable", lambda *_: None)
+    monkeypatch.setattr(source, "check_same", loses)
+    with pytest.raises(SourceHistoryLost):
+        mine._check_last(None, resumed(9, **LAST))
+    monkeypatch.setattr(source, "check_resumable", loses)
+    monkeypatch.setattr(source, "check_same", lambda *_: None)
+    with pytest.raises(SourceHistoryLost):
+        mine._check_last(None, resumed(9, **LAST))
+
+
+def _source() -> source.MariaDBSource:
+    publisher: Any = SimpleNamespace()
+    return source.MariaDBSource(source.SourceOptions(ConnectionSettings("nowhere"), "shop/0"), lambda: publisher)

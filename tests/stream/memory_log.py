@@ -1,0 +1,124 @@
+"""A topic in memory, for publishers of tests: what they commit, and how they read it when they open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from stream.kafka.connection import KafkaCluster
+from stream.publish import markers, opening, publisher, resume
+from stream.publish.publisher import Publisher
+from stream.publish.shard_producer import PublisherLost
+from stream.wire.codec import Record, decode, is_of_unknown_schema
+from stream.wire.keys import Layout
+
+KAFKA = KafkaCluster("127.0.0.1:1")
+KEYSPACE = "ks"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A record. The methods are those of a Kafka message that readers use."""
+
+    at: tuple[int, int]
+    content: bytes
+    time_ms: int
+
+    def value(self) -> bytes:
+        """The record's bytes."""
+        return self.content
+
+    def partition(self) -> int:
+        """Its partition."""
+        return self.at[0]
+
+    def offset(self) -> int:
+        """Its offset."""
+        return self.at[1]
+
+    def timestamp(self) -> tuple[int, int]:
+        """(kind, time)."""
+        return 1, self.time_ms
+
+
+class MemoryLog:
+    """Partitions of records. A transaction's end takes an offset of its own, as in Kafka."""
+
+    def __init__(self, partitions: int = 2) -> None:
+        self.partitions: list[list[Kept | None]] = [[] for _ in range(partitions)]
+        self.lows = [0] * partitions
+        self.commits_left = 1_000_000
+        """The producer is lost at the commit after these."""
+
+    def commit(self, records: list[tuple[int, bytes]], time_ms: int) -> int:
+        """Appends (partition, value) records; the offset of the last one."""
+        if not self.commits_left:
+            raise PublisherLost("killed")
+        self.commits_left -= 1
+        for partition, value in records:
+            kept = self.partitions[partition]
+            kept.append(Kept((partition, len(kept)), value, time_ms))
+        last = len(self.partitions[records[-1][0]]) - 1
+        for partition in {partition for partition, _ in records}:
+            self.partitions[partition].append(None)
+        return last
+
+    def end_offsets(self, _: KafkaCluster, __: str, wanted: list[int], **___: Any) -> dict[int, int]:
+        """As `stream.kafka.reader.end_offsets`."""
+        return {partition: len(self.partitions[partition]) for partition in wanted}
+
+    def start_offsets(self, _: KafkaCluster, __: str, wanted: list[int]) -> dict[int, int]:
+        """As `stream.kafka.reader.start_offsets`."""
+        return {partition: self.lows[partition] for partition in wanted}
+
+    def read_ranges(
+        self, _: KafkaCluster, __: str, ranges: Mapping[int, tuple[int, int]], **___: Any
+    ) -> Iterator[Kept]:
+        """As `stream.kafka.reader.read_ranges`."""
+        for partition, (start, end) in ranges.items():
+            assert self.lows[partition] <= start <= end <= len(self.partitions[partition])
+            yield from (kept for kept in self.partitions[partition][start:end] if kept is not None)
+
+    def read_range(
+        self, kafka: KafkaCluster, topic: str, partition: int, start: int, end: int, **options: Any
+    ) -> Iterator[Kept]:
+        """As `stream.kafka.reader.read_range`."""
+        return self.read_ranges(kafka, topic, {partition: (start, end)}, **options)
+
+    def records(self, partition: int) -> list[tuple[str, Record]]:
+        """What a partition holds, decoded, without records of unknown schemas."""
+        kept = [each.content for each in self.partitions[partition] if each is not None]
+        return [decode(value) for value in kept if not is_of_unknown_schema(value)]
+
+    def publisher(self, shard: str = f"{KEYSPACE}/0", **options: Any) -> Publisher:
+        """A publisher into this log."""
+        given = {"batch_interval_s": 0.0, "idle_marker_s": 60.0} | options
+        return Publisher(KAFKA, KEYSPACE, shard, given.pop("layout", Layout(len(self.partitions))), **given)
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Lets every publisher use this log instead of a broker."""
+        log = self
+
+        class Producer:
+            def __init__(self, *_: Any) -> None:
+                self.is_open = False
+
+            def open(self) -> None:
+                self.is_open = True
+
+            def commit(self, records: list[tuple[int, bytes]], time_ms: int) -> int:
+                assert self.is_open
+                return log.commit(records, time_ms)
+
+            def drop(self) -> None:
+                self.is_open = False
+
+        monkeypatch.setattr(publisher, "ShardProducer", Producer)
+        monkeypatch.setattr(publisher, "check_topics", lambda *_: None)
+        for module in (markers, resume, opening):
+            for name in ("end_offsets", "start_offsets", "read_range", "read_ranges"):
+                if hasattr(module, name):
+                    monkeypatch.setattr(module, name, getattr(self, name))

@@ -1,0 +1,197 @@
+"""One shard's producer: each batch is one transaction, and no error is followed by another attempt at it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from stream.kafka.connection import KafkaCluster, KafkaUnreachable
+from stream.publish import shard_producer
+from stream.publish.shard_producer import (
+    REQUEST_TIMEOUT_S,
+    SLICE_TIMEOUT_S,
+    STOP_TIMEOUT_S,
+    PublisherLost,
+    ShardProducer,
+)
+
+RECORDS = [(0, b"a"), (1, b"b"), (0, b"c")]
+
+
+def failing(code: int, **flags: bool) -> KafkaException:
+    """What librdkafka raises for a code."""
+    return KafkaException(KafkaError(code, "why", **flags))
+
+
+class Librdkafka:
+    """What a producer was asked; ``errors`` are raised by the requests that wait for a broker, one each."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.settings = settings
+        self.calls: list[Any] = []
+        self.errors: list[Exception] = []
+        self.queue_full = False
+
+    def init_transactions(self, timeout_s: float) -> None:
+        """A request to a broker."""
+        self._request("init", timeout_s)
+
+    def commit_transaction(self, timeout_s: float) -> None:
+        """A request to a broker."""
+        self._request("commit", timeout_s)
+
+    def _request(self, name: str, timeout_s: float) -> None:
+        assert timeout_s == SLICE_TIMEOUT_S
+        self.calls.append(name)
+        if self.errors:
+            raise self.errors.pop(0)
+
+    def begin_transaction(self) -> None:
+        """Local."""
+        self.calls.append("begin")
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes,
+        *,
+        partition: int,
+        timestamp: int,
+        on_delivery: Callable[[None, Any], None] | None = None,
+    ) -> None:
+        """Takes a record; delivered at once."""
+        if self.queue_full:
+            raise BufferError
+        self.calls.append((topic, partition, value, timestamp))
+        if on_delivery is not None:
+            on_delivery(None, SimpleNamespace(offset=lambda: 41 + len(self.calls)))
+
+
+class StoppedClock:
+    """Moves by a second at each look."""
+
+    seconds = 0.0
+
+    def now(self) -> float:
+        """Seconds since 1970."""
+        return self.seconds
+
+    def monotonic(self) -> float:
+        """As `now`, and moves on."""
+        self.seconds += 1.0
+        return self.seconds
+
+
+class Made:
+    """A producer over `Librdkafka`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.client: Any = None
+        self.errors: list[Exception] = []
+        self.clock, self.stopping = StoppedClock(), threading.Event()
+        monkeypatch.setattr(shard_producer, "Producer", self._client)
+        monkeypatch.setattr(shard_producer, "sleep", lambda _: None)
+        kafka = KafkaCluster("127.0.0.1:1")
+        self.producer = ShardProducer(kafka, "events", "ks/0", "tx", self.clock, self.stopping)
+
+    def _client(self, settings: dict[str, Any]) -> Librdkafka:
+        self.client = client = Librdkafka(settings)
+        client.errors = self.errors
+        return client
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Made:
+    """Not opened yet."""
+    return Made(monkeypatch)
+
+
+def test_a_batch_is_one_transaction_and_its_last_offset_is_told(made: Made) -> None:
+    """Records go to their partitions with the batch's time, between begin and commit."""
+    made.producer.open()
+    offset = made.producer.commit(RECORDS, 77)
+    wanted = [("events", partition, value, 77) for partition, value in RECORDS]
+    assert made.client.calls == ["init", "begin", *wanted, "commit"]
+    assert offset == 41 + 5
+    settings = made.client.settings
+    assert (settings["transactional.id"], settings["enable.idempotence"], settings["acks"]) == ("tx", True, "all")
+    assert settings["transaction.timeout.ms"] == 10_000, "a dead publisher blocks readers no longer"
+
+
+def test_a_short_outage_is_waited_out(made: Made) -> None:
+    """Timeouts and retriable errors are asked again, by the same call."""
+    made.errors += [failing(KafkaError._TIMED_OUT), failing(KafkaError._TRANSPORT, retriable=True)]
+    made.producer.open()
+    made.errors += [failing(KafkaError._TIMED_OUT)]
+    made.producer.commit(RECORDS[:1], 1)
+    assert made.client.calls.count("init") == 3
+    assert made.client.calls.count("begin") == 1
+    assert made.client.calls.count("commit") == 2
+
+
+def test_an_outage_ends_the_publisher_in_time(made: Made) -> None:
+    """The wait is bounded, and shorter once it is asked to stop."""
+    made.producer.open()
+    began = made.clock.seconds
+    made.errors += [failing(KafkaError._TIMED_OUT) for _ in range(1_000)]
+    with pytest.raises(PublisherLost) as lost:
+        made.producer.commit(RECORDS, 1)
+    assert lost.value.code == "publisher_lost"
+    assert REQUEST_TIMEOUT_S <= made.clock.seconds - began <= REQUEST_TIMEOUT_S + 2
+    began = made.clock.seconds
+    made.stopping.set()
+    with pytest.raises(PublisherLost):
+        made.producer.commit(RECORDS, 1)
+    assert STOP_TIMEOUT_S <= made.clock.seconds - began <= STOP_TIMEOUT_S + 3
+
+
+def test_an_absent_broker_at_the_start_is_unreachable(made: Made) -> None:
+    """No transaction was begun, so this is an outage and no loss."""
+    made.errors += [failing(KafkaError._TIMED_OUT) for _ in range(1_000)]
+    with pytest.raises(KafkaUnreachable):
+        made.producer.open()
+    with pytest.raises(PublisherLost):
+        made.producer.commit(RECORDS, 1)
+
+
+@pytest.mark.parametrize(
+    ("code", "shown"),
+    [
+        (KafkaError._FENCED, "fenced"),
+        (KafkaError.PRODUCER_FENCED, "fenced"),
+        (KafkaError.INVALID_PRODUCER_EPOCH, "fenced"),
+        (KafkaError.TRANSACTION_COORDINATOR_FENCED, "fenced"),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, "publisher_lost"),
+    ],
+)
+def test_any_other_error_ends_the_publisher_at_once(made: Made, code: int, shown: str) -> None:
+    """The transaction is not tried again: nobody knows whether it was committed."""
+    made.producer.open()
+    made.errors += [failing(code)]
+    with pytest.raises(PublisherLost) as lost:
+        made.producer.commit(RECORDS, 1)
+    assert lost.value.code == shown
+    assert made.client.calls.count("commit") == 1
+    assert bool(lost.value.hint) is (shown == "fenced")
+
+
+def test_a_full_queue_ends_the_publisher(made: Made) -> None:
+    """A part of the batch is in the transaction, so it can't go on."""
+    made.producer.open()
+    made.client.queue_full = True
+    with pytest.raises(PublisherLost, match="queue is full"):
+        made.producer.commit(RECORDS, 1)
+
+
+def test_a_dropped_producer_commits_nothing(made: Made) -> None:
+    """Its open transaction is left to the broker."""
+    made.producer.open()
+    made.producer.drop()
+    with pytest.raises(PublisherLost, match="not open"):
+        made.producer.commit(RECORDS, 1)
+    assert "commit" not in made.client.calls
