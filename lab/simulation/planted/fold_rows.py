@@ -40,7 +40,7 @@ EVENTS: Final = (
             "any_old.shard == any_new.shard and"
             " Position.parse(any_new.position).order(Position.parse(any_old.position)) is not Order.UNKNOWN",
         ),
-        Replace(row_fold.fold_rows, "_row_tags(any_frame, any_positions)", '_row_tags(any_frame, any_frame["gtids"])'),
+        Replace(row_fold._row_tags, 'any_frame["positions"] or any_frame["gtids"]', 'any_frame["gtids"]'),
     ),
     rows(
         "duplicates_win",
