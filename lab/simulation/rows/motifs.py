@@ -211,7 +211,8 @@ MOTIFS: Final[tuple[Motif, ...]] = (
         ("snap", 0, 0),
         ("write", "session", 0, UPDATES_FIRST),
         ("give", 0),
-        ("read", "session", 0, 0, "front", 0),
+        ("read", "session", 0, 0, "front", 7),
+        ("read", "session", 0, 1, "front", 0),
     ),
     (  # an absence under another spelling of the key
         ("read", "session", 3, "owner", "front", 11),
