@@ -66,6 +66,7 @@ def summary(findings: FaultFindings) -> str:
             f"disk under stores   {findings.disk}",
             f"wall clocks         {findings.clocks}",
             f"commits in doubt    {findings.in_doubt} took place although their answer was lost",
+            "recorded            {} commits and {} reads of rows".format(*findings.recorded),
             f"caught up           {findings.caught_up_s:.1f} s after the last fault",
             f"catalog recovered   {recovered} of {tables} tables, after the last fault and one read",
             findings.summary().lstrip("\n"),

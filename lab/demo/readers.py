@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import pymysql
 import structlog
 
-from lab.demo.row_traffic import ACCOUNTS, LINES, ORDERS, RECONNECT_S, RowTraffic
+from lab.demo.row_traffic import ACCOUNTS, LINES, ORDERS, RECONNECT_S, RowTraffic, name_of
 from lab.demo.stack import ROWS, Stack
 from lab.demo.truth import ReadAnswer, RowKey
 from serving.client import ClientError, FreshetClient, Row, Session
@@ -73,9 +74,21 @@ class Readers:
         number = rng.randrange(self._keys)
         return self._traffic.table(table), number * 10 + rng.randrange(4) if table == LINES else number
 
-    def _note(self, key: RowKey, demanded: int, row: Row) -> None:
+    def _note(self, key: RowKey, demanded: int, row: Row, began: float, session: str = "") -> None:
+        """``session``: its name, if what the read demanded is what the session has seen."""
         version = row.value["version"] if row.found and row.value is not None else None
         answer = ReadAnswer(key, demanded, version, row.freshness, row.served_from, row.why)
+        if self._traffic.recorder is not None:
+            self._traffic.recorder.read(
+                session,
+                began,
+                name_of(key),
+                version,
+                demanded=0 if session else demanded,
+                freshness=row.freshness,
+                told=f"{row.served_from}: {row.why}",
+                token=row.token,
+            )
         with self._lock:
             self.answers.append(answer)
             self.counts[f"{row.served_from}/{row.freshness}"] += 1
@@ -87,7 +100,7 @@ class Readers:
 
     def _follow(self, rng: random.Random, pause_s: float) -> None:
         """Writes a row, then reads it and others in one session: read your writes, monotonic reads."""
-        newest = 0
+        newest, name = 0, threading.current_thread().name
         with FreshetClient(self._stack.url) as client:
             session = client.session()
             while True:
@@ -95,7 +108,7 @@ class Readers:
                     with self._stack.connect_as_writer(ROWS) as plain:
                         connection: Any = session.wrap(plain, shard=SHARD)
                         while not self._stopping.wait(rng.uniform(0, 2 * pause_s)):
-                            newest = self._write_and_read(session, connection, rng, newest)
+                            newest = self._write_and_read(session, connection, rng, newest, name)
                 except (pymysql.Error, OSError):
                     if not self._reconnect:
                         raise
@@ -103,16 +116,18 @@ class Readers:
                     return
                 session = client.session(str(session.vector))  # drops a commit in doubt from the demand
 
-    def _write_and_read(self, session: Session, connection: Any, rng: random.Random, newest: int) -> int:
-        """Does one write and two reads. Returns the newest sequence that the session has seen."""
+    def _write_and_read(self, session: Session, connection: Any, rng: random.Random, newest: int, name: str) -> int:
+        """Does one write and two reads. Returns the newest sequence that the session, called ``name``, has seen."""
         number = rng.randrange(self._keys)
         wrote = self._traffic.transact(
             connection,
             rng,
             lambda cursor, r, changed: self._traffic.put_account(cursor, r, changed, number),
+            name,
         )
         newest = max(newest, wrote)
         for key in [(self._traffic.table(ACCOUNTS), number), self._key(rng)]:
+            began = time.monotonic()
             try:
                 row = session.get_row(ROWS, key[0], key[1], max_wait_ms=rng.choice((0, 20, 500)))
             except ClientError as error:
@@ -120,7 +135,7 @@ class Readers:
                 continue
             demanded = newest
             newest = max(newest, _sequence(session.vector))
-            self._note(key, demanded, row)
+            self._note(key, demanded, row, began, name)
         return newest
 
     def _demand(self, rng: random.Random, pause_s: float) -> None:
@@ -138,7 +153,7 @@ class Readers:
                     session.adopt(str(Vector({SHARD: (epoch, Position.parse(position))})))
                 else:
                     session.observe(SHARD, position)
-                key = self._key(rng)
+                key, began = self._key(rng), time.monotonic()
                 try:
                     row = session.get_row(ROWS, key[0], key[1], max_wait_ms=rng.choice((0, 0, 50, 500)))
                 except ClientError as error:
@@ -146,19 +161,19 @@ class Readers:
                     continue
                 known = session.vector.get(SHARD)
                 epoch = known.epoch if known is not None else 0
-                self._note(key, demanded, row)
+                self._note(key, demanded, row, began)
 
     def _ask(self, rng: random.Random, pause_s: float) -> None:
         """Demands nothing: any state that the row ever had is right, but the answer may not be called fresh."""
         with FreshetClient(self._stack.url) as client:
             while not self._stopping.wait(rng.uniform(0, 2 * pause_s)):
-                key = self._key(rng)
+                key, began = self._key(rng), time.monotonic()
                 try:
                     row = client.get_row(ROWS, key[0], key[1])
                 except ClientError as error:
                     self._refuse(error)
                     continue
-                self._note(key, 0, row)
+                self._note(key, 0, row, began)
                 if row.freshness == "fresh":
                     self.errors.append(f"{key}: an answer without a demand was called fresh")
 

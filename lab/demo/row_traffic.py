@@ -14,13 +14,15 @@ import itertools
 import random
 import re
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pymysql
 import structlog
 
+from lab.blackbox.recording import Recorder
 from lab.demo.truth import RowKey, RowVersions
 
 log = structlog.get_logger(__name__)
@@ -54,6 +56,16 @@ def create_tables(connection: pymysql.connections.Connection[Any]) -> None:
         cursor.execute(f"CREATE TABLE IF NOT EXISTS {JOURNAL} (id BIGINT PRIMARY KEY) ENGINE=InnoDB")
 
 
+def name_of(key: RowKey) -> str:
+    """A row's name in a recording."""
+    return f"{key[0]}/{key[1]}"
+
+
+def by_name(changed: Mapping[RowKey, int | None]) -> dict[str, int | None]:
+    """What a transaction changed, by the rows' names."""
+    return {name_of(key): version for key, version in changed.items()}
+
+
 def journaled(connection: pymysql.connections.Connection[Any]) -> Iterator[tuple[int, int]]:
     """(journal number, GTID sequence) of every transaction in the server's binary log."""
     with connection.cursor() as cursor:
@@ -80,8 +92,13 @@ class RowTraffic:
         keys: int,
         seed: int,
         reconnect: bool = False,
+        recorder: Recorder | None = None,
     ) -> None:
-        """``reconnect``: writers reconnect after an outage, and commits in doubt are looked up at the end."""
+        """``reconnect``: writers reconnect after an outage, and commits in doubt are looked up at the end.
+
+        ``recorder``: writes down every commit, for `lab.blackbox`.
+        """
+        self.recorder = recorder
         self.history = RowVersions()
         self.in_doubt: dict[int, dict[RowKey, int | None]] = {}
         """Journal number → what the transaction changed, if it was committed."""
@@ -135,10 +152,10 @@ class RowTraffic:
             if self.stopping.wait(RECONNECT_S):
                 return
 
-    def transact(self, connection: Any, rng: random.Random, action: Any) -> int:
+    def transact(self, connection: Any, rng: random.Random, action: Any, session: str = "") -> int:
         """Runs one transaction and records its changes. Returns its sequence, or 0 if it was rolled back."""
         changed: dict[RowKey, int | None] = {}
-        number = 0
+        number, began = 0, 0.0
         try:
             with connection.cursor() as cursor:
                 if self._reconnect:
@@ -153,19 +170,29 @@ class RowTraffic:
                     number = next(self._journal)
                     cursor.execute(f"INSERT INTO {JOURNAL} (id) VALUES (%s)", (number,))
                     self.in_doubt[number] = changed
+                began = time.monotonic()
                 connection.commit()
                 cursor.execute("SELECT @@last_gtid")
                 sequence = int(cursor.fetchone()[0].rsplit("-", 1)[1])
-        except pymysql.Error as error:
-            if error.args[0] not in _RETRY:
+        except (pymysql.Error, OSError) as error:
+            if not isinstance(error, pymysql.Error) or error.args[0] not in _RETRY:
+                self._note_commit(session, began, 0, changed, number)
                 raise
             self.in_doubt.pop(number, None)
             connection.rollback()
             self.rolled_back += 1
             return 0
+        self._note_commit(session, began, sequence, changed, number)
         self._record(sequence, changed)
         self.in_doubt.pop(number, None)
         return sequence
+
+    def _note_commit(
+        self, session: str, began: float, sequence: int, changed: dict[RowKey, int | None], number: int
+    ) -> None:
+        """Writes a commit down. ``sequence`` 0: its answer was lost."""
+        if self.recorder is not None and began:
+            self.recorder.commit(session, began, sequence, by_name(changed), transaction=number)
 
     def _clock(self) -> str:
         return f"UNIX_TIMESTAMP(SYSDATE(6)) + {self.clock_shift_s}" if self.clock_shift_s else "DEFAULT"
@@ -189,6 +216,8 @@ class RowTraffic:
             for number, sequence in journaled(connection):
                 if number in doubtful:
                     self._record(sequence, doubtful[number])
+                    if self.recorder is not None:
+                        self.recorder.outcome(number, sequence)
                     found += 1
         self.history.settle()
         return found

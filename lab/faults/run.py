@@ -1,13 +1,15 @@
 """One run with faults: starts everything, drives traffic, injects a seeded schedule of faults, recovers, and judges.
 
 A run passes if no answer was wrong, every sampled key is served from the cache after the last fault and one read, the
-Spark rebuild equals the live state byte for byte, no process exited unexpectedly, and no log has a traceback.
+Spark rebuild equals the live state byte for byte, the recorded history of rows breaks no rule (`lab.blackbox`), no
+process exited unexpectedly, and no log has a traceback.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import tempfile
 import time
 from collections import Counter
@@ -21,6 +23,8 @@ import structlog
 
 from consumers.owner.client import OwnerConnection
 from consumers.owner.protocol import OwnerError
+from lab.blackbox.judging import judge, read_history
+from lab.blackbox.recording import Recorder
 from lab.demo.catalog_traffic import CatalogDriver, connection_settings
 from lab.demo.readers import SHARD, Readers
 from lab.demo.row_traffic import RowTraffic, create_tables
@@ -80,6 +84,8 @@ class FaultFindings(Findings):
     in_doubt: int = 0
     catalog_recovered: tuple[int, int] = (0, 0)
     caught_up_s: float = 0.0
+    recorded: tuple[int, int] = (0, 0)
+    """Commits and reads of rows in the recorded history."""
 
     @property
     def passed(self) -> bool:
@@ -99,6 +105,7 @@ class FaultFindings(Findings):
             "commits_in_doubt": self.in_doubt,
             "catalog_recovered": list(self.catalog_recovered),
             "caught_up_s": round(self.caught_up_s, 1),
+            "recorded": {"commits": self.recorded[0], "reads": self.recorded[1]},
         }
 
 
@@ -133,7 +140,8 @@ def run_faults(
         say(f"wall clocks of our processes: {findings.clocks}")
         stack.enter_context(rig)
         _start(rig, findings)
-        traffic = RowTraffic(lambda: rig.connect_as_writer(ROWS), ROWS, KEYS, seed, reconnect=True)
+        recorder = stack.enter_context(Recorder(directory / "history.jsonl"))
+        traffic = RowTraffic(lambda: rig.connect_as_writer(ROWS), ROWS, KEYS, seed, reconnect=True, recorder=recorder)
         injector = Injector(rig, disk, traffic, seed, say)
         stack.callback(injector.close)
         try:
@@ -148,7 +156,22 @@ def run_faults(
             _check_processes(rig, injector, findings)
             if isinstance(disk, FailingDisk):
                 findings.disk += f"; {disk.failed} operations failed with EIO"
+            judge_recording(recorder, findings, say)
     return findings
+
+
+def judge_recording(recorder: Recorder, findings: FaultFindings, say: Callable[[str], None]) -> None:
+    """Judges what the clients saw, offline. Keeps the recording of a run that did not pass, and says where."""
+    recorder.close()
+    with recorder.path.open(encoding="utf-8") as lines:
+        history = read_history(lines)
+    complaints = judge(history)
+    findings.recorded = len(history.commits), len(history.reads)
+    findings.wrong += [f"line {each.line} of the recording: {each.rule}: {each.what}" for each in complaints]
+    if not findings.passed:
+        kept = Path(tempfile.gettempdir()) / f"freshet-history-{findings.seed}.jsonl"
+        shutil.copyfile(recorder.path, kept)
+        say(f"the recorded history is kept; to judge it again: python -m lab.blackbox {kept}")
 
 
 def _start(stack: Stack, findings: FaultFindings) -> None:

@@ -39,8 +39,8 @@ ARITHMETIC: Final[dict[type[ast.operator], type[ast.operator]]] = {
 CALLS: Final = {"max": "min", "min": "max", "any": "all", "all": "any"}
 LOGS: Final = frozenset({"log", "_log", "logger"})
 """Names of loggers: what is logged is for people."""
-CHECKED_BY_TYPES: Final = frozenset({"strict"})
-"""Keyword arguments that only assert: ``zip(…, strict=True)``."""
+UNREAD: Final = frozenset({"strict", "hint"})
+"""Keyword arguments that only assert (``zip(…, strict=True)``) or are for people."""
 
 Operator = Callable[[ast.AST], Iterator[ast.AST]]
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
@@ -89,7 +89,7 @@ def _is_for_people(parent: ast.AST, child: ast.AST) -> bool:
             return not isinstance(parent, ast.Lambda)
         case ast.Expr(value=ast.Constant()):
             return True
-        case ast.keyword(arg=name) if name in CHECKED_BY_TYPES:
+        case ast.keyword(arg=name) if name in UNREAD:
             return True
         case ast.Call() | ast.Expr(value=ast.Call()) if _is_log_call(child):
             return True
@@ -187,7 +187,7 @@ def _argument(node: ast.AST) -> Iterator[ast.AST]:
     """An argument left out, so that its default holds."""
     if isinstance(node, ast.Call):
         for at, keyword in enumerate(node.keywords):
-            if keyword.arg is not None and keyword.arg not in CHECKED_BY_TYPES:
+            if keyword.arg is not None and keyword.arg not in UNREAD:
                 yield _changed(node, keywords=[*node.keywords[:at], *node.keywords[at + 1 :]])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -21,19 +21,20 @@ END: Final = "<!-- end -->"
 
 @dataclass(frozen=True, slots=True)
 class Equivalent:
-    """A mutant that changes nothing. ``reason``: why."""
+    """A mutant that changes nothing. ``reason``: why. Without ``before`` and ``after``: all of the function."""
 
     module: str
     function: str
-    before: str
-    after: str
     reason: str
+    before: str = ""
+    after: str = ""
     twin: int = 1
 
-    @property
-    def key(self) -> Key:
-        """As `Mutant.key`."""
-        return self.module, self.function, self.before, self.after, self.twin
+    def is_one(self, key: Key) -> bool:
+        """Whether the mutant of this key is meant."""
+        return key == (self.module, self.function, self.before, self.after, self.twin) or (
+            not self.before and key[:2] == (self.module, self.function)
+        )
 
 
 def equivalents() -> list[Equivalent]:
@@ -41,16 +42,15 @@ def equivalents() -> list[Equivalent]:
     return [Equivalent(**each) for each in tomllib.loads(EQUIVALENT.read_text()).get("equivalent", [])]
 
 
-def table(results: Iterable[Result], known: Iterable[Equivalent]) -> Iterator[str]:
+def table(results: Iterable[Result], known: Sequence[Equivalent]) -> Iterator[str]:
     """The score of each module as lines of Markdown, and the survivors."""
     tried: Counter[str] = Counter()
     by_tests: Counter[str] = Counter()
     by_worlds: Counter[str] = Counter()
-    equivalent = {each.key for each in known}
     named = Counter(each.module for each in known)
     survivors = []
     for result in results:
-        if result.verdict == NOT_PLANTED or result.key in equivalent:
+        if result.verdict == NOT_PLANTED or any(each.is_one(result.key) for each in known):
             continue
         tried[result.module] += 1
         if result.is_caught_by_world:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Final
 
 from lab.mutation.executed import WORLD
 from lab.mutation.mutants import Mutant
 from lab.mutation.trial import NOT_PLANTED, SURVIVED
 
+RESULTS: Final = "results.jsonl"
 Key = tuple[str, str, str, str, int]
 
 
@@ -50,7 +52,8 @@ class Result:
 
     def __str__(self) -> str:
         again = f" (number {self.twin} of its kind)" if self.twin > 1 else ""
-        return f"{self.module}:{self.line} {self.function}: `{self.before}` -> `{self.after}`{again}"
+        text = f"{self.module}:{self.line} {self.function}: `{self.before}` -> `{self.after}`{again}"
+        return " ".join(text.split())
 
 
 class Results:

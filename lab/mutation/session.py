@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import xxhash
 from hypothesis import Phase, settings
 
 from lab.mutation.executed import FIXTURE, WORLD, Executed, Measuring, digest, load, product_digest
 from lab.mutation.mutants import ROOT, Mutant, caches, live_functions, mutants
-from lab.mutation.results import Result, Results
+from lab.mutation.report import Equivalent
+from lab.mutation.results import RESULTS, Result, Results
 from lab.mutation.trial import SEED, SURVIVED, Running, Trials, forked, histories
 from lab.simulation.engine import run_many
 from lab.simulation.worlds import all_worlds
@@ -34,7 +36,7 @@ IN_OTHER_PROCESSES: Final = ["cli", "docs", "lab/mutation", "local", "packaging"
 class Options:
     """``chosen``: modules. ``sample``: mutants of each module, 0 for all. ``folder``: where results are kept.
 
-    ``equivalent``: keys of mutants that are not run. ``again``: also run mutants that were caught before.
+    ``equivalent``: mutants that are not run. ``again``: also run mutants that were caught before.
     """
 
     chosen: Sequence[str]
@@ -42,7 +44,7 @@ class Options:
     seed: int
     jobs: int
     folder: Path
-    equivalent: frozenset[tuple[str, str, str, str, int]]
+    equivalent: Sequence[Equivalent]
     again: bool
 
 
@@ -55,7 +57,7 @@ class Session:
         self._failed: list[str] = []
         self._measuring: Measuring | None = None
         self._current = ""
-        self.results = Results(options.folder / "results.jsonl")
+        self.results = Results(options.folder / RESULTS)
 
     @pytest.hookimpl
     def pytest_collection(self) -> None:
@@ -88,6 +90,7 @@ class Session:
         trials = Trials(items, executed.seconds, live_functions(), caches(), self._failed)
         waiting = list(self._waiting(executed))
         random.Random(self._options.seed).shuffle(waiting)
+        waiting.sort(key=lambda each: self.results.of(each[0]) is not None)  # survivors of before come first
         self._say(f"{len(waiting)} mutants to try")
         gc.collect()
         gc.freeze()  # forks need not copy what they never free
@@ -110,11 +113,14 @@ class Session:
         for module in self._options.chosen:
             found = list(enumerate(mutants(module)))
             self.results.keep(module, {mutant.key for _, mutant in found})
-            if self._options.sample:
-                random.Random(f"{self._options.seed} {module}").shuffle(found)
-            for number, mutant in found[: self._options.sample or len(found)]:
+            if self._options.sample:  # a sample that changes little when the module does
+                found.sort(key=lambda each: xxhash.xxh3_64_intdigest(repr(each[1].key).encode(), self._options.seed))
+            size = self._options.sample or len(found)
+            for at, (number, mutant) in enumerate(found):
                 before = self.results.of(mutant)
-                if mutant.key in self._options.equivalent:
+                if at >= size and before is None:
+                    continue
+                if any(each.is_one(mutant.key) for each in self._options.equivalent):
                     continue
                 if before is not None and before.is_caught and not self._options.again:
                     continue

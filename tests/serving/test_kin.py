@@ -144,3 +144,11 @@ def test_an_address_of_a_withdrawn_owner_is_asked_for_the_announced_topic_only(
     asyncio.run(run())
     for owner in (first, second):
         owner.partition.store.close(commit=False)
+
+
+def test_an_answer_without_a_shard_teaches_no_epoch() -> None:
+    """An owner that has folded nothing names none; an older epoch doesn't replace a newer one."""
+    epochs = Epochs()
+    for shard, epoch in (("", 5), (SHARD, 3), (SHARD, 2), (OTHER, 0)):
+        epochs.learn(shard, epoch)
+    assert epochs.known == {SHARD: 3, OTHER: 0}

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from consumers.owner.protocol import PartitionStatus, ShardStatus, Statuses
+from consumers.owner.protocol import OwnerError, PartitionStatus, ShardStatus, Statuses
+from serving.reads import readiness as readiness_of
 from serving.reads.readiness import Readiness
 from serving.reads.spaces import RowSpace
 from stream.wire.keys import Layout
@@ -40,3 +41,66 @@ def test_a_front_is_ready_only_with_something_of_a_source(monkeypatch: pytest.Mo
         assert await readiness.missing() == []
 
     asyncio.run(run())
+
+
+class ManyOwner(StatusOwner):
+    """An owner of some partitions of shop, and of one that has the same number in another keyspace."""
+
+    owned: tuple[int, ...] = (0,)
+    ready = True
+
+    async def status(self, _: str = "") -> Statuses:
+        self._ask("status")
+        counts = (0, 0, 0, 0)
+        shards = [ShardStatus("shop/0", 3, 3, "MariaDB/0-1-3", 9, "", 0.0)]
+        found = [
+            PartitionStatus("shop", each, 0, 0, 4, 9, self.ready, "catching_up", shards, *counts, "", "t")
+            for each in self.owned
+        ]
+        found += [PartitionStatus("bank", each, 0, 0, 0, 0, False, "x", [], *counts, "", "t") for each in self.owned]
+        return Statuses(0, True, "me", found)
+
+
+def test_each_partition_that_is_not_ready_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without an owner, at an owner that has lost it, behind, or unreachable; what is ready is not asked for again."""
+    owner, away = ManyOwner(), ManyOwner()
+    away.failure = OwnerError("no route", code="owner_unreachable")
+    network = Network(monkeypatch, {"a:1": owner, "b:1": away})
+    network.announced |= {0: ["a:1"], 1: ["a:1"], 3: ["b:1"]}
+    space = RowSpace("shop", Layout(4))
+    readiness = Readiness(network.owners(pause_s=0.0), {"shop": space})
+
+    async def run() -> None:
+        owner.ready = False
+        assert sorted(await readiness.missing()) == [
+            "shop/0 is catching_up at 4 of 9",
+            "shop/1 has moved",
+            "shop/2 has no owner",
+            "shop/3: no route",
+        ]
+        assert space.epochs.known == {"shop/0": 3}
+        owner.ready = True
+        assert sorted(await readiness.missing())[0] == "shop/1 has moved"
+        owner.owned = (0, 1)
+        network.announced |= {2: ["a:1"], 3: ["a:1"]}
+        assert await readiness.missing() == ["shop/2 has moved", "shop/3 has moved"]
+        owner.owned = (2, 3)
+        asked = len(owner.asked)
+        assert await readiness.missing() == []
+        assert await readiness.missing() == []
+        assert len(owner.asked) == asked + 1
+
+    asyncio.run(run())
+
+
+def test_a_front_names_a_few_partitions_and_counts_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A probe's answer stays short; as many as may be named are all named."""
+    monkeypatch.setattr(readiness_of, "NAMED_MAX", 2)
+    for partitions, shown in ((2, 2), (3, 3), (9, 3)):
+        network = Network(monkeypatch, {})
+        network.announced = {}
+        readiness = Readiness(network.owners(), {"shop": RowSpace("shop", Layout(partitions))})
+        found = asyncio.run(readiness.missing())
+        assert len(found) == shown
+        assert found[:2] == ["shop/0 has no owner", "shop/1 has no owner"]
+        assert found[2:] == ([f"and {partitions - 2} more partitions"] if partitions > 2 else [])

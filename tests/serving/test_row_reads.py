@@ -315,3 +315,14 @@ def test_the_meaning_of_every_table_of_a_batch_is_compared(monkeypatch: pytest.M
     wanted = [RequestedRow(f"shop.{name}", b"7") for name in ("a", "b", "a", "c")]
     asyncio.run(reads.read_many(space_of(), wanted, demand_of(seen(SHARD, "0-1-5"))))
     assert told == [{"shop.a", "shop.b", "shop.c"}]
+
+
+def test_without_an_owner_and_a_source_the_reader_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is nobody who could answer, and the error says so."""
+    owner = FakeOwner()
+    reads, space = Reads(monkeypatch, owner), space_of()
+    asyncio.run(reads.answer(space))
+    owner.failure = OwnerError("away", code="owner_unreachable")
+    answer = asyncio.run(reads.answer(space, seen("shop/0", "0-1-5")))
+    assert isinstance(answer, ReadError)
+    assert answer.code == "no_owner"

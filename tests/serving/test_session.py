@@ -22,7 +22,7 @@ from serving.client import (
 )
 from serving.client.answers import RowAnswer, RowBatchAnswer, TableAnswer
 from serving.client.client import AsyncClient, FreshetClient
-from serving.client.wire import HttpRequest
+from serving.client.wire import HttpRequest, read_epochs
 from serving.errors import ReadError
 from serving.http.limits import RequestLimits
 from serving.http.responses import read_response
@@ -164,8 +164,9 @@ def test_errors_are_typed_and_keep_code_and_hint(code: str, kind: type[Exception
 
 def test_a_response_of_another_server_is_a_clear_error() -> None:
     """A response that is not Freshet's raises `ServerError`, not a decoder's error."""
-    with pytest.raises(ServerError, match="is not Freshet's"):
+    with pytest.raises(ServerError, match="is not Freshet's") as caught:
         Session(Front((502, b"<html>")), Vector()).get_row("shop", "shop.orders", 7)
+    assert (caught.value.code, caught.value.status) == ("bad_answer", 502)
 
 
 @pytest.mark.parametrize("image", [b'{"id":7,"name":"\xc3\xbc"}', None])
@@ -391,3 +392,40 @@ def test_a_new_code_of_a_newer_front_has_the_type_of_its_status() -> None:
     with pytest.raises(Unavailable) as caught:
         Session(Front((200, msgspec.json.encode(batch))), Vector()).get_rows("shop", [("shop.orders", [7])])
     assert (caught.value.code, caught.value.status) == ("too_cold", 503)
+
+
+@pytest.mark.parametrize("wait_ms", [None, 0, 250])
+def test_row_requests_carry_all_that_was_given(wait_ms: int | None) -> None:
+    """One row or many: the wait, also one of 0, and what is asked about event tokens."""
+    token = vector(shop="1 0-1-5")
+    batch = (
+        200,
+        msgspec.json.encode(RowBatchAnswer("source", "fresh", "why", str(token), [msgspec.Raw(row(token)[1])])),
+    )
+    front = Front(row(token), row(token), batch)
+    session = Session(front, token)
+    waits = {} if wait_ms is None else {"max_wait_ms": str(wait_ms)}
+    session.get_row("shop", "shop.orders", 7, max_wait_ms=wait_ms)
+    session.get_row(
+        "shop", "shop.orders", 7, max_wait_ms=wait_ms, include_event_token=True, compare_event_token="time=5"
+    )
+    session.get_rows("shop", [("shop.orders", [7])], max_wait_ms=wait_ms)
+    plain, compared, many = front.requests
+    assert plain.params == {"token": str(token), **waits}
+    asked = {"include_event_token": "true", "compare_event_token": "time=5"}
+    assert compared.params == {"token": str(token), **waits, **asked}
+    sent = {**many.params, **msgspec.json.decode(many.body or b"{}")}
+    assert ("max_wait_ms" in sent) is (wait_ms is not None)
+    assert str(sent.get("max_wait_ms")) == str(wait_ms)
+    assert sent["token"] == str(token)
+
+
+def test_a_location_of_an_older_front_is_read_from_its_token() -> None:
+    """It says epochs in the token only; a token that can't be read is an error of the front."""
+    located = (200, msgspec.json.encode({"token": str(vector(shop="2 0-1-1", bank="3 0-1-1"))}))
+    assert read_epochs(*located) == {"shop/0": 2, "bank/0": 3}
+    with pytest.raises(ServerError) as caught:
+        read_epochs(200, msgspec.json.encode({"token": "v1.???"}))
+    assert caught.value.code == "bad_answer"
+    shards = {"shop/0": {"epoch": 4, "position": "MariaDB/0-1-1"}}
+    assert read_epochs(200, msgspec.json.encode({"token": located[1].decode(), "shards": shards})) == {"shop/0": 4}

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from consumers.fold.catalog_state import EXTERNAL, TRANSACTIONAL
+from consumers.fold.shards import Kin
 from consumers.owner.protocol import FillTable
 from serving.answers import RawTableAnswer
 from serving.errors import ReadError
@@ -149,3 +150,22 @@ def test_a_table_answer_of_an_owner_raises_the_known_epoch(
     owner.table = owner_table(image, epoch=3)
     asyncio.run(Reads(monkeypatch, owner).read(space, RequestedTable("hive", "db", "t"), ReadDemand()))
     assert space.epochs.known == {SHARD: 3}
+
+
+def test_an_image_that_was_not_served_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An owner that sends an image with its refusal has refused it all the same; one without image has none."""
+    owner = FakeOwner()
+    for image, is_served in ((b'{"old":1}', False), (None, True)):
+        owner.table = owner_table(image)
+        owner.table.served, owner.table.freshness = is_served, "stale"
+        answer = asyncio.run(Reads(monkeypatch, owner).answer(FakeTableSource(external("0-1-9"))))
+        assert (served(answer).served_from, bytes(served(answer).value)) == ("source", IMAGE)
+
+
+def test_what_an_owner_knows_of_the_shards_around_is_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session that has seen an ancestor can be judged by it, although this answer is the source's."""
+    owner = FakeOwner()
+    owner.table.kin = Kin(frozenset({"hive/0"}), {"hive/old": 4})
+    space = TableSpace("hive", Layout(1), FakeTableSource(external("0-1-9")))
+    asyncio.run(Reads(monkeypatch, owner).read(space, RequestedTable("hive", "db", "t"), ReadDemand()))
+    assert space.epochs.kin_of("hive/0", Vector()) == owner.table.kin

@@ -50,6 +50,8 @@ class MemoryLog:
     def __init__(self, partitions: int = 2) -> None:
         self.partitions: list[list[Kept | None]] = [[] for _ in range(partitions)]
         self.lows = [0] * partitions
+        self.stable: list[int] = []
+        """Where an open transaction of another shard begins, by partition; empty: nowhere."""
         self.commits_left = 1_000_000
         """The producer is lost at the commit after these."""
 
@@ -66,8 +68,10 @@ class MemoryLog:
             self.partitions[partition].append(None)
         return last
 
-    def end_offsets(self, _: KafkaCluster, __: str, wanted: list[int], **___: Any) -> dict[int, int]:
+    def end_offsets(self, _: KafkaCluster, __: str, wanted: list[int], *, committed: bool = True) -> dict[int, int]:
         """As `stream.kafka.reader.end_offsets`."""
+        if committed and self.stable:
+            return {partition: self.stable[partition] for partition in wanted}
         return {partition: len(self.partitions[partition]) for partition in wanted}
 
     def start_offsets(self, _: KafkaCluster, __: str, wanted: list[int]) -> dict[int, int]:

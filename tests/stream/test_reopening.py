@@ -387,3 +387,92 @@ def test_counters_count_what_was_committed(log: MemoryLog) -> None:
         assert (stats.rows, stats.transactions, stats.batches >= 2) == (3, 1, True)
         assert stats.events >= 4
         assert stats.bytes > 100
+
+
+@pytest.mark.parametrize("gone", [0, 1])
+def test_a_new_shards_epoch_is_above_all_that_retention_may_have_taken(log: MemoryLog, gone: int) -> None:
+    """Without a state it may have been published before, unless nothing was ever deleted or written by others."""
+    for kept in log.partitions:
+        kept.extend([None] * 3)
+    log.lows = [gone, gone]
+    with log.publisher() as out:
+        assert (out.open(start).epoch > 1_600_000_000) is bool(gone)
+
+
+def test_a_new_shards_epoch_is_above_what_a_newer_version_may_have_published(log: MemoryLog) -> None:
+    """Its states can't be read, so whether the shard is new is unknown."""
+    log.commit([(home(log), current_schema("Marker").header[:2] + b"\xfe" * 8 + b"x")], 1)
+    with log.publisher() as out:
+        assert out.open(start).epoch > 1_600_000_000
+
+
+def test_the_next_epoch_is_above_the_highest_of_the_states(log: MemoryLog) -> None:
+    """Of two publishers that ran at once, the later one in the log may be of the lower epoch."""
+    publish(log, 2)
+    at = home(log)
+    state = next(record for name, record in reversed(log.records(at)) if name == "SourceState")
+    for epoch in (7, 3):
+        log.commit([(at, encode("SourceState", state | {"epoch": epoch, "whole": False}))], 1)
+    with log.publisher(new_epoch=True) as out:
+        assert out.open(start).epoch == 8
+
+
+def test_an_open_transaction_of_another_shard_does_not_hide_the_end(log: MemoryLog) -> None:
+    """What is committed lies behind the last stable offset then, and still counts."""
+    publish(log, 3)
+    log.stable = [0, 0]
+    with log.publisher() as out:
+        assert out.open(start).position == "MariaDB/0-1-3"
+    assert reasons(log) == [[(1, "first_start")]] * 2
+
+
+def test_a_crowded_partition_without_any_marker_of_the_shard_has_lost_its_end(log: MemoryLog) -> None:
+    """It is searched to its beginning, once, and then known to have none."""
+    publish(log, 3)
+    other = 1 - home(log)
+    log.partitions[other].clear()
+    log.commit([(other, encode("Marker", foreign("ks/9")))] * 700, 5)
+    with log.publisher(topology=DeclaredTopology(shards=("ks/9",))) as out:
+        assert out.open(start).epoch == 2
+    assert reasons(log)[other] == [(2, "tail_lost")]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "is_kept"),
+    [
+        (Layout(2), True),
+        (Layout(2, {"shop.t": 1}), True),
+        (Layout(2, {"shop.t": 1}, buckets=0), True),
+        (Layout(2, {"shop.t": 2}), False),
+        (Layout(3, {"shop.t": 1}), False),
+    ],
+)
+def test_a_topic_with_prefixes_of_its_own_keeps_them(log: MemoryLog, wanted: Layout, is_kept: bool) -> None:
+    """Whoever wants none, or the same, goes on with the topic's; others are refused before anything is written."""
+    publish(log, 1, layout=Layout(2, {"shop.t": 1}, buckets=0))
+    before = [len(kept) for kept in log.partitions]
+    if is_kept:
+        with log.publisher(layout=wanted) as out:
+            out.open(start)
+            assert out.layout == Layout(2, {"shop.t": 1}, buckets=0)
+    else:
+        while len(log.partitions) < wanted.partitions:
+            log.partitions.append([])
+            log.lows.append(0)
+        with pytest.raises(publisher_of.LayoutMismatch):
+            log.publisher(layout=wanted).open(start)
+        assert [len(kept) for kept in log.partitions][:2] == before
+
+
+def test_a_beginning_that_is_still_there_tells_everything(log: MemoryLog) -> None:
+    """What was deleted before it is of another history."""
+    for kept in log.partitions:
+        kept.extend([None] * 3)
+    log.lows = [3, 3]
+    with log.publisher() as out:
+        epoch = out.open(start).epoch
+        out.publish(txn(1))
+    with log.publisher() as out:
+        resumed = out.open(start)
+    assert (resumed.epoch, resumed.position) == (epoch, "MariaDB/0-1-1")
+    assert all(len(each) == 1 for each in reasons(log))

@@ -24,7 +24,7 @@ def _vector(epoch: int, position: str, shard: str = "ks/0") -> str:
         (f"{A}:1-9", f"{A}:1-5", Order.NEWER, "A holds all of B"),
         ("MariaDB/0-1-5", "MariaDB/0-1-6", Order.OLDER, "B holds all of A"),
         ("MariaDB/0-1-5", "MariaDB/0-2-5", Order.UNKNOWN, "two servers"),
-        ("MariaDB/0-1-5", "HiveEvent/5", Order.UNKNOWN, "nothing in common"),
+        ("MariaDB/0-1-5", "HiveEvent/5", Order.UNKNOWN, "MariaDB and HiveEvent have nothing in common"),
         ("FilePos/a.1:5", "FilePos/b.1:5", Order.UNKNOWN, "base names"),
         (f"{A}:1-9:", f"{A}:1-5:6-9", Order.SAME, "both hold the same"),
         (f"{A}:1", f"{A}:2", Order.UNKNOWN, "each holds something"),

@@ -131,3 +131,9 @@ def test_a_refused_text_is_named(text: str, part: str) -> None:
     """The error says which part of an event token is wrong."""
     with pytest.raises(TokenError, match=part.replace("(", r"\(")):
         EventToken.parse(text)
+
+
+def test_tokens_without_a_shard_have_no_order_but_by_time() -> None:
+    """Vitess's rule compares positions within a shard; without one they may be of different logs."""
+    older, newer = (EventToken(5, "", Position.parse(f"MariaDB/0-1-{number}")) for number in (4, 5))
+    assert vitess_fresher(newer, older) == vitess_fresher(older, newer) == vitess_fresher(older, older) == -1

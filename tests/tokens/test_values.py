@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tokens import NO_POSITION, EventToken, Position, TokenError, ValidWriteIdList, Vector
+from tokens import NO_POSITION, EventToken, Origin, Position, TokenError, ValidWriteIdList, Vector
 from tokens.comparison import compare_texts
 from tokens.errors import LINE_CHARS_MAX, one_line
 from tokens.logs import FilePosition
@@ -32,6 +32,7 @@ def test_a_value_equals_its_own_kind_only(value: object) -> None:
     assert value == again
     assert hash(value) == hash(again)
     assert value != str(value)
+    assert (value == str(value)) is False
     assert value is not None
     assert {value: 1}[again] == 1
 
@@ -116,3 +117,32 @@ def test_a_long_line_is_cut_in_the_middle() -> None:
     assert one_line("a" * LINE_CHARS_MAX) == "a" * LINE_CHARS_MAX
     assert one_line("a" * half + "-" + "b" * half) == "a" * half + "…" + "b" * half
     assert one_line("a\nb\x00") == "a\\nb\\x00"
+
+
+def test_two_tokens_of_one_shard_are_explained_by_that_shard() -> None:
+    """Origins that they share as well are not needed, and without own positions the origins explain."""
+    origin = Origin("old/0", Position.parse("MariaDB/0-1-3"), 1)
+    a, b = (EventToken(5, "ks/0", Position.parse(f"MariaDB/0-1-{number}"), origin, 2) for number in (6, 5))
+    assert compare_texts(str(a), str(b)).why == "in ks/0, epoch 2: A holds all of B, and more"
+    other = EventToken(5, "ks/1", Position.parse("MariaDB/0-1-5"), origin, 2)
+    assert compare_texts(str(a), str(other)).why == "in old/0, epoch 1: both hold the same"
+
+
+def test_a_number_that_joins_two_intervals_leaves_the_others() -> None:
+    """Only the two neighbours become one."""
+    place = Position.parse(f"MySQL56/{A}:1-3:5-6:9:11-12")
+    assert str(place.append(f"{A}:4")) == f"MySQL56/{A}:1-6:9:11-12"
+    assert str(place.append(f"{A}:10")) == f"MySQL56/{A}:1-3:5-6:9-12"
+    assert str(place.append(f"{A}:13")) == f"MySQL56/{A}:1-3:5-6:9:11-13"
+    assert str(place.append(f"{A}:8")) == f"MySQL56/{A}:1-3:5-6:8-9:11-12"
+
+
+@pytest.mark.parametrize("method", ["union", "join"])
+def test_positions_of_two_kinds_of_server_are_never_one(method: str) -> None:
+    """Their sets have nothing in common, so the result would claim what nobody has seen."""
+    texts = ["MariaDB/0-1-5", f"MySQL56/{A}:1", "FilePos/a.1:5", "HiveEvent/5"]
+    for one in map(Position.parse, texts):
+        for other in map(Position.parse, texts):
+            if one.flavor != other.flavor:
+                with pytest.raises(TokenError):
+                    getattr(one, method)(other)

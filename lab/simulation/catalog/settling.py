@@ -9,7 +9,7 @@ from lab.simulation.catalog.changing import CatalogChangeOps
 from lab.simulation.catalog.publishing import SHARD
 from lab.simulation.catalog.reading import NOTHING_LOST, RECOVERS, SAME_STATE, CatalogReadOps
 from lab.simulation.catalog.shaping import OWNERS
-from lab.simulation.rows.judging import refolded
+from lab.simulation.naive.judging import check_fold
 from lab.simulation.rows.publishing import Ending
 from lab.workload.catalog import position_of
 from tokens import Position, ValidWriteIdList, Vector
@@ -37,13 +37,15 @@ class CatalogRun(CatalogChangeOps, CatalogReadOps):
             for owner in owners:
                 if owner == owners[0] or filled or not agreed:  # equal states give equal answers
                     self._check_settled(owner, table.name)
+        for owned in self.owners[owners[0]]:
+            check_fold(owned, self.complain)
 
     def _same_state(self) -> bool:
         """Checks that each owner's state equals a fold from the start, byte for byte. Returns whether all do."""
         agreed = True
         for number in range(self.topic.layout.partitions):
             states = [owner[number].state() for owner in self.owners]
-            expected = refolded(self.topic, number)
+            expected = self.owners[0][number].refolded()
             for owner, found in enumerate(states):
                 if found != expected:
                     agreed = False

@@ -21,6 +21,7 @@ from lab.simulation.catalog.settling import CatalogRun
 from lab.simulation.catalog.shaping import random_history
 from lab.simulation.engine import History, Op, Outcome, ops_of, play, shape
 from lab.simulation.models.loop import silent
+from lab.simulation.naive.judging import BY_THE_RULES
 
 FAULTS: Final = (
     "abort",
@@ -46,7 +47,7 @@ class CatalogWorld:
 
     name = "catalog"
     rules: tuple[str, ...] = (
-        STALE, LIST, MONOTONIC, UNCOMMITTED, NOTHING_LOST, RECOVERS, SAME_STATE, EXPLAINS, "never raises",
+        STALE, LIST, MONOTONIC, UNCOMMITTED, NOTHING_LOST, RECOVERS, SAME_STATE, BY_THE_RULES, EXPLAINS, "never raises",
     )  # fmt: skip
     faults: tuple[str, ...] = FAULTS
     states: tuple[str, ...] = tuple(STATES)

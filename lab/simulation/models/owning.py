@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, cast
 
-from consumers.fold.state import META, OFFSET_KEY, Head, read_head
+from consumers.fold.messages import fold_message
+from consumers.fold.state import META, OFFSET_KEY, Head, PartitionState, head_entries, read_head
 from consumers.owner.meaning import Meaning
 from consumers.owner.overlay import Overlay
 from consumers.owner.partitions import Partition
@@ -82,11 +84,14 @@ class OwnedPartition:
         self.keyspace = topic.keyspace
         self.number = number
         self.waiters: set[asyncio.Future[None]] = set()
+        self.letters: Counter[tuple[int, str]] = Counter()
+        """(offset, code) of the dead letters from offset ``first`` on, where this process began."""
         self.meanings_of: Head | None = None
         self.meanings: dict[str, Meaning | None] = {}
         self.rocks = rocks or MemoryRocks()
         self.manifest = _manifest(number, topic.layout.partitions)
         self.start()
+        self.first = self.offset
 
     def start(self) -> None:
         """Starts the process with the durable data, an empty memtable and an empty overlay."""
@@ -106,6 +111,8 @@ class OwnedPartition:
         self.rocks.data.clear()
         self.has_seen_what_was_lost, self.begin = False, 0
         self.start()
+        self.first = 0
+        self.letters.clear()
 
     @property
     def last_read(self) -> str:
@@ -146,7 +153,8 @@ class OwnedPartition:
             return 0
         records = list(enumerate(messages[start : start + count], start))
         self.topic.read_to[self.number] = max(self.topic.read_to[self.number], start + len(records))
-        self.store.fold(_InterruptedMessages(records, between) if between is not None else records)
+        found = self.store.fold(_InterruptedMessages(records, between) if between is not None else records)
+        self.letters |= Counter((offset, letter.code) for offset, letter in found)
         if self.waiters:
             self.wake()
         return len(records)
@@ -191,6 +199,16 @@ class OwnedPartition:
     def state(self) -> dict[bytes, bytes]:
         """The whole folded state."""
         return dict(self.store.items())
+
+    def refolded(self) -> dict[bytes, bytes]:
+        """What the state must be: the whole log folded from where it began, message by message, into a dict."""
+        entries: dict[bytes, bytes] = {}
+        state = PartitionState(Head(offset=self.begin, begin=self.begin), entries.get)
+        for offset, value in enumerate(self.topic.partitions[self.number][self.begin :], self.begin):
+            changes = fold_message(state, offset, value)
+            entries.update(changes.entries)
+            state.apply(changes)
+        return entries | head_entries(state.head)
 
 
 def _lookup_after_close(_: bytes) -> bytes | None:

@@ -141,4 +141,21 @@ TABLES: Final = (
         never(catalog_fold._bind, "(any_before.epoch, any_before.ordinal) >= (any_bound.epoch, any_bound.ordinal)"),
     ),
 )
-BUGS: Final = (*WRITE_IDS, *WRITERS, *STAGED, *TABLES)
+EACH_TIME: Final = (
+    catalog(
+        "drop_is_where_the_create_was",
+        "a dropped table keeps the place of its CREATE",
+        Replace(catalog_fold._drop, 'any_event["ordinal"]', 'state.created or any_event["ordinal"]'),
+    ),
+    catalog(
+        "promoted_image_is_read_at_its_first_write",
+        "a promoted image counts as read at the table's last write, not at its COMMIT",
+        Replace(
+            catalog_fold._promote,
+            "_set_image(any_state, any_image, any_lo, any_hi, any_ordinal)",
+            "_set_image(any_state, any_image, state.write_position or any_lo, any_hi, any_ordinal)",
+        ),
+    ),
+)
+"""Every fold makes the same mistake, so only the naive fold shows it."""
+BUGS: Final = (*WRITE_IDS, *WRITERS, *STAGED, *TABLES, *EACH_TIME)

@@ -206,4 +206,55 @@ HEADS: Final = (
         leave_out(state.read_head, "any_head.voids[...] = ..."),
     ),
 )
-BUGS: Final = (*EVENTS, *MARKERS, *NEWER, *VOIDS, *EPOCHS, *HEADS)
+EACH_TIME: Final = (
+    processes(
+        "frame_has_one_time",
+        "all rows of a frame get the time of its first transaction",
+        Replace(
+            row_fold._row_tags,
+            'encode_transaction_tags(any_shard, any_epoch, any_positions, any_frame["timestamps"])',
+            'encode_transaction_tags(any_shard, any_epoch, any_positions, [frame["timestamps"][0]] * len(positions))',
+        ),
+    ),
+    processes(
+        "watermark_keeps_its_first_time",
+        "the time of a shard's first marker is kept",
+        Replace(
+            markers.fold_marker, 'any_marker["timestamp"]', 'lineage.watermark_timestamp or any_marker["timestamp"]'
+        ),
+    ),
+    processes(
+        "floor_is_the_low_water",
+        "after a void, fills are accepted from the low-water on",
+        Replace(
+            markers._end_voids,
+            'any_void._replace(floor=any_marker["position"])',
+            'any_void._replace(floor=marker["low_water"])',
+        ),
+    ),
+    processes(
+        "low_water_outlives_its_epoch",
+        "a new epoch keeps the low-water of the one before",
+        Replace(
+            messages._fold_epoch_start,
+            "any_moved._replace(low_water=any_position)",
+            "any_moved._replace(low_water=before.low_water if before else any_position)",
+        ),
+    ),
+    processes(
+        "stranger_voids_nothing",
+        "a shard that nobody declared takes nothing from the others",
+        Replace(shards.arrival_voids, "void_everything(...) if any_stranger else {}", "{}"),
+    ),
+    processes(
+        "unknown_operation_is_kept",
+        "an operation that does not exist is stored as it is",
+        Replace(
+            row_fold._settle_by_key,
+            "any_operation not in any_kinds or (any_operation == VALUE and not any_image)",
+            "any_operation == VALUE and not any_image",
+        ),
+    ),
+)
+"""Every fold makes the same mistake, so only the naive fold shows it."""
+BUGS: Final = (*EVENTS, *MARKERS, *NEWER, *VOIDS, *EPOCHS, *HEADS, *EACH_TIME)

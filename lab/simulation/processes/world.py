@@ -11,7 +11,7 @@ from consumers.fold.state import Head, PartitionState, head_entries
 from lab.simulation.engine import History, Op, Outcome, TracedRun, Violation, ops_of, play, shape
 from lab.simulation.models.owning import MemoryRocks, OwnedPartition
 from lab.simulation.models.topic import SimulatedTopic, damaged
-from lab.simulation.rows.judging import SAME_STATE
+from lab.simulation.naive.judging import BY_THE_RULES, SAME_STATE, check_fold
 from lab.simulation.rows.publishing import LIMITS, Ending, Publishing
 from lab.simulation.rows.source import SimulatedSource
 from stream.wire.keys import Layout
@@ -182,6 +182,7 @@ class ProcessesRun(TracedRun):
                 owned.fold(1)
             owned.fold(owned.behind)
             self.check(number)
+        check_fold(self.processes[0], self.complain)
 
 
 STATES: Final[dict[str, Callable[[ProcessesRun], bool]]] = {
@@ -220,7 +221,7 @@ class ProcessesWorld:
     """Processes that crash, pause, restart, are rebuilt, or start from a checkpoint."""
 
     name = "processes"
-    rules: tuple[str, ...] = (SAME_STATE, DURABLE, "never raises")
+    rules: tuple[str, ...] = (SAME_STATE, DURABLE, BY_THE_RULES, "never raises")
     faults: tuple[str, ...] = (
         "publisher crash", "lost history", "duplicates", "garbage", "crash", "torn write", "rebuild",
         "begins at a checkpoint",

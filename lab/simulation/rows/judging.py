@@ -6,12 +6,11 @@ from collections.abc import Callable
 from typing import Final
 
 from consumers.fold.entry import ABSENT, VALUE, VOID, decode_entry
-from consumers.fold.messages import fold_message
-from consumers.fold.state import Head, PartitionState, head_entries
+from consumers.fold.state import Head
 from consumers.owner.protocol import UNKNOWN_KEY, Fill
 from consumers.owner.rows import read_stamp, view_row
-from lab.simulation.models.topic import SimulatedTopic
 from lab.simulation.models.truth import CommitHistory
+from lab.simulation.naive.judging import BY_THE_RULES, SAME_STATE
 from lab.simulation.rows.asking import Read, ServedAnswer
 from lab.simulation.rows.publishing import Publishing
 from lab.simulation.rows.source import SLOT_OF, SLOTS, SLOTS_A_SHARD
@@ -24,11 +23,12 @@ OWN_WRITES: Final = "read your writes"
 MONOTONIC: Final = "monotonic reads"
 NOTHING_LOST: Final = "nothing lost, nothing twice"
 RECOVERS: Final = "recovers by itself"
-SAME_STATE: Final = "same history, same state"
 RENAMED: Final = "-renamed"
 """How the name of a shard ends that nobody knows any more."""
 EXPLAINS: Final = "explanation true"
-RULES: Final = (STALE, OWN_WRITES, MONOTONIC, NOTHING_LOST, RECOVERS, SAME_STATE, EXPLAINS, "never raises")
+RULES: Final = (
+    STALE, OWN_WRITES, MONOTONIC, NOTHING_LOST, RECOVERS, SAME_STATE, BY_THE_RULES, EXPLAINS, "never raises",
+)  # fmt: skip
 
 Complain = Callable[[str, str], None]
 
@@ -206,17 +206,6 @@ class Judge:
                 self._complain(NOTHING_LOST, f"{place} is unknown ({view.why}) although its change was published")
         if value is not None and decode_entry(value).kind not in (VALUE, ABSENT, VOID):
             self._complain(NOTHING_LOST, f"{place} holds an entry of an invalid kind")
-
-
-def refolded(topic: SimulatedTopic, partition: int, begin: int = 0) -> dict[bytes, bytes]:
-    """The state of a partition, folded from ``begin`` on message by message into a dict."""
-    entries: dict[bytes, bytes] = {}
-    state = PartitionState(Head(offset=begin, begin=begin), entries.get)
-    for offset, value in enumerate(topic.partitions[partition][begin:], begin):
-        changes = fold_message(state, offset, value)
-        entries.update(changes.entries)
-        state.apply(changes)
-    return entries | head_entries(state.head)
 
 
 def _holds(component: Component | None, epoch: int, position: Position) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from consumers.owner.rows import judge_fill, view_row
 from lab.simulation.memo import decoded
+from lab.simulation.naive.judging import SAME_STATE, check_fold
 from lab.simulation.rows.asking import Read, SimulatedFront, SimulatedSession, answer_of, keyspace_of
 from lab.simulation.rows.changing import RowChangeOps
-from lab.simulation.rows.judging import NOTHING_LOST, RECOVERS, SAME_STATE, refolded
+from lab.simulation.rows.judging import NOTHING_LOST, RECOVERS
 from lab.simulation.rows.publishing import Ending
 from lab.simulation.rows.reading import Misread
 from lab.simulation.rows.shaping import OWNERS
@@ -57,6 +58,8 @@ class RowsRun(RowChangeOps):
         self.answers_at_once, self.network.is_slow = (False, True), False
         for owner in owners:
             self._check_settled(owner, [slot for slot in self._slots_to_check(owner) if agreed or owner == owners[0]])
+        for owned in self.owners[owners[0]]:
+            check_fold(owned, self.complain)
         failure = self.loop.failure()
         if failure is not None:
             raise failure
@@ -83,7 +86,7 @@ class RowsRun(RowChangeOps):
         for number in range(self.topic.layout.partitions):
             states = [owner[number].state() for owner in self.owners]
             for owner, found in enumerate(states):
-                expected = refolded(self.topic, number, self.owners[owner][number].begin)
+                expected = self.owners[owner][number].refolded()
                 if found == expected or self.owners[owner][number].has_seen_what_was_lost:
                     continue
                 agreed = False

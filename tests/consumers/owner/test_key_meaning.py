@@ -105,3 +105,31 @@ def test_keys_of_another_partition_are_refused(tmp_path: Path) -> None:
     with pytest.raises(OwnerError, match="in partition 1"):
         fill_row(owner.partition, Fill(1, KEYSPACE, 0, elsewhere, b"{}", gtid(5), gtid(5), 0, stamp))
     owner.partition.store.close(commit=False)
+
+
+def test_a_meaning_is_looked_up_anew_when_the_head_has_moved(owner: Owner) -> None:
+    """What was looked up before the DDL must not answer a front that still means the old key."""
+    [row] = ask(owner, key(1))
+    assert (row.served, row.code) == (True, "")
+    [row] = ask(owner, key(1))
+    assert row.served
+    owner.fold(schema(4, columns=[{"name": "id", "kind": "text", "exact": True}]), marker(5))
+    [row] = ask(owner, key(1))
+    assert (row.served, row.code) == (False, SCHEMA_CHANGED)
+    [row] = ask(owner, key(1), meaning=fingerprint([("id", "text", True)]))
+    assert row.code == ""
+
+
+def test_without_a_description_the_whole_key_chooses_the_partition(tmp_path: Path) -> None:
+    """A front that knows no prefix of the table asks by the whole key, and is not sent away."""
+    layout = Layout.parse(TWO)
+    keys = [b"shop.none\0[%d,%d]" % (n, m) for n in range(9) for m in range(9)]
+    chosen = next(each for each in keys if layout.partition_of(each, 0) == 0 and layout.partition_of(each, 1) == 1)
+    owner = Owner(tmp_path)
+    owner.fold(start(), marker(2, layout=TWO))
+    [row] = answer_rows(owner.partition, Get(1, KEYSPACE, 0, [chosen], vector(2)), demand_of(vector(2)))
+    assert not row.served
+    other = next(each for each in keys if layout.partition_of(each, 0) == 1)
+    with pytest.raises(OwnerError):
+        answer_rows(owner.partition, Get(1, KEYSPACE, 0, [other], vector(2)), demand_of(vector(2)))
+    owner.partition.store.close(commit=False)

@@ -8,14 +8,22 @@ from typing import Any, cast
 
 import pytest
 
-from consumers.fold.catalog_state import Binding, encode_binding, name_key
+from consumers.fold.catalog_state import Binding, TableState, encode_binding, name_key
 from consumers.fold.state import Head, Lineage, Void
 from consumers.owner.client import OwnerClient
 from consumers.owner.evidence import demand_of
 from consumers.owner.overlay import Overlay
 from consumers.owner.partitions import Partition
 from consumers.owner.protocol import FillTable, GetTable, OwnerError, OwnerTable
-from consumers.owner.tables import answer_table, decide_answer, fill_table, find_table, no_table, table_stamp
+from consumers.owner.tables import (
+    answer_table,
+    decide_answer,
+    fill_table,
+    find_table,
+    judge_table_fill,
+    no_table,
+    table_stamp,
+)
 from consumers.store.store import PartitionStore
 from stream.kafka.topics import Topic
 from stream.wire.codec import encode
@@ -301,3 +309,25 @@ def test_an_external_table_is_not_judged_by_a_list() -> None:
         assert decided(token_, 8).verdict is Verdict.OTHER_TABLE
         assert not decided(token_, 8).may_be_served
     assert not decided(token(4), 7).may_be_served
+
+
+def test_of_bindings_by_two_shards_the_first_one_counts() -> None:
+    """Their ordinals are of two histories, so the higher one says nothing."""
+    layout = Layout(4)
+    stores = [FakeStore(str(layout), 5, 2), FakeStore(str(layout), 7, 9)]
+    stores[1]._entries = {name_key(NAME): encode_binding(Binding(7, "shop/1", 1, 9))}
+    partitions = [partition_of(number, store) for number, store in enumerate(stores)]
+    assert find_table(partitions, NAME, 0)[0] == 5
+    assert find_table(partitions[::-1], NAME, 0)[0] == 7
+
+
+def test_a_state_of_an_ended_history_stands_in_no_fills_way() -> None:
+    """Its table was dropped in another epoch, or by another shard; in this one it is refused."""
+    dropped = TableState(7, SHARD, 1, 3, name=NAME, kind="transactional", created=3)
+    listed = f"{NAME}:5:9223372036854775807::"
+    offer = FillTable(0, KEYSPACE, 0, 7, NAME, "transactional", b"{}", listed, at(6), at(6), b"")
+    lineage = Lineage(1, 5, 4, at(4), 1_700_000_000, at(0))
+    assert judge_table_fill(dropped, offer, SHARD, lineage).why == "the table was dropped"
+    assert judge_table_fill(dropped, offer, SHARD, lineage._replace(epoch=2)).accepted
+    assert judge_table_fill(dropped, offer, "shop/1", lineage).accepted
+    assert judge_table_fill(None, offer, SHARD, lineage).accepted

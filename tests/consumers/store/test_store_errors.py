@@ -20,7 +20,8 @@ from consumers.store.errors import (
     StoreLockedError,
     store_error,
 )
-from consumers.store.rocks import Rocks, disk_bytes
+from consumers.store.rocks import IN_DOUBT_NAME, Rocks, disk_bytes
+from consumers.store.rocks_check import BLOCK_BYTES, check_log, masked_crc32c
 from consumers.store.store import ROCKS_NAME, PartitionStore, StoreView
 from tests.consumers.storing import change, open_at
 
@@ -131,3 +132,80 @@ def test_a_stores_size_is_that_of_its_files(tmp_path: Path) -> None:
     store.close()
     with StoreView(store.directory) as view:
         assert view.get(b"shop.t\0[1]") == b"x" * 5_000
+
+
+def _record(content: bytes, kind: int = 1) -> bytes:
+    body = bytes([kind]) + content
+    return masked_crc32c(body).to_bytes(4, "little") + len(content).to_bytes(2, "little") + body
+
+
+@pytest.mark.parametrize("size", [0, 1, BLOCK_BYTES - 8, BLOCK_BYTES - 7])
+def test_a_record_may_fill_its_block_to_the_end(size: int) -> None:
+    """The next one begins in the next block; a block's last few bytes hold no record."""
+    log = _record(b"x" * size)
+    rest = BLOCK_BYTES - len(log) % BLOCK_BYTES
+    padding = b"\0" * rest if rest < 7 else b""
+    check_log(Path("log"), log + padding + _record(b"y", 4))
+    with pytest.raises(StoreCorruptError, match="checksum"):
+        check_log(Path("log"), log + padding + _record(b"y")[:-1] + b"z")
+    with pytest.raises(StoreCorruptError, match=f"at byte {len(log + padding)}"):
+        check_log(Path("log"), log + padding + _record(b"y", 5))
+    check_log(Path("log"), log + padding + _record(b"y")[:-1])
+    check_log(Path("log"), log + padding + b"\1" * 6)
+
+
+def test_a_record_longer_than_its_block_is_damage() -> None:
+    """RocksDB cuts records at the ends of blocks."""
+    header = b"\0" * 4 + (BLOCK_BYTES - 6).to_bytes(2, "little") + b"\1"
+    with pytest.raises(StoreCorruptError, match="at byte 0"):
+        check_log(Path("log"), header)
+    check_log(Path("log"), b"\0" * 4 + (BLOCK_BYTES - 7).to_bytes(2, "little") + b"\1")
+
+
+def test_a_read_only_view_mends_nothing(tmp_path: Path) -> None:
+    """Only the owner may put the file of a commit in doubt back where it is missing."""
+    store = open_at(tmp_path)
+    store.apply(change(1, {b"shop.t\0[1]": b"x"}))
+    store.commit()
+    directory = store.directory
+    store.close()
+    [table] = (directory / ROCKS_NAME).glob("*.sst")
+    doubt = directory / IN_DOUBT_NAME
+    table.rename(doubt)
+    with pytest.raises(StoreCorruptError):
+        StoreView(directory)
+    assert doubt.exists()
+    assert not table.exists()
+    store = open_at(tmp_path)
+    assert store.get(b"shop.t\0[1]") == b"x"
+    store.close()
+
+
+def test_a_commit_says_how_long_it_took(tmp_path: Path) -> None:
+    """Operators see it; it is a duration, not a time."""
+    store = open_at(tmp_path)
+    store.apply(change(1, {b"shop.t\0[1]": b"x"}))
+    done = store.commit()
+    assert done is not None
+    assert 0 < done.seconds < 60
+    assert (done.offset, done.rows > 0, done.bytes > 0) == (1, True, True)
+    store.close()
+
+
+def test_an_empty_store_has_no_entries(tmp_path: Path) -> None:
+    """The head's own items are none; an entry is one, before its commit and after it."""
+    store = open_at(tmp_path)
+    assert store.estimated_entries() == 0
+    store.apply(change(1, {b"shop.t\0[1]": b"x"}))
+    assert store.estimated_entries() == 1
+    store.commit()
+    assert store.estimated_entries() == 1
+    store.close()
+
+
+def test_a_record_may_begin_where_only_its_header_fits() -> None:
+    """It is the empty first part of one that goes on in the next block."""
+    log = _record(b"x" * (BLOCK_BYTES - 14))
+    check_log(Path("log"), log + _record(b"", 2) + _record(b"y", 4))
+    with pytest.raises(StoreCorruptError, match=f"at byte {len(log)}"):
+        check_log(Path("log"), log + b"z" + _record(b"", 2)[1:] + _record(b"y", 4))

@@ -132,3 +132,11 @@ def test_a_damaged_manifest_is_corruption(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(StoreCorruptError, match="no manifest"):
         open_at(tmp_path)
+
+
+def test_a_store_that_knew_no_layout_takes_the_topics(tmp_path: Path) -> None:
+    """A store that has folded no marker yet is continued with whichever layout the topic has."""
+    open_at(tmp_path).close(commit=False)
+    store = open_at(tmp_path, layout="xxh3_64;partitions=4")
+    assert store.visible.layout == ""
+    store.close(commit=False)

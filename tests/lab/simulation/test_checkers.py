@@ -6,6 +6,7 @@ from typing import Final
 
 import pytest
 
+from consumers.fold import markers
 from consumers.store import store
 from lab.simulation.campaign import hunt
 from lab.simulation.planted.every import planted_bugs
@@ -18,9 +19,13 @@ WORLDS = all_worlds()
 HISTORIES_MAX = 5_000
 MISCOUNTED = Replace(Framer.add, "any_txn.gtid, any_end, True", "any_txn.gtid, max(1, any_end - 1), True")
 UNSEEN = Replace(store.PartitionStore.items, "self._frozen | self._active", "dict(self._active)")
+FIRST_TIME_KEPT: Final = Replace(
+    markers.fold_marker, 'any_marker["timestamp"]', 'lineage.watermark_timestamp or any_marker["timestamp"]'
+)
 CRUDE: Final[dict[str, Change]] = {
     "publisher_miscounts": MISCOUNTED,
     "frozen_entries_left_out": UNSEEN,
+    "first_time_kept": FIRST_TIME_KEPT,
     "token_never_advances": Return(proof.token_after, "str(Vector.parse(token) if token else Vector())"),
 }
 FIRED_BY: Final = {
@@ -31,6 +36,7 @@ FIRED_BY: Final = {
         "nothing lost, nothing twice": "delete_not_published",
         "recovers by itself": "fill_at_the_watermark_refused",
         "same history, same state": "frozen_entries_left_out",
+        "folded by the rules": "first_time_kept",
         "explanation true": "lost_token_is_the_old_one",
         "never raises": "publisher_miscounts",
     },
@@ -38,15 +44,17 @@ FIRED_BY: Final = {
         "no stale answer": "session_not_asked_of_a_table",
         "the list is covered": "open_ids_of_the_tag_ignored",
         "monotonic reads": "token_never_advances",
-        "nothing uncommitted": "write_pends_nobody",
+        "nothing uncommitted": "pending_writer_ignored",
         "nothing lost, nothing twice": "only_the_last_alloc",
         "recovers by itself": "opened_delta_lost",
         "same history, same state": "frozen_entries_left_out",
+        "folded by the rules": "drop_is_where_the_create_was",
         "explanation true": "list_and_id_not_required",
         "never raises": "publisher_miscounts",
     },
     "processes": {
         "same history, same state": "watermarks_not_durable",
+        "folded by the rules": "frame_has_one_time",
         "what is durable is a prefix": "committed_is_what_is_folded",
         "never raises": "publisher_miscounts",
     },

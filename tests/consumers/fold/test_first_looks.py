@@ -1,0 +1,46 @@
+"""States of which only a part is there yet: the head before its shard, a topology before its lineage."""
+
+from __future__ import annotations
+
+from consumers.fold.declared import is_in_scope
+from consumers.fold.entry import ABSENT, VALUE, VOID, decode_entry
+from consumers.fold.shards import kin_of
+from consumers.fold.state import Head, Scope, Topology
+from consumers.owner.rows import view_row
+from tests.consumers.histories import SHARD, Folded, frame, gtid, key, marker, start, value
+from tokens.decision import ENDED
+
+
+def test_an_entry_whose_shard_the_head_does_not_have_yet_is_judged_by_itself() -> None:
+    """The head was read before the shard's first event, the entry after it: no marker covers it."""
+    folded = Folded(start(), value(1, b"a", 2))
+    found = view_row(Head(), key(1), folded.entries[key(1)])
+    assert (found.kind, found.image, found.shard, found.epoch) == (VALUE, b"a", SHARD, 1)
+    assert (found.lo, found.watermark, found.low_water) == (gtid(2), "", "")
+
+
+def test_a_topology_without_a_lineage_ends_what_it_succeeded_and_names_no_ancestor() -> None:
+    """The epoch is unknown, so whether the ancestors' positions have a meaning in it is unknown too."""
+    head = Head(topologies={SHARD: Topology(1, 1, (SHARD,), {"shop/old": 3}, {"shop/older": 2})})
+    assert kin_of(head, SHARD).ancestors == {"shop/older": ENDED}
+    assert kin_of(head, SHARD).topology == {SHARD}
+
+
+def test_rows_that_come_out_of_order_keep_their_kind() -> None:
+    """An absence has no image and is no error; a value without one is, and a value with one stays."""
+    folded = Folded(start(), value(9, b"x", 9))
+    rows = [(key(1), ABSENT, b"", 5), (key(2), VALUE, b"b", 5), (key(3), VALUE, b"", 5), (key(4), VOID, b"", 5)]
+    folded.fold(frame(rows))
+    kinds = {number: decode_entry(folded.entries[key(number)]).kind for number in (1, 2, 3, 4)}
+    assert kinds == {1: ABSENT, 2: VALUE, 3: VOID, 4: VOID}
+    assert decode_entry(folded.entries[key(2)]).image == b"b"
+    assert folded.rejection_codes == ["bad_operation"]
+    folded.fold(marker(9))
+
+
+def test_a_description_counts_after_its_scope_only() -> None:
+    """What was described before the scope began, or of the epoch before, was of other tables."""
+    head = Head(scopes={SHARD: Scope(2, 5)})
+    places = [(1, 9), (2, 4), (2, 5), (2, 6), (3, 1)]
+    assert [is_in_scope(head, SHARD, *place) for place in places] == [False, False, False, True, True]
+    assert is_in_scope(head, "shop/other", 1, 1), "a shard that declared no scope"

@@ -1,0 +1,143 @@
+"""How long a description of a table is taken as it is, and what counts if nobody can describe it now."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from consumers.owner.protocol import Description, OwnerError
+from serving.errors import ReadError
+from serving.reads import descriptions as descriptions_of
+from serving.reads.descriptions import Descriptions
+from serving.reads.spaces import RowSpace
+from serving.sources.source import RowTable
+from stream.wire.events import Column
+from stream.wire.keys import Layout
+from tests.serving.fakes import FakeOwner, FakeRowSource, Network, items_of
+
+AWAY = OwnerError("away", code="owner_unreachable")
+NAME = "shop.items"
+
+
+class Described:
+    """Descriptions from one owner, and from a source if there is one."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, with_source: bool = False) -> None:
+        self.owner = FakeOwner()
+        self.now = 100.0
+        self.source = FakeRowSource(b"{}", "0-1-5")
+        self.source.described = RowTable(NAME, (Column("source", "int", True),), True, "", 0)
+        self.space = RowSpace("shop", Layout(1), source=self.source if with_source else None)
+        owners = Network(monkeypatch, {"a:1": self.owner}).owners(pause_s=0.0)
+        self.of = Descriptions(owners, keep_s=10.0, clock=lambda: self.now)
+
+    def get(self, name: str = NAME) -> list[str]:
+        """The key columns of a table."""
+        return [column.name for column in asyncio.run(self.of.get(self.space, name)).key]
+
+
+def test_a_description_is_asked_for_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is kept for `keep_s` seconds, and then asked for again."""
+    described = Described(monkeypatch)
+    assert described.get() == described.get() == ["id"]
+    described.owner.description = items_of(("no",), ("no",))
+    described.now = 109.9
+    assert described.get() == ["id"]
+    described.now = 110.0
+    assert described.get() == ["no"]
+    assert described.owner.asked.count("describe") == 2
+
+
+def test_an_old_description_counts_while_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reads go on; a table that was never described is an error."""
+    described = Described(monkeypatch)
+    assert described.get() == ["id"]
+    described.owner.failure = AWAY
+    described.now += 60
+    assert described.get() == ["id"]
+    with pytest.raises(ReadError) as caught:
+        described.get("shop.others")
+    assert caught.value.code == "no_owner"
+
+
+def test_without_an_owner_or_its_description_the_source_describes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An owner that has folded nothing of the table says so; one that is away says nothing."""
+    described = Described(monkeypatch, with_source=True)
+    assert described.get() == ["id"]
+    assert described.source.descriptions == 0
+    described.now += 60
+    described.owner.description = Description(0, False, "", "", [], [], False)
+    assert described.get() == ["source"]
+    described.now += 60
+    described.owner.failure = AWAY
+    assert described.get() == ["source"]
+    assert described.source.descriptions == 2
+
+
+def test_a_table_that_is_gone_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its old description must not come back when the next question fails."""
+    described = Described(monkeypatch, with_source=True)
+    assert described.get() == ["id"]
+    described.owner.description = Description(0, False, "", "", [], [], False)
+    described.source.described = None
+    described.now += 60
+    for failure in (None, AWAY):
+        described.owner.failure = failure
+        with pytest.raises(ReadError) as caught:
+            described.get()
+        assert caught.value.code == "unknown_table"
+
+
+def test_a_renewed_description_is_the_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An owner may not have folded the DDL yet; one that was asked for late enough is not asked for again."""
+    described = Described(monkeypatch, with_source=True)
+    assert described.get() == ["id"]
+    assert described.of.now() == 100.0
+    assert described.of.describes_since(described.space, NAME, 100.0)
+    assert not described.of.describes_since(described.space, NAME, 100.1)
+    assert not described.of.describes_since(described.space, "shop.others", 0.0)
+    asyncio.run(described.of.renew(described.space, NAME, 99.0))
+    assert described.source.descriptions == 0
+    described.now = 101.0
+    asyncio.run(described.of.renew(described.space, NAME, 101.0))
+    assert described.get() == ["source"]
+    assert described.source.descriptions == 1
+
+
+def test_the_layout_is_that_of_the_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An owner tells it with a description; without one the configured layout stays."""
+    described = Described(monkeypatch)
+    described.get()
+    assert described.space.layout == Layout(1)
+    described.owner.description = Description(0, True, "xxh3_64;partitions=1", NAME, items_of().columns, ["id"], True)
+    described.now += 60
+    described.get()
+    assert str(described.space.layout) == "xxh3_64;partitions=1"
+
+
+def test_descriptions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that asks for ever new names costs no memory without end."""
+    monkeypatch.setattr(descriptions_of, "TABLES_MAX", 2)
+    described = Described(monkeypatch)
+    for name in ("shop.a", "shop.b", "shop.a"):
+        described.get(name)
+    assert described.owner.asked.count("describe") == 2
+    described.get("shop.c")
+    assert len(described.of._known) == 1
+
+
+def test_the_source_is_asked_for_the_table_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a description is renewed."""
+    described = Described(monkeypatch, with_source=True)
+    asked: list[str] = []
+
+    async def describe(_: str) -> RowTable | None:
+        asked.append(_)
+        return described.source.described
+
+    described.source.describe = describe  # type: ignore[method-assign]
+    asyncio.run(described.of.renew(described.space, NAME, 100.0))
+    described.owner.description = Description(0, False, "", "", [], [], False)
+    described.get("shop.others")
+    assert asked == [NAME, "shop.others"]
