@@ -40,7 +40,7 @@ class Demand:
     given: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: each read makes one, and that would take three times as long
 class Tag:
     """What a cached answer is stamped with.
 

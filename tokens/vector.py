@@ -60,6 +60,8 @@ class Vector:
     @staticmethod
     def parse_all(text: str) -> Vector:
         """The merge of all tokens in ``text``, which are separated by commas. Raises `TokenError`."""
+        if texts.is_sole(text):
+            return Vector.parse(text)
         merged = Vector()
         for token in texts.split(text):
             merged = merged.merge(Vector.parse(token))

@@ -20,6 +20,7 @@ import msgspec
 from consumers.owner.protocol import (
     OLDEST,
     VERSION,
+    WITHOUT_TOPIC,
     Answer,
     Checkpoint,
     CheckpointPlace,
@@ -179,7 +180,7 @@ class OwnerClient:
 
     def _send(self, connection: _Connection, request: Request) -> tuple[int, asyncio.Future[Answer]]:
         self._last_id = request.id = self._last_id + 1
-        if self._topic_id and not isinstance(request, Hello | Checkpoint):
+        if self._topic_id and not isinstance(request, WITHOUT_TOPIC):
             request.topic_id = self._topic_id
         frame = encode_frame(request)
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()

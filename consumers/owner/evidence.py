@@ -61,11 +61,12 @@ def demand_of(vector: str, write_ids: str = "", table_id: int = 0) -> Demand:
 
 def tag_of(evidence: Evidence, write_ids: ValidWriteIdList | None = None, table_id: int = 0, kin: Kin = NO_KIN) -> Tag:
     """The evidence in the form that `tokens.decide` takes; raises `tokens.TokenError`."""
+    lo = Position.parse(evidence.lo) if evidence.lo else None
     return Tag(
         shard=evidence.shard,
         epoch=evidence.epoch,
-        lo=Position.parse(evidence.lo) if evidence.lo else None,
-        hi=Position.parse(evidence.hi) if evidence.hi else None,
+        lo=lo,
+        hi=lo if evidence.hi == evidence.lo else Position.parse(evidence.hi) if evidence.hi else None,
         watermark=Position.parse(evidence.watermark) if evidence.watermark else None,
         write_ids=write_ids,
         table_id=table_id,

@@ -98,9 +98,17 @@ def check_partition(head: Head, number: int, key: bytes, prefix: int) -> None:
 
     ``prefix``: of the table's description.
     """
-    if not head.layout:
-        return
-    home = Layout.parse(head.layout).partition_of(key, prefix)
+    if head.layout:
+        _check_home(Layout.parse(head.layout).partition_of(key, prefix), number)
+
+
+def check_table_partition(head: Head, number: int, table_id: int) -> None:
+    """As `check_partition`, for a catalog table."""
+    if head.layout:
+        _check_home(Layout.parse(head.layout).table_partition(table_id), number)
+
+
+def _check_home(home: int, number: int) -> None:
     if home != number:
         raise OwnerError(
             f"the key is kept in partition {home}, not in {number}",

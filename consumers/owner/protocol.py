@@ -353,6 +353,8 @@ class Failure(Message, tag="failure"):
 
 OfTopic: TypeAlias = Get | GetTable | Wait | Fill | FillTable | Status | Describe
 """Requests with a ``topic_id``."""
+WITHOUT_TOPIC: Final = (Hello, Checkpoint)
+"""All other requests."""
 Request: TypeAlias = Hello | Get | GetTable | Wait | Fill | FillTable | Checkpoint | Status | Describe
 Answer: TypeAlias = Welcome | Rows | OwnerTable | Waited | Filled | Checkpoints | Statuses | Description | Failure
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from consumers.fold.declared import table_description
+from consumers.fold.declared import is_in_scope, table_description
 from consumers.owner.partitions import Ownership, Partition
 from consumers.owner.protocol import (
     Describe,
@@ -65,6 +65,7 @@ def partition_status(partition: Partition, now: float) -> PartitionStatus:
 def describe_table(ownership: Ownership, request: Describe) -> Description:
     """The answer to `Describe`: the newest description of the table in any owned partition, and the layout.
 
+    The newest scope of a shard counts for all of them: a partition that is behind may hold what it has taken out.
     Ordinals order the descriptions of one shard. Between shards the time at the source chooses: it proves nothing, but
     a front that is told the wrong one is corrected by its first `Get`.
     """
@@ -74,7 +75,9 @@ def describe_table(ownership: Ownership, request: Describe) -> Description:
     for partition in owned:
         store = partition.store
         schema = table_description(store.visible, store.get, request.table) if request.table else None
-        if schema is not None:
+        if schema is not None and all(
+            is_in_scope(each.store.visible, schema["shard"], schema["epoch"], schema["ordinal"]) for each in owned
+        ):
             known = newest.get(schema["shard"])
             if known is None or (schema["epoch"], schema["ordinal"]) > (known["epoch"], known["ordinal"]):
                 newest[schema["shard"]] = schema

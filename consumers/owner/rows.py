@@ -133,15 +133,16 @@ def answer_rows(partition: Partition, request: Get, demand: Demand) -> list[Owne
     """
     head = partition.store.visible
     rows = [answer_row(partition, key, demand) for key in request.keys]
-    judged: dict[str, tuple[str, int]] = {}
+    judged: dict[bytes, tuple[str, int]] = {}
     for key, row in zip(request.keys, rows, strict=True):
-        table = table_of(key)
-        if table not in judged:
+        name = key[: key.find(b"\0")]
+        if name not in judged:
+            table = table_of(key)
             found = meaning_after(partition, head, table)
             expected = request.meanings.get(table)
             why = why_other_meaning(head, found, expected) if expected is not None else ""
-            judged[table] = why, found.prefix if found else 0
-        why, prefix = judged[table]
+            judged[name] = why, found.prefix if found else 0
+        why, prefix = judged[name]
         if why:
             refuse_row(row, why)
         else:

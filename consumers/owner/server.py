@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from consumers.fold.shards import kin_of
 from consumers.owner.connection import FrontConnection
@@ -19,6 +19,7 @@ from consumers.owner.protocol import (
     KEYS_MAX,
     VERSION,
     WAIT_MS_MAX,
+    WITHOUT_TOPIC,
     Answer,
     Checkpoint,
     CheckpointPlace,
@@ -48,6 +49,8 @@ from consumers.owner.tables import answer_table, fill_table, find_table, no_tabl
 from tokens import Vector
 
 Found = TypeVar("Found", OwnerRow, OwnerTable)
+_OF_KEYSPACE: Final = (GetTable, Status, Describe)
+"""Requests that name no partition. Unions cost more to compare with, and this is done for each request."""
 MakeCheckpoints = Callable[[list[Partition]], Awaitable[list[CheckpointPlace]]]
 
 
@@ -115,7 +118,7 @@ class OwnerServer:
 
     def answer(self, request: Request) -> Answer | Coroutine[Any, Any, Answer]:
         """The answer, or a coroutine that waits for it. Raises `FreshetError` or ``ValueError`` for a bad request."""
-        if not isinstance(request, Hello | Checkpoint) and request.topic_id:
+        if not isinstance(request, WITHOUT_TOPIC) and request.topic_id:
             self._check_topic(request)
         match request:
             case Get():
@@ -142,7 +145,7 @@ class OwnerServer:
     def _check_topic(self, request: OfTopic) -> None:
         """Raises `OwnerError` ``not_owner`` if the request is for a topic that this process doesn't follow."""
         keyspace = request.keyspace
-        if isinstance(request, GetTable | Status | Describe):
+        if isinstance(request, _OF_KEYSPACE):
             asked = self.ownership.of(keyspace)
         else:
             asked = [self.partition(keyspace, request.partition)]

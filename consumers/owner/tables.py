@@ -28,6 +28,7 @@ from consumers.owner.evidence import (
     refused,
     tag_of,
 )
+from consumers.owner.meaning import check_table_partition
 from consumers.owner.overlay import OverlayFill
 from consumers.owner.partitions import Partition
 from consumers.owner.protocol import HISTORY_LOST, FillTable, OwnerTable
@@ -251,6 +252,7 @@ def fill_table(partition: Partition, request: FillTable) -> FillVerdict:
     """As `consumers.owner.rows.fill_row`, for a catalog table."""
     store = partition.store
     head = store.visible
+    check_table_partition(head, partition.number, request.table_id)
     key = table_key(request.table_id)
     state_bytes = store.get(key)
     if table_stamp(state_bytes, head) != request.stamp:

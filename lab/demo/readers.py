@@ -114,7 +114,7 @@ class Readers:
                         raise
                 if self._stopping.wait(RECONNECT_S):
                     return
-                session = client.session(str(session.vector))  # drops a commit in doubt from the demand
+                session = client.session(session.known)  # drops a commit in doubt from the demand
 
     def _write_and_read(self, session: Session, connection: Any, rng: random.Random, newest: int, name: str) -> int:
         """Does one write and two reads. Returns the newest sequence that the session, called ``name``, has seen."""

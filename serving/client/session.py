@@ -49,6 +49,13 @@ class SessionState:
         with self._lock:
             return self._vector
 
+    @property
+    def known(self) -> str:
+        """The tokens of what the session has read. Unlike `plan_token` it leaves out writes that have no epoch yet."""
+        with self._lock:
+            known = [str(self._vector)] if self._vector or not self._newer else []
+            return ",".join([*known, *self._newer])
+
     def observe(self, shard: str, position: str) -> None:
         """Adds a position that later reads must include, e.g. ``MariaDB/0-1-5`` after a commit. Raises `TokenError`.
 
@@ -87,9 +94,7 @@ class SessionState:
             epochs = wire.read_epochs(*(yield wire.location_request(keyspace, 0, params)))
             self._place(shard, keyspace, epochs)
         with self._lock:
-            newer = tuple(self._newer)
-            known = [str(self._vector)] if self._vector or not newer else []
-            return Demanded(",".join([*known, *newer]), self._vector, newer)
+            return Demanded(self.known, self._vector, tuple(self._newer))
 
     def _place(self, shard: str, keyspace: str, epochs: Mapping[str, int]) -> None:
         known = epochs.get(shard)

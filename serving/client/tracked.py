@@ -117,7 +117,7 @@ class TrackedConnection:
         if self._pending:
             raise WriteNotTracked(
                 "a transaction may have been committed on this connection, and its GTID could not be read",
-                hint="read all results of the last statement; connection broken? client.session(str(session.vector))",
+                hint="read all results of the last statement; connection broken? client.session(session.known)",
             )
 
     def _in_transaction(self) -> bool:

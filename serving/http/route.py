@@ -140,7 +140,8 @@ class Resource(BaseRoute):
 
 def header_of(scope: Scope, name: bytes) -> str:
     """A request's header; of several with this ``name`` all values, separated by commas. "" if there is none."""
-    return ",".join(value.decode("latin-1") for each, value in scope["headers"] if each == name and value)
+    values = [value for each, value in scope["headers"] if each == name and value]
+    return b",".join(values).decode("latin-1") if values else ""
 
 
 def path_text(segment: str, name: str) -> str:

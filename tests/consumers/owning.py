@@ -45,12 +45,14 @@ def vector(sequence: int, *, shard: str = SHARD, epoch: int = 1) -> str:
 class Owner:
     """One partition and its server. `fold` does what the fold thread does."""
 
-    def __init__(self, data_dir: Path, *, overlay_bytes: int = 1 << 20, token: str = "", topic_id: str = "t") -> None:
+    def __init__(
+        self, data_dir: Path, *, overlay_bytes: int = 1 << 20, token: str = "", topic_id: str = "t", number: int = 0
+    ) -> None:
         self.data_dir = data_dir
         self.ownership = Ownership(data_dir)
-        store = PartitionStore.open(data_dir, keyspace=KEYSPACE, partition=0, topic_id=topic_id)
+        store = PartitionStore.open(data_dir, keyspace=KEYSPACE, partition=number, topic_id=topic_id)
         topic = Topic(f"freshet.{KEYSPACE}.events", topic_id, 1)
-        self.partition = Partition(KEYSPACE, 0, topic, store, Overlay(overlay_bytes), ready=True)
+        self.partition = Partition(KEYSPACE, number, topic, store, Overlay(overlay_bytes), ready=True)
         self.ownership.add(self.partition)
         self.server = OwnerServer(self.ownership, self._checkpoints, token=token)
         self.token = token

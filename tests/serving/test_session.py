@@ -342,6 +342,15 @@ def test_a_session_is_handed_over_with_tokens_it_cannot_read() -> None:
         assert client.session("").token == client.session(None).token == str(Vector())
 
 
+def test_a_session_goes_on_without_a_write_in_doubt() -> None:
+    """What it has read is kept, also in tokens that it cannot read; the write that has no epoch yet is left out."""
+    session = Session(Front(), vector(bank="1 0-2-4"), [NEWER])
+    session.observe("shop/0", "MariaDB/0-1-5")
+    assert session.known == f"{vector(bank='1 0-2-4')},{NEWER}"
+    assert Session(Front(), Vector(), [NEWER]).known == NEWER
+    assert Session(Front(), Vector()).known == str(Vector())
+
+
 def test_an_own_write_is_placed_by_a_front_that_reads_the_newer_token() -> None:
     """The epoch of a write is the highest that the front or the newer token names: the client cannot see the latter."""
     shards = {"shop/0": {"epoch": 3, "position": "MariaDB/0-1-1"}}

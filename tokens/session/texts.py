@@ -36,6 +36,11 @@ def is_newer(token: str) -> bool:
     return found is not None and found[0] not in (V1, V2)
 
 
+def is_sole(text: str) -> bool:
+    """Whether ``text`` is one token as it was written, as in most requests: nothing stands before or after it."""
+    return text.startswith(V2) and "," not in text and " " not in text and "\t" not in text
+
+
 def split(text: str) -> list[str]:
     """The tokens in ``text``, which are separated by commas. Raises `TokenError` if there are too many."""
     found = [token for token in (part.strip(" \t,") for part in _NEXT.split(text)) if token]

@@ -88,6 +88,7 @@ class CatalogReadOps(CatalogRunState):
         """One read. Returns whether the cache answered it. ``store``: the metastore that answers otherwise."""
         self.front.route.owner, self.network.is_slow = owner, late
         self.answering = store or self.store
+        self.epoch_was_told |= any(each.has_marker for each in self.owners[owner])
         self.loop.advance(PACE_S)
         self.say(f"reader {session.number} asks owner {owner} for {lists.name}")
         read = TableRead(session, lists, lists.table_id if identified else 0)
@@ -149,6 +150,19 @@ class CatalogReadOps(CatalogRunState):
             self.complain(EXPLAINS, f"409 history_lost for {before}, but the new token has {after}")
         session.seen.clear()
 
+    def _check_freshness(self, read: TableRead, lists: Lists, served: str, freshness: str, what: str) -> None:
+        """Checks that what was demanded is proved, and that nothing is called proved without a demand.
+
+        A demand is a list, or a position of the shard. Owner and metastore can prove either. Only a front that has met
+        no owner with a marker cannot: it knows no epoch, so the session's next token could not hold the answer.
+        """
+        demands = bool(lists.write_ids) or SHARD in read.demand
+        may_be_eventual = not demands or (served == "source" and not self.epoch_was_told)
+        if freshness == "eventual" and not may_be_eventual:
+            self.complain(EXPLAINS, f"{what}, although a demand was given and can be proved")
+        if freshness == "fresh" and not demands:
+            self.complain(EXPLAINS, f"{what}, although nothing was demanded")
+
     def _judge(
         self, read: TableRead, lists: Lists, image: Image, served: str, freshness: str, why: str, hi: str
     ) -> None:
@@ -157,6 +171,7 @@ class CatalogReadOps(CatalogRunState):
         store, table_id = self.store, lists.table_id
         what = f"reader {session.number} got {image!r} for {lists} from the {served} ({freshness}: {why})"
         self.say(what)
+        self._check_freshness(read, lists, served, freshness, what)
         if freshness == "eventual":
             return
         table = store.by_id[table_id]

@@ -48,6 +48,8 @@ class CatalogRunState(TracedRun):
         self.network = Network(self.loop, self.owners, self._note_fill)
         self.front = SimulatedCatalogFront(self.network, self.topic.layout, self)
         self.readers = [CatalogReader(number, self.front) for number in range(READERS)]
+        self.epoch_was_told = False
+        """Whether the front has asked an owner that had folded a marker."""
         self.damaged = False
         self.incomplete = False
         """Whether a message of the log is lost. Its names and lists come again only with a new epoch."""

@@ -17,11 +17,12 @@ from consumers.owner.partitions import Partition
 from consumers.store.manifest import Manifest
 from consumers.store.store import PartitionStore
 from lab.simulation.models.topic import SimulatedTopic, name_of
-from stream.wire.codec import CodecError
+from stream.wire.codec import CodecError, current_schema
 from stream.wire.keys import Layout
 
 OVERLAY_BYTES: Final = 1_600
 """Space for about three fills, so that evictions happen."""
+_MARKER: Final = current_schema("Marker").header
 _DIRECTORY: Final = Path("simulated")
 Record = tuple[int, bytes | None]
 
@@ -122,6 +123,15 @@ class OwnedPartition:
             return name_of(read[-1] or b"") if read else ""
         except CodecError:
             return ""
+
+    @property
+    def has_marker(self) -> bool:
+        """Whether it has folded a marker."""
+        return any(value is not None and value.startswith(_MARKER) for value in self._folded)
+
+    @property
+    def _folded(self) -> list[bytes | None]:
+        return self.topic.partitions[self.number][self.begin : self.offset]
 
     def close(self) -> None:
         """Ends the process for good and breaks its store's reference cycle."""

@@ -177,11 +177,5 @@ TABLES: Final = (
         "a table from the cache leaves the session's token as it was",
         Replace(TableReads._read, "token_after(any_token, ...)", "any_token"),
     ),
-    catalog(
-        "table_epoch_not_learnt",
-        "a front does not take the epoch of a catalog from the answers of owners",
-        leave_out(TableReads._read, "any_space.epochs.learn(...)"),
-        leave_out(TableReads._read, "any_space.epochs.learn_kin(...)"),
-    ),
 )
 BUGS: Final = (*OFFERS, *SESSIONS, *PROOFS, *READS, *FLIGHTS, *TABLES)

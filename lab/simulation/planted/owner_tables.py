@@ -6,7 +6,8 @@ from typing import Final
 
 from consumers.owner import tables
 from lab.simulation.planted.decisions import OTHER_TABLE_ID, REACHED_BY_MARK
-from lab.simulation.planted.planting import Replace, Return, Swap, catalog, never
+from lab.simulation.planted.planting import Replace, Return, Swap, catalog, leave_out, never
+from serving.reads import tables as front_tables
 from tokens import decision
 
 VOIDED: Final = "(any_state.epoch, any_state.image_ordinal) <= (any_void.epoch, any_void.ordinal)"
@@ -45,6 +46,18 @@ DEMANDS: Final = (
         ),
     ),
 )
+EVENTUAL: Final = (
+    catalog(
+        "covered_list_is_eventual",
+        "a covered list proves nothing to a session that has seen nothing",
+        leave_out(decision.decide, "if wanted_list is not None:\n    return any_covered"),
+    ),
+    catalog(
+        "source_proves_no_list",
+        "the source's answer is called eventual although it covers the list",
+        Replace(front_tables.judge_table, "any_epoch is None and any_served", "any_served"),
+    ),
+)
 STATES: Final = (
     catalog(
         "table_void_not_met",
@@ -78,4 +91,4 @@ FILLS: Final = (
         Replace(tables._list_of, "any_state.kind != TRANSACTIONAL or ...", "any_state.kind != TRANSACTIONAL"),
     ),
 )
-BUGS: Final = (*DEMANDS, *STATES, *FILLS)
+BUGS: Final = (*DEMANDS, *EVENTUAL, *STATES, *FILLS)

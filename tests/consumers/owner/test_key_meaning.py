@@ -11,10 +11,12 @@ import pytest
 from consumers.fold.entry import ABSENT, VALUE
 from consumers.owner.evidence import demand_of
 from consumers.owner.meaning import fingerprint
-from consumers.owner.protocol import SCHEMA_CHANGED, Fill, Get, OwnerError, OwnerRow
+from consumers.owner.protocol import SCHEMA_CHANGED, Describe, Fill, FillTable, Get, OwnerError, OwnerRow
+from consumers.owner.reporting import describe_table
 from consumers.owner.rows import answer_row, answer_rows, fill_row
+from consumers.owner.tables import fill_table
 from stream.wire.keys import Layout
-from tests.consumers.histories import frame, gtid, key, marker, start, value
+from tests.consumers.histories import event, frame, gtid, key, marker, start, value
 from tests.consumers.owning import KEYSPACE, Owner, schema, vector
 
 TWO = "xxh3_64;partitions=2"
@@ -89,6 +91,28 @@ def test_a_fill_is_refused_if_its_key_means_something_else_here(owner: Owner) ->
 
     assert "mean something else" in fill(fingerprint([("id", "text", True)])).why
     assert fill(BY_ID).accepted
+
+
+def test_a_partition_that_is_behind_does_not_describe_what_left_the_scope(owner: Owner, tmp_path: Path) -> None:
+    """A scope that one partition has folded counts for the descriptions that the others still hold."""
+    ahead = Owner(tmp_path / "ahead", number=1)
+    ahead.fold(start(), schema(2), event("Scope", 4, tables=["shop.other"]), marker(4))
+    assert describe_table(owner.ownership, Describe(1, KEYSPACE, "shop.items")).found
+    owner.ownership.add(ahead.partition)
+    assert not describe_table(owner.ownership, Describe(1, KEYSPACE, "shop.items")).found
+    ahead.partition.store.close(commit=False)
+
+
+def test_a_catalog_tables_answer_is_kept_only_where_its_id_hashes_to(tmp_path: Path) -> None:
+    """Else a table's fill would stand in a partition that gets none of its events."""
+    owner = Owner(tmp_path)
+    owner.fold(start(), marker(4, layout=TWO))
+    number = next(n for n in range(1, 99) if Layout.parse(TWO).table_partition(n) == 1)
+    offer = FillTable(1, KEYSPACE, 0, number, "shop.t", "EXTERNAL", b"{}", "", gtid(4), gtid(4), b"")
+    with pytest.raises(OwnerError, match="kept in partition 1") as refused:
+        fill_table(owner.partition, offer)
+    assert refused.value.code == "wrong_partition"
+    owner.partition.store.close(commit=False)
 
 
 def test_keys_of_another_partition_are_refused(tmp_path: Path) -> None:
