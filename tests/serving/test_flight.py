@@ -225,3 +225,20 @@ def test_a_batch_reads_again_only_keys_whose_flight_started_too_early() -> None:
         assert await asyncio.gather(*early) == [1, 5]
 
     asyncio.run(story())
+
+
+def test_a_flight_that_has_landed_leaves_nothing_behind() -> None:
+    """A front that runs for months must not keep a task for each of its reads."""
+
+    async def story() -> None:
+        source = Source()
+        flights = flights_of(source)
+        read = asyncio.create_task(flights.read("a", as_it_is, lambda _: True))
+        await settle()
+        assert len(flights._tasks) == 1
+        source.reads[0].set_result(7)
+        await read
+        await settle()
+        assert (len(flights._tasks), len(flights)) == (0, 0)
+
+    asyncio.run(story())

@@ -8,6 +8,7 @@ import pytest
 
 from serving.errors import ReadError
 from serving.reads.locations import Locations
+from serving.reads.owners import REMEMBERED_S
 from serving.reads.spaces import RowSpace
 from stream.wire.keys import Layout
 from tests.serving.fakes import AWAY, FakeOwner, Network, at, seen
@@ -46,5 +47,21 @@ def test_an_owner_that_is_away_is_answered_for_by_its_last_watermark(monkeypatch
             assert caught.value.code == code
         with pytest.raises(ReadError):
             await locations.read("shop", -1, Vector())
+
+    asyncio.run(run())
+
+
+def test_an_owner_that_nobody_remembers_has_no_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last watermark is told all the same, with an empty address."""
+    now = [100.0]
+    network = Network(monkeypatch, {"a:1": FakeOwner(watermarks=seen("shop/0", "0-1-5"))})
+    locations = Locations(network.owners(clock=lambda: now[0]), {"shop": RowSpace("shop", Layout(1))})
+
+    async def run() -> None:
+        found = await locations.read("shop", 0, Vector())
+        network.announced[0] = []
+        now[0] += REMEMBERED_S
+        later = await locations.read("shop", 0, Vector())
+        assert (later.token, later.address) == (found.token, "")
 
     asyncio.run(run())

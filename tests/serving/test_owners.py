@@ -168,3 +168,22 @@ def test_connections_to_addresses_that_nobody_announces_are_closed(monkeypatch: 
         assert new.asked == ["describe"]
 
     asyncio.run(run())
+
+
+def test_an_address_that_was_last_known_long_ago_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has announced its partition since, so its connection is closed when another is opened."""
+    old, new, now = FakeOwner(), FakeOwner(), [100.0]
+    network = Network(monkeypatch, {"a:1": old, "b:1": new})
+    owners = network.owners(clock=lambda: now[0])
+
+    async def run() -> None:
+        await owners.ask("shop", 0, describe)
+        network.announced = {0: [], 1: ["b:1"]}
+        now[0] += REMEMBERED_S
+        await owners.ask("shop", 1, describe)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert old.asked[-1] == "close"
+        assert "close" not in new.asked
+
+    asyncio.run(run())

@@ -104,3 +104,17 @@ def test_a_front_names_a_few_partitions_and_counts_the_rest(monkeypatch: pytest.
         assert len(found) == shown
         assert found[:2] == ["shop/0 has no owner", "shop/1 has no owner"]
         assert found[2:] == ([f"and {partitions - 2} more partitions"] if partitions > 2 else [])
+
+
+def test_a_partition_that_has_nothing_yet_and_reads_on_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told how far it is, not that there is no source."""
+    owner = StatusOwner()
+
+    async def status(_: str = "") -> Statuses:
+        counts = (0, 0, 0, 0)
+        partition = PartitionStatus("shop", 0, 0, 0, 4, 9, False, "rebuilding", [], *counts, "", "t")
+        return Statuses(0, True, "me", [partition])
+
+    owner.status = status  # type: ignore[method-assign]
+    readiness = Readiness(Network(monkeypatch, {"a:1": owner}).owners(), {"shop": RowSpace("shop", Layout(1))})
+    assert asyncio.run(readiness.missing()) == ["shop/0 is rebuilding at 4 of 9"]

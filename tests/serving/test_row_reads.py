@@ -15,7 +15,7 @@ from serving.metrics import FrontMetrics
 from serving.reads.demands import NO_OPTIONS, ReadDemand, RequestedRow, RowOptions
 from serving.reads.descriptions import Descriptions
 from serving.reads.fills import Fills
-from serving.reads.rows import RowReads
+from serving.reads.rows import RowReads, is_fresher
 from serving.reads.spaces import RowSpace, epoch_of
 from serving.sources.source import RowTable
 from stream.wire.events import Column
@@ -326,3 +326,21 @@ def test_without_an_owner_and_a_source_the_reader_is_told(monkeypatch: pytest.Mo
     answer = asyncio.run(reads.answer(space, seen("shop/0", "0-1-5")))
     assert isinstance(answer, ReadError)
     assert answer.code == "no_owner"
+
+
+@pytest.mark.parametrize(
+    ("own", "compared", "fresher"),
+    [("0-1-6", "0-1-5", True), ("0-1-5", "0-1-5", True), ("0-1-4", "0-1-5", False), ("0-2-5", "0-1-5", None)],
+)
+def test_a_value_is_compared_with_the_readers_token(own: str, compared: str, fresher: bool | None) -> None:
+    """As new counts as fresher; where two servers gave out one number nobody knows."""
+    assert is_fresher(EventToken(1, "shop/0", at(own)), EventToken(1, "shop/0", at(compared))) is fresher
+
+
+def test_a_table_that_is_always_read_through_fills_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rows must not be kept: nobody would void them."""
+    owner = FakeOwner()
+    owner.description.cacheable = False
+    answer = asyncio.run(Reads(monkeypatch, owner).answer(space_of(FakeRowSource(IMAGE, "0-1-5"))))
+    assert served(answer).served_from == "source"
+    assert owner.fills == []

@@ -101,3 +101,20 @@ def test_null_is_refused_as_a_key() -> None:
     """None is refused by the client before anything is sent."""
     with pytest.raises(ClientError, match="None"):
         format_key((None,))
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "said"),
+    [
+        ("date", "20%00", "is not a date value"),
+        ("decimal", "1x", "is not a number"),
+        ("text", "%ff", "is not UTF-8"),
+        ("int", "1.5", "is not an integer"),
+    ],
+)
+def test_a_value_of_another_kind_is_refused_and_the_column_named(kind: str, text: str, said: str) -> None:
+    """A reader's mistake is a 400 that names the column, not an error of the front."""
+    with pytest.raises(ReadError, match=said) as caught:
+        parse_row_key(table(Column("c", kind, True)), text.encode())
+    assert (caught.value.code, caught.value.status) == ("bad_key", 400)
+    assert "shop.orders.c" in str(caught.value)

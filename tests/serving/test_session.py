@@ -12,6 +12,7 @@ from serving.answers import absence_fields, encode_problem
 from serving.client import (
     AsyncSession,
     BadRequest,
+    ClientError,
     HistoryLost,
     NotFoundError,
     ServerError,
@@ -438,3 +439,10 @@ def test_a_location_of_an_older_front_is_read_from_its_token() -> None:
     assert caught.value.code == "bad_answer"
     shards = {"shop/0": {"epoch": 4, "position": "MariaDB/0-1-1"}}
     assert read_epochs(200, msgspec.json.encode({"token": located[1].decode(), "shards": shards})) == {"shop/0": 4}
+
+
+def test_a_404_of_another_server_is_no_absence() -> None:
+    """Only Freshet's own answer says that there is no row: a wrong path or proxy says nothing of rows."""
+    for body in (b"<html>", b"[]", b'{"error":"no such page"}', b"[" * 100_000):
+        with pytest.raises(ClientError):
+            Session(Front((404, body)), Vector()).get_row("shop", "shop.orders", 7)

@@ -8,10 +8,11 @@ import pytest
 
 from consumers.fold.catalog_state import EXTERNAL, TRANSACTIONAL
 from consumers.fold.shards import Kin
-from consumers.owner.protocol import FillTable
+from consumers.owner.protocol import FillTable, OwnerTable
 from serving.answers import RawTableAnswer
 from serving.errors import ReadError
 from serving.metrics import FrontMetrics
+from serving.reads import tables
 from serving.reads.demands import ReadDemand, RequestedTable
 from serving.reads.fills import Fills
 from serving.reads.spaces import TableSpace
@@ -169,3 +170,42 @@ def test_what_an_owner_knows_of_the_shards_around_is_learnt(monkeypatch: pytest.
     space = TableSpace("hive", Layout(1), FakeTableSource(external("0-1-9")))
     asyncio.run(Reads(monkeypatch, owner).read(space, RequestedTable("hive", "db", "t"), ReadDemand()))
     assert space.epochs.kin_of("hive/0", Vector()) == owner.table.kin
+
+
+@pytest.mark.parametrize("max_wait_ms", [0, 60_000])
+def test_an_owner_may_wait_for_as_long_as_the_reader(monkeypatch: pytest.MonkeyPatch, max_wait_ms: int) -> None:
+    """It waits for the stream for what is left of the time, and not at all if there is none."""
+    waits: list[int] = []
+
+    class Waiting(FakeOwner):
+        async def get_table(self, *given: object) -> OwnerTable:
+            waits.append(int(str(given[-1])))
+            return await super().get_table()
+
+    reads, space = Reads(monkeypatch, Waiting()), TableSpace("hive", Layout(1), FakeTableSource(external("0-1-9")))
+    demand = ReadDemand(max_wait_ms=max_wait_ms)
+    asyncio.run(reads.read(space, RequestedTable("hive", "db", "t"), demand))
+    assert [0 < each <= max_wait_ms for each in waits] == [bool(max_wait_ms)]
+
+
+def test_an_error_of_the_owner_is_the_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A demand that the owner can't judge is answered with its code, and the source is not asked."""
+    owner, source = FakeOwner(), FakeTableSource(external("0-1-9"))
+    owner.table.code, owner.table.why = "missing_write_ids", "the request has no list"
+    answer = asyncio.run(Reads(monkeypatch, owner).answer(source))
+    assert isinstance(answer, ReadError)
+    assert (answer.code, str(answer)) == ("missing_write_ids", "the request has no list")
+    assert source.lists == []
+
+
+def test_a_source_that_does_not_answer_in_time_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A locked table must not hold its readers for ever; the next read asks again."""
+    monkeypatch.setattr(tables, "SOURCE_TIMEOUT_S", 0.01)
+    source = FakeTableSource(external("0-1-9"))
+    source.gate.clear()
+    reads = Reads(monkeypatch, FakeOwner())
+    answer = asyncio.run(reads.answer(source))
+    assert isinstance(answer, ReadError)
+    assert answer.code == "source_unreachable"
+    source.gate.set()
+    assert served(asyncio.run(reads.answer(source))).served_from == "source"

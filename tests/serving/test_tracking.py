@@ -292,3 +292,19 @@ def test_a_closed_connection_is_done_once_its_commits_are_known() -> None:
     assert connection.is_done
     assert not inner.open
     assert connection.server_status == 0, "everything else is PyMySQL's"
+
+
+@pytest.mark.parametrize("told", [b"0-1-9", "0-1-9"])
+def test_a_gtid_is_read_as_text_or_bytes(told: str | bytes) -> None:
+    """An application may have set PyMySQL to either; nothing is observed before the first commit."""
+
+    class Telling(Connection):
+        last_gtid = None  # type: ignore[assignment]
+
+    inner, observed = Telling(), list[str]()
+    connection = TrackedConnection(inner, observed.append)
+    connection.settle(force=True)
+    assert observed == []
+    inner.last_gtid = told  # type: ignore[assignment]
+    connection.settle(force=True)
+    assert observed == ["0-1-9"]

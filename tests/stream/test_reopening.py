@@ -17,6 +17,7 @@ from stream.wire.batch import BatchLimits
 from stream.wire.codec import current_schema, encode
 from stream.wire.events import BindName, Change, OpenTransaction, RowChange, SourceTransaction
 from stream.wire.keys import Layout, row_key
+from tests.consumers.consuming import until
 from tests.stream.memory_log import KEYSPACE, MemoryLog
 
 SHARD = f"{KEYSPACE}/0"
@@ -67,7 +68,11 @@ def rows_of(log: MemoryLog, epoch: int = 1) -> list[tuple[int, bytes]]:
 def reasons(log: MemoryLog) -> list[list[tuple[int, str]]]:
     """Of each partition: (epoch, why it began)."""
     return [
-        [(record["epoch"], record["reason"]) for name, record in log.records(partition) if name == "EpochStart"]
+        [
+            (record["epoch"], record["reason"])
+            for name, record in log.records(partition)
+            if name == "EpochStart" and record["shard"] == SHARD
+        ]
         for partition in range(len(log.partitions))
     ]
 
@@ -217,10 +222,12 @@ def test_states_that_contradict_each_other_are_an_error_until_told_otherwise(log
 
 
 @pytest.mark.parametrize("behind", [1, 600, 3_000])
-def test_the_last_state_is_found_behind_a_long_tail_of_others(log: MemoryLog, behind: int) -> None:
+@pytest.mark.parametrize("kind", ["Marker", "EpochStart"])
+def test_the_last_state_is_found_behind_a_long_tail_of_others(log: MemoryLog, behind: int, kind: str) -> None:
     """Larger and larger windows are read until the last whole map is found."""
     publish(log, 2)
-    others = encode("Marker", foreign("ks/9"))
+    begun = {"shard": "ks/9", "epoch": 3, "ordinal": 1, "gtid": "", "timestamp": 1, "position": "", "reason": "x"}
+    others = encode(kind, foreign("ks/9") if kind == "Marker" else begun)
     log.commit([(partition, others) for partition in (0, 1) for _ in range(behind)], 5)
     with log.publisher(topology=DeclaredTopology(shards=("ks/9",))) as out:
         resumed = out.open(start)
@@ -469,10 +476,75 @@ def test_a_beginning_that_is_still_there_tells_everything(log: MemoryLog) -> Non
     for kept in log.partitions:
         kept.extend([None] * 3)
     log.lows = [3, 3]
-    with log.publisher() as out:
-        epoch = out.open(start).epoch
-        out.publish(txn(1))
+    log.commits_left = 1
+    killed = log.publisher()
+    epoch = killed.open(start).epoch
+    killed.abandon()
+    log.commits_left = 10
     with log.publisher() as out:
         resumed = out.open(start)
-    assert (resumed.epoch, resumed.position) == (epoch, "MariaDB/0-1-1")
+    assert (resumed.epoch, resumed.position) == (epoch, "MariaDB/0-1-0")
     assert all(len(each) == 1 for each in reasons(log))
+
+
+def test_a_flush_that_waits_is_woken_by_the_commit(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by the next batch, which may come a second later."""
+    with log.publisher() as out:
+        out.open(start)
+        commit = log.commit
+
+        def commit_while_it_waits(*arguments: Any) -> int:
+            while not out._changed._waiters:  # type: ignore[attr-defined]
+                pass
+            return commit(*arguments)
+
+        monkeypatch.setattr(log, "commit", commit_while_it_waits)
+        out.publish(txn(1))
+        out.flush()
+        assert out._committed == 1
+        monkeypatch.setattr(log, "commit", commit)
+
+
+def test_a_topic_that_lost_its_home_by_age_begins_above_all_epochs(log: MemoryLog) -> None:
+    """Retention took the states; what is left elsewhere does not say how many epochs there were."""
+    publish(log, 3)
+    at = home(log)
+    log.lows[at] = len(log.partitions[at])
+    with log.publisher() as out:
+        epoch = out.open(start).epoch
+    assert epoch > 1_600_000_000
+    assert reasons(log)[at][-1] == (epoch, "first_start")
+
+
+def test_a_restart_declares_the_shards_that_are_configured_now(log: MemoryLog) -> None:
+    """A shard that was added to the settings is named from the next start on, and ancestors stay as they were."""
+    log.commit([(home(log), encode("Marker", foreign("ks/old")))], 5)
+    with log.publisher(topology=DeclaredTopology(succeeds="ks/old")) as out:
+        out.open(start)
+    with log.publisher(topology=DeclaredTopology(("ks/2",), "ks/old")) as out:
+        out.open(start)
+        out.publish(txn(1))
+    said = [record for name, record in log.records(home(log)) if name == "Topology"][-1]
+    assert said["shards"] == [SHARD, "ks/2"]
+    assert said["ancestors"] == [{"shard": "ks/old", "epoch": 3}]
+    assert DeclaredTopology(("ks/2",)).resumed(SHARD, None).shards == (SHARD, "ks/2")
+
+
+def test_a_first_change_is_sent_without_being_asked_for(log: MemoryLog) -> None:
+    """An idle publisher waits for its next marker otherwise."""
+    with log.publisher() as out:
+        out.open(start)
+        out.publish(txn(1))
+        until(lambda: any(name == "RowFrame" for partition in (0, 1) for name, _ in log.records(partition)), "sent")
+
+
+def test_a_transaction_that_cannot_be_framed_loses_the_publisher(log: MemoryLog) -> None:
+    """The framer may hold a half of it, so nothing more is published."""
+    out = log.publisher()
+    out.open(start)
+    broken = SourceTransaction("nowhere", "nowhere", 1, [RowChange(b"no key", 1, b"{}")])
+    with pytest.raises(PublisherLost, match="after MariaDB/0-1-0"):
+        out.publish(broken)
+    with pytest.raises(PublisherLost):
+        out.publish(txn(1))
+    out.abandon()

@@ -30,6 +30,7 @@ def _vector(epoch: int, position: str, shard: str = "ks/0") -> str:
         (f"{A}:1", f"{A}:2", Order.UNKNOWN, "each holds something"),
         (str(EVENT), "time=9;shard=ks/0;position=MariaDB/0-1-4", Order.NEWER, "in ks/0, epoch 0: A holds all of B"),
         (str(EVENT), "time=9;shard=ks/0;epoch=1;position=MariaDB/0-1-4", Order.UNKNOWN, "timestamps don't order"),
+        (str(EVENT), "time=9;shard=ks/0;position=MariaDB/0-2-5", Order.UNKNOWN, "in ks/0, epoch 0: two servers"),
         (str(EVENT), _vector(0, "MariaDB/0-1-6"), Order.OLDER, "ks/0: B holds all of A"),
         (_vector(0, "MariaDB/0-1-6"), str(EVENT), Order.NEWER, "ks/0: A holds all of B"),
         (_vector(0, "MariaDB/0-1-6"), _vector(1, "MariaDB/0-1-6"), Order.UNKNOWN, "epochs 0 and 1"),

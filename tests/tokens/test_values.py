@@ -146,3 +146,11 @@ def test_positions_of_two_kinds_of_server_are_never_one(method: str) -> None:
             if one.flavor != other.flavor:
                 with pytest.raises(TokenError):
                     getattr(one, method)(other)
+
+
+@pytest.mark.parametrize("number", [0, 1, 126, 127, 128, 129, 16_383, 16_384, 2**31, 2**63 - 1])
+def test_a_number_of_any_length_is_packed(number: int) -> None:
+    """Those that just fit into so many bytes, too."""
+    assert unpack(_packed(f"HiveEvent/{number}")) == {"ks/0": (1, Position.parse(f"HiveEvent/{number}"))}
+    epochs = [("ks/0", (number, Position.parse("HiveEvent/5")))]
+    assert unpack(pack(epochs)) == dict(epochs)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
+import pytest
+
 from consumers.fold.declared import is_in_scope
 from consumers.fold.entry import ABSENT, VALUE, VOID, decode_entry
-from consumers.fold.shards import kin_of
-from consumers.fold.state import Head, Scope, Topology
+from consumers.fold.shards import Kin, kin_of
+from consumers.fold.state import Head, Lineage, Scope, Topology, head_entries, read_head
+from consumers.owner.evidence import kin_at
 from consumers.owner.rows import view_row
-from tests.consumers.histories import SHARD, Folded, frame, gtid, key, marker, start, value
+from tests.consumers.histories import SHARD, Folded, event, frame, gtid, key, marker, start, value
 from tokens.decision import ENDED
 
 
@@ -44,3 +50,44 @@ def test_a_description_counts_after_its_scope_only() -> None:
     places = [(1, 9), (2, 4), (2, 5), (2, 6), (3, 1)]
     assert [is_in_scope(head, SHARD, *place) for place in places] == [False, False, False, True, True]
     assert is_in_scope(head, "shop/other", 1, 1), "a shard that declared no scope"
+
+
+def test_ancestors_of_another_epoch_than_the_entrys_do_not_count() -> None:
+    """The head was read before the entry: what it names belongs to the history before."""
+    lineage = Lineage(1, 5, 5, gtid(5), 1, gtid(0))
+    head = Head(lineages={SHARD: lineage}, topologies={SHARD: Topology(1, 1, (SHARD,), {"shop/old": 3}, {})})
+    assert kin_at(head, SHARD, 1).ancestors == {"shop/old": 3}
+    assert kin_at(head, SHARD, 2) == Kin(frozenset({SHARD}))
+    assert kin_at(Head(topologies=head.topologies), SHARD, 2) == Kin(frozenset({SHARD}))
+
+
+def test_an_epoch_that_begins_nowhere_is_no_epoch() -> None:
+    """Its position is the low-water of all its fills; without one the message is poison."""
+    folded = Folded(event("EpochStart", 1, position="nowhere", reason="first_start"))
+    assert len(folded.rejection_codes) == 1
+    assert folded.state.head.lineages == {}
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        {"epoch": "1"},
+        {"shards": [1]},
+        {"shards": "ab"},
+        {"ancestors": {"a": "1"}},
+        {"succeeded": {"a": 1.5}},
+        {"ordinal": None},
+    ],
+    ids=str,
+)
+def test_a_head_of_other_types_is_damaged(damaged: dict[str, Any]) -> None:
+    """A flipped bit in a store must not become a topology that nobody declared."""
+    head = Head(topologies={SHARD: Topology(1, 1, ("a", "b"), {"x": 3}, {"y": 2})})
+    items = head_entries(head)
+    [key] = [each for each in items if SHARD.encode() in each]
+    named = dict(zip(("epoch", "ordinal", "shards", "ancestors", "succeeded"), json.loads(items[key]), strict=True))
+    assert read_head(items.items()).topologies == head.topologies
+    with pytest.raises((ValueError, TypeError)):
+        read_head({**items, key: json.dumps([*(named | damaged).values()]).encode()}.items())
+    with pytest.raises((ValueError, TypeError)):
+        read_head({**items, key: b'"abcde"'}.items())
