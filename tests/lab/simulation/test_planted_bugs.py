@@ -73,7 +73,7 @@ def test_a_bug_is_hunted_shrunk_and_kept(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_the_command_counts_detection_with_and_without_motifs() -> None:
     """``--detection``: by rule and by module, each hunt twice, and the seed's failures without a bug."""
-    arguments = ["simulate", "--mutate", "stale_is_fresh", "--histories", "300", "--detection"]
+    arguments = ["simulate", "--mutate", "stale_is_fresh", "--histories", "2000", "--detection"]
     told = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).stdout)
     assert told["unpatched"] == []
     assert [each["module"] for each in told["mutations"] + told["without_motifs"]] == ["tokens.decision"] * 2
