@@ -18,12 +18,12 @@ EVENTS: Final = (
         Replace(
             row_fold.fold_rows,
             "any_lineage._replace(ordinal=any_last)",
-            "any_lineage._replace(ordinal=any_last, watermark=positions[-1])",
+            "any_lineage._replace(ordinal=any_last, watermark=(frame['positions'] or frame['gtids'])[-1])",
         ),
         Replace(
             row_fold.fold_run,
             "any_lineage._replace(ordinal=any_last)",
-            "any_lineage._replace(ordinal=any_last, watermark=gtid.decode())",
+            "any_lineage._replace(ordinal=any_last, watermark=decode_entry([*entries.values()][-1]).position)",
         ),
     ),
     rows(
