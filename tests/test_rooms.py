@@ -34,9 +34,7 @@ MODULES_MAX: Final = 13
 REGISTERING: Final = ("app.", "atexit.", "model_validator", "field_validator", "pytest.hookimpl")
 """Decorators that hand a function to typer, the interpreter, pydantic or pytest."""
 CALLED_BY_LIBRARIES: Final = {
-    "call_exception_handler": "asyncio's tasks",
     "connection_lost": "asyncio.Protocol",
-    "get_debug": "asyncio's tasks",
     "pause_writing": "asyncio.Protocol",
     "resume_writing": "asyncio.Protocol",
     "list_commands": "click.Group",
@@ -47,6 +45,14 @@ CALLED_BY_LIBRARIES: Final = {
     "should_exit": "uvicorn.Server",
     "capture_signals": "uvicorn.Server",
     "send_400_response": "uvicorn's protocol",
+    "_timer_handle_cancelled": "asyncio",
+    "call_exception_handler": "asyncio",
+    "get_debug": "asyncio",
+    "not_done": "concurrent.futures.wait's result",
+    "handle_request": "httpx2.BaseTransport",
+    "handle_async_request": "httpx2.AsyncBaseTransport",
+    "on_header": "httptools",
+    "on_message_complete": "httptools",
     "do_GET": "http.server",
     "do_HEAD": "http.server",
     "log_message": "http.server",
@@ -55,7 +61,6 @@ CALLED_BY_LIBRARIES: Final = {
 CALLED_BY_NAME: Final = {
     ("lab/simulation", "op_"): "an op of a history names its method",
     ("lab/faults/failing_disk.py", "_"): "a request of the kernel names its method",
-    ("lab/simulation/kafka/twins.py", "twins"): "the world of whole processes will give it to the kernel",
     ("lab/simulation/kafka/cluster.py", "elect_uncleanly"): "an op of the world of whole processes will call it",
     ("lab/simulation/kafka/cluster.py", "lose_beginning"): "an op of the world of whole processes will call it",
     ("lab/simulation/kafka/cluster.py", "leave_open"): "an op of the world of whole processes will call it",
@@ -64,9 +69,7 @@ CALLED_BY_NAME: Final = {
 }
 READ_ELSEWHERE: Final = {
     "consumers/owner/protocol.py:overlay_entries": "`freshet lag --json` prints the whole status",
-    "lab/simulation/mariadb/connections.py:twins": "the world of whole installations puts them in place",
     "lab/simulation/mariadb/log/binlog.py:purge": "a fault of that world",
-    "lab/simulation/mariadb/server.py:follow": "a fault of that world",
     "lab/simulation/mariadb/server.py:log_statement": "a fault of that world",
     "lab/simulation/mariadb/transactions.py:hold_table": "a fault of that world",
     "stream/kafka/reader.py:offsets_for_timestamp": "where a stream that begins at a time starts",

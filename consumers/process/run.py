@@ -62,10 +62,11 @@ def run_consumer(consume: ConsumptionSettings, owner: OwnerSettings) -> None:
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(consume, owner))
+        runner.run(serve(consume, owner))
 
 
-async def _serve(consume: ConsumptionSettings, owner: OwnerSettings) -> None:
+async def serve(consume: ConsumptionSettings, owner: OwnerSettings) -> None:
+    """As `run_consumer`, in the running loop."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -13,7 +13,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 def command(
     seed: Annotated[int, typer.Option("--seed", help="The same seed gives the same histories.")] = 1,
-    histories: Annotated[int, typer.Option("--histories", help="How many histories per world.", min=1)] = 10_000,
+    histories: Annotated[
+        int, typer.Option("--histories", help="How many histories; of slow worlds fewer, unless one is named.", min=1)
+    ] = 10_000,
     world: Annotated[str, typer.Option("--world", help="A world's name, or all.", metavar="all|NAME")] = "all",
     mutate: Annotated[
         str,
@@ -55,13 +57,13 @@ def _simulate(console: Console, world: str, seed: int, histories: int, first: in
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
     )
     with bar if console.is_terminal and not as_json else nullcontext():
-        for each in worlds_named(world):
-            task = bar.add_task(each.name, total=histories)
+        for each, count in worlds_named(world, histories):
+            task = bar.add_task(each.name, total=count)
 
             def shown(total: Any, task: Any = task) -> None:
                 bar.update(task, completed=total.histories)
 
-            reports.append(simulate(each.name, seed, histories, first=first, jobs=jobs, shown=shown))
+            reports.append(simulate(each.name, seed, count, first=first, jobs=jobs, shown=shown))
     failures = [shrink_failure(report.failure) for report in reports if report.failure is not None]
     if as_json:
         found = [{"world": each.failure.world, "text": each.text, "ops": each.ops} for each in failures]
@@ -80,7 +82,7 @@ def _count(world: str, seed: int, histories: int, first: int, as_json: bool) -> 
     from lab.simulation.worlds import worlds_named
 
     with counting() as counted:
-        reports = [simulate(each.name, seed, histories, first=first) for each in worlds_named(world)]
+        reports = [simulate(each.name, seed, count, first=first) for each, count in worlds_named(world, histories)]
     typer.echo(json.dumps(count_json(counted)) if as_json else "\n".join(count_lines(counted)))
     failures = [shrink_failure(report.failure) for report in reports if report.failure is not None]
     for failure in failures:

@@ -60,12 +60,19 @@ class World(Protocol):
     """The rules that it checks."""
     faults: tuple[str, ...]
     states: tuple[str, ...]
+    cost: int
+    """About how many histories of the fastest world run in the time of one. Where all worlds run, it runs fewer."""
 
     def history(self, rng: Random) -> History:
         """A random history."""
 
     def run(self, ops: Sequence[Op], *, trace: bool = False) -> Outcome:
         """Runs a history. Equal histories give equal outcomes. May raise what the code under test raises."""
+
+
+def share_of(world: World, histories: int) -> int:
+    """How many histories of a world to run where ``histories`` of the fastest one are."""
+    return max(histories // world.cost, 2)
 
 
 class HistoryRun(Protocol):

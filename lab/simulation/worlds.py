@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from lab.simulation.catalog.world import CatalogWorld
-from lab.simulation.engine import World
+from lab.simulation.engine import World, share_of
+from lab.simulation.installation.world import InstallationWorld
 from lab.simulation.processes.world import ProcessesWorld
 from lab.simulation.rows.world import RowsWorld
 from tokens.errors import FreshetError
@@ -17,15 +18,23 @@ class WorldNotFoundError(FreshetError):
 
 def all_worlds(*, motifs: bool = True) -> dict[str, World]:
     """Every world, by name. ``motifs``: whether histories may contain sequences of ops that chance finds too seldom."""
-    worlds: tuple[World, ...] = (RowsWorld(motifs=motifs), CatalogWorld(motifs=motifs), ProcessesWorld())
+    worlds: tuple[World, ...] = (
+        RowsWorld(motifs=motifs),
+        CatalogWorld(motifs=motifs),
+        ProcessesWorld(),
+        InstallationWorld(),
+    )
     return {world.name: world for world in worlds}
 
 
-def worlds_named(name: str) -> list[World]:
-    """The world of this name, or all of them for ``all``. Raises `WorldNotFoundError`."""
+def worlds_named(name: str, histories: int) -> list[tuple[World, int]]:
+    """The world of this name, or all of them for ``all``, and how many histories to run of each.
+
+    Raises `WorldNotFoundError`.
+    """
     worlds = all_worlds()
     if name == "all":
-        return list(worlds.values())
+        return [(world, share_of(world, histories)) for world in worlds.values()]
     if name not in worlds:
         raise WorldNotFoundError(f"unknown world {name}", hint=f"choose one of: all, {', '.join(worlds)}")
-    return [worlds[name]]
+    return [(worlds[name], histories)]

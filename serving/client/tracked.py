@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from threading import get_ident
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from .errors import WriteNotTracked
 
@@ -16,6 +17,8 @@ _WITHIN_TRANSACTION = frozenset({"insert", "update", "delete", "replace", "load"
 _IN_TRANSACTION = 1
 """SERVER_STATUS_IN_TRANS in MariaDB's protocol."""
 
+Result = TypeVar("Result")
+
 _FIRST_WORD = re.compile(rb"(?:\s|/\*(?!!).*?\*/|--[^\n]*\n|#[^\n]*\n|\()*([A-Za-z]+)", re.DOTALL)
 
 
@@ -24,12 +27,19 @@ class TrackedConnection:
 
     It notices ``commit()``, statements that commit (COMMIT, DDL, START TRANSACTION, CALL) and autocommit. It does not
     notice a SELECT that writes under autocommit (a function with side effects): call ``settle(force=True)`` after it.
+
+    A connection belongs to one thread at a time, but other threads may read in the session meanwhile. They do not touch
+    the connection, and need nothing of a call that is under way.
     """
 
     def __init__(self, connection: Any, observe: Callable[[str], None]) -> None:
         self._inner = connection
         self._observe = observe
         self._pending = False
+        """A call has ended that may have committed something, and its GTID is unknown."""
+        self._under_way = False
+        self._user = get_ident()
+        """The thread that made the last call."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -51,69 +61,89 @@ class TrackedConnection:
     def query(self, sql: str | bytes, unbuffered: bool = False) -> int:
         """Runs a statement like PyMySQL's ``query``. Cursors call it."""
         word, before = _first_word(sql), self._in_transaction()
-        self._pending = self._pending or word not in _READ_ONLY
-        affected: int = self._inner.query(sql, unbuffered)
-        if word in _WITHIN_TRANSACTION and before and self._in_transaction():
-            return affected
-        if word not in _READ_ONLY or before != self._in_transaction() or self._inner._result.has_next:
-            self._pending = True
-            self.settle()
-        return affected
+
+        def may_have_committed() -> bool:
+            now = self._in_transaction()
+            if word in _WITHIN_TRANSACTION and before and now:
+                return False
+            return word not in _READ_ONLY or before != now or self._inner._result.has_next
+
+        return self._call(
+            lambda: int(self._inner.query(sql, unbuffered)), may_have_committed, is_read=word in _READ_ONLY
+        )
 
     def begin(self) -> None:
         """Starts a transaction, which commits the one before it, if any."""
-        self._pending = True
-        self._inner.begin()
-        self.settle()
+        self._call(self._inner.begin)
 
     def commit(self) -> None:
         """Commits, and observes the transaction's GTID."""
-        self._pending = True
-        self._inner.commit()
-        self.settle()
+        self._call(self._inner.commit)
 
     def autocommit(self, value: bool) -> None:
         """Switches autocommit; switching it on commits."""
-        self._pending = True
-        self._inner.autocommit(value)
-        self.settle()
+        self._call(lambda: self._inner.autocommit(value))
 
     def close(self) -> None:
         """Closes the connection, after observing the last commit."""
         self.settle()
         self._inner.close()
 
+    def _call(
+        self, run: Callable[[], Result], may_have_committed: Callable[[], bool] = lambda: True, *, is_read: bool = False
+    ) -> Result:
+        """The result of ``run``, after observing what it committed. If it fails, it may have committed too."""
+        import pymysql
+
+        self._user, self._under_way = get_ident(), True
+        try:
+            result = run()
+            if may_have_committed():
+                self._pending = not self._is_observed()
+            return result
+        except BaseException as error:
+            if not is_read:
+                self._pending = not (isinstance(error, pymysql.err.Error) and self._is_observed())
+            raise
+        finally:
+            self._under_way = False
+
     @property
     def is_done(self) -> bool:
         """Whether the connection is closed and all its commits have been observed."""
-        return not self._inner.open and not self._pending
+        return not (self._inner.open or self._pending or self._under_way)
 
     def settle(self, force: bool = False) -> None:
         """Observes the last commit's GTID, if there may be a new one and the connection is free for a query."""
+        if self._pending or force:
+            self._user = get_ident()
+            self._pending = not self._is_observed()
+
+    def _is_observed(self) -> bool:
+        """Asks for the last commit's GTID. False if the connection is broken, or not free for a query."""
         import pymysql  # not a dependency of the client: an application that wraps a connection has it
 
         result = self._inner._result
-        if not (self._pending or force) or (result is not None and (result.has_next or result.unbuffered_active)):
-            return
-        if not self._inner.open:
-            return
+        if not self._inner.open or (result is not None and (result.has_next or result.unbuffered_active)):
+            return False
         try:
             with self._inner.cursor(pymysql.cursors.Cursor) as cursor:
                 cursor.execute("SELECT @@last_gtid")
                 found = cursor.fetchone()[0]
         except pymysql.err.Error:
-            return  # stays pending: `require_settled` raises before the next read
+            return False
         finally:
             # The caller's cursor has yet to read its own result.
             self._inner._result = result
-        self._pending = False
         text = found.decode() if isinstance(found, bytes) else str(found or "")
         if text:
             self._observe(text)
+        return True
 
     def require_settled(self) -> None:
-        """Raises `WriteNotTracked` if a commit's GTID is still unknown."""
-        self.settle()
+        """Raises `WriteNotTracked` if the GTID of a commit that has ended is unknown. Any thread may call it."""
+        if self._pending and self._user == get_ident():
+            self.settle()
         if self._pending:
             raise WriteNotTracked(
                 "a transaction may have been committed on this connection, and its GTID could not be read",

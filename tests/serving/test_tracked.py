@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from typing import Any
 
+import pytest
 from pymysql.constants import SERVER_STATUS
 
 from freshet.local.mariadb import MariaDBAddress
 from serving.client import tracked
+from serving.client.errors import WriteNotTracked
 
 
 def test_pymysql_has_the_privates_that_tracking_reads(mariadb: MariaDBAddress) -> None:
@@ -51,3 +54,70 @@ def test_the_client_is_imported_without_pymysql() -> None:
     """The client does not import PyMySQL before a connection is wrapped."""
     code = "import sys; sys.modules['pymysql'] = None; import serving.client; serving.client.TrackedConnection"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+class OneAtATime:
+    """What tracking uses of a PyMySQL connection; it fails where two threads talk at once, as PyMySQL's would."""
+
+    def __init__(self) -> None:
+        self.open, self.server_status, self._result = True, 0, None
+        self.talks = threading.Lock()
+        self.committing, self.may_end = threading.Event(), threading.Event()
+        self.breaks = False
+
+    def commit(self) -> None:
+        with self.talks:
+            self.committing.set()
+            assert self.may_end.wait(30)
+            if self.breaks:
+                raise ConnectionError("lost")
+
+    def cursor(self, _: Any) -> OneAtATime:
+        return self
+
+    def __enter__(self) -> OneAtATime:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def execute(self, _: str) -> None:
+        assert self.talks.acquire(blocking=False), "two threads use the connection"
+        self.talks.release()
+
+    def fetchone(self) -> tuple[str]:
+        return ("0-1-7",)
+
+
+def test_a_read_leaves_a_connection_alone_that_commits_in_another_thread() -> None:
+    """A shared session's reads neither wait for a commit that has not returned, nor break into it."""
+    inner, observed = OneAtATime(), list[str]()
+    connection = tracked.TrackedConnection(inner, observed.append)
+    writer = threading.Thread(target=connection.commit)
+    writer.start()
+    assert inner.committing.wait(30)
+    connection.require_settled()
+    assert observed == []
+    inner.may_end.set()
+    writer.join(30)
+    assert observed == ["0-1-7"]
+
+
+def test_a_commit_that_failed_is_owed_while_another_thread_uses_the_connection() -> None:
+    """It may have been committed, so no read may pretend to include everything."""
+    inner = OneAtATime()
+    inner.breaks = True
+    inner.may_end.set()
+    connection = tracked.TrackedConnection(inner, lambda _: None)
+    with pytest.raises(ConnectionError):
+        connection.commit()
+    inner.may_end.clear()
+    inner.committing.clear()
+    inner.breaks = False
+    writer = threading.Thread(target=connection.commit)
+    writer.start()
+    assert inner.committing.wait(30)
+    with pytest.raises(WriteNotTracked):
+        connection.require_settled()
+    inner.may_end.set()
+    writer.join(30)
+    connection.require_settled()

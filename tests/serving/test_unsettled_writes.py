@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import Event, Thread
 from typing import Any
 
 import pymysql
@@ -84,3 +85,54 @@ def test_a_commit_whose_connection_breaks_is_not_forgotten(breaks_at: str, is_cl
     for _ in range(2):
         with pytest.raises(WriteNotTracked):
             session.get_row("shop", "shop.orders", 7)
+
+
+class SlowDatabase(Database):
+    """One whose COMMIT takes until the test lets it go on. ``statements``: all that was sent."""
+
+    def __init__(self, breaks_at: str = "") -> None:
+        super().__init__(breaks_at)
+        self.begun, self.goes_on = Event(), Event()
+        self.statements: list[str] = []
+
+    def _run(self, statement: str) -> None:
+        self.statements.append(statement)
+        if statement == "COMMIT":
+            self.begun.set()
+            assert self.goes_on.wait(20)
+        super()._run(statement)
+
+
+def test_a_thread_that_reads_does_not_touch_the_connection_of_one_that_writes() -> None:
+    """A connection belongs to one thread: meanwhile others read, without what is not committed yet."""
+    database = SlowDatabase()
+    session, connection = session_over(database)
+    writer = Thread(target=connection.commit)
+    writer.start()
+    assert database.begun.wait(20)
+    assert session.token == str(vector(shop="1 0-1-5"))
+    assert database.statements == ["COMMIT"]
+    database.goes_on.set()
+    writer.join(20)
+    assert session.token == str(vector(shop="1 0-1-9"))
+
+
+def test_a_thread_that_reads_is_told_of_another_ones_unsettled_commit() -> None:
+    """It cannot ask the connection, so it is refused; the connection's own thread can, and settles it."""
+    database = Database("SELECT @@last_gtid")
+    session, connection = session_over(database)
+    connection.commit()
+    database.open, database.breaks_at = True, ""
+    refused: list[Exception] = []
+
+    def read() -> None:
+        try:
+            _ = session.token
+        except WriteNotTracked as error:
+            refused.append(error)
+
+    reader = Thread(target=read)
+    reader.start()
+    reader.join(20)
+    assert len(refused) == 1
+    assert session.token == str(vector(shop="1 0-1-9"))

@@ -51,6 +51,7 @@ class CatalogWorld:
     )  # fmt: skip
     faults: tuple[str, ...] = FAULTS
     states: tuple[str, ...] = tuple(STATES)
+    cost = 1
 
     def __init__(self, *, motifs: bool = True) -> None:
         self._motifs = motifs

@@ -95,7 +95,8 @@ class SimulatedAdmin:
         committed = isolation_level == IsolationLevel.READ_COMMITTED
 
         def find(place: TopicPartition, spec: OffsetSpec) -> ListOffsetsResultInfo:
-            if self._cluster.topics.get(place.topic) and place.partition >= len(self._cluster.topic(place.topic).logs):
+            topic = self._cluster.topics.get(place.topic)
+            if not self._cluster.led or (topic is not None and place.partition >= len(topic.logs)):
                 raise Refused(KafkaError._NOENT, "Failed to query partition leaders: No leaders found")
             log = self._cluster.log(place.topic, place.partition)
             offset, timestamp = offset_of(log, spec._value, committed=committed)
@@ -127,7 +128,8 @@ class SimulatedAdmin:
         for name in [wanted] if wanted is not None else sorted(topics):
             topic = topics.get(name)
             if wanted is not None or (topic is not None and topic.known_at <= self._cluster.now):
-                found.topics[name] = _topic_metadata(name, topic, self._cluster.now)
+                leader = BROKER_ID if self._cluster.led else -1
+                found.topics[name] = _topic_metadata(name, topic, self._cluster.now, leader)
         return found
 
     def _each(self, requests: Mapping[K, Callable[[], T]], timeout_s: float) -> dict[K, Future[T]]:
@@ -179,7 +181,7 @@ def _description(topic: Topic) -> TopicDescription:
     return TopicDescription(topic.name, Uuid(*topic.topic_id), False, partitions)
 
 
-def _topic_metadata(name: str, topic: Topic | None, now: float) -> TopicMetadata:
+def _topic_metadata(name: str, topic: Topic | None, now: float, leader: int) -> TopicMetadata:
     found = TopicMetadata()
     found.topic = name
     if topic is None:
@@ -189,5 +191,5 @@ def _topic_metadata(name: str, topic: Topic | None, now: float) -> TopicMetadata
     else:
         for number in range(len(topic.logs)):
             partition = found.partitions[number] = PartitionMetadata()
-            partition.id, partition.leader = number, BROKER_ID
+            partition.id, partition.leader = number, leader
     return found

@@ -20,6 +20,8 @@ from lab.simulation.kernel.waits import Waits
 EPOCH_S: Final = 1_800_000_000
 """Wall-clock seconds at virtual time 0, unless the cluster is told another."""
 LATENCY_S: Final = (0.0001, 0.002)
+LEADERLESS_S: Final = 0.5
+"""Brokers that are back have elected leaders after at most this time."""
 ELECTION_S: Final = 0.05
 """A new topic has leaders, and is known, after at most this time."""
 DEFAULTS: Final = {
@@ -106,6 +108,7 @@ class Brokers:
         self.topics: dict[str, Topic] = {}
         self._down = False
         self._coordinator_away = False
+        self._led_at = 0.0
         self._epoch_s = epoch_s
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count(1)
@@ -157,6 +160,8 @@ class Brokers:
     @down.setter
     def down(self, value: bool) -> None:
         if self._down and not value:
+            self._led_at = self.now + self.rng.uniform(0, LEADERLESS_S)
+            self.after(self._led_at - self.now, lambda: None)  # who waits for a leader looks again
             for topic in self.topics.values():
                 for log in topic.logs:
                     log.elect()
@@ -180,6 +185,11 @@ class Brokers:
     def changed_reach(self) -> None:
         """Somebody reaches the brokers again, or no longer."""
         self.advance()
+
+    @property
+    def led(self) -> bool:
+        """Whether partitions have leaders."""
+        return self._led_at <= self.now
 
     # --- topics ---
 
@@ -207,7 +217,7 @@ class Brokers:
 
     def log(self, name: str, partition: int) -> PartitionLog:
         """A partition's log, or `Refused`."""
-        if name in self.topics and self.topics[name].known_at > self.now:
+        if not self.led or (name in self.topics and self.topics[name].known_at > self.now):
             raise Refused(KafkaError.LEADER_NOT_AVAILABLE)
         logs = self.topic(name).logs
         if not 0 <= partition < len(logs):

@@ -44,10 +44,15 @@ class Cluster(Brokers):
 
     # --- faults ---
 
-    def elect_uncleanly(self, topic: str, partition: int, lost: int) -> None:
-        """The next leader of the partition lacks its last ``lost`` offsets."""
+    def elect_uncleanly(self, topic: str, partition: int, lost: int, *, tears: bool = True) -> None:
+        """The next leader of the partition lacks its last ``lost`` offsets.
+
+        ``tears`` False: no transaction is torn, so some more may be lost. One that is torn hangs: its coordinator takes
+        it for ended, so the partition can't be read further until its producer ends another one there.
+        """
         log = self.topics[topic].logs[partition]
-        log.truncate(log.end - lost)
+        end = log.end - lost
+        log.truncate(end if tears else log.whole_until(end))
 
     def lose_beginning(self, topic: str, partition: int, before: int) -> None:
         """Retention has deleted what is before this offset."""

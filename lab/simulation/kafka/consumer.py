@@ -159,7 +159,7 @@ class SimulatedConsumer:
         try:
             return self._connection.ask(ask, self._cluster.now + timeout)
         except Unreachable:
-            raise failure(KafkaError._TRANSPORT, f"{words}Local: Broker transport failure") from None
+            raise failure(KafkaError._ALL_BROKERS_DOWN, f"{words}Local: All broker connections are down") from None
         except Refused as refused:
             is_unknown = refused.code == KafkaError.UNKNOWN_TOPIC_OR_PART
             code = KafkaError._UNKNOWN_PARTITION if is_unknown else refused.code

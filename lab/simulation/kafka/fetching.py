@@ -156,7 +156,7 @@ class Fetcher:
         """Whether `take` would return something, or fetch."""
         if self._queue:
             return True
-        if self._cluster.now < self._next_at or not self._connection.reaches():
+        if self._cluster.now < self._next_at or not (self._connection.reaches() and self._cluster.led):
             return False
         return any(self._is_due(reading) for reading in self._active())
 
@@ -192,7 +192,7 @@ class Fetcher:
 
     def _fetch(self) -> None:
         """A round of fetches, if the last one is over and the brokers can be reached."""
-        if self._cluster.now < self._next_at or not self._connection.reaches():
+        if self._cluster.now < self._next_at or not (self._connection.reaches() and self._cluster.led):
             return
         due = [reading for reading in self._active() if self._is_due(reading)]
         if not due:

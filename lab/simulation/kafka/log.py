@@ -174,6 +174,17 @@ class PartitionLog:
         earlier = [known for known, _ in self._epochs if known <= epoch]
         return (earlier[-1] if earlier else epoch), later[0]
 
+    def whole_until(self, offset: int) -> int:
+        """The last place up to ``offset`` at which no transaction is open."""
+        whole, opened = self.start, set[int]()
+        for record in self._records[: self._index(offset)]:
+            if record.is_transactional:
+                opened.add(record.producer_id)
+            if record.kind is not Kind.DATA:
+                opened.discard(record.producer_id)
+            whole = whole if opened else record.offset + 1
+        return whole
+
     def _index(self, offset: int) -> int:
         return bisect_left(self._records, offset, key=_offset_of)
 

@@ -12,6 +12,7 @@ from lab.simulation.planted import (
     owner_rows,
     owner_tables,
     publishing,
+    reading,
     sources,
     stores,
 )
@@ -28,6 +29,7 @@ PLANTED_BUGS: Final = (
     *owner_rows.BUGS,
     *owner_tables.BUGS,
     *fronts.BUGS,
+    *reading.BUGS,
 )
 
 

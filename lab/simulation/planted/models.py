@@ -1,7 +1,7 @@
 """Sources that answer wrongly. They change the models, not the product, so they are no planted bugs.
 
-They show that the checkers find out a source that breaks what is asked of it (docs/concepts/guarantees.md): its position
-belongs to its snapshot, and nobody gets what another one has not committed.
+They show that the checkers find out a source that breaks what is asked of it (docs/concepts/guarantees.md): its
+position belongs to its snapshot, and nobody gets what another one has not committed.
 """
 
 from __future__ import annotations

@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import CodeType, FunctionType
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol
 
 from lab.simulation.memo import clear_memo
 from lab.simulation.planted.snippets import Place, parsed, places, statements
 from tokens.errors import FreshetError
 
+FunctionTree = ast.FunctionDef | ast.AsyncFunctionDef
 _FUTURE: Final = "from __future__ import annotations\n"
 
 
@@ -29,9 +30,6 @@ class PlantedBugError(FreshetError):
     code = "mutation_outdated"
 
 
-Tree: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
-
-
 class Change(Protocol):
     """A change of one function."""
 
@@ -39,7 +37,7 @@ class Change(Protocol):
     def function(self) -> Callable[..., Any]:
         """The function to change."""
 
-    def apply(self, tree: Tree) -> None:
+    def apply(self, tree: FunctionTree) -> None:
         """Changes the function's syntax tree. Raises `PlantedBugError`."""
 
 
@@ -51,7 +49,7 @@ class Replace:
     old: str
     new: str
 
-    def apply(self, tree: Tree) -> None:
+    def apply(self, tree: FunctionTree) -> None:
         """Raises `PlantedBugError`."""
         old, new = parsed(self.old), parsed(self.new)
         if isinstance(old, ast.expr) and isinstance(new, ast.expr):
@@ -68,7 +66,7 @@ class Swap:
     first: str
     second: str
 
-    def apply(self, tree: Tree) -> None:
+    def apply(self, tree: FunctionTree) -> None:
         """Raises `PlantedBugError`."""
         one, other = (_only_place(tree, statements(text), text) for text in (self.first, self.second))
         [earlier], [later] = (getattr(at.parent, at.field)[at.at : (at.at or 0) + at.size] for at in (one, other))
@@ -83,7 +81,7 @@ class Return:
     function: Callable[..., Any]
     value: str
 
-    def apply(self, tree: Tree) -> None:
+    def apply(self, tree: FunctionTree) -> None:
         """Never raises."""
         tree.body = statements(f"return {self.value}")
 
@@ -95,7 +93,7 @@ class Begin:
     function: Callable[..., Any]
     new: str
 
-    def apply(self, tree: Tree) -> None:
+    def apply(self, tree: FunctionTree) -> None:
         """Never raises."""
         tree.body[:0] = statements(self.new)
 
@@ -168,7 +166,7 @@ class PlantedBug:
     def _changed(self, function: FunctionType, changes: list[Change]) -> CodeType:
         module = ast.parse(_FUTURE + textwrap.dedent(inspect.getsource(function)))
         tree = module.body[1]
-        if not isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef):
+        if not isinstance(tree, FunctionTree):
             raise PlantedBugError(
                 f"planted bug {self.name}: {function.__qualname__} is not a plain function definition"
             )
@@ -207,3 +205,8 @@ def catalog(name: str, what: str, *changes: Change) -> PlantedBug:
 def processes(name: str, what: str, *changes: Change) -> PlantedBug:
     """A bug that the world of processes must catch."""
     return PlantedBug(name, what, "processes", changes)
+
+
+def installation(name: str, what: str, *changes: Change) -> PlantedBug:
+    """A bug that the world of installations must catch."""
+    return PlantedBug(name, what, "installation", changes)

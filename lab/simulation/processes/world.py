@@ -227,6 +227,7 @@ class ProcessesWorld:
         "begins at a checkpoint",
     )  # fmt: skip
     states: tuple[str, ...] = tuple(STATES)
+    cost = 1
 
     def history(self, rng: Random) -> History:
         """A random history of 4 to 18 ops."""

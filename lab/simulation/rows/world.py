@@ -56,6 +56,7 @@ class RowsWorld:
     rules: tuple[str, ...] = RULES
     faults: tuple[str, ...] = FAULTS
     states: tuple[str, ...] = tuple(STATES)
+    cost = 1
 
     def __init__(self, *, motifs: bool = True) -> None:
         self._motifs = motifs

@@ -7,11 +7,14 @@ from typing import Final
 import pytest
 
 from consumers.fold import markers
+from consumers.process.announcing import Announcer
 from consumers.store import store
 from lab.simulation.campaign import hunt
 from lab.simulation.planted.every import planted_bugs
 from lab.simulation.planted.planting import Change, PlantedBug, Replace, Return
 from lab.simulation.worlds import all_worlds
+from serving import answers
+from serving.client.session import SessionState
 from serving.reads import proof
 from stream.wire.batch import Framer
 
@@ -25,10 +28,25 @@ FIRST_TIME_KEPT: Final = Replace(
 CRUDE: Final[dict[str, Change]] = {
     "publisher_miscounts": MISCOUNTED,
     "frozen_entries_left_out": UNSEEN,
+    "answers_fail": Return(answers.raw_image, "1 // 0"),
+    "answers_invented": Return(answers.raw_image, 'msgspec.Raw(b\'{"id": 0, "version": 77}\')'),
+    "nobody_announced": Return(Announcer.announce, "None"),
+    "token_kept_from_the_first_time": Replace(
+        SessionState.plan_token, "any_demand.token", "self.__dict__.setdefault('first', any_demand.token)"
+    ),
     "first_time_kept": FIRST_TIME_KEPT,
     "token_never_advances": Return(proof.token_after, "str(Vector.parse(token) if token else Vector())"),
 }
 FIRED_BY: Final = {
+    "installation": {
+        "no stale answer": "token_kept_from_the_first_time",
+        "read your writes": "failed_commit_is_forgotten",
+        "monotonic reads": "batch_has_the_last_token",
+        "nothing uncommitted": "answers_invented",
+        "explanation true": "cache_answer_moves_no_token",
+        "recovers by itself": "nobody_announced",
+        "never raises": "answers_fail",
+    },
     "rows": {
         "no stale answer": "later_epoch_ignored",
         "read your writes": "unplaced_write_forgotten",

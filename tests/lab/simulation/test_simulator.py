@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from freshet.cli import app
 from lab.simulation.campaign import hunt, shrink_failure, simulate
-from lab.simulation.engine import Op, World, history_of, run_many, run_one
+from lab.simulation.engine import Op, World, history_of, run_many, run_one, share_of
 from lab.simulation.memo import sharing_work
 from lab.simulation.planted.every import PLANTED_BUGS, planted_bugs
 from lab.simulation.shrink import shrink
@@ -23,7 +23,7 @@ HISTORIES = 20_000
 @pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS)
 def test_no_rule_breaks_in_20k_histories(world: World) -> None:
     """The claim itself: in none of many histories is an answer stale, or anything lost, or a miss permanent."""
-    found = run_many(world, 20, range(HISTORIES // len(WORLDS)))
+    found = run_many(world, 20, range(share_of(world, HISTORIES // len(WORLDS))))
     assert found.failure is None, shrink_failure(found.failure).text
     assert len(found.empty(world)) < len(world.faults) * len(world.states) // 4
 
@@ -31,14 +31,14 @@ def test_no_rule_breaks_in_20k_histories(world: World) -> None:
 @pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS)
 def test_no_rule_breaks_in_a_few_histories(world: World) -> None:
     """The fast check's share of the claim."""
-    found = run_many(world, 7, range(300))
+    found = run_many(world, 7, range(share_of(world, 300)))
     assert found.failure is None, shrink_failure(found.failure).text
 
 
 @pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS)
 def test_a_seed_gives_the_same_histories_and_the_same_outcomes(world: World) -> None:
     """A seed replays a bug: same ops, same words, same counts, each time."""
-    for number in range(25):
+    for number in range(min(25, share_of(world, 200))):
         ops = history_of(world, 3, number)
         assert ops == history_of(world, 3, number)
         assert repr(run_one(world, ops, trace=True)) == repr(run_one(world, ops, trace=True))
@@ -48,7 +48,7 @@ def test_a_seed_gives_the_same_histories_and_the_same_outcomes(world: World) -> 
 @pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS)
 def test_a_history_has_the_same_outcome_with_and_without_the_memo(world: World, seed: int) -> None:
     """The memo makes histories faster and changes nothing else: every word of the trace is the same without it."""
-    histories = [history_of(world, seed, number) for number in range(100 if seed == 11 else 2_000)]
+    histories = [history_of(world, seed, number) for number in range(share_of(world, 100 if seed == 11 else 2_000))]
     with sharing_work():
         shared = [repr(run_one(world, ops, trace=True)) for ops in histories]
     for ops, outcome in zip(histories, shared, strict=True):
@@ -58,7 +58,7 @@ def test_a_history_has_the_same_outcome_with_and_without_the_memo(world: World, 
 @pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS)
 def test_any_part_of_a_history_is_a_history(world: World) -> None:
     """Ops that do not apply do nothing: else a history could not be shrunk by leaving ops out."""
-    for number in range(40):
+    for number in range(share_of(world, 40)):
         ops = history_of(world, 5, number)
         for part in (ops[::2], ops[1::2], ops[len(ops) // 2 :]):
             assert run_one(world, part).violations == []
@@ -101,7 +101,8 @@ def test_the_command_reports_for_programs() -> None:
     assert found.exit_code == 0
     reports = json.loads(found.stdout)["reports"]
     assert {report["world"] for report in reports} == set(WORLDS)
-    assert all(report["histories"] == 40 and report["met"] for report in reports)
+    assert all(report["histories"] == share_of(WORLDS[report["world"]], 40) for report in reports)
+    assert all(report["met"] for report in reports if report["histories"] == 40)
 
 
 def test_the_command_fails_where_a_planted_bug_survives() -> None:

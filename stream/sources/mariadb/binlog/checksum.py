@@ -32,17 +32,18 @@ class TransactionChecksum:
 
     def begin(self, gtid_event: bytes) -> None:
         """Begin a transaction with its GTID event: sequence, domain and server."""
-        self._sum = crc32(gtid_event[HEADER_SIZE : HEADER_SIZE + 12], crc32(gtid_event[5:9]))
+        self._sum = crc32(gtid_event[5:9] + gtid_event[HEADER_SIZE : HEADER_SIZE + 12])
         self._last = _NOTHING
 
     def rows(self, name: bytes, kind: int, data: bytes, at: int) -> None:
         """Add the rows of one event of table ``name``: ``data`` from ``at`` on, uncompressed."""
         rows = data[at:] if len(data) < _COPIED_BYTES_MAX else memoryview(data)[at:]
         label = name + _KINDS[kind]
+        before = self._sum
         if self._last != label:
             self._last = label
-            self._sum = crc32(label, self._sum)
-        self._sum = crc32(rows, self._sum)
+            before = crc32(label, before)
+        self._sum = crc32(rows, before)
 
     def statement(self, query: events.Query) -> None:
         """Add a statement."""

@@ -54,6 +54,9 @@ class TransactionRows:
                 self._spill()
             return SpilledChanges(_merge(self._runs), voided, tuple(tail))
         images = self._images
+        if len(images) == 1 and not voided and not tail:  # most transactions
+            [(key, image)] = images.items()
+            return [RowChange(key, VALUE, image) if image is not None else RowChange(key, ABSENT)]
         found: list[Change] = [
             RowChange(key, VALUE, image) if (image := images[key]) is not None else RowChange(key, ABSENT)
             for key in sorted(images)

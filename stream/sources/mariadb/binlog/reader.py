@@ -30,6 +30,7 @@ from stream.wire.values import UndecodableValue
 log = structlog.get_logger(__name__)
 
 _NOW_KNOWN = "its schema is known from here on"
+_NO_TABLES: frozenset[bytes] = frozenset()
 
 
 class _Unpublished:
@@ -225,7 +226,7 @@ class BinlogReader:
     def _rows_of(self, mapped: _Mapped, event: bytes, kind: int, transaction: _Transaction) -> None:
         name = mapped.name
         is_decoded = isinstance(mapped, TableDecoder)
-        self._statement.logged(name, kind if is_decoded or isinstance(mapped, _Unpublished) else 0)
+        self._statement.logged(name, 0 if isinstance(mapped, _Undecodable) else kind)
         try:
             at, size = events.bitmaps_of(event, kind)
             end = at + 2 * size if kind in events.UPDATES else at + size
@@ -272,10 +273,11 @@ class BinlogReader:
             self._statement.end(self._schema.cascades, transaction.voids)
         if not published:
             transaction = _Transaction(transaction.gtid, self._spill_bytes)
-        for name, reason in self._announced.items():
-            transaction.voids.setdefault(name, reason)
-            transaction.described.add(name)
-        self._announced.clear()
+        if self._announced:
+            for name, reason in self._announced.items():
+                transaction.voids.setdefault(name, reason)
+                transaction.described.add(name)
+            self._announced.clear()
         domain, server, sequence, _ = transaction.gtid
         cursor = self._position_text
         self._position.add(domain, server, sequence)
@@ -311,6 +313,8 @@ class BinlogReader:
         return SourceTransaction(at, at, self._timestamp, list(self._changes(nothing))) if nothing.described else None
 
     def _changes(self, transaction: _Transaction) -> Sequence[Change]:
+        if not transaction.voids and not transaction.described:  # as nearly always
+            return transaction.rows.changes(_NO_TABLES)
         tail: list[Change] = [VoidTable(name, transaction.voids[name]) for name in sorted(transaction.voids)]
         tail += [self._schema.catalog.description(name) for name in sorted(transaction.described)]
         voided = frozenset(name.encode() + b"\0" for name in transaction.voids)
@@ -427,12 +431,12 @@ class BinlogReader:
 def _check_full_image(decoder: TableDecoder, bitmaps: bytes, size: int) -> None:
     """Raises `UndecodableValue` unless all columns are present in each bitmap of ``size`` bytes."""
     wanted = decoder.all_present
-    for at in range(0, len(bitmaps), size):
-        if int.from_bytes(bitmaps[at : at + size], "little") & wanted != wanted:
-            raise UndecodableValue(
-                f"a partial row image of {decoder.name}",
-                hint="SET GLOBAL binlog_row_image = FULL, and in all sessions",
-            )
+    is_full = int.from_bytes(bitmaps[:size], "little") & wanted == wanted
+    if not is_full or (len(bitmaps) > size and int.from_bytes(bitmaps[size:], "little") & wanted != wanted):
+        raise UndecodableValue(
+            f"a partial row image of {decoder.name}",
+            hint="SET GLOBAL binlog_row_image = FULL, and in all sessions",
+        )
 
 
 def _gtid_text(gtid: Gtid) -> str:

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from stream.kafka.connection import KafkaCluster
+from tests.consumers.process.test_topic_losses import lose_tail
 from tests.lab.simulation.kafka.both import Real, Simulated
-from tests.lab.simulation.kafka.scripts import SCRIPTS, Clients, Seen
+from tests.lab.simulation.kafka.scripts import (
+    AFTER_A_LOST_TAIL,
+    NO_BROKERS,
+    SCRIPTS,
+    Clients,
+    Seen,
+    after_a_lost_tail,
+    no_brokers,
+)
 
 Script = Callable[[Clients], Seen]
 every_script = pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
@@ -25,3 +35,26 @@ def test_the_simulated_cluster_shows_it(script: Script, seed: int) -> None:
 def test_a_real_cluster_shows_it(script: Script, kafka: KafkaCluster) -> None:
     """What the simulated cluster is compared with is true."""
     assert script(Real(kafka)) == SCRIPTS[script]
+
+
+def test_requests_that_nobody_answers_end_alike() -> None:
+    """With the same errors and flags, whether there is no Kafka or the simulated one is down."""
+    simulated = Simulated()
+    simulated.cluster.down = True
+    assert no_brokers(simulated) == NO_BROKERS
+    assert no_brokers(Real(KafkaCluster("127.0.0.1:1"))) == NO_BROKERS
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_lost_tail_shows(seed: int) -> None:
+    """By the offset while that is not there, and by the leader epoch when it is there again."""
+    simulated = Simulated(seed)
+    found = after_a_lost_tail(simulated, lambda name: simulated.cluster.elect_uncleanly(name, 0, 2))
+    assert found == AFTER_A_LOST_TAIL
+
+
+@pytest.mark.slow
+def test_a_real_lost_tail_shows(new_kafka: Callable[..., Any]) -> None:
+    """What the simulated one is compared with is true."""
+    server = new_kafka()
+    assert after_a_lost_tail(Real(server.cluster), lambda name: lose_tail(server, name)) == AFTER_A_LOST_TAIL

@@ -1,0 +1,111 @@
+"""What a source has truly committed: an independent record, without positions, tokens or folds."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from typing import NamedTuple
+
+Image = str | None
+"""A row as canonical JSON; None: there is no such row."""
+RowName = tuple[str, tuple[object, ...]]
+"""Table, and the values of the primary key."""
+
+
+class Point(NamedTuple):
+    """A commit, or what it left: the number of a history of the shard, and of a commit in it."""
+
+    history: int
+    commit: int
+
+
+class History:
+    """One history of a shard: commits 1, 2, 3…, with the time from which each may be seen. 0 is the initial state.
+
+    ``begins_at``: commits after this one are its own; those before it shares with the history that it replaced.
+    """
+
+    def __init__(self, began: float, begins_at: int = 0) -> None:
+        self.began = began
+        self.begins_at = begins_at
+        self.times = [began]
+        self.versions: dict[RowName, list[tuple[int, Image]]] = {}
+        """Row → (commit, image from that commit on)."""
+
+    @property
+    def end(self) -> int:
+        """The last commit."""
+        return len(self.times) - 1
+
+    def first_with(self, row: RowName, image: Image, demanded: int, time: float) -> int | None:
+        """The earliest commit at or after ``demanded`` and before ``time`` at which the row has this image."""
+        latest = bisect_right(self.times, time) - 1
+        versions = [(0, None), *self.versions.get(row, [])]
+        ends = [*(commit for commit, _ in versions[1:]), self.end + 1]
+        for (since, found), until in zip(versions, ends, strict=True):
+            first = max(since, demanded)
+            if found == image and first < until and first <= latest:
+                return first
+        return None
+
+
+class CommittedRecord:
+    """The histories of one shard, in the order in which each replaced the one before."""
+
+    def __init__(self) -> None:
+        self.histories = [History(0.0)]
+        self.is_ambiguous = False
+        """A history was replaced, and not every part of the installation knows it yet.
+
+        The two can't be told apart until then (docs/concepts/guarantees.md, what is not guaranteed, 1).
+        """
+        self._of_writer: dict[str, tuple[Point, float]] = {}
+
+    def commit(self, time: float, writes: Mapping[RowName, Image], writer: str = "") -> Point:
+        """Adds a commit, whose writes may be seen from ``time`` on. ``writer``: names the attempt, if one asks for it.
+
+        A row that it deletes is written with None.
+        """
+        history = self.histories[-1]
+        history.times.append(time)
+        for row, image in writes.items():
+            history.versions.setdefault(row, []).append((history.end, image))
+        point = Point(len(self.histories) - 1, history.end)
+        if writer:
+            self._of_writer[writer] = point, time
+        return point
+
+    def committed_by(self, writer: str, time: float) -> Point | None:
+        """The commit of an attempt, if there was one by ``time``, whatever its writer was told."""
+        point, at = self._of_writer.get(writer, (None, 0.0))
+        return point if at <= time else None
+
+    def replace(self, time: float, kept: int | None = None) -> None:
+        """Begins a new history. ``kept``: the last commit of the old one that is in the new one too; None: all."""
+        old = self.histories[-1]
+        last = old.end if kept is None else kept
+        new = History(time, last)
+        new.times = old.times[: last + 1]
+        for row, versions in old.versions.items():
+            new.versions[row] = [version for version in versions if version[0] <= last]
+        self.histories.append(new)
+        self.is_ambiguous = True
+
+    def in_history(self, point: Point, history: int) -> int | None:
+        """The commit that ``point`` is in a later history (or its own); None if it was lost on the way, or is later."""
+        if point.history > history:
+            return None
+        lost = any(point.commit > each.begins_at for each in self.histories[point.history + 1 : history + 1])
+        return None if lost else point.commit
+
+    def after_loss(self, point: Point, time: float) -> Point:
+        """What a session that had seen ``point`` must still see after it was told, by ``time``, that history was lost.
+
+        The reader is told to expect older data: nothing that the next history has of its own is owed any more.
+        """
+        number = min(point.history + 1, self.number_at(time))
+        return Point(number, min(point.commit, self.histories[number].begins_at))
+
+    def number_at(self, time: float) -> int:
+        """The number of the history that was the latest one."""
+        return sum(history.began <= time for history in self.histories) - 1

@@ -1,0 +1,194 @@
+"""What befalls an installation: processes die, servers go away, links break, disks fail, history is lost."""
+
+from __future__ import annotations
+
+from collections.abc import MutableSet
+from signal import SIGTERM
+from typing import Final
+
+from lab.simulation.installation.parts import CLIENT, CONSUMERS, PROCESSES, SOURCES
+from lab.simulation.installation.traffic import Traffic
+from lab.simulation.mariadb.server import Break
+
+PAUSES_S: Final = (0.03, 0.2, 1.0, 4.0, 15.0)
+"""How long an op lets the world go on."""
+PLACES: Final = ("before", "after", "middle")
+WORDS: Final = ("", "COMMIT", "SELECT")
+DIES_WITHIN: Final = 40
+STOPS_IN_S: Final = 20.0
+RESTORES_IN_S: Final = 60.0
+
+
+class Faults(Traffic):
+    """The ops that break something, and `let`."""
+
+    def _pause(self, pause: int) -> None:
+        self.let(PAUSES_S[pause % len(PAUSES_S)])
+
+    def op_let(self, pause: int) -> None:
+        """Time passes."""
+        self._pause(pause)
+
+    def op_start(self, process: int) -> None:
+        """A process starts (again)."""
+        name = PROCESSES[process % len(PROCESSES)]
+        if not self.kernel.is_running(name):
+            if name == SOURCES[1]:
+                self.count_fault("second source")
+            self.say(f"{name} starts")
+            self.start(name)
+
+    def op_kill(self, process: int, pause: int) -> None:
+        """A process dies at any place."""
+        name = PROCESSES[process % len(PROCESSES)]
+        if self.kernel.is_running(name):
+            self.count_fault("kill")
+            self.say(f"{name} is killed")
+            self.kernel.kill(name)
+            self._pause(pause)
+
+    def op_die_writing(self, consumer: int, steps: int) -> None:
+        """A consumer will die in the middle of a write to its disk."""
+        name = CONSUMERS[consumer % len(CONSUMERS)]
+        if self.kernel.is_running(name):
+            self.count_fault("death while writing")
+            self.disk.dies_at[name] = 1 + steps % DIES_WITHIN
+            self.say(f"{name} will die in step {self.disk.dies_at[name]} of its writes")
+
+    def op_stop(self, consumer: int) -> None:
+        """A consumer is told to stop, and ends in order."""
+        name = CONSUMERS[consumer % len(CONSUMERS)]
+        if self.kernel.is_running(name) and self.kernel.loop_of(name).handles(SIGTERM):
+            self.count_fault("stop")
+            self.say(f"{name} stops")
+            self.kernel.loop_of(name).signal(SIGTERM)
+            self.let(STOPS_IN_S)
+            self.kernel.kill(name)
+
+    def op_hold(self, process: int, pause: int) -> None:
+        """A process is held for a while, as by its machine, and goes on."""
+        name = PROCESSES[process % len(PROCESSES)]
+        if self.kernel.is_running(name):
+            self.count_fault("pause")
+            self.say(f"{name} is held")
+            self.kernel.pause(name)
+            self._pause(pause)
+            self.kernel.resume(name)
+
+    def op_kafka(self, down: int, pause: int) -> None:
+        """Kafka goes away, or comes back."""
+        self.kafka.down = bool(down % 2)
+        if self.kafka.down:
+            self.count_fault("Kafka down")
+            self.say("Kafka is down")
+        self._pause(pause)
+
+    def op_lose_answers(self, process: int, count: int) -> None:
+        """Kafka does what a process asks for, and its answers are lost."""
+        name = PROCESSES[process % len(PROCESSES)]
+        self.count_fault("Kafka's answers lost")
+        self.say(f"{name} gets no answer from Kafka {1 + count % 3} times")
+        self.kafka.answers_to_lose[name] = 1 + count % 3
+
+    def op_slow(self, what: int, pause: int) -> None:
+        """Kafka, or the network, is slow for a while."""
+        self.count_fault("slow")
+        self.say("the network is slow" if what % 2 else "Kafka is slow")
+        delay_s = self.kernel.network.delay_s
+        if what % 2:
+            self.kernel.network.delay_s = 0.5
+        else:
+            self.kafka.slow_s = 0.3
+        self._pause(pause)
+        self.kernel.network.delay_s, self.kafka.slow_s = delay_s, 0.0
+
+    def op_cut(self, process: int, server: int, pause: int) -> None:
+        """A process does not reach Kafka, or MariaDB, for a while."""
+        name = (*PROCESSES, CLIENT)[process % (len(PROCESSES) + 1)]
+        fault = ("cut from Kafka", "cut from MariaDB")[server % 2]
+        cut: MutableSet[str] = (self.kafka.cut, self.primary.cut)[server % 2]
+        self.count_fault(fault)
+        self.say(f"{name}: {fault}")
+        cut.add(name)
+        self._pause(pause)
+        cut.discard(name)
+
+    def op_link(self, consumer: int, front: int, reset: int, pause: int) -> None:
+        """The connections of a front to an owner break, or nothing passes for a while."""
+        owner, name = CONSUMERS[consumer % len(CONSUMERS)], PROCESSES[-1 - front % 2]
+        if reset % 2:
+            if self.kernel.network.reset(owner, name):
+                self.count_fault("link reset")
+                self.say(f"{name} loses its connections to {owner}")
+            return
+        self.count_fault("link cut")
+        self.say(f"nothing passes between {name} and {owner}")
+        self.kernel.network.cut(owner, name)
+        self._pause(pause)
+        self.kernel.network.heal()
+
+    def op_mariadb(self, down: int, pause: int) -> None:
+        """MariaDB crashes, or comes back."""
+        if down % 2 and not self.primary.down:
+            self.count_fault("MariaDB down")
+            self.say("MariaDB crashes")
+            self.primary.kill()
+        elif not down % 2 and self.primary.down:
+            self.say("MariaDB is back")
+            self.primary.start()
+        self._pause(pause)
+
+    def op_break(self, process: int, word: int, place: int) -> None:
+        """A connection to MariaDB breaks at a statement: before it is executed, after that, or within the answer."""
+        name = (*PROCESSES, CLIENT)[process % (len(PROCESSES) + 1)]
+        self.count_fault("connection breaks")
+        broken = Break(name, WORDS[word % len(WORDS)], PLACES[place % len(PLACES)])
+        self.say(f"the connection of {name} will break {broken.place} {broken.word or 'a statement'}")
+        self.primary.breaks.append(broken)
+
+    def op_lag(self, commit: int, replica: int) -> None:
+        """Commits are visible later than they are in the binlog, and the replica follows later still."""
+        self.count_fault("lag")
+        commit_s, lag_s = (0.0, 0.002, 0.2)[commit % 3], (0.0, 0.05, 3.0)[replica % 3]
+        self.primary.behaviour.commit_s = lambda: commit_s
+        self.replica.behaviour.lag_s = lag_s
+        self.say(f"commits are visible after {commit_s} s, at the replica {lag_s} s later")
+
+    def op_restore(self, lost: int) -> None:
+        """MariaDB is restored to an earlier state, and its source begins a new epoch, as operators are told to do."""
+        self.record_commits()
+        kept = max(len(self.primary.history) - 1 - lost % 3, 2)
+        if self.reads_replica or self.primary.down or kept >= len(self.primary.history):
+            return
+        if not self.run_until(lambda: not self.under_way, RESTORES_IN_S):
+            return
+        self.count_fault("restore")
+        self.say(f"MariaDB is restored without its last {len(self.primary.history) - kept} commits")
+        for name in SOURCES:
+            self.kernel.kill(name)
+        self.primary.restore(kept)
+        self.restored(kept)
+        self.watch_epochs(self.epoch + 1)
+        self.start(SOURCES[0], new_epoch=True)
+        self.run_until(lambda: not self.record.is_ambiguous, RESTORES_IN_S)
+
+    def op_disk(self, consumer: int, what: int, pause: int) -> None:
+        """A consumer's disk is full, or fails, for a while."""
+        name = CONSUMERS[consumer % len(CONSUMERS)]
+        fault, where = (("disk full", self.disk.full), ("disk fails", self.disk.failing))[what % 2]
+        self.count_fault(fault)
+        self.say(f"{name}: {fault}")
+        where.add(name)
+        self._pause(pause)
+        where.discard(name)
+
+    def op_damage(self, consumer: int, lose: int) -> None:
+        """A bit of a store flips; or all files of a consumer that is down are gone."""
+        name = CONSUMERS[consumer % len(CONSUMERS)]
+        if lose % 4 == 3 and not self.kernel.is_running(name):
+            self.count_fault("disk lost")
+            self.say(f"the disk of {name} is gone")
+            self.disk.lose(name)
+        elif damaged := self.disk.damage(name):
+            self.count_fault("damage")
+            self.say(f"a bit of {damaged} flips")

@@ -1,0 +1,134 @@
+"""HTTP between sessions and fronts over the simulated network: the product's connection, guard, routes and client.
+
+Only uvicorn's main loop and httpx2's connection pool are left out: each request has a connection of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any, Final, cast
+
+import httptools
+import httpx2
+from uvicorn.server import ServerState
+
+from lab.simulation.kernel.scheduler import Kernel
+from serving.client.client import AsyncClient, FreshetClient
+from serving.client.retries import Retries
+from serving.http.connection import BoundedConnection
+from serving.http.front import Front
+from serving.http.server import make_server
+
+LOOPBACK: Final = "127.0.0.1"
+
+
+async def listen(front: Front, port: int) -> asyncio.AbstractServer:
+    """Answers requests at a port, in the process that calls it."""
+    loop = asyncio.get_running_loop()
+    config = make_server(front, LOOPBACK, port).config
+    config.load()
+    state = ServerState()
+
+    def connection() -> BoundedConnection:  # made while the process of the client runs
+        return BoundedConnection(config=config, server_state=state, app_state={}, _loop=loop)
+
+    return await loop.create_server(connection, LOOPBACK, port)
+
+
+class FrontTransport(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
+    """Carries the requests of a blocking or an asyncio client. ``port_of`` chooses the front for each request.
+
+    Fronts behind one name are a ``port_of`` that does not always answer the same.
+    """
+
+    def __init__(self, kernel: Kernel, port_of: Callable[[], int]) -> None:
+        self._kernel = kernel
+        self._port_of = port_of
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        """For a thread of a process, whose event loop talks with the front."""
+        loop = cast("asyncio.AbstractEventLoop", self._kernel.loop)
+        exchange = asyncio.run_coroutine_threadsafe(self._exchange(request, request.read()), loop)
+        self._kernel.wait(exchange.done)
+        return exchange.result()
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """For a task."""
+        return await self._exchange(request, await request.aread())
+
+    async def _exchange(self, request: httpx2.Request, body: bytes) -> httpx2.Response:
+        loop, port = asyncio.get_running_loop(), self._port_of()
+        try:
+            async with asyncio.timeout(request.extensions["timeout"]["read"]):
+                transport, answer = await loop.create_connection(lambda: _Exchange(loop), LOOPBACK, port)
+                try:
+                    transport.write(_head(request) + body)
+                    return await answer.response
+                finally:
+                    transport.close()
+        except TimeoutError as error:
+            raise httpx2.ReadTimeout("the front has not answered in time", request=request) from error
+        except OSError as error:
+            raise httpx2.ConnectError(str(error), request=request) from error
+
+
+def _head(request: httpx2.Request) -> bytes:
+    lines = [b"%b %b HTTP/1.1" % (request.method.encode(), request.url.raw_path)]
+    lines += [b"%b: %b" % header for header in request.headers.raw]
+    return b"\r\n".join([*lines, b"", b""])
+
+
+class _Exchange(asyncio.Protocol):
+    """The client's end of one request."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.response: asyncio.Future[httpx2.Response] = loop.create_future()
+        self._parser = httptools.HttpResponseParser(self)
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._body = bytearray()
+
+    def data_received(self, data: bytes) -> None:
+        self._parser.feed_data(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.response.done():
+            self.response.set_exception(httpx2.ReadError(str(exc or "the front closed the connection")))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header of the response."""
+        self._headers.append((name, value))
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of the response's body."""
+        self._body += body
+
+    def on_message_complete(self) -> None:
+        """The end of the response."""
+        if not self.response.done():
+            status = self._parser.get_status_code()
+            self.response.set_result(httpx2.Response(status, headers=self._headers, content=bytes(self._body)))
+
+
+def blocking_client(kernel: Kernel, ports: Iterable[int], **options: Any) -> FreshetClient:
+    """The product's client for threads, of the fronts at these ports behind one name."""
+
+    def sleep(seconds: float) -> None:
+        kernel.wait(lambda: False, seconds)
+
+    transport = _transport(kernel, ports)
+    return FreshetClient("http://front", retries=_retries(kernel), sleep=sleep, transport=transport, **options)
+
+
+def async_client(kernel: Kernel, ports: Iterable[int], **options: Any) -> AsyncClient:
+    """The product's client for asyncio, of the fronts at these ports behind one name."""
+    return AsyncClient("http://front", retries=_retries(kernel), transport=_transport(kernel, ports), **options)
+
+
+def _transport(kernel: Kernel, ports: Iterable[int]) -> FrontTransport:
+    chosen = list(ports)
+    return FrontTransport(kernel, lambda: kernel.rng.choice(chosen))
+
+
+def _retries(kernel: Kernel) -> Retries:
+    return Retries(jitter=kernel.rng.random, clock=lambda: kernel.now)

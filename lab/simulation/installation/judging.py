@@ -1,0 +1,186 @@
+"""Judges what sessions got by what was committed. It reads no token and no position, and calls none of the product.
+
+A session's truth is what it wrote and saw, so an answer whose token says too little is found out by a later one.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from lab.simulation.installation.committed import CommittedRecord, Image, Point, RowName
+
+STALE: Final = "no stale answer"
+OWN_WRITES: Final = "read your writes"
+MONOTONIC: Final = "monotonic reads"
+UNCOMMITTED: Final = "nothing uncommitted"
+EXPLAINS: Final = "explanation true"
+NEVER_RAISES: Final = "never raises"
+RULES: Final = (STALE, OWN_WRITES, MONOTONIC, UNCOMMITTED, EXPLAINS, NEVER_RAISES)
+
+NO_EPOCH: Final = "no owner has named the epoch"
+"""In the reason of an answer that the session's token cannot include."""
+FROM_SOURCE: Final = "read from the source at"
+DEFECTS: Final = frozenset({"internal", "bad_answer", "bad_token", "bad_parameter", "bad_body", "method_not_allowed"})
+"""Codes that no reader gets who does nothing wrong."""
+
+
+class Answer(NamedTuple):
+    """One row as a reader got it, alone or in a batch."""
+
+    row: RowName
+    image: Image
+    served_from: str
+    freshness: str
+    why: str
+
+
+class Asked(NamedTuple):
+    """When a request was made: the time, and how much its session had seen and done before."""
+
+    time: float
+    events: int
+    is_ambiguous: bool
+
+
+class _Seen(NamedTuple):
+    rule: str
+    point: Point
+
+
+class _Unsettled(NamedTuple):
+    writer: str
+
+
+_BEGUN: Final = _Unsettled("")
+"""Something that the session may demand from now on; nothing is known of it."""
+
+
+class _Lost(NamedTuple):
+    time: float
+
+
+class _Handed(NamedTuple):
+    session: str
+    asked: Asked
+
+
+_Event = _Seen | _Unsettled | _Lost | _Handed
+
+
+class SessionJudge:
+    """Checks every answer of one shard. ``complain(rule, what)`` records a violation.
+
+    A session may be shared between threads: an answer must have what the session saw and wrote before it was asked for.
+    """
+
+    def __init__(self, record: CommittedRecord, complain: Callable[[str, str], None]) -> None:
+        self._record = record
+        self._complain = complain
+        self._events: dict[str, list[_Event]] = defaultdict(list)
+
+    def attempts(self, session: str) -> None:
+        """The session's connection begins to write: what it commits may be demanded before `attempted` is called."""
+        self._events[session].append(_BEGUN)
+
+    def attempted(self, session: str, writer: str, ended: float) -> None:
+        """The session's connection has tried to commit, and has returned or failed. ``writer``: as in the record.
+
+        If the source has committed it, or does so yet, the session must see it, or be told at each read that it cannot.
+        """
+        own = self._record.committed_by(writer, ended)
+        self._events[session].append(_Unsettled(writer) if own is None else _Seen(OWN_WRITES, own))
+
+    def handed_over(self, session: str, earlier: str, time: float) -> None:
+        """The session begins with the token that an ``earlier`` one has now."""
+        self._events[session].append(_Handed(earlier, self.asked(earlier, time)))
+
+    def refused(self, session: str, ended: float, code: str) -> None:
+        """The session got an error."""
+        if code in DEFECTS:
+            self._complain(NEVER_RAISES, f"session {session} got the error {code}")
+        if code == "history_lost":
+            if not self._record.number_at(ended):
+                self._complain(EXPLAINS, f"session {session} was told that history is lost, but none is")
+            self._events[session].append(_Lost(ended))
+
+    def asked(self, session: str, time: float) -> Asked:
+        """A request begins. ``session``: "" for a read without a session."""
+        return Asked(time, len(self._events[session]), self._record.is_ambiguous)
+
+    def answered(self, session: str, asked: Asked, ended: float, answers: Sequence[Answer]) -> None:
+        """The request was answered, with one row or all rows of a batch."""
+        is_ambiguous = asked.is_ambiguous or self._record.is_ambiguous
+        owed = [] if is_ambiguous else self._owed(session, asked)
+        for answer in answers:
+            self._check_explanation(session, answer, owed)
+            seen = self._check_state(session, answer, owed, ended)
+            if session and seen is not None and NO_EPOCH not in answer.why:
+                self._events[session].append(_BEGUN if is_ambiguous else _Seen(MONOTONIC, seen))
+
+    def _owed(self, session: str, asked: Asked) -> list[_Seen]:
+        """What an answer to a request must include."""
+        owed: list[_Seen] = []
+        for event in self._events[session][: asked.events]:
+            match event:
+                case _Seen():
+                    owed.append(event)
+                case _Unsettled(writer):
+                    own = self._record.committed_by(writer, asked.time)
+                    owed += [_Seen(OWN_WRITES, own)] if own is not None else []
+                case _Handed(earlier, at):
+                    owed += [_Seen(STALE, point) for _, point in self._owed(earlier, at)]
+                case _Lost(time):
+                    owed = [_Seen(rule, self._record.after_loss(point, time)) for rule, point in owed]
+        return owed
+
+    def _check_explanation(self, session: str, answer: Answer, owed: Sequence[_Seen]) -> None:
+        events, wanted = self._events[session], {"fresh", "eventual"}
+        if not events:  # nothing that could have come while the request was under way either
+            wanted = {"eventual"}
+        elif owed and not any(isinstance(event, _Lost | _Handed) for event in events):
+            wanted = {"fresh"}
+        if answer.freshness not in wanted or not answer.why:
+            what = f"is called {answer.freshness!r} ({answer.why}), expected {' or '.join(sorted(wanted))}"
+            self._complain(EXPLAINS, f"{_text(session, answer)} {what}")
+        if answer.served_from != ("source" if answer.why.startswith(FROM_SOURCE) else "cache"):
+            self._complain(EXPLAINS, f"{_text(session, answer)} is said to come from the {answer.served_from}")
+
+    def _check_state(self, session: str, answer: Answer, owed: Sequence[_Seen], ended: float) -> Point | None:
+        """The earliest commit that the answer may be of. None if it breaks a rule."""
+        demanded = owed if answer.freshness == "fresh" else ()
+        found = self._earliest(answer, (point for _, point in demanded), ended)
+        if found is not None:
+            return found
+        text = _text(session, answer)
+        if self._earliest(answer, (), ended) is None:
+            self._complain(UNCOMMITTED, f"{text}, which was not committed by then")
+            return None
+        broken = [rule for rule, point in demanded if self._earliest(answer, (point,), ended) is None]
+        rule = next((rule for rule in (OWN_WRITES, MONOTONIC) if rule in broken), STALE)
+        wanted = ", ".join(f"{point.history}/{point.commit} ({rule})" for rule, point in demanded)
+        self._complain(rule, f"{text}; wanted a state at or after {wanted}; {self._versions(answer.row)}")
+        return None
+
+    def _earliest(self, answer: Answer, points: Iterable[Point], ended: float) -> Point | None:
+        wanted = list(points)
+        for number in range(self._record.number_at(ended) + 1):
+            commits = [self._record.in_history(point, number) for point in wanted]
+            if None in commits:
+                continue
+            demanded = max((commit for commit in commits if commit is not None), default=0)
+            found = self._record.histories[number].first_with(answer.row, answer.image, demanded, ended)
+            if found is not None:
+                return Point(number, found)
+        return None
+
+    def _versions(self, row: RowName) -> str:
+        return "; ".join(
+            f"history {number}: {', '.join(f'{commit}: {image}' for commit, image in history.versions.get(row, []))}"
+            for number, history in enumerate(self._record.histories)
+        )
+
+
+def _text(session: str, answer: Answer) -> str:
+    return f"session {session or 'none'} got {answer.image or 'no row'} for {answer.row} from the {answer.served_from}"

@@ -1,0 +1,187 @@
+"""The installation of one history: its servers, its network and disks, and which of its processes run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from random import Random
+from typing import Any, Final, NoReturn
+
+import pymysql
+import structlog
+
+from lab.simulation.engine import Outcome, TracedRun
+from lab.simulation.installation.committed import CommittedRecord
+from lab.simulation.installation.disk import Disk
+from lab.simulation.installation.judging import NEVER_RAISES, SessionJudge
+from lab.simulation.installation.processes import (
+    PRIMARY,
+    REPLICA,
+    start_consumer,
+    start_front,
+    start_source,
+)
+from lab.simulation.installation.writing import CREATE_TABLE, writer_of, writes_of
+from lab.simulation.kafka.cluster import Cluster
+from lab.simulation.kafka.twins import twins as kafka_twins
+from lab.simulation.kernel.scheduler import Kernel
+from lab.simulation.kernel.substitution import installed
+from lab.simulation.mariadb.connections import twins as mariadb_twins
+from lab.simulation.mariadb.server import SimulatedServer
+from tokens.errors import FreshetError
+
+SHAPE: Final = 5
+"""Integers in the first op."""
+SOURCES: Final = ("source-0", "source-1")
+CONSUMERS: Final = ("consumer-0", "consumer-1")
+FRONTS: Final = {"front-0": 8480, "front-1": 8481}
+"""Name → port."""
+PROCESSES: Final = (*CONSUMERS, *SOURCES, *FRONTS)
+CLIENT: Final = "client"
+FIRST_SERVER_ID: Final = 4_380
+RESTART_S: Final = 2.0
+
+
+class Installation(TracedRun):
+    """All parts, while they run."""
+
+    def __init__(self, shape: Sequence[int], outcome: Outcome, trace: bool) -> None:
+        """``shape``: the scheduler's seed; 1 for two partitions, a second consumer, a second front, a replica."""
+        super().__init__(outcome, trace)
+        seed, partitions, consumers, fronts, replica = shape
+        self.kernel = Kernel(Random(seed))
+        self.kafka = Cluster(self.kernel, self.kernel.rng)
+        self.primary = SimulatedServer(self.kernel)
+        self.replica = SimulatedServer(self.kernel, id=2)
+        self.disk = Disk(self.kernel)
+        self.partitions = 1 + partitions % 2
+        self.wanted = [SOURCES[0], *CONSUMERS[: 1 + consumers % 2], *list(FRONTS)[: 1 + fronts % 2]]
+        """The processes that run when all is well."""
+        self.record = CommittedRecord()
+        self.judge = SessionJudge(self.record, self.complain)
+        self._recorded = 0
+        self.epoch = 0
+        """The shard's last epoch, as its sources log it."""
+        self.reads_replica = bool(replica % 2)
+        self._servers = {(PRIMARY.host, PRIMARY.port): self.primary, (REPLICA.host, REPLICA.port): self.replica}
+        self._mariadb = mariadb_twins(self._servers, self.kernel)
+        self.driver: Any = self._mariadb[pymysql]
+        """PyMySQL, to the simulated servers."""
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """While it lasts, the product's modules are the simulation's, and what they log is judged."""
+        config = structlog.get_config()
+        structlog.configure(processors=[self._log], wrapper_class=structlog.BoundLogger)
+        try:
+            with installed(self.kernel, kafka_twins(self.kafka), self._mariadb, self.disk.twins()):
+                yield
+        finally:
+            structlog.configure(**config)
+            self.disk.close()
+
+    def _log(self, _: Any, level: str, event: MutableMapping[str, Any]) -> NoReturn:
+        if not self.kernel.is_over:
+            if event["event"] == "publisher open":
+                self.epoch = event["epoch"]
+            self.epoch += event["event"] == "new epoch"
+            if event.get("exc_info"):
+                self.complain(NEVER_RAISES, f"{self.kernel.current} logged an error: {event}")
+            if self.tracing:
+                said = ", ".join(str(event[name]) for name in ("partition", "reason", "error") if name in event)
+                self.say(f"  {self.kernel.now:.3f} {self.kernel.current}: {level}: {event['event']} {said}")
+        raise structlog.DropEvent
+
+    def say(self, text: str) -> None:
+        """See `TracedRun.say`. The place of the files is another one each time."""
+        super().say(text.replace(str(self.disk.root), "") if self.tracing else text)
+
+    def complain(self, rule: str, what: str) -> None:
+        """See `TracedRun.complain`."""
+        super().complain(rule, what.replace(str(self.disk.root), ""))
+
+    def begin(self) -> None:
+        """Makes the database, and starts every process."""
+        connection = self.driver.connect(**PRIMARY.pymysql_arguments(), autocommit=True)
+        with connection.cursor() as cursor:
+            cursor.execute("CREATE DATABASE shop")
+            cursor.execute(CREATE_TABLE)
+        connection.close()
+        if self.reads_replica:
+            self.replica.follow(self.primary)
+        for name in self.wanted:
+            self.start(name)
+
+    def start(self, name: str, *, new_epoch: bool = False) -> None:
+        """Starts a process, unless it runs."""
+        if self.kernel.is_running(name):
+            return
+        for forget in (self.kafka.forget, self.primary.forget, self.replica.forget):
+            self.kernel.process(name).at_end.append(partial(forget, name))
+        if name in SOURCES:
+            server_id = FIRST_SERVER_ID + SOURCES.index(name)
+            start_source(self.kernel, name, self.partitions, server_id, self._gave_up, new_epoch=new_epoch)
+        elif name in CONSUMERS:
+            start_consumer(self.kernel, name, self.disk.data_dir(name), self._gave_up)
+        else:
+            server = REPLICA if self.reads_replica else PRIMARY
+            start_front(self.kernel, name, self.partitions, FRONTS[name], server)
+
+    def _gave_up(self, name: str, error: FreshetError) -> None:
+        """A supervisor starts a process again that has ended with an error."""
+        self.say(f"{name} ends: {error.code}: {error}")
+        self.outcome.answers[f"process ended: {error.code}"] += 1
+        self.kernel.call_at(self.kernel.now + RESTART_S, partial(self.start, name))
+        self.kernel.kill(name)
+
+    def let(self, seconds: float) -> None:
+        """Lets the world go on. Errors that nobody caught are violations."""
+        self.kernel.run_until(self._has_failed, seconds)
+        self.check_errors()
+
+    def _has_failed(self) -> bool:
+        return bool(self.kernel.errors or self.outcome.violations)
+
+    def run_until(self, ready: Callable[[], bool], within_s: float) -> bool:
+        """Lets the world go on until ``ready()``, at most so long."""
+        self.kernel.run_until(lambda: ready() or self._has_failed(), within_s)
+        self.check_errors()
+        return ready()
+
+    def check_errors(self) -> None:
+        """An error that ended a thread or a task is a violation."""
+        for where, error in self.kernel.errors:
+            self.complain(NEVER_RAISES, f"{where} ended with {type(error).__name__}: {error}")
+
+    def record_commits(self) -> None:
+        """Takes what the primary has committed since the last time into the record of what is true."""
+        for commit in self.primary.history[self._recorded :]:
+            self.record.commit(commit.at, writes_of(commit), writer_of(commit))
+            self._recorded += 1
+
+    def restored(self, kept: int) -> None:
+        """The primary has lost what came after its first ``kept`` commits."""
+        self.record.replace(self.kernel.now, kept)
+        self._recorded = kept
+
+    def count_fault(self, fault: str) -> None:
+        """Counts a fault under every state that holds now."""
+        for state, holds in STATES.items():
+            if holds(self):
+                self.outcome.met[fault, state] += 1
+
+    def close(self) -> None:
+        """See `engine.HistoryRun.close`."""
+        self.kernel.close()
+
+
+STATES: Final[dict[str, Callable[[Installation], bool]]] = {
+    "all up": lambda run: all(map(run.kernel.is_running, run.wanted)),
+    "no source": lambda run: not any(map(run.kernel.is_running, SOURCES)),
+    "two sources": lambda run: all(map(run.kernel.is_running, SOURCES)),
+    "no consumer": lambda run: not any(map(run.kernel.is_running, CONSUMERS)),
+    "two consumers": lambda run: all(map(run.kernel.is_running, CONSUMERS)),
+    "Kafka away": lambda run: run.kafka.down,
+    "MariaDB away": lambda run: run.primary.down,
+}

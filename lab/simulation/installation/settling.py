@@ -1,0 +1,77 @@
+"""The end of a history: all faults end, and within bounded time every row is fresh from the cache."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from lab.simulation.installation.faults import Faults
+from lab.simulation.installation.judging import RULES as JUDGED
+from lab.simulation.installation.parts import CLIENT, SOURCES
+from lab.simulation.installation.processes import PRIMARY, SHARD
+from lab.simulation.installation.traffic import ROWS, SESSIONS
+from lab.simulation.installation.writing import JOURNAL, PUT
+
+RECOVERS: Final = "recovers by itself"
+RULES: Final = (*JUDGED, RECOVERS)
+SETTLES_IN_S: Final = 180.0
+"""Longer than two of the group's session timeouts, the longest back-offs, and a request that runs into its timeout."""
+
+
+class InstallationRun(Faults):
+    """One history. See `lab.simulation.engine.HistoryRun`."""
+
+    def finish(self) -> None:
+        """Mends everything, and demands that what was written last can be read from the cache."""
+        self.say("all faults end")
+        self._mend()
+        if not self.run_until(lambda: not self.under_way, SETTLES_IN_S):
+            self._fail(f"{self.under_way} requests of sessions have not ended")
+        self._read_all()
+
+    def _mend(self) -> None:
+        self.kafka.down = False
+        self.kafka.answers_to_lose.clear()
+        if self.primary.down:
+            self.primary.start()
+        self.primary.breaks.clear()
+        self.primary.behaviour.commit_s = lambda: 0.0
+        self.replica.behaviour.lag_s = 0.0
+        self.disk.full.clear()
+        self.disk.failing.clear()
+        self.disk.dies_at.clear()
+        if SOURCES[1] not in self.wanted:
+            self.kernel.kill(SOURCES[1])
+        for name in self.wanted:
+            self.start(name)
+
+    def _read_all(self) -> None:
+        """A session that has just written reads every row, until each came fresh from the cache."""
+        name, client = self._new_session("")
+        attempt = self._attempts + 1
+        missing = set(range(ROWS))
+        said: dict[int, str] = {}
+
+        def work() -> None:
+            self.judge.attempts(name)
+            connection: Any = client.wrap(self.driver.connect(**PRIMARY.pymysql_arguments(), autocommit=True), SHARD)
+            with connection.cursor() as cursor:
+                cursor.execute(PUT, (JOURNAL + SESSIONS, attempt))
+            connection.close()
+            self.record_commits()
+            self.judge.attempted(name, str(attempt), self.kernel.now)
+            end = self.kernel.now + SETTLES_IN_S
+            while missing and self.kernel.now < end:
+                for slot in sorted(missing):
+                    for row in self.read(name, client, [slot]):
+                        said[slot] = f"{row.freshness} from the {row.served_from}: {row.why}"
+                        if (row.served_from, row.freshness) == ("cache", "fresh"):
+                            missing.discard(slot)
+                self.kernel.wait(lambda: False, 0.5)
+
+        thread = self.kernel.spawn(CLIENT, work)
+        self.run_until(lambda: thread.done, 2 * SETTLES_IN_S)
+        if missing and not self.outcome.violations:
+            self._fail("; ".join(f"row {slot} is {said.get(slot, 'refused')}" for slot in sorted(missing)))
+
+    def _fail(self, what: str) -> None:
+        self.complain(RECOVERS, f"{what}, {SETTLES_IN_S:g} s after the last fault; {'; '.join(self.kernel.waits())}")

@@ -1,0 +1,114 @@
+"""The world of whole processes: what it does, and that its rules find what they are for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random
+from typing import Any
+
+import pytest
+
+from consumers.process.announcing import Announcer
+from consumers.store.store import PartitionStore
+from lab.simulation.engine import History, run_one
+from lab.simulation.installation.disk import Disk
+from lab.simulation.installation.judging import MONOTONIC, OWN_WRITES
+from lab.simulation.installation.settling import RECOVERS
+from lab.simulation.installation.world import InstallationWorld
+from lab.simulation.kernel.scheduler import Kernel
+from serving.client.session import SessionState
+
+WORLD = InstallationWorld()
+START: History = [("world", 1, 0, 0, 0, 0), ("let", 3)]
+WRITE_AND_READ: History = [*START, ("read", 0, 1, 1, 3), ("write", 0, 1, 1, 3), ("read", 0, 1, 1, 3)]
+
+
+def answers(ops: History) -> dict[str, int]:
+    """What the sessions of a history got; no rule was broken."""
+    outcome = run_one(WORLD, ops)
+    assert outcome.violations == []
+    return outcome.answers
+
+
+def rule(ops: History) -> str:
+    """The rule that a history breaks."""
+    violations = run_one(WORLD, ops).violations
+    return violations[0].rule if violations else ""
+
+
+def test_a_session_writes_and_reads_through_every_process() -> None:
+    """Binlog, publisher, Kafka, fold, owner, front, session: what was written comes back, in the end from the cache."""
+    got = answers(WRITE_AND_READ)
+    assert got["write committed"] == 1
+    assert got["fresh from the cache"] >= 4
+
+
+def test_reads_go_on_while_the_cache_is_away() -> None:
+    """No consumer, no Kafka: the source answers, freshly, once the epoch is known."""
+    got = answers([*WRITE_AND_READ, ("kill", 0, 1), ("kafka", 1, 1), ("read", 0, 1, 1, 3), ("read", 0, 2, 1, 3)])
+    assert got["fresh from the source"] >= 2
+
+
+def test_a_front_without_a_source_answers_what_it_can_prove() -> None:
+    """MariaDB is down: what the session has seen is served from the cache, nothing else."""
+    got = answers([*WRITE_AND_READ, ("let", 3), ("mariadb", 1, 0), ("read", 0, 1, 1, 3)])
+    assert got["fresh from the cache"] >= 5
+
+
+@contextmanager
+def replaced(owner: type, name: str, by: Any) -> Iterator[None]:
+    """Plants a defect."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, name, by)
+        yield
+
+
+def test_a_session_that_forgets_its_writes_is_found() -> None:
+    """Its next read may be answered with what was before."""
+    stale = [*WRITE_AND_READ, ("cut", 0, 0, 0), ("write", 0, 1, 1, 3), ("read", 0, 1, 1, 3)]
+    with replaced(SessionState, "observe", lambda *_: None):
+        assert rule(stale) in (OWN_WRITES, MONOTONIC)
+
+
+def test_a_consumer_that_nobody_finds_is_found() -> None:
+    """Every answer is right, but none ever comes from the cache."""
+    with replaced(Announcer, "announce", lambda *_: None):
+        assert rule(WRITE_AND_READ) == RECOVERS
+
+
+def test_a_store_that_loses_what_it_folded_is_found() -> None:
+    """A fold that drops entries leaves old rows behind a new watermark."""
+    fold = PartitionStore.get
+
+    def forget(store: PartitionStore, key: bytes) -> bytes | None:
+        found = fold(store, key)
+        return None if found is not None and b'"version":2' in found else found
+
+    with replaced(PartitionStore, "get", forget):
+        assert rule([*WRITE_AND_READ, ("write", 0, 1, 1, 3), ("let", 2), ("read", 0, 1, 1, 3)])
+
+
+def test_a_killed_process_leaves_its_locks_and_files() -> None:
+    """The operating system closes what it had open; what was written stays."""
+    kernel = Kernel(Random(1))
+    disk = Disk(kernel)
+    system = next(twin for real, twin in disk.twins().items() if getattr(real, "__name__", "") == "os")
+    path = disk.root / "file"
+    seen: list[int] = []
+
+    def work() -> None:
+        handle = system.open(path, 0o102)
+        seen.append(handle)
+        kernel.park()
+
+    kernel.spawn("p", work)
+    kernel.run_until(lambda: bool(seen), 1)
+    kernel.kill("p")
+    assert path.exists()
+    kernel.spawn("q", work)
+    kernel.run_until(lambda: len(seen) == 2, 1)
+    assert seen[0] == seen[1]
+    kernel.close()
+    disk.close()
+    assert not disk.root.exists()
