@@ -118,3 +118,10 @@ def test_a_value_of_another_kind_is_refused_and_the_column_named(kind: str, text
         parse_row_key(table(Column("c", kind, True)), text.encode())
     assert (caught.value.code, caught.value.status) == ("bad_key", 400)
     assert "shop.orders.c" in str(caught.value)
+
+
+def test_a_text_may_hold_any_character() -> None:
+    """A NUL is one of them; it is written so that the key stays one."""
+    found = parse_row_key(table(TEXT), b"a%00b")
+    assert found.values == ("a\0b",)
+    assert found.key.count(b"\0") == 1

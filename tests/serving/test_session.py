@@ -444,5 +444,6 @@ def test_a_location_of_an_older_front_is_read_from_its_token() -> None:
 def test_a_404_of_another_server_is_no_absence() -> None:
     """Only Freshet's own answer says that there is no row: a wrong path or proxy says nothing of rows."""
     for body in (b"<html>", b"[]", b'{"error":"no such page"}', b"[" * 100_000):
-        with pytest.raises(ClientError):
+        with pytest.raises(ClientError, match="HTTP status 404 is not Freshet's") as caught:
             Session(Front((404, body)), Vector()).get_row("shop", "shop.orders", 7)
+        assert caught.value.code == "bad_answer"
