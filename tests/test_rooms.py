@@ -70,8 +70,6 @@ CALLED_BY_NAME: Final = {
 READ_ELSEWHERE: Final = {
     "consumers/owner/protocol.py:overlay_entries": "`freshet lag --json` prints the whole status",
     "lab/simulation/mariadb/log/binlog.py:purge": "a fault of that world",
-    "lab/simulation/mariadb/server.py:log_statement": "a fault of that world",
-    "lab/simulation/mariadb/transactions.py:hold_table": "a fault of that world",
     "stream/kafka/reader.py:offsets_for_timestamp": "where a stream that begins at a time starts",
     "freshet/settings.py:public": "the one way to show settings without their secrets",
     "spark_jobs/output.py:read_report": "rebuild.json is a kept format: every version of it must stay readable",

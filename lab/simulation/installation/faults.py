@@ -22,12 +22,13 @@ RESTORES_IN_S: Final = 60.0
 class Faults(Traffic):
     """The ops that break something, and `let`."""
 
-    def _pause(self, pause: int) -> None:
+    def pause(self, pause: int) -> None:
+        """Lets the world go on for one of `PAUSES_S`."""
         self.let(PAUSES_S[pause % len(PAUSES_S)])
 
     def op_let(self, pause: int) -> None:
         """Time passes."""
-        self._pause(pause)
+        self.pause(pause)
 
     def op_start(self, process: int) -> None:
         """A process starts (again)."""
@@ -45,7 +46,7 @@ class Faults(Traffic):
             self.count_fault("kill")
             self.say(f"{name} is killed")
             self.kernel.kill(name)
-            self._pause(pause)
+            self.pause(pause)
 
     def op_die_writing(self, consumer: int, steps: int) -> None:
         """A consumer will die in the middle of a write to its disk."""
@@ -72,7 +73,7 @@ class Faults(Traffic):
             self.count_fault("pause")
             self.say(f"{name} is held")
             self.kernel.pause(name)
-            self._pause(pause)
+            self.pause(pause)
             self.kernel.resume(name)
 
     def op_kafka(self, down: int, pause: int) -> None:
@@ -81,7 +82,7 @@ class Faults(Traffic):
         if self.kafka.down:
             self.count_fault("Kafka down")
             self.say("Kafka is down")
-        self._pause(pause)
+        self.pause(pause)
 
     def op_lose_answers(self, process: int, count: int) -> None:
         """Kafka does what a process asks for, and its answers are lost."""
@@ -99,7 +100,7 @@ class Faults(Traffic):
             self.kernel.network.delay_s = 0.5
         else:
             self.kafka.slow_s = 0.3
-        self._pause(pause)
+        self.pause(pause)
         self.kernel.network.delay_s, self.kafka.slow_s = delay_s, 0.0
 
     def op_cut(self, process: int, server: int, pause: int) -> None:
@@ -110,7 +111,7 @@ class Faults(Traffic):
         self.count_fault(fault)
         self.say(f"{name}: {fault}")
         cut.add(name)
-        self._pause(pause)
+        self.pause(pause)
         cut.discard(name)
 
     def op_link(self, consumer: int, front: int, reset: int, pause: int) -> None:
@@ -124,7 +125,7 @@ class Faults(Traffic):
         self.count_fault("link cut")
         self.say(f"nothing passes between {name} and {owner}")
         self.kernel.network.cut(owner, name)
-        self._pause(pause)
+        self.pause(pause)
         self.kernel.network.heal()
 
     def op_mariadb(self, down: int, pause: int) -> None:
@@ -136,7 +137,7 @@ class Faults(Traffic):
         elif not down % 2 and self.primary.down:
             self.say("MariaDB is back")
             self.primary.start()
-        self._pause(pause)
+        self.pause(pause)
 
     def op_break(self, process: int, word: int, place: int) -> None:
         """A connection to MariaDB breaks at a statement: before it is executed, after that, or within the answer."""
@@ -179,7 +180,7 @@ class Faults(Traffic):
         self.count_fault(fault)
         self.say(f"{name}: {fault}")
         where.add(name)
-        self._pause(pause)
+        self.pause(pause)
         where.discard(name)
 
     def op_damage(self, consumer: int, lose: int) -> None:

@@ -13,14 +13,12 @@ from lab.simulation.installation.fronts import async_client, blocking_client
 from lab.simulation.installation.judging import Answer, Asked
 from lab.simulation.installation.parts import CLIENT, FRONTS, Installation
 from lab.simulation.installation.processes import KEYSPACE, PRIMARY, SHARD
-from lab.simulation.installation.writing import DELETE, JOURNAL, PUT, TABLE, image_of
+from lab.simulation.installation.writing import DELETE, JOURNAL, PUT, ROWS, SESSIONS, TABLE, image_of
 from serving.client.answers import Row
 from serving.client.client import AsyncClient, AsyncSession, Session
 from serving.client.errors import ClientError
 from serving.client.wire import location_request, read_epochs
 
-ROWS: Final = 4
-SESSIONS: Final = 2
 PATIENCE_S: Final = (0.0, 0.02, 0.3, 60.0)
 """How long the history waits for what a session does, before it goes on to the next op."""
 

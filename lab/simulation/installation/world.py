@@ -11,7 +11,9 @@ from lab.simulation.installation.faults import DIES_WITHIN, PAUSES_S, PLACES, WO
 from lab.simulation.installation.motifs import motif
 from lab.simulation.installation.parts import CONSUMERS, PROCESSES, SHAPE, STATES
 from lab.simulation.installation.settling import RULES, InstallationRun
-from lab.simulation.installation.traffic import PATIENCE_S, ROWS, SESSIONS
+from lab.simulation.installation.tables import CHANGES, LOG_EVENTS, TABLE_FAULTS
+from lab.simulation.installation.traffic import PATIENCE_S
+from lab.simulation.installation.writing import ROWS, SESSIONS
 
 OPS: Final = ops_of(InstallationRun)
 FAULTS: Final = (
@@ -35,6 +37,7 @@ FAULTS: Final = (
     "disk fails",
     "damage",
     "disk lost",
+    *TABLE_FAULTS,
 )
 _CONSUMER, _PROCESS, _PAUSE, _PATIENCE = len(CONSUMERS), len(PROCESSES), len(PAUSES_S), len(PATIENCE_S)
 _ANYONE: Final = _PROCESS + 1
@@ -62,6 +65,9 @@ RARE: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "lag": (2, (3, 3)),
     "restore": (1, (3,)),
     "disk": (1, (_CONSUMER, 2, _PAUSE)),
+    "change": (2, (len(CHANGES), _PAUSE)),
+    "lock": (1, (_PAUSE,)),
+    "log": (1, (len(LOG_EVENTS),)),
     "damage": (1, (_CONSUMER, 4)),
 }
 """Op → (weight, fields): the ops that a history may have."""

@@ -7,8 +7,11 @@ from typing import Final
 
 from lab.simulation.installation.committed import Image, RowName
 from lab.simulation.mariadb.server import Commit
+from lab.simulation.mariadb.sql.definitions import RenameTables, TruncateTable
 
 TABLE: Final = "shop.accounts"
+ROWS: Final = 4
+SESSIONS: Final = 2
 CREATE_TABLE: Final = f"CREATE TABLE {TABLE} (id INT PRIMARY KEY, version INT NOT NULL)"
 PUT: Final = f"REPLACE INTO {TABLE} (id, version) VALUES (%s, %s)"
 DELETE: Final = f"DELETE FROM {TABLE} WHERE id = %s"
@@ -24,7 +27,10 @@ def image_of(columns: dict[str, object] | None) -> Image:
 
 
 def writes_of(commit: Commit) -> dict[RowName, Image]:
-    """The rows that a commit leaves."""
+    """The rows that a commit leaves. Where the table was emptied, or another one took its name, they are all gone."""
+    match commit.change:
+        case (TruncateTable() | RenameTables(), _):
+            return {(TABLE, (row,)): None for row in (*range(ROWS), *range(JOURNAL, JOURNAL + SESSIONS + 1))}
     return {
         (".".join(name), tuple(key)): image_of(None if row is None else {"id": row[0], "version": row[1]})
         for name, key, row in commit.changes

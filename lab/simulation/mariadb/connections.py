@@ -186,15 +186,15 @@ class ServerConnection:
             return
         period_s = float(cast("int", session.variable("@", "master_heartbeat_period") or 30_000_000_000)) / 1e9
 
-        def ready() -> bool:
-            server.catch_up()
-            return dump.ready()
+        def has_event() -> bool:
+            return server.is_behind or dump.ready()
 
         number = 1
         while True:
-            if not ready():
-                yield Blocked(ready, server.waits.now + period_s)
-            event = dump.take() if ready() else dump.heartbeat()
+            if not has_event():
+                yield Blocked(has_event, server.waits.now + period_s)
+            server.catch_up()
+            event = dump.take() if dump.ready() else dump.heartbeat()
             self.out += protocol.framed([b"\0" + event], number)
             number += 1
 
@@ -220,6 +220,7 @@ class SimulatedSocket:
         """Send bytes. Raises OSError if the server has ended the connection."""
         if not self._is_open or self._connection.is_over:
             raise BrokenPipeError(32, "Broken pipe")
+        self._connection.server.waits.wait(lambda: True)  # between two statements others may run
         self._connection.receive(data)
 
     def makefile(self, _mode: str, buffering: int = -1) -> SimulatedSocket:  # noqa: ARG002

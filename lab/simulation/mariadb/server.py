@@ -124,7 +124,7 @@ class SimulatedServer:
 
     def _begin(self) -> None:
         self.databases = Databases()
-        self.locks = Locks(lambda: self.waits.now)
+        self.locks = Locks(lambda: self.waits.now, self._settle)
         self.log = BinaryLog(self.id, self.timestamp)
         self.history: list[Commit] = []
         """Every transaction, oldest first. A commit's number is its place, from 1."""
@@ -154,6 +154,10 @@ class SimulatedServer:
         while self._pending and self._pending[0].visible_at <= self.waits.now:
             self._show(self._pending.popleft())
         return self._committed
+
+    def _settle(self) -> float:
+        _ = self.committed
+        return self._pending[0].visible_at if self._pending else float("inf")
 
     @property
     def committed_place(self) -> tuple[str, int]:
@@ -221,15 +225,18 @@ class SimulatedServer:
         else:
             self.variables["read_only"] = "OFF"
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether the source committed something longer ago than the lag that is not applied here."""
+        source = self.source
+        if source is None or self.down or self._applied >= len(source.history):
+            return False
+        return source.history[self._applied].at + self.behaviour.lag_s <= self.waits.now
+
     def catch_up(self) -> None:
         """Apply what the source committed longer ago than the lag."""
-        source = self.source
-        if source is None or self.down:
-            return
-        while self._applied < len(source.history):
-            commit = source.history[self._applied]
-            if commit.at + self.behaviour.lag_s > self.waits.now:
-                return
+        while self.source is not None and self.is_behind:
+            commit = self.source.history[self._applied]
             self._applied += 1
             self.slave_position[commit.gtid[0]] = commit.gtid
             self._write(commit)

@@ -481,7 +481,7 @@ class Session:
 
     def _shown(self, number: int) -> Steps[None]:
         while self._server.committed < number:
-            yield Blocked(lambda: self._server.committed >= number, self._server.visible_at(number))
+            yield Blocked(lambda: False, self._server.visible_at(number))
 
     def _roll_back(self) -> None:
         transaction, self._transaction, self._is_explicit = self._transaction, None, False

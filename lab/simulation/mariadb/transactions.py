@@ -64,8 +64,10 @@ class Transaction:
 class Locks:
     """Who holds tables and rows, and who waits for whom. An owner is any object that lives as long as its locks."""
 
-    def __init__(self, now: Callable[[], float]) -> None:
+    def __init__(self, now: Callable[[], float], settle: Callable[[], float]) -> None:
+        """``settle``: ends the commits that are due, which frees what they hold, and returns when the next one is."""
         self._now = now
+        self._settle = settle
         self._sharing: dict[Name, dict[Any, None]] = {}
         self._exclusive: dict[Name, Any] = {}
         self._queued: dict[Name, list[Any]] = {}
@@ -113,7 +115,11 @@ class Locks:
 
     def _wait(self, owner: Any, blockers: Callable[[], set[Any]], until: float) -> Steps[None]:
         try:
-            while found := blockers():
+            while True:
+                next_at = self._settle()
+                found = blockers()
+                if not found:
+                    return
                 self._waiting[owner] = found
                 if self._waits_for_itself(owner):
                     raise ServerError(
@@ -121,7 +127,7 @@ class Locks:
                     )
                 if self._now() >= until:
                     raise ServerError(ER.LOCK_WAIT_TIMEOUT, "Lock wait timeout exceeded; try restarting transaction")
-                yield Blocked(lambda: not blockers(), until)
+                yield Blocked(lambda: not blockers(), min(until, next_at))
         finally:
             self._waiting.pop(owner, None)
 

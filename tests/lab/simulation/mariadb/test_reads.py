@@ -257,3 +257,13 @@ def test_texts_and_numbers_are_read_as_they_are_written() -> None:
     found = parsed(r"""INSERT INTO `a``b` VALUES ('it''s \'x\' \\', X'00ff', -1.50, 1e3, NULL)""")
     assert repr(found).count("it's 'x' \\\\") == 1
     assert "b'\\x00\\xff'" in repr(found)
+
+
+def test_a_commit_whose_sender_died_frees_its_rows_when_it_becomes_visible(shop: Installation) -> None:
+    """Nobody waits for its answer any more, and yet the next writer of the row goes on then, not at its timeout."""
+    shop.server.behaviour.commit_s = lambda: 1.0
+    with pytest.raises(shop.driver.err.OperationalError, match="2013"):
+        shop.connect(read_timeout=0.1).query("UPDATE s.a SET v = 11 WHERE id = 1")
+    shop.server.behaviour.commit_s = lambda: 0.0
+    assert shop.run("UPDATE s.a SET v = v + 1 WHERE id = 1", "SELECT v FROM s.a WHERE id = 1") == [(12,)]
+    assert shop.waits.now < 3.0
