@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from lab.simulation.models.wrong import WRONG_SOURCES
 from lab.simulation.planted import (
     decisions,
     fold_catalog,
@@ -16,7 +17,6 @@ from lab.simulation.planted import (
     sources,
     stores,
 )
-from lab.simulation.planted.models import WRONG_SOURCES
 from lab.simulation.planted.planting import PlantedBug, PlantedBugError
 
 PLANTED_BUGS: Final = (
