@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from contextlib import nullcontext
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+COUNTED_OF_SLOW_WORLDS: Final = 10
+"""Where statements are counted, a slow world runs at least one of so many of the histories."""
 
 
 def command(
@@ -82,7 +85,10 @@ def _count(world: str, seed: int, histories: int, first: int, as_json: bool) -> 
     from lab.simulation.worlds import worlds_named
 
     with counting() as counted:
-        reports = [simulate(each.name, seed, count, first=first) for each, count in worlds_named(world, histories)]
+        reports = [
+            simulate(each.name, seed, max(count, histories // COUNTED_OF_SLOW_WORLDS), first=first)
+            for each, count in worlds_named(world, histories)
+        ]
     typer.echo(json.dumps(count_json(counted)) if as_json else "\n".join(count_lines(counted)))
     failures = [shrink_failure(report.failure) for report in reports if report.failure is not None]
     for failure in failures:

@@ -41,7 +41,8 @@ class ModuleCount:
 @contextmanager
 def counting() -> Iterator[list[ModuleCount]]:
     """Counts what this process executes inside the context. The list is filled at its end, by room and path."""
-    coverage = Coverage(data_file=None, config_file=False, source_pkgs=ROOMS)
+    threads = ["thread", "greenlet"]
+    coverage = Coverage(data_file=None, config_file=False, source_pkgs=ROOMS, concurrency=threads)
     coverage.set_option("run:disable_warnings", ["module-not-measured", "module-not-imported"])
     counted: list[ModuleCount] = []
     coverage.start()
