@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from lab.simulation.models.wrong import WRONG_SOURCES
 from lab.simulation.planted import (
     decisions,
     fold_catalog,
@@ -39,7 +38,7 @@ def planted_bugs(name: str) -> list[PlantedBug]:
     Raises `PlantedBugError` ``unknown_mutation``.
     """
     found = [bug for bug in PLANTED_BUGS if name in ("all", bug.name)]
-    found = found or [wrong for wrong in WRONG_SOURCES if wrong.name == name]
+    found = found or [wrong for wrong in sources.WRONG_SOURCES if wrong.name == name]
     if not found:
         names = ", ".join(bug.name for bug in PLANTED_BUGS)
         raise PlantedBugError(

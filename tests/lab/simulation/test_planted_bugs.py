@@ -13,9 +13,9 @@ from freshet.cli import app
 from lab.simulation import catches
 from lab.simulation.campaign import hunt, unpatched_failures
 from lab.simulation.catches import Catch, complaint, kept_catches
-from lab.simulation.models.wrong import WRONG_SOURCES
 from lab.simulation.planted.every import PLANTED_BUGS, planted_bugs
 from lab.simulation.planted.planting import Begin, PlantedBug
+from lab.simulation.planted.sources import WRONG_SOURCES
 from tokens import decision
 
 KEPT = kept_catches()
