@@ -49,6 +49,7 @@ _TRANSIENT_CODES: Final = frozenset(
         KafkaError.FENCED_LEADER_EPOCH,
         KafkaError.UNKNOWN_LEADER_EPOCH,
         KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError._NOENT,  # no partition has a leader: brokers that are back have not elected any yet
     }
 )
 

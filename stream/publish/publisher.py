@@ -21,6 +21,7 @@ from typing import Final, Self
 import structlog
 
 from stream.kafka.connection import KafkaCluster
+from stream.kafka.reader import TopicReadError
 from stream.kafka.topics import MESSAGE_BYTES_MIN, RETENTION_MS_MIN, check_topics, events_topic
 from stream.publish.clock import Clock, SystemClock
 from stream.publish.opening import HEALED_BY_A_NEW_EPOCH, LayoutMismatch, Opening, read_opening
@@ -141,7 +142,10 @@ class Publisher:
         """
         check_topics(self.kafka, self.keyspace, self.layout.partitions)
         self._producer.open()
-        found = read_opening(self.kafka, self.topic, self.layout, self.shard, self._topology)
+        try:
+            found = read_opening(self.kafka, self.topic, self.layout, self.shard, self._topology)
+        except TopicReadError as error:  # retention, or an election, has taken what was about to be read
+            raise PublisherLost(str(error), hint=error.hint) from error
         if found.problem is not None and found.problem.code not in HEALED_BY_A_NEW_EPOCH and not self._new_epoch:
             raise found.problem
         self.layout, self._record_time_ms = found.layout, found.record_time_ms

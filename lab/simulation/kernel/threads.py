@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Executor, Future
+from concurrent.futures._base import PENDING, RUNNING
 from queue import Empty
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -322,6 +323,7 @@ def wait_futures(
     """`concurrent.futures.wait`."""
     futures = set(fs)
     enough = any if return_when == FIRST_COMPLETED else all
-    kernel.wait(lambda: enough(each.done() for each in futures), timeout)
+    # without their locks: nobody runs while the scheduler asks
+    kernel.wait(lambda: enough(each._state not in (PENDING, RUNNING) for each in futures), timeout)
     done = {each for each in futures if each.done()}
     return Waited(done, futures - done)
