@@ -16,6 +16,7 @@ from consumers.fold import messages as fold
 from consumers.fold.state import Changes, Lineage, PartitionState, Scope, Topology, Void
 from consumers.owner import evidence
 from consumers.owner import rows as owner_rows
+from consumers.owner import server as owner_server
 from consumers.store import store
 from stream.wire import batch, checks, codec, records
 from stream.wire.announced import Announced
@@ -213,4 +214,4 @@ def sharing_work() -> Iterator[None]:
             scope.update(names)
 
 
-_MODULES: Final = (fold, evidence, owner_rows, batch, records, store)
+_MODULES: Final = (fold, evidence, owner_rows, owner_server, batch, records, store)

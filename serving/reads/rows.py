@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from time import monotonic
 from typing import NamedTuple, TypeAlias, cast
 
 from consumers.fold.entry import VALUE
@@ -29,7 +28,7 @@ COMMIT_S = 0.1
 
 
 class ReadContext(NamedTuple):
-    """What all rows of one request share. ``deadline``: when to stop waiting for the source (`time.monotonic`).
+    """What all rows of one request share. ``deadline``: when to stop waiting for the source, on the event loop's clock.
 
     ``since``: when the request came, on the clock of the descriptions. ``is_second``: its tables were described again.
     """
@@ -83,7 +82,7 @@ class RowReads:
 
         Raises `ReadError` ``bad_token`` if an owner rejects the demand.
         """
-        deadline = monotonic() + demand.max_wait_ms / 1000
+        deadline = asyncio.get_running_loop().time() + demand.max_wait_ms / 1000
         context = ReadContext(space, demand, options, deadline, self._descriptions.now())
         outcomes: list[RowOutcome | None] = [None] * len(wanted)
         await self._read_round(context, wanted, range(len(wanted)), outcomes)
@@ -195,10 +194,11 @@ class RowReads:
     def _from_owner(self, lookup: RowLookup, row: OwnerRow | None, why: str) -> RawRowAnswer | ReadError | RowMiss:
         """The owner's answer if it may be given, else its error or the miss to take to the source."""
         space, demand, options = lookup.context[:3]
+        if row is not None:
+            space.epochs.learn(row.shard, row.epoch)
         if row is not None and row.code == SCHEMA_CHANGED:
             why, row = row.why, None  # its stamp belongs to another key
         elif row is not None:
-            space.epochs.learn(row.shard, row.epoch)
             if not row.served:
                 space.epochs.learn_kin(row.shard, row.epoch, row.kin)
             if row.code == HISTORY_LOST:
@@ -240,7 +240,7 @@ class RowReads:
             for flight_key, seen in found.items()
             if isinstance(seen, SourceRow) and proof.is_behind(seen.position)
         }
-        remaining = max(context.deadline - monotonic(), COMMIT_S)
+        remaining = max(context.deadline - asyncio.get_running_loop().time(), COMMIT_S)
         if behind and proof.demanded_position is not None:
             try:
                 await source.wait(proof.demanded_position, remaining)

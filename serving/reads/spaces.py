@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, field
-from time import monotonic
 from typing import Final
 
 from consumers.fold.shards import NO_KIN, Kin
@@ -100,7 +99,11 @@ async def epoch_of(owners: Owners, space: RowSpace | TableSpace, shard: str) -> 
 
 
 async def learn_shards(owners: Owners, space: RowSpace | TableSpace, vector: Vector, deadline: float) -> None:
-    """Asks the owners for the keyspace's shards, until those of ``vector`` are known or ``deadline`` (`monotonic`)."""
+    """Asks the owners for the keyspace's shards, until those of ``vector`` are known or ``deadline``.
+
+    ``deadline`` is on the event loop's clock.
+    """
+    loop = asyncio.get_running_loop()
     while unknown_shards(vector, space):
 
         async def ask(client: OwnerClient, partition: int) -> str:
@@ -110,9 +113,9 @@ async def learn_shards(owners: Owners, space: RowSpace | TableSpace, vector: Vec
             await owners.ask_any(
                 space.name, range(space.layout.partitions), ask, lambda _: not unknown_shards(vector, space)
             )
-        if monotonic() >= deadline:
+        if loop.time() >= deadline:
             return
-        await asyncio.sleep(min(LEARN_EVERY_S, max(deadline - monotonic(), 0)))
+        await asyncio.sleep(min(LEARN_EVERY_S, max(deadline - loop.time(), 0)))
 
 
 def unknown_shards(vector: Vector, space: RowSpace | TableSpace) -> list[str]:

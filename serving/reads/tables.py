@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from time import monotonic
 from typing import NamedTuple, TypeAlias, cast
 
 from consumers.owner.client import OwnerClient
@@ -32,7 +31,7 @@ POLL_S = 0.05
 
 
 class TableLookup(NamedTuple):
-    """One requested table. ``deadline``: until when (`time.monotonic`) the source is asked again."""
+    """One requested table. ``deadline``: until when, on the event loop's clock, the source is asked again."""
 
     space: TableSpace
     wanted: RequestedTable
@@ -67,7 +66,7 @@ class TableReads:
     ) -> list[RawTableAnswer | ReadError]:
         """Tables in the order of ``wanted``, each an answer or its error."""
         gate = asyncio.Semaphore(READS_MAX)
-        deadline = monotonic() + demand.max_wait_ms / 1000
+        deadline = asyncio.get_running_loop().time() + demand.max_wait_ms / 1000
 
         async def read(space: TableSpace, table: RequestedTable) -> RawTableAnswer | ReadError:
             async with gate:
@@ -113,7 +112,7 @@ class TableReads:
                 "" if wanted.write_ids is None else str(wanted.write_ids),
                 wanted.table_id,
                 demand.token,
-                max(0, round(1000 * (deadline - monotonic()))),
+                max(0, round(1000 * (deadline - asyncio.get_running_loop().time()))),
             )
 
         async def ask(client: OwnerClient, _: int) -> OwnerTable:
@@ -154,7 +153,7 @@ class TableReads:
                 if of_own.may_be_served:
                     found, decision = own, of_own
                     break
-            if monotonic() >= deadline:
+            if asyncio.get_running_loop().time() >= deadline:
                 break
             await asyncio.sleep(POLL_S)
         if not decision.may_be_served:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from consumers.owner.meaning import refuse_row
-from consumers.owner.protocol import Fill, OwnerError, OwnerRow
+from consumers.owner.protocol import SCHEMA_CHANGED, Fill, OwnerError, OwnerRow
 from serving.answers import RawRowAnswer
 from serving.errors import ReadError
 from serving.metrics import FrontMetrics
@@ -97,6 +97,17 @@ def test_an_answer_of_the_cache_moves_the_session_to_its_hi(
     assert answer.served_from == "cache"
     assert answer.token == str(seen(SHARD, "0-1-9"))
     assert EventToken.parse(answer.event_token or "").position == at("0-1-9")
+
+
+def test_an_epoch_is_learnt_from_an_answer_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An owner that has not folded the table's description names the epoch; a session of the one before is told."""
+    owner = FakeOwner()
+    owner.row = owner_row(None, "0-1-5", "0-1-5", epoch=2)
+    owner.row.code = SCHEMA_CHANGED
+    reads, space = Reads(monkeypatch, owner), space_of(FakeRowSource(IMAGE, "0-1-9", "0-1-9"))
+    answer = asyncio.run(reads.answer(space, seen(SHARD, "0-1-7")))
+    assert isinstance(answer, ReadError)
+    assert answer.code == "history_lost", answer
 
 
 def test_only_the_position_of_the_read_proves_a_demand(monkeypatch: pytest.MonkeyPatch) -> None:

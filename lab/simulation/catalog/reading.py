@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Final, cast
+from typing import Final
 
-from consumers.owner import evidence
 from consumers.owner import tables as owner_tables
-from consumers.owner.evidence import FillVerdict
-from consumers.owner.partitions import Partition
-from consumers.owner.protocol import FillTable, OwnerTable
-from consumers.owner.tables import MissingWriteIds
+from lab.simulation.catalog.asking import CatalogReader, Lists, TableRead
 from lab.simulation.catalog.publishing import SHARD
-from lab.simulation.catalog.run_state import CatalogReader, CatalogRunState, Lists
-from lab.simulation.catalog.source import NAMES, OPEN, SimulatedMetastore
+from lab.simulation.catalog.run_state import CatalogRunState
+from lab.simulation.catalog.source import NAMES, OPEN, SimulatedMetastore, image_of
+from lab.simulation.models.loop import finished
 from lab.simulation.models.owning import OwnedPartition, RacingStore
-from lab.workload.catalog import position_of
 from lab.workload.log import event_id_of
-from serving.errors import ReadError
-from serving.reads.demands import ReadDemand, RequestedTable
-from serving.reads.proof import Proof, history_lost_error, token_after
-from serving.reads.tables import fill_of, judge_table
-from serving.sources.source import SourceTable
-from tokens import Position, ValidWriteIdList, Vector
+from serving.client import ClientError, HistoryLost, Table
+from tokens import ValidWriteIdList, Vector
 
 STALE: Final = "no stale answer"
 LIST: Final = "the list is covered"
@@ -32,21 +23,9 @@ NOTHING_LOST: Final = "nothing lost, nothing twice"
 RECOVERS: Final = "recovers by itself"
 SAME_STATE: Final = "same history, same state"
 EXPLAINS: Final = "explanation true"
+PACE_S: Final = 0.25
+"""Time between two reads."""
 Image = bytes | None
-
-
-def _racing(owned: OwnedPartition, count: int) -> Partition:
-    """The partition; if ``count`` > 0, it folds ``count`` messages before the second or third look at its store."""
-    if not count:
-        return owned.partition
-
-    def fold() -> None:
-        owned.fold(count)
-
-    racing = SimpleNamespace(
-        store=RacingStore(owned.store, fold, 2 + count % 2), overlay=owned.overlay, number=owned.number
-    )
-    return cast("Partition", racing)
 
 
 class CatalogReadOps(CatalogRunState):
@@ -85,9 +64,9 @@ class CatalogReadOps(CatalogRunState):
             self._read(session, session.lists, owner, late=False, racing=count + 1)
 
     def op_fill(self, number: int) -> None:
-        if self.fills:
+        if self.network.fills:
             self.count_fault("late fill")
-            self._deliver(*self.fills.pop(number % len(self.fills)))
+            self.network.deliver(number % len(self.network.fills))
 
     def _find(self, owner: int, lists: Lists) -> OwnedPartition | None:
         """The partition that holds the table, found by id or by its name in any partition; None if unknown."""
@@ -107,128 +86,77 @@ class CatalogReadOps(CatalogRunState):
         racing: int = 0,
     ) -> bool:
         """One read. Returns whether the cache answered it. ``store``: the metastore that answers otherwise."""
-        demand = ReadDemand(session.vector, True, 0)
-        table_id = lists.table_id if identified else 0
-        owned = self._find(owner, lists)
+        self.front.route.owner, self.network.is_slow = owner, late
+        self.answering = store or self.store
         self.epoch_was_told |= any(each.has_marker for each in self.owners[owner])
-        found: OwnerTable | None = None
-        token = str(session.vector)
-        if owned is not None:
-            request = evidence.demand_of(token, lists.write_ids, table_id)
-            bound = table_id or owner_tables.bound_id(owned.partition, lists.name)
-            if self.topic.layout.table_partition(bound) != owned.number:
-                return False
-            try:
-                found = owner_tables.answer_table(_racing(owned, racing), lists.name, bound, request)
-            except MissingWriteIds:
-                self.outcome.answers["400 missing_write_ids"] += 1
-                if identified and lists.write_ids:
-                    self.complain(EXPLAINS, f"400 for {lists}, although it has a list and an id")
-                return False
-            self.epochs.learn(found.shard, found.epoch)
-            self.epochs.learn_kin(found.shard, found.epoch, found.kin)
-            if found.code == "history_lost":
-                self._lost(
-                    session, history_lost_error(session.vector, found.shard, found.epoch, found.watermark, found.why)
-                )
-                return False
-        if not identified and found is not None and found.served:
+        self.loop.advance(PACE_S)
+        self.say(f"reader {session.number} asks owner {owner} for {lists.name}")
+        read = TableRead(session, lists, lists.table_id if identified else 0)
+        raced = self._find(owner, lists) if racing else None
+        if raced is not None:
+            known, owned = raced.store, raced
+            raced.store = RacingStore(known, lambda: self._fold_on(owned, racing), 3 + racing % 2)
+        try:
+            found = finished(self.loop, read.run())
+        except HistoryLost as lost:
+            self._lost(read, lost)
+            return False
+        except ClientError as error:
+            self._refused(read, error)
+            return False
+        finally:
+            if raced is not None:
+                raced.store = known
+        return self._answered(read, found)
+
+    @staticmethod
+    def _fold_on(owned: OwnedPartition, count: int) -> None:
+        owned.fold(count)
+
+    def _answered(self, read: TableRead, found: Table) -> bool:
+        lists = read.lists
+        if not read.table_id and found.found:
             kind = self.store.by_id[found.table_id].kind
             if kind == "transactional":
                 self.complain(EXPLAINS, f"a transactional table was answered without its id: {found.why}")
             lists = Lists(lists.name, found.table_id, "", 0)  # another table may have the name now
-        if found is not None and found.served:
-            served = "fill" if found.filled else "cache"
-            self._judge(session, lists, found.image, served, found.freshness, found.why, found.hi)
-            session.vector = Vector.parse(token_after(token, found.shard, found.epoch, found.hi))
-            return True
-        self._read_through(session, lists, owned, found, demand, store or self.store, late=late)
-        return False
+        from_cache = found.served_from == "cache"
+        if found.value is not None:
+            image = image_of(found.value["version"])
+            if from_cache:
+                assert read.owner is not None
+                served, hi = "fill" if read.owner.filled else "cache", read.owner.hi
+            else:
+                assert read.source is not None
+                served, hi = "source", str(read.source.position)
+            self._judge(read, lists, image, served, found.freshness, found.why, hi)
+        return from_cache
 
-    def _lost(self, session: CatalogReader, error: ReadError) -> None:
+    def _refused(self, read: TableRead, error: ClientError) -> None:
+        self.outcome.answers[f"{error.status} {error.code}"] += 1
+        self.say(f"reader {read.reader.number} gets no answer: {error}")
+        if error.code == "missing_write_ids" and read.table_id and read.lists.write_ids:
+            self.complain(EXPLAINS, f"400 for {read.lists}, although it has a list and an id")
+        if error.code not in ("missing_write_ids", "source_behind", "table_id_changed", "no_owner"):
+            raise error
+
+    def _lost(self, read: TableRead, lost: HistoryLost) -> None:
         """After a 409 the session continues with the new token. It has seen nothing of the new epoch yet."""
+        session = read.reader
         self.outcome.answers["409 history_lost"] += 1
-        self.say(f"reader {session.number} gets 409 history_lost: {error}")
-        before, session.vector = session.vector.get(SHARD), Vector.parse(error.token or "")
-        after = session.vector.get(SHARD)
+        self.say(f"reader {session.number} gets 409 history_lost: {lost}")
+        before, after = read.demand.get(SHARD), Vector.parse(lost.token).get(SHARD)
         if before is None or (after is not None and after.epoch <= before.epoch):
             self.complain(EXPLAINS, f"409 history_lost for {before}, but the new token has {after}")
         session.seen.clear()
 
-    def _read_through(
-        self,
-        session: CatalogReader,
-        lists: Lists,
-        owned: OwnedPartition | None,
-        found: OwnerTable | None,
-        demand: ReadDemand,
-        store: SimulatedMetastore,
-        *,
-        late: bool,
-    ) -> None:
-        seen = self._read_metastore(store, lists.name, None)
-        write_ids = ValidWriteIdList.parse(lists.write_ids) if lists.write_ids else None
-        wanted = RequestedTable("hive", "d", lists.name[2:], write_ids, lists.table_id)
-        if SHARD not in self.epochs.known:  # as `serving.reads.spaces.epoch_of`
-            for each in self.owners[self.last_owner]:
-                for name, component in evidence.watermarks(each.partition).items():
-                    self.epochs.learn(name, component.epoch)
-        proof = Proof(demand, SHARD, self.epochs.known.get(SHARD), self.epochs.kin_of(SHARD, demand.vector))
-        why = found.why if found is not None else "no owner knows the name"
-        self.say(f"reader {session.number} asks the owner for {lists.name}: not servable, {why}")
-        try:
-            decision = judge_table(proof, wanted, seen)
-            fill = fill_of("d", lists.name, found, seen) if found is not None and owned is not None else None
-            if fill is not None and owned is not None:
-                self.fills.append((owned, fill))
-                if not late:
-                    self._deliver(*self.fills.pop())
-            if not decision.may_be_served and write_ids is not None:
-                # Only the primary knows which writer an open id belongs to (docs/concepts/guarantees.md).
-                seen = self._read_metastore(self.store, lists.name, write_ids)
-                decision = judge_table(proof, wanted, seen)
-        except ReadError as error:
-            self.outcome.answers[f"{error.status} {error.code}"] += 1
-            return
-        if decision.history_lost:
-            self._lost(session, proof.refusal(decision, seen.position))
-            return
-        if not decision.may_be_served:
-            self.outcome.answers["not proved"] += 1
-            return
-        if seen.image is not None:
-            at = str(seen.position)
-            self._judge(session, lists, seen.image, "source", decision.freshness, decision.why, at)
-        session.vector = Vector.parse(proof.token_after(str(seen.position)))
-
-    def _read_metastore(self, store: SimulatedMetastore, name: str, wanted: ValidWriteIdList | None) -> SourceTable:
-        """As `WorkloadCatalog.read_table`."""
-        position = Position.parse(position_of(store.end))
-        table = store.tables.get(name)
-        if table is None:
-            return SourceTable(0, "", None, "", position)
-        own = 0
-        if wanted is not None:
-            writers = sorted((w, txn) for w, txn in table.write_ids.items() if store.txns[txn] == OPEN)
-            own = next((txn for w, txn in writers if wanted.is_valid(w)), 0)
-        mine = table.staged is not None and table.staged[0] == own
-        image = table.staged[1] if mine and table.staged is not None else table.image
-        text = store.list_of(table, own) if table.kind == "transactional" else ""
-        return SourceTable(table.table_id, table.kind, image, text, position)
-
-    def _deliver(self, owned: OwnedPartition, fill: FillTable) -> FillVerdict:
-        accepted, why = owner_tables.fill_table(owned.partition, fill)
-        self.outcome.answers[f"fill {'accepted' if accepted else 'refused'}"] += 1
-        self.say(f"  a fill of {fill.name} (id {fill.table_id}) read at {fill.lo} reaches its owner: {why}")
-        return FillVerdict(accepted, why)
-
-    def _check_freshness(self, session: CatalogReader, lists: Lists, served: str, freshness: str, what: str) -> None:
+    def _check_freshness(self, read: TableRead, lists: Lists, served: str, freshness: str, what: str) -> None:
         """Checks that what was demanded is proved, and that nothing is called proved without a demand.
 
         A demand is a list, or a position of the shard. Owner and metastore can prove either. Only a front that has met
         no owner with a marker cannot: it knows no epoch, so the session's next token could not hold the answer.
         """
-        demands = bool(lists.write_ids) or SHARD in session.vector
+        demands = bool(lists.write_ids) or SHARD in read.demand
         may_be_eventual = not demands or (served == "source" and not self.epoch_was_told)
         if freshness == "eventual" and not may_be_eventual:
             self.complain(EXPLAINS, f"{what}, although a demand was given and can be proved")
@@ -236,13 +164,14 @@ class CatalogReadOps(CatalogRunState):
             self.complain(EXPLAINS, f"{what}, although nothing was demanded")
 
     def _judge(
-        self, session: CatalogReader, lists: Lists, image: Image, served: str, freshness: str, why: str, hi: str
+        self, read: TableRead, lists: Lists, image: Image, served: str, freshness: str, why: str, hi: str
     ) -> None:
+        session = read.reader
         self.outcome.answers[f"{served}: {freshness}"] += 1
         store, table_id = self.store, lists.table_id
         what = f"reader {session.number} got {image!r} for {lists} from the {served} ({freshness}: {why})"
         self.say(what)
-        self._check_freshness(session, lists, served, freshness, what)
+        self._check_freshness(read, lists, served, freshness, what)
         if freshness == "eventual":
             return
         table = store.by_id[table_id]
@@ -262,7 +191,7 @@ class CatalogReadOps(CatalogRunState):
         if not store.undoes and served == "cache" and known and store.txns.get(writer) == OPEN:
             self.complain(UNCOMMITTED, f"{what}: its writer, transaction {writer}, is open")
         writes = store.writes.get(table_id, [])
-        component = session.vector.get(SHARD)
+        component = read.demand.get(SHARD)
         demanded = {
             STALE: event_id_of(str(component.position)) if component is not None else 0,
             LIST: max((event for w, event in writes if listed is not None and listed.is_valid(w)), default=0),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from consumers.fold.catalog_state import decode_table, table_key
 from consumers.owner.tables import why_unservable
+from lab.simulation.catalog.asking import CatalogReader, Lists
 from lab.simulation.catalog.changing import CatalogChangeOps
 from lab.simulation.catalog.publishing import SHARD
 from lab.simulation.catalog.reading import NOTHING_LOST, RECOVERS, SAME_STATE, CatalogReadOps
-from lab.simulation.catalog.run_state import CatalogReader, Lists
 from lab.simulation.catalog.shaping import OWNERS
 from lab.simulation.naive.judging import check_fold
 from lab.simulation.rows.publishing import Ending
@@ -76,8 +76,8 @@ class CatalogRun(CatalogChangeOps, CatalogReadOps):
             claims = ValidWriteIdList.parse(text).covers(ValidWriteIdList.parse(folded)) if self.incomplete else False
             if folded != text and not claims:
                 self.complain(NOTHING_LOST, f"the folded list is {folded}, the server's list is {text}")
-        session = CatalogReader(9)
-        session.vector = Vector({SHARD: (self.publisher.epoch, Position.parse(position_of(self.store.end)))})
+        at = Position.parse(position_of(self.store.end))
+        session = CatalogReader(9, self.front, Vector({SHARD: (self.publisher.epoch, at)}))
         for _ in range(2):
             if self._read(session, lists, owner, late=False) or self.incomplete:
                 return

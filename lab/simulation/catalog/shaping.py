@@ -177,6 +177,17 @@ MOTIFS: Final[tuple[tuple[Op, ...], ...]] = (
         ("list", "reader", "name", 0),
         ("read", "reader", "owner", 0),
     ),
+    (  # a reader in a transaction reads its own write while the table is voided, and then another one reads
+        ("write", 0, "name"),
+        ("garbage", 0),
+        ("publish", 4, 0, 0),
+        ("publish", 0, 0, 0),
+        ("sync", "owner"),
+        ("list", 0, "name", 2),
+        ("read", 0, "owner", 0),
+        ("list", 1, "name", 0),
+        ("read", 1, "owner", 0),
+    ),
     (  # a fill from a replica, after the topic was damaged
         ("replica",),
         ("write", 0, "name"),

@@ -21,7 +21,8 @@ NAMES = ("d.t", "d.u")
 
 
 @lru_cache(maxsize=1_024)
-def _image_of(version: int) -> bytes:
+def image_of(version: int) -> bytes:
+    """The image of a version. All versions in a world differ."""
     return encode_image(version, {"long": "x"} if version % 3 == 0 else {})
 
 
@@ -83,7 +84,7 @@ class SimulatedMetastore:
 
     def _image(self) -> bytes:
         self._versions += 1
-        return _image_of(self._versions)
+        return image_of(self._versions)
 
     def open_txns(self) -> list[int]:
         """The open transactions."""

@@ -20,6 +20,7 @@ from lab.simulation.catalog.run_state import SHAPE, STATES
 from lab.simulation.catalog.settling import CatalogRun
 from lab.simulation.catalog.shaping import random_history
 from lab.simulation.engine import History, Op, Outcome, ops_of, play, shape
+from lab.simulation.models.loop import silent
 from lab.simulation.naive.judging import BY_THE_RULES
 
 FAULTS: Final = (
@@ -61,4 +62,5 @@ class CatalogWorld:
 
     def run(self, ops: Sequence[Op], *, trace: bool = False) -> Outcome:
         """Runs the ops, then the final checks. Stops at the first violation."""
-        return play(CatalogRun(shape(ops, SHAPE), Outcome(), trace), ops, OPS)
+        with silent():
+            return play(CatalogRun(shape(ops, SHAPE), Outcome(), trace), ops, OPS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
@@ -81,7 +82,9 @@ class OwnedPartition:
         self.begin = begin
         self.has_seen_what_was_lost = False
         """Whether it has folded messages that the topic has lost since."""
+        self.keyspace = topic.keyspace
         self.number = number
+        self.waiters: set[asyncio.Future[None]] = set()
         self.letters: Counter[tuple[int, str]] = Counter()
         """(offset, code) of the dead letters from offset ``first`` on, where this process began."""
         self.meanings_of: Head | None = None
@@ -162,7 +165,13 @@ class OwnedPartition:
         self.topic.read_to[self.number] = max(self.topic.read_to[self.number], start + len(records))
         found = self.store.fold(_InterruptedMessages(records, between) if between is not None else records)
         self.letters |= Counter((offset, letter.code) for offset, letter in found)
+        if self.waiters:
+            self.wake()
         return len(records)
+
+    def wake(self) -> None:
+        """Wakes all waiting reads."""
+        Partition.wake(self.partition)
 
     def commit(self, how: int) -> bool:
         """Commits in one of eight ways. Returns False if the process crashed; it has then been restarted."""
@@ -254,3 +263,6 @@ class RacingStore:
         """The entry at the time of the access."""
         self._look()
         return self._store.get(key)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from itertools import chain
 from operator import gt
+from typing import Final
 
 from lab.simulation.memo import decoded
 from stream.wire.announced import fingerprint_of
@@ -12,12 +13,17 @@ from stream.wire.batch import Batch
 from stream.wire.codec import MAGIC, decode, encode
 from stream.wire.keys import Layout
 
+TOPIC_ID: Final = "topic"
+
 
 class SimulatedTopic:
     """The committed messages of each partition. A commit is atomic."""
 
-    def __init__(self, layout: Layout) -> None:
+    topic_id = TOPIC_ID
+
+    def __init__(self, layout: Layout, keyspace: str = "s") -> None:
         self.layout = layout
+        self.keyspace = keyspace
         self.partitions: list[list[bytes | None]] = [[] for _ in range(layout.partitions)]
         self.batches: dict[str, list[list[tuple[int, bytes]]]] = {}
         self.states: dict[str, list[bytes]] = {}

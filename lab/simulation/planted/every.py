@@ -33,8 +33,12 @@ PLANTED_BUGS: Final = (
 
 
 def planted_bugs(name: str) -> list[PlantedBug]:
-    """The planted bug of this name, or all of them for ``all``. Raises `PlantedBugError` ``unknown_mutation``."""
+    """The planted bug, or wrong source, of this name; all planted bugs for ``all``.
+
+    Raises `PlantedBugError` ``unknown_mutation``.
+    """
     found = [bug for bug in PLANTED_BUGS if name in ("all", bug.name)]
+    found = found or [wrong for wrong in sources.WRONG_SOURCES if wrong.name == name]
     if not found:
         names = ", ".join(bug.name for bug in PLANTED_BUGS)
         raise PlantedBugError(

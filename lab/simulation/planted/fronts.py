@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from consumers.owner import rows as owner_rows
-from lab.simulation.planted.planting import Replace, Return, always, leave_out, never, rows
+from lab.simulation.planted.planting import Replace, Return, always, catalog, leave_out, never, rows
 from serving.client.session import SessionState
+from serving.http import batches
 from serving.reads import proof, spaces
 from serving.reads import rows as row_reads
+from serving.reads.flight import Flights
+from serving.reads.rows import RowReads
+from serving.reads.tables import TableReads
 
 NO_OWN_KEY: Final = Replace(
     row_reads.may_offer,
@@ -109,4 +113,69 @@ PROOFS: Final = (
         Replace(proof.history_lost_error, NEW_TOKEN, "Vector()"),
     ),
 )
-BUGS: Final = (*OFFERS, *SESSIONS, *PROOFS)
+READS: Final = (
+    rows(
+        "cache_answer_not_in_the_token",
+        "an answer from the cache leaves the session's token as it was",
+        Replace(RowReads._from_owner, "token_after(any_token, ...)", "any_token"),
+    ),
+    rows(
+        "absence_not_in_the_token",
+        "the answer that a row does not exist leaves the session's token as it was",
+        Replace(
+            RowReads._answer,
+            'missing = "" if image is not None else any_text',
+            'missing = "" if image is not None else any_text\n'
+            "if image is None:\n    token = lookup.context.demand.token",
+        ),
+    ),
+    rows(
+        "batch_token_of_the_last",
+        "the token of a batch is that of its last row",
+        Replace(batches._summary, "any_vector.merge(any_other)", "any_other"),
+    ),
+    rows(
+        "batch_marked_by_its_best",
+        "a batch is called as fresh as its freshest row",
+        Replace(batches._summary, "max(weakest, any_place)", "min(weakest, any_place)"),
+    ),
+    rows(
+        "epoch_not_learnt_from_rows",
+        "a front does not take the epoch of a shard from the answers of owners",
+        leave_out(RowReads._from_owner, "any_space.epochs.learn(any_row.shard, any_row.epoch)"),
+    ),
+)
+FLIGHTS: Final = (
+    rows(
+        "flight_shared_across_epochs",
+        "a read joins another one of the same row, whose positions belong to another epoch",
+        Replace(
+            RowReads._from_source,
+            "(any_name, any_key, any_meaning, any_proof.epoch)",
+            "(any_name, any_key, any_meaning, 0)",
+        ),
+    ),
+    rows(
+        "flight_proves_everything",
+        "a read takes the result of a read that began before it, whether that proves its demand or not",
+        always(Flights._unproved, "proves(any_result)"),
+        never(RowReads._from_source_row, "not any_decision.may_be_served"),
+    ),
+)
+TABLES: Final = (
+    catalog(
+        "own_write_offered",
+        "a reader's own uncommitted write is offered as a fill",
+        Replace(
+            TableReads._fetch_one,
+            "read_in_time(any_source, any_name)",
+            "read_in_time(any_source, any_name, None if wanted.write_ids is None else str(wanted.write_ids))",
+        ),
+    ),
+    catalog(
+        "table_answer_not_in_the_token",
+        "a table from the cache leaves the session's token as it was",
+        Replace(TableReads._read, "token_after(any_token, ...)", "any_token"),
+    ),
+)
+BUGS: Final = (*OFFERS, *SESSIONS, *PROOFS, *READS, *FLIGHTS, *TABLES)

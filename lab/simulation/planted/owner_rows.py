@@ -40,6 +40,10 @@ VIEWS: Final = (
         "epoch_of_the_head",
         "an entry of a new epoch is assigned to the old one while the new head is not visible",
         Replace(reading.view_row, "max(any_found.epoch, any_entry.epoch)", "any_found.epoch"),
+        never(
+            meaning.why_other_meaning,
+            "any_lineage is None or (any_found.epoch, any_found.ordinal) > (any_lineage.epoch, any_lineage.ordinal)",
+        ),
     ),
     rows(
         "watermark_before_value",

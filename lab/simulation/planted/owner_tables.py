@@ -1,13 +1,12 @@
-"""Planted bugs in `consumers.owner`: reads and fills of catalog tables; and in the world's reader."""
+"""Planted bugs in `consumers.owner`: reads and fills of catalog tables."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from consumers.owner import tables
-from lab.simulation.catalog.reading import CatalogReadOps
 from lab.simulation.planted.decisions import OTHER_TABLE_ID, REACHED_BY_MARK
-from lab.simulation.planted.planting import Replace, Return, Swap, always, catalog, leave_out, never
+from lab.simulation.planted.planting import Replace, Return, Swap, catalog, leave_out, never
 from serving.reads import tables as front_tables
 from tokens import decision
 
@@ -90,23 +89,6 @@ FILLS: Final = (
             "demand.write_ids",
         ),
         Replace(tables._list_of, "any_state.kind != TRANSACTIONAL or ...", "any_state.kind != TRANSACTIONAL"),
-    ),
-    catalog(
-        "tag_after_fetch",
-        "a fill is stamped with the list and position at the time of its offer",
-        Replace(
-            CatalogReadOps._deliver,
-            "any_accepted, any_why = owner_tables.fill_table(...)",
-            "table = self.store.by_id[fill.table_id]\n"
-            'fill.write_ids = self.store.list_of(table) if fill.write_ids else ""\n'
-            "fill.lo = fill.hi = position_of(self.store.end)\n"
-            "any_accepted, any_why = owner_tables.fill_table(owned.partition, fill)",
-        ),
-    ),
-    catalog(
-        "own_write_for_everybody",
-        "a reader gets the staged write of another open transaction",
-        always(CatalogReadOps._read_metastore, "any_table.staged is not None and any_table.staged[0] == any_own"),
     ),
 )
 BUGS: Final = (*DEMANDS, *EVENTUAL, *STATES, *FILLS)

@@ -1,30 +1,48 @@
-"""Fronts and sessions: the steps of a read by the real rules of `serving`, and the session's new vector."""
+"""Fronts and sessions: the real ones, over simulated owners and a source of truth that answers when it is told to."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from functools import partial
-from types import SimpleNamespace
-from typing import Any, Final, NamedTuple, cast
+import asyncio
+from collections.abc import Sequence
+from contextvars import ContextVar
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast
 
-from consumers.owner import evidence
-from consumers.owner import rows as owner_rows
-from consumers.owner.partitions import Partition
-from consumers.owner.protocol import Fill, Get, OwnerRow
-from lab.simulation.models.owning import OwnedPartition
+import msgspec
+
+from consumers.owner.protocol import OwnerRow
+from lab.simulation.models.network import METRICS, Network, Route
 from lab.simulation.models.truth import Image
-from lab.simulation.rows.source import SLOTS, RowSnapshot
-from serving.client import HistoryLost, Session
-from serving.client.wire import HttpRequest
+from lab.simulation.rows.source import SCHEMAS, SLOT_OF, SLOTS, SLOTS_A_SHARD, RowSnapshot, SimulatedSource, image_of
+from serving.answers import RawRowAnswer
+from serving.client import AsyncSession, wire
+from serving.client.answers import Row, RowBatchAnswer
+from serving.client.wire import HttpRequest, HttpResponse
 from serving.errors import ReadError
-from serving.reads.demands import ReadDemand
-from serving.reads.proof import Proof, history_lost_error, token_after
-from serving.reads.rowkey import RowKey
-from serving.reads.rows import may_answer, may_offer
-from serving.reads.spaces import Epochs
-from serving.sources.source import SourceRow
+from serving.http.front import Front
+from serving.http.limits import RequestLimits
+from serving.http.query import LocationParameters, RowBatchBody, RowBatchParameters, RowParameters
+from serving.http.responses import problem_response
+from serving.http.route import body_of
+from serving.http.routes import get_location, get_row, get_rows
+from serving.reads.descriptions import Descriptions
+from serving.reads.fills import Fills
+from serving.reads.locations import Locations
+from serving.reads.proof import Proof
+from serving.reads.rows import ReadContext, RowLookup, RowMiss, RowOutcome, RowReads
+from serving.reads.spaces import Epochs, RowSpace
+from serving.sources.mariadb import row_table
+from serving.sources.source import RowTable, SchemaChanged, SourceKey, SourceRow
+from stream.wire.keys import Layout, row_key
 from tokens import Position, Vector
+
+KEYSPACE: Final = "s"
+DESCRIBED: Final = {name: row_table(info) for name, info in SCHEMAS.items()}
+KNOWN_TABLES: Final = {(KEYSPACE, name): (0.0, table) for name, table in DESCRIBED.items()}
+
+
+def keyspace_of(shard: int) -> str:
+    """The name by which readers ask for the rows of a shard. A front reads through from one shard for each name."""
+    return f"{KEYSPACE}{shard or ''}"
 
 
 class Seen(NamedTuple):
@@ -34,21 +52,14 @@ class Seen(NamedTuple):
     commit: int
 
 
-NOTHING_SEEN: Final = Vector()
-
-
-def _send(located: Callable[[], str], request: HttpRequest) -> tuple[int, bytes]:
-    """The front's answer with the end of the log, which is the only request that a session makes by itself."""
-    del request
-    return 200, json.dumps({"token": located()}).encode()
-
-
 class SimulatedSession:
     """A reader: the real client session, and what it has really seen."""
 
-    def __init__(self, number: int, located: Callable[[], str], vector: Vector = NOTHING_SEEN) -> None:
+    def __init__(self, number: int, front: SimulatedFront, vector: Vector | None = None) -> None:
         self.number = number
-        self.client = Session(partial(_send, located), vector)
+        self.front = front
+        """The front that gets its next request."""
+        self.client = AsyncSession(self.send, vector or Vector())
         self.seen: dict[str, Seen] = {}
         self.shards_written: set[str] = set()
         """Shards that it wrote to. The epoch of a write is the one that the front names, which may be wrong."""
@@ -61,175 +72,282 @@ class SimulatedSession:
         if before is None or (history, index) > before:
             self.seen[shard] = Seen(history, index)
 
+    async def send(self, request: HttpRequest) -> HttpResponse:
+        """The front's response to a request."""
+        return await self.front.answer(request)
 
-class PendingRead(NamedTuple):
-    """A read whose owner has answered, but not with an answer that may be served."""
 
-    session: SimulatedSession
-    slot: int
-    key: RowKey
-    demand: ReadDemand
-    owned: OwnedPartition
-    row: OwnerRow
-    proof: Proof
-    seen: Seen | None
-    """What the session had seen at the look-up."""
-    is_uncertain: bool
+class SnapshotRow(SourceRow):
+    """A row as the source gave it, and the snapshot that it is of. ``noted``: its position was noted around it."""
+
+    snapshot: RowSnapshot
+    noted: bool
+
+
+class Read:
+    """One read of a session: what it asked for, what it had seen then, and the evidence that the front got."""
+
+    def __init__(self, session: SimulatedSession, keys: Sequence[bytes], *, given: bool) -> None:
+        self.session = session
+        self.front = session.front
+        self.keys = keys
+        self.given = given
+        """Whether the request has a token."""
+        self.demand = Vector()
+        self.seen: dict[str, Seen] = {}
+        self.uncertain: set[str] = set()
+        self.rows: dict[bytes, OwnerRow] = {}
+        """What owners answered last."""
+        self.source: dict[bytes, tuple[Proof, SnapshotRow]] = {}
+        """What the source answered, and what it was judged by."""
+        self.task: asyncio.Task[list[Row]]
+
+    def begin(self, request: HttpRequest) -> None:
+        """Notes what the request demands, and what the session has really seen."""
+        token = request.params.get("token", "")
+        if request.body:
+            token = msgspec.json.decode(request.body).get("token", "")
+        self.demand = Vector.parse(token) if token else Vector()
+        self.seen, self.uncertain = dict(self.session.seen), set(self.session.uncertain)
+
+    async def run(self, max_wait_ms: int) -> list[Row]:
+        """Reads as an application does. Raises `ClientError`."""
+        _read.set(self)
+        client, slots = self.session.client, [SLOTS[SLOT_OF[key]] for key in self.keys]
+        values = [
+            slot.values if key == slot.key else slot.alias_values for key, slot in zip(self.keys, slots, strict=True)
+        ]
+        keyspace = keyspace_of(SLOT_OF[self.keys[0]] // SLOTS_A_SHARD)
+        wait = max_wait_ms or None
+        if not self.given:
+            request = wire.row_request(keyspace, slots[0].table, values[0], {})
+            return [wire.read_row(*await self.session.send(request))]
+        if len(slots) == 1:
+            return [await client.get_row(keyspace, slots[0].table, *values[0], max_wait_ms=wait)]
+        keys = [(slot.table, each) for slot, each in zip(slots, values, strict=True)]
+        return await client.get_rows(keyspace, keys, max_wait_ms=wait)
+
+
+_read: ContextVar[Read] = ContextVar("read")
+
+
+SourceAnswer: TypeAlias = list[SourceRow | ReadError | SchemaChanged]
 
 
 class SourceRead:
-    """A read of the source that is under way. ``snapshot``: None until it is taken.
+    """A read of the source that is under way. ``snapshots``: None until they are taken, all at once."""
 
-    If the source's snapshots have no position, ``lo`` is noted before the snapshot, ``hi`` after it. Else both are "".
-    """
+    __slots__ = ("answered", "front", "keys", "named", "noted", "shard", "snapshots")
 
-    __slots__ = ("hi", "lo", "noted", "pending", "snapshot")
-
-    def __init__(self, pending: PendingRead, noted: str = "") -> None:
-        self.pending = pending
+    def __init__(self, front: SimulatedFront, shard: int, keys: list[bytes], noted: str) -> None:
+        self.front = front
+        self.shard = shard
+        self.keys = keys
         self.noted = noted
-        """The source position when the read began."""
-        self.snapshot: RowSnapshot | None = None
-        self.lo = self.hi = ""
+        """The source's position when the read began."""
+        self.snapshots: list[RowSnapshot] | None = None
+        self.named = True
+        """Whether the snapshots name their position."""
+        self.answered: asyncio.Future[SourceAnswer]
+
+    def rows(self, hi: str) -> SourceAnswer:
+        """The answer. ``hi``: the source's position now, which counts if the snapshots have none."""
+        assert self.snapshots is not None
+        rows: SourceAnswer = []
+        for key, snapshot in zip(self.keys, self.snapshots, strict=True):
+            named = self.named or not self.noted
+            own = SLOTS[SLOT_OF[key]].key if snapshot.image is not None else b""
+            lo, until = (snapshot.position, snapshot.position) if named else (self.noted, hi)
+            row = SnapshotRow(snapshot.image, own, Position.parse(lo), Position.parse(until), snapshot.timestamp)
+            row.snapshot, row.noted = snapshot, not named
+            rows.append(row)
+        return rows
+
+
+class Answering(Protocol):
+    """The world, as its fronts need it."""
+
+    def begin_source_read(self, read: SourceRead) -> SourceAnswer | None:
+        """The answer, if the source gives it at once."""
+
+    def went_back(self, what: str) -> None:
+        """A front uses an epoch of which it knows that it is over."""
+
+    def called_fresh(self, what: str) -> None:
+        """A front says more of an answer than is true."""
+
+
+class SimulatedRowSource:
+    """The source of truth as a front reads it. The world says when a read is answered."""
+
+    def __init__(self, front: SimulatedFront, source: SimulatedSource, world: Answering) -> None:
+        self.shard = source.name
+        self._front = front
+        self._source = source
+        self._world = world
+
+    async def describe(self, table: str) -> RowTable | None:
+        """See `serving.sources.source.RowSource`."""
+        return DESCRIBED.get(table)
+
+    async def read(self, wanted: Sequence[SourceKey]) -> SourceAnswer:
+        """See `serving.sources.source.RowSource`."""
+        source = self._source
+        keys = [row_key(each.table.name, each.values) for each in wanted]
+        read = SourceRead(self._front, source.shard, keys, source.history.positions[source.engine])
+        found = self._world.begin_source_read(read)
+        if found is not None:
+            return found
+        read.answered = asyncio.get_running_loop().create_future()
+        return await read.answered
+
+    async def wait(self, position: Position, timeout_s: float) -> bool:
+        """See `serving.sources.source.RowSource`."""
+        del timeout_s
+        source = self._source
+        return Position.parse(source.history.positions[source.engine]).at_or_past(position)
+
+    async def close(self) -> None:
+        """There is nothing to close."""
+
+
+class ObservedReads(RowReads):
+    """The real reads. They show the evidence of each answer to the read that gets it."""
+
+    told: dict[str, int]
+    """Shard → the highest epoch in an owner's answer."""
+    world: Answering
+
+    def _from_owner(self, lookup: RowLookup, row: OwnerRow | None, why: str) -> RawRowAnswer | ReadError | RowMiss:
+        if row is not None:
+            _read.get().rows[lookup.key.key] = row
+            self.told[row.shard] = max(self.told.get(row.shard, 0), row.epoch)
+        return super()._from_owner(lookup, row, why)
+
+    async def _from_source(self, context: ReadContext, misses: Sequence[RowMiss]) -> list[RowOutcome]:
+        assert context.space.source is not None
+        _told.set(self.told.get(context.space.source.shard, 0))
+        return await super()._from_source(context, misses)
+
+    def _from_source_row(self, miss: RowMiss, proof: Proof, found: SourceRow | Exception) -> RowOutcome:
+        if isinstance(found, SnapshotRow):
+            _read.get().source[miss.lookup.key.key] = proof, found
+        told = _told.get()
+        if (proof.epoch or 0) < told:
+            self.world.went_back(f"a front knows epoch {told} of {proof.shard}, but uses {proof.epoch}")
+        return super()._from_source_row(miss, proof, found)
+
+
+_told: ContextVar[int] = ContextVar("told")
+
+
+class SimulatedFront:
+    """A front's process: the real handlers and reads. ``route`` says which owner it believes in."""
+
+    def __init__(
+        self,
+        number: int,
+        network: Network,
+        sources: Sequence[SimulatedSource],
+        layout: Layout,
+        world: Answering,
+        *,
+        knows_tables: bool,
+    ) -> None:
+        self.number = number
+        self._world = world
+        self.route = Route(network)
+        owners, epochs = self.route.owners, Epochs()
+        spaces = {
+            keyspace_of(source.shard): RowSpace(
+                KEYSPACE, layout, source=SimulatedRowSource(self, source, world), epochs=epochs
+            )
+            for source in sources
+        }
+        self.spaces = spaces
+        fills = Fills(owners, METRICS)
+        descriptions = Descriptions(owners, clock=network.loop.time)
+        if knows_tables:
+            descriptions._known.update(KNOWN_TABLES)
+        self.reads = ObservedReads(owners, descriptions, fills, METRICS)
+        self.reads.told, self.reads.world = {}, world
+        nothing = cast("Any", None)
+        self._front = Front(
+            row_spaces=spaces,
+            table_spaces={},
+            rows=self.reads,
+            tables=nothing,
+            locations=Locations(owners, cast("Any", spaces)),
+            readiness=nothing,
+            metrics=METRICS,
+            limits=LIMITS,
+            bearer_token=None,
+            closers=(),
+        )
+
+    async def answer(self, request: HttpRequest) -> HttpResponse:
+        """The response to a request, as the guard sends it."""
+        try:
+            response = await self._handle(request)
+        except ReadError as error:
+            response = problem_response(error)
+        return response.status, response.body
+
+    async def _handle(self, request: HttpRequest) -> Any:
+        _, _, kind, keyspace, *rest = request.path.split("/")
+        if kind == "locations":
+            where = LocationParameters(keyspace, int(rest[0]), **request.params)
+            return await get_location(self._front, where, None)
+        _read.get().begin(request)
+        if request.body:
+            body = body_of(RowBatchBody, request.body)
+            response = await get_rows(self._front, RowBatchParameters(keyspace.removesuffix(":batch")), body)
+            self._check_summary(response.body)
+            return response
+        named = {"keyspace": keyspace, "table": rest[0], "pk": rest[1], **request.params}
+        return await get_row(self._front, msgspec.convert(named, RowParameters, strict=False), None)
+
+    def _check_summary(self, body: bytes) -> None:
+        """Clients get the rows only; but the batch must not be called fresher than one of them."""
+        batch = _batch.decode(body)
+        said = [bytes(row) for row in batch.rows if b'"served_from"' in bytes(row)]
+        if batch.freshness == "fresh" and any(b'"freshness":"fresh"' not in row for row in said):
+            self._world.called_fresh("a batch is called fresh, and not all of its rows are")
+
+
+LIMITS: Final = RequestLimits()
+_batch = msgspec.json.Decoder(RowBatchAnswer)
 
 
 class ServedAnswer(NamedTuple):
-    """An answer as the session gets it."""
+    """A row as the session gets it, and the evidence for it. ``history``: of the source's snapshot; -1: the cache's."""
 
-    pending: PendingRead
+    read: Read
+    key: bytes
     image: Image
     served_from: str
     freshness: str
     why: str
+    token: Vector
     shard: str
     epoch: int | None
     hi: str
     history: int
-    """The history of the source's snapshot; -1 if the answer is from the cache."""
+
+    @property
+    def slot(self) -> int:
+        """The number of the row's slot."""
+        return SLOT_OF[self.key]
 
 
-class Offer(NamedTuple):
-    """A fill that is under way to the owner, and the history in which it was read."""
-
-    owned: OwnedPartition
-    request: Fill
-    history: int
-
-
-def ask(
-    session: SimulatedSession,
-    slot: int,
-    *,
-    alias: bool,
-    owned: OwnedPartition,
-    epochs: Epochs,
-    shard: str,
-    given: bool,
-    store: Any = None,
-    is_misdirected: bool = False,
-) -> ServedAnswer | PendingRead | HistoryLost:
-    """The owner's answer if it may be served, else a read to continue at the source, or lost history.
-
-    Raises `OwnerError` ``wrong_partition`` if it ``is_misdirected``.
-    """
-    found = SLOTS[slot]
-    exact = not found.alias
-    key = RowKey(found.alias if alias and found.alias else found.key, found.values, exact)
-    token = session.client.token if given else ""
-    demand = ReadDemand(Vector.parse(token) if given else Vector(), given, 0)
-    partition = owned.partition
-    if store is not None:
-        partition = cast("Partition", SimpleNamespace(store=store, overlay=owned.overlay, number=owned.number))
-    demanded = evidence.demand_of(token if given else "")
-    if is_misdirected:
-        [row] = owner_rows.answer_rows(partition, Get(0, "s", owned.number, [key.key]), demanded)
-    else:
-        row = owner_rows.answer_row(partition, key.key, demanded)
-    epochs.learn(row.shard, row.epoch)
-    if not row.served:
-        epochs.learn_kin(row.shard, row.epoch, row.kin)
-    if shard not in epochs.known:  # as `serving.reads.spaces.epoch_of`
-        for name, component in evidence.watermarks(owned.partition).items():
-            epochs.learn(name, component.epoch)
-    proof = Proof(demand, shard, epochs.known.get(shard), epochs.kin_of(shard, demand.vector))
-    pending = PendingRead(
-        session, slot, key, demand, owned, row, proof, session.seen.get(shard), shard in session.uncertain
-    )
-    if row.code == "history_lost":
-        return _lost(history_lost_error(demand.vector, row.shard, row.epoch, row.watermark, row.why))
-    if may_answer(row, key):
-        if given:
-            session.client.adopt(token_after(token, row.shard, row.epoch, row.hi))
-        return ServedAnswer(pending, row.image, "cache", row.freshness, row.why, row.shard, row.epoch, row.hi, -1)
-    return pending
-
-
-def _lost(error: ReadError) -> HistoryLost:
-    lost = HistoryLost(str(error), code=error.code)
-    lost.token = error.token or ""
-    return lost
-
-
-def source_row(source_read: SourceRead) -> SourceRow:
-    """The source's snapshot as the front sees it."""
-    pending, snapshot = source_read.pending, source_read.snapshot
-    assert snapshot is not None
-    key = SLOTS[pending.slot].key if snapshot.image is not None else b""
-    at = position_of(snapshot)
-    lo = Position.parse(source_read.lo) if source_read.lo else at
-    hi = Position.parse(source_read.hi) if source_read.hi else at
-    return SourceRow(snapshot.image, key, lo, hi, snapshot.timestamp)
-
-
-def position_of(snapshot: RowSnapshot) -> Position:
-    """The position that a read of the source reports."""
-    return Position.parse(snapshot.position)
-
-
-def answer(source_read: SourceRead) -> ServedAnswer | HistoryLost | None:
-    """The source's answer if it proves the demand, else None; or lost history."""
-    pending, snapshot = source_read.pending, source_read.snapshot
-    assert snapshot is not None
-    session, proof = pending.session, pending.proof
-    found = source_row(source_read)
-    hi = str(found.hi)
-    decision = proof.judge(found.position)
-    if decision.history_lost:
-        return _lost(proof.refusal(decision, found.position))
-    if not decision.may_be_served:
-        return None
-    if pending.demand.given:
-        session.client.adopt(proof.token_after(hi))
-    return ServedAnswer(
-        pending,
-        snapshot.image,
-        "source",
-        decision.freshness,
-        decision.why,
-        proof.shard,
-        proof.epoch,
-        hi,
-        snapshot.history,
-    )
-
-
-def offer(source_read: SourceRead) -> Offer | None:
-    """The fill that the front offers to the owner; None if it may not offer one."""
-    pending, snapshot = source_read.pending, source_read.snapshot
-    assert snapshot is not None
-    found = source_row(source_read)
-    if not may_offer(pending.row, pending.proof.shard, pending.key, found):
-        return None
-    number = pending.owned.number
-    fill = Fill(
-        0,
-        "s",
-        number,
-        pending.key.key,
-        found.image,
-        str(found.position),
-        str(found.hi),
-        found.timestamp,
-        pending.row.stamp,
-    )
-    return Offer(pending.owned, fill, snapshot.history)
+def answer_of(read: Read, key: bytes, row: Row) -> ServedAnswer:
+    """A row of an answer, with its evidence."""
+    value = row.value
+    image = image_of(value["v"]) if value is not None else None
+    token = Vector.parse(row.token) if row.token else Vector()
+    said = (read, key, image, row.served_from, row.freshness, row.why, token)
+    if row.served_from == "cache":
+        owner = read.rows[key]
+        return ServedAnswer(*said, owner.shard, owner.epoch, owner.hi, -1)
+    proof, found = read.source[key]
+    return ServedAnswer(*said, proof.shard, proof.epoch, str(found.hi), found.snapshot.history)

@@ -6,12 +6,12 @@ from itertools import chain
 
 from lab.simulation.models.topic import announced, damaged
 from lab.simulation.rows.publishing import Ending
-from lab.simulation.rows.run_state import RowsRunState
+from lab.simulation.rows.reading import RowReadOps
 from lab.simulation.rows.shaping import TABLES
 from lab.simulation.rows.source import CHILD, SLOTS, SLOTS_A_SHARD, SimulatedSource
 
 
-class RowChangeOps(RowsRunState):
+class RowChangeOps(RowReadOps):
     """Ops that change sources, publishers and the topic."""
 
     # --- the source ---
@@ -99,17 +99,9 @@ class RowChangeOps(RowsRunState):
             )  # past the published position: only the server id shows that it is another history
         publisher.cut()
         publisher.ensure()
-        self._forget_reads(source.shard)
+        self.break_source_reads(source.shard)
         server = "another server takes over" if another else "the server is restored"
         self.say(f"{source.name} loses history: {server} at {source.history.positions[index]}; a new epoch begins")
-
-    def _forget_reads(self, shard: int) -> None:
-        """Ends the reads of a source whose history has ended."""
-        self.source_reads = [
-            each for each in self.source_reads if each.snapshot is None or each.pending.slot // SLOTS_A_SHARD != shard
-        ]
-        for each in self.source_reads:
-            each.noted = ""  # the position belongs to the lost history
 
     def op_go_back(self, shard: int, seed: int) -> None:
         """A server writes with a sequence below the last one of its domain, and the publisher meets it at once."""
@@ -122,7 +114,7 @@ class RowChangeOps(RowsRunState):
         index, said = source.go_back(seed)
         self._void(source.shard)
         publisher.meet_lower_sequence()
-        self._forget_reads(source.shard)
+        self.break_source_reads(source.shard)
         what = ", ".join(said) or "nothing"
         self.say(f"another server commits {source.gtids[index]} on {source.name}: {what}; a new epoch begins")
 

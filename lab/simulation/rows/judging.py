@@ -7,21 +7,24 @@ from typing import Final
 
 from consumers.fold.entry import ABSENT, VALUE, VOID, decode_entry
 from consumers.fold.state import Head
-from consumers.owner.protocol import UNKNOWN_KEY
+from consumers.owner.protocol import UNKNOWN_KEY, Fill
 from consumers.owner.rows import read_stamp, view_row
 from lab.simulation.models.truth import CommitHistory
 from lab.simulation.naive.judging import BY_THE_RULES, SAME_STATE
-from lab.simulation.rows.asking import Offer, ServedAnswer, SourceRead
+from lab.simulation.rows.asking import Read, ServedAnswer
 from lab.simulation.rows.publishing import Publishing
-from lab.simulation.rows.source import SLOTS, SLOTS_A_SHARD
+from lab.simulation.rows.source import SLOT_OF, SLOTS, SLOTS_A_SHARD
 from serving.client import HistoryLost
-from tokens import Vector
+from tokens import Position, Vector
+from tokens.vector import Component
 
 STALE: Final = "no stale answer"
 OWN_WRITES: Final = "read your writes"
 MONOTONIC: Final = "monotonic reads"
 NOTHING_LOST: Final = "nothing lost, nothing twice"
 RECOVERS: Final = "recovers by itself"
+RENAMED: Final = "-renamed"
+"""How the name of a shard ends that nobody knows any more."""
 EXPLAINS: Final = "explanation true"
 RULES: Final = (
     STALE, OWN_WRITES, MONOTONIC, NOTHING_LOST, RECOVERS, SAME_STATE, BY_THE_RULES, EXPLAINS, "never raises",
@@ -36,8 +39,8 @@ class Judge:
     def __init__(self, publishers: list[Publishing], complain: Complain) -> None:
         self._publishers = publishers
         self._complain = complain
-        self._mislabelled_fills: set[tuple[int, bytes, str, str]] = set()
-        """Fills (id of the partition, key, hi, shard) that were read in another history than that of their epoch."""
+        self._mislabelled_fills: set[tuple[bytes, str, str]] = set()
+        """Fills (key, hi, shard) that were read in another history than that of their epoch."""
         self.own: dict[tuple[int, str], tuple[int, int]] = {}
         """(session, shard) → (history, commit) of its last own write."""
 
@@ -47,13 +50,13 @@ class Judge:
         number = publisher.history_of_epoch.get(epoch if epoch is not None else -1)
         return publisher.source.histories[number] if number is not None else None
 
-    def note_fill(self, offer: Offer) -> None:
-        """Notes an accepted fill if it was read in another history than that of its epoch."""
-        stamp = read_stamp(offer.request.stamp)
+    def note_fill(self, fill: Fill, number: int) -> None:
+        """Notes an accepted fill if it was read in another history, the one with this ``number``, than its epoch's."""
+        stamp = read_stamp(fill.stamp)
         shard = int(stamp.shard.rpartition("/")[2])
         history = self.history(shard, stamp.epoch)
-        if history is None or history.number != offer.history:
-            self._mislabelled_fills.add((id(offer.owned), offer.request.key, offer.request.hi, stamp.shard))
+        if history is None or history.number != number:
+            self._mislabelled_fills.add((fill.key, fill.hi, stamp.shard))
 
     def check_history_lost(self, given: HistoryLost, vector: Vector, shard: str) -> None:
         """Checks that a 409 is given only if the session's component is of an ended epoch."""
@@ -67,50 +70,62 @@ class Judge:
         lost, component = before.get(shard), vector.get(shard)
         if lost is not None and component is not None and component.epoch <= lost.epoch:
             self._complain(RECOVERS, f"after a 409 for {lost} of {shard} the session continues with {component}")
-        forgotten = [name for name, known in before.items() if name != shard and vector.get(name) != known]
-        if forgotten:
-            self._complain(MONOTONIC, f"after a 409 for {shard} the session has forgotten {', '.join(forgotten)}")
+        self.check_kept(vector, before, [shard])
 
-    def check_refusal(self, source_read: SourceRead) -> None:
+    def check_kept(self, vector: Vector, before: Vector, lost: list[str]) -> None:
+        """Checks that after a 409 for the shards ``lost`` the session keeps all other components."""
+        forgotten = [
+            name
+            for name, (epoch, position) in before.items()
+            if name not in lost and not _holds(vector.get(name), epoch, position)
+        ]
+        if forgotten:
+            what = f"after a 409 for {', '.join(lost)} the session has forgotten {', '.join(forgotten)}"
+            self._complain(MONOTONIC, what)
+
+    def check_refusal(self, read: Read) -> None:
         """Checks that an unproved answer of the source was really behind what the session had seen."""
-        pending, snapshot = source_read.pending, source_read.snapshot
-        assert snapshot is not None
-        component = pending.demand.vector.get(pending.proof.shard)
-        known = {pending.proof.shard, *pending.proof.kin.topology}
-        uncertain = pending.is_uncertain or pending.proof.shard in pending.session.uncertain
-        if component is None or uncertain or not known.issuperset(pending.demand.vector):
+        if len(read.source) != 1:
             return
-        history = self.history(pending.slot // SLOTS_A_SHARD, component.epoch)
+        [(key, (proof, found))] = read.source.items()
+        component, snapshot = read.demand.get(proof.shard), found.snapshot
+        known = {proof.shard, *proof.kin.topology}
+        uncertain = proof.shard in read.uncertain | read.session.uncertain
+        if component is None or uncertain or not known.issuperset(read.demand):
+            return
+        history = self.history(SLOT_OF[key] // SLOTS_A_SHARD, component.epoch)
         if history is None or history.number != snapshot.history:
             return
         wanted = history.index_of.get(str(component.position))
-        reached = history.index_of[source_read.lo] if source_read.lo else snapshot.commit
+        reached = history.index_of[str(found.position)]
         if wanted is not None and wanted <= reached:
-            what = f"{pending.key.key!r} was read at commit {reached} and refused, but the session had seen {wanted}"
+            what = f"{key!r} was read at commit {reached} and refused, but the session had seen {wanted}"
             self._complain(RECOVERS, what)
 
     def check_answer(self, given: ServedAnswer) -> None:
         """Checks that the row had the answered image at or after the demand."""
-        pending = given.pending
-        shard = pending.slot // SLOTS_A_SHARD
+        read, slot = given.read, given.slot
+        shard = slot // SLOTS_A_SHARD
         name = f"s/{shard}"
-        session, demand = pending.session, pending.demand
         self._check_explanation(given, name)
         histories = self._publishers[shard].source.histories
         labelled = self.history(shard, given.epoch)
         if given.history >= 0:
             history: CommitHistory | None = histories[given.history]
             is_uncertain = labelled is not None and labelled is not history
+            if labelled is not None and labelled.number > given.history:
+                what = f"{_description(given)} was read before epoch {given.epoch} began, and is called one of it"
+                self._complain(STALE, what)
         else:
             history = labelled
-            is_uncertain = (id(pending.owned), pending.key.key, given.hi, given.shard) in self._mislabelled_fills
+            is_uncertain = (given.key, given.hi, given.shard) in self._mislabelled_fills
             if is_uncertain:
                 history = self._history_of_image(given, histories)
         if history is None:
             self._complain(EXPLAINS, f"answered for epoch {given.epoch} of {name}, which never began")
             return
-        demanded = self._demanded(given, name, history, skip=is_uncertain or pending.is_uncertain)
-        start = history.first_at(pending.slot, given.image, max(demanded.values(), default=0))
+        demanded = self._demanded(given, name, history, skip=is_uncertain or name in read.uncertain)
+        start = history.first_at(slot, given.image, max(demanded.values(), default=0))
         if start is None:
             self._complain_stale(given, history, demanded)
             return
@@ -118,24 +133,24 @@ class Judge:
         if hi is not None and start > hi:
             what = f"{_description(given)} is from commit {start}, but its hi is {given.hi}"
             self._complain(EXPLAINS, what)
-        if demand.given and _is_in_token(given):
-            session.saw(name, history.number, start)
+        if read.given and name in given.token:
+            read.session.saw(name, history.number, start)
             if is_uncertain:
-                session.uncertain.add(name)
+                read.session.uncertain.add(name)
 
     def _history_of_image(self, given: ServedAnswer, histories: list[CommitHistory]) -> CommitHistory | None:
-        slot = given.pending.slot
-        return next((each for each in reversed(histories) if each.first_at(slot, given.image, 0) is not None), None)
+        fitting = (each for each in reversed(histories) if each.first_at(given.slot, given.image, 0) is not None)
+        return next(fitting, None)
 
     def _check_explanation(self, given: ServedAnswer, name: str) -> None:
-        demand = given.pending.demand
-        wanted = "fresh" if demand.vector and _is_in_token(given) else "eventual"
+        demand = given.read.demand
+        wanted = "fresh" if demand and name in given.token else "eventual"
         if given.freshness != wanted or not given.why:
             what = f"{_description(given)} is called {given.freshness} ({given.why}), expected {wanted}"
             self._complain(EXPLAINS, what)
         if given.served_from == "cache" and given.shard != name:
             self._complain(EXPLAINS, f"{_description(given)} names the wrong shard {given.shard!r}")
-        component = demand.vector.get(name)
+        component = demand.get(name)
         if given.freshness == "fresh" and component is not None and component.epoch != given.epoch:
             what = (
                 f"{_description(given)} of epoch {given.epoch} is called fresh for a session at epoch {component.epoch}"
@@ -144,16 +159,16 @@ class Judge:
 
     def _demanded(self, given: ServedAnswer, name: str, history: CommitHistory, *, skip: bool) -> dict[str, int]:
         """Rule → the commit at or after which the answer must be. ``skip``: no rule applies."""
-        pending = given.pending
-        if skip or not pending.demand.given or given.freshness != "fresh":
+        read = given.read
+        if skip or not read.given or given.freshness != "fresh":
             return {}
         demanded: dict[str, int] = {}
-        component = pending.demand.vector.get(name)
+        component = read.demand.get(name)
         if component is not None and self.history(int(name[2:]), component.epoch) is history:
             demanded[STALE] = history.index_of.get(str(component.position), 0)
-        seen = pending.seen
+        seen = read.seen.get(name)
         if seen is not None and seen.history == history.number:
-            own = self.own.get((pending.session.number, name))
+            own = self.own.get((read.session.number, name))
             mine = own is not None and own == tuple(seen)
             demanded[OWN_WRITES if mine else MONOTONIC] = seen.commit
         elif seen is not None and seen.history > history.number and given.served_from == "cache":
@@ -161,7 +176,7 @@ class Judge:
         return demanded
 
     def _complain_stale(self, given: ServedAnswer, history: CommitHistory, demanded: dict[str, int]) -> None:
-        slot = given.pending.slot
+        slot = given.slot
         rule = STALE
         for name, index in demanded.items():
             if history.first_at(slot, given.image, index) is None:
@@ -193,15 +208,15 @@ class Judge:
             self._complain(NOTHING_LOST, f"{place} holds an entry of an invalid kind")
 
 
-def _is_in_token(given: ServedAnswer) -> bool:
-    """Whether the epoch of the answer is known, so that the session's new token has its place."""
-    return given.pending.proof.epoch is not None or given.served_from == "cache"
+def _holds(component: Component | None, epoch: int, position: Position) -> bool:
+    return component is not None and (
+        component.epoch > epoch or (component.epoch == epoch and component.position.contains(position))
+    )
 
 
 def _description(given: ServedAnswer) -> str:
-    key = given.pending.key.key
     return (
-        f"session {given.pending.session.number} got {_text(given.image)} for {key!r}"
+        f"session {given.read.session.number} got {_text(given.image)} for {given.key!r}"
         f" from the {given.served_from} ({given.freshness}: {given.why})"
     )
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Final
 
 from consumers.owner import evidence
 from consumers.owner import rows as owner_rows
-from consumers.owner.evidence import FillVerdict
-from consumers.owner.protocol import OwnerError
+from lab.simulation.models.loop import finished
 from lab.simulation.models.owning import OwnedPartition, RacingStore
-from lab.simulation.rows import asking
-from lab.simulation.rows.asking import Offer, PendingRead, ServedAnswer, SimulatedSession, SourceRead
-from lab.simulation.rows.judging import EXPLAINS, MONOTONIC
+from lab.simulation.rows.asking import Read, ServedAnswer, SimulatedSession, SourceRead, answer_of, keyspace_of
+from lab.simulation.rows.judging import EXPLAINS, RENAMED
 from lab.simulation.rows.run_state import RowsRunState
-from lab.simulation.rows.source import SLOTS, SLOTS_A_SHARD
-from serving.client import HistoryLost, ServerError
-from serving.client.session import Demanded
+from lab.simulation.rows.source import SLOT_OF, SLOTS, SLOTS_A_SHARD
+from serving.client import HistoryLost, ServerError, Unavailable
+from serving.errors import ReadError
+from stream.wire.keys import Layout
 from tokens import Vector
+
+PACE_S: Final = 0.25
+"""Time between two reads."""
 
 
 class RowReadOps(RowsRunState):
@@ -46,16 +49,22 @@ class RowReadOps(RowsRunState):
         self.say(f"owner {owner} folds {count} messages of partition {owned.number}; before the last one:")
 
         def read() -> None:
-            self._ask(session, slot, owner, 0, 0)
+            self._start_read(session, [SLOTS[slot].key], owner, 0)
 
         owned.fold(count, read)
 
-    def op_race(self, owner: int, session: int, slot: int, count: int) -> None:
+    def op_race(self, owner: int, session: int, slot: int, count: int, at: int = 0) -> None:
+        """The owner folds on before it looks at its head again (0), at the entry (1), at what follows (2, 3)."""
         slot = self._slot(slot)
         owned = self._owned(owner, slot, False)
         self.count_fault("read within a fold")
         self.say(f"owner {owner} folds {count + 1} messages while it answers:")
-        self._ask(session, slot, owner, 0, 0, store=RacingStore(owned.store, lambda: self._fold_on(owned, count + 1)))
+        store = owned.store
+        owned.store = RacingStore(store, lambda: self._fold_on(owned, count + 1), 2 + at)
+        try:
+            self._start_read(session, [SLOTS[slot].key], owner, 0)
+        finally:
+            owned.store = store
 
     @staticmethod
     def _fold_on(owned: OwnedPartition, count: int) -> None:
@@ -109,86 +118,96 @@ class RowReadOps(RowsRunState):
 
         10: without a token; 11: by another spelling of the key; 12: from a primary whose snapshots have no position.
         """
-        slot = self._slot(slot)
-        source_read = self._ask(session, slot, owner, front, mode)
-        if source_read is None or mode in (7, 8, 9):
-            return
-        self._take_snapshot(source_read, from_replica=mode in (5, 6), named=mode != 12)
-        self._finish_read(source_read)
-        if mode in (0, 1, 5, 12) and self.offers:
-            self._deliver(self.offers.pop())
+        found = SLOTS[self._slot(slot)]
+        key = found.alias if mode == 11 and found.alias else found.key
+        self._whole_read(session, [key], owner, front, mode)
+
+    def op_batch(self, session: int, shard: int, owner: int, front: int, mode: int) -> None:
+        """Reads all rows of a shard at once. Modes as of `op_read`, up to 9."""
+        first = shard % len(self.sources) * SLOTS_A_SHARD
+        self._whole_read(session, [slot.key for slot in SLOTS[first : first + SLOTS_A_SHARD]], owner, front, mode)
+
+    def _whole_read(self, session: int, keys: Sequence[bytes], owner: int, front: int, mode: int) -> None:
+        if mode not in (7, 8, 9):
+            self.answers_at_once = mode in (5, 6), mode != 12
+            self.network.is_slow = mode not in (0, 1, 5, 12)
+        read = self._start_read(session, keys, owner, front, given=mode != 10)
+        if self.answers_at_once is not None:
+            self._complete(read)
+        self.answers_at_once, self.network.is_slow = None, True
+
+    def _complete(self, read: Read) -> None:
+        """Lets the source answer the reads that ``read`` has joined."""
+        while not read.task.done():
+            here = [each for each in self.source_reads if each.front is read.front]
+            joined = [each for each in here if not {*each.keys}.isdisjoint(read.keys)]
+            if not joined:
+                return
+            if joined[0].snapshots is None:
+                self.take_snapshot(joined[0], from_replica=False)
+            self._give(joined[0])
 
     def op_misdirect(self, session: int, slot: int, owner: int, front: int) -> None:
         """A front that believes in another layout asks, and fills, at another partition than the key's."""
-        partitions = self.owners[owner]
-        if len(partitions) < 2:
+        if len(self.owners[owner]) < 2:
             return
-        slot = self._slot(slot)
-        owned = partitions[1 - self._owned(owner, slot, False).number]
         self.count_fault("wrong partition")
-        source_read = self._ask(session, slot, owner, front, 0, misdirected_to=owned)
-        if source_read is None:
-            return
-        self._take_snapshot(source_read, from_replica=False)
-        self._finish_read(source_read)
-        if self.offers:
-            self._deliver(self.offers.pop())
+        slot = self._slot(slot)
+        self.front(front).spaces[keyspace_of(slot // SLOTS_A_SHARD)].layout = Misread(self.topic.layout.partitions)
+        self._whole_read(session, [SLOTS[slot].key], owner, front, 0)
 
-    def _ask(
-        self,
-        session: int,
-        slot: int,
-        owner: int,
-        front: int,
-        mode: int,
-        *,
-        store: Any = None,
-        misdirected_to: OwnedPartition | None = None,
-    ) -> SourceRead | None:
-        reader, alias = self.sessions[session], mode == 11
-        owned = misdirected_to or self._owned(owner, slot, alias)
-        shard = f"s/{slot // SLOTS_A_SHARD}"
-        self.asked.add(slot)
+    def _start_read(
+        self, session: int, keys: Sequence[bytes], owner: int, front: int, *, given: bool = True, max_wait_ms: int = 0
+    ) -> Read:
+        """Starts a read, and lets it go as far as it can without the source."""
+        reader = self.sessions[session]
+        self.asked.update(SLOT_OF[key] for key in keys)
         self.last_owner = owner
         self._mark_uncertain(reader)
-        try:
-            found = asking.ask(
-                reader,
-                slot,
-                alias=alias,
-                owned=owned,
-                epochs=self.fronts[front],
-                shard=shard,
-                given=mode != 10,
-                store=store,
-                is_misdirected=misdirected_to is not None,
-            )
-        except (ServerError, OwnerError) as error:
-            self.say(f"session {session} reads {SLOTS[slot].key!r}: {error}")
-            return None
-        if isinstance(found, PendingRead):
-            self._check_front_epoch(found, front)
-            self.outcome.answers["look-up: not servable"] += 1
-            if self.tracing:
-                self.say(
-                    f"session {session} asks owner {owner} for {SLOTS[slot].key!r} at {shown(found.demand.vector)}:"
-                    f" {found.row.freshness}, {found.row.why}"
-                )
-            source = self.sources[slot // SLOTS_A_SHARD]
-            source_read = SourceRead(found, source.history.positions[source.engine])
-            self.source_reads.append(source_read)
-            return source_read
-        self._note_answer(found, reader, reader.client.vector, shard, f"owner {owner}")
-        return None
+        reader.front = self.front(front)
+        reader.front.route.owner = owner
+        self.loop.advance(PACE_S)
+        if self.tracing:
+            self.say(f"session {session} asks owner {owner} for {_named(keys)} at {shown(reader.client.vector)}")
+        read = Read(reader, keys, given=given)
+        self._run(read, max_wait_ms)
+        return read
 
-    def _check_front_epoch(self, pending: PendingRead, front: int) -> None:
-        """Checks that a front does not go back to an epoch that has ended, as an owner's answer told it."""
-        told, row = self.epochs_told[front], pending.row
-        told[row.shard] = max(told.get(row.shard, 0), row.epoch)
-        shard = pending.proof.shard
-        if (pending.proof.epoch or 0) < told.get(shard, 0):
-            what = f"front {front} knows epoch {told[shard]} of {shard}, but uses {pending.proof.epoch}"
-            self.complain(MONOTONIC, what)
+    def _run(self, read: Read, max_wait_ms: int = 0) -> None:
+        begun = len(self.source_reads)
+        read.task = self.loop.create_task(read.run(max_wait_ms))
+        self.reads.append(read)
+        self.loop.run()
+        self._conclude()
+        if not read.task.done():
+            self.outcome.answers["look-up: not servable"] += 1
+            if begun == len(self.source_reads):
+                self.count_fault("shared flight")
+                self.say("  it waits for a read of the source that is under way")
+
+    def _conclude(self) -> None:
+        """Judges the answers that sessions have got since the last time."""
+        for read in [each for each in self.reads if each.task.done()]:
+            self.reads.remove(read)
+            self._note(read)
+
+    def _note(self, read: Read) -> None:
+        reader = read.session
+        shard = f"s/{SLOT_OF[read.keys[0]] // SLOTS_A_SHARD}"
+        try:
+            rows = read.task.result()
+        except HistoryLost as lost:
+            self._note_lost(lost, read, shard)
+        except (ServerError, Unavailable) as error:
+            self.outcome.answers[f"{error.status} {error.code}"] += 1
+            self.say(f"  session {reader.number} gets no answer: {error}")
+            self._mark_uncertain(reader)
+            if error.code == "source_behind":
+                self.judge.check_refusal(read)
+        else:
+            for key, row in zip(read.keys, rows, strict=True):
+                self._note_answer(answer_of(read, key, row))
+            self._mark_uncertain(reader)
 
     def _mark_uncertain(self, reader: SimulatedSession) -> None:
         """Marks shards where a write was unnoticeably placed in a wrong history (docs/concepts/guarantees.md)."""
@@ -201,28 +220,30 @@ class RowReadOps(RowsRunState):
                 if history is None or history.number != seen.history:
                     reader.uncertain.add(shard)
 
-    def _note_answer(
-        self, found: ServedAnswer | HistoryLost, reader: SimulatedSession, before: Vector, shard: str, who: str
-    ) -> None:
-        if isinstance(found, ServedAnswer):
-            self.outcome.answers[f"{found.served_from}: {found.freshness}"] += 1
-            if self.tracing:
-                image = found.image.decode() if found.image is not None else "no row"
-                self.say(
-                    f"session {reader.number} gets {image} for {found.pending.key.key!r} from {who}, demanding"
-                    f" {shown(found.pending.demand.vector)}: {found.freshness}, {found.why}"
-                )
-            self.judge.check_answer(found)
-            self._mark_uncertain(reader)
-            return
+    def _note_answer(self, found: ServedAnswer) -> None:
+        self.outcome.answers[f"{found.served_from}: {found.freshness}"] += 1
+        if self.tracing:
+            image = found.image.decode() if found.image is not None else "no row"
+            self.say(
+                f"  session {found.read.session.number} gets {image} for {found.key!r} from the {found.served_from},"
+                f" demanding {shown(found.read.demand)}: {found.freshness}, {found.why}"
+            )
+        self.judge.check_answer(found)
+
+    def _note_lost(self, lost: HistoryLost, read: Read, shard: str) -> None:
+        reader, before = read.session, read.demand
         self.outcome.answers["409 history_lost"] += 1
-        self.say(f"session {reader.number} gets 409 history_lost from {who}: {found}")
-        self.judge.check_history_lost(found, before, shard)
-        reader.client._adopt_lost(found, Demanded(str(before), before, ()))
+        self.say(f"  session {reader.number} gets 409 history_lost: {lost}")
+        told = Vector.parse(lost.token)
+        unknown = [name for name in before if name.endswith(RENAMED) and name not in told]
+        for name in unknown:
+            self._forget_seen(reader, name.removesuffix(RENAMED))
+        if unknown:
+            self.judge.check_kept(reader.client.vector, before, unknown)
+            return
+        self.judge.check_history_lost(lost, before, shard)
         self.judge.check_session_after_409(reader.client.vector, before, shard)
-        reader.uncertain.discard(shard)
-        reader.shards_written.discard(shard)
-        reader.seen.pop(shard, None)
+        self._forget_seen(reader, shard)
         component = reader.client.vector.get(shard)
         history = self.judge.history(int(shard[2:]), component.epoch) if component is not None else None
         if component is not None and history is not None:
@@ -230,82 +251,57 @@ class RowReadOps(RowsRunState):
             if index is not None:
                 reader.saw(shard, history.number, index)
 
-    def _take_snapshot(self, source_read: SourceRead, *, from_replica: bool, named: bool = True) -> None:
-        slot = source_read.pending.slot
-        source = self.sources[slot // SLOTS_A_SHARD]
-        if from_replica and source.replica < source.engine:
-            self.count_fault("lagging replica")
-        source_read.snapshot = source.read(slot, from_replica=from_replica)
-        source_read.lo, source_read.hi = ("", "") if named or not source_read.noted else (source_read.noted, "later")
-        if self.tracing:
-            where = "replica" if from_replica else "primary"
-            self.say(f"  the front reads {SLOTS[slot].key!r} at the {where}, at {source_read.snapshot.position}")
+    @staticmethod
+    def _forget_seen(reader: SimulatedSession, shard: str) -> None:
+        reader.uncertain.discard(shard)
+        reader.shards_written.discard(shard)
+        reader.seen.pop(shard, None)
 
-    def _finish_read(self, source_read: SourceRead) -> None:
-        if source_read in self.source_reads:
-            self.source_reads.remove(source_read)
-        if source_read.hi:
-            self.count_fault("position noted around a read")
-            source = self.sources[source_read.pending.slot // SLOTS_A_SHARD]
-            source_read.hi = source.history.positions[source.engine]
-        fill = asking.offer(source_read)
-        if fill is not None:
-            self.offers.append(fill)
-        session = source_read.pending.session
-        before = source_read.pending.demand.vector
-        found = asking.answer(source_read)
-        if found is None:
-            self._mark_uncertain(session)
-            self.judge.check_refusal(source_read)
-            self.outcome.answers["503 source_behind"] += 1
-            self.say(f"  session {session.number} gets no answer: the source does not prove the demand")
-            return
-        shard = f"s/{source_read.pending.slot // SLOTS_A_SHARD}"
-        self._note_answer(found, session, before, shard, "the source")
+    # --- the source of truth ---
 
-    def _deliver(self, fill: Offer) -> FillVerdict:
-        try:
-            accepted, why = owner_rows.fill_row(fill.owned.partition, fill.request)
-        except OwnerError as error:
-            accepted, why = False, str(error)
-        if accepted:
-            self.judge.note_fill(fill)
-        self.outcome.answers[f"fill {'accepted' if accepted else 'refused'}"] += 1
-        if self.tracing:
-            self.say(f"  a fill of {fill.request.key!r} read at {fill.request.lo} reaches its owner: {why}")
-        return FillVerdict(accepted, why)
+    def _give(self, read: SourceRead) -> None:
+        """Gives the source's answer to the front."""
+        self.source_reads.remove(read)
+        read.answered.set_result(self.given(read))
+        self.loop.run()
+        self._conclude()
+
+    def break_source_reads(self, shard: int) -> None:
+        """Ends the reads of a source whose history has ended, as their connections break.
+
+        Answers that have been given with their position are under way already.
+        """
+        for read in [each for each in self.source_reads if each.shard == shard]:
+            if read.snapshots is None or read.named:
+                read.noted = ""  # the position belongs to the lost history
+                continue
+            self.source_reads.remove(read)
+            read.answered.set_exception(ReadError("source_unreachable", "the server was restarted"))
+        self.loop.run()
+        self._conclude()
 
     def op_snap(self, number: int, how: int) -> None:
         """Takes a snapshot: of the primary (0), the replica (1), or a primary whose snapshots have no position (2)."""
         if self.source_reads:
-            self._take_snapshot(
-                self.source_reads[number % len(self.source_reads)], from_replica=how == 1, named=how != 2
-            )
+            read = self.source_reads[number % len(self.source_reads)]
+            self.take_snapshot(read, from_replica=how == 1, named=how != 2)
 
     def op_give(self, number: int) -> None:
-        ready = [source_read for source_read in self.source_reads if source_read.snapshot is not None]
+        ready = [each for each in self.source_reads if each.snapshots is not None]
         if ready:
             self.count_fault("late answer")
-            self._finish_read(ready[number % len(ready)])
+            self._give(ready[number % len(ready)])
 
     def op_fill(self, number: int) -> None:
-        if self.offers:
+        if self.network.fills:
             self.count_fault("late fill")
-            self._deliver(self.offers.pop(number % len(self.offers)))
+            self.network.deliver(number % len(self.network.fills))
 
-    def op_share(self, number: int, other: int) -> None:
-        """Single flight: a read takes the result of one that started earlier, if that proves its demand."""
-        if not self.source_reads:
-            return
-        mine = self.source_reads[number % len(self.source_reads)]
-        theirs = self.source_reads[other % len(self.source_reads)]
-        same = mine.pending.slot == theirs.pending.slot and mine.pending.proof.epoch == theirs.pending.proof.epoch
-        if mine is theirs or theirs.snapshot is None or mine.snapshot is not None or not same:
-            return
-        self.count_fault("shared flight")
-        mine.snapshot, mine.lo, mine.hi = theirs.snapshot, theirs.lo, theirs.hi
-        self.say(f"  session {mine.pending.session.number} shares a read of the source that was under way")
-        self._finish_read(mine)
+    def op_share(self, session: int, number: int) -> None:
+        """A session reads, at the same front, what another read waits for: single flight."""
+        if self.reads:
+            theirs = self.reads[number % len(self.reads)]
+            self._start_read(session, theirs.keys, theirs.front.route.owner, theirs.front.number)
 
     def op_adopt(self, session: int, other: int) -> None:
         if session == other:
@@ -313,7 +309,7 @@ class RowReadOps(RowsRunState):
         mine, theirs = self.sessions[session], self.sessions[other]
         self._mark_uncertain(theirs)
         try:
-            token = theirs.client.token
+            token = finished(self.loop, theirs.client.token())
         except ServerError:
             return
         self._mark_uncertain(theirs)
@@ -332,11 +328,11 @@ class RowReadOps(RowsRunState):
         if component is None:
             return
         self.count_fault("unknown shard")
-        vector = reader.client.vector.without(name).with_component(f"{name}-renamed", *component)
+        vector = reader.client.vector.without(name).with_component(f"{name}{RENAMED}", *component)
         seen = reader.seen
-        reader = self.sessions[session] = SimulatedSession(session, self.located, vector)
+        reader = self.sessions[session] = SimulatedSession(session, reader.front, vector)
         reader.seen = seen
-        self.say(f"session {session} has got its token from a source that calls {name} {name}-renamed")
+        self.say(f"session {session} has got its token from a source that calls {name} {name}{RENAMED}")
 
     def op_wait(self, session: int, owner: int, partition: int) -> None:
         """Checks that when a wait for the session's vector ends, every known row of the partition is servable."""
@@ -350,6 +346,18 @@ class RowReadOps(RowsRunState):
                 row = owner_rows.answer_row(owned.partition, SLOTS[slot].key, evidence.demand_of(str(vector)))
                 if not row.served and row.kind in (1, 2):
                     self.complain(EXPLAINS, f"the wait for {shown(vector)} is over, {SLOTS[slot].key!r}: {row.why}")
+
+
+class Misread(Layout):
+    """A layout by which every key of two partitions is in the other one."""
+
+    def partition_of(self, key: bytes, prefix: int = 0) -> int:
+        """The wrong partition."""
+        return 1 - super().partition_of(key, prefix)
+
+
+def _named(keys: Sequence[bytes]) -> str:
+    return ", ".join(map(repr, keys))
 
 
 def shown(vector: Vector) -> str:

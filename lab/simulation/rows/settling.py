@@ -5,21 +5,20 @@ from __future__ import annotations
 from consumers.owner.rows import judge_fill, view_row
 from lab.simulation.memo import decoded
 from lab.simulation.naive.judging import SAME_STATE, check_fold
-from lab.simulation.rows import asking
-from lab.simulation.rows.asking import PendingRead, SimulatedSession, SourceRead
+from lab.simulation.rows.asking import Read, SimulatedFront, SimulatedSession, answer_of, keyspace_of
 from lab.simulation.rows.changing import RowChangeOps
 from lab.simulation.rows.judging import NOTHING_LOST, RECOVERS
 from lab.simulation.rows.publishing import Ending
-from lab.simulation.rows.reading import RowReadOps, shown
+from lab.simulation.rows.reading import Misread
 from lab.simulation.rows.shaping import OWNERS
-from lab.simulation.rows.source import SLOTS, SLOTS_A_SHARD, TEXT
-from serving.client import HistoryLost
-from serving.reads.spaces import Epochs
+from lab.simulation.rows.source import SLOT_OF, SLOTS, SLOTS_A_SHARD, TEXT
+from serving.client import ClientError
+from serving.reads.descriptions import RENEWED_EVERY_S
 from stream.wire.codec import ROW_FRAME_HEADER
 from tokens import Position, Vector
 
 
-class RowsRun(RowChangeOps, RowReadOps):
+class RowsRun(RowChangeOps):
     """One run of a history with its final checks."""
 
     def finish(self) -> None:
@@ -46,19 +45,35 @@ class RowsRun(RowChangeOps, RowReadOps):
             if owned.offset > len(self.topic.partitions[owned.number]):
                 owned.forget()  # as a process does whose offset the topic does not have
             owned.fold(owned.behind)
+            owned.overlay.bytes_max = 1 << 20  # all rows are filled together
         agreed = self.quick or self._same_state()
         if not self.topic_is_tampered:
             self._published_once()
-        reader = self._up_to_date_session()
-        for slot in range(len(self.sources) * SLOTS_A_SHARD):
-            filled = any(SLOTS[slot].key in self._owned(owner, slot, False).overlay._fills for owner in owners)
-            if self.quick and not filled and not self._is_touched(slot):
-                continue
-            for owner in owners:
-                if owner == owners[0] or filled or not agreed:  # equal states give equal answers
-                    self._check_settled(reader, owner, slot)
+        while self.source_reads:
+            if self.source_reads[0].snapshots is None:
+                self.take_snapshot(self.source_reads[0], from_replica=False)
+            self._give(self.source_reads[0])
+        while self.network.fills:
+            self.network.deliver(0)
+        self.answers_at_once, self.network.is_slow = (False, True), False
+        for owner in owners:
+            self._check_settled(owner, [slot for slot in self._slots_to_check(owner) if agreed or owner == owners[0]])
         for owned in self.owners[owners[0]]:
             check_fold(owned, self.complain)
+        failure = self.loop.failure()
+        if failure is not None:
+            raise failure
+
+    def _slots_to_check(self, owner: int) -> list[int]:
+        """All rows; of a small history those that were changed, read or filled."""
+        return [
+            slot
+            for slot in range(len(self.sources) * SLOTS_A_SHARD)
+            if not self.quick or self._is_touched(slot) or self._is_filled(owner, slot)
+        ]
+
+    def _is_filled(self, owner: int, slot: int) -> bool:
+        return SLOTS[slot].key in self._owned(owner, slot, False).overlay._fills
 
     def _is_touched(self, slot: int) -> bool:
         """Whether the row was changed or read, or its shard has lost history."""
@@ -96,55 +111,80 @@ class RowsRun(RowChangeOps, RowReadOps):
                     self.complain(NOTHING_LOST, f"{gtid}'s change of {key!r} is in the topic twice")
                 seen.add(change)
 
-    def _check_settled(self, reader: SimulatedSession, owner: int, slot: int) -> None:
-        owned, shard = self._owned(owner, slot, False), slot // SLOTS_A_SHARD
-        voidable = (shard, SLOTS[slot].table) in self.voidable or owned.begin > 0
-        value = owned.store.get(SLOTS[slot].key)
-        if (self.quick or owner == 0) and not owned.has_seen_what_was_lost:  # the other owner's state is equal
-            self.judge.check_folded(f"owner {owner}", owned.number, slot, owned.store.visible, value, voidable=voidable)
-        source_read = self._ask_as(reader, slot, owner)
-        if source_read is None or owned.has_seen_what_was_lost:
-            return  # nothing is kept until the log has passed the numbers that it gave out before
-        source, row = self.sources[shard], source_read.pending.row
-        source_read.snapshot = source.read(slot, from_replica=False)
-        fill = asking.offer(source_read)
-        if fill is None:
-            absent_text = source_read.snapshot.image is None and SLOTS[slot].table == TEXT
-            if row.shard and not absent_text and slot not in self.foreign_rows:
-                self.complain(RECOVERS, f"{SLOTS[slot].key!r} is not servable at owner {owner}, and no fill is offered")
-            return
-        accepted, why = self._deliver(fill)
-        if self.publishers[shard].excludes(SLOTS[slot].table):
-            return  # nothing is kept of it
-        if not accepted:
-            known = row.shard == source.name
-            head, key = owned.store.visible, SLOTS[slot].key
-            view = view_row(head, key, owned.store.get(key))
-            again = judge_fill(head, key, view, fill.request.lo).why if known else ""
-            self.complain(RECOVERS, f"a fill of {SLOTS[slot].key!r} is refused at the end: {why} {again}")
-        elif self._ask_as(reader, slot, owner) is not None:
-            self.complain(RECOVERS, f"{SLOTS[slot].key!r} is still not servable at owner {owner} after a fill")
+    def _check_settled(self, owner: int, slots: list[int]) -> None:
+        """Checks the folded rows, and that each is servable after at most one read."""
+        for slot in slots:
+            owned, shard = self._owned(owner, slot, False), slot // SLOTS_A_SHARD
+            voidable = (shard, SLOTS[slot].table) in self.voidable or owned.begin > 0
+            if not owned.has_seen_what_was_lost:
+                head, value = owned.store.visible, owned.store.get(SLOTS[slot].key)
+                self.judge.check_folded(f"owner {owner}", owned.number, slot, head, value, voidable=voidable)
+        front = self.front(0)
+        front.route.owner = owner
+        reader = self._up_to_date_session(front)
+        for shard in range(len(self.sources)):
+            left = [SLOTS[slot].key for slot in slots if slot // SLOTS_A_SHARD == shard]
+            if left and isinstance(front.spaces[keyspace_of(shard)].layout, Misread):
+                self.loop.advance(2 * RENEWED_EVERY_S)  # only then it describes the tables again
+                self._read_at_end(reader, left[:1])
+                if isinstance(front.spaces[keyspace_of(shard)].layout, Misread):
+                    self.complain(RECOVERS, "a front that asked at the wrong partition has not learnt the layout")
+            self.verdicts = {}
+            missed = self._read_at_end(reader, left)
+            left = [key for key in missed if self._must_be_kept(owner, key)]
+            for key in self._read_at_end(reader, left):
+                self.complain(RECOVERS, f"{key!r} is still not servable at owner {owner} after a fill")
 
-    def _up_to_date_session(self) -> SimulatedSession:
+    def _must_be_kept(self, owner: int, key: bytes) -> bool:
+        """Whether the row must be servable after the fills."""
+        slot, verdicts = SLOT_OF[key], self.verdicts
+        shard = slot // SLOTS_A_SHARD
+        owned, source = self._owned(owner, slot, False), self.sources[shard]
+        if owned.has_seen_what_was_lost:
+            return False  # nothing is kept until the log has passed the numbers that it gave out before
+        head = owned.store.visible
+        view = view_row(head, key, owned.store.get(key))
+        if key not in verdicts:
+            is_absent_text = source.history.state(slot, source.engine) is None and SLOTS[slot].table == TEXT
+            if view.shard and not is_absent_text and slot not in self.foreign_rows and not self._is_excluded(slot):
+                self.complain(RECOVERS, f"{key!r} is not servable at owner {owner}, and no fill is offered")
+            return False
+        if self._is_excluded(slot):
+            return False  # nothing is kept of it
+        if verdicts[key]:
+            again = judge_fill(head, key, view, source.history.positions[source.engine]).why
+            self.complain(RECOVERS, f"a fill of {key!r} is refused at the end: {verdicts[key]} {again}")
+        return not verdicts[key]
+
+    def _is_excluded(self, slot: int) -> bool:
+        return self.publishers[slot // SLOTS_A_SHARD].excludes(SLOTS[slot].table)
+
+    def _up_to_date_session(self, front: SimulatedFront) -> SimulatedSession:
         vector = Vector(
             {
                 each.source.name: (max(each.epoch_start), Position.parse(each.source.history.positions[-1]))
                 for each in self.publishers
             }
         )
-        reader = SimulatedSession(9, self.located, vector)
+        reader = SimulatedSession(9, front, vector)
         for each in self.publishers:
             reader.saw(each.source.name, each.source.history.number, each.source.history.end)
         return reader
 
-    def _ask_as(self, reader: SimulatedSession, slot: int, owner: int) -> SourceRead | None:
-        owned, shard = self._owned(owner, slot, False), f"s/{slot // SLOTS_A_SHARD}"
-        before = reader.client.vector
-        found = asking.ask(reader, slot, alias=False, owned=owned, epochs=Epochs(), shard=shard, given=True)
-        if isinstance(found, PendingRead):
-            return SourceRead(found)
-        if isinstance(found, HistoryLost):
-            self.complain(NOTHING_LOST, f"409 for {shown(before)} at the end: {found}")
-            return None
-        self._note_answer(found, reader, before, shard, f"owner {owner}")
-        return None
+    def _read_at_end(self, reader: SimulatedSession, keys: list[bytes]) -> list[bytes]:
+        """Reads rows as a session that has seen everything. Returns those that the cache did not answer."""
+        if not keys:
+            return []
+        read = Read(reader, keys, given=True)
+        read.task = self.loop.create_task(read.run(0))
+        self.loop.run()
+        self._complete(read)
+        try:
+            rows = read.task.result()
+        except ClientError as error:
+            if not any(each.has_seen_what_was_lost for each in self.owners[reader.front.route.owner]):
+                self.complain(NOTHING_LOST, f"at the end a session gets no answer for {keys}: {error}")
+            return []
+        for key, row in zip(keys, rows, strict=True):
+            self._note_answer(answer_of(read, key, row))
+        return [key for key, row in zip(keys, rows, strict=True) if row.served_from == "source"]

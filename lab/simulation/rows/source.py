@@ -7,7 +7,7 @@ four bytes of version.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
@@ -34,6 +34,7 @@ class RowSlot(NamedTuple):
     values: tuple[object, ...]
     alias: bytes
     """Another spelling of the key that a collation considers equal; empty if there is none."""
+    alias_values: tuple[object, ...] = ()
 
 
 def _slots(shard: int) -> list[RowSlot]:
@@ -43,11 +44,13 @@ def _slots(shard: int) -> list[RowSlot]:
         RowSlot(PARENT, row_key(PARENT, [first]), (first,), b""),
         RowSlot(PARENT, row_key(PARENT, [first + 1]), (first + 1,), b""),
         RowSlot(CHILD, row_key(CHILD, [first]), (first,), b""),
-        RowSlot(TEXT, row_key(TEXT, [name]), (name,), row_key(TEXT, [name.upper()])),
+        RowSlot(TEXT, row_key(TEXT, [name]), (name,), row_key(TEXT, [name.upper()]), (name.upper(),)),
     ]
 
 
 SLOTS: Final = [*_slots(0), *_slots(1)]
+SLOT_OF: Final = {key: number for number, slot in enumerate(SLOTS) for key in (slot.key, slot.alias) if key}
+"""Key, in any spelling → number of its slot."""
 
 
 def _table(name: str) -> TableInfo:
@@ -56,8 +59,8 @@ def _table(name: str) -> TableInfo:
     return TableInfo(database, table, (key, ColumnInfo("v", "int", True)), ("id",))
 
 
-_TABLES: Final = {table: _table(table) for table in (PARENT, CHILD, TEXT)}
-DESCRIBED: Final = {table: info.describe() for table, info in _TABLES.items()}
+SCHEMAS: Final = {table: _table(table) for table in (PARENT, CHILD, TEXT)}
+DESCRIBED: Final = {table: info.describe() for table, info in SCHEMAS.items()}
 _TABLE_NUMBER: Final = {PARENT: 1, CHILD: 2, TEXT: 3}
 _ROW: Final = struct.Struct("<BI")
 
@@ -108,12 +111,12 @@ class SimulatedSchema:
         self.described = {name: each for name, each in DESCRIBED.items() if name in include}
         self.catalog = Catalog()
         self.catalog.describe_as(self.described)
-        self.catalog.resume({name: _TABLES[name] for name in self.described}, GtidPosition({}))
+        self.catalog.resume({name: SCHEMAS[name] for name in self.described}, GtidPosition({}))
 
     def after_ddl(self, names: list[tuple[str, str]]) -> None:
         """Reads the tables again."""
         for name in map(".".join, names):
-            self.catalog.doubt(name, _TABLES[name], GtidPosition({}))
+            self.catalog.doubt(name, SCHEMAS[name], GtidPosition({}))
 
     def settle(self, position: GtidPosition) -> dict[str, bool]:
         """As the real one; there are no XA transactions."""
@@ -136,8 +139,6 @@ class RowSnapshot(NamedTuple):
     position: str
     image: Image
     timestamp: int
-    now: Callable[[], str]
-    """Returns the server's position at the time of the call."""
 
 
 class SimulatedSource:
@@ -280,7 +281,6 @@ class SimulatedSource:
             history.positions[index],
             history.state(slot, index),
             self.timestamps[index],
-            lambda: self.history.positions[self.engine],
         )
 
     def restore(self, index: int, *, another: bool) -> None:

@@ -7,6 +7,7 @@ from random import Random
 from typing import Final
 
 from lab.simulation.engine import History, Op, Outcome, ops_of, play, shape
+from lab.simulation.models.loop import silent
 from lab.simulation.rows.judging import RULES
 from lab.simulation.rows.run_state import SHAPE, STATES
 from lab.simulation.rows.settling import RowsRun
@@ -66,4 +67,5 @@ class RowsWorld:
 
     def run(self, ops: Sequence[Op], *, trace: bool = False) -> Outcome:
         """Runs the ops, then the final checks. Stops at the first violation."""
-        return play(RowsRun(shape(ops, SHAPE), Outcome(), trace), ops, OPS)
+        with silent():
+            return play(RowsRun(shape(ops, SHAPE), Outcome(), trace), ops, OPS)

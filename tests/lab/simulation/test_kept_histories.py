@@ -53,6 +53,7 @@ ROWS: dict[str, History] = {
         ("snap", 0, 0),
         ("write", 1, 0, 0),
         ("give", 0),
+        ("read", 1, 0, 0, 0, 7),
         ("read", 1, 0, 1, 0, 0),
     ],
     "a fill over an entry of an ended epoch, and a wait that is over": [

@@ -15,6 +15,7 @@ from lab.simulation.campaign import hunt, unpatched_failures
 from lab.simulation.catches import Catch, complaint, kept_catches
 from lab.simulation.planted.every import PLANTED_BUGS, planted_bugs
 from lab.simulation.planted.planting import Begin, PlantedBug
+from lab.simulation.planted.sources import WRONG_SOURCES
 from tokens import decision
 
 KEPT = kept_catches()
@@ -72,9 +73,17 @@ def test_a_bug_is_hunted_shrunk_and_kept(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_the_command_counts_detection_with_and_without_motifs() -> None:
     """``--detection``: by rule and by module, each hunt twice, and the seed's failures without a bug."""
-    arguments = ["simulate", "--mutate", "stale_is_fresh", "--histories", "300", "--detection"]
+    arguments = ["simulate", "--mutate", "stale_is_fresh", "--histories", "2000", "--detection"]
     told = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).stdout)
     assert told["unpatched"] == []
     assert [each["module"] for each in told["mutations"] + told["without_motifs"]] == ["tokens.decision"] * 2
     shown = CliRunner().invoke(app, arguments).stdout
     assert re.search(r"^tokens\.decision +1 +1 +1$", shown, re.MULTILINE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrong", WRONG_SOURCES, ids=lambda wrong: wrong.name)
+def test_a_source_that_answers_wrongly_is_found_out(wrong: PlantedBug) -> None:
+    """The checkers rely on nothing that the source says of its own answers."""
+    caught = hunt(wrong, 1, 10_000)
+    assert caught.rule, f"{wrong.name} survived {caught.histories} histories: {wrong.what}"

@@ -1,0 +1,140 @@
+"""The owners' processes as a front reaches them: the real server behind an address, and fills that are on their way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, Final
+
+from consumers.owner.connection import FrontConnection
+from consumers.owner.evidence import FillVerdict
+from consumers.owner.partitions import Ownership, Partition
+from consumers.owner.protocol import Answer, CheckpointPlace, Fill, Filled, FillTable, OwnerError, Request
+from consumers.owner.server import OwnerServer
+from lab.simulation.models.loop import VirtualLoop
+from lab.simulation.models.owning import OwnedPartition
+from lab.simulation.models.topic import TOPIC_ID
+from serving.metrics import FrontMetrics
+from serving.reads.owners import Located, Owners
+
+PATIENCE_S: Final = 3_600.0
+"""How long a front waits for an owner's answer: a fill may be on its way for a whole history."""
+METRICS: Final = FrontMetrics()
+"""Of all fronts. Nothing depends on them, and they cost more to make than a history."""
+
+
+class SimulatedOwnership(Ownership):
+    """One owner's partitions. ``owned`` may change: a store that is lost is replaced by an empty one."""
+
+    def __init__(self, name: str, owned: list[OwnedPartition]) -> None:
+        self.instance = name
+        self.awaited_keyspaces = frozenset()
+        self.owned = owned
+
+    def get(self, keyspace: str, number: int) -> Partition | None:
+        """The partition, if there is one of this number."""
+        owned = self.owned
+        return owned[number].partition if number < len(owned) and owned[number].keyspace == keyspace else None
+
+    def of(self, keyspace: str) -> list[Partition]:
+        """All partitions."""
+        return [each.partition for each in self.owned if keyspace in ("", each.keyspace)]
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(self.of(""))
+
+    def __len__(self) -> int:
+        return len(self.owned)
+
+
+class FillUnderWay:
+    """A fill that a front has sent, and that has not reached the owner yet.
+
+    ``history``: in which the source was read, as the world that gave the answer knows.
+    """
+
+    arrives: asyncio.Future[None]
+
+    def __init__(self, request: Fill | FillTable, history: int) -> None:
+        self.request = request
+        self.history = history
+        self.verdict = FillVerdict(False, "it has not arrived")
+
+
+class SimulatedOwner(OwnerServer):
+    """An owner's server. Every fill that is sent to it is on its way until it is delivered."""
+
+    def __init__(self, name: str, owned: list[OwnedPartition], network: Network) -> None:
+        super().__init__(SimulatedOwnership(name, owned), _no_checkpoints)
+        self.owned = owned
+        self._network = network
+
+    def answer(self, request: Request) -> Answer | Coroutine[Any, Any, Answer]:
+        """As the server's. The answer to a fill waits until the fill is delivered."""
+        if not isinstance(request, Fill | FillTable):
+            return super().answer(request)
+        fill = FillUnderWay(request, self._network.giving)
+        if self._network.is_slow:
+            self._network.fills.append(fill)
+            return self._answer_later(fill)
+        return self._answer_fill(fill)
+
+    async def _answer_later(self, fill: FillUnderWay) -> Answer:
+        fill.arrives = asyncio.get_running_loop().create_future()
+        await fill.arrives
+        return self._answer_fill(fill)
+
+    def _answer_fill(self, fill: FillUnderWay) -> Answer:
+        try:
+            answer = super().answer(fill.request)
+        except OwnerError as error:
+            fill.verdict = FillVerdict(False, str(error))
+            self._network.arrived(fill)
+            raise
+        assert isinstance(answer, Filled)
+        fill.verdict = FillVerdict(answer.accepted, answer.why)
+        self._network.arrived(fill)
+        return answer
+
+
+async def _no_checkpoints(_: list[Partition]) -> list[CheckpointPlace]:
+    return []
+
+
+class Network:
+    """The owners of a keyspace at their addresses, on one loop."""
+
+    def __init__(
+        self, loop: VirtualLoop, owners: list[list[OwnedPartition]], arrived: Callable[[FillUnderWay], None]
+    ) -> None:
+        """``arrived`` is called with each fill that its owner has judged."""
+        self.loop = loop
+        self.fills: list[FillUnderWay] = []
+        self.owners = [SimulatedOwner(f"owner{number}", owned, self) for number, owned in enumerate(owners)]
+        for owner in self.owners:
+            loop.listeners[owner.instance] = lambda owner=owner: FrontConnection(owner)  # type: ignore[misc]
+        self.arrived = arrived
+        self.is_slow = True
+        """Whether fills are on their way until they are delivered. Else they arrive at once."""
+        self.giving = -1
+        """The history of the source's answer that fronts are just getting."""
+
+    def deliver(self, number: int) -> None:
+        """Lets a fill that is on its way reach its owner."""
+        self.fills.pop(number).arrives.set_result(None)
+        self.loop.run()
+
+
+class Route:
+    """Which owner a front believes in: the one that answers for every partition. It may change at any time."""
+
+    def __init__(self, network: Network) -> None:
+        self._located = [Located(f"{owner.instance}:1", TOPIC_ID) for owner in network.owners]
+        self.owner = 0
+        self.owners = Owners(self._locate, METRICS, request_timeout_s=PATIENCE_S, clock=network.loop.time)
+
+        for number in range(len(self._located)):
+            self.owners.address_of("", number)  # each is announced for something, so that its connection stays
+
+    def _locate(self, keyspace: str, partition: int) -> Located:
+        return self._located[self.owner if keyspace else partition]
