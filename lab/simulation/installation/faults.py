@@ -156,12 +156,15 @@ class Faults(Traffic):
         self.say(f"commits are visible after {commit_s} s, at the replica {lag_s} s later")
 
     def op_restore(self, lost: int) -> None:
-        """MariaDB is restored to an earlier state, and its source begins a new epoch, as operators are told to do."""
+        """MariaDB is restored to an earlier state, and its source begins a new epoch, as operators are told to do.
+
+        Not before there is an epoch, and not while a session has writes without one (guarantees, limits 2 and 10).
+        """
         self.record_commits()
         kept = max(len(self.primary.history) - 1 - lost % 3, 2)
-        if self.reads_replica or self.primary.down or kept >= len(self.primary.history):
+        if not self.epoch or self.reads_replica or self.primary.down or kept >= len(self.primary.history):
             return
-        if not self.run_until(lambda: not self.under_way, RESTORES_IN_S):
+        if not self.run_until(lambda: not self.under_way, RESTORES_IN_S) or self.has_unplaced_writes():
             return
         self.count_fault("restore")
         self.say(f"MariaDB is restored without its last {len(self.primary.history) - kept} commits")

@@ -170,6 +170,10 @@ class Traffic(Installation):
             self._sessions[number] = self._new_session("")
         self.say(f"session {number} begins anew")
 
+    def has_unplaced_writes(self) -> bool:
+        """Whether a session has written before any front told it the shard's epoch."""
+        return any(session._unplaced for _, session in self._sessions.values())
+
     def watch_epochs(self, wanted: int) -> None:
         """Watches, as a reader would, until every partition is in epoch ``wanted`` or a later one."""
         ports = self._ports()
