@@ -114,6 +114,7 @@ def live_functions() -> Live:
     """Every function of the repository that the process holds."""
     found: Live = defaultdict(list)
     root = str(ROOT)
+    gc.unfreeze()  # a consumer that ran in this process has frozen what there was
     for each in gc.get_objects():
         if isinstance(each, FunctionType) and each.__code__.co_filename.startswith(root):
             code = each.__code__

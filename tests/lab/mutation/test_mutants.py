@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import time
@@ -140,3 +141,12 @@ def test_the_modules_that_decide_answers_are_there() -> None:
     found = modules(MODULES)
     assert {"tokens/decision.py", "consumers/fold/rows.py", "serving/client/session.py"} <= set(found)
     assert len(found) > 50
+
+
+def test_functions_that_a_consumer_has_frozen_are_found() -> None:
+    """A consumer that starts tells the collector to pass over what there is."""
+    gc.freeze()
+    try:
+        assert any(function is integers.parse_unsigned for found in live_functions().values() for function in found)
+    finally:
+        gc.unfreeze()
