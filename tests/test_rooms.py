@@ -61,9 +61,6 @@ CALLED_BY_LIBRARIES: Final = {
 CALLED_BY_NAME: Final = {
     ("lab/simulation", "op_"): "an op of a history names its method",
     ("lab/faults/failing_disk.py", "_"): "a request of the kernel names its method",
-    ("lab/simulation/kafka/cluster.py", "elect_uncleanly"): "an op of the world of whole processes will call it",
-    ("lab/simulation/kafka/cluster.py", "lose_beginning"): "an op of the world of whole processes will call it",
-    ("lab/simulation/kafka/cluster.py", "leave_open"): "an op of the world of whole processes will call it",
     ("lab/simulation/kafka/", "delete_"): "as confluent_kafka's, for scripts that run on a real Kafka too",
     ("lab/simulation/kafka/", "abort_transaction"): "as confluent_kafka's, for scripts that run on a real Kafka too",
 }

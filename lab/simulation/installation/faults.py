@@ -162,16 +162,28 @@ class Faults(Traffic):
         """
         self.record_commits()
         kept = max(len(self.primary.history) - 1 - lost % 3, 2)
-        if not self.epoch or self.reads_replica or self.primary.down or kept >= len(self.primary.history):
-            return
-        if not self.run_until(lambda: not self.under_way, RESTORES_IN_S) or self.has_unplaced_writes():
+        if self.reads_replica or kept >= len(self.primary.history) or not self.may_lose_history():
             return
         self.count_fault("restore")
         self.say(f"MariaDB is restored without its last {len(self.primary.history) - kept} commits")
-        for name in SOURCES:
-            self.kernel.kill(name)
+        self.kill_sources()
         self.primary.restore(kept)
         self.restored(kept)
+        self.begin_epoch()
+
+    def may_lose_history(self) -> bool:
+        """Whether a history can be replaced so that all sessions can be told. Waits for their requests."""
+        if not self.epoch or self.primary.down:
+            return False
+        return self.run_until(lambda: not self.under_way, RESTORES_IN_S) and not self.has_unplaced_writes()
+
+    def kill_sources(self) -> None:
+        """Nobody publishes."""
+        for name in SOURCES:
+            self.kernel.kill(name)
+
+    def begin_epoch(self) -> None:
+        """A source begins a new epoch. The history goes on when every partition is in it."""
         self.watch_epochs(self.epoch + 1)
         self.start(SOURCES[0], new_epoch=True)
         self.run_until(lambda: not self.record.is_ambiguous, RESTORES_IN_S)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from lab.simulation.installation.judging import RULES as JUDGED
+from lab.simulation.installation.kafka_faults import KafkaFaults
 from lab.simulation.installation.parts import CLIENT, SOURCES
 from lab.simulation.installation.processes import PRIMARY, SHARD
-from lab.simulation.installation.tables import TableFaults
 from lab.simulation.installation.writing import JOURNAL, PUT, ROWS, SESSIONS
 
 RECOVERS: Final = "recovers by itself"
@@ -16,7 +16,7 @@ SETTLES_IN_S: Final = 180.0
 """Longer than two of the group's session timeouts, the longest back-offs, and a request that runs into its timeout."""
 
 
-class InstallationRun(TableFaults):
+class InstallationRun(KafkaFaults):
     """One history. See `lab.simulation.engine.HistoryRun`."""
 
     def finish(self) -> None:

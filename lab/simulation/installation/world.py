@@ -1,4 +1,4 @@
-"""The world of whole processes: its faults, states and ops."""
+"""The world of whole processes: its faults, states, ops and motifs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from random import Random
 from typing import Final
 
 from lab.simulation.engine import History, Op, Outcome, ops_of, play, shape
+from lab.simulation.installation import kafka_faults
 from lab.simulation.installation.faults import DIES_WITHIN, PAUSES_S, PLACES, WORDS
-from lab.simulation.installation.motifs import motif
 from lab.simulation.installation.parts import CONSUMERS, PROCESSES, SHAPE, STATES
 from lab.simulation.installation.settling import RULES, InstallationRun
 from lab.simulation.installation.tables import CHANGES, LOG_EVENTS, TABLE_FAULTS
@@ -38,6 +38,7 @@ FAULTS: Final = (
     "damage",
     "disk lost",
     *TABLE_FAULTS,
+    *kafka_faults.FAULTS,
 )
 _CONSUMER, _PROCESS, _PAUSE, _PATIENCE = len(CONSUMERS), len(PROCESSES), len(PAUSES_S), len(PATIENCE_S)
 _ANYONE: Final = _PROCESS + 1
@@ -69,11 +70,60 @@ RARE: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "lock": (1, (_PAUSE,)),
     "log": (1, (len(LOG_EVENTS),)),
     "damage": (1, (_CONSUMER, 4)),
+    **kafka_faults.OPS,
 }
 """Op → (weight, fields): the ops that a history may have."""
 KINDS: Final = COMMON | RARE
 MOTIFS: Final = 0.33
 """The share of histories with one."""
+
+
+_PUT, _DELETE, _ROLLBACK = 1, 0, 7
+_TO_THE_END: Final = 3
+_APPLICATION: Final = len(PROCESSES)
+_AT_COMMIT: Final = 1
+_KAFKA_AWAY: Final[Op] = ("kafka", 1, 1)
+_CAUGHT_UP: Final[Op] = ("let", 3)
+_HAND_OVER: Final[Op] = ("session", 0, 1)
+
+
+def _write(session: int, row: int, what: int = _PUT) -> Op:
+    return ("write", session, row, what, _TO_THE_END)
+
+
+def _read(session: int, row: int) -> Op:
+    return ("read", session, row, 1, _TO_THE_END)
+
+
+def _read_all(session: int) -> Op:
+    return ("read", session, 0, 0, _TO_THE_END)
+
+
+def _motif(rng: Random) -> list[Op]:
+    """Ops that chance finds too seldom, with rows by chance. They do not say what should come of it.
+
+    In most of them Kafka is away, so that the cache answers and stays behind what sessions see and write.
+    """
+    one, other = 1, 0
+    row, second, third, last = [*rng.sample(range(3), 3), 3]
+    cached = [_write(other, second), _write(other, last), _CAUGHT_UP, _read(one, last)]
+    broken: Op = ("break", _APPLICATION, _AT_COMMIT, rng.randrange(3))
+    return rng.choice(
+        [
+            # a batch that is newer than its last row, and then a row that the cache has only older
+            [*cached, _KAFKA_AWAY, _write(other, second), _write(other, row), _read_all(one), _read(one, second)],
+            # a row of the source, or its absence, and then one that the cache has only older
+            [*cached, _KAFKA_AWAY, _write(other, second), _write(other, row), _read(one, row), _read(one, second)],
+            [*cached, _write(other, row), _KAFKA_AWAY, _write(other, second), _read(one, third), _read(one, second)],
+            # an absence that one owner knows, and a row that another one has only older
+            [*cached, _write(other, second, _DELETE), _CAUGHT_UP, _read(one, second), _read_all(one)],
+            # a commit whose end the session does not hear of, and what it reads then
+            [*cached, _KAFKA_AWAY, broken, _write(one, last), _read(one, last)],
+            [*cached, _KAFKA_AWAY, broken, _write(one, last), _write(one, row, _ROLLBACK), _read(one, last)],
+            # a commit, and a read by a session that is handed the token, for the second time
+            [*cached, _HAND_OVER, _KAFKA_AWAY, _write(one, last), _HAND_OVER, _read(other, last)],
+        ]
+    )
 
 
 class InstallationWorld:
@@ -94,7 +144,7 @@ class InstallationWorld:
             ops.append(("let", 2))
         has_motif = rng.random() < MOTIFS
         if has_motif:
-            ops += [("let", 3), *motif(rng)]
+            ops += [("let", 3), *_motif(rng)]
         for name in rng.choices(names, [KINDS[name][0] for name in names], k=4 + rng.randrange(4 if has_motif else 14)):
             ops.append((name, *(rng.randrange(bound) for bound in KINDS[name][1])))
         return ops

@@ -1,0 +1,135 @@
+"""What goes wrong with Kafka in a history of the installation, beside that it is away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from lab.simulation.installation.faults import PAUSES_S
+from lab.simulation.installation.processes import KAFKA, KEYSPACE
+from lab.simulation.installation.tables import TableFaults
+from lab.simulation.kafka.log import Draft
+from stream.kafka.dead_letters import dismiss, retry
+from stream.kafka.topics import dead_letter_topic, events_topic, locations_topic
+from stream.wire.codec import current_schema
+from tokens.errors import FreshetError
+
+OPERATOR: Final = "operator"
+EVENTS: Final = events_topic(KAFKA, KEYSPACE)
+DEAD_LETTERS: Final = dead_letter_topic(KAFKA, KEYSPACE)
+POISONS: Final = (
+    b"",
+    b"not a record",
+    current_schema("RowFrame").header + b"\x02",
+    current_schema("Marker").header + b"\x02",
+    current_schema("EpochStart").header,
+)
+"""Values that no publisher writes."""
+FAULTS: Final = (
+    "coordinator away",
+    "tail lost",
+    "beginning lost",
+    "transaction left open",
+    "poison",
+    "dead letters' topic gone",
+)
+OPS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
+    "coordinator": (1, (len(PAUSES_S),)),
+    "tail": (1, (2, 12)),
+    "beginning": (1, (2, 5)),
+    "stray": (1, (2,)),
+    "poison": (2, (2, len(POISONS))),
+    "letters topic": (1, (len(PAUSES_S),)),
+    "letters": (1, (2,)),
+    "compact": (1, ()),
+}
+"""Op → (weight, how many values each integer has)."""
+
+
+class KafkaFaults(TableFaults):
+    """The ops on brokers, partitions and dead letters."""
+
+    def _strikes(self, fault: str, what: str) -> None:
+        self.count_fault(fault)
+        self.say(what)
+
+    def op_coordinator(self, pause: int) -> None:
+        """Groups and transactions have no coordinator for a while."""
+        self._strikes("coordinator away", "no coordinator answers")
+        self.kafka.coordinator_away = True
+        self.pause(pause)
+        self.kafka.coordinator_away = False
+
+    def op_tail(self, partition: int, lost: int) -> None:
+        """A leader is elected that lacks the end of a partition."""
+        number = partition % self.partitions
+
+        def lose() -> None:
+            self._strikes("tail lost", f"partition {number} loses its last {1 + lost} offsets")
+            self.kafka.elect_uncleanly(EVENTS, number, 1 + lost, tears=False)
+
+        self._loses(lose)
+
+    def op_beginning(self, partition: int, sixths: int) -> None:
+        """Retention deletes the first part of a partition."""
+        number = partition % self.partitions
+
+        def lose() -> None:
+            before = self.kafka.topics[EVENTS].logs[number].end * (1 + sixths % 5) // 6
+            self._strikes("beginning lost", f"partition {number} begins at {before}")
+            self.kafka.lose_beginning(EVENTS, number, before)
+
+        self._loses(lose)
+
+    def _loses(self, lose: Callable[[], None]) -> None:
+        """Events are lost, and their source begins a new epoch, under the conditions of `op_restore`."""
+        if EVENTS in self.kafka.topics and not self.kafka.down and self.may_lose_history():
+            self.kill_sources()
+            lose()
+            self.record_commits()
+            self.record.replace(self.kernel.now)
+            self.begin_epoch()
+
+    def op_stray(self, partition: int) -> None:
+        """Some publisher dies in the middle of a transaction."""
+        if EVENTS in self.kafka.topics and not self.kafka.down:
+            number = partition % self.partitions
+            self._strikes("transaction left open", f"a transaction in partition {number} is left open")
+            self.kafka.leave_open(EVENTS, number, b"junk")
+
+    def op_poison(self, partition: int, kind: int) -> None:
+        """Somebody writes what is no record of Freshet's."""
+        if EVENTS in self.kafka.topics and not self.kafka.down:
+            number, value = partition % self.partitions, POISONS[kind % len(POISONS)]
+            self._strikes("poison", f"poison in partition {number}: {value!r}")
+            draft = Draft(None, value, (), self.kafka.wall_ms)
+            self.kafka.topics[EVENTS].logs[number].append([draft])
+            self.let(1.0)
+
+    def op_letters_topic(self, pause: int) -> None:
+        """The topic of the dead letters is gone for a while."""
+        topic = self.kafka.topics.pop(DEAD_LETTERS, None)
+        if topic is not None:
+            self._strikes("dead letters' topic gone", f"{DEAD_LETTERS} is gone")
+            self.op_poison(pause, pause)
+            self.pause(pause)
+            self.kafka.topics[DEAD_LETTERS] = topic
+
+    def op_letters(self, how: int) -> None:
+        """An operator has the dead letters' messages put back, or dismisses them."""
+
+        def work() -> None:
+            try:
+                (retry if how % 2 else dismiss)(KAFKA, KEYSPACE)
+            except FreshetError as error:
+                self.say(f"the operator is told: {error}")
+
+        self.say("an operator looks after the dead letters")
+        self.kernel.spawn(OPERATOR, work)
+        self.let(1.0)
+
+    def op_compact(self) -> None:
+        """The cleaner has gone through the announcements."""
+        if locations_topic(KAFKA) in self.kafka.topics:
+            self.say("the announcements are compacted")
+            self.kafka.compact(locations_topic(KAFKA))
