@@ -40,7 +40,7 @@ class Demand:
     given: bool = False
 
 
-@dataclass(slots=True)  # not frozen: each read makes one, and that would take three times as long
+@dataclass(slots=True, unsafe_hash=True)  # not frozen: each read makes one, and that would take three times as long
 class Tag:
     """What a cached answer is stamped with.
 

@@ -64,6 +64,8 @@ def fold_run(head: Head, records: Sequence[Record], at: int) -> tuple[Changes, i
     if value is None or not value.startswith(ROW_FRAME_HEADER) or len(head.lineages) != 1:
         return None
     [(shard, lineage)] = head.lineages.items()
+    if is_succeeded(head, shard, lineage.epoch):
+        return None
     prefix, tag = single_prefix(shard, lineage.epoch), f"{shard}\0{lineage.epoch}\0".encode()
     begin, tag_size = len(prefix), len(tag)
     after, last = head.offset, lineage.ordinal

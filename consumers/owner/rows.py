@@ -135,7 +135,7 @@ def answer_rows(partition: Partition, request: Get, demand: Demand) -> list[Owne
     rows = [answer_row(partition, key, demand) for key in request.keys]
     judged: dict[bytes, tuple[str, int]] = {}
     for key, row in zip(request.keys, rows, strict=True):
-        name = key[: key.find(b"\0")]
+        name = key.partition(b"\0")[0]
         if name not in judged:
             table = table_of(key)
             found = meaning_after(partition, head, table)

@@ -26,6 +26,6 @@ def signals_held() -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            signal.signal(number, handler or signal.SIG_DFL)
         if held:
             signal.raise_signal(held[0])

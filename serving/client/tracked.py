@@ -72,6 +72,10 @@ class TrackedConnection:
             lambda: int(self._inner.query(sql, unbuffered)), may_have_committed, is_read=word in _READ_ONLY
         )
 
+    def next_result(self, unbuffered: bool = False) -> int:
+        """Reads the next result of a statement like PyMySQL's ``next_result``. Cursors call it."""
+        return self._call(lambda: int(self._inner.next_result(unbuffered)))
+
     def begin(self) -> None:
         """Starts a transaction, which commits the one before it, if any."""
         self._call(self._inner.begin)
@@ -103,7 +107,11 @@ class TrackedConnection:
             return result
         except BaseException as error:
             if not is_read:
-                self._pending = not (isinstance(error, pymysql.err.Error) and self._is_observed())
+                is_observed = False
+                try:
+                    is_observed = isinstance(error, pymysql.err.Error) and self._is_observed()
+                finally:  # an interrupt may strike there
+                    self._pending = not is_observed
             raise
         finally:
             self._under_way = False
@@ -111,7 +119,8 @@ class TrackedConnection:
     @property
     def is_done(self) -> bool:
         """Whether the connection is closed and all its commits have been observed."""
-        return not (self._inner.open or self._pending or self._under_way)
+        # A call that ends sets _pending before it clears _under_way: so ask in the other order.
+        return not (self._inner.open or self._under_way or self._pending)
 
     def settle(self, force: bool = False) -> None:
         """Observes the last commit's GTID, if there may be a new one and the connection is free for a query."""

@@ -121,3 +121,32 @@ def test_a_commit_that_failed_is_owed_while_another_thread_uses_the_connection()
     inner.may_end.set()
     writer.join(30)
     connection.require_settled()
+
+
+def test_a_connection_whose_commit_breaks_is_not_done_at_any_moment() -> None:
+    """A session forgets connections that are done. The commit may break while another thread looks."""
+
+    class Looked(tracked.TrackedConnection):
+        def __getattribute__(self, name: str) -> Any:
+            value = super().__getattribute__(name)
+            if name == "_pending" and threading.current_thread() is threading.main_thread():
+                inner.may_end.set()
+                writer.join(30)
+            return value
+
+    inner = OneAtATime()
+    inner.breaks = True
+    connection = Looked(inner, lambda _: None)
+
+    def commit() -> None:
+        with pytest.raises(ConnectionError):
+            connection.commit()
+
+    writer = threading.Thread(target=commit)
+    writer.start()
+    assert inner.committing.wait(30)
+    inner.open = False
+    assert not connection.is_done
+    inner.may_end.set()
+    writer.join(30)
+    assert not connection.is_done

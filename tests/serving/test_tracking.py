@@ -308,3 +308,43 @@ def test_a_gtid_is_read_as_text_or_bytes(told: str | bytes) -> None:
     inner.last_gtid = told  # type: ignore[assignment]
     connection.settle(force=True)
     assert observed == ["0-1-9"]
+
+
+def test_an_interrupt_after_a_failed_statement_forgets_no_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A procedure may commit and then fail. If Ctrl-C strikes while its GTID is asked for, the commit is still owed."""
+    connection, inner, _ = tracked()
+
+    def query(sql: str, _: bool = False) -> int:
+        raise KeyboardInterrupt if sql == "SELECT @@last_gtid" else pymysql.err.OperationalError(1644, "signalled")
+
+    monkeypatch.setattr(inner, "query", query)
+    with pytest.raises(KeyboardInterrupt):
+        connection.query("CALL p()")
+    inner.open = False
+    assert not connection.is_done
+    with pytest.raises(WriteNotTracked):
+        connection.require_settled()
+
+
+def test_the_last_result_of_a_procedure_tells_its_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that reads the results may end then; no other thread can ask for the GTID."""
+    connection, inner, observed = tracked()
+
+    def next_result(unbuffered: bool = False) -> int:
+        inner._result = SimpleNamespace(has_next=False, unbuffered_active=unbuffered)
+        return 0
+
+    monkeypatch.setattr(inner, "next_result", next_result, raising=False)
+    query = inner.query
+
+    def with_two_results(sql: str, unbuffered: bool = False) -> int:
+        found = query(sql, unbuffered)
+        if sql.startswith("CALL"):
+            inner._result = SimpleNamespace(has_next=True, unbuffered_active=False)
+        return found
+
+    monkeypatch.setattr(inner, "query", with_two_results)
+    connection.query("CALL p()")
+    assert observed == []
+    connection.next_result()
+    assert observed == ["0-1-1"]

@@ -14,6 +14,7 @@ from stream.wire.codec import CodecError, decode
 from stream.wire.events import ABSENT, VALUE, VOID
 from stream.wire.frames import write_long
 from stream.wire.single import read_long, read_single, single_prefix
+from tests.consumers.fold.test_shards import topology
 from tests.consumers.histories import SHARD, encode_version_1, frame, gtid, key, marker, start, value
 
 Records = list[tuple[int, bytes | None]]
@@ -42,6 +43,7 @@ frames = st.one_of(
     st.builds(marker, small),
     st.just(start()),
     st.just(start(epoch=2)),
+    st.just(topology("shop/2", shard="shop/2", ancestors={SHARD: 1})),
 )
 
 
