@@ -59,7 +59,7 @@ FIRED_BY: Final = {
         "never raises": "publisher_miscounts",
     },
     "catalog": {
-        "no stale answer": "session_not_asked_of_a_table",
+        "no stale answer": "image_need_not_follow_the_write",
         "the list is covered": "open_ids_of_the_tag_ignored",
         "monotonic reads": "token_never_advances",
         "nothing uncommitted": "pending_writer_ignored",
