@@ -34,6 +34,8 @@ class SimulatedTopic:
         """Whether the next batch that has rows writes them in a record that this version does not have."""
         self._unreadable: dict[bytes, bytes] = {}
         """Message in such a record → what an upgraded reader finds in it."""
+        self._told: dict[bytes, bytes] = {}
+        """Message in such a record → the message before it that has its schema's text."""
         self.mixing = -1
         """Bits that interleave the next batch with the other shard's last one; -1: it is appended."""
         self.read_to = [0] * layout.partitions
@@ -110,7 +112,15 @@ class SimulatedTopic:
     def _as_newer(self, value: bytes) -> list[bytes]:
         told, unreadable = announced("NewerRows", str(len(self._unreadable)), skippable=False)
         self._unreadable[unreadable] = value
+        self._told[unreadable] = told
         return [told, unreadable]
+
+    def cuts_off_schema(self, partition: int, begin: int) -> bool:
+        """Whether an unreadable record is at or after ``begin`` and its schema's text before: it is then damage."""
+        records = self.partitions[partition]
+        return any(
+            self._told.get(value or b"") in records[:begin] for value in records[begin:] if value in self._unreadable
+        )
 
     def upgrade(self) -> bool:
         """Readers now have the newer record: in the model it becomes one that they have. False if there is none."""

@@ -101,6 +101,8 @@ class RowReadOps(RowsRunState):
         begin = len(self.topic.partitions[number]) - back
         if begin < 1 or begin < self.topic.repeated_to[number]:
             return  # inside such a block nothing is promised (docs/internals/store.md)
+        if self.topic.cuts_off_schema(number, begin):
+            return  # the record is void and a dead letter, for good: an upgraded reader folds something else
         self.count_fault("beginning gone")
         self.owners[owner][number] = OwnedPartition(self.topic, number, begin=begin)
         self.say(f"owner {owner} loses the store of partition {number}; a new one begins at offset {begin}")
