@@ -75,15 +75,18 @@ def describe_table(ownership: Ownership, request: Describe) -> Description:
     for partition in owned:
         store = partition.store
         schema = table_description(store.visible, store.get, request.table) if request.table else None
-        if schema is not None and all(
-            is_in_scope(each.store.visible, schema["shard"], schema["epoch"], schema["ordinal"]) for each in owned
-        ):
+        if schema is not None:
             known = newest.get(schema["shard"])
             if known is None or (schema["epoch"], schema["ordinal"]) > (known["epoch"], known["ordinal"]):
                 newest[schema["shard"]] = schema
-    if not newest:
+    in_scope = [
+        schema
+        for shard, schema in newest.items()
+        if all(is_in_scope(each.store.visible, shard, schema["epoch"], schema["ordinal"]) for each in owned)
+    ]
+    if not in_scope:
         return Description(request.id, False, layout, request.table)
-    latest = max(newest.values(), key=lambda schema: (schema["timestamp"], schema["shard"]))
+    latest = max(in_scope, key=lambda schema: (schema["timestamp"], schema["shard"]))
     return _description(request.id, layout, latest)
 
 
