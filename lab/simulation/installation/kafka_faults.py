@@ -22,9 +22,9 @@ POISONS: Final = (
     b"not a record",
     current_schema("RowFrame").header + b"\x02",
     current_schema("Marker").header + b"\x02",
-    current_schema("EpochStart").header,
+    current_schema("AllocWriteId").header,
 )
-"""Values that no publisher writes."""
+"""Values that no publisher writes. None is of a kind that is said only once: damage there begins a new epoch."""
 FAULTS: Final = (
     "coordinator away",
     "tail lost",
