@@ -9,6 +9,7 @@ from stream.publish.publisher import Publisher
 from stream.wire.batch import BatchLimits
 from stream.wire.events import ABSENT, VALUE, RowChange, SourceTransaction, VoidTable
 from stream.wire.keys import Layout, row_key
+from tests.stream.committed import markers, ordinals, records, rows
 
 GIANT_EVERY = 40
 BATCH_BYTES = 20_000
@@ -55,6 +56,23 @@ def main(kafka: KafkaCluster, keyspace: str, partitions: int, last: int) -> None
             out.publish(transaction(number))
         out.flush()
     print("done", flush=True)
+
+
+def assert_exactly_once(kafka: KafkaCluster, keyspace: str, partitions: int, last: int) -> None:
+    """Every change of transactions 1..last is there once, in order, and the last marker says so."""
+    found = records(kafka, keyspace, partitions)
+    expected, ordinal = [], 1  # 1 is the epoch's start
+    for number in range(1, last + 1):
+        txn = transaction(number)
+        for change in txn.changes:
+            ordinal += 1
+            if isinstance(change, RowChange):
+                expected.append((ordinal, change.key, change.image, txn.gtid))
+    assert rows(found) == expected
+    for partition in range(partitions):
+        assert ordinals(found[partition]) == sorted(set(ordinals(found[partition])))
+        end = markers(found, partition)[-1]
+        assert (end["position"], end["ordinal"], end["whole"]) == (f"MariaDB/0-1-{last}", ordinal, True)
 
 
 if __name__ == "__main__":

@@ -27,8 +27,8 @@ from stream.wire.events import VALUE, OpenTransaction, ResumePoint, RowChange, S
 from stream.wire.keys import Layout, row_key
 from tests.consumers.consuming import until
 from tests.patience import PATIENCE_S
-from tests.stream.committed import markers, ordinals, records, rows
-from tests.stream.publishing import number_of, publisher, transaction
+from tests.stream.committed import markers, records, rows
+from tests.stream.publishing import assert_exactly_once, number_of, publisher, transaction
 
 PARTITIONS = 3
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,23 +64,6 @@ def _publish_flushed(out: Publisher, numbers: range) -> None:
         out.flush()
 
 
-def _assert_exactly_once(kafka: KafkaCluster, keyspace: str, last: int) -> None:
-    """Every change of transactions 1..last is there once, in order, and the last marker says so."""
-    found = records(kafka, keyspace, PARTITIONS)
-    expected, ordinal = [], 1  # 1 is the epoch's start
-    for number in range(1, last + 1):
-        txn = transaction(number)
-        for change in txn.changes:
-            ordinal += 1
-            if isinstance(change, RowChange):
-                expected.append((ordinal, change.key, change.image, txn.gtid))
-    assert rows(found) == expected
-    for partition in range(PARTITIONS):
-        assert ordinals(found[partition]) == sorted(set(ordinals(found[partition])))
-        end = markers(found, partition)[-1]
-        assert (end["position"], end["ordinal"], end["whole"]) == (f"MariaDB/0-1-{last}", ordinal, True)
-
-
 @pytest.mark.slow
 def test_killed_at_any_instant_it_publishes_everything_once(kafka: KafkaCluster, keyspace: str) -> None:
     """Kill -9 of a publishing process, also inside a transaction that spans batches, loses and repeats nothing."""
@@ -105,7 +88,7 @@ def test_killed_at_any_instant_it_publishes_everything_once(kafka: KafkaCluster,
     else:
         pytest.fail("the publishing process never finished")
     assert kills_in_flight >= 3
-    _assert_exactly_once(kafka, keyspace, last)
+    assert_exactly_once(kafka, keyspace, PARTITIONS, last)
 
 
 def test_a_stale_publisher_is_fenced_and_publishes_nothing_more(kafka: KafkaCluster, keyspace: str) -> None:
@@ -125,7 +108,7 @@ def test_a_stale_publisher_is_fenced_and_publishes_nothing_more(kafka: KafkaClus
     with fresh:
         for number in range(6, 10):
             fresh.publish(transaction(number))
-    _assert_exactly_once(kafka, keyspace, 9)
+    assert_exactly_once(kafka, keyspace, PARTITIONS, 9)
 
 
 def test_a_lost_publisher_keeps_no_connection_and_no_thread(kafka: KafkaCluster, keyspace: str) -> None:
@@ -337,7 +320,7 @@ def test_it_survives_a_broker_that_dies_under_it(new_kafka: Callable[..., KafkaS
             time.sleep(0.2)
     killer.join()
     assert number == last
-    _assert_exactly_once(server.cluster, "ks", last)
+    assert_exactly_once(server.cluster, "ks", PARTITIONS, last)
 
 
 def test_an_absent_broker_is_one_clear_error(keyspace_name: str) -> None:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import Any, Final, NamedTuple, Protocol, cast
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
 from consumers.owner.protocol import OwnerTable
 from lab.simulation.catalog.publishing import SHARD
+from lab.simulation.models.fronts import answered, front_with
 from lab.simulation.models.network import METRICS, Network, Route
 from serving.client import AsyncSession
 from serving.client.answers import Table
 from serving.client.wire import HttpRequest, HttpResponse
-from serving.errors import ReadError
-from serving.http.front import Front
-from serving.http.limits import RequestLimits
 from serving.http.query import TableParameters
-from serving.http.responses import problem_response
 from serving.http.routes import get_table
 from serving.reads.fills import Fills
 from serving.reads.spaces import TableSpace
@@ -27,7 +24,6 @@ from stream.wire.keys import Layout
 from tokens import Vector
 
 CATALOG: Final = "d"
-LIMITS: Final = RequestLimits()
 
 
 class Lists(NamedTuple):
@@ -113,26 +109,12 @@ class SimulatedCatalogFront:
         self.route = Route(network)
         owners = self.route.owners
         space = TableSpace(CATALOG, layout, source=SimulatedTableSource(world))
-        nothing = cast("Any", None)
-        self._front = Front(
-            row_spaces={},
-            table_spaces={CATALOG: space},
-            rows=nothing,
-            tables=ObservedTableReads(owners, Fills(owners, METRICS), METRICS),
-            locations=nothing,
-            readiness=nothing,
-            metrics=METRICS,
-            limits=LIMITS,
-            bearer_token=None,
-            closers=(),
+        self._front = front_with(
+            table_spaces={CATALOG: space}, tables=ObservedTableReads(owners, Fills(owners, METRICS), METRICS)
         )
 
     async def answer(self, request: HttpRequest) -> HttpResponse:
         """The response to a request for a table, as the guard sends it."""
         _, _, _, db, table = request.path.split("/")
         named = {"db": db, "table": table, **request.params}
-        try:
-            response = await get_table(self._front, msgspec.convert(named, TableParameters, strict=False), None)
-        except ReadError as error:
-            response = problem_response(error)
-        return response.status, response.body
+        return await answered(get_table(self._front, msgspec.convert(named, TableParameters, strict=False), None))

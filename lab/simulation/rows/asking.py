@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast
 import msgspec
 
 from consumers.owner.protocol import OwnerRow
+from lab.simulation.models.fronts import answered, front_with
 from lab.simulation.models.network import METRICS, Network, Route
 from lab.simulation.models.truth import Image
 from lab.simulation.rows.source import SCHEMAS, SLOT_OF, SLOTS, SLOTS_A_SHARD, RowSnapshot, SimulatedSource, image_of
@@ -18,10 +19,7 @@ from serving.client import AsyncSession, wire
 from serving.client.answers import Row, RowBatchAnswer
 from serving.client.wire import HttpRequest, HttpResponse
 from serving.errors import ReadError
-from serving.http.front import Front
-from serving.http.limits import RequestLimits
 from serving.http.query import LocationParameters, RowBatchBody, RowBatchParameters, RowParameters
-from serving.http.responses import problem_response
 from serving.http.route import body_of
 from serving.http.routes import get_location, get_row, get_rows
 from serving.reads.descriptions import Descriptions
@@ -271,27 +269,11 @@ class SimulatedFront:
             descriptions._known.update(KNOWN_TABLES)
         self.reads = ObservedReads(owners, descriptions, fills, METRICS)
         self.reads.told, self.reads.world = {}, world
-        nothing = cast("Any", None)
-        self._front = Front(
-            row_spaces=spaces,
-            table_spaces={},
-            rows=self.reads,
-            tables=nothing,
-            locations=Locations(owners, cast("Any", spaces)),
-            readiness=nothing,
-            metrics=METRICS,
-            limits=LIMITS,
-            bearer_token=None,
-            closers=(),
-        )
+        self._front = front_with(row_spaces=spaces, rows=self.reads, locations=Locations(owners, cast("Any", spaces)))
 
     async def answer(self, request: HttpRequest) -> HttpResponse:
         """The response to a request, as the guard sends it."""
-        try:
-            response = await self._handle(request)
-        except ReadError as error:
-            response = problem_response(error)
-        return response.status, response.body
+        return await answered(self._handle(request))
 
     async def _handle(self, request: HttpRequest) -> Any:
         _, _, kind, keyspace, *rest = request.path.split("/")
@@ -315,7 +297,6 @@ class SimulatedFront:
             self._world.called_fresh("a batch is called fresh, and not all of its rows are")
 
 
-LIMITS: Final = RequestLimits()
 _batch = msgspec.json.Decoder(RowBatchAnswer)
 
 

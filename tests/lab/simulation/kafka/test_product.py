@@ -20,10 +20,9 @@ from stream.kafka.topics import TopicError, check_topics, describe_topic, ensure
 from stream.publish.publisher import Publisher, PublisherLost
 from stream.publish.resume import read_tail
 from stream.wire.codec import decode
-from stream.wire.events import RowChange
 from stream.wire.keys import Layout
-from tests.stream.committed import markers, ordinals, records, rows
-from tests.stream.publishing import number_of, publisher, transaction
+from tests.stream.committed import records
+from tests.stream.publishing import assert_exactly_once, number_of, publisher, transaction
 
 T = TypeVar("T")
 KAFKA = KafkaCluster("simulated:9092")
@@ -81,19 +80,7 @@ def _assert_exactly_once(last: int) -> None:
     numbers = range(PARTITIONS)
     while end_offsets(KAFKA, TOPIC, numbers) != end_offsets(KAFKA, TOPIC, numbers, committed=False):
         continue  # a commit is acknowledged before the partitions know of it
-    found = records(KAFKA, KEYSPACE, PARTITIONS)
-    expected, ordinal = [], 1
-    for number in range(1, last + 1):
-        txn = transaction(number)
-        for change in txn.changes:
-            ordinal += 1
-            if isinstance(change, RowChange):
-                expected.append((ordinal, change.key, change.image, txn.gtid))
-    assert rows(found) == expected
-    for partition in range(PARTITIONS):
-        assert ordinals(found[partition]) == sorted(set(ordinals(found[partition])))
-        end = markers(found, partition)[-1]
-        assert (end["position"], end["ordinal"], end["whole"]) == (f"MariaDB/0-1-{last}", ordinal, True)
+    assert_exactly_once(KAFKA, KEYSPACE, PARTITIONS, last)
 
 
 def _disturb(world: World, rng: Random) -> None:

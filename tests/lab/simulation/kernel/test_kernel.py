@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from functools import partial
 from queue import Empty
 from random import Random
@@ -26,15 +25,6 @@ from lab.simulation.kernel.threads import (
 )
 from stream.publish.clock import SystemClock
 from stream.sources.status import SourceStatus
-
-
-@pytest.fixture
-def kernel() -> Iterator[Kernel]:
-    """A kernel of seed 1."""
-    made = Kernel(Random(1))
-    yield made
-    made.close()
-    assert made.errors == []
 
 
 def trace_of(seed: int) -> list[str]:

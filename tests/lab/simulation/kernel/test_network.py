@@ -3,22 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from random import Random
-
-import pytest
 
 from lab.simulation.kernel.network import End
 from lab.simulation.kernel.scheduler import Kernel
-
-
-@pytest.fixture
-def kernel() -> Iterator[Kernel]:
-    """A kernel of seed 1."""
-    made = Kernel(Random(1))
-    yield made
-    made.close()
-    assert made.errors == []
 
 
 class Ended(asyncio.Protocol):

@@ -1,0 +1,33 @@
+"""What simulated fronts share: a real `Front` of a few parts, and the guard's answer to an error."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any, Final, cast
+
+from lab.simulation.models.network import METRICS
+from serving.client.wire import HttpResponse
+from serving.errors import ReadError
+from serving.http.front import Front
+from serving.http.limits import RequestLimits
+from serving.http.responses import Response, problem_response
+
+LIMITS: Final = RequestLimits()
+
+
+def front_with(**parts: Any) -> Front:
+    """A front that has only these ``parts``; its handlers need no others."""
+    nothing = cast("Any", None)
+    front = Front({}, {}, nothing, nothing, nothing, nothing, METRICS, LIMITS, None, ())
+    for name, part in parts.items():
+        setattr(front, name, part)
+    return front
+
+
+async def answered(handling: Awaitable[Response]) -> HttpResponse:
+    """Status and body of a handler's response, as the guard sends it."""
+    try:
+        response = await handling
+    except ReadError as error:
+        response = problem_response(error)
+    return response.status, response.body
