@@ -447,3 +447,12 @@ def test_a_404_of_another_server_is_no_absence() -> None:
         with pytest.raises(ClientError, match="HTTP status 404 is not Freshet's") as caught:
             Session(Front((404, body)), Vector()).get_row("shop", "shop.orders", 7)
         assert caught.value.code == "bad_answer"
+
+
+def test_a_lost_history_without_a_token_leaves_the_session_as_it_is() -> None:
+    """There is nothing to continue with: the application decides."""
+    session = Session(Front(problem("history_lost")), vector(shop="1 0-1-9"))
+    with pytest.raises(HistoryLost) as caught:
+        session.get_row("shop", "shop.orders", 7)
+    assert caught.value.token == ""
+    assert session.vector == vector(shop="1 0-1-9")
