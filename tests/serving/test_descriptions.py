@@ -141,3 +141,18 @@ def test_the_source_is_asked_for_the_table_by_its_name(monkeypatch: pytest.Monke
     described.owner.description = Description(0, False, "", "", [], [], False)
     described.get("shop.others")
     assert asked == [NAME, "shop.others"]
+
+
+def test_a_table_that_was_dropped_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its keys mean nothing any more, also within the time for which a description is taken as it is."""
+    described = Described(monkeypatch, with_source=True)
+    assert described.get() == ["id"]
+    described.source.described = None
+    described.now += 1
+    with pytest.raises(ReadError) as caught:
+        asyncio.run(described.of.renew(described.space, NAME, described.now))
+    assert caught.value.code == "unknown_table"
+    described.owner.description = Description(0, False, "")
+    with pytest.raises(ReadError) as caught:
+        described.get()
+    assert caught.value.code == "unknown_table"

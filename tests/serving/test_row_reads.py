@@ -344,3 +344,34 @@ def test_a_table_that_is_always_read_through_fills_nothing(monkeypatch: pytest.M
     answer = asyncio.run(Reads(monkeypatch, owner).answer(space_of(FakeRowSource(IMAGE, "0-1-5"))))
     assert served(answer).served_from == "source"
     assert owner.fills == []
+
+
+def test_without_an_epoch_a_rows_position_is_no_event_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has named the epoch that the source's position belongs to, so it stands for no place in history."""
+    owner = FakeOwner(failure=OwnerError("away", code="owner_unreachable"))
+    source = FakeRowSource(IMAGE, "0-1-5")
+    source.described = OLD
+    reads, compared = Reads(monkeypatch, owner), EventToken(1, SHARD, at("0-1-4"))
+    options = RowOptions(include_event_token=True, compare_event_token=compared)
+    answer = served(asyncio.run(reads.answer(space_of(source), None, options)))
+    assert (answer.served_from, answer.freshness, bytes(answer.value)) == ("source", "eventual", IMAGE)
+    assert (answer.event_token, answer.fresher, answer.token) == (None, None, ReadDemand().token)
+
+
+def test_a_table_that_cannot_be_described_again_is_still_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its owner means something else, and the source fails to describe it: the source's row is the answer."""
+    owner, source = MeaningOwner(OLD), FakeRowSource(b'{"id":8}', "0-1-9")
+    reads, space = Reads(monkeypatch, owner), space_of(source)
+
+    async def fail(_: str) -> None:
+        raise ReadError("source_failed", "SHOW CREATE TABLE")
+
+    monkeypatch.setattr(source, "describe", fail)
+
+    async def run() -> None:
+        assert served(await reads.answer(space, seen(SHARD, "0-1-5"))).served_from == "cache"
+        owner.folded, reads.now = NEW, reads.now + 2
+        answer = served(await reads.answer(space, seen(SHARD, "0-1-5")))
+        assert (answer.served_from, bytes(answer.value)) == ("source", b'{"id":8}')
+
+    asyncio.run(run())

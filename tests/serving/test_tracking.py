@@ -353,3 +353,25 @@ def test_the_last_result_of_a_procedure_tells_its_commit(monkeypatch: pytest.Mon
     assert observed == []
     connection.next_result()
     assert observed == ["0-1-1"]
+
+
+@pytest.mark.parametrize("statement", ["SELECT 1", "INSERT INTO t", "COMMIT"])
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_call_that_has_ended_is_no_longer_under_way(statement: str, fails: bool) -> None:
+    """A session keeps each connection that is not done: one that counted as busy for ever would be kept for ever."""
+    connection, inner, _ = tracked()
+    query = inner.query
+
+    def failing(sql: str | bytes, unbuffered: bool = False) -> int:
+        if sql == statement:
+            raise pymysql.err.ProgrammingError(1064, "syntax")
+        return query(sql, unbuffered)
+
+    if fails:
+        inner.query = failing  # type: ignore[method-assign]
+        with pytest.raises(pymysql.err.ProgrammingError):
+            connection.query(statement)
+    else:
+        connection.query(statement)
+    connection.close()
+    assert connection.is_done
