@@ -12,7 +12,7 @@ from serving.reads.demands import ReadDemand
 from serving.reads.proof import Proof, history_lost_error, token_after, unknown_shards_error
 from tests.serving.fakes import at, seen
 from tests.tokens import strategies as some
-from tokens import Vector
+from tokens import Position, Vector
 
 SHARDS = ("ks/0", "ks/1", "ks/old", "bank/0")
 vectors = st.dictionaries(
@@ -45,7 +45,7 @@ def test_a_lost_history_leaves_only_the_token_that_was_in_it(
     """The shard's own component and its ancestors' go if their epoch is over; every other shard's stays as it is."""
     position = at("0-1-3")
     error = history_lost_error(
-        vector, "ks/0", epoch, str(position) if has_position else "", "why", Kin(None, ancestors)
+        vector, "ks/0", epoch, str(position) if has_position else "", "why", Kin(frozenset(), ancestors)
     )
     ends = {"ks/0": epoch, **ancestors}
     expected = {name: each for name, each in vector.items() if each.epoch >= ends.get(name, 0)}
@@ -84,3 +84,21 @@ def test_the_sources_answer_is_in_the_highest_epoch_that_anybody_named(
     if not epochs:
         assert proof.token_after(str(position)) == ReadDemand(vector, True).token
         assert not proof.is_behind(at("0-1-1"))
+
+
+@pytest.mark.parametrize(
+    ("known", "token", "position", "is_behind"),
+    [
+        (1, seen("ks/0", "0-1-5"), "MariaDB/0-1-4", True),
+        (1, seen("ks/0", "0-1-5"), "MariaDB/0-1-5", False),
+        (2, seen("ks/0", "0-1-5"), "MariaDB/0-1-4", False),
+        (1, seen("ks/0", "0-1-5"), "HiveEvent/4", False),
+        (1, seen("ks/0", "0-1-5", epoch=2), "MariaDB/0-1-4", True),
+        (1, seen("bank/0", "0-1-5"), "MariaDB/0-1-4", False),
+    ],
+)
+def test_a_source_is_waited_for_only_where_that_can_help(
+    known: int, token: Vector, position: str, is_behind: bool
+) -> None:
+    """A lost history doesn't come back, and positions of another kind are never reached."""
+    assert Proof(ReadDemand(token, True), "ks/0", known).is_behind(Position.parse(position)) is is_behind

@@ -375,3 +375,27 @@ def test_a_table_that_cannot_be_described_again_is_still_read(monkeypatch: pytes
         assert (answer.served_from, bytes(answer.value)) == ("source", b'{"id":8}')
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(("position", "reads_of_source"), [("0-1-5", 1), ("0-1-4", 3)])
+def test_a_read_that_proves_each_demand_is_shared(
+    monkeypatch: pytest.MonkeyPatch, position: str, reads_of_source: int
+) -> None:
+    """Readers of one row cost the source one read; one whose demand it doesn't prove costs another."""
+
+    async def story() -> None:
+        source = FakeRowSource(IMAGE, position)
+        reads, space = Reads(monkeypatch, FakeOwner()), space_of(source)
+        await reads.answer(space)  # the front knows the epoch
+        source.reads = 0
+        source.gate.clear()
+        readers = [asyncio.create_task(reads.answer(space, seen(SHARD, gtid))) for gtid in ("0-1-3", "0-1-4", "0-1-5")]
+        await settle()
+        assert source.reads == 1
+        source.gate.set()
+        answers = await asyncio.gather(*readers)
+        assert source.reads == reads_of_source
+        codes = [isinstance(answer, ReadError) and answer.code for answer in answers]
+        assert codes == [False, False, position == "0-1-4" and "source_behind"]
+
+    asyncio.run(story())

@@ -85,8 +85,9 @@ def test_lost_history_is_raised_once_and_adopted() -> None:
     """After `HistoryLost` the session continues with the new token, which need not cover the old one."""
     front = Front(problem("history_lost", str(vector(shop="2 0-1-3"))), row(vector(shop="2 0-1-3")))
     session = Session(front, vector(shop="1 0-1-9"))
-    with pytest.raises(HistoryLost):
+    with pytest.raises(HistoryLost) as caught:
         session.get_row("shop", "shop.orders", 7)
+    assert (caught.value.code, caught.value.status, str(caught.value)) == ("history_lost", 409, "because")
     session.get_row("shop", "shop.orders", 7)
     assert Vector.parse(front.requests[1].params["token"]) == vector(shop="2 0-1-3")
 
@@ -352,7 +353,7 @@ def test_an_element_that_cannot_be_read_is_the_servers_error(element: bytes) -> 
 
 def test_two_threads_may_lose_the_same_shard() -> None:
     """The second one finds it gone already; it raises the same error and takes nothing else away."""
-    lost = problem("history_lost", str(vector(bank="1 0-2-9")))
+    lost = problem("history_lost", str(vector(bank="1 0-2-4")))
     answers = [lost, lost]
 
     def front(_: HttpRequest) -> tuple[int, bytes]:

@@ -375,3 +375,13 @@ def test_a_call_that_has_ended_is_no_longer_under_way(statement: str, fails: boo
         connection.query(statement)
     connection.close()
     assert connection.is_done
+
+
+def test_closing_asks_once_more_for_a_commit_that_is_owed() -> None:
+    """It is the last moment at which the connection can tell."""
+    connection, inner, observed = tracked()
+    inner.fails = True
+    connection.query("INSERT INTO t")
+    inner.fails = False
+    connection.close()
+    assert (observed, connection.is_done) == (["0-1-1"], True)
