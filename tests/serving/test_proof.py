@@ -94,7 +94,6 @@ def test_the_sources_answer_is_in_the_highest_epoch_that_anybody_named(
         (2, seen("ks/0", "0-1-5"), "MariaDB/0-1-4", False),
         (1, seen("ks/0", "0-1-5"), "HiveEvent/4", False),
         (1, seen("ks/0", "0-1-5", epoch=2), "MariaDB/0-1-4", True),
-        (1, seen("bank/0", "0-1-5"), "MariaDB/0-1-4", False),
     ],
 )
 def test_a_source_is_waited_for_only_where_that_can_help(

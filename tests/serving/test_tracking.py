@@ -385,3 +385,19 @@ def test_closing_asks_once_more_for_a_commit_that_is_owed() -> None:
     inner.fails = False
     connection.close()
     assert (observed, connection.is_done) == (["0-1-1"], True)
+
+
+@pytest.mark.parametrize("statement", ["SELECT f()", "INSERT INTO t"])
+def test_whatever_ends_a_transaction_may_have_committed_it(statement: str) -> None:
+    """The server says that the transaction is over; which statement it was is no proof of the contrary."""
+    connection, inner, observed = tracked()
+    connection.begin()
+    connection.query("INSERT INTO t")
+    query = inner.query
+
+    def committing(sql: str | bytes, unbuffered: bool = False) -> int:
+        return query("COMMIT" if sql == statement else sql, unbuffered)
+
+    inner.query = committing  # type: ignore[method-assign]
+    connection.query(statement)
+    assert observed == ["0-1-1"]
