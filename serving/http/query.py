@@ -25,7 +25,8 @@ TokenParameter = Annotated[
     Meta(description="The session's vector: the `token` of its last answer; several, separated by commas, all count."),
 ]
 WaitParameter = Annotated[
-    Milliseconds, Meta(description="How long to wait for the token's position before asking the source.")
+    Milliseconds,
+    Meta(description="How long to wait for the token's position before asking the source. The front has a default."),
 ]
 
 
@@ -36,7 +37,7 @@ class RowParameters(msgspec.Struct, forbid_unknown_fields=True):
     table: Annotated[str, Meta(description="`db.table`, or a table of the keyspace's database.")]
     pk: Annotated[str, Meta(description="Key columns in key order, comma-separated, each percent-encoded.")]
     token: TokenParameter = ""
-    max_wait_ms: WaitParameter = 0
+    max_wait_ms: WaitParameter | UnsetType = UNSET
     include_event_token: Annotated[
         bool, Meta(description="Adds `event_token`: the place in history that the row stands for.")
     ] = False
@@ -62,7 +63,7 @@ class TableParameters(msgspec.Struct, forbid_unknown_fields=True):
     ) = UNSET
     table_id: Annotated[TableId, Meta(description="The table's id; 0 means not given.")] = 0
     token: TokenParameter = ""
-    max_wait_ms: WaitParameter = 0
+    max_wait_ms: WaitParameter | UnsetType = UNSET
 
 
 class TableBatchParameters(msgspec.Struct, forbid_unknown_fields=True):
@@ -106,12 +107,12 @@ class TableBatchBody(msgspec.Struct, forbid_unknown_fields=True):
     max_wait_ms: Milliseconds | None = None
 
 
-def demand_of(token: str | None, max_wait_ms: int | None, limits: RequestLimits) -> ReadDemand:
+def demand_of(token: str | None, max_wait_ms: int | UnsetType | None, limits: RequestLimits) -> ReadDemand:
     """The demand of a request. An empty token counts as no token. Raises `ReadError` ``bad_token``.
 
-    ``token``: one or several, from URL, body and header; all of them count.
+    ``token``: one or several, from URL, body and header; all of them count. ``max_wait_ms``: None or unset: not given.
     """
-    wait_ms = min(max_wait_ms or 0, limits.wait_ms_max)
+    wait_ms = min(max_wait_ms if isinstance(max_wait_ms, int) else limits.wait_ms_default, limits.wait_ms_max)
     if not token:
         return ReadDemand(NO_VECTOR, False, wait_ms)
     try:
