@@ -328,9 +328,8 @@ def _fill_of(miss: RowMiss, found: SourceRow) -> Fill | None:
     """The fill to offer to the owner, or None if the answer must not be cached."""
     (context, table, key), row, _ = miss
     space = context.space
-    if row is None or not table.cacheable or space.source is None:
-        return None
-    if not may_offer(row, space.source.shard, key, found):
+    assert space.source is not None
+    if row is None or not may_offer(row, space.source.shard, key, found):
         return None
     lo, hi = str(found.position), str(found.hi)
     partition = space.layout.partition_of(key.key, table.prefix)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.tokens import strategies as some
@@ -24,6 +24,7 @@ any_text = st.text(st.characters(), max_size=12)
     st.one_of(st.none(), st.builds(Origin, any_text, some.positions, some.epochs)),
     st.integers(0, 2**63 - 1),
 )
+@example(5, "s", None, Origin("a#1", P("FilePos/b#2:7"), 3), 0)
 def test_any_token_survives_its_text(
     timestamp: int, shard: str, position: Position | None, origin: Origin | None, epoch: int
 ) -> None:
