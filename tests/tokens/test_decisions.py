@@ -54,6 +54,7 @@ def test_fresh_only_if_the_naive_model_proves_it(situation: tuple[Demand, Tag]) 
     assert why
     assert "\n" not in why
     assert decide(demand, tag) == (freshness, why)
+    assert decide(demand, tag).may_be_served is (freshness in (Freshness.FRESH, Freshness.EVENTUAL))
     assert (freshness is Freshness.FRESH) is (_proven(demand, tag) and _asked(demand))
     if freshness is Freshness.EVENTUAL:
         assert not _asked(demand)
