@@ -117,11 +117,6 @@ METASTORE: Final = (
         ),
     ),
     hive(
-        "range_of_transactions_ends_early",
-        "the last transaction of an OPEN_TXN's range is not opened",
-        Replace(HiveTranslator._open_txn, "range(any_first, any_last + 1)", "range(any_first, any_last)"),
-    ),
-    hive(
         "reallocated_id_stays_open",
         "the id that a reallocation replaced stays open",
         Replace(WriteIdRegistry.allocate, "any(...)", "False"),
