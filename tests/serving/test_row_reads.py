@@ -300,7 +300,7 @@ def test_the_meaning_of_every_table_of_a_batch_is_compared(monkeypatch: pytest.M
     owner, told = FakeOwner(), list[set[str]]()
 
     async def get(_: str, __: int, keys: list[bytes], *rest: object) -> list[OwnerRow]:
-        meanings = rest[-1]
+        meanings = rest[2]
         assert isinstance(meanings, dict)
         told.append(set(meanings))
         return [owner_row(IMAGE, "0-1-5", "0-1-5") for _ in keys]
