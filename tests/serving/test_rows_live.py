@@ -84,6 +84,26 @@ def test_a_demand_waits_for_the_cache(stack: ServingStack, session: Session) -> 
     assert row.value["name"] == "waits"
 
 
+def test_a_bounded_staleness_is_proved_by_the_cache_or_the_source(stack: ServingStack, session: Session) -> None:
+    """Without a token: the source's clock in a marker proves a minute; of this very moment only the source is sure."""
+    stack.run("REPLACE INTO accounts VALUES (4, 1, 'timed')")
+    settled(stack)
+    path = f"/v1/rows/{stack.keyspace}/accounts/4"
+
+    def is_cached() -> bool:
+        answer = stack.get(path, max_staleness_ms="60000").json()
+        assert answer["freshness"] == "fresh", answer
+        return bool(answer["served_from"] == "cache")
+
+    assert eventually(is_cached, what="a marker with the source's clock")
+    stack.run("UPDATE accounts SET name = 'now' WHERE id = 4")
+    now = session.get_row(stack.keyspace, "accounts", 4, max_staleness_ms=0, max_wait_ms=0)
+    assert now.value is not None
+    assert (now.served_from, now.freshness, now.value["name"]) == ("source", "fresh", "now")
+    [row] = session.get_rows(stack.keyspace, [("accounts", [4])], max_staleness_ms=60_000)
+    assert row.freshness == "fresh"
+
+
 def test_a_row_older_than_the_topic_is_read_once_then_cached(stack: ServingStack, session: Session) -> None:
     """Read-through fills the overlay, which then answers, proved by its own position."""
     session.adopt(settled(stack))

@@ -138,3 +138,10 @@ def test_tokens_without_a_shard_have_no_order_but_by_time() -> None:
     """Vitess's rule compares positions within a shard; without one they may be of different logs."""
     older, newer = (EventToken(5, "", Position.parse(f"MariaDB/0-1-{number}")) for number in (4, 5))
     assert vitess_fresher(newer, older) == vitess_fresher(older, newer) == vitess_fresher(older, older) == -1
+
+
+def test_tokens_without_a_position_have_no_order_but_by_time() -> None:
+    """Whichever of the two has none."""
+    placed, unplaced = (EventToken(5, "s", position) for position in (P("MariaDB/0-1-5"), None))
+    assert vitess_fresher(placed, unplaced) == vitess_fresher(unplaced, placed) == -1
+    assert order(placed, unplaced) is order(unplaced, placed) is Order.UNKNOWN
