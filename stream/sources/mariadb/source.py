@@ -317,7 +317,7 @@ class MariaDBSource:
 
     def _new_epoch(self, publisher: PublisherLike, progress: Progress, at: ServerPosition, reason: str) -> None:
         progress.begin(publisher.start_new_epoch(at.position, at.timestamp, reason))
-        log.info("new epoch", shard=self._options.shard, position=at.position, reason=reason)
+        log.info("new epoch", shard=self._options.shard, epoch=progress.epoch, position=at.position, reason=reason)
 
     def _describe(self, publisher: PublisherLike, schema: LiveSchema, progress: Progress) -> None:
         """Begin the scope of the chosen tables, once for each choice, and describe those that are known.
