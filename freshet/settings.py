@@ -194,6 +194,7 @@ class ServeSettings(Section):
     port: Port = 8480
     bearer_token: SecretStr | None = None
     max_wait_ms_limit: int = Field(default=10_000, ge=0, le=20_000)
+    default_wait_ms: int = Field(default=100, ge=0, le=20_000)
     locations: Annotated[dict[str, Annotated[str, Field(pattern=r"^.+:\d{1,5}$")]], Json] = Field(default_factory=dict)
 
 

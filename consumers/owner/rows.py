@@ -45,18 +45,19 @@ def view_row(head: Head, key: bytes, value: bytes | None) -> OwnerRow:
     if entry is None or is_succeeded(head, entry.shard, entry.epoch):
         shard, lineage = sole_lineage(head)
         epoch, watermark, low_water = (lineage.epoch, lineage.watermark, lineage.low_water) if lineage else (0, "", "")
+        as_of_ms = lineage.as_of_ms if lineage else 0
         stamp = Stamp(shard, epoch, 0, _all_voids(head, table))
         why = "no event of this key has been folded"
-        return _row(UNKNOWN_KEY, None, why, shard, epoch, "", 0, watermark, low_water, encode_stamp(stamp))
+        return _row(UNKNOWN_KEY, None, why, shard, epoch, "", 0, watermark, low_water, encode_stamp(stamp), as_of_ms)
     found = head.lineages.get(entry.shard)
     # The head was read before the entry, so it may still be of the previous epoch.
     current = max(found.epoch, entry.epoch) if found else entry.epoch
-    watermark = low_water = ""
+    watermark, low_water, as_of_ms = "", "", 0
     if found is not None and found.epoch >= entry.epoch:
         low_water = found.low_water
         # A marker says nothing of events after it. After a gap in the log, their positions may even lie below its own.
         if (entry.epoch, entry.ordinal) <= (found.epoch, found.watermark_ordinal):
-            watermark = found.watermark
+            watermark, as_of_ms = found.watermark, found.as_of_ms
     kind, position, why = entry.kind, entry.position, f"folded from {entry.position} at ordinal {entry.ordinal}"
     if kind == VOID:
         why = f"changed at {position}, to an image that is too large for the stream or unreadable"
@@ -69,7 +70,8 @@ def view_row(head: Head, key: bytes, value: bytes | None) -> OwnerRow:
     made_over = b""  # nothing is filled over a value
     if kind != VALUE:
         made_over = encode_stamp(Stamp(entry.shard, entry.epoch, entry.ordinal, _all_voids(head, table)))
-    return _row(kind, image, why, entry.shard, current, position, entry.timestamp, watermark, low_water, made_over)
+    at = entry.timestamp
+    return _row(kind, image, why, entry.shard, current, position, at, watermark, low_water, made_over, as_of_ms)
 
 
 def _row(
@@ -83,6 +85,7 @@ def _row(
     watermark: str,
     low_water: str,
     stamp: bytes,
+    as_of_ms: int,
 ) -> OwnerRow:
     """A folded row: ``lo`` and ``hi`` are both ``position``."""
     return OwnerRow(
@@ -100,6 +103,7 @@ def _row(
         watermark=watermark,
         low_water=low_water,
         stamp=stamp,
+        as_of_ms=as_of_ms,
     )
 
 
@@ -172,7 +176,7 @@ def answer_row(partition: Partition, key: bytes, demand: Demand) -> OwnerRow:
 
 def decide_row(row: OwnerRow, demand: Demand, kin: Kin = NO_KIN) -> None:
     """Writes the decision into ``row``, and removes an image that may not be served."""
-    decision = decide(demand, tag_of(row, kin=kin))
+    decision = decide(demand, tag_of(row, kin=kin, as_of_ms=row.as_of_ms))
     row.freshness = decision.freshness.value
     if decision.may_be_served:
         row.served, row.needs_source, row.why = True, False, f"{decision.why}; {row.why}"

@@ -85,7 +85,7 @@ class SnapshotRead:
     """The rows of a table in one snapshot. ``rows``: one result for each requested key, in order (see `by_key.Found`).
 
     ``position`` (``MariaDB/…``) is lo of each value. ``hi`` is equal to it, or later if the server was written to.
-    ``timestamp``: the server's seconds since 1970.
+    ``timestamp``: the server's seconds since 1970. ``is_primary``: the server takes writes.
     """
 
     rows: tuple[Found, ...]
@@ -93,6 +93,7 @@ class SnapshotRead:
     hi: str
     timestamp: int
     table: TableInfo
+    is_primary: bool = False
 
 
 class _CachedTable(NamedTuple):
@@ -273,8 +274,10 @@ class SnapshotReader:
             bounds = bounds_since(session, place)
             session.rollback()
             if bounds is not None:
-                lo, hi, timestamp = bounds.lo, bounds.hi, bounds.timestamp
-                read = {name: SnapshotRead(tuple(got), lo, hi, timestamp, info) for name, (info, got) in rows.items()}
+                read = {
+                    name: SnapshotRead(tuple(got), bounds.lo, bounds.hi, bounds.timestamp, info, bounds.is_primary)
+                    for name, (info, got) in rows.items()
+                }
                 return {**failed, **read}
         raise MariaDBUnreachable("the server's binlogs were rotated or purged repeatedly during a read")
 

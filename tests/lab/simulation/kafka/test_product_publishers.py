@@ -1,62 +1,30 @@
-"""The product's own publishers and readers run over the simulated Kafka, and keep their promises there."""
+"""The product's own publishers run over the simulated Kafka, and keep their promises there."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Any, TypeVar
 
 import pytest
 
-from lab.simulation.kafka.cluster import Cluster
-from lab.simulation.kafka.twins import twins
-from lab.simulation.kernel.scheduler import Kernel
-from lab.simulation.kernel.substitution import installed
-from stream.kafka.connection import KafkaCluster, KafkaUnreachable
-from stream.kafka.dead_letters import DeadLetter, DeadLetterPublisher, dismiss, read_letters, retry
-from stream.kafka.locations import Announcement, LocationsReader, announce, withdraw
-from stream.kafka.reader import TopicReadError, end_offsets, offsets_for_timestamp, read_range, start_offsets
-from stream.kafka.topics import TopicError, check_topics, describe_topic, ensure_topics
+from stream.kafka.connection import KafkaUnreachable
+from stream.kafka.topics import ensure_topics
 from stream.publish.publisher import Publisher, PublisherLost
 from stream.publish.resume import read_tail
-from stream.wire.codec import decode
 from stream.wire.keys import Layout
+from tests.lab.simulation.kafka.product import (
+    KAFKA,
+    KEYSPACE,
+    PARTITIONS,
+    TOPIC,
+    World,
+    assert_published_once,
+    every_seed,
+    simulated,
+    start,
+)
 from tests.stream.committed import records
-from tests.stream.publishing import assert_exactly_once, number_of, publisher, transaction
-
-T = TypeVar("T")
-KAFKA = KafkaCluster("simulated:9092")
-KEYSPACE = "ks"
-TOPIC = f"freshet.{KEYSPACE}.events"
-PARTITIONS = 3
-every_seed = pytest.mark.parametrize("seed", range(6))
-
-
-class World:
-    """The kernel, a cluster, and the product on them."""
-
-    def __init__(self, seed: int) -> None:
-        self.kernel = Kernel(Random(seed))
-        self.cluster = Cluster(self.kernel, self.kernel.rng)
-
-    def run(self, process: str, work: Callable[[], T], within_s: float = 300.0) -> T:
-        """What ``work`` returns, done in a process of its own."""
-        found: list[T] = []
-        self.kernel.spawn(process, lambda: found.append(work()))
-        assert self.kernel.run_until(lambda: bool(found or self.kernel.errors), within_s), self.kernel.waits()
-        assert self.kernel.errors == []
-        return found[0]
-
-
-def simulated(seed: int, history: Callable[[World], None]) -> None:
-    """Runs a history on a seed."""
-    world = World(seed)
-    with installed(world.kernel, twins(world.cluster)):
-        history(world)
-
-
-def _start() -> tuple[str, int]:
-    return "MariaDB/0-1-0", 1_700_000_000
+from tests.stream.publishing import number_of, publisher, transaction
 
 
 def _publish(last: int) -> Callable[[], str]:
@@ -66,7 +34,7 @@ def _publish(last: int) -> Callable[[], str]:
         while True:
             try:
                 with publisher(KAFKA, KEYSPACE, PARTITIONS) as out:
-                    for number in range(number_of(out.open(_start).position) + 1, last + 1):
+                    for number in range(number_of(out.open(start).position) + 1, last + 1):
                         out.publish(transaction(number))
                     out.flush()
                 return "done"
@@ -74,10 +42,6 @@ def _publish(last: int) -> Callable[[], str]:
                 continue
 
     return work
-
-
-def _assert_exactly_once(last: int) -> None:
-    assert_exactly_once(KAFKA, KEYSPACE, PARTITIONS, last)
 
 
 def _disturb(world: World, rng: Random) -> None:
@@ -105,6 +69,8 @@ def _disturb(world: World, rng: Random) -> None:
 
 
 LAST = 120
+
+
 done: list[str] = []
 
 
@@ -121,7 +87,7 @@ def test_a_publisher_publishes_everything_once_whatever_happens(seed: int) -> No
             world.kernel.run_until(lambda: bool(done), rng.uniform(0, 0.05))
             _disturb(world, rng)
         assert world.kernel.run_until(lambda: bool(done), 300), world.kernel.waits()
-        world.run("reader", lambda: _assert_exactly_once(LAST))
+        world.run("reader", lambda: assert_published_once(LAST))
 
     simulated(seed, history)
 
@@ -134,16 +100,16 @@ def test_the_later_of_two_publishers_wins(seed: int) -> None:
         def work() -> str:
             ensure_topics(KAFKA, KEYSPACE, PARTITIONS)
             stale, fresh = publisher(KAFKA, KEYSPACE, PARTITIONS), publisher(KAFKA, KEYSPACE, PARTITIONS)
-            stale.open(_start)
+            stale.open(start)
             stale.publish(transaction(1))
             stale.flush()
-            assert fresh.open(_start).position == "MariaDB/0-1-1"
+            assert fresh.open(start).position == "MariaDB/0-1-1"
             stale.publish(transaction(2))
             with pytest.raises(PublisherLost) as lost:
                 stale.flush()
             with fresh:
                 fresh.publish(transaction(2))
-            _assert_exactly_once(2)
+            assert_published_once(2)
             return lost.value.code
 
         assert world.run("source", work) == "fenced"
@@ -159,7 +125,7 @@ def test_a_partition_that_lost_its_end_begins_a_new_epoch(seed: int) -> None:
         def publish(first: int, last: int) -> int:
             ensure_topics(KAFKA, KEYSPACE, PARTITIONS)
             with publisher(KAFKA, KEYSPACE, PARTITIONS) as out:
-                epoch = out.open(_start).epoch
+                epoch = out.open(start).epoch
                 for number in range(first, last):
                     out.publish(transaction(number))
             return epoch
@@ -191,7 +157,7 @@ def test_a_commit_that_a_partition_has_lost_stops_no_publisher(seed: int) -> Non
         def publish(last: int) -> int:
             ensure_topics(KAFKA, KEYSPACE, PARTITIONS)
             with publisher(KAFKA, KEYSPACE, PARTITIONS) as out:
-                resume = out.open(_start)
+                resume = out.open(start)
                 for number in range(number_of(resume.position) + 1, last):
                     out.publish(transaction(number))
             return resume.epoch
@@ -257,13 +223,13 @@ def test_an_unfinished_transaction_hides_a_state_for_a_while_only(seed: int) -> 
         def work() -> None:
             ensure_topics(KAFKA, KEYSPACE, PARTITIONS)
             with publisher(KAFKA, KEYSPACE, PARTITIONS) as out:
-                out.open(_start)
+                out.open(start)
                 out.publish(transaction(1))
             shard = f"{KEYSPACE}/0"
             home = Layout(PARTITIONS).home_partition(shard)
             world.cluster.leave_open(TOPIC, home, b"junk")
             with publisher(KAFKA, KEYSPACE, PARTITIONS) as out:
-                assert out.open(_start).position == "MariaDB/0-1-1"
+                assert out.open(start).position == "MariaDB/0-1-1"
             tail = read_tail(KAFKA, TOPIC, home, shard)
             assert tail.point is not None
             assert tail.point.position == "MariaDB/0-1-1"
@@ -281,7 +247,7 @@ def test_a_publisher_that_opens_while_retention_deletes_begins_again(seed: int) 
         def publish() -> None:
             ensure_topics(KAFKA, KEYSPACE, PARTITIONS)
             with publisher(KAFKA, KEYSPACE, PARTITIONS) as out:
-                out.open(_start)
+                out.open(start)
                 for number in range(1, 40):
                     out.publish(transaction(number))
                     out.flush()
@@ -296,7 +262,7 @@ def test_a_publisher_that_opens_while_retention_deletes_begins_again(seed: int) 
             for _ in range(100):
                 try:
                     with publisher(KAFKA, KEYSPACE, PARTITIONS) as out:
-                        return out.open(_start).epoch
+                        return out.open(start).epoch
                 except PublisherLost:
                     continue
             raise AssertionError("never opened")
@@ -309,147 +275,6 @@ def test_a_publisher_that_opens_while_retention_deletes_begins_again(seed: int) 
 
 
 @every_seed
-def test_brokers_that_are_back_have_no_leaders_at_first(seed: int) -> None:
-    """Whoever asks for offsets then asks again, instead of failing."""
-
-    def history(world: World) -> None:
-        def work() -> None:
-            ensure_topics(KAFKA, KEYSPACE, PARTITIONS)
-            world.cluster.down = True
-            world.kernel.park(1.0)
-            world.cluster.down = False
-            assert end_offsets(KAFKA, TOPIC, [0]) == {0: 0}
-
-        world.run("reader", work)
-
-    simulated(seed, history)
-
-
-@every_seed
-def test_topics_are_made_found_and_refused(seed: int) -> None:
-    """With the product's settings, from several processes at once."""
-
-    def history(world: World) -> None:
-        made: list[Any] = []
-        for name in ("one", "two"):
-            world.kernel.spawn(name, lambda: made.append(ensure_topics(KAFKA, KEYSPACE, PARTITIONS)))
-        assert world.kernel.run_until(lambda: len(made) == 2, 60)
-        assert made[0] == made[1]
-
-        def work() -> None:
-            assert check_topics(KAFKA, KEYSPACE, PARTITIONS) == made[0]
-            with pytest.raises(TopicError) as missing:
-                describe_topic(KAFKA, "freshet.other.events")
-            assert missing.value.code == "topic_missing"
-            world.cluster.topics[made[0].name].config["retention.ms"] = "1000"
-            with pytest.raises(TopicError) as short:
-                check_topics(KAFKA, KEYSPACE)
-            assert short.value.code == "retention_too_short"
-            world.cluster.down = True
-            with pytest.raises(KafkaUnreachable):
-                check_topics(KAFKA, KEYSPACE)
-
-        world.run("admin", work)
-
-    simulated(seed, history)
-
-
-@every_seed
-def test_a_range_is_read_to_its_end(seed: int) -> None:
-    """Over control records, aborted transactions and a lost beginning; a time finds its place."""
-
-    def history(world: World) -> None:
-        def work() -> None:
-            topic = ensure_topics(KAFKA, KEYSPACE, PARTITIONS).name
-            with publisher(KAFKA, KEYSPACE, PARTITIONS) as out:
-                out.open(_start)
-                for number in range(1, 30):
-                    out.publish(transaction(number))
-                    out.flush()
-            world.cluster.leave_open(topic, 0, b"junk")
-            with pytest.raises(TopicReadError) as stuck:
-                list(read_range(KAFKA, topic, 0, 0, end_offsets(KAFKA, topic, [0], committed=False)[0], timeout_s=1))
-            assert stuck.value.code == "read_timeout"
-            end = end_offsets(KAFKA, topic, [0], committed=False)[0] + 1
-            found = list(read_range(KAFKA, topic, 0, 0, end))
-            assert all(message.value() != b"junk" for message in found)
-            assert decode(found[-1].value())[0] in ("Marker", "SourceState")
-            world.cluster.lose_beginning(topic, 0, 10)
-            assert start_offsets(KAFKA, topic, [0, 1]) == {0: 10, 1: 0}
-            with pytest.raises(TopicReadError) as gone:
-                list(read_range(KAFKA, topic, 0, 5, 20))
-            assert (gone.value.code, gone.value.place) == ("offset_out_of_range", (topic, 0))
-            assert offsets_for_timestamp(KAFKA, topic, [0], 1_700_000_000) == {0: 10}
-            assert offsets_for_timestamp(KAFKA, topic, [0], int(world.kernel.time) + 60) == end_offsets(
-                KAFKA, topic, [0]
-            )
-
-        world.run("reader", work)
-
-    simulated(seed, history)
-
-
-@every_seed
-def test_announcements_reach_their_readers(seed: int) -> None:
-    """Those before, those after, those after an outage, and what compaction has left."""
-
-    def history(world: World) -> None:
-        one = Announcement(keyspace=KEYSPACE, partition=0, address="a:1", instance="one", generation=1)
-        two = Announcement(keyspace=KEYSPACE, partition=0, address="b:1", instance="two", generation=2)
-
-        def work() -> None:
-            announce(KAFKA, [one])
-            with LocationsReader(KAFKA).start() as reader:
-                assert reader.owner_of(KEYSPACE, 0) == one
-                announce(KAFKA, [two])
-                assert reader.wait_for(KEYSPACE, 0, 30, other_than="one") == two
-                world.cluster.down = True
-                with pytest.raises(KafkaUnreachable):
-                    announce(KAFKA, [one])
-                assert reader.owner_of(KEYSPACE, 0) == two
-                world.cluster.down = False
-                withdraw(KAFKA, [two])
-                world.kernel.wait(lambda: reader.owner_of(KEYSPACE, 0) is None, 30)
-                assert reader.owners(KEYSPACE) == {}
-            announce(KAFKA, [two])
-            world.cluster.compact("freshet.locations")
-            with LocationsReader(KAFKA).start() as reader:
-                assert reader.owner_of(KEYSPACE, 0) == two
-
-        world.run("front", work)
-
-    simulated(seed, history)
-
-
-@every_seed
-def test_dead_letters_are_kept_found_and_resolved(seed: int) -> None:
-    """Once each, also if the acknowledgement of one is lost."""
-
-    def history(world: World) -> None:
-        def work() -> None:
-            topic = ensure_topics(KAFKA, KEYSPACE, PARTITIONS).name
-            letters = [DeadLetter(topic, 0, offset, "bad", "why", b"x%d" % offset) for offset in range(3)]
-            out = DeadLetterPublisher(KAFKA, KEYSPACE)
-            world.cluster.answers_to_lose["consumer"] = 1
-            for letter in letters:
-                assert out.send(letter)
-                assert not out.send(letter)
-            out.flush()
-            assert [letter.id for letter in read_letters(KAFKA, KEYSPACE)] == [letter.id for letter in letters]
-            assert all(result.problem for result in retry(KAFKA, KEYSPACE))
-            assert len(dismiss(KAFKA, KEYSPACE)) == 3
-            assert read_letters(KAFKA, KEYSPACE) == []
-            world.cluster.down = True
-            out.send(DeadLetter(topic, 0, 9, "bad", "why"))
-            with pytest.raises(KafkaUnreachable):
-                out.flush(1)
-
-        world.run("consumer", work)
-
-    simulated(seed, history)
-
-
-@every_seed
 def test_a_publisher_that_is_closed_has_published_everything(seed: int) -> None:
     """Also what it was given right before."""
 
@@ -457,11 +282,11 @@ def test_a_publisher_that_is_closed_has_published_everything(seed: int) -> None:
         def work() -> None:
             ensure_topics(KAFKA, KEYSPACE, PARTITIONS)
             out = Publisher(KAFKA, KEYSPACE, f"{KEYSPACE}/0", Layout(PARTITIONS))
-            out.open(_start)
+            out.open(start)
             for number in range(1, 6):
                 out.publish(transaction(number))
             out.close()
-            _assert_exactly_once(5)
+            assert_published_once(5)
 
         world.run("source", work)
 
