@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
@@ -165,7 +165,10 @@ class Publisher:
         if found.point is None:
             self._start_first_epoch(framer, found, *start_if_new())
         self._commit(framer.take())
-        resume = replace(framer.resume, descriptions=found.declared.descriptions() if found.declared else {})
+        resume = framer.resume
+        if found.declared is not None:
+            said = found.declared
+            resume = replace(resume, descriptions=said.descriptions(), complete=said.complete_tables())
         log.info(
             "publisher open", shard=self.shard, epoch=resume.epoch, ordinal=resume.ordinal, position=resume.position
         )
@@ -199,7 +202,7 @@ class Publisher:
     def _next_epoch(self, last: int) -> int:
         """The number of the epoch after ``last``: the clock's seconds, so that it is above those that are forgotten.
 
-        See docs/decisions/0017-epochs-by-the-clock.md.
+        See docs/decisions/0018-epochs-by-the-clock.md.
         """
         return max(last + 1, int(self._clock.now()))
 
@@ -268,6 +271,14 @@ class Publisher:
         """
         with self._changed:
             self._open_framer().stamp(as_of_ms)
+
+    def annotate(self, annotations: Mapping[str, str]) -> None:
+        """Keep a few words with the shard's state, in place of those before: `open` returns them after a restart.
+
+        Raises `BatchError`, `PublisherLost`.
+        """
+        with self._changed:
+            self._open_framer().annotate({**annotations, TOPIC_ID: self._topic_id})
 
     def start_new_epoch(self, position: str, timestamp: int, reason: str) -> ResumePoint:
         """Void everything and continue from ``position``: the source's history was replaced. Raises `PublisherLost`."""

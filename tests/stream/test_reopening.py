@@ -44,10 +44,11 @@ def test_the_first_batch_of_a_resumed_epoch_holds_no_event(log: MemoryLog) -> No
 
 
 def test_what_a_source_leaves_comes_back(log: MemoryLog) -> None:
-    """Open transactions, descriptions and stamps are those of the last batch."""
+    """Open transactions, annotations, descriptions and stamps are those of the last batch."""
     with log.publisher() as out:
         out.open(start)
         out.stamp(1_700_000_123_000)
+        out.annotate({"a": "b"})
         opened = (OpenTransaction(7, (), True, ()), OpenTransaction(8, (), True, ()))
         out.publish(txn(1, BindName("db.t", 4), opened=opened))
         out.publish(txn(2, closed=(7,), checksum=9, cursor="MariaDB/0-1-1"))
@@ -55,6 +56,7 @@ def test_what_a_source_leaves_comes_back(log: MemoryLog) -> None:
         resumed = out.open(start)
     assert set(resumed.open_transactions) == {8}
     assert (resumed.checksum, resumed.cursor) == (9, "MariaDB/0-1-1")
+    assert resumed.annotations == {"a": "b", "topic_id": "one"}
     stamps = [record["as_of_ms"] for name, record in log.records(1) if name == "Marker"]
     assert 1_700_000_123_000 in stamps
 
