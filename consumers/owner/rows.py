@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from consumers.fold.backfills import whole_table
 from consumers.fold.entry import ABSENT, VALUE, VOID, decode_entry
 from consumers.fold.shards import NO_KIN, Kin, is_succeeded, sole_lineage
 from consumers.fold.state import Head, Void
@@ -46,9 +47,10 @@ def view_row(head: Head, key: bytes, value: bytes | None) -> OwnerRow:
         shard, lineage = sole_lineage(head)
         epoch, watermark, low_water = (lineage.epoch, lineage.watermark, lineage.low_water) if lineage else (0, "", "")
         as_of_ms = lineage.as_of_ms if lineage else 0
-        stamp = Stamp(shard, epoch, 0, _all_voids(head, table))
+        stamp = encode_stamp(Stamp(shard, epoch, 0, _all_voids(head, table)))
         why = "no event of this key has been folded"
-        return _row(UNKNOWN_KEY, None, why, shard, epoch, "", 0, watermark, low_water, encode_stamp(stamp), as_of_ms)
+        row = _row(UNKNOWN_KEY, None, why, shard, epoch, "", 0, watermark, low_water, stamp, as_of_ms)
+        return _absent_if_whole(head, table, row)
     found = head.lineages.get(entry.shard)
     # The head was read before the entry, so it may still be of the previous epoch.
     current = max(found.epoch, entry.epoch) if found else entry.epoch
@@ -63,15 +65,35 @@ def view_row(head: Head, key: bytes, value: bytes | None) -> OwnerRow:
         why = f"changed at {position}, to an image that is too large for the stream or unreadable"
     if not _is_position(position):
         kind, position, why = VOID, "", f"its event has an unreadable position, {entry.position!r}"
+    is_hidden = False
     for void in voids_of(head, table, entry.shard):
         if (entry.epoch, entry.ordinal) <= (void.epoch, void.ordinal):
             kind, why = VOID, f"voided at ordinal {void.ordinal} of epoch {void.epoch}"
+            is_hidden = True
     image = entry.image if kind == VALUE else None
     made_over = b""  # nothing is filled over a value
     if kind != VALUE:
         made_over = encode_stamp(Stamp(entry.shard, entry.epoch, entry.ordinal, _all_voids(head, table)))
     at = entry.timestamp
-    return _row(kind, image, why, entry.shard, current, position, at, watermark, low_water, made_over, as_of_ms)
+    row = _row(kind, image, why, entry.shard, current, position, at, watermark, low_water, made_over, as_of_ms)
+    return _absent_if_whole(head, table, row) if is_hidden else row
+
+
+def _absent_if_whole(head: Head, table: str, row: OwnerRow) -> OwnerRow:
+    """``row``, of a key that has no entry since the last void; known to be absent if the table is whole since then.
+
+    It reads as if each such key had been deleted where the backfill was complete.
+    """
+    found = whole_table(head, table)
+    if found is None:
+        return row
+    shard, backfill = found
+    row.kind, row.shard, row.epoch = ABSENT, shard, backfill.epoch
+    row.lo = row.hi = backfill.position
+    row.timestamp, row.watermark = backfill.timestamp, head.lineages[shard].watermark
+    row.as_of_ms = head.lineages[shard].as_of_ms
+    row.why = f"{table} is complete since {backfill.position}, and no row of this key has been folded"
+    return row
 
 
 def _row(

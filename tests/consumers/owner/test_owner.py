@@ -14,8 +14,11 @@ from consumers.owner.protocol import (
     Fill,
 )
 from consumers.store.store import StoreView
+from stream.wire.codec import encode
 from tests.consumers.histories import LAYOUT, SHARD, event, frame, gtid, key, marker, start, value
 from tests.consumers.owning import KEYSPACE, Owner, schema, vector
+
+NO_ANCESTORS: dict[str, list[object]] = {"ancestors": [], "succeeded": []}
 
 
 def fill_of(row, number: int, image: bytes | None, sequence: int) -> Fill:  # type: ignore[no-untyped-def]
@@ -198,6 +201,24 @@ def test_absence_is_kept_for_exact_keys(owner: Owner) -> None:
         assert (await client.fill(fill_of(row, 7, None, 9))).accepted
         [row] = await client.get(KEYSPACE, 0, [key(7)], vector(9))
         assert (row.kind, row.image, row.freshness) == (ABSENT, None, "fresh")
+
+    owner.run(use)
+
+
+def test_the_absence_of_a_row_of_a_whole_table_is_proved_by_the_watermark(owner: Owner) -> None:
+    """A demand that the watermark has reached is answered, a later one is not, and one before the table is whole."""
+    topology = encode("Topology", {"shard": SHARD, "epoch": 1, "ordinal": 3, "shards": [SHARD], **NO_ANCESTORS})
+
+    async def use(client: OwnerClient) -> None:
+        owner.fold(topology, event("TableBackfill", 4, table="shop.items", complete=False))
+        [row] = await client.get(KEYSPACE, 0, [key(7)], vector(3))
+        assert (row.served, row.needs_source) == (False, True)
+        owner.fold(event("TableBackfill", 5, table="shop.items", complete=True), marker(9))
+        [row] = await client.get(KEYSPACE, 0, [key(7)], vector(9))
+        assert (row.kind, row.image, row.freshness, row.hi) == (ABSENT, None, "fresh", gtid(5))
+        assert "shop.items is complete since" in row.why
+        [row] = await client.get(KEYSPACE, 0, [key(7)], vector(10))
+        assert (row.served, row.freshness) == (False, "stale")
 
     owner.run(use)
 
