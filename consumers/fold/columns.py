@@ -4,7 +4,7 @@ It takes what needs neither a look-up nor a decision: rows of the partition's on
 that `stream.wire.columns` reads. All else is left to `consumers.fold.rows`, which makes the same state of it.
 
 Entries are not built here. A key maps to its row, and `RowEntries` builds the bytes when they are read or written: most
-rows of a busy key never are (docs/decisions/0017-entries-in-columns.md).
+rows of a busy key never are (docs/decisions/0019-entries-in-columns.md).
 """
 
 from __future__ import annotations

@@ -13,7 +13,9 @@ from stream.wire.frames import ROWS_MAX
 
 _SEGMENT_ROWS: Final = 2 * ROWS_MAX
 """A row is known by the number of its segment times this, plus its own."""
-_BUILT_TOGETHER: Final = 32_768
+_PUT_TOGETHER: Final = 2_048
+"""Reads wait for the interpreter meanwhile: a millisecond or so."""
+_BUILT_TOGETHER: Final = 8_192
 
 
 class Memtable(Mapping[bytes, bytes]):
@@ -32,7 +34,9 @@ class Memtable(Mapping[bytes, bytes]):
         first = len(self._segments) * _SEGMENT_ROWS
         self._segments.append(entries.built)
         keys = entries.row_keys
-        self.entries.update(zip(keys, range(first, first + len(keys)), strict=True))
+        rows = zip(keys, range(first, first + len(keys)), strict=True)
+        for _ in range(0, len(keys), _PUT_TOGETHER):
+            self.entries.update(islice(rows, _PUT_TOGETHER))
         return len(keys)
 
     def get(self, key: bytes) -> bytes | None:  # type: ignore[override] # it has no default
