@@ -225,9 +225,10 @@ class OwnerClient:
         vector: str = "",
         max_wait_ms: int = 0,
         meanings: Mapping[str, bytes] = MappingProxyType({}),
+        not_before_ms: int = 0,
     ) -> list[OwnerRow]:
-        """What is known of ``keys``, one `OwnerRow` each. ``meanings``: as in `Get`."""
-        request = Get(0, keyspace, partition, keys, vector, max_wait_ms, dict(meanings))
+        """What is known of ``keys``, one `OwnerRow` each. ``meanings``, ``not_before_ms``: as in `Get`."""
+        request = Get(0, keyspace, partition, keys, vector, max_wait_ms, dict(meanings), not_before_ms=not_before_ms)
         return _expect(await self.request(request, max_wait_ms), Rows).rows
 
     async def get_table(
