@@ -217,7 +217,7 @@ class OwnedPartition:
 
     def entries(self) -> dict[bytes, bytes]:
         """The whole folded state, in any order."""
-        store = self.store
+        store: PartitionStore = self.store
         return self.rocks.data | store._frozen.built() | store._active.built() | head_entries(store.state.head)
 
     def refolded(self) -> dict[bytes, bytes]:
