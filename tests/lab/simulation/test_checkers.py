@@ -23,7 +23,7 @@ from stream.wire.batch import Framer
 WORLDS = all_worlds()
 HISTORIES_MAX = 5_000
 MISCOUNTED = Replace(Framer.add, "any_txn.gtid, any_end, True", "any_txn.gtid, max(1, any_end - 1), True")
-UNSEEN = Replace(store.PartitionStore.items, "self._frozen | self._active", "dict(self._active)")
+UNSEEN = Replace(store.PartitionStore.items, "self._frozen.built() | self._active.built()", "self._active.built()")
 FIRST_TIME_KEPT: Final = Replace(
     markers.fold_marker, 'any_marker["timestamp"]', 'lineage.watermark_timestamp or any_marker["timestamp"]'
 )
