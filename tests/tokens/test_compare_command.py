@@ -88,3 +88,10 @@ def test_lists_without_a_table_have_no_compare_of_hive(a: str, b: str) -> None:
     found = compare_texts(a, b)
     assert set(found.details) == {"a_covers_b", "b_covers_a"}
     assert "hive_compare" in compare_texts("db.t:5:7::", "db.t:6:7::").details
+
+
+def test_tokens_whose_places_disagree_are_told_so() -> None:
+    """Two shards are shared, and each token is ahead in one of them."""
+    a = EventToken(5, "t", Position.parse("MariaDB/0-1-1"), ("s", Position.parse("MariaDB/0-1-6")))
+    b = EventToken(5, "s", Position.parse("MariaDB/0-1-5"), ("t", Position.parse("MariaDB/0-1-2")))
+    assert compare_texts(str(a), str(b)).why == "in 2 shards the positions disagree"

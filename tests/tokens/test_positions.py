@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from itertools import permutations
+from itertools import permutations, product
 
 import pytest
 from hypothesis import given
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.tokens import strategies as some
 from tokens import NO_POSITION, Order, Position, TokenError
+from tokens.mariadb import MariadbPosition
 from tokens.mysql import MysqlPosition
 
 A = "00010203-0405-0607-0809-0a0b0c0d0e0f"
@@ -287,3 +288,24 @@ def test_no_position_is_contained_in_all_and_proves_nothing(position: Position) 
     assert (nil.order(position), position.order(nil), nil.order(nil)) == (Order.UNKNOWN, Order.UNKNOWN, Order.SAME)
     assert nil.join(position) == position.join(nil) == nil.union(position) == position
     assert not nil.at_or_past(position)
+
+
+SMALL_SETS = [
+    {domain: place for domain, place in enumerate(places) if place is not None}
+    for places in product([None, *product((1, 2), (1, 2, 3))], repeat=2)
+]
+
+
+def test_mariadb_sets_are_united_by_domain() -> None:
+    """The higher sequence of each domain counts; of two servers' equal ones the position's own."""
+    for ours, theirs in product(SMALL_SETS, repeat=2):
+        newer = {domain: place for domain, place in theirs.items() if domain not in ours or place[1] > ours[domain][1]}
+        assert MariadbPosition(ours).union(MariadbPosition(theirs)) == MariadbPosition(ours | newer)
+
+
+def test_a_mariadb_set_is_never_moved_back_by_a_gtid() -> None:
+    """A GTID that is not above its domain's last one changes nothing, whichever server it names."""
+    for ours, server, sequence in product(SMALL_SETS, (1, 2), (1, 2, 3)):
+        reached = ours[0][1] if 0 in ours else 0
+        expected = ours | ({0: (server, sequence)} if sequence > reached else {})
+        assert MariadbPosition(ours).append(f"0-{server}-{sequence}") == MariadbPosition(expected)

@@ -154,3 +154,9 @@ def test_a_number_of_any_length_is_packed(number: int) -> None:
     assert unpack(_packed(f"HiveEvent/{number}")) == {"ks/0": (1, Position.parse(f"HiveEvent/{number}"))}
     epochs = [("ks/0", (number, Position.parse("HiveEvent/5")))]
     assert unpack(pack(epochs)) == dict(epochs)
+
+
+def test_an_errors_text_is_one_line() -> None:
+    """Whatever was quoted in it: it goes into logs and answers."""
+    assert "\n" not in str(TokenError("a\nb"))
+    assert str(TokenError("a b")) == "a b"

@@ -140,3 +140,12 @@ def test_several_tokens_are_read_as_their_merge(parts: list[Vector], between: st
         merged = merged.merge(vector)
     assert Vector.parse_all(text) == merged
     assert Vector.parse_known(text) == (merged, ())
+
+
+@pytest.mark.parametrize("shard", ["s" * 1024, "ü" * 512, "s"])
+def test_a_shards_name_may_have_a_kilobyte(shard: str) -> None:
+    """Counted in bytes; one more is refused, and so is what is no text."""
+    assert list(Vector({shard: (1, P("HiveEvent/1"))})) == [shard]
+    for longer in (shard + "s" * 1024, shard + "\ud800", shard.ljust(1024, "s") + "s", ""):
+        with pytest.raises(TokenError):
+            Vector({longer: (1, P("HiveEvent/1"))})

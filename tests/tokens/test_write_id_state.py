@@ -117,3 +117,19 @@ def test_a_commit_agrees_unless_the_id_is_aborted() -> None:
     state = _state()
     assert [state.commit(write_id) for write_id in (2, 3, 8, 1)] == [True, True, True, False]
     assert state == WriteIds(hwm=8, open=[(5, 3), (6, 0), (7, 0)], aborted=[1], committed=True)
+
+
+def test_the_holder_of_an_open_id_is_known() -> None:
+    """None of one that is not open; 0 of one whose ALLOC was not seen."""
+    state = WriteIds(hwm=9, open=[(2, 3), (5, 4), (7, 0)], aborted=[1], committed=True)
+    assert [state.transaction_of(write_id) for write_id in range(1, 10)] == [
+        None,
+        3,
+        None,
+        None,
+        4,
+        None,
+        0,
+        None,
+        None,
+    ]

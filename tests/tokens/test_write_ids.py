@@ -249,3 +249,18 @@ def test_a_bundle_finds_each_tables_list() -> None:
     assert (str(bundle.get("db.t")), str(bundle.get("db.u"))) == ("db.t:14:9::", "db.u:5:9::")
     assert (bundle.get("DB.T"), bundle.get(None), len(bundle)) == (None, None, 2)
     assert [each.table for each in bundle] == ["db.t", "db.u"]
+
+
+def test_a_cleaner_finds_nothing_valid_above_the_mark() -> None:
+    """Below it its answers are the reader's."""
+    cleaner, reader = (kind.parse("db.t:9:4:4:6") for kind in (CleanerWriteIdList, ValidWriteIdList))
+    for low in range(1, 10):
+        for high in range(low, 10):
+            assert cleaner.range_valid(low, high) is reader.range_valid(low, high) is not None
+        assert cleaner.range_valid(low, 10) is RangeAnswer.NONE
+
+
+def test_a_bundle_begins_with_its_transaction() -> None:
+    """Without one the error says what is missing."""
+    with pytest.raises(TokenError, match="has no transaction id"):
+        TxnWriteIds.parse("$db.t:5:9::")
