@@ -46,6 +46,7 @@ FIRED_BY: Final = {
         "no stale answer": "token_kept_from_the_first_time",
         "read your writes": "failed_commit_is_forgotten",
         "monotonic reads": "batch_has_the_last_token",
+        "no older than allowed": "times_are_not_judged",
         "nothing uncommitted": "answers_invented",
         "explanation true": "cache_answer_moves_no_token",
         "recovers by itself": "nobody_announced",
