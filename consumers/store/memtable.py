@@ -15,7 +15,7 @@ _SEGMENT_ROWS: Final = 2 * ROWS_MAX
 """A row is known by the number of its segment times this, plus its own."""
 _PUT_TOGETHER: Final = 2_048
 """Reads wait for the interpreter meanwhile: a millisecond or so."""
-_BUILT_TOGETHER: Final = 8_192
+_BUILT_TOGETHER: Final = 32_768
 
 
 class Memtable(Mapping[bytes, bytes]):
