@@ -351,10 +351,8 @@ class Failure(Message, tag="failure"):
     hint: str
 
 
-OfTopic: TypeAlias = Get | GetTable | Wait | Fill | FillTable | Status | Describe
-"""Requests with a ``topic_id``."""
 WITHOUT_TOPIC: Final = (Hello, Checkpoint)
-"""All other requests."""
+"""Requests without a ``topic_id``."""
 Request: TypeAlias = Hello | Get | GetTable | Wait | Fill | FillTable | Checkpoint | Status | Describe
 Answer: TypeAlias = Welcome | Rows | OwnerTable | Waited | Filled | Checkpoints | Statuses | Description | Failure
 
@@ -411,8 +409,11 @@ class FrameBuffer:
 
     def feed(self, data: bytes) -> list[bytes]:
         """The bodies of the frames that ``data`` completes. Raises `OwnerError` ``frame_too_large``."""
-        buffer = self._data
-        buffer += data
+        buffer: bytes | bytearray = self._data
+        if buffer:
+            buffer += data
+        else:  # mostly ``data`` is whole frames
+            buffer = data
         bodies: list[bytes] = []
         at, size = 0, len(buffer)
         while size - at >= PREFIX_BYTES:
@@ -428,6 +429,8 @@ class FrameBuffer:
             at += PREFIX_BYTES
             bodies.append(bytes(buffer[at : at + length]))
             at += length
-        if at:
-            del buffer[:at]
+        if buffer is data:
+            self._data += data[at:]
+        elif at:
+            del self._data[:at]
         return bodies
