@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -61,6 +61,9 @@ class Sink:
             table_choice=fingerprint(TABLES),
             descriptions=self._described,
         )
+
+    def annotate(self, annotations: Mapping[str, str]) -> None:
+        """No word is kept."""
 
     def publish(self, txn: SourceTransaction) -> None:
         """Iterates over the changes, as framing would."""

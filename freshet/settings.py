@@ -89,6 +89,9 @@ class MariaDBSourceSettings(Section):
 
     ``include``/``exclude`` are ``db.table`` patterns (``shop.*``); ``key_prefix_columns``: table → how many
     leading primary-key columns choose the partition (default: all of them).
+
+    ``backfill``: patterns of the tables whose rows are published from the beginning, beside their changes, at most
+    ``backfill_rows_per_s`` (0: as fast as the server answers).
     """
 
     kind: Literal["mariadb"]
@@ -102,6 +105,8 @@ class MariaDBSourceSettings(Section):
     include: Names = Field(default_factory=list)
     exclude: Names = Field(default_factory=list)
     server_id: int = Field(default=4_380, ge=1, le=2**32 - 1)
+    backfill: Names = Field(default_factory=list)
+    backfill_rows_per_s: int = Field(default=0, ge=0, le=10_000_000)
     key_prefix_columns: Annotated[dict[str, Annotated[int, Field(ge=1, le=64)]], Json] = Field(default_factory=dict)
 
 
@@ -194,6 +199,7 @@ class ServeSettings(Section):
     port: Port = 8480
     bearer_token: SecretStr | None = None
     max_wait_ms_limit: int = Field(default=10_000, ge=0, le=20_000)
+    default_wait_ms: int = Field(default=100, ge=0, le=20_000)
     locations: Annotated[dict[str, Annotated[str, Field(pattern=r"^.+:\d{1,5}$")]], Json] = Field(default_factory=dict)
 
 

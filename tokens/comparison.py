@@ -148,22 +148,18 @@ def _lists(a: ValidWriteIdList, b: ValidWriteIdList) -> Comparison:
         return Comparison(
             "write-id list", str(a), str(b), Order.UNKNOWN, f"two tables: {a.table} and {b.table}", details
         )
-    only_b, only_a = a.missing(b), b.missing(a)
-    if only_b is None and only_a is None:
-        answer, why = Order.SAME, "each serves a reader of the other"
-    elif only_b is None:
-        answer, why = Order.NEWER, f"{_ids(only_a)} committed in A only: A serves a reader of B"
-    elif only_a is None:
-        answer, why = Order.OLDER, f"{_ids(only_b)} committed since A: it doesn't serve a reader of B"
-    else:
-        answer, why = (
-            Order.UNKNOWN,
-            f"{_ids(only_a)} committed in A only, {_ids(only_b)} in B only: neither serves the other",
-        )
+    match b.missing(a), a.missing(b):
+        case None, None:
+            answer, why = Order.SAME, "each serves a reader of the other"
+        case Missing() as only_a, None:
+            answer, why = Order.NEWER, f"{_ids(only_a)} committed in A only: A serves a reader of B"
+        case None, Missing() as only_b:
+            answer, why = Order.OLDER, f"{_ids(only_b)} committed since A: it doesn't serve a reader of B"
+        case Missing() as only_a, Missing() as only_b:
+            answer = Order.UNKNOWN
+            why = f"{_ids(only_a)} committed in A only, {_ids(only_b)} in B only: neither serves the other"
     return Comparison("write-id list", str(a), str(b), answer, why, details)
 
 
-def _ids(missing: Missing | None) -> str:
-    if missing is None:
-        return "no write id"
+def _ids(missing: Missing) -> str:
     return f"write id {missing.first}" + (f" and {missing.total - 1} more" if missing.total > 1 else "")

@@ -32,12 +32,15 @@ class Demand:
     """What a read asks for: the session's vector and, for a transactional table, a list and a table id (0: not given).
 
     ``given``: the request carried a token, even an empty one. It demands nothing more, but the reason says it.
+    ``not_before_ms``: the answer must hold all that the source had committed by then, in ms since 1970 by the source's
+    clock; 0: not demanded.
     """
 
     vector: Vector = _NO_VECTOR
     write_ids: ValidWriteIdList | None = None
     table_id: int = 0
     given: bool = False
+    not_before_ms: int = 0
 
 
 @dataclass(slots=True, unsafe_hash=True)  # not frozen: each read makes one, and that would take three times as long
@@ -49,6 +52,7 @@ class Tag:
     ``topology``: shards that are known here; any but ``shard`` and the ancestors has no part in the key. None: it is
     not asked, so all ancestors are given. Empty: it has not been heard yet, so any other shard may be an ancestor.
     ``ancestors``: shard → its epoch whose positions are positions of ``shard`` in ``epoch``, or `ENDED`.
+    ``as_of_ms``: all that the source had committed by then, by its own clock, is in the answer; 0: unknown.
     """
 
     shard: str
@@ -61,6 +65,7 @@ class Tag:
     image_known: bool = True
     topology: frozenset[str] | None = None
     ancestors: Mapping[str, int] = field(default_factory=lambda: _NO_SHARDS)
+    as_of_ms: int = 0
 
 
 class Verdict(StrEnum):
@@ -75,6 +80,7 @@ class Verdict(StrEnum):
     SHARD_UNKNOWN = "shard_unknown"
     NOT_REACHED = "not_reached"
     INCOMPARABLE = "incomparable"
+    TOO_OLD = "too_old"
     HISTORY_LOST = "history_lost"
 
 
@@ -119,8 +125,8 @@ def decide(demand: Demand, tag: Tag) -> Decision:
 
     FRESH iff the image is known, the list is covered (if the demand has one), and ``lo`` or the watermark is provably
     at or past each of the session's components that can concern the key: those of the tag's shard and of its ancestors.
-    A component of a shard that nobody here knows can't be met. EVENTUAL if there is neither a component nor a list.
-    Never raises.
+    A component of a shard that nobody here knows can't be met. Where a time is demanded, ``as_of_ms`` must have reached
+    it as well. EVENTUAL if there is neither a component, nor a list, nor a time. Never raises.
     """
     if not tag.image_known:
         return _unknown(Verdict.IMAGE_UNKNOWN, "the cache knows only that the value changed, not the value")
@@ -135,9 +141,14 @@ def decide(demand: Demand, tag: Tag) -> Decision:
         refusal = _judge_vector(demand.vector, tag)
         if refusal is not None:
             return refusal
+    if demand.not_before_ms > tag.as_of_ms:
+        return _too_old(demand.not_before_ms, tag)
+    if demand.vector:
         return _REACHED if wanted_list is None else _COVERED_AND_REACHED
     if wanted_list is not None:
         return _COVERED
+    if demand.not_before_ms:
+        return _RECENT
     return _NOTHING_SEEN if demand.given else _NO_DEMAND
 
 
@@ -148,6 +159,7 @@ def _proved(why: str) -> Decision:
 _REACHED = _proved("at or past what the session has seen")
 _COVERED = _proved("the entry contains every write of the list")
 _COVERED_AND_REACHED = _proved(f"{_COVERED.why}, and is {_REACHED.why}")
+_RECENT = _proved("it holds all that the source had committed within the demanded time")
 _NOTHING_SEEN = Decision(
     Freshness.EVENTUAL, "the session has seen nothing yet: there is nothing to prove", Verdict.NO_DEMAND
 )
@@ -160,6 +172,13 @@ def _stale(verdict: Verdict, why: str) -> Decision:
 
 def _unknown(verdict: Verdict, why: str) -> Decision:
     return Decision(Freshness.UNKNOWN, why, verdict)
+
+
+def _too_old(not_before_ms: int, tag: Tag) -> Decision:
+    if not tag.as_of_ms:
+        return _unknown(Verdict.TOO_OLD, "nothing says up to which time the answer holds what the source committed")
+    why = f"proved up to {not_before_ms - tag.as_of_ms} ms before the oldest time that max_staleness_ms allows"
+    return _stale(Verdict.TOO_OLD, why)
 
 
 def _other_table_id(wanted: int, tagged: int) -> Decision:

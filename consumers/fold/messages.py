@@ -15,6 +15,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from consumers.fold.backfills import adopt_backfill
 from consumers.fold.catalog import fold_catalog, void_catalog
 from consumers.fold.declared import adopt_schema, adopt_scope, adopt_text, adopt_topology, decode_announced
 from consumers.fold.markers import fold_marker
@@ -37,7 +38,7 @@ _CATALOG_EVENTS = frozenset(
     {"AllocWriteId", "TableImage", "CommitTxn", "AbortTxn", "WriteIdsReset", "NameBinding"},
 )
 _STATES = headers("SourceState")
-_REPEATED = frozenset({"TableSchema", "NameBinding", "Scope"})
+_REPEATED = frozenset({"TableSchema", "NameBinding", "Scope", "TableBackfill"})
 """Events that a publisher says again, perhaps of an epoch that is over."""
 
 
@@ -128,6 +129,8 @@ def _fold_event(state: PartitionState, after: int, name: str, event: dict[str, A
     if name == "Scope":
         scopes, forgotten = adopt_scope(head, event)
         return Changes(after, {}, moved, voids | forgotten, rejections=rejections, scopes=scopes)
+    if name == "TableBackfill":
+        return Changes(after, {}, moved, voids, rejections=rejections, backfills=adopt_backfill(head, event))
     if name in _CATALOG_EVENTS:
         Position.parse(event["gtid"])
         changed = fold_catalog(name, event, state.lookup, head)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-FOLD_VERSION = 4
+FOLD_VERSION = 5
 """Incremented whenever the same log folds to other bytes. A store of another version is rebuilt."""
 
 META = b"\x00"
@@ -30,6 +30,7 @@ NAME_PREFIX = META + b"name/"
 TEXT_PREFIX = META + b"text/"
 TOPOLOGY_PREFIX = META + b"topology/"
 SCOPE_PREFIX = META + b"scope/"
+BACKFILL_PREFIX = META + b"backfill/"
 
 Lookup = Callable[[bytes], bytes | None]
 
@@ -83,6 +84,16 @@ class Scope(NamedTuple):
     ordinal: int
 
 
+class Backfill(NamedTuple):
+    """A backfill of a table: the ordinals at which it began and was complete (0: it is not), and where that was."""
+
+    epoch: int
+    begun: int
+    complete: int
+    position: str
+    timestamp: int
+
+
 class Rejection(NamedTuple):
     """A message, or a part of one, that could not be folded. ``place`` names the part."""
 
@@ -104,6 +115,8 @@ class Head:
     scopes: dict[str, Scope] = field(default_factory=dict)
     begin: int = 0
     """The offset at which this state began: nothing is known of what was before it."""
+    backfills: dict[tuple[str, str], Backfill] = field(default_factory=dict)
+    """(table, shard) → its newest backfill."""
 
     def copy(self) -> Head:
         """A copy that later changes of this head don't reach."""
@@ -115,13 +128,14 @@ class Head:
             dict(self.topologies),
             dict(self.scopes),
             self.begin,
+            dict(self.backfills),
         )
 
 
 class Changes(NamedTuple):
     """What ``messages`` messages, folded together, change. ``offset`` is the next to fold.
 
-    ``lineages``, ``voids``, ``topologies`` and ``scopes`` hold only those that change.
+    ``lineages``, ``voids``, ``topologies``, ``scopes`` and ``backfills`` hold only those that change.
     """
 
     offset: int
@@ -133,6 +147,7 @@ class Changes(NamedTuple):
     messages: int = 1
     topologies: dict[str, Topology] = {}  # noqa: RUF012
     scopes: dict[str, Scope] = {}  # noqa: RUF012
+    backfills: dict[tuple[str, str], Backfill] = {}  # noqa: RUF012
 
 
 @dataclass(slots=True)
@@ -155,6 +170,8 @@ class PartitionState:
             head.topologies.update(changes.topologies)
         if changes.scopes:
             head.scopes.update(changes.scopes)
+        if changes.backfills:
+            head.backfills.update(changes.backfills)
         head.offset = changes.offset
 
 
@@ -196,6 +213,8 @@ def head_entries(head: Head) -> dict[bytes, bytes]:
         entries[TOPOLOGY_PREFIX + shard.encode()] = _json(topology)
     for shard, scope in head.scopes.items():
         entries[SCOPE_PREFIX + shard.encode()] = _json(scope)
+    for (table, shard), backfill in head.backfills.items():
+        entries[BACKFILL_PREFIX + table.encode() + b"\0" + shard.encode()] = _json(backfill)
     return entries
 
 
@@ -205,8 +224,9 @@ def is_head_key(key: bytes) -> bool:
 
 
 _SINGLE = frozenset({OFFSET_KEY, BEGIN_KEY, LAYOUT_KEY, FOLD_KEY})
-_IN_HEAD = (LINEAGE_PREFIX, VOID_PREFIX, TOPOLOGY_PREFIX, SCOPE_PREFIX)
+_IN_HEAD = (LINEAGE_PREFIX, VOID_PREFIX, TOPOLOGY_PREFIX, SCOPE_PREFIX, BACKFILL_PREFIX)
 _LINEAGE = (int, int, int, str, int, str, int, int)
+_BACKFILL = (int, int, int, str, int)
 
 
 def _loads(value: bytes) -> Any:
@@ -250,4 +270,7 @@ def read_head(items: Iterable[tuple[bytes, bytes]]) -> Head:
             head.topologies[key[len(TOPOLOGY_PREFIX) :].decode()] = _read_topology(_loads(value))
         elif key.startswith(SCOPE_PREFIX):
             head.scopes[key[len(SCOPE_PREFIX) :].decode()] = Scope(*_typed(_loads(value), (int, int)))
+        elif key.startswith(BACKFILL_PREFIX):
+            table, _, shard = key[len(BACKFILL_PREFIX) :].partition(b"\0")
+            head.backfills[table.decode(), shard.decode()] = Backfill(*_typed(_loads(value), _BACKFILL))
     return head

@@ -236,9 +236,10 @@ class OwnerClient:
         vector: str = "",
         max_wait_ms: int = 0,
         meanings: dict[str, bytes] | None = None,
+        not_before_ms: int = 0,
     ) -> list[OwnerRow]:
-        """What is known of ``keys``, one `OwnerRow` each. ``meanings``: as in `Get`."""
-        request = Get(0, keyspace, partition, keys, vector, max_wait_ms, meanings or {})
+        """What is known of ``keys``, one `OwnerRow` each. ``meanings``, ``not_before_ms``: as in `Get`."""
+        request = Get(0, keyspace, partition, keys, vector, max_wait_ms, meanings or {}, not_before_ms=not_before_ms)
         return _expect(await self.request(request, max_wait_ms), Rows).rows
 
     async def get_table(

@@ -49,17 +49,24 @@ def refused(why: str) -> FillVerdict:
     return FillVerdict(False, why)
 
 
-def demand_of(vector: str, write_ids: str = "", table_id: int = 0) -> Demand:
+def demand_of(vector: str, write_ids: str = "", table_id: int = 0, not_before_ms: int = 0) -> Demand:
     """The demand in a request's text fields; raises `tokens.TokenError`."""
     return Demand(
         vector=Vector.parse(vector) if vector else Vector(),
         write_ids=ValidWriteIdList.parse(write_ids) if write_ids else None,
         table_id=table_id,
         given=bool(vector),
+        not_before_ms=not_before_ms,
     )
 
 
-def tag_of(evidence: Evidence, write_ids: ValidWriteIdList | None = None, table_id: int = 0, kin: Kin = NO_KIN) -> Tag:
+def tag_of(
+    evidence: Evidence,
+    write_ids: ValidWriteIdList | None = None,
+    table_id: int = 0,
+    kin: Kin = NO_KIN,
+    as_of_ms: int = 0,
+) -> Tag:
     """The evidence in the form that `tokens.decide` takes; raises `tokens.TokenError`."""
     lo = Position.parse(evidence.lo) if evidence.lo else None
     return Tag(
@@ -72,6 +79,7 @@ def tag_of(evidence: Evidence, write_ids: ValidWriteIdList | None = None, table_
         table_id=table_id,
         topology=kin.topology,
         ancestors=kin.ancestors,
+        as_of_ms=as_of_ms,
     )
 
 

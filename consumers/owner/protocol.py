@@ -78,6 +78,8 @@ class Get(Message, tag="get"):
     max_wait_ms: int = 0
     meanings: dict[str, bytes] = {}
     topic_id: str = ""
+    not_before_ms: int = 0
+    """As in `tokens.Demand`. An owner of before does not see it, so the front looks at ``as_of_ms`` of what it gets."""
 
 
 class GetTable(Message, tag="get_table"):
@@ -190,6 +192,8 @@ class OwnerRow(msgspec.Struct, array_like=True):
     code: str = ""
     kin: Kin = NO_KIN
     """Only of an answer that may not be served: what the source's answer is judged by."""
+    as_of_ms: int = 0
+    """All that the source had committed by then, by its own clock, is in ``watermark``; 0: unknown."""
 
 
 class Rows(Message, tag="rows"):

@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from consumers.fold.backfills import whole_table
 from consumers.fold.entry import ABSENT, VALUE, VOID, decode_entry
 from consumers.fold.shards import NO_KIN, Kin, is_succeeded, sole_lineage
 from consumers.fold.state import Head, Void
@@ -48,31 +49,54 @@ def view_row(head: Head, key: bytes, value: bytes | None) -> OwnerRow:
     if entry is None or is_succeeded(head, entry.shard, entry.epoch):
         shard, lineage = sole_lineage(head)
         epoch, watermark, low_water = (lineage.epoch, lineage.watermark, lineage.low_water) if lineage else (0, "", "")
-        stamp = Stamp(shard, epoch, 0, _all_voids(head, table))
+        as_of_ms = lineage.as_of_ms if lineage else 0
+        stamp = encode_stamp(Stamp(shard, epoch, 0, _all_voids(head, table)))
         why = "no event of this key has been folded"
-        return _row(UNKNOWN_KEY, None, why, shard, epoch, "", 0, watermark, low_water, encode_stamp(stamp))
+        row = _row(UNKNOWN_KEY, None, why, shard, epoch, "", 0, watermark, low_water, stamp, as_of_ms)
+        return _absent_if_whole(head, table, row)
     found = head.lineages.get(entry.shard)
     # The head was read before the entry, so it may still be of the previous epoch.
     current = max(found.epoch, entry.epoch) if found else entry.epoch
-    watermark = low_water = ""
+    watermark, low_water, as_of_ms = "", "", 0
     if found is not None and found.epoch >= entry.epoch:
         low_water = found.low_water
         # A marker says nothing of events after it. After a gap in the log, their positions may even lie below its own.
         if (entry.epoch, entry.ordinal) <= (found.epoch, found.watermark_ordinal):
-            watermark = found.watermark
+            watermark, as_of_ms = found.watermark, found.as_of_ms
     kind, position, why = entry.kind, entry.position, f"folded from {entry.position} at ordinal {entry.ordinal}"
     if kind == VOID:
         why = f"changed at {position}, to an image that is too large for the stream or unreadable"
     if not _is_position(position):
         kind, position, why = VOID, "", f"its event has an unreadable position, {entry.position!r}"
+    is_hidden = False
     for void in voids_of(head, table, entry.shard):
         if (entry.epoch, entry.ordinal) <= (void.epoch, void.ordinal):
             kind, why = VOID, f"voided at ordinal {void.ordinal} of epoch {void.epoch}"
+            is_hidden = True
     image = entry.image if kind == VALUE else None
     made_over = b""  # nothing is filled over a value
     if kind != VALUE:
         made_over = encode_stamp(Stamp(entry.shard, entry.epoch, entry.ordinal, _all_voids(head, table)))
-    return _row(kind, image, why, entry.shard, current, position, entry.timestamp, watermark, low_water, made_over)
+    at = entry.timestamp
+    row = _row(kind, image, why, entry.shard, current, position, at, watermark, low_water, made_over, as_of_ms)
+    return _absent_if_whole(head, table, row) if is_hidden else row
+
+
+def _absent_if_whole(head: Head, table: str, row: OwnerRow) -> OwnerRow:
+    """``row``, of a key that has no entry since the last void; known to be absent if the table is whole since then.
+
+    It reads as if each such key had been deleted where the backfill was complete.
+    """
+    found = whole_table(head, table)
+    if found is None:
+        return row
+    shard, backfill = found
+    row.kind, row.shard, row.epoch = ABSENT, shard, backfill.epoch
+    row.lo = row.hi = backfill.position
+    row.timestamp, row.watermark = backfill.timestamp, head.lineages[shard].watermark
+    row.as_of_ms = head.lineages[shard].as_of_ms
+    row.why = f"{table} is complete since {backfill.position}, and no row of this key has been folded"
+    return row
 
 
 def _row(
@@ -86,6 +110,7 @@ def _row(
     watermark: str,
     low_water: str,
     stamp: bytes,
+    as_of_ms: int,
 ) -> OwnerRow:
     """A folded row: ``lo`` and ``hi`` are both ``position``."""
     return OwnerRow(
@@ -103,6 +128,7 @@ def _row(
         watermark=watermark,
         low_water=low_water,
         stamp=stamp,
+        as_of_ms=as_of_ms,
     )
 
 
@@ -171,7 +197,7 @@ def answer_row(partition: Partition, key: bytes, demand: Demand) -> OwnerRow:
 
 def decide_row(row: OwnerRow, demand: Demand, kin: Kin = NO_KIN) -> None:
     """Writes the decision into ``row``, and removes an image that may not be served."""
-    decision = decide(demand, tag_of(row, kin=kin))
+    decision = decide(demand, tag_of(row, kin=kin, as_of_ms=row.as_of_ms))
     row.freshness = decision.freshness.value
     if decision.may_be_served:
         row.served, row.needs_source, row.why = True, False, f"{decision.why}; {row.why}"

@@ -149,7 +149,7 @@ class OwnerServer:
             raise OwnerError(
                 f"{len(request.keys)} keys in one request", hint=f"send at most {KEYS_MAX}", code="bad_request"
             )
-        demand = demand_of(request.vector)
+        demand = demand_of(request.vector, not_before_ms=request.not_before_ms)
 
         def read(partition: Partition) -> list[OwnerRow]:
             return answer_rows(partition, request, demand)

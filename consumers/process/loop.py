@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import groupby
@@ -40,6 +40,9 @@ T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 BATCH_MESSAGES: Final = 2_000
+BATCH_BYTES: Final = 4 << 20
+"""What a poll takes at most while messages are as large as those of the last one; and what is folded between two
+looks at whether a commit is due. One step takes some tens of milliseconds then."""
 POLL_S: Final = 0.05
 RETRY_S: Final = 2.0
 RETRY_S_MAX: Final = 8.0
@@ -89,6 +92,7 @@ class Consumption:
         self._consumer: Any = None
         self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
         self._refresh_at = 0.0
+        self._poll_messages = BATCH_MESSAGES
         self._reported_code: str = ""
         self._retry_s = RETRY_S
 
@@ -198,7 +202,7 @@ class Consumption:
 
     def _step(self, consumer: Consumer) -> None:
         try:
-            messages = poll_batch(consumer, BATCH_MESSAGES, POLL_S)
+            messages = poll_batch(consumer, self._poll_messages, POLL_S)
         except TopicReadError as error:
             self._assignment.lose(error)
         self._run_calls()
@@ -227,14 +231,18 @@ class Consumption:
             map(Message.value, messages),
             strict=True,
         )
-        end = 0
+        end = size = 0
         for (topic, number), run in groupby(columns, key=itemgetter(0, 1)):
             keyspace, _ = self._search.found[topic]
-            records = [(offset, value) for _, _, offset, value in run]
-            end += len(records)
             partition = self.ownership.get(keyspace, number)
-            if partition is not None:
-                self._fold_run(partition, records, messages[end - 1])
+            for records, taken in in_slices((offset, value) for _, _, offset, value in run):
+                end += len(records)
+                size += taken
+                if partition is not None:
+                    self._fold_run(partition, records, messages[end - 1])
+                    if taken >= BATCH_BYTES and not partition.is_paused:  # a pause ends between two batches only
+                        self._commit(partition, time.monotonic())
+        self._poll_messages = min(max(1, len(messages) * BATCH_BYTES // max(1, size)), BATCH_MESSAGES)
 
     def _fold_run(self, partition: Partition, records: list[tuple[int, bytes | None]], last: Message) -> None:
         store = partition.store
@@ -318,6 +326,19 @@ class Consumption:
             partition.state = READY
         self._kafka_output.announce(partition)
         log.info("partition is ready", partition=partition.name, offset=partition.store.state.head.offset)
+
+
+def in_slices(records: Iterable[tuple[int, bytes | None]]) -> Iterator[tuple[list[tuple[int, bytes | None]], int]]:
+    """``records`` in slices that end as soon as they have `BATCH_BYTES`, and the bytes of each."""
+    taken, size = [], 0
+    for record in records:
+        taken.append(record)
+        size += len(record[1] or b"")
+        if size >= BATCH_BYTES:
+            yield taken, size
+            taken, size = [], 0
+    if taken:
+        yield taken, size
 
 
 def _leader_epoch(message: Message) -> int:

@@ -76,7 +76,9 @@ def _front(settings: Settings, reader: LocationsReader) -> Front:
         fixed=fixed_locations(settings),
         owner_token=owner_token.get_secret_value() if owner_token else "",
         bearer_token=secret.get_secret_value() if secret else None,
-        limits=RequestLimits(wait_ms_max=settings.serve.max_wait_ms_limit),
+        limits=RequestLimits(
+            wait_ms_max=settings.serve.max_wait_ms_limit, wait_ms_default=settings.serve.default_wait_ms
+        ),
     )
 
 

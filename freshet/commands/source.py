@@ -51,6 +51,9 @@ def mariadb(
     databases: Annotated[list[str] | None, typer.Option("--database", help="Database to publish; repeatable.")] = None,
     tables: Annotated[list[str] | None, typer.Option(help="Pattern of db.table to publish; repeatable.")] = None,
     exclude: Annotated[list[str] | None, typer.Option(help="Pattern of db.table to leave out; repeatable.")] = None,
+    backfill: Annotated[
+        list[str] | None, typer.Option(help="Pattern of db.table to publish from the beginning; repeatable.")
+    ] = None,
     server_id: Annotated[
         int | None, typer.Option(help="Replica id, unique among the server's replicas.", min=1)
     ] = None,
@@ -80,6 +83,7 @@ def mariadb(
         "include": tables,
         "exclude": exclude,
         "server_id": server_id,
+        "backfill": backfill,
     }
     keyspace_flags: dict[str, Any] = {"partitions": partitions, "source": source_flags}
     settings = load_settings(flags={"kafka": {"bootstrap": bootstrap}, "keyspaces": {keyspace: keyspace_flags}})
@@ -181,6 +185,8 @@ def server_of(source: MariaDBSourceSettings) -> ConnectionSettings:
 
 
 def _options(settings: Settings, keyspace: str, new_epoch: bool) -> Any:
+    from stream.sources.mariadb.backfill.run import BackfillOptions
+    from stream.sources.mariadb.schema import TableFilter
     from stream.sources.mariadb.source import SourceOptions
 
     found = settings.keyspace(keyspace).source
@@ -192,6 +198,11 @@ def _options(settings: Settings, keyspace: str, new_epoch: bool) -> Any:
         tables=table_filter(found),
         server_id=found.server_id,
         new_epoch=new_epoch,
+        backfill=(
+            BackfillOptions(TableFilter(include=tuple(found.backfill)), found.backfill_rows_per_s)
+            if found.backfill
+            else None
+        ),
     )
 
 

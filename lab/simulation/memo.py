@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from consumers.fold import messages as fold
-from consumers.fold.state import Changes, Lineage, PartitionState, Scope, Topology, Void
+from consumers.fold.state import Backfill, Changes, Lineage, PartitionState, Scope, Topology, Void
 from consumers.owner import evidence
 from consumers.owner import rows as owner_rows
 from consumers.owner import server as owner_server
@@ -98,7 +98,9 @@ def _fold_messages(state: PartitionState, messages: Sequence[tuple[int, bytes | 
     if type(messages) is not list:
         return _real_fold_messages(state, messages)
     head = state.head
-    declared = repr((head.topologies, head.scopes)) if head.topologies or head.scopes else ""
+    declared = ""
+    if head.topologies or head.scopes or head.backfills:
+        declared = repr((head.topologies, head.scopes, head.backfills))
     place = (head.offset, head.begin, head.layout, declared)
     key = (*place, *head.lineages.items(), None, *head.voids.items(), *messages)
     known = _folds.get(key)
@@ -143,6 +145,7 @@ def _merge_changes(done: list[Changes]) -> list[Changes]:
     voids: dict[tuple[str, str], Void] = {}
     topologies: dict[str, Topology] = {}
     scopes: dict[str, Scope] = {}
+    backfills: dict[tuple[str, str], Backfill] = {}
     layout = ""
     for changes in done:
         entries.update(changes.entries)
@@ -150,9 +153,11 @@ def _merge_changes(done: list[Changes]) -> list[Changes]:
         voids.update(changes.voids)
         topologies.update(changes.topologies)
         scopes.update(changes.scopes)
+        backfills.update(changes.backfills)
         layout = changes.layout or layout
     messages = sum(changes.messages for changes in done)
-    return [Changes(done[-1].offset, entries, lineages, voids, layout, (), messages, topologies, scopes)]
+    merged = Changes(done[-1].offset, entries, lineages, voids, layout, (), messages, topologies, scopes, backfills)
+    return [merged]
 
 
 _demand_of = lru_cache(maxsize=1_024)(evidence.demand_of)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lab.simulation.catalog.world import CatalogWorld
 from lab.simulation.engine import World, share_of
+from lab.simulation.hive.world import HiveWorld
 from lab.simulation.installation.world import InstallationWorld
 from lab.simulation.processes.world import ProcessesWorld
 from lab.simulation.rows.world import RowsWorld
@@ -22,6 +23,7 @@ def all_worlds(*, motifs: bool = True) -> dict[str, World]:
         RowsWorld(motifs=motifs),
         CatalogWorld(motifs=motifs),
         ProcessesWorld(),
+        HiveWorld(),
         InstallationWorld(),
     )
     return {world.name: world for world in worlds}

@@ -120,12 +120,16 @@ class SessionState:
         table: str,
         *pk: object,
         max_wait_ms: int | None = None,
+        max_staleness_ms: int | None = None,
         include_event_token: bool = False,
         compare_event_token: str | None = None,
     ) -> Plan[Row]:
-        """The row with primary key ``pk`` (key columns in key order), at least as new as all the session has seen."""
+        """The row with primary key ``pk`` (key columns in key order), at least as new as all the session has seen.
+
+        With ``max_staleness_ms`` also as new as all that was committed until that long before the request.
+        """
         demanded = yield from self._plan_demand()
-        params = _params(demanded, max_wait_ms)
+        params = _params(demanded, max_wait_ms, max_staleness_ms)
         if include_event_token:
             params["include_event_token"] = "true"
         if compare_event_token is not None:
@@ -136,13 +140,19 @@ class SessionState:
         return row
 
     def plan_rows(
-        self, keyspace: str, keys: Sequence[tuple[str, Sequence[object]]], max_wait_ms: int | None = None
+        self,
+        keyspace: str,
+        keys: Sequence[tuple[str, Sequence[object]]],
+        max_wait_ms: int | None = None,
+        max_staleness_ms: int | None = None,
     ) -> Plan[list[Row]]:
         """Rows in the order of ``keys``, which are (table, key values). Raises the first error among them."""
         demanded = yield from self._plan_demand()
         params: dict[str, str | int] = {"token": demanded.token}
         if max_wait_ms is not None:
             params["max_wait_ms"] = max_wait_ms
+        if max_staleness_ms is not None:
+            params["max_staleness_ms"] = max_staleness_ms
         found, token = yield from self._ask(wire.rows_request(keyspace, keys, params), wire.read_rows, demanded)
         self._answered(token, demanded)
         rows = []
@@ -206,8 +216,10 @@ class SessionState:
         self._answered(error.token, demanded)
 
 
-def _params(demanded: Demanded, max_wait_ms: int | None) -> dict[str, str]:
+def _params(demanded: Demanded, max_wait_ms: int | None, max_staleness_ms: int | None = None) -> dict[str, str]:
     params = {"token": demanded.token}
     if max_wait_ms is not None:
         params["max_wait_ms"] = str(max_wait_ms)
+    if max_staleness_ms is not None:
+        params["max_staleness_ms"] = str(max_staleness_ms)
     return params

@@ -61,12 +61,11 @@ class TrackedConnection:
     def query(self, sql: str | bytes, unbuffered: bool = False) -> int:
         """Runs a statement like PyMySQL's ``query``. Cursors call it."""
         word, before = _first_word(sql), self._in_transaction()
+        commits_nothing = word in _READ_ONLY or (before and word in _WITHIN_TRANSACTION)
 
         def may_have_committed() -> bool:
-            now = self._in_transaction()
-            if word in _WITHIN_TRANSACTION and before and now:
-                return False
-            return word not in _READ_ONLY or before != now or self._inner._result.has_next
+            # A further result is of a further statement in the same text: the server may have executed it already.
+            return not commits_nothing or before != self._in_transaction() or self._inner._result.has_next
 
         return self._call(
             lambda: int(self._inner.query(sql, unbuffered)), may_have_committed, is_read=word in _READ_ONLY

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -35,6 +36,12 @@ class Front:
     bearer_token: str | None
     closers: Sequence[Closer]
     """Awaited in order when the front stops."""
+    clock: Callable[[], float] = time.time
+    """Seconds since 1970. ``max_staleness_ms`` compares it with the clocks of sources."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970."""
+        return int(self.clock() * 1000)
 
     def row_space(self, name: str) -> RowSpace:
         """A keyspace of rows. Raises `ReadError` ``unknown_keyspace``."""

@@ -6,7 +6,7 @@ Requests are checked against these types, and /openapi.json describes them.
 from __future__ import annotations
 
 from collections.abc import Sized
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -18,6 +18,8 @@ from serving.reads.demands import NO_OPTIONS, NO_VECTOR, ReadDemand, RequestedRo
 from tokens import EventToken, TokenError, ValidWriteIdList, Vector
 
 Milliseconds = Annotated[int, Meta(ge=0, le=10**10 - 1)]
+Given: TypeAlias = int | UnsetType | None
+"""A number of a request. None or unset: the request doesn't say it."""
 TableId = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 TokenParameter = Annotated[
@@ -25,7 +27,12 @@ TokenParameter = Annotated[
     Meta(description="The session's vector: the `token` of its last answer; several, separated by commas, all count."),
 ]
 WaitParameter = Annotated[
-    Milliseconds, Meta(description="How long to wait for the token's position before asking the source.")
+    Milliseconds,
+    Meta(description="How long to wait for the token's position before asking the source. The front has a default."),
+]
+StalenessParameter = Annotated[
+    Milliseconds,
+    Meta(description="The answer holds all that the source had committed until this long before the request."),
 ]
 
 
@@ -36,7 +43,8 @@ class RowParameters(msgspec.Struct, forbid_unknown_fields=True):
     table: Annotated[str, Meta(description="`db.table`, or a table of the keyspace's database.")]
     pk: Annotated[str, Meta(description="Key columns in key order, comma-separated, each percent-encoded.")]
     token: TokenParameter = ""
-    max_wait_ms: WaitParameter = 0
+    max_wait_ms: WaitParameter | UnsetType = UNSET
+    max_staleness_ms: StalenessParameter | UnsetType = UNSET
     include_event_token: Annotated[
         bool, Meta(description="Adds `event_token`: the place in history that the row stands for.")
     ] = False
@@ -62,7 +70,7 @@ class TableParameters(msgspec.Struct, forbid_unknown_fields=True):
     ) = UNSET
     table_id: Annotated[TableId, Meta(description="The table's id; 0 means not given.")] = 0
     token: TokenParameter = ""
-    max_wait_ms: WaitParameter = 0
+    max_wait_ms: WaitParameter | UnsetType = UNSET
 
 
 class TableBatchParameters(msgspec.Struct, forbid_unknown_fields=True):
@@ -88,6 +96,7 @@ class RowBatchBody(msgspec.Struct, forbid_unknown_fields=True):
     keys: Annotated[list[_RowKeyBody], Meta(min_length=1)]
     token: str | None = None
     max_wait_ms: Milliseconds | None = None
+    max_staleness_ms: Milliseconds | None = None
 
 
 class _TableBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -106,16 +115,19 @@ class TableBatchBody(msgspec.Struct, forbid_unknown_fields=True):
     max_wait_ms: Milliseconds | None = None
 
 
-def demand_of(token: str | None, max_wait_ms: int | None, limits: RequestLimits) -> ReadDemand:
+def demand_of(
+    token: str | None, max_wait_ms: Given, limits: RequestLimits, max_staleness_ms: Given = None, now_ms: int = 0
+) -> ReadDemand:
     """The demand of a request. An empty token counts as no token. Raises `ReadError` ``bad_token``.
 
-    ``token``: one or several, from URL, body and header; all of them count.
+    ``token``: one or several, from URL, body and header; all of them count. ``now_ms``: since 1970, when it came.
     """
-    wait_ms = min(max_wait_ms or 0, limits.wait_ms_max)
+    wait_ms = min(max_wait_ms if isinstance(max_wait_ms, int) else limits.wait_ms_default, limits.wait_ms_max)
+    not_before_ms = max(now_ms - max_staleness_ms, 0) if isinstance(max_staleness_ms, int) else 0
     if not token:
-        return ReadDemand(NO_VECTOR, False, wait_ms)
+        return ReadDemand(NO_VECTOR, False, wait_ms, not_before_ms)
     try:
-        return ReadDemand(Vector.parse_all(token), True, wait_ms)
+        return ReadDemand(Vector.parse_all(token), True, wait_ms, not_before_ms)
     except TokenError as error:
         raise ReadError("bad_token", f"token: {error}", hint=error.hint) from error
 
@@ -144,11 +156,11 @@ def requested_table(parameters: TableParameters | _TableBody) -> RequestedTable:
     return RequestedTable(parameters.catalog, parameters.db, parameters.table, parsed, parameters.table_id)
 
 
-def row_batch(body: RowBatchBody, limits: RequestLimits) -> tuple[list[RequestedRow], ReadDemand]:
+def row_batch(body: RowBatchBody, limits: RequestLimits, now_ms: int) -> tuple[list[RequestedRow], ReadDemand]:
     """The keys and the one demand of a batch. Raises `ReadError` ``too_many_keys``, ``bad_token``."""
     _check_size(body.keys, limits)
     wanted = [RequestedRow(key.table, _segment(key.pk)) for key in body.keys]
-    return wanted, demand_of(body.token, body.max_wait_ms, limits)
+    return wanted, demand_of(body.token, body.max_wait_ms, limits, body.max_staleness_ms, now_ms)
 
 
 def table_batch(body: TableBatchBody, limits: RequestLimits) -> tuple[list[RequestedTable], ReadDemand]:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import chain, zip_longest
-from typing import Any, Generic, TypeVar, get_type_hints
+from typing import Any, Generic, TypeVar, get_args, get_type_hints
 from urllib.parse import unquote_plus, unquote_to_bytes
 
 import msgspec
@@ -210,7 +210,7 @@ def _fields_of(kind: type) -> tuple[tuple[str, ...], tuple[str, ...]]:
     hints = get_type_hints(kind)
     return (
         tuple(name for name, hint in hints.items() if hint is bool),
-        tuple(name for name, hint in hints.items() if hint is int),
+        tuple(name for name, hint in hints.items() if hint is int or int in get_args(hint)),
     )
 
 

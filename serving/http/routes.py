@@ -42,7 +42,8 @@ class StatusAnswer(msgspec.Struct):
 
 async def get_row(front: Front, parameters: RowParameters, _: None) -> Response:
     """One `RowAnswer`."""
-    demand, options = demand_of(parameters.token, parameters.max_wait_ms, front.limits), row_options(parameters)
+    options, waiting, staleness = row_options(parameters), parameters.max_wait_ms, parameters.max_staleness_ms
+    demand = demand_of(parameters.token, waiting, front.limits, staleness, front.now_ms())
     wanted = [RequestedRow(parameters.table, parameters.pk.encode("latin-1"))]
     [answer] = await front.rows.read_many(front.row_space(parameters.keyspace), wanted, demand, options)
     return read_response(answer)
@@ -51,7 +52,7 @@ async def get_row(front: Front, parameters: RowParameters, _: None) -> Response:
 async def get_rows(front: Front, parameters: RowBatchParameters, body: RowBatchBody) -> Response:
     """One `RowBatchAnswer`."""
     space = front.row_space(parameters.keyspace)
-    wanted, demand = row_batch(body, front.limits)
+    wanted, demand = row_batch(body, front.limits, front.now_ms())
     return answer_response(row_batch_answer(await front.rows.read_many(space, wanted, demand), demand))
 
 

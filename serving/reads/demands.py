@@ -12,12 +12,14 @@ NO_VECTOR = Vector()
 class ReadDemand(NamedTuple):
     """How fresh the answer must be. ``given``: the request has a token, if only an empty one.
 
-    ``max_wait_ms``: how long to wait for the vector's position.
+    ``max_wait_ms``: how long to wait for the vector's position. ``not_before_ms``: the answer must hold all that the
+    source had committed by then (`tokens.Demand`).
     """
 
     vector: Vector = NO_VECTOR
     given: bool = False
     max_wait_ms: int = 0
+    not_before_ms: int = 0
 
     @property
     def token(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import NamedTuple
 
 from consumers.fold.shards import NO_KIN, Kin
 from serving.errors import ReadError
@@ -12,6 +13,13 @@ from tokens.decision import is_unknown
 from tokens.vector import Component
 
 
+class Reached(NamedTuple):
+    """A position of the source, and a time by its clock: all that was committed by then is at or before it."""
+
+    position: Position
+    as_of_ms: int
+
+
 class Proof:
     """A demand, with the shard and the epoch that the source's positions belong to.
 
@@ -19,7 +27,7 @@ class Proof:
     None, an answer is only ``eventual`` and its position cannot go into the token.
     """
 
-    __slots__ = ("demand", "epoch", "kin", "shard")
+    __slots__ = ("demand", "epoch", "kin", "reached", "shard")
 
     def __init__(self, demand: ReadDemand, shard: str, known_epoch: int | None, kin: Kin = NO_KIN) -> None:
         component = demand.vector.get(shard)
@@ -27,29 +35,49 @@ class Proof:
         self.demand = demand
         self.shard = shard
         self.kin = kin
+        self.reached: Reached | None = None
+        """What an owner knows of the time that is demanded: a replica knows none itself."""
         self.epoch = max(epochs) if epochs else None
 
     @property
     def demanded_position(self) -> Position | None:
-        """The position of the source's shard in the demand."""
+        """The position that the source must have reached: the session's, else one that proves the demanded time."""
         component = self.demand.vector.get(self.shard)
-        return component.position if component is not None else None
+        if component is not None:
+            return component.position
+        return self.reached.position if self.reached is not None else None
 
-    def judge(self, position: Position) -> Decision:
-        """Whether a value read at ``position`` proves the demand. No watermark: a source has no backlog."""
+    def judge(self, position: Position, as_of_ms: int = 0) -> Decision:
+        """Whether a value read at ``position`` proves the demand. No watermark: a source has no backlog.
+
+        ``as_of_ms``: as in `serving.sources.source.SourceRow`.
+        """
         if self.epoch is None:
             return _NO_EPOCH
-        return decide(Demand(vector=self.demand.vector, given=self.demand.given), self._tag(position))
-
-    def _tag(self, position: Position | None) -> Tag:
-        kin = self.kin
-        return Tag(
-            self.shard, self.epoch or 0, position, position, None, topology=kin.topology, ancestors=kin.ancestors
+        wanted = self.demand
+        return decide(
+            Demand(vector=wanted.vector, given=wanted.given, not_before_ms=wanted.not_before_ms),
+            self._tag(position, as_of_ms),
         )
 
-    def is_behind(self, position: Position) -> bool:
+    def _tag(self, position: Position, as_of_ms: int) -> Tag:
+        kin, reached = self.kin, self.reached
+        if reached is not None and position.at_or_past(reached.position):
+            as_of_ms = max(as_of_ms, reached.as_of_ms)
+        return Tag(
+            self.shard,
+            self.epoch or 0,
+            position,
+            position,
+            None,
+            topology=kin.topology,
+            ancestors=kin.ancestors,
+            as_of_ms=as_of_ms,
+        )
+
+    def is_behind(self, position: Position, as_of_ms: int = 0) -> bool:
         """Whether the source has not reached the demanded position yet, so that waiting may help."""
-        decision = self.judge(position)
+        decision = self.judge(position, as_of_ms)
         return not decision.may_be_served and not decision.history_lost and not self._is_of_another_flavor(position)
 
     def _is_of_another_flavor(self, position: Position) -> bool:

@@ -17,7 +17,7 @@ from serving.reads.descriptions import RENEWED_EVERY_S, Descriptions
 from serving.reads.fills import Fills
 from serving.reads.flight import Flights
 from serving.reads.owners import OtherPartition, OwnerAway, Owners
-from serving.reads.proof import Proof, history_lost_error, token_after, unknown_shards_error
+from serving.reads.proof import Proof, Reached, history_lost_error, token_after, unknown_shards_error
 from serving.reads.rowkey import RowKey, parse_row_key
 from serving.reads.spaces import RowSpace, epoch_of, learn_shards
 from serving.sources.source import RowTable, SchemaChanged, SourceKey, SourceRow
@@ -154,7 +154,9 @@ class RowReads:
                 rows = await self._owners.ask(
                     space.name,
                     partition,
-                    lambda client: client.get(space.name, partition, keys, token, demand.max_wait_ms, meanings),
+                    lambda client: client.get(
+                        space.name, partition, keys, token, demand.max_wait_ms, meanings, demand.not_before_ms
+                    ),
                 )
             except OwnerAway as away:
                 why, differs = str(away), isinstance(away, OtherPartition)
@@ -207,13 +209,16 @@ class RowReads:
                 space.epochs.learn_kin(row.shard, row.epoch, row.kin)
             if row.code == HISTORY_LOST:
                 return history_lost_error(demand.vector, row.shard, row.epoch, row.watermark, row.why, row.kin)
-            if may_answer(row, lookup.key):
+            is_proved = row.as_of_ms >= demand.not_before_ms  # an older owner does not know that a time is demanded
+            if is_proved and may_answer(row, lookup.key):
                 own = None
                 if options is not NO_OPTIONS and row.hi:
                     own = EventToken(row.timestamp, row.shard, Position.parse(row.hi), epoch=row.epoch)
                 token = token_after(demand.token, row.shard, row.epoch, row.hi)
                 return self._answer(lookup, "cache", row.freshness, row.why, token, row.image, own)
             why = row.why if not row.served else "another spelling of the key may name a row"
+            if row.served and not is_proved:
+                why = "the owner's version is older and proves no times"
         if space.source is None:
             lost = row and unknown_shards_error(
                 demand.vector, row.shard, row.epoch, space.epochs.kin_of(row.shard, demand.vector)
@@ -232,9 +237,10 @@ class RowReads:
         await learn_shards(self._owners, space, vector, context.deadline)
         epoch = await epoch_of(self._owners, space, source.shard)
         proof = Proof(context.demand, source.shard, epoch, space.epochs.kin_of(source.shard, vector))
+        proof.reached = reached_by(misses, proof)
 
         def proves(seen: SourceRow) -> bool:
-            return proof.judge(seen.position).may_be_served
+            return proof.judge(seen.position, seen.as_of_ms).may_be_served
 
         flight_keys = [(space.name, miss.lookup.key.key, miss.lookup.table.meaning, proof.epoch) for miss in misses]
         wanted = dict(zip(flight_keys, misses, strict=True))
@@ -242,7 +248,7 @@ class RowReads:
         behind = {
             flight_key: wanted[flight_key]
             for flight_key, seen in found.items()
-            if isinstance(seen, SourceRow) and proof.is_behind(seen.position)
+            if isinstance(seen, SourceRow) and proof.is_behind(seen.position, seen.as_of_ms)
         }
         remaining = max(context.deadline - asyncio.get_running_loop().time(), COMMIT_S)
         if behind and proof.demanded_position is not None:
@@ -261,7 +267,7 @@ class RowReads:
             return found
         if not isinstance(found, SourceRow):
             raise found
-        decision = proof.judge(found.position)
+        decision = proof.judge(found.position, found.as_of_ms)
         if not decision.may_be_served:
             return proof.refusal(decision, found.position)
         lookup, own = miss.lookup, None
@@ -326,9 +332,8 @@ def _fill_of(miss: RowMiss, found: SourceRow) -> Fill | None:
     """The fill to offer to the owner, or None if the answer must not be cached."""
     (context, table, key), row, _ = miss
     space = context.space
-    if row is None or not table.cacheable or space.source is None:
-        return None
-    if not may_offer(row, space.source.shard, key, found):
+    assert space.source is not None
+    if row is None or not may_offer(row, space.source.shard, key, found):
         return None
     lo, hi = str(found.position), str(found.hi)
     partition = space.layout.partition_of(key.key, table.prefix)
@@ -340,6 +345,17 @@ def _final(outcome: RowOutcome | None) -> RawRowAnswer | ReadError:
         return ReadError("source_failed", f"the primary key of {outcome} changed again while it was read")
     assert outcome is not None
     return outcome
+
+
+def reached_by(misses: Iterable[RowMiss], proof: Proof) -> Reached | None:
+    """A position of the source's history that proves the demanded time, if one is demanded and an owner named one."""
+    demanded = proof.demand.not_before_ms
+    for _, row, _ in misses if demanded else ():
+        if row is None or (row.shard, row.epoch) != (proof.shard, proof.epoch):
+            continue
+        if row.as_of_ms >= demanded:
+            return Reached(Position.parse(row.watermark), row.as_of_ms)
+    return None
 
 
 def may_answer(row: OwnerRow, key: RowKey) -> bool:

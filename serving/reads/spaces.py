@@ -115,7 +115,7 @@ async def learn_shards(owners: Owners, space: RowSpace | TableSpace, vector: Vec
             )
         if loop.time() >= deadline:
             return
-        await asyncio.sleep(min(LEARN_EVERY_S, max(deadline - loop.time(), 0)))
+        await asyncio.sleep(min(LEARN_EVERY_S, deadline - loop.time()))
 
 
 def unknown_shards(vector: Vector, space: RowSpace | TableSpace) -> list[str]:

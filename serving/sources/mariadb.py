@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Sequence
-from time import monotonic
 from typing import TypeVar
 
 from serving.errors import ReadError
@@ -33,8 +33,16 @@ WAITS_MAX = 4
 class MariaDBRows:
     """A `serving.sources.source.RowSource` over one MariaDB server. Serves only tables that ``tables`` admits."""
 
-    def __init__(self, settings: ConnectionSettings, shard: str, tables: TableFilter) -> None:
+    def __init__(
+        self,
+        settings: ConnectionSettings,
+        shard: str,
+        tables: TableFilter,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """``clock``: seconds since 1970, the front's own."""
         self.shard = shard
+        self._clock = clock
         self._tables = tables
         self._shares = Shares(READS_MAX)
         self._reader = SnapshotReader(settings, READS_MAX)
@@ -58,13 +66,14 @@ class MariaDBRows:
         for place, (table, _) in enumerate(wanted):
             if table.name in self._tables:
                 places.setdefault(table.name, []).append(place)
+        began_ms = int(self._clock() * 1000)
         keys = {name: [wanted[place].values for place in of_table] for name, of_table in places.items()}
         read = await self._run(keys, lambda left_s: self._reader.read(keys, left_s)) if keys else {}
         found: list[SourceRow | ReadError | SchemaChanged] = [
             ReadError("unknown_table", f"{table.name} does not belong to this keyspace") for table, _ in wanted
         ]
         for name, of_table in places.items():
-            rows = _source_rows([wanted[place].table for place in of_table], read[name])
+            rows = _source_rows([wanted[place].table for place in of_table], read[name], began_ms)
             for place, row in zip(of_table, rows, strict=True):
                 found[place] = row
         return found
@@ -82,9 +91,9 @@ class MariaDBRows:
 
     async def _run(self, tables: Collection[str], work: Callable[[float], Found]) -> Found:
         """Run ``work`` in a thread when the tables' shares admit it, with the seconds that it has left."""
-        deadline = monotonic() + READ_TIMEOUT_S
+        deadline = time.monotonic() + READ_TIMEOUT_S
         async with self._shares.hold(tables, READ_TIMEOUT_S):
-            return await self._reads.run(lambda: translated(lambda: work(deadline - monotonic())))
+            return await self._reads.run(lambda: translated(lambda: work(deadline - time.monotonic())))
 
     async def close(self) -> None:
         """See `RowSource`."""
@@ -103,24 +112,28 @@ def row_table(info: TableInfo, prefix: int = 0) -> RowTable:
 
 
 def _source_rows(
-    tables: Sequence[RowTable], read: SnapshotRead | MariaDBError
+    tables: Sequence[RowTable], read: SnapshotRead | MariaDBError, began_ms: int
 ) -> list[SourceRow | ReadError | SchemaChanged]:
-    """What was read of one table. ``tables``: for each row, the table as its request described it."""
+    """What was read of one table. ``tables``: for each row, the table as its request described it.
+
+    A primary's rows hold all that was committed before the read began. Nobody can tell how far behind a replica is.
+    """
     if isinstance(read, NoSuchTable) or (isinstance(read, MariaDBError) and read.code == "no_primary_key"):
         return [SchemaChanged(table.name) for table in tables]
     if isinstance(read, MariaDBError):
         return [_refusal(read) for _ in tables]
     key, lo, hi = row_table(read.table).key, Position.parse(read.position), Position.parse(read.hi)
+    as_of_ms = began_ms if read.is_primary else 0
     found: list[SourceRow | ReadError | SchemaChanged] = []
     for table, row in zip(tables, read.rows, strict=True):
         if table.key != key:
             found.append(SchemaChanged(table.name))
         elif row is None:
-            found.append(SourceRow(None, b"", lo, hi, read.timestamp))
+            found.append(SourceRow(None, b"", lo, hi, read.timestamp, as_of_ms))
         elif isinstance(row, MariaDBError | UndecodableValue):
             found.append(_refusal(row))
         else:
-            found.append(SourceRow(row.image, row.key, lo, hi, read.timestamp))
+            found.append(SourceRow(row.image, row.key, lo, hi, read.timestamp, as_of_ms))
     return found
 
 

@@ -40,7 +40,8 @@ class SourceRow(NamedTuple):
     """The source's answer for a key. ``image`` is None if there is no such row. ``key``: the row's own key, as stored.
 
     ``position``: of the snapshot that the row was read in. ``hi``: nothing in the row is later; it equals ``position``
-    except for engines without snapshots. ``timestamp``: the source's time in seconds, for display.
+    except for engines without snapshots. ``timestamp``: the source's time in seconds, for display. ``as_of_ms``: all
+    that the source had committed by then, in ms since 1970, is in the answer; 0: unknown, as of a replica.
     """
 
     image: bytes | None
@@ -48,6 +49,7 @@ class SourceRow(NamedTuple):
     position: Position
     hi: Position
     timestamp: int = 0
+    as_of_ms: int = 0
 
 
 class SourceTable(NamedTuple):

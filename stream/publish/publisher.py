@@ -158,7 +158,10 @@ class Publisher:
         if found.point is None:
             self._start_first_epoch(framer, found, *start_if_new())
         self._commit(framer.take())
-        resume = replace(framer.resume, descriptions=found.declared.descriptions() if found.declared else {})
+        resume = framer.resume
+        if found.declared is not None:
+            said = found.declared
+            resume = replace(resume, descriptions=said.descriptions(), complete=said.complete_tables())
         log.info(
             "publisher open", shard=self.shard, epoch=resume.epoch, ordinal=resume.ordinal, position=resume.position
         )

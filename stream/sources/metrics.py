@@ -18,10 +18,12 @@ _GAUGES = (
         lambda s: s.lag_seconds,
     ),
     ("freshet_source_epoch", "The epoch that is published.", lambda s: s.epoch),
+    ("freshet_source_tables_complete", "Tables whose backfill is complete.", lambda s: s.tables_complete),
     ("freshet_source_timestamp_seconds", "Source time of the last transaction read.", lambda s: s.timestamp),
 )
 _COUNTERS = (
     ("freshet_source_transactions", "Transactions published since the start.", lambda s: s.transactions),
+    ("freshet_source_backfilled_rows", "Rows read by backfills since the start.", lambda s: s.backfilled_rows),
     ("freshet_source_outages", "Outages of the server or of Kafka since the start.", lambda s: s.outages),
 )
 

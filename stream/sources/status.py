@@ -20,6 +20,8 @@ class SourceStatus:
     outages: int = 0
     transactions: int = 0
     as_of_ms: int = 0
+    backfilled_rows: int = 0
+    tables_complete: int = 0
     _caught_up_at: float = field(default=-1.0)
 
     def caught_up(self, as_of_ms: int) -> None:

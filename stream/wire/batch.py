@@ -21,6 +21,7 @@ from stream.wire.events import (
     VOID,
     AbortTransaction,
     AllocateWriteId,
+    BackfillTable,
     BeginScope,
     BindName,
     Change,
@@ -354,7 +355,7 @@ class Framer:
     def _route(self, change: Change, txn: SourceTransaction) -> Iterable[int]:
         """The partitions that an event other than a row goes to."""
         match change:
-            case VoidTable() | DescribeTable() | BeginScope() | BindName():
+            case VoidTable() | BackfillTable() | DescribeTable() | BeginScope() | BindName():
                 return range(self.layout.partitions)
             case AllocateWriteId() | TableImage() | ResetWriteIds():
                 return (self.layout.table_partition(change.table_id),)

@@ -186,6 +186,7 @@ _RULES: Final[dict[str, Callable[[Record], str]]] = {
         "" if record["name"] and record["table_id"] >= 0 else "name is empty or table id negative"
     ),
     "TableVoid": lambda record: "" if record["table"] else "table is empty",
+    "TableBackfill": lambda record: "" if record["table"] else "table is empty",
     "TableSchema": _check_table_schema,
     "Topology": _check_topology,
     "SchemaText": _check_schema_text,

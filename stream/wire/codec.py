@@ -40,6 +40,7 @@ VERSIONS: Final[dict[str, int]] = {
     "SchemaText": 1,
     "Scope": 1,
     "SourceState": 3,
+    "TableBackfill": 1,
     "TableImage": 1,
     "TableSchema": 2,
     "TableVoid": 1,

@@ -1,7 +1,9 @@
 """What a shard says only once, kept so that it can be said again. Pure.
 
 A reader may begin anywhere in the topic. So descriptions of tables, the scope, name bindings, the topology and the
-schemas of records are repeated now and then, as the identical bytes: they keep their epoch and ordinal.
+schemas of records are repeated now and then, as the identical bytes: they keep their epoch and ordinal. That a backfill
+is complete is repeated for the source itself, which learns from it what is left to do. (A reader that did not see it
+begin has not seen its rows.)
 """
 
 from __future__ import annotations
@@ -10,14 +12,14 @@ from collections import deque
 from typing import Final, TypeAlias
 
 from stream.wire.codec import HEADER_SIZE, Record, decode, encode, headers, schema_texts
-from stream.wire.events import Column, DescribeTable, Topology
+from stream.wire.events import EVERY_TABLE, Column, DescribeTable, Topology
 
 Key: TypeAlias = tuple[str, str]
 """Name of a record, and what it is about."""
 
-KINDS: Final = ("SchemaText", "Topology", "Scope", "TableSchema", "NameBinding")
+KINDS: Final = ("SchemaText", "Topology", "Scope", "TableSchema", "TableBackfill", "NameBinding")
 """The records that are said again, in the order in which they are."""
-_HEADERS: Final = {header: name for name in KINDS for header in headers(name)}
+_HEADERS: Final = {header: name for name in (*KINDS, "TableVoid") for header in headers(name)}
 _BEGIN: Final = frozenset(headers("EpochStart"))
 
 
@@ -53,6 +55,8 @@ class Declarations:
 
     def note(self, name: str, record: Record, value: bytes) -> None:
         """Record that the message ``value``, which is ``record``, is in the topic. Other records are passed over."""
+        if name == "TableVoid":
+            self._forget_backfill(record["table"])
         said = self._said.get(name)
         if said is None:
             return
@@ -68,10 +72,20 @@ class Declarations:
                 tables = self._said["TableSchema"]
                 for table in [each for each, known in tables.items() if _ordinal(known) < record["ordinal"]]:
                     del tables[table]
+                self._forget_backfill(EVERY_TABLE)
+            case "TableBackfill":
+                _keep(said, record["table"], value, is_kept=record["complete"])
             case "SchemaText":
                 said[record["fingerprint"].hex()] = value
             case "Topology":
                 said[""] = value
+
+    def _forget_backfill(self, table: str) -> None:
+        complete = self._said["TableBackfill"]
+        if table == EVERY_TABLE:
+            complete.clear()
+        else:
+            complete.pop(table, None)
 
     def keys(self) -> list[Key]:
         """What is to be said again, in order."""
@@ -91,6 +105,10 @@ class Declarations:
     def descriptions(self) -> dict[str, DescribeTable]:
         """Table → its last description."""
         return {table: _description(decode(value)[1]) for table, value in self._said["TableSchema"].items()}
+
+    def complete_tables(self) -> frozenset[str]:
+        """The tables whose backfill is complete."""
+        return frozenset(self._said["TableBackfill"])
 
 
 class Speaker:

@@ -39,6 +39,14 @@ class VoidTable:
 
 
 @dataclass(slots=True, frozen=True)
+class BackfillTable:
+    """All rows of a table follow, beside its changes; ``complete``: since that was said, all of them were published."""
+
+    table: str
+    complete: bool
+
+
+@dataclass(slots=True, frozen=True)
 class Column:
     """A column as `TableSchema.avsc` describes it."""
 
@@ -131,6 +139,7 @@ class BindName:
 Change: TypeAlias = (
     RowChange
     | VoidTable
+    | BackfillTable
     | DescribeTable
     | BeginScope
     | AllocateWriteId
@@ -229,6 +238,8 @@ class ResumePoint:
     continuity: int = 0
     descriptions: dict[str, DescribeTable] = field(default_factory=dict)
     """Table → its last description, of a point that `Publisher.open` returned: what is next is read with these."""
+    complete: frozenset[str] = frozenset()
+    """The tables whose backfill is complete, of a point that `Publisher.open` returned."""
 
     def copy(self) -> ResumePoint:
         """A copy with its own map of open transactions."""

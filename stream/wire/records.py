@@ -8,6 +8,7 @@ from stream.wire.codec import Record, encode
 from stream.wire.events import (
     AbortTransaction,
     AllocateWriteId,
+    BackfillTable,
     BeginScope,
     BindName,
     Change,
@@ -92,6 +93,8 @@ def event_record(change: Change, position: str, image_bytes_max: int) -> tuple[s
     match change:
         case VoidTable(table, reason):
             return "TableVoid", {"position": position, "table": table, "reason": reason}
+        case BackfillTable(table, complete):
+            return "TableBackfill", {"position": position, "table": table, "complete": complete}
         case DescribeTable():
             return "TableSchema", _schema_fields(change)
         case BeginScope(tables):

@@ -63,6 +63,8 @@ def messages() -> list[bytes]:
         _event("TableImage", 58, dropped | {"change": "dropped"}),
     ]
     found += [frame([(key(99), VALUE, b'{"id":99}', 59)]), marker(59)]
+    found += [_event("TableBackfill", 60, {"table": "shop.items", "complete": False})]
+    found += [_event("TableBackfill", 61, {"table": "shop.items", "complete": True}), marker(61)]
     return found
 
 

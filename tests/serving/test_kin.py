@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from consumers.fold.shards import Kin
+from consumers.owner.protocol import ShardKin, Waited
 from serving.answers import RawRowAnswer
 from serving.errors import ReadError
 from serving.metrics import FrontMetrics
@@ -17,7 +19,7 @@ from serving.reads.fills import Fills
 from serving.reads.owners import Located, Owners
 from serving.reads.proof import Proof
 from serving.reads.rows import RowReads
-from serving.reads.spaces import Epochs, RowSpace
+from serving.reads.spaces import LEARN_EVERY_S, Epochs, RowSpace, learn_shards, unknown_shards
 from stream.wire.keys import Layout
 from tests.consumers.fold.test_shards import topology
 from tests.consumers.histories import SHARD, marker, start, value
@@ -152,3 +154,38 @@ def test_an_answer_without_a_shard_teaches_no_epoch() -> None:
     for shard, epoch in (("", 5), (SHARD, 3), (SHARD, 2), (OTHER, 0)):
         epochs.learn(shard, epoch)
     assert epochs.known == {SHARD: 3, OTHER: 0}
+
+
+class Declaring(FakeOwner):
+    """An owner that folds the topology when it is asked for the ``at``-th time."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__(watermarks=seen(SHARD, "0-1-5"))
+        self.at = at
+
+    async def wait(self, *_: object) -> Waited:
+        self._ask("wait")
+        kin = Kin(frozenset({SHARD, OTHER})) if len(self.asked) >= self.at else Kin()
+        return Waited(0, True, self.watermarks, [ShardKin(SHARD, 1, kin)])
+
+
+@pytest.mark.parametrize(
+    ("at", "patience_s", "asks"),
+    [(1, 0.0, [1]), (2, 0.0, [1]), (3, 60.0, [3]), (1_000, 4 * LEARN_EVERY_S, range(2, 8))],
+)
+def test_owners_are_asked_for_shards_until_they_are_known_or_the_time_is_up(
+    monkeypatch: pytest.MonkeyPatch, at: int, patience_s: float, asks: Sequence[int]
+) -> None:
+    """An owner may still be folding what declares them; it is asked again after a pause, never in a busy loop."""
+    owner = Declaring(at)
+    space = RowSpace("shop", Layout(1), source=FakeRowSource(b"{}", "0-1-9"))
+    vector = seen(SHARD, "0-1-5").merge(seen(OTHER, "0-9-9"))
+
+    async def run() -> None:
+        owners = Network(monkeypatch, {"a:1": owner}).owners()
+        await learn_shards(owners, space, vector, asyncio.get_running_loop().time() + patience_s)
+
+    assert unknown_shards(vector, space) == [OTHER]
+    asyncio.run(run())
+    assert len(owner.asked) in asks
+    assert unknown_shards(vector, space) == ([] if at <= len(owner.asked) else [OTHER])

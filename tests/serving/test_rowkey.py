@@ -125,3 +125,21 @@ def test_a_text_may_hold_any_character() -> None:
     found = parse_row_key(table(TEXT), b"a%00b")
     assert found.values == ("a\0b",)
     assert found.key.count(b"\0") == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [("inet", "1.2.3"), ("double", "1e999"), ("float", "-1e999"), ("uuid", "%00"), ("int", "1%00"), ("enum", "a%00")],
+)
+def test_a_value_without_a_canonical_form_is_a_bad_key(kind: str, text: str) -> None:
+    """Whoever notices it, the reader gets a 400."""
+    with pytest.raises(ReadError) as caught:
+        parse_row_key(table(Column("c", kind, True)), text.encode())
+    assert (caught.value.code, caught.value.status) == ("bad_key", 400)
+
+
+@pytest.mark.parametrize("inexact", [(0,), (1,), (0, 1), ()])
+def test_a_composite_key_is_exact_if_every_column_is(inexact: tuple[int, ...]) -> None:
+    """One column with other spellings is enough for the row to have another key."""
+    columns = [Column(f"c{index}", "int", index not in inexact) for index in range(2)]
+    assert parse_row_key(table(*columns), b"7,8").exact is (not inexact)

@@ -209,3 +209,98 @@ def test_a_source_that_does_not_answer_in_time_is_unreachable(monkeypatch: pytes
     assert answer.code == "source_unreachable"
     source.gate.set()
     assert served(asyncio.run(reads.answer(source))).served_from == "source"
+
+
+class Moving(FakeTableSource):
+    """A source that is one further at each read. ``delay_s``: how long a read takes."""
+
+    delay_s = 0.0
+
+    def __init__(self, *answers: SourceTable) -> None:
+        super().__init__(answers[-1])
+        self.answers = list(answers)
+
+    async def read(self, name: str, own_list: str | None = None) -> SourceTable:
+        await super().read(name, own_list)
+        await asyncio.sleep(self.delay_s)
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+
+def test_a_source_that_lags_is_asked_again_with_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until the reader's time is up it may get there; without time it is asked once; and never in a busy loop."""
+    reads = Reads(monkeypatch, FakeOwner())
+    demand = demand_of(seen(SHARD, "0-1-7"))
+
+    def read(source: FakeTableSource, max_wait_ms: int) -> RawTableAnswer | ReadError:
+        space, wanted = TableSpace("hive", Layout(1), source), RequestedTable("hive", "db", "t")
+        return asyncio.run(reads.read(space, wanted, demand._replace(max_wait_ms=max_wait_ms)))
+
+    source = Moving(external("0-1-5"), external("0-1-6"), external("0-1-7"))
+    assert served(read(source, 60_000)).token == str(seen(SHARD, "0-1-7"))
+    assert source.lists == [None] * 3
+    for max_wait_ms, most in ((0, 1), (4 * round(1000 * tables.POLL_S), 6)):
+        source = Moving(external("0-1-5"))
+        answer = read(source, max_wait_ms)
+        assert isinstance(answer, ReadError)
+        assert answer.code == "source_behind"
+        assert 1 <= len(source.lists) <= most
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_what_waiting_cannot_mend_is_answered_at_once(monkeypatch: pytest.MonkeyPatch, own: bool) -> None:
+    """A lost history does not come back, and a table that was made again keeps its new id."""
+    owner = FakeOwner()
+    if own:
+        source, wanted, code = FakeTableSource(external(table_id=8)), managed(), "table_id_changed"
+        vector = seen(SHARD, "0-1-4")
+    else:
+        source, wanted, code = FakeTableSource(external()), RequestedTable("hive", "db", "t"), "history_lost"
+        vector = seen(SHARD, "0-1-9", epoch=1)
+        owner.table = owner_table(None, epoch=2)
+    reads, space = Reads(monkeypatch, owner), TableSpace("hive", Layout(1), source)
+    answer = asyncio.run(
+        asyncio.wait_for(reads.read(space, wanted, demand_of(vector)._replace(max_wait_ms=60_000)), 20)
+    )
+    assert isinstance(answer, ReadError)
+    assert answer.code == code
+    assert source.lists == [None]
+
+
+def test_a_table_that_is_not_there_has_no_other_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its absence is the answer, if the source has reached what the session has seen; else the source is behind."""
+    for gtid, code in (("0-1-9", ""), ("0-1-5", "source_behind")):
+        absent = SourceTable(0, "", None, "", at(gtid))
+        wanted = RequestedTable("hive", "db", "t", None, 7)
+        answer = asyncio.run(
+            Reads(monkeypatch, FakeOwner()).answer(FakeTableSource(absent), wanted, seen(SHARD, "0-1-7"))
+        )
+        if code:
+            assert isinstance(answer, ReadError)
+            assert answer.code == code
+        else:
+            assert (served(answer).found, served(answer).token) == (False, str(seen(SHARD, "0-1-9")))
+            assert "catalog hive has no table db.t" in str(answer)
+
+
+def test_reads_of_the_source_and_its_failures_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operators see how often the cache did not suffice, and how often nobody could answer."""
+    metrics = FrontMetrics()
+    owners = Network(monkeypatch, {"a:1": FakeOwner()}).owners()
+    reads = TableReads(owners, Fills(owners, metrics), metrics)
+    source = FakeTableSource(external())
+
+    async def fail(*_: object) -> SourceTable:
+        raise ReadError("source_unreachable", "away")
+
+    async def read() -> RawTableAnswer | ReadError:
+        space = TableSpace("hive", Layout(1), source)
+        [answer] = await reads.read_many([(space, RequestedTable("hive", "db", "t"))], ReadDemand())
+        await settle()
+        return answer
+
+    assert served(asyncio.run(read())).served_from == "source"
+    monkeypatch.setattr(source, "read", fail)
+    answer = asyncio.run(read())
+    assert isinstance(answer, ReadError)
+    assert answer.code == "source_unreachable"
+    assert [each._value.get() for each in (metrics.source_reads, metrics.source_failures)] == [2, 1]

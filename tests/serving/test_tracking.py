@@ -211,17 +211,22 @@ def test_a_connection_that_has_results_left_is_asked_later(busy: str) -> None:
     assert observed == ["0-1-1"]
 
 
-def test_a_result_that_follows_may_be_of_a_commit() -> None:
-    """Several statements in one text: the first is a read, a later one may have committed."""
+@pytest.mark.parametrize("first", ["SELECT 1", *WRITES])
+def test_a_result_that_follows_may_be_of_a_commit(first: str) -> None:
+    """Several statements in one text: the first one commits nothing, a later one may have committed all."""
     connection, inner, observed = tracked()
+    connection.begin()
+    connection.query("INSERT INTO t")
+    status = inner.server_status
 
     def several(sql: str | bytes, unbuffered: bool = False) -> int:
-        done = Connection.query(inner, "INSERT INTO t" if sql == "SELECT 1; INSERT" else sql, unbuffered)
-        inner._result.has_next = sql == "SELECT 1; INSERT"
+        done = Connection.query(inner, "COMMIT" if sql == f"{first}; COMMIT" else sql, unbuffered)
+        if sql == f"{first}; COMMIT":
+            inner.server_status, inner._result.has_next = status, True  # as the first result tells it
         return done
 
     inner.query = several  # type: ignore[method-assign]
-    connection.query("SELECT 1; INSERT")
+    connection.query(f"{first}; COMMIT")
     assert observed == []
     with pytest.raises(WriteNotTracked):
         connection.require_settled()

@@ -9,7 +9,7 @@ import pymysql
 import pytest
 
 from serving.client import Session, WriteNotTracked
-from tests.serving.test_session import Front, row, vector
+from tests.serving.scripted_front import Front, row, vector
 
 BROKEN = pymysql.err.OperationalError(2013, "Lost connection to MySQL server during query")
 

@@ -18,6 +18,7 @@ from stream.wire.events import (
     VOID,
     AbortTransaction,
     AllocateWriteId,
+    BackfillTable,
     BeginScope,
     BindName,
     Change,
@@ -56,6 +57,7 @@ events = st.one_of(
     st.builds(
         DescribeTable, _tables, st.just((Column("id", "int", True),)), st.just(("id",)), prefix=st.integers(0, 1)
     ),
+    st.builds(BackfillTable, _tables, st.booleans()),
     st.builds(BeginScope, st.lists(_tables, max_size=2).map(tuple)),
     st.builds(AllocateWriteId, _ids, _ids, _ids, st.booleans()),
     st.builds(
@@ -111,7 +113,7 @@ def partitions(layout: Layout, change: Change, prefixes: dict[str, int]) -> set[
     match change:
         case RowChange(key):
             return {layout.partition_of(key, prefixes.get(split_row_key(key)[0], 0))}
-        case VoidTable() | DescribeTable() | BeginScope() | BindName():
+        case VoidTable() | BackfillTable() | DescribeTable() | BeginScope() | BindName():
             return set(range(layout.partitions))
         case CommitTransaction(_, pairs) | AbortTransaction(_, pairs):
             return {layout.table_partition(table) for table, _ in pairs}

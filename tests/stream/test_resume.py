@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
-from stream.publish.resume import ResumeError, resume_point
-from stream.wire.codec import decode, encode
+from stream.publish import resume
+from stream.publish.resume import ResumeError, read_declarations, read_tail, resume_point
+from stream.wire.codec import HEADER_SIZE, decode, encode
+from tests.consumers.owning import schema
+from tests.stream.memory_log import KAFKA, MemoryLog
 
 
 def _state(
@@ -74,3 +77,32 @@ def test_a_map_that_cannot_be_built_is_an_error(states: list[Any], code: str) ->
     with pytest.raises(ResumeError) as lost:
         resume_point(states)
     assert lost.value.code == code
+
+
+def test_all_windows_share_the_time_that_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each window waits for what the ones before it have left, and is still read when that is nothing."""
+    log, patience, clock = MemoryLog(1), list[float](), iter(range(0, 10_000, 25))
+    log.install(monkeypatch)
+    for _ in range(40):
+        log.commit([(0, encode("SourceState", _state(1, whole=False)))], 1)
+
+    def read_range(*given: Any, timeout_s: float) -> Any:
+        patience.append(timeout_s)
+        return log.read_range(*given)
+
+    monkeypatch.setattr(resume, "read_range", read_range)
+    monkeypatch.setattr(resume, "monotonic", lambda: float(next(clock)))
+    tail = read_tail(KAFKA, "t", 0, "s/0", timeout_s=60.0, window=2)
+    assert tail.problem is not None
+    assert tail.problem.code == "open_map_lost"
+    assert patience == [35.0, 10.0, 0.001, 0.001]
+
+
+def test_a_declaration_that_cannot_be_read_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The publisher begins a new epoch and says everything again, instead of leaving it unsaid."""
+    log = MemoryLog(1)
+    log.install(monkeypatch)
+    log.commit([(0, schema(2)[: HEADER_SIZE + 1])], 1)
+    with pytest.raises(ResumeError) as lost:
+        read_declarations(KAFKA, "t", 0, resume_point([_state(1, whole=True)]))
+    assert lost.value.code == "declarations_lost"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -195,3 +196,17 @@ def test_a_dropped_producer_commits_nothing(made: Made) -> None:
     with pytest.raises(PublisherLost, match="not open"):
         made.producer.commit(RECORDS, 1)
     assert "commit" not in made.client.calls
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_lost_producer_is_let_go(made: Made, full: bool) -> None:
+    """Whoever keeps the error keeps no producer alive: its threads would hold connections to the broker."""
+    made.producer.open()
+    made.client.queue_full = full
+    made.errors += [failing(KafkaError._FENCED)]
+    client, made.client = weakref.ref(made.client), None
+    with pytest.raises(PublisherLost) as lost:
+        made.producer.commit(RECORDS, 1)
+    made.producer.drop()
+    assert client() is None
+    assert lost.value.__traceback__ is not None

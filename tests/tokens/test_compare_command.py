@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import example, given
 
 from freshet.cli import run
+from tests.tokens import strategies as some
 from tokens import EventToken, Order, Position, TokenError, Vector
 from tokens.comparison import compare_texts
 
@@ -70,3 +72,11 @@ def test_the_command_prints_a_line_or_an_object(capsys: pytest.CaptureFixture[st
     assert run(["compare", "MariaDB/0-1", "MariaDB/0-1-6"]) == 1
     assert "error[bad_token]: MariaDB GTID '0-1'" in capsys.readouterr().err
     assert run(["compare", "MariaDB/0-1-5"]) == 2
+
+
+@given(some.mariadb_positions, some.mariadb_positions)
+@example(Position.parse("MariaDB/0-1-5"), Position.parse("MariaDB/0-2-5,1-1-1"))
+def test_either_side_is_told_the_same_reason(a: Position, b: Position) -> None:
+    """The reason names A and B; it doesn't depend on which of two positions was given first."""
+    there, back = compare_texts(str(a), str(b)), compare_texts(str(b), str(a))
+    assert back.why == there.why.translate(str.maketrans("AB", "BA"))

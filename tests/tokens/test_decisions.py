@@ -27,7 +27,8 @@ def situations(draw: st.DrawFn) -> tuple[Demand, Tag]:
     places = draw(kinds)
     vector = draw(st.dictionaries(SHARDS, st.tuples(st.integers(0, 1), places), max_size=2).map(Vector))
     lists = st.one_of(st.none(), some.write_id_lists(tables=("db.t", "db.t", "db.t", "db.u", None)))
-    demand = Demand(vector, draw(lists), draw(st.integers(0, 2)), draw(st.booleans()))
+    times = st.sampled_from([0, 0, 999, 1_000])
+    demand = Demand(vector, draw(lists), draw(st.integers(0, 2)), draw(st.booleans()), draw(times))
     optional = st.one_of(st.none(), places)
     tag = Tag(
         draw(st.one_of(st.just(""), SHARDS)),
@@ -40,6 +41,7 @@ def situations(draw: st.DrawFn) -> tuple[Demand, Tag]:
         draw(st.sampled_from([True, True, True, False])),
         draw(st.frozensets(SHARDS, max_size=2)),
         draw(st.dictionaries(SHARDS, st.integers(0, 1), max_size=1)),
+        draw(times),
     )
     return demand, tag
 
@@ -52,6 +54,7 @@ def test_fresh_only_if_the_naive_model_proves_it(situation: tuple[Demand, Tag]) 
     assert why
     assert "\n" not in why
     assert decide(demand, tag) == (freshness, why)
+    assert decide(demand, tag).may_be_served is (freshness in (Freshness.FRESH, Freshness.EVENTUAL))
     assert (freshness is Freshness.FRESH) is (_proven(demand, tag) and _asked(demand))
     if freshness is Freshness.EVENTUAL:
         assert not _asked(demand)
@@ -196,11 +199,13 @@ def test_a_lost_history_is_data_not_only_text() -> None:
 
 
 def _asked(demand: Demand) -> bool:
-    return bool(demand.vector or demand.write_ids is not None)
+    return bool(demand.vector or demand.write_ids is not None or demand.not_before_ms)
 
 
 def _proven(demand: Demand, tag: Tag) -> bool:
     if not tag.image_known or demand.table_id not in (0, tag.table_id):
+        return False
+    if demand.not_before_ms and not tag.as_of_ms >= demand.not_before_ms:
         return False
     wanted, held = demand.write_ids, tag.write_ids
     if wanted is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.tokens import strategies as some
@@ -24,6 +24,7 @@ any_text = st.text(st.characters(), max_size=12)
     st.one_of(st.none(), st.builds(Origin, any_text, some.positions, some.epochs)),
     st.integers(0, 2**63 - 1),
 )
+@example(5, "s", None, Origin("a#1", P("FilePos/b#2:7"), 3), 0)
 def test_any_token_survives_its_text(
     timestamp: int, shard: str, position: Position | None, origin: Origin | None, epoch: int
 ) -> None:
@@ -137,3 +138,10 @@ def test_tokens_without_a_shard_have_no_order_but_by_time() -> None:
     """Vitess's rule compares positions within a shard; without one they may be of different logs."""
     older, newer = (EventToken(5, "", Position.parse(f"MariaDB/0-1-{number}")) for number in (4, 5))
     assert vitess_fresher(newer, older) == vitess_fresher(older, newer) == vitess_fresher(older, older) == -1
+
+
+def test_tokens_without_a_position_have_no_order_but_by_time() -> None:
+    """Whichever of the two has none."""
+    placed, unplaced = (EventToken(5, "s", position) for position in (P("MariaDB/0-1-5"), None))
+    assert vitess_fresher(placed, unplaced) == vitess_fresher(unplaced, placed) == -1
+    assert order(placed, unplaced) is order(unplaced, placed) is Order.UNKNOWN

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from itertools import permutations
 
 import pytest
 from hypothesis import given
@@ -248,3 +249,39 @@ def _tie(ours: dict[int, tuple[int, int]], theirs: dict[int, tuple[int, int]]) -
         domain in ours and ours[domain][1] == sequence and ours[domain][0] != server
         for domain, (server, sequence) in theirs.items()
     )
+
+
+FILES = ("odd", "even", "7", "bin", "bin.", ".5", ".6", "bin.x", "bin.y", "bin.1a", "bin.٣", "bin.٤", "bin.9", "bin.10")
+NUMBERED = {".5": ("", 5), ".6": ("", 6), "bin.9": ("bin", 9), "bin.10": ("bin", 10)}
+
+
+@pytest.mark.parametrize(("file", "other"), list(permutations(FILES, 2)))
+def test_only_numbered_files_of_one_log_are_in_order(file: str, other: str) -> None:
+    """Nobody knows which of two other files was written first, so neither contains the other's positions."""
+    earlier, later = parse(f"FilePos/{file}:9"), parse(f"FilePos/{other}:1")
+    mine, theirs = NUMBERED.get(file), NUMBERED.get(other)
+    if mine is None or theirs is None or mine[0] != theirs[0]:
+        assert earlier.order(later) is Order.UNKNOWN
+        assert not earlier.contains(later)
+        return
+    assert earlier.order(later) is (Order.NEWER if mine[1] > theirs[1] else Order.OLDER)
+    assert earlier.contains(later) is (mine[1] > theirs[1])
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_within_one_file_offsets_are_in_order(file: str) -> None:
+    """Whatever the file is called."""
+    assert parse(f"FilePos/{file}:9").order(parse(f"FilePos/{file}:10")) is Order.OLDER
+
+
+@given(some.positions)
+def test_no_position_is_contained_in_all_and_proves_nothing(position: Position) -> None:
+    """Its text is empty; it is ordered against nothing but itself, and joins change nothing."""
+    nil = parse("")
+    assert (nil, str(nil), bool(nil), hash(nil)) == (NO_POSITION, "", False, hash(NO_POSITION))
+    assert nil is not None
+    assert position.contains(nil)
+    assert not nil.contains(position)
+    assert (nil.order(position), position.order(nil), nil.order(nil)) == (Order.UNKNOWN, Order.UNKNOWN, Order.SAME)
+    assert nil.join(position) == position.join(nil) == nil.union(position) == position
+    assert not nil.at_or_past(position)

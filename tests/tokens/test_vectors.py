@@ -7,13 +7,14 @@ import string
 from base64 import urlsafe_b64encode
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.tokens import strategies as some
 from tokens import EventToken, Order, Position, TokenError, Vector
 
 P = Position.parse
+blanks = st.sampled_from(["", " ", "\t", ",", " ,\t"])
 URL_SAFE = set(string.ascii_letters + string.digits + "-._~")
 
 
@@ -124,3 +125,18 @@ def test_foreign_tokens_are_refused(text: str) -> None:
         Vector.parse(text)
     assert "token" in str(refused.value)
     assert refused.value.hint
+
+
+@given(st.lists(some.vectors, min_size=1, max_size=4), st.sampled_from([",", ", ", ",\t "]), blanks, blanks)
+@example([Vector({"ks/0": (1, P("MariaDB/0-1-5"))})], ",", "\t", "")
+@example([Vector({"ks/0": (1, P("MariaDB/0-1-5"))})], ",", "", "\t")
+@example([Vector({"ks/0": (1, P("MariaDB/0-1-5"))})], ",", "", " ")
+@example([Vector({"ks/0": (1, P("MariaDB/0-1-5"))})], ",", "", ",")
+def test_several_tokens_are_read_as_their_merge(parts: list[Vector], between: str, before: str, after: str) -> None:
+    """A header that is sent twice is joined by commas and blanks; a session that came twice has seen both."""
+    text = before + between.join(map(str, parts)) + after
+    merged = Vector()
+    for vector in parts:
+        merged = merged.merge(vector)
+    assert Vector.parse_all(text) == merged
+    assert Vector.parse_known(text) == (merged, ())

@@ -241,3 +241,11 @@ def _well_formed(write_ids: ValidWriteIdList) -> ValidWriteIdList:
     known = {write_id for write_id in write_ids.exceptions if write_id <= hwm}
     aborted = {write_id for write_id in known if write_ids.is_aborted(write_id)}
     return ValidWriteIdList(write_ids.table, hwm, known - aborted, aborted)
+
+
+def test_a_bundle_finds_each_tables_list() -> None:
+    """By its exact name; the later of two for one table counts."""
+    bundle = TxnWriteIds.parse("7$db.t:13:9:9:$db.u:5:9::$db.t:14:9::")
+    assert (str(bundle.get("db.t")), str(bundle.get("db.u"))) == ("db.t:14:9::", "db.u:5:9::")
+    assert (bundle.get("DB.T"), bundle.get(None), len(bundle)) == (None, None, 2)
+    assert [each.table for each in bundle] == ["db.t", "db.u"]

@@ -18,9 +18,10 @@ from lab.simulation.kernel.waits import Waits
 from lab.simulation.mariadb import protocol
 from lab.simulation.mariadb.log.binlog import Dump
 from lab.simulation.mariadb.server import SimulatedServer
-from lab.simulation.mariadb.sessions import NEVER, Session
+from lab.simulation.mariadb.sessions import Session
 from lab.simulation.mariadb.sql.syntax import UnknownStatement
 from lab.simulation.mariadb.storage.errors import ServerError
+from lab.simulation.mariadb.transacting import NEVER
 from lab.simulation.mariadb.transactions import Blocked, Steps
 
 Work: TypeAlias = "GeneratorType[Blocked, None, None]"
@@ -179,12 +180,13 @@ class ServerConnection:
         server.dumps.get(replica, lambda: None)()
         server.dumps[replica] = self._replaced
         try:
-            dump = Dump(server.log, str(session.variable("@", "slave_connect_state") or ""))
+            dump = Dump(server.log, str(session.variables.variable("@", "slave_connect_state") or ""))
         except ServerError as error:
             self._answer([protocol.failed(error)])
             self.end()
             return
-        period_s = float(cast("int", session.variable("@", "master_heartbeat_period") or 30_000_000_000)) / 1e9
+        period_ns = session.variables.variable("@", "master_heartbeat_period") or 30_000_000_000
+        period_s = float(cast("int", period_ns)) / 1e9
 
         def has_event() -> bool:
             return server.is_behind or dump.ready()

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from pymysql import _auth
 from pymysql.constants import CLIENT, COMMAND
 
-from lab.simulation.mariadb.sessions import Answer, ResultColumn
+from lab.simulation.mariadb.answers import Answer, ResultColumn
 from lab.simulation.mariadb.storage.collations import BINARY_ID
 from lab.simulation.mariadb.storage.errors import ServerError
 

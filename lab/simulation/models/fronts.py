@@ -12,7 +12,8 @@ from serving.http.front import Front
 from serving.http.limits import RequestLimits
 from serving.http.responses import Response, problem_response
 
-LIMITS: Final = RequestLimits()
+LIMITS: Final = RequestLimits(wait_ms_default=0)
+"""Histories draw how long each read waits."""
 
 
 def front_with(**parts: Any) -> Front:

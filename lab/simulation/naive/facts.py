@@ -21,7 +21,7 @@ Facts = dict[tuple[str, ...] | bytes, Any]
 """(kind, name) or a row's key → what is known."""
 
 _ENTRY: Final = struct.Struct(">BQqI")
-FOLD_VERSION: Final = 4
+FOLD_VERSION: Final = 5
 
 
 def facts_of_bytes(entries: Mapping[bytes, bytes]) -> Facts:
@@ -87,6 +87,8 @@ def facts_of_naive(fold: NaivePartition, offset: int) -> Facts:
         facts["topology", name] = [said["epoch"], said["ordinal"], sorted(said["shards"]), {}, {}]
     for name, place in fold.scopes.items():
         facts["scope", name] = [*place]
+    for (table, name), backfill in fold.backfills.items():
+        facts["backfill", table, name] = [*backfill]
     for table, schema in fold.schemas.items():
         facts["schema", table] = schema
     for number, text in fold.texts.items():

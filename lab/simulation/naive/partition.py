@@ -12,7 +12,7 @@ VALUE: Final = 1
 ABSENT: Final = 2
 VOID: Final = 3
 EVERY: Final = "*"
-REPEATED: Final = ("TableSchema", "NameBinding", "Scope")
+REPEATED: Final = ("TableSchema", "NameBinding", "Scope", "TableBackfill")
 """Events that a publisher says again, perhaps after their epoch is over."""
 
 Place = tuple[int, int]
@@ -60,6 +60,8 @@ class NaivePartition:
         """(table or ``*``, shard) → the place up to which older entries are unknown, and the floor of fills."""
         self.schemas: dict[str, Record] = {}
         self.scopes: dict[str, Place] = {}
+        self.backfills: dict[tuple[str, str], tuple[int, int, int, str, int]] = {}
+        """(table, shard) → epoch, the ordinals at which it began and was complete, and where that was."""
         self.topologies: dict[str, Record] = {}
         self.texts: dict[bytes, Record] = {}
         self.tables = NaiveTables(begin)
@@ -107,6 +109,8 @@ class NaivePartition:
                 self._describe(event, before)
             case "Scope":
                 self._begin_scope(event)
+            case "TableBackfill":
+                self._backfill(event)
             case _:
                 self.letters += [(offset, code) for code in self.tables.fold(name, event, self)]
 
@@ -121,6 +125,8 @@ class NaivePartition:
             self._describe(event, event["ordinal"])
         elif name == "Scope":
             self._begin_scope(event)
+        elif name == "TableBackfill":
+            self._backfill(event)
         else:
             self.tables.fold(name, event, self)
 
@@ -220,6 +226,16 @@ class NaivePartition:
         self.scopes[name] = place
         if (EVERY, name) not in self.voids or self.voids[EVERY, name][0] < place:
             self.voids[EVERY, name] = (place, "")
+
+    def _backfill(self, event: Record) -> None:
+        """A completion counts once, and only for a beginning of its epoch that was folded here before it."""
+        scope, place = (event["table"], event["shard"]), (event["epoch"], event["ordinal"])
+        held = self.backfills.get(scope)
+        if not event["complete"]:
+            if held is None or place > held[:2]:
+                self.backfills[scope] = (*place, 0, "", 0)
+        elif held is not None and held[0] == place[0] and held[1] < place[1] and not held[2]:
+            self.backfills[scope] = (*held[:2], place[1], event["position"], event["timestamp"])
 
     def _declare(self, event: Record) -> None:
         held = self.topologies.get(event["shard"])

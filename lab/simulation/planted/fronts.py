@@ -85,7 +85,7 @@ PROOFS: Final = (
     rows(
         "source_is_where_it_is_wanted",
         "the source is assumed to have reached the demanded position",
-        Replace(proof.Proof.judge, "self._tag(position)", "self._tag(self.demanded_position)"),
+        Replace(proof.Proof.judge, "self._tag(position, as_of_ms)", "self._tag(self.demanded_position, as_of_ms)"),
     ),
     rows(
         "proof_takes_the_older_epoch",

@@ -207,6 +207,11 @@ def processes(name: str, what: str, *changes: Change) -> PlantedBug:
     return PlantedBug(name, what, "processes", changes)
 
 
+def hive(name: str, what: str, *changes: Change) -> PlantedBug:
+    """A bug that the world of captured logs must catch."""
+    return PlantedBug(name, what, "hive", changes)
+
+
 def installation(name: str, what: str, *changes: Change) -> PlantedBug:
     """A bug that the world of installations must catch."""
     return PlantedBug(name, what, "installation", changes)

@@ -1,12 +1,14 @@
-"""Planted bugs in `stream.wire` and `stream.publish`: batches, markers, and resuming a publisher."""
+"""Planted bugs in what publishes: batches, markers, resuming a publisher, and the Hive source."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from lab.simulation.planted.planting import Begin, Replace, Return, always, catalog, rows
+from lab.simulation.planted.planting import Begin, Replace, Return, always, catalog, hive, leave_out, never, rows
 from stream.publish import resume
 from stream.publish.publisher import Publisher
+from stream.sources.hive.translator import HiveTranslator
+from stream.sources.hive.write_id_registry import WriteIdRegistry
 from stream.wire.batch import Framer
 
 MARKERS: Final = (
@@ -75,4 +77,87 @@ RESUMING: Final = (
         Replace(Framer._state, "any_known if any_whole else self._opened", "any_known if any_whole else {}"),
     ),
 )
-BUGS: Final = (*MARKERS, *ROUTES, *RESUMING)
+METASTORE: Final = (
+    hive(
+        "rename_may_be_unreadable",
+        "an ALTER_TABLE that cannot be read voids the table of its columns only, and may have renamed another",
+        Replace(HiveTranslator._unreadable, "any_event.table_name if ... else ''", "any_event.table_name"),
+    ),
+    hive(
+        "unseen_rename_keeps_both_names",
+        "a table that is shown with another name than before keeps the old one too",
+        Replace(
+            HiveTranslator._rebind,
+            "BindName(table.name, table.table_id, any_before)",
+            "BindName(table.name, table.table_id)",
+        ),
+    ),
+    hive(
+        "gap_is_passed_over",
+        "events that are missing from the log void nothing",
+        Replace(HiveTranslator._gap, "[VoidTable(...)]", "[]"),
+    ),
+    hive(
+        "unreadable_event_is_passed_over",
+        "an event that cannot be read voids nothing",
+        Return(HiveTranslator._unreadable, "[]"),
+    ),
+    hive(
+        "repeated_event_counts_again",
+        "an event that was captured twice is folded twice",
+        never(HiveTranslator.translate, "any_last is not None and any_event.event_id <= any_last"),
+    ),
+    hive(
+        "rename_leaves_the_ids",
+        "a rename leaves the write ids under the old name",
+        Replace(
+            HiveTranslator._rename,
+            "after.transactional and self._ids.rename(before.name, after.name)",
+            "after.transactional",
+        ),
+    ),
+    hive(
+        "reallocated_id_stays_open",
+        "the id that a reallocation replaced stays open",
+        Replace(WriteIdRegistry.allocate, "any(...)", "False"),
+    ),
+    hive(
+        "conversion_seeds_nothing",
+        "a conversion to full ACID leaves the high-water mark where it was",
+        Return(WriteIdRegistry.seed, "False"),
+    ),
+    hive(
+        "dropped_ids_are_kept",
+        "a table that is created again has the write ids of the dropped one",
+        leave_out(HiveTranslator._forget, "if any_table.kind == 'transactional':\n    ..."),
+    ),
+    hive(
+        "writer_of_a_part_forgotten",
+        "a write that names its write id is not awaited",
+        Replace(HiveTranslator._written, "max(write_id, 0)", "0"),
+        Replace(
+            HiveTranslator._written,
+            "TableImage(table.table_id, table.name, any_kind, 'written', any_txn, write_id)",
+            "TableImage(table.table_id, table.name, any_kind, 'image')",
+        ),
+    ),
+    hive(
+        "image_of_the_table_before",
+        "an ALTER_TABLE's image is the table before it",
+        Replace(
+            HiveTranslator._alter,
+            "self._written(any_event, any_after, any_id)",
+            "self._written(any_event, before, any_id)",
+        ),
+    ),
+    hive(
+        "compared_by_name_only",
+        "a table that was created again is taken for the one before it",
+        Replace(
+            HiveTranslator._rebind,
+            "any_known is not None and any_known.table_id == table.table_id",
+            "any_known is not None",
+        ),
+    ),
+)
+BUGS: Final = (*MARKERS, *ROUTES, *RESUMING, *METASTORE)

@@ -12,13 +12,15 @@ from random import Random
 from typing import Final
 
 from lab.simulation.engine import History
-from lab.simulation.rows.motifs import MOTIFS, SPLIT, TWO_PARTITIONS, TWO_SHARDS
+from lab.simulation.rows.motifs.anywhere import ANYWHERE
+from lab.simulation.rows.motifs.shaped import SPLIT, TWO_PARTITIONS, TWO_SHARDS
 from lab.simulation.rows.source import CHILD, PARENT, SLOTS_A_SHARD, TEXT
 
 OWNERS: Final = 2
 SESSIONS: Final = 2
 FRONTS: Final = 2
 TABLES: Final = (PARENT, CHILD, TEXT)
+MOTIFS: Final = (*SPLIT, *TWO_PARTITIONS, *TWO_SHARDS, *ANYWHERE)
 
 SMALL: Final = 0.85
 """Share of histories that are short and have quick checks at their end: most bugs need few steps."""

@@ -148,14 +148,21 @@ class HiveTranslator:
         return self._unreadable(event, f"unknown event type {event.event_type or '(none)'}")
 
     def _unreadable(self, event: Notification, problem: str) -> list[Change]:
-        """Void what the event may have touched: its table if it names one, else everything."""
-        return [VoidTable(event.table_name or EVERY_TABLE, one_line(f"event {event.event_id}: {problem}"))]
+        """Void what the event may have touched: its table if it names one, else everything.
+
+        An ALTER_TABLE names one only by its new name, and may have renamed any.
+        """
+        touched = event.table_name if event.event_type != "ALTER_TABLE" else ""
+        if not touched:
+            self._ids.doubt(self._tables)
+        return [VoidTable(touched or EVERY_TABLE, one_line(f"event {event.event_id}: {problem}"))]
 
     def _gap(self, first: int, last: int) -> list[Change]:
         """Events are missing from the log: void everything, and no longer trust any open transaction."""
         for txn, state in self._open.items():
             state.seen_open = False
             self._changed.add(txn)
+        self._ids.doubt(self._tables)
         return [VoidTable(EVERY_TABLE, f"events {first} to {last} are missing from the log")]
 
     def _describe(self, txn: int) -> OpenTransaction:
@@ -223,7 +230,7 @@ class HiveTranslator:
 
     def _create(self, event: Notification) -> list[Change]:
         table = parse_table(event.message, "tableObjJson")
-        changes = self._forget(table.name) if table.name in self._tables else []
+        changes = self._forget(table.name, dropped=False) if table.name in self._tables else []
         known = self._bind(table)
         changes.append(BindName(table.name, table.table_id))
         changes += self._server_list(table.name, table.table_id)
@@ -239,29 +246,37 @@ class HiveTranslator:
         self._tables[table.name] = known
         return known
 
-    def _forget(self, name: str) -> list[Change]:
-        """Unbind the name; its table was dropped."""
+    def _rebind(self, table: TableObject) -> list[Change]:
+        """Bind the name that a table is shown with. One that it had before is free: its rename was not seen."""
+        known = self._tables.get(table.name)
+        if known is not None and known.table_id == table.table_id:
+            return []
+        before = next((name for name, each in self._tables.items() if each.table_id == table.table_id), "")
+        self._tables.pop(before, None)
+        return [BindName(table.name, table.table_id, before)]
+
+    def _forget(self, name: str, *, dropped: bool) -> list[Change]:
+        """Unbind the name. ``dropped``: its table is known to be dropped; else it may live on, renamed unseen."""
         table = self._tables.pop(name)
         if table.kind == "transactional":
             self._ids.drop(name)
-        return [BindName(name, 0), TableImage(table.table_id, name, table.kind, "dropped")]
+        changes: list[Change] = [BindName(name, 0)]
+        return [*changes, TableImage(table.table_id, name, table.kind, "dropped")] if dropped else changes
 
     def _drop(self, event: Notification) -> list[Change]:
-        name = event.table_name
-        if not name:
-            raise HiveMessageError("the dropped table has no name")
-        if name in self._tables:
-            return self._forget(name)
         table = parse_table(event.message, "tableObjJson")
+        known = self._tables.get(table.name)
+        other = known is not None and known.table_id != table.table_id
+        changes = self._forget(table.name, dropped=False) if other else []
         self._bind(table)
-        return self._forget(table.name)
+        return changes + self._forget(table.name, dropped=True)
 
     def _drop_database(self, event: Notification) -> list[Change]:
-        """Drop the tables that are left. (A cascade has logged its own events for the others before.)"""
+        """Unbind the names that are left. A cascade has logged its own events for the tables that it dropped."""
         if not event.db:
             raise HiveMessageError("the dropped database has no name")
         left = [name for name in self._tables if name.startswith(f"{event.db}.")]
-        changes = [change for name in left for change in self._forget(name)]
+        changes = [change for name in left for change in self._forget(name, dropped=False)]
         self._ids.drop_database(event.db)
         return changes
 
@@ -272,8 +287,8 @@ class HiveTranslator:
         changes: list[Change] = []
         if before.name != after.name:
             changes += self._rename(before, after)
-        elif after.name not in self._tables or self._tables[after.name].table_id != after.table_id:
-            changes.append(BindName(after.name, after.table_id))
+        else:
+            changes += self._rebind(after)
         self._bind(after)
         if after.full_acid and not before.full_acid and self._ids.seed(after.name):
             changes += self._seeded_list(after)
@@ -300,9 +315,7 @@ class HiveTranslator:
         write_id = integer(event.message, "writeId", 0)
         if event.message.get("tableObjJson") is not None:
             table = parse_table(event.message, "tableObjJson")
-            changes: list[Change] = []
-            if table.name not in self._tables:
-                changes.append(BindName(table.name, table.table_id))
+            changes = self._rebind(table)
             self._bind(table)
             return changes + self._written(event, table, write_id)
         known = self._tables.get(event.table_name)

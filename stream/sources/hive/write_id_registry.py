@@ -7,7 +7,7 @@ DROP they are *doubtful* until the next allocation: it either continues after th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Final, NamedTuple
 
 from tokens.writeid_state import WriteIds
@@ -101,6 +101,11 @@ class WriteIdRegistry:
         ids = self._lists.pop(name, None)
         if ids is not None:
             self._doubtful[name] = ids
+
+    def doubt(self, names: Container[str]) -> None:
+        """Events were lost: ids may be gone that were allocated before there is a table. ``names``: those of tables."""
+        for name in [each for each in self._lists if each not in names]:
+            self.drop(name)
 
     def drop_database(self, db: str) -> None:
         """Delete the ids of all tables of a database."""

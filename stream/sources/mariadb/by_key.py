@@ -160,7 +160,7 @@ class _TableReader:
         return self._row(selected[0]) if selected else None
 
     def _run(self, sql: str, keys: Sequence[Key]) -> Sequence[Sequence[bytes | None]]:
-        arguments = [_sql_value(value) for key in keys for value in key]
+        arguments = [sql_value(value) for key in keys for value in key]
         with self._session.cursor() as cursor:
             cursor.execute(timed(sql, self._deadline), arguments)
             selected: Sequence[Sequence[bytes | None]] = cursor.fetchall()
@@ -198,7 +198,7 @@ def is_connection_lost(error: pymysql.err.MySQLError) -> bool:
     return code_of(error) in LOST_CONNECTION or isinstance(error, pymysql.err.InterfaceError)
 
 
-def _sql_value(value: Any) -> object:
+def sql_value(value: Any) -> object:
     """A canonical key value as an argument of a statement."""
     if isinstance(value, dict):
         return b64decode(value["base64"])

@@ -47,12 +47,13 @@ class BinlogPlace:
 class Bounds:
     """The positions that a read lies between: it has everything up to ``lo`` and nothing after ``hi``.
 
-    ``timestamp``: the server's seconds since 1970.
+    ``timestamp``: the server's seconds since 1970. ``is_primary``: it takes writes (``read_only`` is off).
     """
 
     lo: str
     hi: str
     timestamp: int
+    is_primary: bool
 
 
 def committed_place(connection: Connection) -> BinlogPlace:
@@ -76,10 +77,10 @@ def bounds_since(connection: Connection, place: BinlogPlace) -> Bounds | None:
     ``hi`` is the binlog's end: what the engine shows is in the binlog already. None if ``place`` is in no binlog of
     the server: it was purged, or the file and the offset that the server named belong to different files.
     """
-    ((lo, hi, timestamp, replicated),) = fetch_all(
+    ((lo, hi, timestamp, replicated, read_only),) = fetch_all(
         connection,
         "SELECT BINLOG_GTID_POS(%s, %s), @@gtid_binlog_pos, UNIX_TIMESTAMP(),"
-        " IF(@@log_slave_updates, '', @@gtid_slave_pos)",
+        " IF(@@log_slave_updates, '', @@gtid_slave_pos), @@read_only",
         (place.file, place.offset),
     )
     if replicated:
@@ -90,7 +91,9 @@ def bounds_since(connection: Connection, place: BinlogPlace) -> Bounds | None:
         )
     if lo is None:
         return None
-    return Bounds(str(GtidPosition.parse(lo)), str(GtidPosition.parse(hi)), int(timestamp))
+    return Bounds(
+        str(GtidPosition.parse(lo)), str(GtidPosition.parse(hi)), int(timestamp), str(read_only) in ("0", "OFF")
+    )
 
 
 def current_position(connection: Connection) -> ServerPosition:

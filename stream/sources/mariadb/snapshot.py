@@ -85,7 +85,7 @@ class SnapshotRead:
     """The rows of a table in one snapshot. ``rows``: one result for each requested key, in order (see `by_key.Found`).
 
     ``position`` (``MariaDB/…``) is lo of each value. ``hi`` is equal to it, or later if the server was written to.
-    ``timestamp``: the server's seconds since 1970.
+    ``timestamp``: the server's seconds since 1970. ``is_primary``: the server takes writes.
     """
 
     rows: tuple[Found, ...]
@@ -93,6 +93,7 @@ class SnapshotRead:
     hi: str
     timestamp: int
     table: TableInfo
+    is_primary: bool = False
 
 
 class _CachedTable(NamedTuple):
@@ -273,8 +274,10 @@ class SnapshotReader:
             bounds = bounds_since(session, place)
             session.rollback()
             if bounds is not None:
-                lo, hi, timestamp = bounds.lo, bounds.hi, bounds.timestamp
-                read = {name: SnapshotRead(tuple(got), lo, hi, timestamp, info) for name, (info, got) in rows.items()}
+                read = {
+                    name: SnapshotRead(tuple(got), bounds.lo, bounds.hi, bounds.timestamp, info, bounds.is_primary)
+                    for name, (info, got) in rows.items()
+                }
                 return {**failed, **read}
         raise MariaDBUnreachable("the server's binlogs were rotated or purged repeatedly during a read")
 
@@ -284,13 +287,13 @@ class SnapshotReader:
         """The rows of ``keys``, and the table's columns as they were read. Raises PyMySQL's errors, `MariaDBError`."""
         try:
             found = self._rows_by_key(session, known.info, keys, deadline)
-            if _definition(session, known.info.database, known.info.table) == known.definition:
+            if definition_of(session, known.info.database, known.info.table) == known.definition:
                 return known.info, found
         except pymysql.err.MySQLError as error:
             if code_of(error) not in SCHEMA_CHANGED:
                 raise
         # The table was altered since its columns were read. Under the lock it stays as it is.
-        fetch_all(session, timed(_lock_sql(known.info.name), deadline))
+        fetch_all(session, timed(lock_sql(known.info.name), deadline))
         info = self._table(session, known.info.name, deadline, fresh=True).info
         return info, self._rows_by_key(session, info, keys, deadline)
 
@@ -313,13 +316,13 @@ class SnapshotReader:
         """
         middle = (time.monotonic() + deadline) / 2
         try:
-            fetch_all(session, timed(" UNION ALL ".join(map(_lock_sql, names)), middle))
+            fetch_all(session, timed(" UNION ALL ".join(map(lock_sql, names)), middle))
         except pymysql.err.MySQLError as error:
             if is_connection_lost(error):
                 raise
             for name in names:
                 with self._failures(failed, name):
-                    fetch_all(session, f"SET STATEMENT lock_wait_timeout=0 FOR {_lock_sql(name)}")
+                    fetch_all(session, f"SET STATEMENT lock_wait_timeout=0 FOR {lock_sql(name)}")
 
     @contextmanager
     def _failures(self, failed: dict[str, MariaDBError], name: str) -> Iterator[None]:
@@ -355,7 +358,7 @@ class SnapshotReader:
             if self._charsets is None:
                 self._charsets = read_charsets(session)
             # Read before the columns: if the table is altered in between, the next read notices another definition.
-            definition = _definition(session, database, table)
+            definition = definition_of(session, database, table)
             info = read_table(session, self._charsets, database, table)
             if info is not None:
                 # Refused if the user may not read all columns: information_schema hides those, and images lack them.
@@ -369,13 +372,13 @@ class SnapshotReader:
         return known
 
 
-def _lock_sql(name: str) -> str:
+def lock_sql(name: str) -> str:
     """A SELECT that locks a table against DDL until its transaction ends, and reads nothing."""
     database, _, table = name.partition(".")
     return f"SELECT 1 FROM {quoted(database)}.{quoted(table)} WHERE FALSE"
 
 
-def _definition(session: Connection, database: str, table: str) -> str:
+def definition_of(session: Connection, database: str, table: str) -> str:
     """The table's SHOW CREATE TABLE text without AUTO_INCREMENT; "" if there is no such table."""
     try:
         [[_, text, *_]] = fetch_all(session, f"SHOW CREATE TABLE {quoted(database)}.{quoted(table)}")

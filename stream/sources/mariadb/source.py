@@ -6,7 +6,7 @@ It resumes from the position in the topic. It keeps no state elsewhere.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -14,6 +14,7 @@ import structlog
 
 from stream.kafka.connection import KafkaUnreachable
 from stream.publish.publisher import PublisherLost
+from stream.sources.mariadb.backfill.run import Backfill, BackfillOptions
 from stream.sources.mariadb.binlog.coalesce import SPILL_BYTES
 from stream.sources.mariadb.binlog.dump import BinlogDump
 from stream.sources.mariadb.binlog.last_read import check_same
@@ -66,12 +67,17 @@ class PublisherLike(Protocol):
 
     def stamp(self, as_of_ms: int) -> None: ...
 
+    def annotate(self, annotations: Mapping[str, str]) -> None: ...
+
     def abandon(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What to read, and how. ``server_id`` must differ from those of the server and of all its other replicas."""
+    """What to read, and how. ``server_id`` must differ from those of the server and of all its other replicas.
+
+    ``backfill`` None: only what changes is published, not what was there before.
+    """
 
     settings: ConnectionSettings
     shard: str
@@ -80,6 +86,7 @@ class SourceOptions:
     spill_bytes: int = SPILL_BYTES
     heartbeat_s: float = 0.25
     new_epoch: bool = False
+    backfill: BackfillOptions | None = None
 
 
 class MariaDBSource:
@@ -96,6 +103,7 @@ class MariaDBSource:
         self._on_ready = on_ready
         self._stopping = threading.Event()
         self._reader: BinlogReader | None = None
+        self._backfill: Backfill | None = None
         self._new_epoch_for = "asked_for" if options.new_epoch else ""
         self._backoff_s = BACKOFF_FIRST_S
         self.status = SourceStatus()
@@ -203,6 +211,9 @@ class MariaDBSource:
         progress = Progress(resume)
         schema = LiveSchema(self._options.settings, self._options.tables)
         schema.catalog.describe_as(resume.descriptions)
+        chosen = self._options.backfill
+        if chosen is not None:
+            self._backfill = Backfill(chosen, self._options.settings, publisher, schema.catalog, resume, self.status)
         try:
             while not self._stopping.is_set():
                 try:
@@ -214,10 +225,14 @@ class MariaDBSource:
                     self._lose_history(lost)
         finally:
             schema.close()
+            if self._backfill is not None:
+                self._backfill.close()
 
     def _read(self, publisher: PublisherLike, schema: LiveSchema, progress: Progress) -> None:
         options = self._options
         self._check(publisher, schema, progress)
+        if self._backfill is not None:
+            self._backfill.reconnect()
         schema.load()
         if progress.may_describe:
             self._describe(publisher, schema, progress)
@@ -239,22 +254,33 @@ class MariaDBSource:
                         publisher.flush()  # raises if the publisher was lost meanwhile
                         watch.check(progress.position, reader.last_heartbeat)
                         self._stamp(publisher, reader, watch)
+                    self._go_on_with_backfill(progress, reader)
                     continue
                 watch.event_received()
                 if watch.is_check_due():
                     watch.check(progress.position)
                 partly_out = bool(progress.partial_gtid)
-                publisher.publish(progress.aligned(transaction, self._choice) if partly_out else transaction)
+                self._give(publisher, progress.aligned(transaction, self._choice) if partly_out else transaction)
                 self._stamp(publisher, reader, watch)  # not before: the reader counts the transaction that it gave
                 progress.moved(transaction)
                 self._note(progress)
                 if partly_out:
                     progress.partial_gtid = ""
                     self._describe(publisher, schema, progress)
+                self._go_on_with_backfill(progress, reader)
         finally:
             self._reader = None
             dump.close()
             watch.close()
+
+    def _give(self, publisher: PublisherLike, transaction: SourceTransaction) -> None:
+        if self._backfill is not None:
+            self._backfill.notice(transaction)
+        publisher.publish(transaction)
+
+    def _go_on_with_backfill(self, progress: Progress, reader: BinlogReader) -> None:
+        if self._backfill is not None and not progress.partial_gtid:
+            self._backfill.step(progress.position, progress.timestamp, reader.has_reached)
 
     def _stamp(self, publisher: PublisherLike, reader: BinlogReader, watch: DumpWatch) -> None:
         """Pass the server's clock on once everything that it had committed by then is given to the publisher."""
@@ -316,7 +342,10 @@ class MariaDBSource:
         self._new_epoch_for = "history_lost"
 
     def _new_epoch(self, publisher: PublisherLike, progress: Progress, at: ServerPosition, reason: str) -> None:
-        progress.begin(publisher.start_new_epoch(at.position, at.timestamp, reason))
+        resume = publisher.start_new_epoch(at.position, at.timestamp, reason)
+        progress.begin(resume)
+        if self._backfill is not None:
+            self._backfill.begin_epoch(resume)
         log.info("new epoch", shard=self._options.shard, position=at.position, reason=reason)
 
     def _describe(self, publisher: PublisherLike, schema: LiveSchema, progress: Progress) -> None:
@@ -336,7 +365,7 @@ class MariaDBSource:
         schema.settle(GtidPosition.parse(progress.position))
         catalog = schema.catalog
         described = [catalog.description(name) for name in sorted(catalog.names)]
-        publisher.publish(progress.description(tables, described, self._choice))
+        self._give(publisher, progress.description(tables, described, self._choice))
         progress.mark_described(self._choice)
         log.info("tables described", shard=self._options.shard, tables=len(described))
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consumers.process.replay import Replay
-from tests.consumers.catalog.metastore import Metastore
+from lab.simulation.hive.metastore import Metastore
 from tokens import ValidWriteIdList
 
 NAMES = [f"{db}.{table}" for db in ("s", "w") for table in ("a", "b", "c")]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -182,3 +184,15 @@ def test_no_bytes_stop_the_fold(message: bytes) -> None:
     folded = Folded(start(), message, b"\xc3\x01" + message)
     folded.fold(value(1, b"after", 900))
     assert _view(folded, 1).image == b"after"
+
+
+def test_a_transaction_without_rows_takes_no_other_ones_place() -> None:
+    """Old frames may hold one; the rows after it keep their own transaction's position."""
+    rows = [(key(1), VALUE, b"a", 2), (key(2), VALUE, b"b", 4)]
+    columns: dict[str, Any] = {
+        "transactions": [1, 0, 1],
+        "gtids": [gtid(2), gtid(3), gtid(4)],
+        "timestamps": [1_700_000_000] * 3,
+    }
+    folded = Folded(start(), marker(1), frame(rows, **columns))
+    assert [decode_entry(folded.entries[key(number)]).position for number in (1, 2)] == [gtid(2), gtid(4)]

@@ -7,11 +7,11 @@ from itertools import permutations
 import pytest
 
 from consumers.fold.state import Lineage, Void
-from consumers.owner.evidence import fill_refusal, may_catch_up
+from consumers.owner.evidence import fill_refusal, may_catch_up, tag_of
 from consumers.owner.protocol import OwnerRow
 from consumers.owner.rows import judge_fill, view_row
 from stream.wire.events import ABSENT, VOID
-from tests.consumers.histories import Folded, frame, gtid, key, marker, start
+from tests.consumers.histories import SHARD, Folded, frame, gtid, key, marker, start
 from tokens import Decision, Freshness, Position
 from tokens.decision import Verdict
 
@@ -109,3 +109,12 @@ def test_waiting_helps_only_a_partition_that_is_behind(
 ) -> None:
     """A stale answer, or an unknown one before the first marker, may catch up; a lost history never returns."""
     assert may_catch_up(Decision(freshness, "why", verdict), watermark) is expected
+
+
+@pytest.mark.parametrize("lo", ["", gtid(5)])
+@pytest.mark.parametrize("hi", ["", gtid(5), gtid(9)])
+@pytest.mark.parametrize("watermark", ["", gtid(7)])
+def test_each_position_of_the_evidence_is_judged_as_itself(lo: str, hi: str, watermark: str) -> None:
+    """What a value may hold is not what it is proved by, and an unknown position stands for no other."""
+    tag = tag_of(OwnerRow(VOID, None, "", "", False, False, SHARD, 2, lo, hi, 0, watermark, "", b""))
+    assert [str(each or "") for each in (tag.lo, tag.hi, tag.watermark)] == [lo, hi, watermark]

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from itertools import permutations
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 from consumers.owner.partitions import Partition
-from consumers.owner.protocol import Answer, Get, OwnerRow, Rows
-from tests.consumers.histories import key, marker, start, value
+from consumers.owner.protocol import Answer, Get, OwnerRow, Rows, Wait, Waited
+from tests.consumers.fold.test_shards import topology
+from tests.consumers.histories import gtid, key, marker, start, value
 from tests.consumers.owning import KEYSPACE, Owner, schema, vector
+from tokens import Position, Vector
+
+SHARDS = ("shop/0", "shop/1", "shop/2")
+SILENT = "shop/3"
+"""Has begun here, and has published no marker."""
+ELSEWHERE = "shop/4"
 
 
 @pytest.fixture
@@ -98,3 +108,75 @@ def test_at_the_time_out_it_looks_once_more(owner: Owner, has_come: bool) -> Non
     assert asyncio.run(owner.server._wait_until(owner.partition, 100, is_done)) is has_come
     assert looks == 2
     assert owner.partition.waiters == set()
+
+
+@pytest.fixture
+def sharing(tmp_path: Path) -> Iterator[Owner]:
+    """Several shards in one partition: the watermark of the first is at 4 of epoch 2, the others' at 5 and 6."""
+    owner = Owner(tmp_path)
+    owner.fold(start(epoch=2), topology(*SHARDS, SILENT, epoch=2))
+    owner.fold(*(start(shard=shard) for shard in (*SHARDS[1:], SILENT)))
+    owner.fold(marker(4, epoch=2), marker(5, shard=SHARDS[1]), marker(6, shard=SHARDS[2]))
+    assert not owner.partition.store.visible.voids
+    yield owner
+    owner.partition.store.close(commit=False)
+
+
+def waited_for(owner: Owner, wanted: dict[str, tuple[int, int]]) -> Waited:
+    """The answer to a wait for shard → (epoch, sequence) that has no time left."""
+    demand = Vector({shard: (epoch, Position.parse(gtid(sequence))) for shard, (epoch, sequence) in wanted.items()})
+    waiting = owner.server.answer(Wait(1, KEYSPACE, 0, str(demand), 0))
+    assert asyncio.iscoroutine(waiting)
+    answer = asyncio.run(waiting)
+    assert isinstance(answer, Waited)
+    return answer
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from([*SHARDS, SILENT, ELSEWHERE]), st.tuples(st.integers(1, 3), st.integers(3, 7)), max_size=4
+    )
+)
+@example({SHARDS[0]: (2, 4), SHARDS[1]: (1, 5), SHARDS[2]: (1, 6)})
+@example({SHARDS[0]: (1, 3)})
+@example({SHARDS[0]: (3, 3)})
+@example({SILENT: (1, 3)})
+@example({ELSEWHERE: (1, 3)})
+def test_a_vector_is_reached_when_every_shard_is(sharing: Owner, wanted: dict[str, tuple[int, int]]) -> None:
+    """One shard that is behind, of another epoch, silent or unknown is enough for the wait not to be over."""
+    watermarks = {SHARDS[0]: (2, 4), SHARDS[1]: (1, 5), SHARDS[2]: (1, 6)}
+    reached = all(
+        shard in watermarks and epoch == watermarks[shard][0] and sequence <= watermarks[shard][1]
+        for shard, (epoch, sequence) in wanted.items()
+    )
+    answer = waited_for(sharing, wanted)
+    assert answer.reached is reached
+    assert answer.watermarks == str(
+        Vector({shard: (epoch, Position.parse(gtid(sequence))) for shard, (epoch, sequence) in watermarks.items()})
+    )
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_a_wait_for_several_shards_ends_with_the_last_of_them(sharing: Owner, order: tuple[int, ...]) -> None:
+    """Whichever shard arrives first, or last, the wait goes on while one of them is behind."""
+    epochs = (2, 1, 1)
+    demand = Vector({shard: (epoch, Position.parse(gtid(9))) for shard, epoch in zip(SHARDS, epochs, strict=True)})
+
+    async def main() -> Answer:
+        waiting = sharing.server.answer(Wait(1, KEYSPACE, 0, str(demand), 60_000))
+        assert asyncio.iscoroutine(waiting)
+        task: asyncio.Task[Answer] = asyncio.create_task(waiting)
+        for index in order:
+            while not (sharing.partition.waiters or task.done()):  # noqa: ASYNC110 - what is waited for is in this thread
+                await asyncio.sleep(0)
+            assert not task.done()
+            sharing.fold(marker(9, shard=SHARDS[index], epoch=epochs[index]))
+            for _ in range(5):  # the request looks again
+                await asyncio.sleep(0)
+        return await task
+
+    answer = asyncio.run(asyncio.wait_for(main(), 20))
+    assert isinstance(answer, Waited)
+    assert answer.reached
+    assert sharing.partition.waiters == set()

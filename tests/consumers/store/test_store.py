@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import shutil
@@ -290,3 +291,44 @@ def test_a_commit_needs_no_files_in_memory(tmp_path: Path, monkeypatch: pytest.M
     again = open_at(tmp_path)
     assert {name: again.get(name) for name in entries} == entries
     again.close()
+
+
+def test_a_checkpoint_holds_what_is_frozen_and_what_was_folded_since(tmp_path: Path) -> None:
+    """It is the state as of the call, whichever part of it a commit has just taken."""
+    store = open_at(tmp_path / "live")
+    store.apply(change(1, {key(1): b"frozen"}))
+    assert store.freeze()
+    store.apply(change(2, {key(2): b"active"}))
+    copied = store.checkpoint(tmp_path / "copy")
+    digest = store.digest()
+    store.close()
+    with StoreView(tmp_path / "copy") as view:
+        assert (copied.offset, view.head.offset, view.digest()) == (2, 2, digest)
+
+
+@pytest.mark.parametrize("step", ["copy", "manifest", "rename", "folder"])
+def test_a_failed_checkpoint_is_an_error_and_leaves_nothing(
+    tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever step fails, nobody takes a part for the whole, and the next one can be made at the same place."""
+    store = open_at(tmp_path / "live")
+    store.apply(change(1, {key(1): b"one"}))
+    path = tmp_path / "copy"
+
+    def fail(*_: object) -> None:
+        raise DiskFullError("full", hint="free some") if step == "copy" else OSError(errno.ENOSPC, "full")
+
+    with monkeypatch.context() as patched:
+        if step == "copy":
+            patched.setattr(store._rocks, "checkpoint", fail)
+        elif step == "folder":
+            (tmp_path / "file").write_text("no directory")
+            path = tmp_path / "file" / "copy"
+        else:
+            name = "consumers.store.store.write_manifest" if step == "manifest" else "consumers.store.store.os.replace"
+            patched.setattr(name, fail)
+        with pytest.raises(StoreError):
+            store.checkpoint(path)
+    assert sorted(each.name for each in tmp_path.iterdir() if each.name != "file") == ["live"]
+    assert store.checkpoint(tmp_path / "copy").offset == 1
+    store.close()

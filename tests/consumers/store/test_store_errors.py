@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import errno
 import struct
+from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import pytest
 import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
 
 from consumers.store.digest import digest_items
 from consumers.store.errors import (
@@ -20,7 +25,7 @@ from consumers.store.errors import (
     StoreLockedError,
     store_error,
 )
-from consumers.store.rocks import IN_DOUBT_NAME, Rocks, disk_bytes
+from consumers.store.rocks import IN_DOUBT_NAME, Rocks, _scan, disk_bytes
 from consumers.store.rocks_check import BLOCK_BYTES, check_log, masked_crc32c
 from consumers.store.store import ROCKS_NAME, PartitionStore, StoreView
 from tests.consumers.storing import change, open_at
@@ -209,3 +214,73 @@ def test_a_record_may_begin_where_only_its_header_fits() -> None:
     check_log(Path("log"), log + _record(b"", 2) + _record(b"y", 4))
     with pytest.raises(StoreCorruptError, match=f"at byte {len(log)}"):
         check_log(Path("log"), log + b"z" + _record(b"", 2)[1:] + _record(b"y", 4))
+
+
+def test_a_closed_store_has_no_properties(tmp_path: Path) -> None:
+    """Metrics are asked for at any time; a property that is not there counts nothing."""
+    rocks = Rocks(tmp_path / "db")
+    rocks.ingest({b"a": b"1", b"b": b"2"}, tmp_path / "scratch.sst")
+    assert rocks.property("rocksdb.estimate-num-keys") == 2
+    assert rocks.property("rocksdb.no-such-property") == 0
+    rocks.close()
+    assert rocks.property("rocksdb.estimate-num-keys") == 0
+
+
+def test_a_view_needs_a_store_that_is_there(tmp_path: Path) -> None:
+    """A wrong path is told as such, and nothing is made there."""
+    with pytest.raises(StoreCorruptError, match="is not a RocksDB directory"):
+        Rocks(tmp_path / "db", read_only=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+class Truncated:
+    """A snapshot of ``keys``, as rocksdict's, whose ``items`` end silently after ``upto``, as at a damaged block."""
+
+    def __init__(self, keys: list[bytes], upto: int) -> None:
+        self.keys, self.upto, self.at = keys, upto, len(keys)
+
+    def items(self, from_key: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        first = bisect_left(self.keys, from_key)
+        return ((each, b"value") for each in islice(self.keys, first, max(first, self.upto)))
+
+    def iter(self) -> Truncated:
+        self.at = len(self.keys)
+        return self
+
+    def seek(self, key: bytes) -> None:
+        self.at = bisect_left(self.keys, key)
+
+    def seek_to_first(self) -> None:
+        self.at = 0
+
+    def next(self) -> None:
+        self.at += 1
+
+    def valid(self) -> bool:
+        return self.at < len(self.keys)
+
+    def key(self) -> bytes:
+        return self.keys[self.at]
+
+    def status(self) -> None: ...
+
+
+@given(
+    st.sets(st.binary(min_size=1, max_size=2), max_size=6),
+    st.integers(0, 6),
+    st.binary(max_size=2),
+    st.one_of(st.none(), st.binary(min_size=1, max_size=2)),
+)
+def test_a_scan_gives_everything_or_an_error(found: set[bytes], upto: int, start: bytes, end: bytes | None) -> None:
+    """A scan that ends early looks like a smaller store: rows would be absent, and the digest another one."""
+    keys = sorted(found)
+    whole = [each for each in keys if each >= start and (end is None or each < end)]
+    is_cut = upto < len(keys) and not (
+        end is not None and any(each >= end for each in keys[bisect_left(keys, start) : upto])
+    )
+    scan = _scan(Truncated(keys, upto), start, end, "here")
+    if is_cut and bisect_left(keys, start) < len(keys):
+        with pytest.raises(DiskIOError, match="a scan ended early"):
+            list(scan)
+    else:
+        assert [each for each, _ in scan] == whole

@@ -12,8 +12,10 @@ import pytest
 from consumers.fold.state import FOLD_VERSION
 from consumers.process.opening import begin, check_range, open_store
 from consumers.store.errors import RebuildNeededError, StoreCorruptError, StoreLockedError, StoreNewerError
-from consumers.store.manifest import MANIFEST_NAME, read_manifest, write_manifest
-from tests.consumers.histories import key
+from consumers.store.manifest import MANIFEST_NAME, _checksum, read_manifest, write_manifest
+from consumers.store.rocks import Rocks
+from consumers.store.store import ROCKS_NAME
+from tests.consumers.histories import LAYOUT, key, marker, start
 from tests.consumers.storing import change, crash, open_at
 
 
@@ -140,3 +142,42 @@ def test_a_store_that_knew_no_layout_takes_the_topics(tmp_path: Path) -> None:
     store = open_at(tmp_path, layout="xxh3_64;partitions=4")
     assert store.visible.layout == ""
     store.close(commit=False)
+
+
+@pytest.mark.parametrize("change_of", [{"colour": "red"}, {"keyspace": None}])
+def test_a_manifest_with_other_fields_is_damaged(tmp_path: Path, change_of: dict[str, str | None]) -> None:
+    """Fields that this version's format doesn't have, or that are missing, are not guessed, whatever the checksum."""
+    open_at(tmp_path).close()
+    path = tmp_path / "shop" / "3" / MANIFEST_NAME
+    fields = {name: value for name, value in (json.loads(path.read_text()) | change_of).items() if value is not None}
+    del fields["checksum"]
+    path.write_text(json.dumps(fields | {"checksum": _checksum(fields)}))
+    with pytest.raises(StoreCorruptError, match="is damaged"):
+        read_manifest(path.parent)
+
+
+def test_the_layout_that_was_folded_counts_if_the_manifest_has_none(tmp_path: Path) -> None:
+    """A kill after the first commit leaves the layout in the head only; another topic's is refused all the same."""
+    store = open_at(tmp_path)
+    store.fold([(0, start()), (1, marker(1))])
+    store.close()
+    manifest = read_manifest(store.directory)
+    assert manifest is not None
+    write_manifest(store.directory, replace(manifest, layout=""))
+    with pytest.raises(RebuildNeededError) as caught:
+        open_at(tmp_path, layout="xxh3_64;partitions=9")
+    assert caught.value.code == "layout_changed"
+    open_at(tmp_path, layout=LAYOUT).close()
+
+
+@pytest.mark.parametrize("item", [(b"\0fold", b"one"), (b"\0offset", b"x"), (b"\0lineage/shop/0", b"[1]")])
+def test_a_damaged_head_is_corruption(tmp_path: Path, item: tuple[bytes, bytes]) -> None:
+    """The store is folded again; it is not opened with a part of its head."""
+    store = open_at(tmp_path)
+    store.apply(change(1, {key(1): b"one"}))
+    store.close()
+    rocks = Rocks(store.directory / ROCKS_NAME)
+    rocks.ingest(dict([item]), tmp_path / "scratch.sst")
+    rocks.close()
+    with pytest.raises(StoreCorruptError, match="the head is damaged"):
+        open_at(tmp_path)

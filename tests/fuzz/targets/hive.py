@@ -7,12 +7,12 @@ import gzip
 import json
 from typing import Any
 
+from lab.simulation.hive.metastore import Metastore
 from stream.sources.hive.messages import HiveMessageError, decode_message, parse_notification, parse_table
 from stream.sources.hive.translator import HiveTranslator
 from stream.wire.codec import CodecError, encode
 from stream.wire.events import SourceTransaction
 from stream.wire.records import event_record
-from tests.consumers.catalog.metastore import Metastore
 from tests.fuzz.engine import Case, Misbehaved, Target, refused
 from tests.fuzz.mutate import Rng, some_text, some_tree
 

@@ -48,6 +48,8 @@ EVENTS: tuple[tuple[str, dict[str, Any]], ...] = (
         "TableSchema",
         {"table": "shop.items", "columns": _COLUMNS, "primary_key": ["id"], "cacheable": True, "reason": ""},
     ),
+    ("TableBackfill", {"table": "shop.items", "complete": False}),
+    ("TableBackfill", {"table": "shop.items", "complete": True}),
     ("Scope", {"tables": ["shop.*"]}),
     ("Topology", {"shards": [SHARD, "shop/1"], "ancestors": [{"shard": "old/0", "epoch": 1}]}),
     ("SchemaText", {"name": "Later", "fingerprint": fingerprint_of(_LATER), "text": _LATER, "skippable": True}),

@@ -7,6 +7,7 @@ from typing import Final
 import pytest
 
 from consumers.fold import markers
+from consumers.fold.catalog_state import TableState
 from consumers.process.announcing import Announcer
 from consumers.store import store
 from lab.simulation.campaign import hunt
@@ -16,6 +17,7 @@ from lab.simulation.worlds import all_worlds
 from serving import answers
 from serving.client.session import SessionState
 from serving.reads import proof
+from stream.sources.hive.translator import HiveTranslator
 from stream.wire.batch import Framer
 
 WORLDS = all_worlds()
@@ -35,6 +37,8 @@ CRUDE: Final[dict[str, Change]] = {
         SessionState.plan_token, "any_demand.token", "self.__dict__.setdefault('first', any_demand.token)"
     ),
     "first_time_kept": FIRST_TIME_KEPT,
+    "never_servable": Return(TableState.waits_for, "'an image'"),
+    "translation_fails": Return(HiveTranslator._describe, "1 // 0"),
     "token_never_advances": Return(proof.token_after, "str(Vector.parse(token) if token else Vector())"),
 }
 FIRED_BY: Final = {
@@ -75,6 +79,13 @@ FIRED_BY: Final = {
         "folded by the rules": "frame_has_one_time",
         "what is durable is a prefix": "committed_is_what_is_folded",
         "never raises": "publisher_miscounts",
+    },
+    "hive": {
+        "no stale answer": "rename_may_be_unreadable",
+        "nothing uncommitted": "dropped_ids_are_kept",
+        "the list is the server's own": "rename_leaves_the_ids",
+        "recovers by itself": "never_servable",
+        "never raises": "translation_fails",
     },
 }
 """World → rule → a planted bug that this rule catches first."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-from typing import Any
+from typing import Any, TypeGuard
 
 import pytest
 
+from lab.simulation.hive.metastore import Metastore
 from stream.sources.hive.events import IGNORED, WRITES
 from stream.sources.hive.messages import HiveMessageError, decode_message
 from stream.sources.hive.translator import HiveTranslator
@@ -22,7 +23,6 @@ from stream.wire.events import (
     VoidTable,
 )
 from tests.conformance.samples import rows
-from tests.consumers.catalog.metastore import Metastore
 
 
 def _translated(server: Metastore, **options: Any) -> list[SourceTransaction]:
@@ -175,7 +175,7 @@ def test_what_touches_no_table_only_moves_the_position(event_type: str) -> None:
 @pytest.mark.parametrize(
     ("row", "scope"),
     [
-        (_event(1, "ALTER_TABLE", "a", tableObjBeforeJson="{"), "s.a"),
+        (_event(1, "ALTER_TABLE", "a", tableObjBeforeJson="{"), "*"),  # a rename's columns hold the new name only
         (_event(1, "ALLOC_WRITE_ID_EVENT", "a", dbName="s", tableName="a", txnIdList=[1], writeIdList=[]), "s.a"),
         (_event(1, "COMMIT_TXN", txnid="x"), "*"),
         (_event(1, "OPEN_TXN", fromTxnId=5, toTxnId=1), "*"),
@@ -200,6 +200,40 @@ def test_a_message_is_read_in_every_form_a_server_gives() -> None:
         assert decode_message(form, "gzip(json-2.0)") == message
     with pytest.raises(HiveMessageError):
         decode_message(packed[:-8])
+
+
+def test_a_rename_that_was_not_seen_frees_the_old_name(server: Metastore) -> None:
+    """A table that is shown with another name than before has no longer the old one, else that would be served."""
+    server.rename("s.a", "w.b")
+    renamed = server.log.pop()
+    server.alter("w.b")
+    server.log[-1]["eventId"] = renamed["eventId"] + 1
+    changes = _translated(server)[-1].changes
+    assert isinstance(changes[0], VoidTable)
+    assert changes[1] == BindName("w.b", 1, "s.a")
+
+
+def test_a_table_may_live_on_where_its_name_was_left(server: Metastore) -> None:
+    """After a rename that was not seen, a DROP of its database, or of the name's next table, does not drop it."""
+    for dropping in ("DROP_DATABASE", "DROP_TABLE"):
+        seen = Metastore(
+            [*server.log], {**server.txns}, [*server.rows], {**server.next_ids}, {**server.tables}, {}, 2, 1
+        )
+        seen.rename("s.a", "w.b")
+        if dropping == "DROP_TABLE":
+            seen.create("s.a", "full")
+            del seen.log[-2:]
+            seen.drop("s.a")
+            seen.log[-1]["eventId"] = 6
+        else:
+            seen.drop_database("s")
+            del seen.log[-2]
+        dropped = [change.table_id for each in _translated(seen) for change in each.changes if _is_drop(change)]
+        assert 1 not in dropped
+
+
+def _is_drop(change: object) -> TypeGuard[TableImage]:
+    return isinstance(change, TableImage) and change.change == "dropped"
 
 
 def test_a_rename_binds_the_new_name_and_frees_the_old(server: Metastore) -> None:

@@ -12,7 +12,7 @@ from lab.simulation.kafka.twins import twins
 from stream.kafka.connection import KafkaCluster, client_settings
 from stream.kafka.reader import reader_settings
 from tests.lab.simulation.kafka.alone import Alone, alone
-from tests.lab.simulation.kafka.scripts import Rebalances, Seen, shown
+from tests.lab.simulation.kafka.scripting import Rebalances, Seen, shown
 
 KAFKA = KafkaCluster("simulated:9092")
 PARTITIONS = 4

@@ -10,17 +10,13 @@ import pytest
 from stream.kafka.connection import KafkaCluster
 from tests.consumers.process.test_topic_losses import lose_tail
 from tests.lab.simulation.kafka.both import Real, Simulated
-from tests.lab.simulation.kafka.scripts import (
-    AFTER_A_LOST_TAIL,
-    NO_BROKERS,
-    SCRIPTS,
-    Clients,
-    Seen,
-    after_a_lost_tail,
-    no_brokers,
-)
+from tests.lab.simulation.kafka.scripting import Clients, Seen
+from tests.lab.simulation.kafka.scripts_of_faults import AFTER_A_LOST_TAIL, NO_BROKERS, after_a_lost_tail, no_brokers
+from tests.lab.simulation.kafka.scripts_of_messages import OF_MESSAGES
+from tests.lab.simulation.kafka.scripts_of_topics import OF_TOPICS
 
 Script = Callable[[Clients], Seen]
+SCRIPTS = OF_MESSAGES | OF_TOPICS
 every_script = pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 
@@ -58,6 +58,9 @@ class Recorder:
 
     def close(self) -> None:
         """Nothing is open."""
+
+    def annotate(self, annotations: Mapping[str, str]) -> None:
+        """No word is kept."""
 
     def abandon(self) -> None:
         """Nothing is open."""

@@ -1,16 +1,17 @@
-"""A metastore as naive as possible: its tables as dicts, its log as a list. The independent side of the list tests.
+"""A metastore as naive as possible: its tables as dicts, its log as a list.
 
-`valid_write_ids` is TxnHandler.getValidWriteIdsForTable read line by line over rows; nothing of Freshet is used.
+`Metastore.valid_write_ids` is TxnHandler.getValidWriteIdsForTable read line by line over rows. Nothing of Freshet is
+used.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
-NONE_OPEN = 2**63 - 1
-PARAMETERS = {
+NONE_OPEN: Final = 2**63 - 1
+PARAMETERS: Final = {
     "full": {"transactional": "true", "transactional_properties": "default"},
     "insert_only": {"transactional": "true", "transactional_properties": "insert_only"},
     "external": {"EXTERNAL": "TRUE"},
@@ -27,6 +28,7 @@ class Metastore:
     next_ids: dict[str, int] = field(default_factory=dict)
     tables: dict[str, tuple[int, str]] = field(default_factory=dict)
     versions: dict[str, int] = field(default_factory=dict)
+    """How often a table was changed, by name; an answer shows it as a parameter."""
     last_txn: int = 0
     last_table: int = 0
 
@@ -36,10 +38,14 @@ class Metastore:
         row = {"eventId": event_id, "eventTime": 1_700_000_000 + event_id, "eventType": event_type}
         self.log.append(row | {"cat": None, "db": db or None, "table": table or None, "message": message})
 
+    def parameters(self, name: str) -> dict[str, str]:
+        """What the stored table says of itself, with the number of its changes."""
+        return {**PARAMETERS[self.tables[name][1]], "version": str(self.versions.get(name, 0))}
+
     def _object(self, name: str) -> str:
-        table_id, kind = self.tables[name]
+        table_id, _ = self.tables[name]
         db, _, table = name.partition(".")
-        parameters = {**PARAMETERS[kind], "version": str(self.versions.get(name, 0))}
+        parameters = self.parameters(name)
         struct = {
             "1": {"str": table},
             "2": {"str": db},
@@ -81,6 +87,10 @@ class Metastore:
         self.txns[txn] = "committed" if commit else "aborted"
         self._notify("COMMIT_TXN" if commit else "ABORT_TXN", txnid=txn)
 
+    def held_by(self, name: str, txn: int) -> int:
+        """The write id that a transaction has on a table; 0: none."""
+        return next((row[2] for row in self.rows if row[0] == name and row[1] == txn), 0)
+
     def create(self, name: str, kind: str) -> None:
         """CREATE_TABLE."""
         self.last_table += 1
@@ -91,10 +101,24 @@ class Metastore:
         """ALTER_TABLE, at once and for good; within ``txn`` it carries its write id."""
         before = self._object(name)
         self.versions[name] = self.versions.get(name, 0) + 1
-        write_id = next((row[2] for row in self.rows if row[0] == name and row[1] == txn), -1 if not txn else 0)
+        write_id = self.held_by(name, txn) if txn else -1
         self._notify(
             "ALTER_TABLE", name, tableObjBeforeJson=before, tableObjAfterJson=self._object(name), writeId=write_id
         )
+
+    def write(self, name: str, event_type: str, txn: int = 0, *, shown: bool = False) -> None:
+        """An event that writes a part of a table, or its statistics, and thereby the table's parameters.
+
+        ``shown``: the event carries the table.
+        """
+        self.versions[name] = self.versions.get(name, 0) + 1
+        message = {"tableObjJson": self._object(name)} if shown else {}
+        self._notify(event_type, name, **message, writeId=self.held_by(name, txn) if txn else -1)
+
+    def note(self, event_type: str, name: str = "", catalog: str | None = None, **message: Any) -> None:
+        """An event of something that is no table of this catalog."""
+        self._notify(event_type, name, **message)
+        self.log[-1]["cat"] = catalog
 
     def convert(self, name: str) -> None:
         """External to full ACID: the next id is seeded, with no event of its own. Refused where ids were given out."""

@@ -1,0 +1,131 @@
+"""SELECT: from tables, from information_schema, and from nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+from pymysql.constants import ER, FIELD_TYPE
+
+from lab.simulation.mariadb.answers import Answer, ResultColumn, kind_of, wire
+from lab.simulation.mariadb.information_schema import rows_of
+from lab.simulation.mariadb.sql.parsing import Select, Selected, conditions
+from lab.simulation.mariadb.sql.syntax import ColumnName, Expression, Literal, Name
+from lab.simulation.mariadb.storage.columns import Column, Stored
+from lab.simulation.mariadb.storage.errors import ServerError
+from lab.simulation.mariadb.storage.expressions import Scope, check_texts, row_scope, unknown_column
+from lab.simulation.mariadb.storage.schema_changes import resolved
+from lab.simulation.mariadb.storage.tables import Row, Table
+from lab.simulation.mariadb.transacting import Transacting
+from lab.simulation.mariadb.transactions import Steps
+from lab.simulation.mariadb.variables import SessionVariables
+from lab.simulation.mariadb.writing import LATEST, bound_key
+
+if TYPE_CHECKING:
+    from lab.simulation.mariadb.server import SimulatedServer
+
+Found = tuple[tuple[ResultColumn, ...], list[tuple[bytes | None, ...]]]
+"""Columns and rows of one SELECT."""
+
+
+class Selecting:
+    """The reads of a session. ``database``: the one of names without any."""
+
+    def __init__(
+        self, server: SimulatedServer, variables: SessionVariables, transacting: Transacting, database: str
+    ) -> None:
+        self._server = server
+        self._variables = variables
+        self._transacting = transacting
+        self._database = database
+
+    def select(self, selects: Sequence[Select]) -> Steps[Answer]:
+        """The rows of all ``selects``. All tables are locked before the snapshot is made."""
+        tables: list[Table | None] = []
+        for select in selects:
+            name = resolved(select.table, self._database) if select.table else None
+            is_stored = name is not None and name[0].lower() != "information_schema"
+            tables.append((yield from self._transacting.open(cast("Name", name))) if is_stored else None)
+        columns: tuple[ResultColumn, ...] = ()
+        rows: list[tuple[bytes | None, ...]] = []
+        for select, table in zip(selects, tables, strict=True):
+            if table is not None:
+                made, found = yield from self._select_rows(select, table)
+            else:
+                made, found = yield from self._select_told(select)
+            columns = columns or made
+            rows += found
+        return Answer(len(rows), columns, rows)
+
+    def _select_rows(self, select: Select, table: Table) -> Steps[Found]:
+        check_texts(table, select.where)
+        chosen = select.columns or tuple(Selected(ColumnName(c.name), c.name) for c in table.columns)
+        columns = [_column_of(each.expression, table) for each in chosen]
+        for each in chosen:
+            if isinstance(each.expression, ColumnName) and table.index(each.expression.name) < 0:
+                raise unknown_column(each.expression.name, "SELECT")
+        found: list[tuple[bytes | None, ...]] = []
+        for row in (yield from self._rows(select, table)):
+            scope = row_scope(self._variables, table, row)
+            values = (scope.value(each.expression) for each in chosen)
+            found.append(
+                tuple(
+                    wire(value) if column is None else column.select(value, self._variables.zone)
+                    for value, column in zip(values, columns, strict=True)
+                )
+            )
+        made = tuple(
+            ResultColumn(each.label, FIELD_TYPE.VAR_STRING, is_text=True)
+            if column is None
+            else ResultColumn(column.name, column.result_type, is_text=bool(column.charset))
+            for each, column in zip(chosen, columns, strict=True)
+        )
+        return made, found
+
+    def _rows(self, select: Select, table: Table) -> Steps[list[Row]]:
+        if any(condition == Literal(0) for condition in conditions(select.where)):
+            return []
+        transaction = self._transacting.begun()
+        if not select.locks:
+            if transaction.snapshot is None or self._variables.variable("", "tx_isolation") == "READ-COMMITTED":
+                transaction.snapshot = self._server.committed
+            if table.since > transaction.snapshot:
+                raise ServerError(ER.TABLE_DEF_CHANGED, "Table definition has changed, please retry transaction")
+        snapshot = LATEST if select.locks else transaction.snapshot or 0
+        bound = bound_key(table, select.where)
+        found = []
+        for key in [bound] if bound is not None else transaction.keys(table):
+            row = transaction.row(table, key, snapshot)
+            if select.locks and (bound is not None or row is not None):
+                yield from self._server.locks.take_row(
+                    transaction, table, key, self._transacting.until("innodb_lock_wait_timeout")
+                )
+                row = transaction.row(table, key, snapshot)
+            if row is not None and row_scope(self._variables, table, row).is_true(select.where):
+                found.append(row)
+        return found
+
+    def _select_told(self, select: Select) -> Steps[Found]:
+        """A SELECT from information_schema or from no table."""
+        rows: list[dict[str, Stored]] = [{}]
+        if select.table is not None:
+            rows = [row for row in rows_of(select.table[1], self._server.databases) if self._told(row, select)]
+            named = {(str(row["table_schema"]), str(row["table_name"])) for row in rows if "table_schema" in row}
+            for name in sorted(named):
+                yield from self._transacting.glance(name)
+            rows = [row for row in rows_of(select.table[1], self._server.databases) if self._told(row, select)]
+            rows.sort(key=lambda row: tuple(cast("str", row[name.lower()]) for name in select.order))
+        values = [[Scope(self._variables, row, None).value(each.expression) for each in select.columns] for row in rows]
+        made = tuple(
+            ResultColumn(each.label, *kind_of([row[at] for row in values])) for at, each in enumerate(select.columns)
+        )
+        return made, [tuple(map(wire, row)) for row in values]
+
+    def _told(self, row: dict[str, Stored], select: Select) -> bool:
+        return Scope(self._variables, row, None).is_true(select.where)
+
+
+def _column_of(expression: Expression, table: Table) -> Column | None:
+    """The column that an element of a select list is; None if it is anything else."""
+    at = table.index(expression.name) if isinstance(expression, ColumnName) else -1
+    return table.columns[at] if at >= 0 else None

@@ -1,0 +1,1 @@
+"""Motifs of the world of rows: short sequences of ops that chance finds too seldom."""

@@ -1,0 +1,195 @@
+"""Read some rows of a table in the order of its key, and between which positions they were read.
+
+The snapshot is made under the table's lock (docs/decisions/0016). Nothing tells its exact position, and none is needed.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import pymysql
+from pymysql.constants import ER
+from pymysql.cursors import SSCursor
+
+from stream.sources.mariadb.backfill.plan import Chunk
+from stream.sources.mariadb.by_key import code_of, sql_value, timed
+from stream.sources.mariadb.charsets import Charsets, read_charsets
+from stream.sources.mariadb.connection import (
+    Connection,
+    ConnectionSettings,
+    MariaDBError,
+    MariaDBUnreachable,
+    connect,
+    fetch_all,
+    translated,
+)
+from stream.sources.mariadb.gtid import GtidPosition
+from stream.sources.mariadb.position import PLACES_MAX, bounds_since, committed_place
+from stream.sources.mariadb.schema import TableInfo, read_table
+from stream.sources.mariadb.selected_rows import canonical_key, canonical_row, quoted, select_columns_sql
+from stream.sources.mariadb.snapshot import definition_of, lock_sql
+from stream.wire.events import VALUE, VOID, DescribeTable, RowChange
+from stream.wire.keys import split_row_key
+from stream.wire.values import UndecodableValue
+
+ROWS_MIN: Final = 16
+ROWS_MAX: Final = 4_096
+BYTES_MAX: Final = 1024 * 1024
+"""Bytes of keys and images after which a chunk ends."""
+STATEMENT_S: Final = 20.0
+_NUMERIC: Final = frozenset({"int", "year", "bit", "decimal", "float", "double"})
+_NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?")
+
+
+class TableDiffers(MariaDBError):
+    """The table is not, or not any more, as it is described in the topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A table's columns, and the definition that they belong to."""
+
+    info: TableInfo
+    definition: str
+
+
+class ChunkReader:
+    """Reads chunks with a session of its own. Not thread-safe. Raises `MariaDBError`."""
+
+    def __init__(self, settings: ConnectionSettings) -> None:
+        self._settings = settings
+        self._session: Connection | None = None
+        self._charsets: Charsets | None = None
+        self._known: _Known | None = None
+        self._limit = ROWS_MAX
+
+    def read(self, described: DescribeTable, after: Sequence[object] | None) -> Chunk:
+        """The rows after the key ``after`` (canonical values), or the first ones.
+
+        Raises `TableDiffers` if the columns are not those of ``described``.
+        """
+        with translated(self._settings):
+            for _ in range(PLACES_MAX):
+                found = self._read(described, after)
+                if found is not None:
+                    return found
+        raise MariaDBUnreachable("the server's binlogs were rotated or purged repeatedly during a read")
+
+    def estimated_rows(self, table: str) -> int:
+        """About how many rows a table has; 0 if the server does not say."""
+        sql = "SELECT TABLE_ROWS FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
+        with translated(self._settings):
+            found = fetch_all(self._connect(), sql, table.split(".", 1))
+        return int(found[0][0] or 0) if found else 0
+
+    def close(self) -> None:
+        """End the session. The next request opens a new one."""
+        session, self._session = self._session, None
+        if session is not None:
+            session._force_close()
+
+    def _connect(self) -> Connection:
+        if self._session is None:
+            self._session = connect(self._settings)
+        return self._session
+
+    def _read(self, described: DescribeTable, after: Sequence[object] | None) -> Chunk | None:
+        session = self._connect()
+        place = committed_place(session)
+        session.query("START TRANSACTION READ ONLY")
+        info = self._locked(session, described)
+        rows, last = self._rows(session, info, after)
+        session = self._connect()  # another one, if the statement was broken off
+        session.rollback()
+        bounds = bounds_since(session, place)
+        if bounds is None:
+            return None
+        return Chunk(described, tuple(rows), GtidPosition.parse(bounds.lo), GtidPosition.parse(bounds.hi), last)
+
+    def _locked(self, session: Connection, described: DescribeTable) -> TableInfo:
+        """Lock the table against DDL, and return its columns as they are under the lock."""
+        name = described.table
+        database, _, table = name.partition(".")
+        try:
+            fetch_all(session, timed(lock_sql(name), time.monotonic() + STATEMENT_S))
+        except pymysql.err.MySQLError as error:
+            if code_of(error) == ER.NO_SUCH_TABLE:
+                raise TableDiffers(f"{name} is gone") from error
+            raise
+        known, definition = self._known, definition_of(session, database, table)
+        if known is None or known.info.name != name or known.definition != definition:
+            if self._charsets is None:
+                self._charsets = read_charsets(session)
+            info = read_table(session, self._charsets, database, table)
+            if info is None:
+                raise TableDiffers(f"{name} is gone")
+            known = self._known = _Known(info, definition)
+        if replace(known.info.describe(), prefix=described.prefix) != described:
+            raise TableDiffers(f"{name} has other columns than at the position that is published")
+        return known.info
+
+    def _rows(
+        self, session: Connection, info: TableInfo, after: Sequence[object] | None
+    ) -> tuple[list[RowChange], Sequence[object] | None]:
+        """The rows, and the last one's key; None if no row is left. Under the lock the columns are known."""
+        rows: list[RowChange] = []
+        size = 0
+        limit = self._limit
+        unbuffered = SSCursor(session)
+        unbuffered.execute(timed(_select(session, info, after, limit), time.monotonic() + STATEMENT_S))
+        while size < BYTES_MAX and (values := unbuffered.fetchone()) is not None:
+            row = _change(info, values)
+            rows.append(row)
+            size += len(row.key) + len(row.image)
+        if size >= BYTES_MAX:
+            unbuffered._result.unbuffered_active = False  # reading what is left of it could take long
+            self.close()
+            self._limit = max(len(rows), ROWS_MIN)
+        elif len(rows) < limit:
+            return rows, None
+        elif size < BYTES_MAX // 2:
+            self._limit = min(limit * 2, ROWS_MAX)
+        return rows, split_row_key(rows[-1].key)[1]
+
+
+def _change(info: TableInfo, values: Sequence[bytes | None]) -> RowChange:
+    """A row as the event that publishes it. Raises `MariaDBError` if even its key can't be decoded."""
+    try:
+        key = canonical_key(info, values)
+    except UndecodableValue as error:
+        raise TableDiffers(f"a key of {info.name} cannot be decoded: {error}") from error
+    try:
+        return RowChange(key, VALUE, canonical_row(info, values))
+    except UndecodableValue:
+        return RowChange(key, VOID)
+
+
+def _select(session: Connection, info: TableInfo, after: Sequence[object] | None, limit: int) -> str:
+    """The statement for the rows after a key. A row comparison, ``(a, b) > (1, 2)``, would not use the index."""
+    names = [quoted(name) for name in info.primary_key]
+    where = ""
+    if after is not None:
+        kinds = [info.columns[index].kind for index in info.key_indexes]
+        bounds = [_literal(session, kind, value) for kind, value in zip(kinds, after, strict=True)]
+        alternatives = [
+            " AND ".join([*(f"{names[at]} = {bounds[at]}" for at in range(end)), f"{names[end]} > {bounds[end]}"])
+            for end in range(len(names))
+        ]
+        where = f" WHERE ({') OR ('.join(alternatives)})"
+    table = f"{quoted(info.database)}.{quoted(info.table)}"
+    order = ", ".join(names)
+    return f"SELECT {select_columns_sql(info)} FROM {table} FORCE INDEX (PRIMARY){where} ORDER BY {order} LIMIT {limit}"
+
+
+def _literal(session: Connection, kind: str, value: object) -> str:
+    """A canonical key value in SQL. A number in quotes would be compared as a double, which may skip neighbours."""
+    if kind in _NUMERIC and isinstance(value, str):
+        if _NUMBER.fullmatch(value) is None:
+            raise TableDiffers(f"{value!r} is no number")
+        return value
+    found = sql_value(value)
+    return f"x'{found.hex()}'" if isinstance(found, bytes) else str(session.escape(found))

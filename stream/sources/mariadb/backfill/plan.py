@@ -1,0 +1,176 @@
+"""Which rows of a chunk may be published where. Pure.
+
+A chunk lies between two positions: it has every change up to ``lo`` and none after ``hi``. The keys that the binlog
+changes are noted from a position on that ``lo`` covers. So where the source has read past ``hi``, a row of the chunk
+whose key was not noted is the row as it is there, and is published there. The others are left out: their changes were
+published (docs/decisions/0017).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, cast
+
+from stream.sources.mariadb.gtid import GtidPosition
+from stream.wire.batch import ROW_OVERHEAD
+from stream.wire.events import (
+    EVERY_TABLE,
+    BackfillTable,
+    BeginScope,
+    Change,
+    DescribeTable,
+    ResumePoint,
+    RowChange,
+    SourceTransaction,
+    VoidTable,
+)
+
+KEYS_MAX: Final = 100_000
+"""Changed keys that are noted. Above, the chunks that were read ahead are dropped, and read again."""
+PIECE_BYTES: Final = 12 * 1024
+"""Bytes of rows in one transaction: fewer than in the smallest batch, so that none is split over two of them."""
+_UNORDERED: Final = frozenset({"enum", "set"})
+"""Kinds whose values compare with a text in another order than they are sorted in."""
+_CURSOR: Final = "backfill"
+"""Name of the annotation in the source's state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Some rows of a table in the order of its key, as one snapshot has them.
+
+    ``last``: the last row's key, canonical values, after which the next chunk begins; None if the table ends here.
+    """
+
+    described: DescribeTable
+    rows: tuple[RowChange, ...]
+    lo: GtidPosition
+    hi: GtidPosition
+    last: Sequence[object] | None
+
+
+@dataclass(slots=True)
+class Plan:
+    """How far the backfill of a shard's tables is, and which keys changed meanwhile."""
+
+    complete: set[str] = field(default_factory=set)
+    table: str = ""
+    """The table whose rows are read now."""
+    after: Sequence[object] | None = None
+    """Its key up to which rows are published; None: none is."""
+    rows: int = 0
+    """Rows of it that were read."""
+    since: GtidPosition | None = None
+    """Where the noting of its changed keys began; None: nothing may be read."""
+    _epoch: int = 0
+    _prefix: bytes = b""
+    _changed: set[bytes] = field(default_factory=set)
+
+    @classmethod
+    def resume(cls, point: ResumePoint) -> Plan:
+        """What the topic says."""
+        plan = cls(set(point.complete), _epoch=point.epoch)
+        epoch, table, after, rows = json.loads(point.annotations.get(_CURSOR, '[0, "", null, 0]'))
+        if epoch == point.epoch and table in point.descriptions:
+            plan._take_up(table, after, rows)
+        return plan
+
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        """The words that `resume` takes up."""
+        return {_CURSOR: json.dumps([self._epoch, self.table, self.after, self.rows])} if self.table else {}
+
+    def begin(self, table: str, position: str, timestamp: int) -> SourceTransaction:
+        """Begin with a table: the transaction that says so. Its rows may be read from this position on."""
+        self._take_up(table, None, 0)
+        self.note_from(position)
+        return SourceTransaction(position, position, timestamp, [BackfillTable(table, complete=False)])
+
+    def _take_up(self, table: str, after: Sequence[object] | None, rows: int) -> None:
+        self.table, self.after, self.rows = table, after, rows
+        self._prefix = table.encode() + b"\0"
+        self._changed.clear()
+
+    def note_from(self, position: str) -> None:
+        """Forget which keys changed: only what is read from ``position`` on may be published."""
+        self.since = GtidPosition.parse(position)
+        self._changed.clear()
+
+    def notice(self, transaction: SourceTransaction) -> bool:
+        """Note what is about to be published. Returns whether the progress of the present table is lost by it."""
+        changes = transaction.changes
+        last = len(changes) - 1
+        while last >= 0 and type(changes[last]) is not RowChange:
+            self._notice_table(changes[last])
+            last -= 1
+        lost = bool(self._prefix) and not self.table
+        if lost:
+            self._prefix = b""
+        if self.since is not None and last >= 0:
+            self._note_keys(cast("Sequence[RowChange]", changes), last + 1)
+        return lost
+
+    def _notice_table(self, change: Change) -> None:
+        match change:
+            case VoidTable(name, _):
+                names = {name}
+            case DescribeTable():
+                names = {change.table}
+            case BeginScope():
+                names = {EVERY_TABLE}
+            case _:
+                return
+        if EVERY_TABLE in names:
+            self.complete.clear()
+        self.complete -= names
+        if self.table and (self.table in names or EVERY_TABLE in names):
+            self.table, self.since, self.after, self.rows = "", None, None, 0
+
+    def _note_keys(self, changes: Sequence[RowChange], count: int) -> None:
+        if len(self._changed) + count > KEYS_MAX:
+            self.since = None
+            return
+        prefix, changed = self._prefix, self._changed
+        for at in range(count):
+            key = changes[at].key
+            if key.startswith(prefix):
+                changed.add(key)
+
+    def publish(self, chunk: Chunk, position: str, timestamp: int) -> Iterator[SourceTransaction]:
+        """The transactions that publish a chunk at ``position``, which is at or past its ``hi``."""
+        pieces: list[list[Change]] = [[]]
+        size = 0
+        for row in chunk.rows:
+            if row.key in self._changed:
+                continue
+            size += len(row.key) + len(row.image) + ROW_OVERHEAD
+            if size > PIECE_BYTES:
+                pieces.append([])
+                size = 0
+            pieces[-1].append(row)
+        if chunk.last is None:
+            pieces.append([BackfillTable(self.table, complete=True)])
+        yield from (SourceTransaction(position, position, timestamp, piece) for piece in pieces if piece)
+        self.after, self.rows = chunk.last, self.rows + len(chunk.rows)
+        if chunk.last is None:
+            self.complete.add(self.table)
+            self.table, self._prefix, self.since = "", b"", None
+
+
+def unfit(described: DescribeTable) -> str:
+    """Why a table can't be read in chunks; "" if it can."""
+    if not described.cacheable:
+        return described.reason or "it may not be cached"
+    if not described.primary_key:
+        return "it has no primary key"
+    kinds = {column.name: column.kind for column in described.columns}
+    unordered = [name for name in described.primary_key if kinds.get(name) in _UNORDERED]
+    return f"its key column {unordered[0]} is of kind {kinds[unordered[0]]}" if unordered else ""
+
+
+def next_table(plan: Plan, described: Iterable[DescribeTable]) -> str:
+    """The next table to read, out of those that are wanted; "" if there is none."""
+    left = (each.table for each in described if each.table not in plan.complete and not unfit(each))
+    return min(left, default="")

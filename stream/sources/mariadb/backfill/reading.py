@@ -1,0 +1,138 @@
+"""A thread that reads a table's chunks ahead, so that the binlog goes on meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from stream.sources.mariadb.backfill.chunks import ChunkReader, TableDiffers
+from stream.sources.mariadb.backfill.plan import Chunk
+from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError
+from stream.sources.mariadb.gtid import GtidPosition
+from stream.wire.events import DescribeTable
+
+log = structlog.get_logger(__name__)
+
+AHEAD_MAX: Final = 4
+"""Chunks that are read and not published yet."""
+RETRY_S: Final = 0.5
+BEHIND_S: Final = 0.005
+"""How long to wait if the engine does not show yet what the source has read of the binlog."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Read from ``after`` on, and only what has everything up to ``since``."""
+
+    described: DescribeTable
+    after: Sequence[object] | None
+    since: GtidPosition
+
+
+class ChunkReading:
+    """Chunks of one table at a time, in order. `want` and `take` don't wait for the server.
+
+    ``rows_per_s``: a limit on what is read; 0: none.
+    """
+
+    def __init__(self, settings: ConnectionSettings, rows_per_s: int = 0) -> None:
+        self._reader = ChunkReader(settings)
+        self._rows_per_s = rows_per_s
+        self._changed = threading.Condition()
+        self._wanted: Wanted | None = None
+        self._ahead: deque[Chunk] = deque()
+        self._closing = False
+        self._thread: threading.Thread | None = None
+        self.differs: TableDiffers | None = None
+        """Why the wanted table can't be read."""
+        self.estimate = 0
+        """About how many rows the wanted table has; 0: unknown."""
+
+    def want(self, wanted: Wanted | None) -> None:
+        """Read this, and drop what was read. None: nothing."""
+        with self._changed:
+            self._wanted, self.differs = wanted, None
+            self._ahead.clear()
+            self._changed.notify_all()
+            if wanted is not None and self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="backfill", daemon=True)
+                self._thread.start()
+
+    @property
+    def first(self) -> Chunk | None:
+        """The chunk to publish next, once it is read."""
+        return self._ahead[0] if self._ahead else None
+
+    def take(self) -> None:
+        """The `first` chunk is published."""
+        with self._changed:
+            self._ahead.popleft()
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """End the thread and its session. A statement that runs is given up."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._reader.close()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        wanted: Wanted | None = None
+        after: Sequence[object] | None = None
+        pause_s = 0.0
+        while (now := self._next(wanted, pause_s)) is not None:
+            if now is not wanted:
+                wanted, after = now, now.after
+            try:
+                if after is None:
+                    self.estimate = self._reader.estimated_rows(now.described.table)
+                chunk = self._reader.read(now.described, after)
+            except TableDiffers as differs:
+                self._fail(now, differs)
+                pause_s = 0.0
+            except MariaDBError as error:
+                self._reader.close()
+                if not self._closing:
+                    log.info("a chunk could not be read", table=now.described.table, reason=str(error))
+                pause_s = RETRY_S
+            except Exception as error:  # noqa: BLE001 - PyMySQL's, of a session that `close` has ended
+                self._reader.close()
+                if not self._closing:
+                    log.warning("a chunk could not be read", table=now.described.table, reason=repr(error))
+                pause_s = RETRY_S
+            else:
+                pause_s = BEHIND_S
+                if chunk.lo.covers(now.since):
+                    after = chunk.last
+                    pause_s = self._keep(now, chunk)
+        self._reader.close()
+
+    def _next(self, before: Wanted | None, pause_s: float) -> Wanted | None:
+        """What to read next, once there is room for it; None at the end. A pause ends if another table is wanted."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closing or self._wanted is not before, pause_s)
+            self._changed.wait_for(lambda: self._closing or (self._may_read() and not self.differs))
+            return None if self._closing else self._wanted
+
+    def _may_read(self) -> bool:
+        ends = bool(self._ahead) and self._ahead[-1].last is None
+        return self._wanted is not None and len(self._ahead) < AHEAD_MAX and not ends
+
+    def _keep(self, of: Wanted, chunk: Chunk) -> float:
+        """Offer a chunk, if it is still wanted. Returns how long to pause."""
+        with self._changed:
+            if self._wanted is of:
+                self._ahead.append(chunk)
+        return len(chunk.rows) / self._rows_per_s if self._rows_per_s else 0.0
+
+    def _fail(self, of: Wanted, differs: TableDiffers) -> None:
+        with self._changed:
+            if self._wanted is of:
+                self.differs = differs

@@ -1,0 +1,91 @@
+"""What a poll holds is folded in bounded steps: memory follows the settings, not the size of the messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from consumers.process import loop
+from consumers.process.loop import Consumption, ConsumptionSettings, in_slices
+from stream.kafka.connection import KafkaCluster
+from tests.consumers.histories import start, value
+from tests.consumers.owning import KEYSPACE, Owner
+
+TOPIC = "events"
+COMMIT_ROWS = 4
+
+
+@dataclass
+class Arrived:
+    """A message as the client hands it out."""
+
+    at: int
+    body: bytes
+
+    def topic(self) -> str:
+        """Its topic."""
+        return TOPIC
+
+    def partition(self) -> int:
+        """Its partition."""
+        return 0
+
+    def offset(self) -> int:
+        """Its offset."""
+        return self.at
+
+    def value(self) -> bytes:
+        """Its bytes."""
+        return self.body
+
+    def leader_epoch(self) -> int:
+        """Of the broker that wrote it."""
+        return 3
+
+
+@pytest.fixture
+def consumption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Consumption]:
+    """The loop with one partition, small commits and small slices."""
+    monkeypatch.setattr(loop, "Message", Arrived)
+    monkeypatch.setattr(loop, "BATCH_BYTES", 1_000)
+    owner = Owner(tmp_path)
+    settings = ConsumptionSettings(
+        kafka=KafkaCluster("127.0.0.1:1"), keyspaces=(KEYSPACE,), data_dir=tmp_path, commit_rows=COMMIT_ROWS
+    )
+    made: Any = Consumption(settings, owner.ownership, SimpleNamespace(close=lambda: None), lambda _: None)
+    made._search.found[TOPIC] = KEYSPACE, "t"
+    made._consumer = SimpleNamespace(commit=lambda **_: None)
+    owner.fold(start())
+    yield made
+    made._committer.close()
+
+
+def test_commits_do_not_wait_for_the_end_of_a_large_batch(consumption: Any) -> None:
+    """Else a batch of large frames would hold many times the rows after which a commit is due."""
+    messages = [Arrived(at, value(at, b"x" * 400, at + 1)) for at in range(1, 41)]
+    consumption._fold_batch(messages)
+    [partition] = consumption.ownership
+    assert partition.store.state.head.offset == 41
+    assert partition.commits >= 3
+    assert partition.store.pending_rows < 4 * COMMIT_ROWS
+
+
+def test_the_next_poll_takes_as_many_messages_as_fit(consumption: Any) -> None:
+    """Large messages make small polls, and small ones make large polls again."""
+    consumption._fold_batch([Arrived(at, value(at, b"x" * 400, at + 1)) for at in range(1, 11)])
+    assert consumption._poll_messages in (1, 2)
+    consumption._fold_batch([Arrived(at, value(at, b"x", at + 1)) for at in range(11, 13)])
+    assert consumption._poll_messages > 5
+    assert consumption._poll_messages <= loop.BATCH_MESSAGES
+
+
+def test_slices_hold_all_records_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slice ends as soon as it is large enough; a message without a value counts nothing."""
+    monkeypatch.setattr(loop, "BATCH_BYTES", 5)
+    records: list[tuple[int, bytes | None]] = [(1, b"abc"), (2, b"def"), (3, None), (4, b"x" * 50), (5, b"a")]
+    assert list(in_slices(records)) == [(records[:2], 6), (records[2:4], 50), (records[4:], 1)]

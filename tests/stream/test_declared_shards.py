@@ -1,0 +1,73 @@
+"""Which shards a publisher finds in its topic, and which it declares: neighbours, ancestors, successors."""
+
+from __future__ import annotations
+
+import pytest
+
+from stream.publish import markers as markers_of
+from stream.publish.topology import DeclaredTopology, TopologyError
+from stream.wire.codec import encode
+from tests.stream.memory_log import MemoryLog
+from tests.stream.reopening import SHARD, foreign, home, reasons, start, txn
+
+
+@pytest.mark.parametrize("ago", [0, 700, 40_000])
+def test_an_undeclared_shard_is_found_wherever_it_published(log: MemoryLog, ago: int) -> None:
+    """It may write the same keys, so both would be wrong; one that is declared or succeeded may be there."""
+    log.commit([(home(log), encode("Marker", foreign("ks/old")))] * 300, 5)
+    log.partitions[home(log)] += [None] * ago
+    with pytest.raises(TopologyError) as caught:
+        log.publisher().open(start)
+    assert caught.value.code == "second_shard"
+    assert reasons(log) == [[], []]
+    with log.publisher(topology=DeclaredTopology(shards=("ks/old",))) as out:
+        assert out.open(start).epoch == 1
+    topology = next(record for name, record in log.records(home(log)) if name == "Topology")
+    assert topology["shards"] == [SHARD, "ks/old"]
+
+
+@pytest.mark.parametrize(("succeeds", "epoch"), [("ks/old", 3), ("ks/old@2", 2)])
+def test_a_successor_names_its_ancestor_and_its_epoch(log: MemoryLog, succeeds: str, epoch: int) -> None:
+    """As found in the topic, or as given; a restart repeats what was said."""
+    log.commit([(home(log), encode("Marker", foreign("ks/old", number))) for number in (1, 3, 2)], 5)
+    for _ in range(2):
+        with log.publisher(topology=DeclaredTopology(succeeds=succeeds)) as out:
+            out.open(start)
+        said = [record for name, record in log.records(home(log)) if name == "Topology"][-1]
+        assert said["ancestors"] == [{"shard": "ks/old", "epoch": epoch}]
+
+
+def test_a_successor_of_nobody_is_refused(log: MemoryLog) -> None:
+    """Without the ancestor's epoch its readers could not be taken along."""
+    with pytest.raises(TopologyError) as caught:
+        log.publisher(topology=DeclaredTopology(succeeds="ks/old")).open(start)
+    assert caught.value.code == "ancestor_unknown"
+    declared = DeclaredTopology(("ks/2", "ks/1"), "ks/old@4")
+    assert declared.first(SHARD, {}).ancestors == (("ks/old", 4),)
+    assert declared.first(SHARD, {}).shards == (SHARD, "ks/1", "ks/2")
+    anew = declared.of_a_new_history(SHARD, {})
+    assert (anew.ancestors, anew.succeeded) == ((), (("ks/old", 4),))
+    assert DeclaredTopology(succeeds="ks/old").of_a_new_history(SHARD, {}).succeeded == ()
+    assert DeclaredTopology(("ks/1",)).of_a_new_history(SHARD, {"ks/1": 3}).succeeded == ()
+
+
+def test_the_epoch_of_another_shard_is_the_highest_that_was_seen() -> None:
+    """Markers of a window may be read in any order of partitions."""
+    found = markers_of.Markers()
+    for epoch in (2, 5, 3):
+        assert not found.see(SHARD, 0, encode("Marker", foreign("ks/9", epoch)))
+    assert found.others == {"ks/9": 5}
+
+
+def test_a_restart_declares_the_shards_that_are_configured_now(log: MemoryLog) -> None:
+    """A shard that was added to the settings is named from the next start on, and ancestors stay as they were."""
+    log.commit([(home(log), encode("Marker", foreign("ks/old")))], 5)
+    with log.publisher(topology=DeclaredTopology(succeeds="ks/old")) as out:
+        out.open(start)
+    with log.publisher(topology=DeclaredTopology(("ks/2",), "ks/old")) as out:
+        out.open(start)
+        out.publish(txn(1))
+    said = [record for name, record in log.records(home(log)) if name == "Topology"][-1]
+    assert said["shards"] == [SHARD, "ks/2"]
+    assert said["ancestors"] == [{"shard": "ks/old", "epoch": 3}]
+    assert DeclaredTopology(("ks/2",)).resumed(SHARD, None).shards == (SHARD, "ks/2")
