@@ -7,7 +7,6 @@ A row is decoded with the binlog's own table map. The schema of the position add
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import cast
 
 import structlog
 
@@ -21,7 +20,7 @@ from stream.sources.mariadb.binlog.rows import SchemaDiffers, TableDecoder
 from stream.sources.mariadb.binlog.statements import Statement, classify
 from stream.sources.mariadb.binlog.table_map import BinlogFormatError, parse_table_map, table_name_of
 from stream.sources.mariadb.binlog.unlogged import StatementTables
-from stream.sources.mariadb.gtid import GtidPosition
+from stream.sources.mariadb.gtid import FLAVOR, GtidPosition
 from stream.sources.mariadb.live_schema import LiveSchema
 from stream.sources.mariadb.position import SourceHistoryLost
 from stream.wire.events import EVERY_TABLE, Change, SourceTransaction, VoidTable
@@ -167,8 +166,8 @@ class BinlogReader:
     def _table_map(self, event: bytes) -> None:
         table_id = int.from_bytes(event[HEADER_SIZE : HEADER_SIZE + 6], "little")
         body = event[HEADER_SIZE + 6 :]
-        mapped = self._by_body.get(body, self)
-        if mapped is self:
+        mapped = self._by_body.get(body)
+        if mapped is None:
             try:
                 mapped = self._by_body[body] = self._map(body)
             except BinlogFormatError as error:
@@ -176,7 +175,6 @@ class BinlogReader:
                 self._by_id.pop(table_id, None)
                 self._current().voids[EVERY_TABLE] = str(error)
                 return
-        mapped = cast("_Mapped", mapped)
         self._by_id[table_id] = mapped
         if isinstance(mapped, _Unpublished):
             self._statement.named_unpublished(mapped.name)
@@ -210,16 +208,16 @@ class BinlogReader:
 
     def _rows(self, event: bytes, kind: int) -> None:
         table_id = int.from_bytes(event[HEADER_SIZE : HEADER_SIZE + 6], "little")
-        transaction = self._current()
+        transaction = self._transaction or self._current()
         if len(event) < HEADER_SIZE + 8:
             transaction.voids[EVERY_TABLE] = "a rows event is shorter than its header"
             return
         flags = event[HEADER_SIZE + 6]
-        mapped = self._by_id.get(table_id, self)
-        if mapped is self:
+        mapped = self._by_id.get(table_id)
+        if mapped is None:
             transaction.voids[EVERY_TABLE] = "rows without a table map before them"
         else:
-            self._rows_of(mapped, event, kind, transaction)  # type: ignore[arg-type]
+            self._rows_of(mapped, event, kind, transaction)
         if flags & events.STATEMENT_END:
             self._statement.end(self._schema.cascades, transaction.voids)
 
@@ -236,7 +234,9 @@ class BinlogReader:
             self._checksum.rows(mapped.label, kind, data, end)
             if isinstance(mapped, TableDecoder):
                 transaction.touched.add(name)
-                _check_full_image(mapped, bitmaps, size)
+                if bitmaps != mapped.seen_bitmaps:
+                    _check_full_image(mapped, bitmaps, size)
+                    mapped.seen_bitmaps = bitmaps
                 self._decode(mapped, data, end, kind, transaction.rows)
         except (UndecodableValue, BinlogFormatError, IndexError) as error:
             if is_decoded:
@@ -267,7 +267,7 @@ class BinlogReader:
     # -- ends of transactions ----------------------------------------------------------------------------------------
 
     def _commit(self, event: bytes, published: bool = True) -> SourceTransaction:
-        transaction = self._current()
+        transaction = self._transaction or self._current()
         self._transaction = None
         if self._statement:
             self._statement.end(self._schema.cascades, transaction.voids)
@@ -280,16 +280,17 @@ class BinlogReader:
             self._announced.clear()
         domain, server, sequence, _ = transaction.gtid
         cursor = self._position_text
+        gtid = f"{domain}-{server}-{sequence}"
         self._position.add(domain, server, sequence)
-        self._position_text = str(self._position)
+        self._position_text = FLAVOR + (gtid if self._position.is_single else self._position.bare)
         if not self._schema.catalog.is_settled:
             self._settle(transaction)
         self._timestamp = int.from_bytes(event[:4], "little")
         return SourceTransaction(
-            f"MariaDB/{domain}-{server}-{sequence}",
+            FLAVOR + gtid,
             self._position_text,
             self._timestamp,
-            cast("list[Change]", self._changes(transaction)),
+            self._changes(transaction),
             checksum=self._checksum.value,
             cursor=cursor,
         )
