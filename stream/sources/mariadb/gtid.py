@@ -34,11 +34,6 @@ class GtidPosition:
         if last is None or sequence >= last[1]:
             self._domains[domain] = (server, sequence)
 
-    @property
-    def is_single(self) -> bool:
-        """Whether all transactions are of one domain."""
-        return len(self._domains) == 1
-
     def precedes(self, domain: int, sequence: int) -> bool:
         """Whether ``sequence`` is after the last one of its domain."""
         last = self._domains.get(domain)

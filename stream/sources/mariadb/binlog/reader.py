@@ -108,7 +108,7 @@ class BinlogReader:
 
     def transactions(self) -> Iterator[SourceTransaction | None]:
         """Yield source transactions, and None at each heartbeat (the server has nothing new)."""
-        read = self._dump.read
+        read, rows, table_map = self._dump.read, events.ROWS, events.TABLE_MAP
         while not self._stopping:
             try:
                 event = read()
@@ -117,9 +117,9 @@ class BinlogReader:
                     return
                 raise
             kind = event[4]
-            if kind in events.ROWS:
+            if kind in rows:
                 self._rows(event, kind)
-            elif kind == events.TABLE_MAP:
+            elif kind == table_map:
                 self._table_map(event)
             elif kind == events.GTID:
                 self._begin(event)
@@ -280,14 +280,13 @@ class BinlogReader:
             self._announced.clear()
         domain, server, sequence, _ = transaction.gtid
         cursor = self._position_text
-        gtid = f"{domain}-{server}-{sequence}"
         self._position.add(domain, server, sequence)
-        self._position_text = FLAVOR + (gtid if self._position.is_single else self._position.bare)
+        self._position_text = FLAVOR + self._position.bare
         if not self._schema.catalog.is_settled:
             self._settle(transaction)
         self._timestamp = int.from_bytes(event[:4], "little")
         return SourceTransaction(
-            FLAVOR + gtid,
+            f"MariaDB/{domain}-{server}-{sequence}",
             self._position_text,
             self._timestamp,
             self._changes(transaction),
