@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
+from consumers.owner.framing import FrameBuffer, decode_answer, encode_frame, id_in
 from consumers.owner.protocol import (
     OLDEST,
     VERSION,
@@ -30,7 +31,6 @@ from consumers.owner.protocol import (
     Fill,
     Filled,
     FillTable,
-    FrameBuffer,
     Get,
     GetTable,
     Hello,
@@ -44,9 +44,6 @@ from consumers.owner.protocol import (
     Wait,
     Waited,
     Welcome,
-    decode_answer,
-    encode_frame,
-    id_in,
 )
 
 CONNECT_TIMEOUT_S: Final = 2.0
