@@ -55,7 +55,7 @@ def begun() -> Plan:
 
 def published(plan: Plan, read: Chunk) -> list[list[Change]]:
     """The changes of the transactions that publish a chunk."""
-    return [each.changes for each in plan.publish(read, at(6), 1)]
+    return [list(each.changes) for each in plan.publish(read, at(6), 1)]
 
 
 def test_what_changed_meanwhile_is_left_out() -> None:
