@@ -147,6 +147,13 @@ class RowChangeOps(InterruptedReadOps):
             }[how]
             self.say(f"the publisher of s/{publisher.source.shard} reads {read} transactions {end}")
 
+    def op_backfill(self, shard: int, chunks: int, behind: int) -> None:
+        publisher = self.publishers[shard % len(self.publishers)]
+        if publisher.split and publisher.framer is None:
+            self._void(publisher.source.shard)
+        read = publisher.backfill(chunks + 1, behind=behind)
+        self.say(f"the source s/{publisher.source.shard} goes on with its backfill, and reads {read} chunks")
+
     def op_die(self, shard: int) -> None:
         publisher = self.publishers[shard % len(self.publishers)]
         self.count_fault("publisher crash")

@@ -53,8 +53,8 @@ class RowsRun(RowChangeOps):
             owned.fold(owned.behind)
             owned.overlay.bytes_max = 1 << 20  # all rows are filled together
         agreed = self.quick or self._same_state()
-        if not self.topic_is_tampered:
-            self._published_once()
+        if not self.topic_is_tampered and not any(publisher.backfills for publisher in self.publishers):
+            self._published_once()  # a chunk has the number of the transaction before it
         while self.network.held:
             self.network.release(0)
         while self.source_reads:

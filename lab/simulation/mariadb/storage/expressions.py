@@ -67,7 +67,7 @@ class Scope:
             case Call("=" | "<>" | "!=" | "<" | ">" | "<=" | ">=" as operator, (left, right)):
                 return self._compared(operator, left, right)
             case Call("in", (left, *items)):
-                return int(any(self._compared("=", left, item) for item in items))
+                return self._is_in(left, items)
             case Call("if", (condition, yes, no)):
                 return self.value(yes if self.value(condition) else no)
             case Call("values", (Literal(str(name)),)):
@@ -80,8 +80,8 @@ class Scope:
                 return self._session.position_at(str(self.value(file)), int(self.value(offset)))
             case Call("default", ()):
                 raise UnknownStatement("DEFAULT as a value")
-            case Call(name, arguments) if name in _FUNCTIONS:
-                return _FUNCTIONS[name](*map(self.value, arguments))
+            case Call(name, arguments) if name in FUNCTIONS:
+                return FUNCTIONS[name](*map(self.value, arguments))
         raise UnknownStatement(f"an expression: {expression}")
 
     def _column_value(self, name: str) -> Stored:
@@ -94,6 +94,14 @@ class Scope:
     def _logical(self, name: str, parts: tuple[Expression, ...]) -> int:
         values = (bool(self.value(part)) for part in parts)
         return int(all(values) if name == "and" else any(values))
+
+    def _is_in(self, left: Expression, items: list[Expression]) -> int:
+        if self._table is None:  # no collation: equal texts are the same text
+            found = self.value(left)
+            texts = [item.value for item in items if isinstance(item, Literal) and isinstance(item.value, str)]
+            if isinstance(found, str) and len(texts) == len(items):
+                return int(found in texts)
+        return int(any(self._compared("=", left, item) for item in items))
 
     def _unix_time(self, arguments: tuple[Expression, ...]) -> Decimal | int:
         seconds = self._session.unix_time()
@@ -213,7 +221,7 @@ def _concat_ws(separator: str, *parts: Any) -> str:
     return separator.join(str(part) for part in parts if part is not None)
 
 
-_FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
+FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     "+": _null_if_any(lambda one, other: one + other),
     "-": _null_if_any(lambda one, other: one - other),
     "*": _null_if_any(lambda one, other: one * other),
