@@ -177,7 +177,7 @@ INTERRUPTIONS: Final = (
     rows(
         "answer_to_a_reader_that_left",
         "the late answer to a request that was cancelled ends the owner's connection",
-        leave_out(OwnerClient._await_answers, "connection.pending.pop(number, None)"),
+        leave_out(OwnerClient._ask, "connection.pending.pop(number, None)"),
         Replace(client._Connection._resolve, "any_future is not None and not any_future.done()", "future is not None"),
     ),
     rows(
