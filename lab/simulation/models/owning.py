@@ -207,8 +207,13 @@ class OwnedPartition:
         return True
 
     def state(self) -> dict[bytes, bytes]:
-        """The whole folded state."""
+        """The whole folded state, as the store gives it."""
         return dict(self.store.items())
+
+    def entries(self) -> dict[bytes, bytes]:
+        """The whole folded state, in any order."""
+        store = self.store
+        return {**self.rocks.data, **store._frozen, **store._active, **head_entries(store.state.head)}
 
     def refolded(self) -> dict[bytes, bytes]:
         """What the state must be: the whole log folded from where it began, message by message, into a dict."""
