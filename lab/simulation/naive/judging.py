@@ -25,6 +25,8 @@ def check_fold(owned: OwnedPartition, complain: Callable[[str, str], None]) -> N
     for offset, value in enumerate(owned.topic.partitions[owned.number][owned.begin : owned.offset], owned.begin):
         naive.fold(offset, value)
     state = owned.entries()
+    if owned.refolded_by_column() != state:
+        complain(SAME_STATE, f"partition {owned.number}: folded by column the log gives another state")
     found = first_difference(facts_of_bytes(state), facts_of_naive(naive, owned.offset))
     if found:
         complain(BY_THE_RULES if state == owned.refolded() else SAME_STATE, f"partition {owned.number}: {found}")
