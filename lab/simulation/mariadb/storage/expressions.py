@@ -67,7 +67,7 @@ class Scope:
             case Call("=" | "<>" | "!=" | "<" | ">" | "<=" | ">=" as operator, (left, right)):
                 return self._compared(operator, left, right)
             case Call("in", (left, *items)):
-                return int(any(self._compared("=", left, item) for item in items))
+                return self._is_in(left, items)
             case Call("if", (condition, yes, no)):
                 return self.value(yes if self.value(condition) else no)
             case Call("values", (Literal(str(name)),)):
@@ -94,6 +94,14 @@ class Scope:
     def _logical(self, name: str, parts: tuple[Expression, ...]) -> int:
         values = (bool(self.value(part)) for part in parts)
         return int(all(values) if name == "and" else any(values))
+
+    def _is_in(self, left: Expression, items: list[Expression]) -> int:
+        if self._table is None:  # no collation: equal texts are the same text
+            found = self.value(left)
+            texts = [item.value for item in items if isinstance(item, Literal) and isinstance(item.value, str)]
+            if isinstance(found, str) and len(texts) == len(items):
+                return int(found in texts)
+        return int(any(self._compared("=", left, item) for item in items))
 
     def _unix_time(self, arguments: tuple[Expression, ...]) -> Decimal | int:
         seconds = self._session.unix_time()
