@@ -52,6 +52,7 @@ CALLED_BY_LIBRARIES: Final = {
     "handle_request": "httpx2.BaseTransport",
     "handle_async_request": "httpx2.AsyncBaseTransport",
     "on_header": "httptools",
+    "on_headers_complete": "httptools",
     "on_message_complete": "httptools",
     "do_GET": "http.server",
     "do_HEAD": "http.server",
