@@ -1,8 +1,8 @@
 """One Spark task: folds the messages of one Kafka partition, in order, into a store directory.
 
-The code needs no Spark: the driver runs it for empty partitions, the tests for all. Folded entries are kept in a dict,
-which bounds memory: at `FoldTask.spill_rows` entries RocksDB ingests it with the head as one sorted file. The directory
-is a store that an owner can continue.
+The code needs no Spark: the driver runs it for empty partitions, the tests for all. What is folded is in a memtable: at
+`FoldTask.spill_rows` entries, or `SPILL_BYTES` of messages, RocksDB ingests it with the head as one sorted file. The
+directory is a store that an owner can continue.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from consumers.fold.messages import fold_messages
 from consumers.fold.state import PartitionState, head_entries
 from consumers.store.digest import digest_items
 from consumers.store.manifest import Manifest, check_manifest, read_manifest, write_manifest
+from consumers.store.memtable import Memtable
 from consumers.store.rocks import Rocks
 from consumers.store.store import ROCKS_NAME, committed_head, partition_directory
 from spark_jobs.output import PartitionSummary, RebuildError, history_incomplete
@@ -28,6 +29,8 @@ from tokens.errors import FreshetError
 
 SPILL_ROWS: Final = 1_000_000
 """Entries that a task keeps in memory before it writes a file: about 0.5 GB at 200 bytes per entry."""
+SPILL_BYTES: Final = 512 << 20
+"""Bytes of messages after which it does so too: the memtable keeps them, also where their keys were changed again."""
 RESULT_SCHEMA: Final = "partition int, summary string, error string"
 _EPOCH_STARTS: Final = headers("EpochStart")
 
@@ -74,7 +77,8 @@ class PartitionFold:
             head.offset = head.begin = task.begin.get(partition, 0)
         # without an offset it is a live store; finish() makes it a checkpoint
         write_manifest(self.directory, Manifest(task.keyspace, partition, task.topic_id, head.layout))
-        self._entries: dict[bytes, bytes] = {}
+        self._entries = Memtable()
+        self._folded_bytes = 0
         self.state = PartitionState(head, self._lookup)
         self._begun: dict[str, int] = {shard: lineage.epoch for shard, lineage in head.lineages.items()}
         self._has_beginning = task.low[partition] == 0 or head.offset > 0
@@ -102,7 +106,7 @@ class PartitionFold:
                 code="offsets_not_rising",
                 hint="unset minPartitions",
             )
-        state, entries = self.state, self._entries
+        state = self.state
         skip = state.head.offset
         if not self._has_beginning:
             self._note_epochs(values)
@@ -114,13 +118,16 @@ class PartitionFold:
             changed, messages = changes.entries, changes.messages
             state.apply(changes)
             if changed:
-                entries.update(changed)
-                self._rows += messages if messages > 1 else len(changed)  # several messages have one row each
-                if len(entries) >= self._task.spill_rows:
+                rows = self._entries.put(changed)
+                self._rows += max(rows, messages) if messages > 1 else rows  # several messages have one row each
+                if len(self._entries) >= self._task.spill_rows:
                     self.commit()
             if changes.rejections:
                 self._dead += len(changes.rejections)
             self._messages += messages
+        self._folded_bytes += sum(len(value) for value in values if value is not None)
+        if self._folded_bytes >= SPILL_BYTES:
+            self.commit()
 
     def _note_epochs(self, values: Iterable[bytes | None]) -> None:
         for value in values:
@@ -139,9 +146,9 @@ class PartitionFold:
         if not self._messages:
             return
         self._files += 1
-        self._entries.update(head_entries(self.state.head))
+        self._entries.put(head_entries(self.state.head))
         self._rocks.ingest(self._entries, self.directory / f".ingest-{os.getpid()}-{self._files}.sst")
-        self._entries.clear()
+        self._entries, self._folded_bytes = Memtable(), 0
 
     def finish(self, *, complete: bool = True) -> PartitionSummary:
         """Commits and returns the summary; ``complete``: with the digest, and the offset in the manifest.

@@ -17,6 +17,7 @@ from typing import Any
 
 from consumers.fold.backfills import adopt_backfill
 from consumers.fold.catalog import fold_catalog, void_catalog
+from consumers.fold.columns import fold_columns
 from consumers.fold.declared import adopt_schema, adopt_scope, adopt_text, adopt_topology, decode_announced
 from consumers.fold.markers import fold_marker
 from consumers.fold.rows import Record, fold_rows, fold_run
@@ -78,15 +79,22 @@ def _read(state: PartitionState, value: bytes) -> tuple[str, dict[str, Any]]:
 def fold_messages(state: PartitionState, records: Sequence[Record]) -> Iterator[Changes]:
     """What ``records`` (offset, value; offsets rising) change, in order. Apply each result before asking for the next.
 
-    Gives the same state as `fold_message` of each record. A run of small frames gives one `Changes`. Records below
-    the head's offset are skipped. All rejections in a `Changes` are of the last message before its ``offset``.
+    Gives the same state as `fold_message` of each record. A run of frames gives one `Changes`. Records below the
+    head's offset are skipped. All rejections in a `Changes` are of the last message before its ``offset``.
     """
-    at, end = 0, len(records)
+    at, end, by_column_at = 0, len(records), 0
     while at < end:
         offset, value = records[at]
         if offset < state.head.offset:
             at += 1
-        elif (run := fold_run(state.head, records, at)) is not None:
+            continue
+        if at >= by_column_at:
+            folded, by_column_at = fold_columns(state.head, records, at)
+            if folded is not None:
+                at = by_column_at
+                yield folded
+                continue
+        if (run := fold_run(state.head, records, at, by_column_at)) is not None:
             changes, at = run
             yield changes
         else:

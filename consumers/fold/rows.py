@@ -54,8 +54,8 @@ _SMALL = 16 * 1024
 """Bytes of a frame up to which the work per frame matters. Runs of larger frames would keep readers waiting."""
 
 
-def fold_run(head: Head, records: Sequence[Record], at: int) -> tuple[Changes, int] | None:
-    """Folds the run of small frames that begins at ``records[at]``: its changes, and the index after it.
+def fold_run(head: Head, records: Sequence[Record], at: int, end: int) -> tuple[Changes, int] | None:
+    """Folds the run of small frames that begins at ``records[at]``: its changes, and the index after it (≤ ``end``).
 
     The run ends before the first record that is not on the fast path (one shard, rising ordinals). None if that is
     ``records[at]`` itself.
@@ -72,7 +72,7 @@ def fold_run(head: Head, records: Sequence[Record], at: int) -> tuple[Changes, i
     entries: dict[bytes, bytes] = {}
     last_timestamp, seconds = b"", 0
     first = at
-    for at in range(first, len(records)):
+    for at in range(first, end):
         offset, value = records[at]
         if value is None or offset < after or not value.startswith(prefix):
             break
@@ -103,7 +103,7 @@ def fold_run(head: Head, records: Sequence[Record], at: int) -> tuple[Changes, i
         start = _pack_prefix(operation, ordinal, seconds, tag_size + len(gtid))
         entries[key] = start + tag + gtid + image if operation == VALUE else start + tag + gtid
     else:
-        at = len(records)
+        at = end
     if at == first:
         return None
     return Changes(after, entries, {shard: lineage._replace(ordinal=last)}, messages=at - first), at

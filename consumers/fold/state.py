@@ -7,7 +7,7 @@ can be compared byte for byte. `head_entries` encodes the head, `read_head` deco
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -139,7 +139,7 @@ class Changes(NamedTuple):
     """
 
     offset: int
-    entries: dict[bytes, bytes]
+    entries: Mapping[bytes, bytes]
     lineages: dict[str, Lineage] = {}  # noqa: RUF012 - never mutated: Changes are read-only values
     voids: dict[tuple[str, str], Void] = {}  # noqa: RUF012
     layout: str = ""

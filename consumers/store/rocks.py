@@ -35,6 +35,7 @@ from rocksdict import (
 )
 
 from consumers.store.errors import DiskIOError, StoreCorruptError, StoreError, store_error
+from consumers.store.memtable import Memtable
 from consumers.store.rocks_check import check_directory
 
 log = structlog.get_logger(__name__)
@@ -299,8 +300,10 @@ def _write_table(entries: Mapping[bytes, bytes], path: str) -> int:
     """Writes an SST of ``entries`` with RocksDB, synced; returns its size in bytes."""
     writer = SstFileWriter(store_options())
     writer.open(path)
-    for key in _sorted_in_runs(entries):
-        writer[key] = entries[key]
+    keys = _sorted_in_runs(entries)
+    pairs = entries.pairs(keys) if isinstance(entries, Memtable) else ((key, entries[key]) for key in keys)
+    for key, entry in pairs:
+        writer[key] = entry
     writer.finish()
     return int(writer.file_size())
 

@@ -1,4 +1,4 @@
-"""The store of one partition: a memtable (a dict) over RocksDB. One writer, many readers.
+"""The store of one partition: a memtable over RocksDB. One writer, many readers.
 
 What is folded is visible, what is committed is durable. A commit freezes the memtable with the head of that moment,
 writes both as one sorted file and ingests it in one atomic step. After a crash the tail since the last commit is folded
@@ -38,6 +38,7 @@ from consumers.store.errors import (
     store_error,
 )
 from consumers.store.manifest import Manifest, check_manifest, read_manifest, sync_directory, write_manifest
+from consumers.store.memtable import Memtable
 from consumers.store.rocks import IN_DOUBT_NAME, Rocks, disk_bytes
 from consumers.store.view import ROCKS_NAME, StoreView, committed_head, merge_items
 from stream.wire.codec import NewerWireError
@@ -55,7 +56,7 @@ __all__ = [
 
 _LOCK_NAME: Final = "lock"
 _SCRATCH_NAME: Final = "commit.sst"
-_EMPTY: Final[dict[bytes, bytes]] = {}
+_EMPTY: Final = Memtable()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +92,8 @@ class PartitionStore:
         self.newer: NewerWireError | None = None
         """Why the last `fold` stopped before its end: the next record needs a newer Freshet."""
         self._rocks = rocks
-        self._active: dict[bytes, bytes] = {}
-        self._frozen: dict[bytes, bytes] = _EMPTY
+        self._active = Memtable()
+        self._frozen = _EMPTY
         self._frozen_offset = head.offset
         self._folding = Lock()
         self._committing = Lock()
@@ -169,7 +170,7 @@ class PartitionStore:
         rejections: list[tuple[int, Rejection]] = []
         state = self.state
         with self._folding:
-            put = self._active.update
+            put = self._active.put
             self.newer = None
             try:
                 for changes in fold_messages(state, records):
@@ -187,7 +188,7 @@ class PartitionStore:
     def apply(self, changes: Changes) -> None:
         """Makes changes visible: entries first, then the head."""
         with self._folding:
-            self._active.update(changes.entries)
+            self._active.put(changes.entries)
             self.state.apply(changes)
             self.visible = self.state.head.copy()
 
@@ -227,10 +228,10 @@ class PartitionStore:
             if self._frozen or head.offset == self.committed_offset:
                 return False
             active = self._active
-            active.update(head_entries(head))
+            active.put(head_entries(head))
             self._frozen_offset = head.offset
             self._frozen = active
-            self._active = {}
+            self._active = Memtable()
             self._folded_bytes = 0
             return True
 
@@ -298,7 +299,7 @@ class PartitionStore:
         """The whole folded state in key order, head included, as of the call."""
         with self._committing:
             with self._folding:
-                newer = self._frozen | self._active
+                newer = self._frozen.built() | self._active.built()
                 newer.update(head_entries(self.state.head))
             return merge_items(self._rocks.scan(), newer)
 

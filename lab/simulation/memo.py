@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Final
 
+from consumers.fold import declared
 from consumers.fold import messages as fold
 from consumers.fold.state import Backfill, Changes, Lineage, PartitionState, Scope, Topology, Void
 from consumers.owner import evidence
@@ -222,4 +223,4 @@ def sharing_work() -> Iterator[None]:
             scope.update(names)
 
 
-_MODULES: Final = (fold, evidence, owner_rows, owner_server, batch, records, store)
+_MODULES: Final = (fold, declared, evidence, owner_rows, owner_server, batch, records, store)

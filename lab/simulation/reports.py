@@ -65,7 +65,8 @@ def hunt_lines(found: Iterable[HuntResult]) -> list[str]:
 def detection_lines(found: Sequence[HuntResult], without: Sequence[HuntResult]) -> list[str]:
     """Tables of how many planted bugs are caught, by rule and by module, in histories with and ``without`` motifs.
 
-    A bug is counted for the rule that catches it first, with motifs if it is caught with them.
+    A bug is counted for the rule that catches it first, with motifs if it is caught with them. The last line names the
+    bugs that are caught with motifs only.
     """
     rules = {each.bug.name: each.rule for each in without}
     by_rule: dict[str, list[HuntResult]] = {}
@@ -85,7 +86,8 @@ def detection_lines(found: Sequence[HuntResult], without: Sequence[HuntResult]) 
             alone = sum(bool(rules[each.bug.name]) for each in bugs)
             lines.append(f"{name:{width}}  {len(bugs):4}  {with_motifs:11}  {alone:7}")
         lines += [""] if title else []
-    return lines
+    aimed = sorted(each.bug.name for each in found if each.rule and not rules[each.bug.name])
+    return [*lines, "", f"only with motifs: {', '.join(aimed) or 'none'}"]
 
 
 def hunt_json(caught: HuntResult) -> dict[str, object]:

@@ -16,6 +16,8 @@ def format_key(values: Sequence[object]) -> str:
 
 
 def _format_column(value: object) -> str:
+    if type(value) is int:
+        return str(value)
     if isinstance(value, bytes | bytearray | memoryview):
         return quote(bytes(value), safe="")
     if value is None or isinstance(value, bool):

@@ -181,15 +181,15 @@ class SessionState:
         return found
 
     def _answered(self, token: str, demanded: Demanded) -> None:
-        """Adopts the token of an answer, which holds all that was demanded."""
-        if token:
-            self._forget(demanded.newer)
-            self.adopt(token)
+        """Adopts the token of an answer, which holds all that was demanded and often nothing more."""
+        if token and token != demanded.token:
+            self._replace(demanded.newer, token)
 
-    def _forget(self, newer: Sequence[str]) -> None:
+    def _replace(self, newer: Sequence[str], token: str) -> None:
         with self._lock:
-            for token in newer:
-                self._newer.pop(token, None)
+            for each in newer:
+                self._newer.pop(each, None)
+        self.adopt(token)
 
     def _ask(self, request: HttpRequest, read: Callable[[int, bytes], Answer], demanded: Demanded) -> Plan[Answer]:
         try:
@@ -213,7 +213,7 @@ class SessionState:
                 is_changed = bool(newer) or after.get(shard) != was
                 if is_changed and mine is not None and (mine == was if newer else mine.epoch <= was.epoch):
                     self._vector = self._vector.without(shard)
-        self._answered(error.token, demanded)
+        self._replace(demanded.newer, error.token)
 
 
 def _params(demanded: Demanded, max_wait_ms: int | None, max_staleness_ms: int | None = None) -> dict[str, str]:

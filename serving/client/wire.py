@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeVar
 from urllib.parse import quote
 
@@ -56,9 +57,14 @@ HttpResponse: TypeAlias = tuple[int, bytes]
 """Status and body."""
 
 
+@lru_cache(maxsize=1024)
+def _segment(name: str) -> str:
+    return quote(name, safe="")
+
+
 def row_request(keyspace: str, table: str, pk: Sequence[object], params: Mapping[str, str]) -> HttpRequest:
     """GET of one row. Raises `BadRequest` ``bad_key``."""
-    path = f"/v1/rows/{quote(keyspace, safe='')}/{quote(table, safe='')}/{format_key(pk)}"
+    path = f"/v1/rows/{_segment(keyspace)}/{_segment(table)}/{format_key(pk)}"
     return HttpRequest("GET", path, dict(params))
 
 
@@ -68,7 +74,7 @@ def rows_request(
     """POST of a batch: (table, key values) pairs. Raises `BadRequest` ``bad_key``."""
     wanted = [{"table": table, "pk": format_key(pk)} for table, pk in keys]
     body = msgspec.json.encode({"keys": wanted, **params})
-    return HttpRequest("POST", f"/v1/rows/{quote(keyspace, safe='')}:batch", {}, body)
+    return HttpRequest("POST", f"/v1/rows/{_segment(keyspace)}:batch", {}, body)
 
 
 def table_request(
@@ -80,12 +86,12 @@ def table_request(
         query["valid_write_ids"] = write_ids
     if table_id:
         query["table_id"] = str(table_id)
-    return HttpRequest("GET", f"/v1/tables/{quote(db, safe='')}/{quote(table, safe='')}", query)
+    return HttpRequest("GET", f"/v1/tables/{_segment(db)}/{_segment(table)}", query)
 
 
 def location_request(keyspace: str, partition: int, params: Mapping[str, str]) -> HttpRequest:
     """GET of a partition's location. The answer names the epochs of its shards."""
-    return HttpRequest("GET", f"/v1/locations/{quote(keyspace, safe='')}/{partition}", dict(params))
+    return HttpRequest("GET", f"/v1/locations/{_segment(keyspace)}/{partition}", dict(params))
 
 
 class _Location(msgspec.Struct):

@@ -222,7 +222,7 @@ def read_ranges(
     try:
         consumer.assign([TopicPartition(topic, partition, start) for partition, (start, _) in left.items()])
         ends = {partition: end for partition, (_, end) in left.items()}
-        yield from _read_until(consumer, topic, ends, timeout_s, messages_max)
+        yield from _read_until(kafka, consumer, topic, ends, timeout_s, messages_max)
     except KafkaException as error:
         raise kafka_error(error, kafka, f"read {topic}/{','.join(map(str, left))}") from error
     finally:
@@ -230,7 +230,7 @@ def read_ranges(
 
 
 def _read_until(
-    consumer: Consumer, topic: str, ends: dict[int, int], timeout_s: float, messages_max: int
+    kafka: KafkaCluster, consumer: Consumer, topic: str, ends: dict[int, int], timeout_s: float, messages_max: int
 ) -> Iterator[Message]:
     """Records up to each end, which may be a control record: the consumer's position passes it, no message does."""
     deadline = monotonic() + timeout_s
@@ -251,9 +251,16 @@ def _read_until(
         if done or position > reached:
             reached, deadline = -1 if done else position, monotonic() + timeout_s
         elif monotonic() > deadline:
-            [partition, *_] = ends
-            raise TopicReadError(
-                f"{topic}/{partition}: no progress before {ends[partition]} for {timeout_s:g} s",
-                hint="a Kafka transaction may be unfinished there, or the broker is unreachable",
-                code="read_timeout",
-            )
+            place = next(place for place in places if place.partition in ends)
+            raise _no_progress(kafka, place, ends[place.partition], timeout_s)
+
+
+def _no_progress(kafka: KafkaCluster, place: TopicPartition, end: int, timeout_s: float) -> TopicReadError:
+    tool = f"kafka-transactions.sh --bootstrap-server {kafka.bootstrap}"
+    where = f"--topic {place.topic} --partition {place.partition}"
+    return TopicReadError(
+        f"{place.topic}/{place.partition}: no progress from {place.offset} to {end} for {timeout_s:g} s",
+        hint="its broker is away, or a Kafka transaction is unfinished there that nobody will end: "
+        f"`{tool} describe-producers {where}` shows it, `{tool} abort {where} --start-offset {place.offset}` ends it",
+        code="read_timeout",
+    )

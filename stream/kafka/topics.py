@@ -7,6 +7,7 @@ snapshots. Record times are the publisher's, with limits wide enough for old sou
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from time import monotonic, sleep
 from typing import Any, Final
@@ -60,6 +61,30 @@ class Topic:
     topic_id: str
     partitions: int
     replicas: int = 1
+
+
+class TopicWatch:
+    """Notices that another topic has taken a topic's name. It never waits for Kafka's answers. Not thread-safe."""
+
+    def __init__(self, kafka: KafkaCluster, topic: Topic) -> None:
+        self._topic = topic
+        self._admin = AdminClient(client_settings(kafka))
+        self._asked: Future[Any] | None = None
+
+    def other_id(self) -> str:
+        """The id of another topic under the name, by the answer to the question before; then it asks again.
+
+        Empty if the topic is still the same, or if that is not known.
+        """
+        asked = self._asked
+        if asked is not None and not asked.done():
+            return ""
+        name = self._topic.name
+        self._asked = self._admin.describe_topics(TopicCollection([name]), request_timeout=REQUEST_TIMEOUT_S)[name]
+        if asked is None or asked.exception() is not None:
+            return ""
+        found = str(asked.result().topic_id)
+        return found if found != self._topic.topic_id else ""
 
 
 def events_topic(kafka: KafkaCluster, keyspace: str) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from stream.kafka.connection import KafkaCluster
+from stream.kafka.topics import Topic
 from stream.publish.markers import Markers, check_tails, read_markers, sample_shards
 from stream.publish.resume import ResumeError, read_declarations, read_tail
 from stream.publish.topology import DeclaredTopology
@@ -14,8 +15,10 @@ from stream.wire.events import ResumePoint, Topology
 from stream.wire.keys import Layout
 from tokens.errors import FreshetError
 
-HEALED_BY_A_NEW_EPOCH: Final = ("open_map_lost", "newer_records", "declarations_lost", "tail_lost")
+HEALED_BY_A_NEW_EPOCH: Final = ("open_map_lost", "newer_records", "declarations_lost", "tail_lost", "topic_replaced")
 """Codes of a `ResumeError` after which a publisher may begin anew by itself."""
+TOPIC_ID: Final = "topic_id"
+"""The annotation with Kafka's id of the topic that a state was written for."""
 
 
 class LayoutMismatch(FreshetError):
@@ -36,18 +39,18 @@ class Opening:
     epoch: int
     """The shard's highest epoch so far."""
     record_time_ms: int
-    is_untruncated: bool
     problem: ResumeError | None
     """Why an epoch ended."""
 
 
 def read_opening(
-    kafka: KafkaCluster, topic: str, wanted: Layout, shard: str, declared_topology: DeclaredTopology
+    kafka: KafkaCluster, found: Topic, wanted: Layout, shard: str, declared_topology: DeclaredTopology
 ) -> Opening:
     """Read the ends of all partitions. Call it when no transaction of the shard is open.
 
     Raises `LayoutMismatch`, `TopologyError`, `TopicReadError`, `KafkaUnreachable`.
     """
+    topic = found.name
     markers = read_markers(kafka, topic, range(wanted.partitions), shard)
     layout = _layout(topic, wanted, markers.layout)
     home = layout.home_partition(shard)
@@ -55,10 +58,11 @@ def read_opening(
     point, declared, problem = tail.point, None, tail.problem
     if point is not None:
         try:
+            _check_same_topic(found, point)
             _check_tails(kafka, topic, layout, markers, point)
             declared = read_declarations(kafka, topic, home, point)
-        except ResumeError as found:
-            point, problem = None, found
+        except ResumeError as error:
+            point, problem = None, error
     elif problem is None and tail.is_untruncated and markers.own:
         problem = ResumeError(f"{topic}/{home} has lost every state of {shard}", code="tail_lost")
     others = markers.others
@@ -72,7 +76,6 @@ def read_opening(
         topology=_topology(declared_topology, shard, declared, problem, others),
         epoch=max([tail.epoch, *(epoch for epoch, _ in markers.own.values())]),
         record_time_ms=tail.record_time_ms,
-        is_untruncated=tail.is_untruncated,
         problem=problem,
     )
 
@@ -88,6 +91,20 @@ def _layout(topic: str, wanted: Layout, published: str) -> Layout:
         f"{topic} was published with layout {published}, not {wanted}",
         hint="a topic's layout cannot change: configure the old one, or publish into a new keyspace",
     )
+
+
+def _check_same_topic(topic: Topic, point: ResumePoint) -> None:
+    """Raise `ResumeError` ``topic_replaced`` if the state was written for another topic of this name.
+
+    Its publisher went on in the new one before it noticed: what the old one held is gone.
+    """
+    written_for = point.annotations.get(TOPIC_ID, topic.topic_id)  # versions before this rule name none
+    if written_for != topic.topic_id:
+        raise ResumeError(
+            f"{topic.name} was deleted and made anew: the last state of {point.shard} is of topic id {written_for}, "
+            f"and the topic's id is {topic.topic_id}",
+            code="topic_replaced",
+        )
 
 
 def _check_tails(kafka: KafkaCluster, topic: str, layout: Layout, markers: Markers, point: ResumePoint) -> None:

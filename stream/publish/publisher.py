@@ -21,10 +21,10 @@ from typing import Final, Self
 import structlog
 
 from stream.kafka.connection import KafkaCluster
-from stream.kafka.reader import TopicReadError
-from stream.kafka.topics import MESSAGE_BYTES_MIN, RETENTION_MS_MIN, check_topics, events_topic
+from stream.kafka.reader import TopicReadError, end_offsets
+from stream.kafka.topics import MESSAGE_BYTES_MIN, RETENTION_MS_MIN, Topic, TopicWatch, check_topics, events_topic
 from stream.publish.clock import Clock, SystemClock
-from stream.publish.opening import HEALED_BY_A_NEW_EPOCH, LayoutMismatch, Opening, read_opening
+from stream.publish.opening import HEALED_BY_A_NEW_EPOCH, TOPIC_ID, LayoutMismatch, Opening, read_opening
 from stream.publish.shard_producer import PublisherLost, ShardProducer
 from stream.publish.topology import DeclaredTopology
 from stream.wire.batch import Batch, BatchLimits, Framer
@@ -39,6 +39,8 @@ BACKLOG_AGE_MS: Final = RETENTION_MS_MIN // 2
 """Record times are never older than this."""
 
 
+TOPIC_CHECK_INTERVAL_S: Final = 1.0
+"""How often Kafka is asked whether the topic is still the same."""
 REPEAT_BYTES: Final = 256 * 1024 * 1024
 """Everything is also said again after this much was published, so that a restart need not read more."""
 
@@ -118,6 +120,9 @@ class Publisher:
             self._clock,
             stopping or threading.Event(),
         )
+        self._topic_id = ""
+        self._watch: TopicWatch | None = None
+        self._check_topic_at_s = 0.0
         self._changed = threading.Condition()
         self._framer: Framer | None = None
         self._thread: threading.Thread | None = None
@@ -140,10 +145,11 @@ class Publisher:
         must not read what follows learns it there. Raises `TopicError`, `LayoutMismatch`, `KafkaUnreachable`,
         `ResumeError`, `TopologyError`, `PublisherLost`.
         """
-        check_topics(self.kafka, self.keyspace, self.layout.partitions)
+        topic = check_topics(self.kafka, self.keyspace, self.layout.partitions)
         self._producer.open()
+        self._end_hanging()
         try:
-            found = read_opening(self.kafka, self.topic, self.layout, self.shard, self._topology)
+            found = read_opening(self.kafka, topic, self.layout, self.shard, self._topology)
         except TopicReadError as error:  # retention, or an election, has taken what was about to be read
             if error.code == "read_failed":  # such as no right to read: another try would only fence a rival that works
                 raise
@@ -155,6 +161,7 @@ class Publisher:
         framer = Framer(self.shard, self.layout, found.point, self._limits, declared=found.declared, nonce=nonce)
         framer.announce(found.topology)
         self._framer = framer
+        self._bind(framer, topic)
         if found.point is None:
             self._start_first_epoch(framer, found, *start_if_new())
         self._commit(framer.take())
@@ -169,15 +176,35 @@ class Publisher:
         self._thread.start()
         return resume
 
+    def _end_hanging(self) -> None:
+        """End what an earlier publisher of the shard may have left open, if something hides a partition's end."""
+        partitions = range(self.layout.partitions)
+        ends = end_offsets(self.kafka, self.topic, partitions, committed=False)
+        stable = end_offsets(self.kafka, self.topic, partitions)
+        hidden = [partition for partition in partitions if stable[partition] < ends[partition]]
+        if hidden:
+            self._producer.end_hanging(hidden)
+
+    def _bind(self, framer: Framer, topic: Topic) -> None:
+        """Let the shard's state say for which topic it is written, and begin to watch that topic."""
+        self._topic_id = topic.topic_id
+        framer.annotate(framer.resume.annotations | {TOPIC_ID: topic.topic_id})
+        self._watch = TopicWatch(self.kafka, topic)
+
     def _start_first_epoch(self, framer: Framer, found: Opening, position: str, timestamp: int) -> None:
-        """Start an epoch for a shard without a usable state (new or lost by retention), above any earlier epoch."""
-        reason, epoch = "first_start", 1 if found.is_untruncated else max(found.epoch + 1, int(self._clock.now()))
+        """Start an epoch for a shard without a usable state: it is new, or its state is lost."""
+        reason, epoch = "first_start", self._next_epoch(found.epoch)
         if found.problem is not None:
-            reason, epoch = found.problem.code, found.epoch + 1
-            if reason == "newer_records":  # their epochs cannot be read: none of them began later than now
-                epoch = max(epoch, int(self._clock.now()))
+            reason = found.problem.code
             log.error("epoch ends", shard=self.shard, code=reason, reason=str(found.problem), next_epoch=epoch)
         framer.start_epoch(position, timestamp, reason, epoch)
+
+    def _next_epoch(self, last: int) -> int:
+        """The number of the epoch after ``last``: the clock's seconds, so that it is above those that are forgotten.
+
+        See docs/decisions/0018-epochs-by-the-clock.md.
+        """
+        return max(last + 1, int(self._clock.now()))
 
     def close(self) -> None:
         """Commit everything buffered, then stop. Raises `PublisherLost` if it could not be committed."""
@@ -186,7 +213,7 @@ class Publisher:
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join()
-        self._producer.drop()
+        self._drop()
         if self._lost is not None:
             raise self._lost
 
@@ -251,7 +278,7 @@ class Publisher:
         Raises `BatchError`, `PublisherLost`.
         """
         with self._changed:
-            self._open_framer().annotate(annotations)
+            self._open_framer().annotate({**annotations, TOPIC_ID: self._topic_id})
 
     def start_new_epoch(self, position: str, timestamp: int, reason: str) -> ResumePoint:
         """Void everything and continue from ``position``: the source's history was replaced. Raises `PublisherLost`."""
@@ -259,7 +286,8 @@ class Publisher:
             framer = self._open_framer()
             while not framer.is_empty:
                 self._commit_now_and_wait()
-            self._apply(framer, partial(framer.start_epoch, position, timestamp, reason))
+            epoch = self._next_epoch(framer.resume.epoch)
+            self._apply(framer, partial(framer.start_epoch, position, timestamp, reason, epoch))
             resume = framer.resume
         self.flush()
         return resume
@@ -323,6 +351,7 @@ class Publisher:
             if framer is None:
                 return -1.0
             began = self._clock.monotonic()
+            self._check_topic(began)
             self._commit_requested = False
             self._repeat_if_due(framer, began)
             number, batch = self._batch_number, framer.take()
@@ -333,6 +362,19 @@ class Publisher:
             self._committed = number
             self._changed.notify_all()
         return began
+
+    def _check_topic(self, now: float) -> None:
+        """Raise `PublisherLost` ``topic_replaced`` if the topic was deleted and made anew: its history is gone."""
+        if self._watch is None or now < self._check_topic_at_s:
+            return
+        self._check_topic_at_s = now + TOPIC_CHECK_INTERVAL_S
+        other = self._watch.other_id()
+        if other:
+            raise PublisherLost(
+                f"{self.topic} was deleted and made anew: its id was {self._topic_id}, and is {other}",
+                hint="the source starts a new epoch there",
+                code="topic_replaced",
+            )
 
     def _repeat_if_due(self, framer: Framer, now: float) -> None:
         """Begin to say everything again. The first time is right after `open`: what was lost comes back soon."""
@@ -378,5 +420,10 @@ class Publisher:
                 self._lost = lost
                 if not is_intended:
                     log.warning("publisher lost", shard=self.shard, code=lost.code, error=str(lost))
-            self._producer.drop()
+            self._drop()
             self._changed.notify_all()
+
+    def _drop(self) -> None:
+        """Leave Kafka's clients, with their threads and sockets."""
+        self._producer.drop()
+        self._watch = None

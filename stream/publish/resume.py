@@ -31,8 +31,9 @@ class ResumeError(FreshetError):
     After these `Publisher.open` starts a new epoch: ``open_map_lost`` (retention deleted the last whole map of open
     transactions); ``newer_records`` (after the last state of the shard there are records of a schema that this version
     does not have, so a newer one may have published); ``declarations_lost`` (retention deleted descriptions or bindings
-    that nobody has said again); ``tail_lost`` (a partition has lost its end). Others: ``tail_unreadable``;
-    ``states_contradict`` (two publishers of the shard wrote at the same time).
+    that nobody has said again); ``tail_lost`` (a partition has lost its end); ``topic_replaced`` (the topic was deleted
+    and made anew under a publisher). Others: ``tail_unreadable``; ``states_contradict`` (two publishers of the shard
+    wrote at the same time).
     """
 
     code = "tail_unreadable"

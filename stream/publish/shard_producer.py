@@ -1,13 +1,14 @@
 """One shard's transactional producer: each batch becomes one Kafka transaction.
 
-A transaction is never aborted: on any error the producer is dropped with its open transaction, as in a crash
-(docs/concepts/publishing.md, docs/decisions/0005-crash-only-publisher.md).
+A transaction with events is never aborted: on any error the producer is dropped with its open transaction, as in a
+crash (docs/concepts/publishing.md, docs/decisions/0005-crash-only-publisher.md).
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import sleep
 from typing import Final
 
@@ -19,7 +20,11 @@ from stream.publish.clock import Clock
 from tokens.errors import FreshetError
 
 TRANSACTION_TIMEOUT_MS: Final = 10_000
-"""A dead publisher's unfinished transaction blocks readers for at most this long, even without a successor."""
+"""Age at which the broker aborts a dead publisher's transaction. Without a successor, readers wait until then.
+
+The broker looks for such transactions every 10 s (``transaction.abort.timed.out.transaction.cleanup.interval.ms``). So
+they may wait for about twice as long.
+"""
 REQUEST_TIMEOUT_S: Final = 30.0
 SLICE_TIMEOUT_S: Final = 0.25
 """Timeout of one call to librdkafka. Long requests are repeated calls, so that a request to stop is noticed."""
@@ -42,7 +47,7 @@ class PublisherLost(FreshetError):
 
     Codes: ``publisher_lost`` (broker, network, or a transaction that cannot be framed), ``fenced`` (another publisher
     of the shard has taken over, or the broker has timed out this one's transaction. Kafka doesn't tell which: start
-    again after a pause).
+    again after a pause), ``topic_replaced`` (the topic was deleted and made anew).
     """
 
     code = "publisher_lost"
@@ -94,14 +99,30 @@ class ShardProducer:
             raise kafka_error(error, self._kafka, f"init transactions of {self.transactional_id}") from error
         self._producer = producer
 
+    def end_hanging(self, partitions: Sequence[int]) -> None:
+        """Let an aborted transaction end whatever an earlier producer of the shard has left open in ``partitions``.
+
+        A leader that was elected uncleanly may lack nothing but a transaction's end. The coordinator takes it for
+        ended, so neither time nor a successor ends it there. The next end of the same producer id does (KIP-664).
+        Raises `PublisherLost`.
+        """
+        producer = self._opened()
+        try:
+            producer.begin_transaction()
+            for partition in partitions:
+                producer.produce(self._topic, b"", partition=partition)
+            self._retry_until_done(partial(_deliver, producer))
+            self._retry_until_done(producer.abort_transaction)
+        except (KafkaException, BufferError) as error:
+            del producer
+            raise self._loss(error) from error.with_traceback(None)
+
     def commit(self, records: Sequence[tuple[int, bytes]], time_ms: int) -> int:
         """Commit (partition, value) records, all with ``time_ms``, as one Kafka transaction.
 
         Returns the offset of the last one, in its partition. Raises `PublisherLost`.
         """
-        producer = self._producer
-        if producer is None:
-            raise PublisherLost(f"publisher of {self._shard} is not open")
+        producer = self._opened()
         try:
             producer.begin_transaction()
             for partition, value in records[:-1]:
@@ -124,6 +145,11 @@ class ShardProducer:
     def drop(self) -> None:
         """Drop the producer. The broker aborts an open transaction after its timeout."""
         self._producer = None
+
+    def _opened(self) -> Producer:
+        if self._producer is None:
+            raise PublisherLost(f"publisher of {self._shard} is not open")
+        return self._producer
 
     def _retry_until_done(self, request: Callable[[float], None]) -> None:
         """Call ``request`` with a timeout in seconds until it succeeds. Raises `KafkaException`."""
@@ -158,3 +184,9 @@ class ShardProducer:
             hint = "the source retries by itself" if isinstance(mine, KafkaUnreachable) else mine.hint
             return PublisherLost(str(mine), hint=hint)
         return PublisherLost(f"publisher of {self._shard}: the producer's queue is full")
+
+
+def _deliver(producer: Producer, timeout_s: float) -> None:
+    """Raises `KafkaException` if something is not delivered in time."""
+    if producer.flush(timeout_s):
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))

@@ -31,9 +31,9 @@ _CODES: Final = {1: "B", 2: "H", 4: "I", 8: "Q"}
 """Width of an integer in bytes → type of array."""
 _IS_BIG_ENDIAN: Final = sys.byteorder == "big"
 _DIGITS: Final = "0123456789"
-_NUMBER_MAX: Final = 10**18
+NUMBER_MAX: Final = 10**18
 _SHIFT_MAX: Final = 70
-_COLUMNS: Final = {
+COLUMNS: Final = {
     "shard": "bytes",
     "epoch": "number",
     "ordinal": "number",
@@ -53,8 +53,8 @@ _COLUMNS: Final = {
     "origins": "texts",
 }
 """The fields of the record in order, and how they are read. A string is read as bytes."""
-_FIELDS: Final = tuple(_COLUMNS)
-_KINDS: Final = tuple(_COLUMNS.values())
+_FIELDS: Final = tuple(COLUMNS)
+_KINDS: Final = tuple(COLUMNS.values())
 _STRINGS: Final = frozenset({"shard", "gtid_prefix"})
 
 
@@ -285,14 +285,14 @@ def _split_gtids(gtids: list[str]) -> tuple[str, int, bytes]:
     if len(tails) < len(gtids) or not (joined.isascii() and joined.isdigit()):
         return "", 0, b""
     numbers = list(map(int, tails)) if all(tails) else []
-    if not numbers or max(numbers) >= _NUMBER_MAX or list(map(str, numbers)) != tails:
+    if not numbers or max(numbers) >= NUMBER_MAX or list(map(str, numbers)) != tails:
         return "", 0, b""
     base = min(numbers)
     return prefix, base, _block([number - base for number in numbers])
 
 
 def _gtids(gtids: list[str], prefix: str, base: int, block: bytes, transactions: int) -> list[str]:
-    if gtids or "\0" in prefix or len(prefix) > PREFIX_MAX or not 0 <= base < _NUMBER_MAX:
+    if gtids or "\0" in prefix or len(prefix) > PREFIX_MAX or not 0 <= base < NUMBER_MAX:
         raise ValueError("GTIDs are given twice, or their prefix or number is out of range")
     numbers = [base + each for each in _numbers("gtid_numbers", block, transactions)]
     # The text of a list, split: a step in Python for each number would take twice as long.

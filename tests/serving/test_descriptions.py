@@ -15,6 +15,7 @@ from serving.sources.source import RowTable
 from stream.wire.events import Column
 from stream.wire.keys import Layout
 from tests.serving.fakes import FakeOwner, FakeRowSource, Network, items_of
+from tests.serving.test_flight import settle
 
 AWAY = OwnerError("away", code="owner_unreachable")
 NAME = "shop.items"
@@ -141,3 +142,42 @@ def test_the_source_is_asked_for_the_table_by_its_name(monkeypatch: pytest.Monke
     described.owner.description = Description(0, False, "", "", [], [], False)
     described.get("shop.others")
     assert asked == [NAME, "shop.others"]
+
+
+def test_a_table_that_was_dropped_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its keys mean nothing any more, also within the time for which a description is taken as it is."""
+    described = Described(monkeypatch, with_source=True)
+    assert described.get() == ["id"]
+    described.source.described = None
+    described.now += 1
+    with pytest.raises(ReadError) as caught:
+        asyncio.run(described.of.renew(described.space, NAME, described.now))
+    assert caught.value.code == "unknown_table"
+    described.owner.description = Description(0, False, "")
+    with pytest.raises(ReadError) as caught:
+        described.get()
+    assert caught.value.code == "unknown_table"
+
+
+def test_an_older_description_that_comes_later_does_not_replace_a_newer_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An owner that answers slowly may still mean the old key; whoever asked it gets the new description."""
+    described = Described(monkeypatch, with_source=True)
+    gate, describe = asyncio.Event(), described.owner.describe
+
+    async def slowly(*given: object) -> Description:
+        await gate.wait()
+        return await describe(*given)
+
+    async def run() -> list[str]:
+        monkeypatch.setattr(described.owner, "describe", slowly)
+        slow = asyncio.create_task(described.of.get(described.space, NAME))
+        await settle()
+        monkeypatch.setattr(described.owner, "describe", describe)
+        described.now += 1
+        await described.of.renew(described.space, NAME, described.now)
+        gate.set()
+        return [
+            column.name for table in (await slow, await described.of.get(described.space, NAME)) for column in table.key
+        ]
+
+    assert asyncio.run(run()) == ["source", "source"]

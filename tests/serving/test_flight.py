@@ -9,6 +9,7 @@ from operator import add, le
 
 import pytest
 
+from serving.errors import ReadError
 from serving.reads.flight import Flights
 
 
@@ -240,5 +241,49 @@ def test_a_flight_that_has_landed_leaves_nothing_behind() -> None:
         await read
         await settle()
         assert (len(flights._tasks), len(flights)) == (0, 0)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("readers", [1, 2, 5])
+def test_an_error_is_never_judged(readers: int) -> None:
+    """Whoever joined a read that failed gets its error; only a result can prove a demand."""
+
+    async def story() -> None:
+        source, error = Source(), ReadError("source_failed", "one of the keys")
+        flights, shared = flights_of(source, lambda: shared.append(1)), list[int]()
+        judged: list[object] = []
+
+        def proves(found: object) -> bool:
+            judged.append(found)
+            return True
+
+        wanted: dict[str, Make] = {"good": as_it_is, "bad": lambda _: error}
+        tasks = [asyncio.create_task(flights.read_many(wanted, proves)) for _ in range(readers)]
+        await settle()
+        source.reads[0].set_result(5)
+        assert await asyncio.gather(*tasks) == [{"good": 5, "bad": error}] * readers
+        assert (len(source.reads), judged, len(shared)) == (1, [5] * (readers - 1), readers - 1)
+
+    asyncio.run(story())
+
+
+def test_readers_of_a_read_that_is_cancelled_do_not_hang() -> None:
+    """The loop ends, or the front stops: everybody who waits for the flight hears of it, and the key is free again."""
+
+    async def story() -> None:
+        source = Source()
+        flights = flights_of(source)
+        readers = [asyncio.create_task(flights.read("k", as_it_is, lambda _: True)) for _ in range(3)]
+        await settle()
+        [flight] = flights._tasks
+        flight.cancel()
+        ended = await asyncio.wait_for(asyncio.gather(*readers, return_exceptions=True), 20)
+        assert [type(each) for each in ended] == [asyncio.CancelledError] * 3
+        assert len(flights) == 0
+        again = asyncio.create_task(flights.read("k", as_it_is, lambda _: True))
+        await settle()
+        source.reads[1].set_result(7)
+        assert await again == 7
 
     asyncio.run(story())

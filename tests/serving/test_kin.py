@@ -189,3 +189,12 @@ def test_owners_are_asked_for_shards_until_they_are_known_or_the_time_is_up(
     asyncio.run(run())
     assert len(owner.asked) in asks
     assert unknown_shards(vector, space) == ([] if at <= len(owner.asked) else [OTHER])
+
+
+def test_equal_kin_of_a_newer_epoch_is_of_that_epoch() -> None:
+    """The shard took over from the same ancestors again: in the new epoch they count, too."""
+    epochs, kin = Epochs(), Kin(frozenset({SHARD}), {OLD: 3})
+    for epoch in (1, 2, 4):
+        epochs.learn_kin(SHARD, epoch, kin)
+        assert epochs.kin_of(SHARD, seen(SHARD, "0-1-1", epoch=epoch)) == kin
+    assert epochs.kin_of(SHARD, seen(SHARD, "0-1-1", epoch=5)) == Kin(kin.topology)

@@ -85,6 +85,18 @@ def test_history_lost_in_a_newer_token_replaces_what_was_demanded() -> None:
     assert session.token == f"{vector(bank='1 0-2-9')},v9.bG9zdA"
 
 
+def test_a_409_that_brings_nothing_new_takes_nothing_away() -> None:
+    """What stands for all that was demanded may be the same text; the session goes on with it."""
+
+    def front(request: HttpRequest) -> tuple[int, bytes]:
+        return problem("history_lost", request.params["token"])
+
+    session = Session(front, vector(bank="1 0-2-4"), [NEWER])
+    with pytest.raises(HistoryLost):
+        session.get_row("shop", "shop.orders", 7)
+    assert session.token == f"{vector(bank='1 0-2-4')},{NEWER}"
+
+
 def newer_row(token: str) -> tuple[int, bytes]:
     """A row from a front of a newer version, with fields that this one does not know."""
     answer = {"proof": {"by": "mark"}, "served_from": "cache", "freshness": "fresh", "why": "why", "token": token}

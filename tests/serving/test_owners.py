@@ -187,3 +187,20 @@ def test_an_address_that_was_last_known_long_ago_is_forgotten(monkeypatch: pytes
         assert "close" not in new.asked
 
     asyncio.run(run())
+
+
+def test_a_front_that_ends_closes_every_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where closing one of them fails."""
+    first, broken, last = FakeOwner(), FakeOwner(), FakeOwner()
+    network = Network(monkeypatch, {"a:1": first, "b:1": broken, "c:1": last})
+    network.announced = {0: ["a:1"], 1: ["b:1"], 2: ["c:1"]}
+
+    async def run() -> None:
+        owners = network.owners()
+        for partition in range(3):
+            await owners.ask("shop", partition, describe)
+        broken.failure = AWAY
+        await owners.close()
+
+    asyncio.run(run())
+    assert [owner.asked for owner in (first, broken, last)] == [["describe", "close"]] * 3

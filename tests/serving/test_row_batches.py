@@ -307,3 +307,13 @@ def test_a_fill_that_is_refused_is_counted_as_such(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(front.metrics, "fill", lambda outcome, count=1: told.append((outcome, count)))
     front.read(list(range(6)), demand_of(seen(SHARD, "0-1-5")))
     assert sorted(told) == [("accepted", 1)] * 4 + [("refused", 1)] * 2
+
+
+def test_a_table_that_was_dropped_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The owners have not folded the DROP yet; the source is asked once, and every row of the table says so."""
+    front = Batches(monkeypatch, {1: CHANGED, 2: CACHED, 3: CHANGED})
+    front.read([2], ReadDemand())  # the front knows a description from before
+    front.source.described = None
+    codes = [isinstance(each, ReadError) and each.code for each in front.read([1, 2, 3], ReadDemand())]
+    assert codes == ["unknown_table", False, "unknown_table"]
+    assert len(front.source.asked) == 1

@@ -300,7 +300,7 @@ def test_the_meaning_of_every_table_of_a_batch_is_compared(monkeypatch: pytest.M
     owner, told = FakeOwner(), list[set[str]]()
 
     async def get(_: str, __: int, keys: list[bytes], *rest: object) -> list[OwnerRow]:
-        meanings = rest[-1]
+        meanings = rest[2]
         assert isinstance(meanings, dict)
         told.append(set(meanings))
         return [owner_row(IMAGE, "0-1-5", "0-1-5") for _ in keys]
@@ -344,3 +344,58 @@ def test_a_table_that_is_always_read_through_fills_nothing(monkeypatch: pytest.M
     answer = asyncio.run(Reads(monkeypatch, owner).answer(space_of(FakeRowSource(IMAGE, "0-1-5"))))
     assert served(answer).served_from == "source"
     assert owner.fills == []
+
+
+def test_without_an_epoch_a_rows_position_is_no_event_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has named the epoch that the source's position belongs to, so it stands for no place in history."""
+    owner = FakeOwner(failure=OwnerError("away", code="owner_unreachable"))
+    source = FakeRowSource(IMAGE, "0-1-5")
+    source.described = OLD
+    reads, compared = Reads(monkeypatch, owner), EventToken(1, SHARD, at("0-1-4"))
+    options = RowOptions(include_event_token=True, compare_event_token=compared)
+    answer = served(asyncio.run(reads.answer(space_of(source), None, options)))
+    assert (answer.served_from, answer.freshness, bytes(answer.value)) == ("source", "eventual", IMAGE)
+    assert (answer.event_token, answer.fresher, answer.token) == (None, None, ReadDemand().token)
+
+
+def test_a_table_that_cannot_be_described_again_is_still_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its owner means something else, and the source fails to describe it: the source's row is the answer."""
+    owner, source = MeaningOwner(OLD), FakeRowSource(b'{"id":8}', "0-1-9")
+    reads, space = Reads(monkeypatch, owner), space_of(source)
+
+    async def fail(_: str) -> None:
+        raise ReadError("source_failed", "SHOW CREATE TABLE")
+
+    monkeypatch.setattr(source, "describe", fail)
+
+    async def run() -> None:
+        assert served(await reads.answer(space, seen(SHARD, "0-1-5"))).served_from == "cache"
+        owner.folded, reads.now = NEW, reads.now + 2
+        answer = served(await reads.answer(space, seen(SHARD, "0-1-5")))
+        assert (answer.served_from, bytes(answer.value)) == ("source", b'{"id":8}')
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("position", "reads_of_source"), [("0-1-5", 1), ("0-1-4", 3)])
+def test_a_read_that_proves_each_demand_is_shared(
+    monkeypatch: pytest.MonkeyPatch, position: str, reads_of_source: int
+) -> None:
+    """Readers of one row cost the source one read; one whose demand it doesn't prove costs another."""
+
+    async def story() -> None:
+        source = FakeRowSource(IMAGE, position)
+        reads, space = Reads(monkeypatch, FakeOwner()), space_of(source)
+        await reads.answer(space)  # the front knows the epoch
+        source.reads = 0
+        source.gate.clear()
+        readers = [asyncio.create_task(reads.answer(space, seen(SHARD, gtid))) for gtid in ("0-1-3", "0-1-4", "0-1-5")]
+        await settle()
+        assert source.reads == 1
+        source.gate.set()
+        answers = await asyncio.gather(*readers)
+        assert source.reads == reads_of_source
+        codes = [isinstance(answer, ReadError) and answer.code for answer in answers]
+        assert codes == [False, False, position == "0-1-4" and "source_behind"]
+
+    asyncio.run(story())

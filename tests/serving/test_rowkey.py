@@ -86,6 +86,7 @@ def test_a_key_beyond_the_limit_is_refused() -> None:
     """A key longer than `KEY_BYTES_MAX` is refused."""
     with pytest.raises(ReadError, match="longer"):
         parse_row_key(table(TEXT), b"a" * (KEY_BYTES_MAX + 1))
+    assert parse_row_key(table(TEXT), b"a" * KEY_BYTES_MAX).values == ("a" * KEY_BYTES_MAX,)
 
 
 @given(st.integers(-(2**63), 2**64 - 1), st.text(max_size=50), st.binary(max_size=50))

@@ -22,7 +22,7 @@ from serving.client import (
 )
 from serving.client.answers import RowAnswer, RowBatchAnswer, TableAnswer
 from serving.client.client import AsyncClient, FreshetClient
-from serving.client.wire import HttpRequest
+from serving.client.wire import HttpRequest, read_epochs
 from serving.http.limits import RequestLimits
 from serving.http.responses import read_response
 from tests.serving.scripted_front import Front, problem, row, vector
@@ -85,8 +85,9 @@ def test_lost_history_is_raised_once_and_adopted() -> None:
     """After `HistoryLost` the session continues with the new token, which need not cover the old one."""
     front = Front(problem("history_lost", str(vector(shop="2 0-1-3"))), row(vector(shop="2 0-1-3")))
     session = Session(front, vector(shop="1 0-1-9"))
-    with pytest.raises(HistoryLost):
+    with pytest.raises(HistoryLost) as caught:
         session.get_row("shop", "shop.orders", 7)
+    assert (caught.value.code, caught.value.status, str(caught.value)) == ("history_lost", 409, "because")
     session.get_row("shop", "shop.orders", 7)
     assert Vector.parse(front.requests[1].params["token"]) == vector(shop="2 0-1-3")
 
@@ -314,3 +315,56 @@ def test_a_lost_history_without_a_token_leaves_the_session_as_it_is() -> None:
         session.get_row("shop", "shop.orders", 7)
     assert caught.value.token == ""
     assert session.vector == vector(shop="1 0-1-9")
+
+
+@pytest.mark.parametrize("left", [vector(), vector(bank="1 0-2-9"), vector(bank="1 0-2-9", shop="2 0-1-3")])
+def test_a_shard_that_the_new_token_leaves_out_is_forgotten(left: Vector) -> None:
+    """A renamed shard has no new history: a session that kept it would get the same error for ever."""
+    session = Session(Front(problem("history_lost", str(left))), vector(shop="1 0-1-9", bank="1 0-2-4"))
+    with pytest.raises(HistoryLost):
+        session.get_row("shop", "shop.orders", 7)
+    assert session.vector == left
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b'{"served_from":', b'{"served_from":"cache"}', b'{"rows":[1]}', b"[" * 9_999]
+)
+def test_an_answer_that_cannot_be_read_is_the_servers_error(body: bytes) -> None:
+    """Whichever request it answers, the application gets an error of the client with a hint, never a decoder's."""
+    session = Session(Front(*[(200, body)] * 4), Vector())
+    for read in (
+        lambda: session.get_row("shop", "shop.orders", 7),
+        lambda: session.get_rows("shop", [("shop.orders", [7])]),
+        lambda: session.get_table("db", "t"),
+        lambda: read_epochs(200, body),
+    ):
+        with pytest.raises(ServerError, match="is not Freshet's") as caught:
+            read()
+        assert caught.value.hint
+
+
+@pytest.mark.parametrize("element", [b'{"served_from":"cache"}', b'{"code":1}', b"[]"])
+def test_an_element_that_cannot_be_read_is_the_servers_error(element: bytes) -> None:
+    """A batch has the rest of its elements, but no row may be passed over."""
+    answer = RowBatchAnswer("cache", "fresh", "why", str(vector(shop="1 0-1-5")), [msgspec.Raw(element)])
+    with pytest.raises(ServerError, match="is not Freshet's"):
+        Session(Front((200, msgspec.json.encode(answer))), Vector()).get_rows("shop", [("shop.orders", [7])])
+
+
+def test_two_threads_may_lose_the_same_shard() -> None:
+    """The second one finds it gone already; it raises the same error and takes nothing else away."""
+    lost = problem("history_lost", str(vector(bank="1 0-2-4")))
+    answers = [lost, lost]
+
+    def front(_: HttpRequest) -> tuple[int, bytes]:
+        answer = answers.pop()
+        if answers:
+            with pytest.raises(HistoryLost):
+                session.get_row("shop", "shop.orders", 8)
+            session.observe("bank/0", "MariaDB/0-2-10")
+        return answer
+
+    session = Session(front, vector(shop="1 0-1-9", bank="1 0-2-4"))
+    with pytest.raises(HistoryLost):
+        session.get_row("shop", "shop.orders", 7)
+    assert session.vector == vector(bank="1 0-2-10")

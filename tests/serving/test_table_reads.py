@@ -304,3 +304,30 @@ def test_reads_of_the_source_and_its_failures_are_counted(monkeypatch: pytest.Mo
     assert isinstance(answer, ReadError)
     assert answer.code == "source_unreachable"
     assert [each._value.get() for each in (metrics.source_reads, metrics.source_failures)] == [2, 1]
+
+
+@pytest.mark.parametrize("vector", [None, seen(SHARD, "0-1-4")])
+def test_a_managed_table_at_the_source_needs_a_list_too(monkeypatch: pytest.MonkeyPatch, vector: Vector | None) -> None:
+    """Without the reader's list nobody can say what it may see; whoever answers says so, and how to ask."""
+    wanted = RequestedTable("hive", "db", "t")
+    answer = asyncio.run(Reads(monkeypatch, FakeOwner()).answer(FakeTableSource(transactional(5)), wanted, vector))
+    assert isinstance(answer, ReadError)
+    assert (answer.code, bool(answer.hint)) == ("missing_write_ids", True)
+
+
+def test_a_tables_partition_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any owner knows where a table is kept. The next reader asks there first, which is one request instead of two."""
+    guide, keeper = FakeOwner(), FakeOwner()
+    guide.table, keeper.table = owner_table(None), owner_table(IMAGE)
+    guide.table.elsewhere, guide.table.partition, keeper.table.partition = True, 1, 1
+    network, metrics = Network(monkeypatch, {"a:1": guide, "b:1": keeper}), FrontMetrics()
+    network.announced = {0: ["a:1"], 1: ["b:1"]}
+    owners = network.owners()
+    reads, space = TableReads(owners, Fills(owners, metrics), metrics), TableSpace("hive", Layout(2))
+
+    async def run() -> list[RawTableAnswer | ReadError]:
+        wanted = [[(space, RequestedTable("hive", "db", "t"))], [(space, RequestedTable("hive", "db", "u"))]]
+        return [(await reads.read_many(wanted[other], ReadDemand()))[0] for other in (0, 0, 0, 1)]
+
+    assert [bytes(served(answer).value) for answer in asyncio.run(run())] == [IMAGE] * 4
+    assert (len(guide.asked), len(keeper.asked)) == (2, 4)

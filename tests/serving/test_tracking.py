@@ -353,3 +353,51 @@ def test_the_last_result_of_a_procedure_tells_its_commit(monkeypatch: pytest.Mon
     assert observed == []
     connection.next_result()
     assert observed == ["0-1-1"]
+
+
+@pytest.mark.parametrize("statement", ["SELECT 1", "INSERT INTO t", "COMMIT"])
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_call_that_has_ended_is_no_longer_under_way(statement: str, fails: bool) -> None:
+    """A session keeps each connection that is not done: one that counted as busy for ever would be kept for ever."""
+    connection, inner, _ = tracked()
+    query = inner.query
+
+    def failing(sql: str | bytes, unbuffered: bool = False) -> int:
+        if sql == statement:
+            raise pymysql.err.ProgrammingError(1064, "syntax")
+        return query(sql, unbuffered)
+
+    if fails:
+        inner.query = failing  # type: ignore[method-assign]
+        with pytest.raises(pymysql.err.ProgrammingError):
+            connection.query(statement)
+    else:
+        connection.query(statement)
+    connection.close()
+    assert connection.is_done
+
+
+def test_closing_asks_once_more_for_a_commit_that_is_owed() -> None:
+    """It is the last moment at which the connection can tell."""
+    connection, inner, observed = tracked()
+    inner.fails = True
+    connection.query("INSERT INTO t")
+    inner.fails = False
+    connection.close()
+    assert (observed, connection.is_done) == (["0-1-1"], True)
+
+
+@pytest.mark.parametrize("statement", ["SELECT f()", "INSERT INTO t"])
+def test_whatever_ends_a_transaction_may_have_committed_it(statement: str) -> None:
+    """The server says that the transaction is over; which statement it was is no proof of the contrary."""
+    connection, inner, observed = tracked()
+    connection.begin()
+    connection.query("INSERT INTO t")
+    query = inner.query
+
+    def committing(sql: str | bytes, unbuffered: bool = False) -> int:
+        return query("COMMIT" if sql == statement else sql, unbuffered)
+
+    inner.query = committing  # type: ignore[method-assign]
+    connection.query(statement)
+    assert observed == ["0-1-1"]

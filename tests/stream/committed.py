@@ -17,12 +17,14 @@ def records(
 ) -> dict[int, list[tuple[str, dict[str, Any]]]]:
     """Partition → (name, fields) of every committed record in the topic, checked, in order.
 
+    Kafka acknowledges a commit before the partitions know of it. So this waits, up to the timeout of `read_range`,
+    until everything up to the log's end is decided: whatever was acknowledged before the call is in what it returns.
     Declarations that are said again, as the identical bytes, are left out unless ``repeats``.
     """
     topic = events_topic(kafka, keyspace)
     found: dict[int, list[tuple[str, dict[str, Any]]]] = {}
     starts = start_offsets(kafka, topic, range(partitions))
-    for partition, end in end_offsets(kafka, topic, range(partitions)).items():
+    for partition, end in end_offsets(kafka, topic, range(partitions), committed=False).items():
         found[partition] = []
         said: set[bytes] = set()
         for message in read_range(kafka, topic, partition, starts[partition], end):

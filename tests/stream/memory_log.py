@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
 import pytest
 
 from stream.kafka.connection import KafkaCluster
+from stream.kafka.topics import Topic
 from stream.publish import markers, opening, publisher, resume
 from stream.publish.publisher import Publisher
 from stream.publish.shard_producer import PublisherLost
@@ -44,6 +46,21 @@ class Kept:
         return 1, self.time_ms
 
 
+class Clock:
+    """The seconds since 1970 are what a test says; time goes on as it does."""
+
+    def __init__(self) -> None:
+        self.seconds = 0
+
+    def now(self) -> float:
+        """What the test says."""
+        return self.seconds
+
+    def monotonic(self) -> float:
+        """The machine's."""
+        return monotonic()
+
+
 class MemoryLog:
     """Partitions of records. A transaction's end takes an offset of its own, as in Kafka."""
 
@@ -54,6 +71,11 @@ class MemoryLog:
         """Where an open transaction of another shard begins, by partition; empty: nowhere."""
         self.commits_left = 1_000_000
         """The producer is lost at the commit after these."""
+        self.ended_in: list[int] = []
+        """Partitions in which a publisher has ended what hung."""
+        self.topic_id = "one"
+        self.clock = Clock()
+        """Epochs are numbered from 1 while it stands at 0."""
 
     def commit(self, records: list[tuple[int, bytes]], time_ms: int) -> int:
         """Appends (partition, value) records; the offset of the last one."""
@@ -99,7 +121,7 @@ class MemoryLog:
 
     def publisher(self, shard: str = f"{KEYSPACE}/0", **options: Any) -> Publisher:
         """A publisher into this log."""
-        given = {"batch_interval_s": 0.0, "idle_marker_s": 60.0} | options
+        given: dict[str, Any] = {"batch_interval_s": 0.0, "idle_marker_s": 60.0, "clock": self.clock} | options
         return Publisher(KAFKA, KEYSPACE, shard, given.pop("layout", Layout(len(self.partitions))), **given)
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,12 +139,28 @@ class MemoryLog:
                 assert self.is_open
                 return log.commit(records, time_ms)
 
+            def end_hanging(self, partitions: list[int]) -> None:
+                assert self.is_open
+                log.ended_in = partitions
+
             def drop(self) -> None:
                 self.is_open = False
 
         monkeypatch.setattr(publisher, "ShardProducer", Producer)
-        monkeypatch.setattr(publisher, "check_topics", lambda *_: None)
-        for module in (markers, resume, opening):
+
+        class Watch:
+            def __init__(self, _: KafkaCluster, topic: Topic) -> None:
+                self.topic = topic
+
+            def other_id(self) -> str:
+                return log.topic_id if log.topic_id != self.topic.topic_id else ""
+
+        def check_topics(*_: Any) -> Topic:
+            return Topic(f"freshet.{KEYSPACE}.events", log.topic_id, len(log.partitions))
+
+        monkeypatch.setattr(publisher, "TopicWatch", Watch)
+        monkeypatch.setattr(publisher, "check_topics", check_topics)
+        for module in (markers, resume, opening, publisher):
             for name in ("end_offsets", "start_offsets", "read_range", "read_ranges"):
                 if hasattr(module, name):
                     monkeypatch.setattr(module, name, getattr(self, name))

@@ -23,6 +23,8 @@ from tests.consumers.consuming import until
 from tests.stream.committed import markers, records
 
 PARTITIONS = 2
+COMMIT_BYTES = 78
+"""Size of a batch with nothing but a commit record."""
 
 
 def _start() -> tuple[str, int]:
@@ -97,7 +99,7 @@ def test_what_was_said_is_recovered_after_the_beginning_is_gone(kafka: KafkaClus
     """Descriptions outlive their first place in the topic; if nobody said them again in time, a new epoch does."""
     topic, home = events_topic(kafka, keyspace), Layout(PARTITIONS).home_partition(f"{keyspace}/0")
     with _publisher(kafka, keyspace) as out:
-        out.open(_start)
+        epoch = out.open(_start).epoch
         out.publish(_txn(1, _table("t", "a")))
     with _publisher(kafka, keyspace) as out:
         out.open(_start)
@@ -108,13 +110,14 @@ def test_what_was_said_is_recovered_after_the_beginning_is_gone(kafka: KafkaClus
         _forget(kafka, topic, home, declared_at)
     with _publisher(kafka, keyspace) as out:
         resume = out.open(_start)
-        assert (resume.epoch, set(resume.descriptions)) == (1, {"t"})
+        assert (resume.epoch, set(resume.descriptions)) == (epoch, {"t"})
         out.publish(_txn(3))
     [end] = end_offsets(kafka, topic, [home]).values()
     _forget(kafka, topic, home, end - 3)  # the last state, after everything was said again
     with _publisher(kafka, keyspace) as out:
         resume = out.open(lambda: ("MariaDB/0-1-3", 1_700_000_003))
-        assert (resume.epoch, resume.ordinal, resume.descriptions) == (2, 1, {})
+        assert (resume.ordinal, resume.descriptions) == (1, {})
+        assert resume.epoch > epoch
     assert "declarations_lost" in set.union(*_reasons(kafka, keyspace))
 
 
@@ -129,7 +132,7 @@ def _forget(kafka: KafkaCluster, topic: str, partition: int, offset: int) -> Non
 def test_damaged_records_near_the_end_stop_no_publisher(kafka: KafkaCluster, keyspace: str) -> None:
     """Nobody but the publisher would write past them, so it would be stopped at each start."""
     with _publisher(kafka, keyspace) as out:
-        out.open(_start)
+        epoch = out.open(_start).epoch
         out.publish(_txn(1))
     bad = Producer(client_settings(kafka))
     for partition in range(PARTITIONS):
@@ -138,7 +141,7 @@ def test_damaged_records_near_the_end_stop_no_publisher(kafka: KafkaCluster, key
     assert bad.flush(30) == 0
     with _publisher(kafka, keyspace) as out:
         resume = out.open(_start)
-    assert (resume.epoch, resume.position) == (1, "MariaDB/0-1-1")
+    assert (resume.epoch, resume.position) == (epoch, "MariaDB/0-1-1")
 
 
 @pytest.mark.slow
@@ -152,7 +155,7 @@ def test_a_partition_that_lost_its_end_begins_a_new_epoch(
     home = Layout(PARTITIONS).home_partition(shard)
     partition = home if loses_home else 1 - home
     out = _publisher(server.cluster, "ks", shard, idle_marker_s=60)
-    out.open(_start)
+    epoch = out.open(_start).epoch
     for number in range(1, 4):
         out.publish(_txn(number))
         out.flush()
@@ -168,7 +171,28 @@ def test_a_partition_that_lost_its_end_begins_a_new_epoch(
     server.start()
     with _publisher(server.cluster, "ks", shard) as out:
         resume = out.open(lambda: ("MariaDB/0-1-6", 1_700_000_006))
-        assert (resume.epoch, resume.position, resume.ordinal) == (2, "MariaDB/0-1-6", 1)
+        assert (resume.position, resume.ordinal) == ("MariaDB/0-1-6", 1)
+        assert resume.epoch > epoch
+    assert all("tail_lost" in reasons for reasons in _reasons(server.cluster, "ks"))
+
+
+@pytest.mark.slow
+def test_a_commit_that_a_partition_has_lost_stops_no_publisher(new_kafka: Callable[..., KafkaServer]) -> None:
+    """No reader gets past a transaction that nobody will end; the next publisher ends it, and begins a new epoch."""
+    server, shard = new_kafka(), "ks/0"
+    topic = ensure_topics(server.cluster, "ks", PARTITIONS).name
+    with _publisher(server.cluster, "ks", shard, idle_marker_s=60) as out:
+        epoch = out.open(_start).epoch
+        out.publish(_txn(1))
+    [log] = server.data_dir.rglob(f"{topic}-0/00000000000000000000.log")
+    whole = until(lambda: _settled_bytes(server.cluster, topic, 0, log), "no Kafka transaction is open")
+    server.kill()
+    with log.open("r+b") as file:
+        file.truncate(whole - COMMIT_BYTES)
+    server.start()
+    assert end_offsets(server.cluster, topic, [0]) != end_offsets(server.cluster, topic, [0], committed=False)
+    with _publisher(server.cluster, "ks", shard) as out:
+        assert out.open(lambda: ("MariaDB/0-1-1", 1_700_000_001)).epoch > epoch
     assert all("tail_lost" in reasons for reasons in _reasons(server.cluster, "ks"))
 
 
@@ -209,7 +233,7 @@ def test_a_successor_names_its_ancestor_and_its_epoch(kafka: KafkaCluster, keysp
     old, new = f"{keyspace}/a", f"{keyspace}/b"
     with _publisher(kafka, keyspace, old) as out:
         out.open(_start)
-        out.start_new_epoch("MariaDB/0-1-1", 1_700_000_001, "history_lost")
+        ancestor = out.start_new_epoch("MariaDB/0-1-1", 1_700_000_001, "history_lost").epoch
     unknown = DeclaredTopology((old,), f"{keyspace}/other")
     with pytest.raises(TopologyError) as refused:
         _publisher(kafka, keyspace, new, topology=unknown).open(_start)
@@ -218,31 +242,28 @@ def test_a_successor_names_its_ancestor_and_its_epoch(kafka: KafkaCluster, keysp
         with _publisher(kafka, keyspace, new, topology=DeclaredTopology((), old)) as out:
             out.open(_start)
     with _publisher(kafka, keyspace, new, topology=DeclaredTopology((), old)) as out:
-        out.open(_start)
-        out.start_new_epoch("MariaDB/0-2-1", 1_700_000_002, "history_lost")
+        first = out.open(_start).epoch
+        second = out.start_new_epoch("MariaDB/0-2-1", 1_700_000_002, "history_lost").epoch
     for each in records(kafka, keyspace, PARTITIONS, repeats=True).values():
         said = [fields for name, fields in each if name == "Topology" and fields["shard"] == new]
         assert all(fields["shards"] == [new] for fields in said)
         ancestors = [[(a["shard"], a["epoch"]) for a in fields["ancestors"]] for fields in said]
-        assert ancestors[0] == [(old, 2)]
-        assert {tuple(a) for f, a in zip(said, ancestors, strict=True) if f["epoch"] == 1} == {((old, 2),)}
-        assert {tuple(a) for f, a in zip(said, ancestors, strict=True) if f["epoch"] == 2} == {()}
+        assert ancestors[0] == [(old, ancestor)]
+        assert {tuple(a) for f, a in zip(said, ancestors, strict=True) if f["epoch"] == first} == {((old, ancestor),)}
+        assert {tuple(a) for f, a in zip(said, ancestors, strict=True) if f["epoch"] == second} == {()}
 
 
-def test_stamps_and_annotations_come_back(kafka: KafkaCluster, keyspace: str) -> None:
-    """A stamp is in the markers, idle ones too; annotations are found again."""
+def test_stamps_are_in_idle_markers_too(kafka: KafkaCluster, keyspace: str) -> None:
+    """And every record that was written is of a kind that is known."""
     with _publisher(kafka, keyspace, idle_marker_s=0.05) as out:
         out.open(_start)
         out.publish(_txn(1))
         out.stamp(1_700_000_001_500)
-        out.annotate({"cursor of a helper": "7"})
         out.flush()
         batches = out.stats.batches
         while out.stats.batches < batches + 2:
             out.flush()
     assert markers(records(kafka, keyspace, PARTITIONS))[-1]["as_of_ms"] == 1_700_000_001_500
-    with _publisher(kafka, keyspace) as out:
-        assert out.open(_start).annotations == {"cursor of a helper": "7"}
     assert {name for each in records(kafka, keyspace, PARTITIONS, repeats=True).values() for name, _ in each} <= set(
         RECORDS
     )

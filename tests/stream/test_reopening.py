@@ -11,8 +11,11 @@ from stream.publish.topology import DeclaredTopology
 from stream.wire.codec import current_schema, encode
 from stream.wire.events import BindName, OpenTransaction
 from stream.wire.keys import Layout, row_key
+from tests.consumers.consuming import until
 from tests.stream.memory_log import MemoryLog
 from tests.stream.reopening import GIANT, foreign, home, publish, reasons, rows_of, start, txn
+
+NOW = 1_700_000_000
 
 
 @pytest.mark.parametrize("commits", [0, 1, 2, 3, 4, 5, 7, 9])
@@ -52,7 +55,8 @@ def test_what_a_source_leaves_comes_back(log: MemoryLog) -> None:
     with log.publisher() as out:
         resumed = out.open(start)
     assert set(resumed.open_transactions) == {8}
-    assert (resumed.annotations, resumed.checksum, resumed.cursor) == ({"a": "b"}, 9, "MariaDB/0-1-1")
+    assert (resumed.checksum, resumed.cursor) == (9, "MariaDB/0-1-1")
+    assert resumed.annotations == {"a": "b", "topic_id": "one"}
     stamps = [record["as_of_ms"] for name, record in log.records(1) if name == "Marker"]
     assert 1_700_000_123_000 in stamps
 
@@ -108,9 +112,10 @@ def test_a_newer_versions_record_after_the_last_state_begins_a_new_epoch(log: Me
     publish(log, 2)
     value = current_schema("Marker").header[:2] + b"\xfe" * 8 + b"x"
     log.commit([(home(log), value)], 1)
+    log.clock.seconds = NOW
     with log.publisher() as out:
         epoch = out.open(start).epoch
-    assert epoch > 1_600_000_000
+    assert epoch == NOW
     assert reasons(log)[0][-1] == (epoch, "newer_records")
 
 
@@ -173,21 +178,39 @@ def test_a_publisher_that_lost_its_declarations_begins_anew(log: MemoryLog) -> N
     assert reasons(log)[at][-1] == (2, "declarations_lost")
 
 
-@pytest.mark.parametrize("gone", [0, 1])
-def test_a_new_shards_epoch_is_above_all_that_retention_may_have_taken(log: MemoryLog, gone: int) -> None:
-    """Without a state it may have been published before, unless nothing was ever deleted or written by others."""
+def test_no_epoch_number_comes_again_whatever_kafka_has_lost(log: MemoryLog) -> None:
+    """Readers keep the numbers that they have seen: one that comes again would be taken for the same history."""
+    log.clock.seconds = NOW
+    with log.publisher() as out:
+        epochs = [out.open(start).epoch]
+        epochs += [out.start_new_epoch("MariaDB/0-1-1", 1, "history_lost").epoch for _ in range(3)]
+    assert epochs == [NOW, NOW + 1, NOW + 2, NOW + 3]
     for kept in log.partitions:
-        kept.extend([None] * 3)
-    log.lows = [gone, gone]
+        kept.clear()
+    log.clock.seconds += 60
     with log.publisher() as out:
-        assert (out.open(start).epoch > 1_600_000_000) is bool(gone)
+        assert out.open(start).epoch == NOW + 60
+        log.clock.seconds += 60
+        assert out.start_new_epoch("MariaDB/0-1-2", 1, "history_lost").epoch == NOW + 120
+    assert [each[0] for each in reasons(log)] == [(NOW + 60, "first_start")] * 2
 
 
-def test_a_new_shards_epoch_is_above_what_a_newer_version_may_have_published(log: MemoryLog) -> None:
-    """Its states can't be read, so whether the shard is new is unknown."""
-    log.commit([(home(log), current_schema("Marker").header[:2] + b"\xfe" * 8 + b"x")], 1)
+def test_a_topic_that_is_made_anew_under_a_publisher_begins_a_new_epoch(log: MemoryLog) -> None:
+    """It goes on there for a moment, notices, and begins anew; so does a restart that comes before it notices."""
+    publish(log, 2)
+    log.topic_id = "two"
     with log.publisher() as out:
-        assert out.open(start).epoch > 1_600_000_000
+        assert out.open(lambda: ("MariaDB/0-1-2", 1)).epoch == 2
+    assert reasons(log) == [[(1, "first_start"), (2, "topic_replaced")]] * 2
+    with log.publisher() as out:
+        assert out.open(start).epoch == 2
+    running = log.publisher(idle_marker_s=0.0)
+    running.open(start)
+    log.topic_id = "three"
+    lost = until(lambda: running._lost, "it has noticed")
+    assert (lost.code, "two" in str(lost), "three" in str(lost)) == ("topic_replaced", True, True)
+    with log.publisher() as out:
+        assert out.open(start).epoch == 3
 
 
 def test_the_next_epoch_is_above_the_highest_of_the_states(log: MemoryLog) -> None:
@@ -202,11 +225,15 @@ def test_the_next_epoch_is_above_the_highest_of_the_states(log: MemoryLog) -> No
 
 
 def test_an_open_transaction_of_another_shard_does_not_hide_the_end(log: MemoryLog) -> None:
-    """What is committed lies behind the last stable offset then, and still counts."""
+    """What is committed lies behind the last stable offset then, and still counts. It might be the shard's own, too."""
     publish(log, 3)
-    log.stable = [0, 0]
+    with log.publisher() as out:
+        out.open(start)
+    assert log.ended_in == []
+    log.stable = [0, len(log.partitions[1])]
     with log.publisher() as out:
         assert out.open(start).position == "MariaDB/0-1-3"
+    assert log.ended_in == [0]
     assert reasons(log) == [[(1, "first_start")]] * 2
 
 
@@ -269,7 +296,8 @@ def test_a_topic_that_lost_its_home_by_age_begins_above_all_epochs(log: MemoryLo
     publish(log, 3)
     at = home(log)
     log.lows[at] = len(log.partitions[at])
+    log.clock.seconds = NOW
     with log.publisher() as out:
         epoch = out.open(start).epoch
-    assert epoch > 1_600_000_000
+    assert epoch == NOW
     assert reasons(log)[at][-1] == (epoch, "first_start")

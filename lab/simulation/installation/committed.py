@@ -80,6 +80,11 @@ class CommittedRecord:
         point, at = self._of_writer.get(writer, (None, 0.0))
         return point if at <= time else None
 
+    def committed_until(self, time: float) -> Point:
+        """The last commit that could be seen by then, in the latest history."""
+        history = self.histories[-1]
+        return Point(len(self.histories) - 1, max(bisect_right(history.times, time) - 1, 0))
+
     def replace(self, time: float, kept: int | None = None) -> None:
         """Begins a new history. ``kept``: the last commit of the old one that is in the new one too; None: all."""
         old = self.histories[-1]

@@ -183,9 +183,13 @@ class Faults(Traffic):
             self.kernel.kill(name)
 
     def begin_epoch(self) -> None:
-        """A source begins a new epoch. The history goes on when every partition is in it."""
+        """An operator has a source begin a new epoch."""
         self.watch_epochs(self.epoch + 1)
         self.start(SOURCES[0], new_epoch=True)
+        self.await_epoch()
+
+    def await_epoch(self) -> None:
+        """The history goes on when every partition is in the new epoch."""
         self.run_until(lambda: not self.record.is_ambiguous, RESTORES_IN_S)
 
     def op_disk(self, consumer: int, what: int, pause: int) -> None:

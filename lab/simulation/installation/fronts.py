@@ -49,9 +49,12 @@ class FrontTransport(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         """For a thread of a process, whose event loop talks with the front."""
         loop = cast("asyncio.AbstractEventLoop", self._kernel.loop)
-        exchange = asyncio.run_coroutine_threadsafe(self._exchange(request, request.read()), loop)
-        self._kernel.wait(exchange.done)
-        return exchange.result()
+        body = request.read()
+        begun: list[asyncio.Task[httpx2.Response]] = []
+        # the coroutine is made when it runs: a process that is killed before leaves none that nobody has awaited
+        loop.call_soon_threadsafe(lambda: begun.append(loop.create_task(self._exchange(request, body))))
+        self._kernel.wait(lambda: bool(begun) and begun[0].done())
+        return begun[0].result()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """For a task."""

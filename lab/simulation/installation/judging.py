@@ -14,10 +14,11 @@ from lab.simulation.installation.committed import CommittedRecord, Image, Point,
 STALE: Final = "no stale answer"
 OWN_WRITES: Final = "read your writes"
 MONOTONIC: Final = "monotonic reads"
+BOUNDED: Final = "no older than allowed"
 UNCOMMITTED: Final = "nothing uncommitted"
 EXPLAINS: Final = "explanation true"
 NEVER_RAISES: Final = "never raises"
-RULES: Final = (STALE, OWN_WRITES, MONOTONIC, UNCOMMITTED, EXPLAINS, NEVER_RAISES)
+RULES: Final = (STALE, OWN_WRITES, MONOTONIC, BOUNDED, UNCOMMITTED, EXPLAINS, NEVER_RAISES)
 
 NO_EPOCH: Final = "no owner has named the epoch"
 """In the reason of an answer that the session's token cannot include."""
@@ -37,11 +38,15 @@ class Answer(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """When a request was made: the time, and how much its session had seen and done before."""
+    """When a request was made: the time, and how much its session had seen and done before.
+
+    ``until``: the answer must hold what was committed by then; None: no time is demanded.
+    """
 
     time: float
     events: int
     is_ambiguous: bool
+    until: float | None = None
 
 
 class _Seen(NamedTuple):
@@ -105,16 +110,19 @@ class SessionJudge:
                 self._complain(EXPLAINS, f"session {session} was told that history is lost, but none is")
             self._events[session].append(_Lost(ended))
 
-    def asked(self, session: str, time: float) -> Asked:
+    def asked(self, session: str, time: float, staleness_s: float | None = None) -> Asked:
         """A request begins. ``session``: "" for a read without a session."""
-        return Asked(time, len(self._events[session]), self._record.is_ambiguous)
+        until = None if staleness_s is None else time - staleness_s
+        return Asked(time, len(self._events[session]), self._record.is_ambiguous, until)
 
     def answered(self, session: str, asked: Asked, ended: float, answers: Sequence[Answer]) -> None:
         """The request was answered, with one row or all rows of a batch."""
         is_ambiguous = asked.is_ambiguous or self._record.is_ambiguous
         owed = [] if is_ambiguous else self._owed(session, asked)
         for answer in answers:
-            self._check_explanation(session, answer, owed)
+            self._check_explanation(session, answer, owed, asked.until is not None)
+            if asked.until is not None and not is_ambiguous and answer.freshness == "fresh":
+                owed = [*owed, _Seen(BOUNDED, self._record.committed_until(asked.until))]
             seen = self._check_state(session, answer, owed, ended)
             if session and seen is not None and NO_EPOCH not in answer.why:
                 self._events[session].append(_BEGUN if is_ambiguous else _Seen(MONOTONIC, seen))
@@ -135,9 +143,11 @@ class SessionJudge:
                     owed = [_Seen(rule, self._record.after_loss(point, time)) for rule, point in owed]
         return owed
 
-    def _check_explanation(self, session: str, answer: Answer, owed: Sequence[_Seen]) -> None:
+    def _check_explanation(self, session: str, answer: Answer, owed: Sequence[_Seen], is_bounded: bool) -> None:
         events, wanted = self._events[session], {"fresh", "eventual"}
-        if not events:  # nothing that could have come while the request was under way either
+        if is_bounded:
+            wanted = {"fresh"} if NO_EPOCH not in answer.why else {"eventual"}
+        elif not events:  # nothing that could have come while the request was under way either
             wanted = {"eventual"}
         elif owed and not any(isinstance(event, _Lost | _Handed) for event in events):
             wanted = {"fresh"}
@@ -158,7 +168,7 @@ class SessionJudge:
             self._complain(UNCOMMITTED, f"{text}, which was not committed by then")
             return None
         broken = [rule for rule, point in demanded if self._earliest(answer, (point,), ended) is None]
-        rule = next((rule for rule in (OWN_WRITES, MONOTONIC) if rule in broken), STALE)
+        rule = next((rule for rule in (OWN_WRITES, MONOTONIC, BOUNDED) if rule in broken), STALE)
         wanted = ", ".join(f"{point.history}/{point.commit} ({rule})" for rule, point in demanded)
         self._complain(rule, f"{text}; wanted a state at or after {wanted}; {self._versions(answer.row)}")
         return None

@@ -8,7 +8,7 @@ from typing import Final
 from lab.simulation.installation.faults import PAUSES_S
 from lab.simulation.installation.fronts import FrontTransport
 from lab.simulation.installation.judging import EXPLAINS, Answer
-from lab.simulation.installation.parts import FRONTS, PROCESSES
+from lab.simulation.installation.parts import FRONTS, PROCESSES, SOURCES
 from lab.simulation.installation.processes import KAFKA, KEYSPACE
 from lab.simulation.installation.tables import TableFaults
 from lab.simulation.installation.writing import TABLE, image_of
@@ -34,6 +34,8 @@ POISONS: Final = (
 FAULTS: Final = (
     "coordinator away",
     "tail lost",
+    "commit record lost",
+    "topic replaced",
     "beginning lost",
     "transaction left open",
     "poison",
@@ -42,6 +44,8 @@ FAULTS: Final = (
 OPS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "coordinator": (1, (len(PAUSES_S),)),
     "tail": (1, (2, 12)),
+    "torn": (1, (2,)),
+    "topic": (1, ()),
     "beginning": (1, (2, 5)),
     "stray": (1, (2,)),
     "poison": (2, (2, len(POISONS))),
@@ -78,6 +82,28 @@ class KafkaFaults(TableFaults):
 
         self._loses(lose)
 
+    def op_torn(self, partition: int) -> None:
+        """A leader is elected that lacks nothing but the commit record of the source's last transaction."""
+        number = partition % self.partitions
+
+        def lose() -> None:
+            log = self.kafka.topics[EVENTS].logs[number]
+            if log.ends_with_a_commit:
+                self._strikes("commit record lost", f"partition {number} loses the record of its last commit")
+                self.kafka.elect_uncleanly(EVENTS, number, 1)
+
+        self._loses(lose)
+
+    def op_topic(self) -> None:
+        """The topic is deleted and made anew, mostly under a running source. It notices, and begins a new epoch."""
+        if EVENTS in self.kafka.topics and not self.kafka.down and self.may_lose_history():
+            self._strikes("topic replaced", "the topic is deleted and made anew")
+            self.kafka.replace(EVENTS)
+            self.replace_history()
+            self.watch_epochs(self.epoch + 1)
+            self.start(SOURCES[0])
+            self.await_epoch()
+
     def op_beginning(self, partition: int, sixths: int) -> None:
         """Retention deletes the first part of a partition."""
         number = partition % self.partitions
@@ -94,9 +120,13 @@ class KafkaFaults(TableFaults):
         if EVENTS in self.kafka.topics and not self.kafka.down and self.may_lose_history():
             self.kill_sources()
             lose()
-            self.record_commits()
-            self.record.replace(self.kernel.now)
+            self.replace_history()
             self.begin_epoch()
+
+    def replace_history(self) -> None:
+        """All that was committed counts in the history of the source's next epoch."""
+        self.record_commits()
+        self.record.replace(self.kernel.now)
 
     def op_stray(self, partition: int) -> None:
         """Some publisher dies in the middle of a transaction."""

@@ -89,9 +89,8 @@ class Installation(TracedRun):
 
     def _log(self, _: Any, level: str, event: MutableMapping[str, Any]) -> NoReturn:
         if not self.kernel.is_over:
-            if event["event"] == "publisher open":
+            if event["event"] in ("publisher open", "new epoch"):
                 self.epoch = event["epoch"]
-            self.epoch += event["event"] == "new epoch"
             if event.get("exc_info"):
                 self.complain(NEVER_RAISES, f"{self.kernel.current} logged an error: {event}")
             if self.tracing:

@@ -28,6 +28,8 @@ class InstallationRun(KafkaFaults):
         self._mend()
         if not self.run_until(lambda: not self.under_way, SETTLES_IN_S):
             self._fail(f"{self.under_way} requests of sessions have not ended")
+        if not self.run_until(lambda: not self.record.is_ambiguous, SETTLES_IN_S):
+            self._fail("the epoch that was to begin is not in every partition")
         self._read_all()
         self._check_ready()
 

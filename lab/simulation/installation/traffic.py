@@ -21,6 +21,7 @@ from serving.client.wire import location_request, read_epochs
 
 PATIENCE_S: Final = (0.0, 0.02, 0.3, 60.0)
 """How long the history waits for what a session does, before it goes on to the next op."""
+STALENESS_MS: Final = (0, 300, 1_500, 20_000)
 
 
 class Traffic(Installation):
@@ -99,12 +100,15 @@ class Traffic(Installation):
         slots = [row % ROWS] if batch % 3 else list(range(ROWS))
         self._do(lambda: self.read(name, client, slots), patience)
 
-    def read(self, name: str, client: Session, slots: Sequence[int]) -> list[Row]:
-        """Reads rows, and has the answers judged. Returns them; none if the read failed."""
-        asked = self.judge.asked(name, self.kernel.now)
+    def read(self, name: str, client: Session, slots: Sequence[int], bound_ms: int | None = None) -> list[Row]:
+        """Reads rows, and has the answers judged. Returns them; none if the read failed.
+
+        ``bound_ms``: of a bounded staleness, for one row.
+        """
+        asked = self.judge.asked(name, self.kernel.now, None if bound_ms is None else bound_ms / 1000)
         try:
             if len(slots) == 1:
-                rows = [client.get_row(KEYSPACE, TABLE, slots[0])]
+                rows = [client.get_row(KEYSPACE, TABLE, slots[0], max_staleness_ms=bound_ms)]
             else:
                 rows = client.get_rows(KEYSPACE, [(TABLE, (slot,)) for slot in slots])
         except ClientError as error:
@@ -112,6 +116,12 @@ class Traffic(Installation):
             return []
         self._answered(name, asked, slots, rows)
         return rows
+
+    def op_bounded(self, session: int, row: int, staleness: int, patience: int) -> None:
+        """A session reads a row that must hold all that was committed until a while ago."""
+        name, client = self._session(session % SESSIONS)
+        bound_ms = STALENESS_MS[staleness % len(STALENESS_MS)]
+        self._do(lambda: self.read(name, client, [row % ROWS], bound_ms), patience)
 
     def op_await(self, row: int, has_session: int, patience: int) -> None:
         """A task of an asyncio application reads a row, in its session or without one."""

@@ -12,7 +12,7 @@ from lab.simulation.installation.faults import DIES_WITHIN, PAUSES_S, PLACES, WO
 from lab.simulation.installation.parts import CONSUMERS, PROCESSES, SHAPE, STATES
 from lab.simulation.installation.settling import RULES, InstallationRun
 from lab.simulation.installation.tables import CHANGES, LOG_EVENTS, TABLE_FAULTS
-from lab.simulation.installation.traffic import PATIENCE_S
+from lab.simulation.installation.traffic import PATIENCE_S, STALENESS_MS
 from lab.simulation.installation.writing import ROWS, SESSIONS
 
 OPS: Final = ops_of(InstallationRun)
@@ -45,6 +45,7 @@ _ANYONE: Final = _PROCESS + 1
 COMMON: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "write": (6, (SESSIONS, ROWS, 8, _PATIENCE)),
     "read": (8, (SESSIONS, ROWS, 3, _PATIENCE)),
+    "bounded": (2, (SESSIONS, ROWS, len(STALENESS_MS), _PATIENCE)),
     "await": (1, (ROWS, 2, _PATIENCE)),
     "let": (2, (_PAUSE,)),
     "start": (2, (_PROCESS,)),

@@ -131,7 +131,7 @@ class Brokers:
 
     def advance(self) -> None:
         """Does all that is due."""
-        while self._due and self._due[0][0] <= self.now:
+        while self._due and self._due[0][0] <= self.waits.now:
             heapq.heappop(self._due)[2]()
 
     def wait(self, ready: Callable[[], bool], deadline: float) -> bool:
@@ -189,7 +189,7 @@ class Brokers:
     @property
     def led(self) -> bool:
         """Whether partitions have leaders."""
-        return self._led_at <= self.now
+        return self._led_at <= self.waits.now
 
     # --- topics ---
 

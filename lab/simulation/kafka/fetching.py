@@ -6,7 +6,7 @@ librdkafka fetches in threads of its own; here a call of the application fetches
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -82,6 +82,7 @@ class Fetcher:
         """Called once with the name of a topic that is gone. Whoever only reads it hears nothing."""
         self._connection = connection
         self._cluster = connection.cluster
+        self._waits = connection.cluster.waits
         self._committed = committed
         self._tells_ends = tells_ends
         self._queue: deque[Fetched] = deque()
@@ -156,15 +157,18 @@ class Fetcher:
         """Whether `take` would return something, or fetch."""
         if self._queue:
             return True
-        if self._cluster.now < self._next_at or not (self._connection.reaches() and self._cluster.led):
-            return False
-        return any(self._is_due(reading) for reading in self._active())
+        return self._can_fetch() and any(map(self._is_due, self._active()))
 
-    def _active(self) -> Iterator[Reading]:
-        now = self._cluster.now
-        for reading in self.readings.values():
-            if not reading.is_paused and not reading.is_stopped and reading.starts_at <= now:
-                yield reading
+    def _can_fetch(self) -> bool:
+        return self._waits.now >= self._next_at and self._cluster.led and self._connection.reaches()
+
+    def _active(self) -> list[Reading]:
+        now = self._waits.now
+        return [
+            reading
+            for reading in self.readings.values()
+            if not reading.is_paused and not reading.is_stopped and reading.starts_at <= now
+        ]
 
     def _log(self, place: Place) -> tuple[Topic, PartitionLog] | None:
         topic = self._cluster.topics.get(place[0])
@@ -192,7 +196,7 @@ class Fetcher:
 
     def _fetch(self) -> None:
         """A round of fetches, if the last one is over and the brokers can be reached."""
-        if self._cluster.now < self._next_at or not (self._connection.reaches() and self._cluster.led):
+        if not self._can_fetch():
             return
         due = [reading for reading in self._active() if self._is_due(reading)]
         if not due:

@@ -95,7 +95,12 @@ class PartitionLog:
     @property
     def stable(self) -> int:
         """The last stable offset: a read_committed reader gets nothing from there on."""
-        return min(self._open.values(), default=self.end)
+        return min(self._open.values()) if self._open else self.end
+
+    @property
+    def ends_with_a_commit(self) -> bool:
+        """Whether the last record is a commit's."""
+        return bool(self._records) and self._records[-1].kind is Kind.COMMIT
 
     # --- writing ---
 

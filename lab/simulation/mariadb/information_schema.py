@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 InfoRow = dict[str, Stored]
 """Column in lower case → value."""
+FIXED: Final = frozenset({"COLLATION_CHARACTER_SET_APPLICABILITY", "CHARACTER_SETS"})
+"""Tables that have the same rows always."""
 
 
 def rows_of(name: str, databases: Databases) -> list[InfoRow]:

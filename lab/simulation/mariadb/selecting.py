@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, cast
 
 from pymysql.constants import ER, FIELD_TYPE
 
 from lab.simulation.mariadb.answers import Answer, ResultColumn, kind_of, wire
-from lab.simulation.mariadb.information_schema import rows_of
-from lab.simulation.mariadb.sql.parsing import Select, Selected, conditions
-from lab.simulation.mariadb.sql.syntax import ColumnName, Expression, Literal, Name
-from lab.simulation.mariadb.storage.columns import Column, Stored
+from lab.simulation.mariadb.information_schema import FIXED, InfoRow, rows_of
+from lab.simulation.mariadb.sql.parsing import Select, Selected, conditions, parsed
+from lab.simulation.mariadb.sql.syntax import Call, ColumnName, Expression, Literal, Name
+from lab.simulation.mariadb.storage.columns import Column
 from lab.simulation.mariadb.storage.errors import ServerError
-from lab.simulation.mariadb.storage.expressions import Scope, check_texts, row_scope, unknown_column
+from lab.simulation.mariadb.storage.expressions import (
+    FUNCTIONS,
+    Scope,
+    Surroundings,
+    check_texts,
+    row_scope,
+    unknown_column,
+)
 from lab.simulation.mariadb.storage.schema_changes import resolved
-from lab.simulation.mariadb.storage.tables import Row, Table
+from lab.simulation.mariadb.storage.tables import Databases, Row, Table
 from lab.simulation.mariadb.transacting import Transacting
 from lab.simulation.mariadb.transactions import Steps
 from lab.simulation.mariadb.variables import SessionVariables
@@ -24,6 +32,7 @@ from lab.simulation.mariadb.writing import LATEST, bound_key
 if TYPE_CHECKING:
     from lab.simulation.mariadb.server import SimulatedServer
 
+_COMPARISONS: Final = frozenset({"and", "or", "=", "<>", "!=", "<", ">", "<=", ">=", "in", "if"})
 Found = tuple[tuple[ResultColumn, ...], list[tuple[bytes | None, ...]]]
 """Columns and rows of one SELECT."""
 
@@ -107,22 +116,57 @@ class Selecting:
 
     def _select_told(self, select: Select) -> Steps[Found]:
         """A SELECT from information_schema or from no table."""
-        rows: list[dict[str, Stored]] = [{}]
+        rows: list[InfoRow] = [{}]
         if select.table is not None:
-            rows = [row for row in rows_of(select.table[1], self._server.databases) if self._told(row, select)]
+            rows = _chosen(select, self._server.databases, self._variables)
             named = {(str(row["table_schema"]), str(row["table_name"])) for row in rows if "table_schema" in row}
             for name in sorted(named):
                 yield from self._transacting.glance(name)
-            rows = [row for row in rows_of(select.table[1], self._server.databases) if self._told(row, select)]
-            rows.sort(key=lambda row: tuple(cast("str", row[name.lower()]) for name in select.order))
-        values = [[Scope(self._variables, row, None).value(each.expression) for each in select.columns] for row in rows]
-        made = tuple(
-            ResultColumn(each.label, *kind_of([row[at] for row in values])) for at, each in enumerate(select.columns)
-        )
-        return made, [tuple(map(wire, row)) for row in values]
+            rows = _chosen(select, self._server.databases, self._variables)
+        return _shown(select, rows, self._variables)
 
-    def _told(self, row: dict[str, Stored], select: Select) -> bool:
-        return Scope(self._variables, row, None).is_true(select.where)
+
+def _chosen(select: Select, databases: Databases, session: Surroundings) -> list[InfoRow]:
+    assert select.table is not None
+    rows = [row for row in rows_of(select.table[1], databases) if Scope(session, row, None).is_true(select.where)]
+    rows.sort(key=lambda row: tuple(cast("str", row[name.lower()]) for name in select.order))
+    return rows
+
+
+def _shown(select: Select, rows: Sequence[InfoRow], session: Surroundings) -> Found:
+    values = [[Scope(session, row, None).value(each.expression) for each in select.columns] for row in rows]
+    made = tuple(
+        ResultColumn(each.label, *kind_of([row[at] for row in values])) for at, each in enumerate(select.columns)
+    )
+    return made, [tuple(map(wire, row)) for row in values]
+
+
+@lru_cache(maxsize=1024)
+def fixed_answer(sql: str) -> Answer | None:
+    """What a SELECT answers at any server and time; None if its answer depends on them."""
+    select = parsed(sql)
+    if not isinstance(select, Select) or not _is_fixed(select):
+        return None
+    nobody = cast("Surroundings", None)
+    rows: list[InfoRow] = [{}] if select.table is None else _chosen(select, Databases(), nobody)
+    columns, found = _shown(select, rows, nobody)
+    return Answer(len(found), columns, found)
+
+
+def _is_fixed(select: Select) -> bool:
+    if select.table is not None:
+        database, name = select.table
+        if database.lower() != "information_schema" or name.upper() not in FIXED:
+            return False
+    return all(map(_is_function, [each.expression for each in select.columns] + [select.where or Literal(1)]))
+
+
+def _is_function(expression: Expression) -> bool:
+    """Whether the value is a function of the row."""
+    if isinstance(expression, Call):
+        known = expression.name in FUNCTIONS or expression.name in _COMPARISONS
+        return known and all(map(_is_function, expression.arguments))
+    return isinstance(expression, Literal | ColumnName)
 
 
 def _column_of(expression: Expression, table: Table) -> Column | None:

@@ -96,8 +96,8 @@ class VirtualLoop:
     def time(self) -> float:
         return self._now
 
-    def get_debug(self) -> bool:
-        return False
+    get_debug = staticmethod(bool)
+    """It is False. Every task and future asks."""
 
     def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> Any:
         call = _Call(callback, args, copy_context() if context is None else context)

@@ -24,7 +24,9 @@ def check_fold(owned: OwnedPartition, complain: Callable[[str, str], None]) -> N
     naive = NaivePartition(owned.begin)
     for offset, value in enumerate(owned.topic.partitions[owned.number][owned.begin : owned.offset], owned.begin):
         naive.fold(offset, value)
-    state = owned.state()
+    state = owned.entries()
+    if owned.refolded_by_column() != state:
+        complain(SAME_STATE, f"partition {owned.number}: folded by column the log gives another state")
     found = first_difference(facts_of_bytes(state), facts_of_naive(naive, owned.offset))
     if found:
         complain(BY_THE_RULES if state == owned.refolded() else SAME_STATE, f"partition {owned.number}: {found}")

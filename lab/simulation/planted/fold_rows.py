@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from consumers.fold import columns as column_fold
 from consumers.fold import markers, messages, shards, state
 from consumers.fold import rows as row_fold
 from lab.simulation.planted.planting import Replace, Return, always, leave_out, never, processes, rows
@@ -80,6 +81,13 @@ EVENTS: Final = (
         "event_sets_ordinal_back",
         "a repeated event sets back the last folded ordinal, and with it the range of a void",
         Replace(messages._fold_event, "max(last, any_ordinal)", "any_ordinal"),
+    ),
+    rows(
+        "columns_fold_otherwise",
+        "rows that are folded by column all get the first one's time",
+        Replace(
+            column_fold.EntryColumns.entries, "any_columns.timestamps[any_rows]", "any_columns.timestamps[any_rows[:1]]"
+        ),
     ),
     processes(
         "runs_fold_otherwise",

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from lab.simulation.planted.planting import Begin, Replace, Return, always, catalog, hive, leave_out, never, rows
+from lab.simulation.planted.planting import (
+    Begin,
+    Replace,
+    Return,
+    always,
+    catalog,
+    hive,
+    installation,
+    leave_out,
+    never,
+    rows,
+)
 from stream.publish import resume
 from stream.publish.publisher import Publisher
 from stream.sources.hive.translator import HiveTranslator
@@ -46,6 +57,21 @@ ROUTES: Final = (
     ),
 )
 RESUMING: Final = (
+    installation(
+        "replaced_topic_unnoticed",
+        "a source goes on in a topic that was deleted and made anew under it",
+        leave_out(Publisher._commit_next, "self._check_topic(any_now)"),
+    ),
+    installation(
+        "hanging_transaction_left",
+        "a source waits for a transaction of its own that nobody will end",
+        leave_out(Publisher.open, "self._end_hanging()"),
+    ),
+    installation(
+        "epochs_counted_from_the_topic",
+        "the first epoch of a topic has the number 1, also after another topic of that name",
+        Return(Publisher._next_epoch, "last + 1"),
+    ),
     rows(
         "resume_forgets_the_part",
         "a restarted publisher publishes a partly published transaction again from its start",

@@ -10,6 +10,7 @@ from serving.client.session import SessionState
 from serving.client.tracked import TrackedConnection
 from serving.http import batches
 from serving.reads.rows import RowReads
+from tokens import decision
 
 CACHE_TOKEN: Final = "token_after(demand.token, any_row.shard, any_row.epoch, any_row.hi)"
 
@@ -53,6 +54,14 @@ TOKENS: Final = (
         Replace(batches._summary, "vector.merge(any_token)", "any_token"),
     ),
 )
+TIMES: Final = (
+    installation(
+        "times_are_not_judged",
+        "a time that a read demands counts as proved",
+        Replace(decision.decide, "demand.not_before_ms > tag.as_of_ms", "False"),
+        Replace(RowReads._from_owner, "row.as_of_ms >= demand.not_before_ms", "True"),
+    ),
+)
 OWN_WRITES: Final = (
     installation(
         "failed_commit_is_forgotten",
@@ -70,4 +79,4 @@ OWN_WRITES: Final = (
         leave_out(SessionState._plan_demand, "any_tracked.require_settled()"),
     ),
 )
-BUGS: Final = (*TOKENS, *OWN_WRITES)
+BUGS: Final = (*TOKENS, *TIMES, *OWN_WRITES)

@@ -27,12 +27,16 @@ BUGS: Final = (
     rows(
         "offset_not_written",
         "a commit writes no offset, so a crash folds from a wrong one",
-        leave_out(PartitionStore.freeze, "any_active.update(head_entries(...))"),
+        leave_out(PartitionStore.freeze, "any_active.put(head_entries(...))"),
     ),
     rows(
         "cache_after_commit_is_empty",
         "a commit drops the entries that were folded while it was written",
-        Replace(PartitionStore._write_frozen, "self._frozen = any_empty", "self._frozen, self._active = any_empty, {}"),
+        Replace(
+            PartitionStore._write_frozen,
+            "self._frozen = any_empty",
+            "self._frozen, self._active = any_empty, Memtable()",
+        ),
     ),
     rows(
         "frozen_not_looked_up",
@@ -58,6 +62,6 @@ BUGS: Final = (
     processes(
         "frozen_entries_not_read",
         "entries that are being committed are missing in a scan",
-        Replace(PartitionStore.items, "self._frozen | self._active", "dict(self._active)"),
+        Replace(PartitionStore.items, "self._frozen.built() | self._active.built()", "self._active.built()"),
     ),
 )

@@ -346,7 +346,7 @@ class MariaDBSource:
         progress.begin(resume)
         if self._backfill is not None:
             self._backfill.begin_epoch(resume)
-        log.info("new epoch", shard=self._options.shard, position=at.position, reason=reason)
+        log.info("new epoch", shard=self._options.shard, epoch=resume.epoch, position=at.position, reason=reason)
 
     def _describe(self, publisher: PublisherLike, schema: LiveSchema, progress: Progress) -> None:
         """Begin the scope of the chosen tables, once for each choice, and describe those that are known.

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from unittest.mock import patch
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from consumers.fold import columns
 from consumers.fold.entry import decode_entry
 from consumers.fold.messages import fold_message, fold_messages
 from consumers.fold.state import Head, PartitionState, head_entries, lineage_key
+from consumers.store.memtable import Memtable
 from stream.wire.codec import CodecError, decode
 from stream.wire.events import ABSENT, VALUE, VOID
 from stream.wire.frames import write_long
@@ -73,16 +76,23 @@ def _one_by_one(records: Records) -> Outcome:
 
 
 def _together(records: Records, cuts: set[int]) -> Outcome:
-    entries: dict[bytes, bytes] = {}
+    entries = Memtable()
     state = PartitionState(Head(), entries.get)
     dead = []
     edges = sorted({0, len(records), *(cut for cut in cuts if cut < len(records))})
     for first, last in pairwise(edges):
         for changes in fold_messages(state, records[first:last]):
-            entries.update(changes.entries)
+            entries.put(changes.entries)
             state.apply(changes)
             dead += [(changes.offset - 1, letter.code) for letter in changes.rejections]
-    return entries, head_entries(state.head), dead
+    assert dict(entries) == entries.built(), "read one by one as they are written"
+    return entries.built(), head_entries(state.head), dead
+
+
+def _by_column(records: Records, cuts: set[int]) -> Outcome:
+    """As `_together`, with every run of frames folded by column that can be."""
+    with patch.object(columns, "RUN_BYTES_MIN", 0):
+        return _together(records, cuts)
 
 
 @settings(max_examples=600, deadline=None)
@@ -93,25 +103,62 @@ def test_batches_of_any_size_fold_to_the_same_bytes_as_single_messages(
 ) -> None:
     """The folded state is a function of the log's prefix, however it was cut into batches, and nothing raises."""
     records = [(number * step, message) for number, message in enumerate([start(), *history])]
-    assert _together(records, cuts) == _one_by_one(records)
+    expected = _one_by_one(records)
+    assert _together(records, cuts) == expected
+    assert _by_column(records, cuts) == expected
 
 
 @settings(max_examples=400, deadline=None)
 @given(st.lists(rows.map(lambda row: (*row[:3], row[3] + 1)), min_size=1, max_size=6), small)
-def test_a_frame_folds_as_its_rows_would_one_by_one(columns: list[tuple[bytes, int, bytes, int]], before: int) -> None:
+def test_a_frame_folds_as_its_rows_would_one_by_one(cells: list[tuple[bytes, int, bytes, int]], before: int) -> None:
     """The state does not depend on how a publisher groups rows into frames."""
     begin = [(0, start()), (1, value(2, b"before", before + 1))]
-    whole = _together([*begin, (2, frame(columns))], set())
-    single = _one_by_one([*begin, *((2 + at, frame([row])) for at, row in enumerate(columns))])
+    whole = _together([*begin, (2, frame(cells))], set())
+    single = _one_by_one([*begin, *((2 + at, frame([row])) for at, row in enumerate(cells))])
     assert whole[0] == single[0]
     assert [code for _, code in whole[2]] == [code for _, code in single[2]]
     assert whole[1][lineage_key(SHARD)] == single[1][lineage_key(SHARD)]
 
 
+def test_large_runs_are_folded_by_column() -> None:
+    """A run of large frames, of different sizes and kinds of GTIDs, is one step; the marker after it another."""
+    image, ordinal = b"x" * 1_000, 1
+    records: Records = []
+    for offset, size in enumerate((40, 1, 3, 20, 1), 1):
+        operations = [VALUE, ABSENT, VOID, VALUE][: max(1, size)]
+        some = []
+        for number in range(size):
+            operation = operations[number % len(operations)]
+            body = image if operation == VALUE else b""
+            some.append((key(number % 9), operation, body, ordinal + 1 + number))
+        records.append((offset, frame(some, timestamps=[ordinal + number for number in range(size)])))
+        ordinal += size
+    records = [(0, start()), *records, (6, marker(ordinal))]
+    state = PartitionState(Head(), lambda _: None)
+    state.apply(fold_message(state, 0, start()))
+    with patch.object(columns, "RUN_BYTES_MIN", 10_000):
+        assert [changes.messages for changes in fold_messages(state, records[1:])] == [5, 1]
+        assert _together(records, set()) == _one_by_one(records)
+
+
+def test_a_frame_of_another_form_does_not_end_the_reading_by_column() -> None:
+    """The frames before it and most of those after it are still folded by column."""
+    odd = frame([(key(3), VALUE, b"x", 12)], positions=[gtid(99)])
+    records: Records = [(at, value(at % 4, b"x" * 40, at + 1)) for at in range(1, 11)]
+    records += [(11, odd), *((at, value(at % 4, b"y", at + 1)) for at in range(12, 40))]
+    state = PartitionState(Head(), lambda _: None)
+    state.apply(fold_message(state, 0, start()))
+    with patch.object(columns, "RUN_BYTES_MIN", 0):
+        steps = [(changes.messages, type(changes.entries)) for changes in fold_messages(state, records)]
+    assert steps[0] == (10, columns.RowEntries)
+    assert steps[-1][1] is columns.RowEntries
+    assert _by_column([(0, start()), *records], set()) == _one_by_one([(0, start()), *records])
+
+
 def test_rows_carry_the_tag_of_their_transaction() -> None:
     """That holds even if a transaction has no rows and the columns happen to have equal lengths."""
-    columns = [(key(1), VALUE, b"a", 2), (key(2), VALUE, b"b", 3)]
-    entries, _, _ = _together([(0, start()), (1, frame(columns, transactions=[0, 2]))], set())
+    both = [(key(1), VALUE, b"a", 2), (key(2), VALUE, b"b", 3)]
+    entries, _, _ = _together([(0, start()), (1, frame(both, transactions=[0, 2]))], set())
     assert {decode_entry(entries[key(number)]).position for number in (1, 2)} == {gtid(3)}
 
 

@@ -28,7 +28,7 @@ def owner(tmp_path: Path) -> Iterator[Owner]:
 
 def drop(owner: Owner, number: int) -> None:
     """Drops a key's tombstone, as a fold does below the low-water."""
-    assert owner.partition.store._active.pop(key(number))
+    assert owner.partition.store._active.entries.pop(key(number))
 
 
 def test_a_dropped_tombstone_does_not_bring_a_forgotten_fill_back(owner: Owner) -> None:

@@ -24,7 +24,7 @@ from tokens import decision
 WORLDS = all_worlds()
 HISTORIES_MAX = 5_000
 MISCOUNTED = Replace(Framer.add, "any_txn.gtid, any_end, True", "any_txn.gtid, max(1, any_end - 1), True")
-UNSEEN = Replace(store.PartitionStore.items, "self._frozen | self._active", "dict(self._active)")
+UNSEEN = Replace(store.PartitionStore.items, "self._frozen.built() | self._active.built()", "self._active.built()")
 FIRST_TIME_KEPT: Final = Replace(
     markers.fold_marker, 'any_marker["timestamp"]', 'lineage.watermark_timestamp or any_marker["timestamp"]'
 )
@@ -48,6 +48,7 @@ FIRED_BY: Final = {
         "no stale answer": "token_kept_from_the_first_time",
         "read your writes": "failed_commit_is_forgotten",
         "monotonic reads": "batch_has_the_last_token",
+        "no older than allowed": "times_are_not_judged",
         "nothing uncommitted": "answers_invented",
         "explanation true": "cache_answer_moves_no_token",
         "recovers by itself": "nobody_announced",

@@ -11,11 +11,12 @@ from typer.testing import CliRunner
 
 from freshet.cli import app
 from lab.simulation import catches
-from lab.simulation.campaign import hunt, unpatched_failures
+from lab.simulation.campaign import HuntResult, hunt, unpatched_failures
 from lab.simulation.catches import Catch, complaint, kept_catches
 from lab.simulation.planted.every import PLANTED_BUGS, planted_bugs
 from lab.simulation.planted.planting import Begin, PlantedBug
 from lab.simulation.planted.sources import WRONG_SOURCES
+from lab.simulation.reports import detection_lines
 from tokens import Position, decision
 
 KEPT = kept_catches()
@@ -88,6 +89,18 @@ def test_the_command_counts_detection_with_and_without_motifs() -> None:
     assert [each["module"] for each in told["mutations"] + told["without_motifs"]] == ["tokens.decision"] * 2
     shown = CliRunner().invoke(app, arguments).stdout
     assert re.search(r"^tokens\.decision +1 +1 +1$", shown, re.MULTILINE)
+    assert "only with motifs: none" in shown
+
+
+def test_bugs_that_only_motifs_catch_are_named() -> None:
+    """They say what chance does not meet; one that survives, or that chance alone meets, is not among them."""
+    bugs = [*PLANTED_BUGS[:4]]
+
+    def results(*rules: str) -> list[HuntResult]:
+        return [HuntResult(bug, rule, 9, 0.1, None) for bug, rule in zip(bugs, rules, strict=True)]
+
+    lines = detection_lines(results("a rule", "a rule", "", ""), results("a rule", "", "a rule", ""))
+    assert lines[-1] == f"only with motifs: {bugs[1].name}"
 
 
 @pytest.mark.slow

@@ -40,7 +40,7 @@ def test_orderly_stops_of_mariadb_are_waited_out(
         last = source_of(server.address, "d")
         until(lambda: published(kafka, keyspace_name) == last.position(), "everything")
     assert set(images(kafka, keyspace_name).values()) == {b'{"id":1,"v":7}'}
-    assert {marker["epoch"] for marker in markers(records(kafka, keyspace_name, 3))} == {1}
+    assert len({marker["epoch"] for marker in markers(records(kafka, keyspace_name, 3))}) == 1
 
 
 @pytest.mark.slow

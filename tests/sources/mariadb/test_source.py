@@ -247,7 +247,7 @@ def test_it_waits_for_an_unreachable_mariadb_and_continues(
         again.run("INSERT INTO t VALUES (3)")
         until(lambda: published(kafka, keyspace_name) == again.position(), "rows after the restart")
     assert set(images(kafka, keyspace_name)) == {b"d.t\0[2]", b"d.t\0[3]"}
-    assert {marker["epoch"] for marker in markers(records(kafka, keyspace_name, PARTITIONS))} == {1}
+    assert len({marker["epoch"] for marker in markers(records(kafka, keyspace_name, PARTITIONS))}) == 1
 
 
 def test_it_waits_for_an_unreachable_kafka_and_continues(
@@ -282,8 +282,9 @@ def test_a_replaced_history_starts_a_new_epoch(
     with Running(kafka, keyspace_name, second):
         second.run("INSERT INTO t VALUES (99)")
         until(lambda: published(kafka, keyspace_name) == second.position(), "rows of the new history")
-    assert [found["reason"] for found in of_kind(kafka, keyspace_name, "EpochStart")] == ["first_start", "history_lost"]
-    assert markers(records(kafka, keyspace_name, PARTITIONS))[-1]["epoch"] == 2
+    begun = of_kind(kafka, keyspace_name, "EpochStart")
+    assert [found["reason"] for found in begun] == ["first_start", "history_lost"]
+    assert markers(records(kafka, keyspace_name, PARTITIONS))[-1]["epoch"] == begun[1]["epoch"] > begun[0]["epoch"]
 
 
 def test_a_database_that_does_not_exist_is_refused_before_the_topics_are_made(

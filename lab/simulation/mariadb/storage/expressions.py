@@ -80,8 +80,8 @@ class Scope:
                 return self._session.position_at(str(self.value(file)), int(self.value(offset)))
             case Call("default", ()):
                 raise UnknownStatement("DEFAULT as a value")
-            case Call(name, arguments) if name in _FUNCTIONS:
-                return _FUNCTIONS[name](*map(self.value, arguments))
+            case Call(name, arguments) if name in FUNCTIONS:
+                return FUNCTIONS[name](*map(self.value, arguments))
         raise UnknownStatement(f"an expression: {expression}")
 
     def _column_value(self, name: str) -> Stored:
@@ -213,7 +213,7 @@ def _concat_ws(separator: str, *parts: Any) -> str:
     return separator.join(str(part) for part in parts if part is not None)
 
 
-_FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
+FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     "+": _null_if_any(lambda one, other: one + other),
     "-": _null_if_any(lambda one, other: one - other),
     "*": _null_if_any(lambda one, other: one * other),

@@ -1,0 +1,86 @@
+"""What was folded since the last commit: key → entry, whose bytes are built when they are read or written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any, Final
+
+import numpy as np
+
+from consumers.fold.columns import EntryColumns, RowEntries
+from stream.wire.frames import ROWS_MAX
+
+_SEGMENT_ROWS: Final = 2 * ROWS_MAX
+"""A row is known by the number of its segment times this, plus its own."""
+_PUT_TOGETHER: Final = 2_048
+"""Reads wait for the interpreter meanwhile: a millisecond or so."""
+_BUILT_TOGETHER: Final = 8_192
+
+
+class Memtable(Mapping[bytes, bytes]):
+    """One thread puts; others may get meanwhile: an entry is the one before the `put`, or the one after it."""
+
+    def __init__(self) -> None:
+        self.entries: dict[bytes, bytes | int] = {}
+        """Key → entry, or the number of a row."""
+        self._segments: list[EntryColumns] = []
+
+    def put(self, entries: Mapping[bytes, bytes]) -> int:
+        """Adds entries, in place of earlier ones of their keys. Returns of how many rows."""
+        if not isinstance(entries, RowEntries):
+            self.entries.update(entries)
+            return len(entries)
+        first = len(self._segments) * _SEGMENT_ROWS
+        self._segments.append(entries.built)
+        keys = entries.row_keys
+        rows = zip(keys, range(first, first + len(keys)), strict=True)
+        for _ in range(0, len(keys), _PUT_TOGETHER):
+            self.entries.update(islice(rows, _PUT_TOGETHER))
+        return len(keys)
+
+    def get(self, key: bytes) -> bytes | None:  # type: ignore[override] # it has no default
+        """The entry of ``key``."""
+        found = self.entries.get(key)
+        return self._entry(found) if type(found) is int else found  # type: ignore[return-value]
+
+    def _entry(self, number: int) -> bytes:
+        return self._segments[number // _SEGMENT_ROWS].entry(number % _SEGMENT_ROWS)
+
+    def __getitem__(self, key: bytes) -> bytes:
+        found = self.entries[key]
+        return found if isinstance(found, bytes) else self._entry(found)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def pairs(self, keys: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
+        """The entries of ``keys``, many of them built together."""
+        left = iter(keys)
+        while some := list(islice(left, _BUILT_TOGETHER)):
+            yield from zip(some, self._built([self.entries[key] for key in some]), strict=True)
+
+    def _built(self, found: list[Any]) -> list[bytes]:
+        """Entries, or numbers of rows, as the bytes of entries."""
+        if set(map(type, found)) <= {int}:
+            return self._built_rows(found)
+        places = [place for place, each in enumerate(found) if type(each) is int]
+        for place, entry in zip(places, self._built_rows([found[place] for place in places]), strict=True):
+            found[place] = entry
+        return found
+
+    def _built_rows(self, numbers: list[int]) -> list[bytes]:
+        segments, rows = np.divmod(np.array(numbers, np.int64), _SEGMENT_ROWS)
+        order = np.argsort(segments, kind="stable")
+        made = np.empty(len(numbers), object)
+        for some in np.split(order, np.flatnonzero(np.diff(segments[order])) + 1):
+            if len(some):
+                made[some] = np.fromiter(self._segments[segments[some[0]]].entries(rows[some]), object, len(some))
+        return list(made)
+
+    def built(self) -> dict[bytes, bytes]:
+        """All entries."""
+        return dict(self.pairs(list(self.entries)))

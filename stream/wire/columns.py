@@ -1,0 +1,330 @@
+"""Many packed row frames read at once, column by column: one step of numpy for a field of all, not one for each row.
+
+`read_columns` reads frames of one lineage as `stream.wire.frames.write` writes them, of any number of rows. It stops
+before the first frame that has another form or a row that the fold must look at by itself. So what it returns is valid,
+and the same as what `stream.wire.frames.read` makes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream.wire.events import VALUE, VOID
+from stream.wire.frames import COLUMNS, INT_MAX, NUMBER_MAX, PREFIX_MAX, ROWS_MAX
+from stream.wire.keys import SEPARATOR, is_row_key
+
+Numbers: TypeAlias = NDArray[np.int64]
+Flags: TypeAlias = NDArray[np.bool_]
+Some: TypeAlias = Numbers | slice
+"""Indexes of frames."""
+
+ALL: Final = slice(None)
+
+_PAD: Final = bytes(16)
+"""After the last frame, so that a word can be read from each place in it."""
+_WORD: Final = 8
+_VARINT_MAX: Final = 9
+"""Longer integers are left to the general decoder."""
+_SUMMAND_MAX: Final = 1 << 62
+"""Sums of two numbers below it are exact."""
+_TEXTS_MAX: Final = 3
+"""GTIDs that a frame may have as texts; a frame of more transactions usually has them as prefix and numbers."""
+_MASKS: Final = np.array([(1 << 8 * size) - 1 for size in range(_WORD + 1)], np.uint64)
+"""Number of bytes → the bits of a word that they are."""
+_HIGH_BITS: Final = np.uint64(0x8080808080808080)
+_IS_WIDTH: Final = np.array([size in (0, 1, 2, 4, 8) for size in range(_WORD + 1)])
+
+
+@dataclass(slots=True)
+class Columns:
+    """The rows of ``frames`` frames, in order. Starts are places in ``text``."""
+
+    frames: int
+    text: bytes
+    ordinals: Numbers
+    operations: NDArray[np.uint8]
+    key_starts: Numbers
+    key_sizes: Numbers
+    image_starts: Numbers
+    image_sizes: Numbers
+    """0 unless the operation is VALUE."""
+    transactions: Numbers
+    """Of each row: which of those that follow is its own."""
+    timestamps: Numbers
+    gtid_starts: Numbers
+    gtid_sizes: Numbers
+    """Of the whole GTID, in ASCII, or of what stands before its number."""
+    gtid_numbers: Numbers
+    """-1: the text is the whole GTID."""
+
+    def keys(self) -> list[bytes]:
+        """The key of each row."""
+        found = np.empty(len(self.key_starts), object)
+        for size in np.unique(self.key_sizes).tolist():  # keys of one size are cut out together
+            rows = np.flatnonzero(self.key_sizes == size)
+            cuts: NDArray[np.void] = np.ndarray(
+                (len(self.text) - size + 1,), np.dtype((np.void, size)), self.text, strides=(1,)
+            )
+            found[rows] = cuts[self.key_starts[rows]].astype(object)
+        return list(found)
+
+
+class _Reader:
+    """Where each frame is being read. ``good``: those in which nothing was wrong so far."""
+
+    def __init__(self, values: Sequence[bytes], begin: int) -> None:
+        self.text = b"".join((*values, _PAD))
+        self.bytes = np.frombuffer(self.text, np.uint8)
+        self.words: NDArray[np.uint64] = np.ndarray(
+            (len(self.text) - _WORD + 1,), np.dtype("<u8"), self.text, strides=(1,)
+        )
+        """The word that begins at each place."""
+        sizes = np.fromiter(map(len, values), np.int64, len(values))
+        self.ends: Numbers = np.cumsum(sizes)
+        self.at: Numbers = np.minimum(self.ends - sizes + begin, self.ends)
+        self.good: Flags = np.ones(len(values), np.bool_)
+
+    def _byte(self, of: Some) -> Numbers:
+        at = self.at[of]
+        found = self.bytes[at].astype(np.int64)
+        inside = at < self.ends[of]
+        if not inside.all():
+            self.good[of] &= inside
+        self.at[of] = at + inside
+        return found
+
+    def raw(self, of: Some) -> Numbers:
+        """The next integer of the frames ``of``, as it is on the wire."""
+        found = self._byte(of)
+        going = np.flatnonzero(found > 127)
+        if len(going):
+            found[going] &= 127
+            for shift in range(7, 7 * _VARINT_MAX, 7):
+                some = going if isinstance(of, slice) else of[going]
+                more = self._byte(some)
+                found[going] |= (more & 127) << shift
+                going = going[more > 127]
+                if not len(going):
+                    return found
+            self.good[going if isinstance(of, slice) else of[going]] = False
+        return found
+
+    def number(self, of: Some = ALL) -> Numbers:
+        """The next field, an integer."""
+        raw = self.raw(of)
+        return (raw >> 1) ^ -(raw & 1)
+
+    def size(self, of: Some) -> Numbers:
+        """The next length or count: not negative, and no more than there are bytes left."""
+        raw = self.raw(of)
+        size = raw >> 1
+        bad = (raw & 1) | (size > self.ends[of] - self.at[of])
+        if bad.any():
+            self.good[of] &= bad == 0
+            size[bad > 0] = 0
+        return size
+
+    def field(self, of: Some = ALL) -> tuple[Numbers, Numbers]:
+        """Start and size of the next field, a text or block."""
+        size = self.size(of)
+        start = self.at[of].copy()
+        self.at[of] = start + size
+        return start, size
+
+    def texts(self, of: Some = ALL) -> tuple[Numbers, Numbers, Numbers]:
+        """The next field, an array of few texts: how many, and starts and sizes by text and frame."""
+        count = self.size(of)
+        starts, sizes = np.zeros((2, _TEXTS_MAX, len(count)), np.int64)
+        if not count.any():
+            return count, starts, sizes
+        self.good[of] &= count <= _TEXTS_MAX
+        for number in range(_TEXTS_MAX):
+            some = np.flatnonzero(count > number)
+            if len(some):
+                starts[number, some], sizes[number, some] = self.field(some)
+        some = np.flatnonzero(count)
+        self.good[some] &= self._byte(some) == 0  # the array's end
+        return count, starts, sizes
+
+    def block(self, starts: Numbers, sizes: Numbers, counts: Numbers) -> Numbers:
+        """The numbers of each frame's block, one frame after the other. Numbers too large for an int64 are negative."""
+        widths = sizes // counts
+        width = int(widths[0])
+        within = np.arange(int(counts.sum()))
+        if not (widths == width).all():
+            each = np.repeat(widths, counts)
+            at = np.repeat(starts - widths * (np.cumsum(counts) - counts), counts) + each * within
+            mixed: Numbers = (self.words[at] & _MASKS[each]).view(np.int64)
+            return mixed
+        if not width:
+            return np.zeros(len(within), np.int64)
+        at = np.repeat(starts - width * (np.cumsum(counts) - counts), counts) + width * within
+        found: Numbers = (
+            self.bytes[at].astype(np.int64) if width == 1 else (self.words[at] & _MASKS[width]).view(np.int64)
+        )
+        return found
+
+    def are_ascii(self, starts: Numbers, sizes: Numbers) -> Flags:
+        """Which of the texts are ASCII."""
+        found = np.ones(len(starts), np.bool_)
+        for done in range(0, int(sizes.max(initial=0)), _WORD):
+            found &= self._word(starts, done) & _MASKS[np.clip(sizes - done, 0, _WORD)] & _HIGH_BITS == 0
+        return found
+
+    def are_row_keys(self, starts: Numbers, sizes: Numbers) -> Flags:
+        """As `stream.wire.keys.is_row_key`. Most keys have the table of the first; the others are looked at singly."""
+        start = int(starts[0])
+        table = self.text[start : self.text.find(SEPARATOR, start, start + int(sizes[0])) + 1]
+        found = sizes >= len(table) if is_row_key(table) else np.zeros(len(sizes), np.bool_)
+        for done in range(0, len(table), _WORD):
+            part = table[done : done + _WORD]
+            found &= self._word(starts, done) & _MASKS[len(part)] == int.from_bytes(part, "little")
+        for row in np.flatnonzero(~found).tolist():
+            found[row] = is_row_key(self.text[starts[row] : starts[row] + sizes[row]])
+        return found
+
+    def _word(self, starts: Numbers, done: int) -> NDArray[np.uint64]:
+        return self.words[np.minimum(starts + done, len(self.words) - 1)]
+
+
+_READ: Final = {"number": _Reader.number, "bytes": _Reader.field, "texts": _Reader.texts}
+_BLOCKS: Final = {"lengths": 2, "ordinals": 1, "sizes": 0, "gtid_numbers": 0, "timestamps": 0}
+"""How many numbers a block has for each row; 0: one for each transaction."""
+
+
+def read_columns(values: Sequence[bytes], begin: int, after: int) -> Columns | None:
+    """The rows of the first frames of ``values``, as many as can be read this way; None if the first cannot.
+
+    Each value is of one lineage, whose `stream.wire.single.single_prefix` has ``begin`` bytes. Ordinals rise above
+    ``after``.
+    """
+    reader = _Reader(values, begin)
+    fields = {name: _READ[kind](reader) for name, kind in COLUMNS.items() if name not in ("shard", "epoch")}
+    _check_fields(reader, fields)
+    while frames := _leading(reader.good):
+        found, bad = _columns(reader, {name: _first(field, frames) for name, field in fields.items()}, after)
+        if found is not None:
+            return found
+        reader.good[bad] = False
+    return None
+
+
+def _leading(flags: Flags) -> int:
+    """How many are set before the first that is not."""
+    return len(flags) if flags.all() else int(flags.argmin())
+
+
+def _first(field: Any, frames: int) -> Any:
+    return tuple(each[..., :frames] for each in field) if isinstance(field, tuple) else field[:frames]
+
+
+def _check_fields(reader: _Reader, fields: dict[str, Any]) -> None:
+    """Marks the frames whose fields contradict each other, or have a form that is left to the general decoder."""
+    good, rows, transactions = reader.good, fields["operations"][1], fields["transactions"]
+    good &= (reader.at == reader.ends) & (transactions > 0) & (transactions <= rows) & (rows <= ROWS_MAX)
+    for name, each_row in _BLOCKS.items():
+        width, rest = np.divmod(fields[name][1], np.maximum(each_row * rows if each_row else transactions, 1))
+        good &= (rest == 0) & (width <= _WORD) & _IS_WIDTH[np.minimum(width, _WORD)]
+    texts, starts, sizes = fields["gtids"]
+    prefix_starts, prefix_sizes = fields["gtid_prefix"]
+    is_prefixed = prefix_sizes > 0
+    good &= np.where(is_prefixed, texts == 0, texts == transactions)
+    good &= (fields["positions"][0] == 0) & (fields["origins"][0] == 0)
+    good &= (fields["gtid_base"] >= 0) & (fields["gtid_base"] < NUMBER_MAX)
+    for number in range(_TEXTS_MAX):
+        good &= reader.are_ascii(starts[number], sizes[number])
+    for frame in np.flatnonzero(is_prefixed & good).tolist():
+        start, size = int(prefix_starts[frame]), int(prefix_sizes[frame])
+        prefix = reader.text[start : start + size]
+        good[frame] = size <= PREFIX_MAX and prefix.isascii() and b"\0" not in prefix
+
+
+def _columns(reader: _Reader, fields: dict[str, Any], after: int) -> tuple[Columns | None, int]:
+    """The columns of frames whose fields are good; or None, and the first frame that is not good after all."""
+    rows, transactions = fields["operations"][1], fields["transactions"]
+    frames, count = len(rows), int(rows.sum())
+    if count > ROWS_MAX:
+        return None, int(np.searchsorted(np.cumsum(rows), ROWS_MAX, "right"))
+    blocks: dict[str, Numbers] = {}
+    for name, each_row in _BLOCKS.items():
+        begins, sizes = fields[name]
+        blocks[name] = reader.block(begins, sizes, each_row * rows if each_row else transactions)
+    first_rows, first_transactions = np.cumsum(rows) - rows, np.cumsum(transactions) - transactions
+    good = _are_bounded(blocks, fields, first_rows, first_transactions)
+    if not good.all():
+        return None, int(good.argmin())
+    frame_of = np.repeat(np.arange(frames), rows)
+    within = np.arange(count) - first_rows[frame_of]
+
+    steps, lengths = blocks["ordinals"], blocks["lengths"]
+    summed = np.cumsum(steps)
+    ordinals = (fields["ordinal"] - (summed - steps)[first_rows])[frame_of] + summed + within + 1
+    starts = np.cumsum(lengths) - lengths
+    keys = within + 2 * first_rows[frame_of]
+    images = keys + rows[frame_of]
+    moved = (fields["rows"][0] - starts[2 * first_rows])[frame_of]
+    operations = reader.bytes[fields["operations"][0][frame_of] + within]
+    found = Columns(
+        frames,
+        reader.text,
+        ordinals,
+        operations,
+        starts[keys] + moved,
+        lengths[keys],
+        starts[images] + moved,
+        np.where(operations == VALUE, lengths[images], 0),
+        np.repeat(np.arange(len(blocks["sizes"])), blocks["sizes"] + 1),
+        *_transactions(fields, blocks, first_transactions),
+    )
+    valid = (
+        (ordinals > np.concatenate(([after], ordinals[:-1])))
+        & (operations > 0)
+        & (operations <= VOID)
+        & ((operations != VALUE) | (found.image_sizes > 0))
+        & reader.are_row_keys(found.key_starts, found.key_sizes)
+    )
+    return (found, 0) if valid.all() else (None, int(frame_of[valid.argmin()]))
+
+
+def _are_bounded(blocks: dict[str, Numbers], fields: dict[str, Any], rows: Numbers, transactions: Numbers) -> Flags:
+    """Which frames' blocks have numbers in their ranges, and sums that fit. ``rows``, ``transactions``: their first."""
+    counts, size = fields["operations"][1], fields["rows"][1]
+    sizes, lengths, steps = blocks["sizes"], blocks["lengths"], blocks["ordinals"]
+    good = _are_bounded_by(ROWS_MAX, sizes, transactions)
+    good &= np.add.reduceat(sizes, transactions) + fields["transactions"] == counts
+    good &= _are_bounded_by(INT_MAX, lengths, 2 * rows)
+    good &= np.add.reduceat(lengths, 2 * rows) == size
+    good &= _are_bounded_by(INT_MAX, steps, rows)
+    good &= np.add.reduceat(steps, rows) + counts <= INT_MAX
+    good &= _are_bounded_by(_SUMMAND_MAX, blocks["timestamps"], transactions)
+    good &= _are_bounded_by(_SUMMAND_MAX, blocks["gtid_numbers"], transactions)
+    return good
+
+
+def _are_bounded_by(most: int, numbers: Numbers, firsts: Numbers) -> Flags:
+    """Which frames' numbers are from 0 to ``most``."""
+    if numbers.min() >= 0 and numbers.max() <= most:
+        return np.ones(len(firsts), np.bool_)
+    return (np.minimum.reduceat(numbers, firsts) >= 0) & (np.maximum.reduceat(numbers, firsts) <= most)
+
+
+def _transactions(
+    fields: dict[str, Any], blocks: dict[str, Numbers], firsts: Numbers
+) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+    """Of each transaction: timestamp; start, size and number of its GTID."""
+    frame_of = np.repeat(np.arange(len(firsts)), fields["transactions"])
+    within = np.minimum(np.arange(len(frame_of)) - firsts[frame_of], _TEXTS_MAX - 1)
+    _, starts, sizes = fields["gtids"]
+    prefix_starts, prefix_sizes = fields["gtid_prefix"]
+    is_prefixed = (prefix_sizes > 0)[frame_of]
+    return (
+        fields["timestamp"][frame_of] + blocks["timestamps"],
+        np.where(is_prefixed, prefix_starts[frame_of], starts[within, frame_of]),
+        np.where(is_prefixed, prefix_sizes[frame_of], sizes[within, frame_of]),
+        np.where(is_prefixed, fields["gtid_base"][frame_of] + blocks["gtid_numbers"], -1),
+    )

@@ -1,0 +1,103 @@
+"""The token that a session gets: it holds what was demanded and what was answered, and nothing of a lost history."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from consumers.fold.shards import Kin
+from serving.errors import ReadError
+from serving.reads.demands import ReadDemand
+from serving.reads.proof import Proof, history_lost_error, token_after, unknown_shards_error
+from tests.serving.fakes import at, seen
+from tests.tokens import strategies as some
+from tokens import Position, Vector
+
+SHARDS = ("ks/0", "ks/1", "ks/old", "bank/0")
+vectors = st.dictionaries(
+    st.sampled_from(SHARDS), st.tuples(st.integers(0, 3), some.mariadb_positions), max_size=4
+).map(Vector)
+
+
+@given(vectors, st.sampled_from(["", *SHARDS]), st.integers(0, 3), st.sampled_from(["", "0-1-4", "1-1-1"]))
+def test_a_token_after_an_answer_is_the_join_of_both(vector: Vector, shard: str, epoch: int, gtid: str) -> None:
+    """An answer without a shard or a position adds nothing, and takes nothing away."""
+    position = str(at(gtid)) if gtid else ""
+    expected = vector.merge(Vector({shard: (epoch, at(gtid))})) if shard and gtid else vector
+    assert token_after(str(vector), shard, epoch, position) == str(expected)
+    assert token_after("", shard, epoch, position) == token_after(str(Vector()), shard, epoch, position)
+
+
+def test_two_kinds_of_positions_in_one_epoch_are_a_bad_token() -> None:
+    """A session that comes from another installation is told so, not served."""
+    with pytest.raises(ReadError) as caught:
+        token_after(str(seen("ks/0", "0-1-5")), "ks/0", 1, "HiveEvent/7")
+    assert caught.value.code == "bad_token"
+
+
+@given(vectors, st.integers(0, 3), st.dictionaries(st.just("ks/old"), st.integers(0, 3)), st.booleans())
+@example(Vector({"bank/0": (0, at("0-1-5")), "ks/0": (1, at("0-1-5"))}), 2, {}, True)
+@example(Vector({"ks/old": (1, at("0-1-5")), "ks/0": (2, at("0-1-5"))}), 2, {"ks/old": 2}, True)
+def test_a_lost_history_leaves_only_the_token_that_was_in_it(
+    vector: Vector, epoch: int, ancestors: dict[str, int], has_position: bool
+) -> None:
+    """The shard's own component and its ancestors' go if their epoch is over; every other shard's stays as it is."""
+    position = at("0-1-3")
+    error = history_lost_error(
+        vector, "ks/0", epoch, str(position) if has_position else "", "why", Kin(frozenset(), ancestors)
+    )
+    ends = {"ks/0": epoch, **ancestors}
+    expected = {name: each for name, each in vector.items() if each.epoch >= ends.get(name, 0)}
+    if has_position and "ks/0" not in expected:
+        expected |= dict(Vector({"ks/0": (epoch, position)}).items())
+    assert (error.code, error.token) == ("history_lost", str(Vector(expected)))
+
+
+@given(vectors, st.frozensets(st.sampled_from(SHARDS)), st.booleans())
+def test_only_shards_of_the_keyspace_that_nobody_knows_are_given_up(
+    vector: Vector, topology: frozenset[str], is_ancestor: bool
+) -> None:
+    """Another keyspace's stay; without a topology nothing is given up, for it may only not be known yet."""
+    kin = Kin(topology, {"ks/old": 5} if is_ancestor else {})
+    error = unknown_shards_error(vector, "ks/0", 1, kin)
+    given_up = {name for name in vector if name.startswith("ks/") and name not in {"ks/0", *topology, *kin.ancestors}}
+    if not topology or not given_up:
+        assert error is None
+        return
+    assert error is not None
+    assert error.token == str(Vector({name: each for name, each in vector.items() if name not in given_up}))
+    assert all(name in str(error) for name in given_up)
+    assert unknown_shards_error(vector, "", 1, kin) is None
+
+
+@given(vectors, st.one_of(st.none(), st.integers(0, 3)), some.mariadb_positions)
+def test_the_sources_answer_is_in_the_highest_epoch_that_anybody_named(
+    vector: Vector, known: int | None, position: object
+) -> None:
+    """An owner may be behind the session, or ahead; where nobody named one, the position goes into no token."""
+    proof = Proof(ReadDemand(vector, True), "ks/0", known)
+    component = vector.get("ks/0")
+    epochs = [epoch for epoch in (known, component and component.epoch) if epoch is not None]
+    assert proof.epoch == (max(epochs) if epochs else None)
+    assert proof.demanded_position == (component.position if component is not None else None)
+    if not epochs:
+        assert proof.token_after(str(position)) == ReadDemand(vector, True).token
+        assert not proof.is_behind(at("0-1-1"))
+
+
+@pytest.mark.parametrize(
+    ("known", "token", "position", "is_behind"),
+    [
+        (1, seen("ks/0", "0-1-5"), "MariaDB/0-1-4", True),
+        (1, seen("ks/0", "0-1-5"), "MariaDB/0-1-5", False),
+        (2, seen("ks/0", "0-1-5"), "MariaDB/0-1-4", False),
+        (1, seen("ks/0", "0-1-5"), "HiveEvent/4", False),
+        (1, seen("ks/0", "0-1-5", epoch=2), "MariaDB/0-1-4", True),
+    ],
+)
+def test_a_source_is_waited_for_only_where_that_can_help(
+    known: int, token: Vector, position: str, is_behind: bool
+) -> None:
+    """A lost history doesn't come back, and positions of another kind are never reached."""
+    assert Proof(ReadDemand(token, True), "ks/0", known).is_behind(Position.parse(position)) is is_behind

@@ -1,0 +1,131 @@
+"""Frames that are read by column hold what the general decoder reads, or are left to it."""
+
+from __future__ import annotations
+
+from itertools import accumulate, chain, pairwise, repeat
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stream.wire.checks import check_frame
+from stream.wire.codec import HEADER_SIZE, encode
+from stream.wire.columns import Columns, read_columns
+from stream.wire.events import ABSENT, VALUE, VOID
+from stream.wire.frames import read
+from stream.wire.keys import is_row_key
+from stream.wire.single import single_prefix
+from tests.consumers.histories import SHARD, frame, gtid, key
+from tests.stream.test_frames import frames as any_frames
+
+BEGIN = len(single_prefix(SHARD, 1))
+Row = tuple[int, bytes, int, bytes, str, int]
+
+keys = st.one_of(st.integers(0, 5).map(key), st.sampled_from([key(1, "shop.other"), b"\x01t\0x", b"no table", b"\0"]))
+bodies = st.sampled_from([b"x", b"x" * 300, b"y" * 70_000, b""])
+
+
+@st.composite
+def published(draw: st.DrawFn) -> bytes:
+    """A frame of the lineage, mostly one that a publisher would write."""
+    fields: dict[str, Any] = draw(any_frames())
+    rows = len(fields["keys"])
+    fields |= {"shard": SHARD, "epoch": 1, "ordinal": draw(st.sampled_from([0, 0, 5, 300, 2**40]))}
+    if draw(st.integers(0, 3)):
+        fields |= {
+            "keys": draw(st.lists(keys.filter(is_row_key), min_size=rows, max_size=rows)),
+            "images": draw(st.lists(bodies.filter(bool), min_size=rows, max_size=rows)),
+            "operations": bytes(draw(st.lists(st.sampled_from([VALUE, ABSENT, VOID]), min_size=rows, max_size=rows))),
+            "positions": [],
+            "origins": [],
+            "gtids": [gtid(number) for number in range(7, 7 + len(fields["gtids"]))],
+        }
+    return encode("RowFrame", fields)
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> bytes:
+    """A frame with one byte changed, put in or taken out behind its lineage."""
+    whole = draw(published())
+    at = draw(st.integers(BEGIN, len(whole) - 1) | st.integers(BEGIN, min(len(whole) - 1, BEGIN + 40)))
+    return whole[:at] + draw(st.binary(max_size=2)) + whole[at + draw(st.integers(0, 1)) :]
+
+
+def rows_of(value: bytes) -> list[Row]:
+    """The rows of a frame as the general decoder reads it. Raises as it does."""
+    fields = read(value, HEADER_SIZE)
+    check_frame(fields)
+    assert (fields["positions"], fields["origins"]) == ([], [])
+    sizes = fields["transactions"]
+    return [
+        (fields["ordinal"] + ordinal, found, operation, image if operation == VALUE else b"", text, timestamp)
+        for ordinal, found, operation, image, text, timestamp in zip(
+            fields["ordinals"],
+            fields["keys"],
+            fields["operations"],
+            fields["images"],
+            chain.from_iterable(map(repeat, fields["gtids"], sizes)),
+            chain.from_iterable(map(repeat, fields["timestamps"], sizes)),
+            strict=True,
+        )
+    ]
+
+
+def rows_in(columns: Columns) -> list[Row]:
+    """The rows of columns."""
+    text, found = columns.text, []
+    for row, name in enumerate(columns.keys()):
+        image, transaction = columns.image_starts[row], columns.transactions[row]
+        start, number = columns.gtid_starts[transaction], columns.gtid_numbers[transaction]
+        gtid_text = text[start : start + columns.gtid_sizes[transaction]].decode("ascii")
+        found.append(
+            (
+                int(columns.ordinals[row]),
+                name,
+                int(columns.operations[row]),
+                text[image : image + columns.image_sizes[row]],
+                gtid_text + (str(number) if number >= 0 else ""),
+                int(columns.timestamps[transaction]),
+            )
+        )
+    return found
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(st.one_of(published(), published(), damaged()), min_size=1, max_size=5), st.sampled_from([0, 0, 7]))
+def test_what_is_read_is_what_the_decoder_reads(values: list[bytes], after: int) -> None:
+    """For any bytes: the rows are the decoder's, valid, and in order; nothing raises."""
+    columns = read_columns(values, BEGIN, after)
+    if columns is None:
+        return
+    expected = [row for value in values[: columns.frames] for row in rows_of(value)]
+    assert rows_in(columns) == expected
+    ordinals = [after, *(row[0] for row in expected)]
+    assert all(earlier < later for earlier, later in pairwise(ordinals))
+    for _, name, operation, image, _, _ in expected:
+        assert is_row_key(name)
+        assert (operation == VALUE and image) or operation in (ABSENT, VOID)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=12), st.sampled_from([b"x", b"x" * 300, b"y" * 70_000]))
+def test_every_usual_frame_is_read(sizes: list[int], image: bytes) -> None:
+    """The reader must keep matching what the publisher writes: frames of any size, mixed in a run."""
+    firsts = [0, *accumulate(sizes)]
+    values = [
+        frame([(key(number % 7), VALUE, image, number) for number in range(first + 1, first + size + 1)])
+        for first, size in zip(firsts, sizes, strict=False)
+    ]
+    columns = read_columns(values, BEGIN, 0)
+    assert columns is not None
+    assert columns.frames == len(values)
+
+
+def test_it_stops_before_the_first_frame_that_needs_more() -> None:
+    """What is before it is read; a frame with positions of its own, or an ordinal that falls, is not."""
+    good, later = frame([(key(1), VALUE, b"a", 1)]), frame([(key(2), VALUE, b"b", 2)])
+    for other in (frame([(key(1), VALUE, b"c", 3)], positions=[gtid(9)]), good, frame([(b"x", VALUE, b"c", 3)])):
+        columns = read_columns([good, later, other, later], BEGIN, 0)
+        assert columns is not None
+        assert columns.frames == 2
+        assert read_columns([other, good], BEGIN, 1) is None
