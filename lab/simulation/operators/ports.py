@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from http.server import ThreadingHTTPServer
 from io import BytesIO
 from typing import Any
 
 from consumers.process import metrics
 from lab.simulation.kernel.scheduler import Kernel
 from lab.simulation.kernel.substitution import Twins
-from stream import monitoring
 
 
 class OperatorPort:
@@ -50,11 +50,15 @@ class Ports:
 
     def twins(self) -> Twins:
         """What stands for the product's servers while a history runs."""
-        return {monitoring.ThreadingHTTPServer: self._listen, metrics._Server: self._listen}
+        return {ThreadingHTTPServer: self._listen, metrics._Server: self._listen}
 
     def _listen(self, place: tuple[str, int], handler: type[Any]) -> OperatorPort:
         name = self._kernel.current
-        self._kernel.process(name).at_end.append(lambda: self._of_process.pop(name, None))
+
+        def forget() -> None:
+            self._of_process.pop(name, None)
+
+        self._kernel.process(name).at_end.append(forget)
         found = self._of_process[name] = OperatorPort(self._kernel, place, handler)
         return found
 

@@ -204,13 +204,15 @@ OPERATING: Final = (
     installation(
         "source_is_ready_at_once",
         "a source is ready before it publishes",
-        Return(SourceStatus.not_ready.fget, "''"),
+        Return(vars(SourceStatus)["not_ready"].fget, "''"),
     ),
     installation(
         "lag_runs_backwards",
         "a source's lag is negative",
         Replace(
-            SourceStatus.lag_seconds.fget, "self.clock() - self._caught_up_at", "self._caught_up_at - self.clock()"
+            vars(SourceStatus)["lag_seconds"].fget,
+            "self.clock() - self._caught_up_at",
+            "self._caught_up_at - self.clock()",
         ),
     ),
     installation(
