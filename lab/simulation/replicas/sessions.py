@@ -244,14 +244,14 @@ def _by_vector(a: Told, b: Told) -> Order:
     )
     answers = set()
     for shard in {name for name, _ in (*mine, *theirs)}:
-        [ours], [other] = (
-            [(epoch, seen) for (name, epoch), seen in each.items() if name == shard] or [None]
-            for each in (mine, theirs)
+        ours, other = (
+            {epoch: seen for (name, epoch), seen in each.items() if name == shard} for each in (mine, theirs)
         )
-        if ours is None or other is None:
-            answers.add(Order.OLDER if ours is None else Order.NEWER)
+        if not ours or not other:
+            answers.add(Order.OLDER if other else Order.NEWER)
         else:
-            answers.add(true_order(ours[1], other[1]) if ours[0] == other[0] else Order.UNKNOWN)
+            [epoch] = ours
+            answers.add(true_order(ours[epoch], other[epoch]) if epoch in other else Order.UNKNOWN)
     answers.discard(Order.SAME)
     if not answers:
         return Order.SAME
