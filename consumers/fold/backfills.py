@@ -30,6 +30,11 @@ def adopt_backfill(head: Head, event: Mapping[str, Any]) -> dict[tuple[str, str]
     return {scope: held._replace(complete=ordinal, position=event["position"], timestamp=event["timestamp"])}
 
 
+def backfilled_tables(head: Head) -> dict[str, bool]:
+    """Each table whose backfill has begun here, in order, and whether it is whole."""
+    return {table: whole_table(head, table) is not None for table in sorted({table for table, _ in head.backfills})}
+
+
 def whole_table(head: Head, table: str) -> tuple[str, Backfill] | None:
     """The partition's only shard and the backfill that made ``table`` whole here; None if it is not known to be.
 

@@ -288,6 +288,7 @@ class PartitionStatus(msgspec.Struct, array_like=True):
     """The status of one partition. ``position`` is the next offset to read, ``end`` the topic's end (-1: unknown).
 
     ``silent_seconds``: how long nothing has been folded (-1: unknown). A live source publishes at least each second.
+    ``tables``: each one whose backfill has begun, and whether it is whole here.
     """
 
     keyspace: str
@@ -306,6 +307,7 @@ class PartitionStatus(msgspec.Struct, array_like=True):
     layout: str
     topic_id: str
     silent_seconds: float = -1.0
+    tables: dict[str, bool] = {}
 
 
 class Statuses(Message, tag="statuses"):

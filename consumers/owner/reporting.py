@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from consumers.fold.backfills import backfilled_tables
 from consumers.fold.declared import is_in_scope, table_description
 from consumers.owner.partitions import Ownership, Partition
 from consumers.owner.protocol import (
@@ -59,6 +60,7 @@ def partition_status(partition: Partition, now: float) -> PartitionStatus:
         layout=head.layout,
         topic_id=store.manifest.topic_id,
         silent_seconds=round(partition.silent_seconds, 1),
+        tables=backfilled_tables(head),
     )
 
 

@@ -18,6 +18,7 @@ from prometheus_client import (
 )
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from consumers.fold.backfills import backfilled_tables
 from consumers.owner.partitions import Partition
 from consumers.owner.server import OwnerServer
 from consumers.process.loop import Consumption
@@ -81,6 +82,7 @@ class ConsumerCollector:
         for name, text, take in _COUNTERS:
             yield _by_partition(CounterMetricFamily(name, text, labels=_PLACE), partitions, take)
         yield from _lags(partitions)
+        yield _tables(partitions)
         yield CounterMetricFamily(
             "freshet_store_rebuilds", "Stores set aside and rebuilt since the start.", self._consumption.rebuilds
         )
@@ -115,6 +117,15 @@ def _lags(partitions: list[Partition]) -> Iterator[Metric]:
     yield lag
     yield mark
     yield epoch
+
+
+def _tables(partitions: list[Partition]) -> Metric:
+    text = "1 if all of the table is in the partition; of tables that are published from the beginning."
+    family = GaugeMetricFamily("freshet_consumer_table_complete", text, labels=(*_PLACE, "table"))
+    for each in partitions:
+        for table, is_whole in backfilled_tables(each.store.visible).items():
+            family.add_metric([each.keyspace, str(each.number), table], int(is_whole))
+    return family
 
 
 def serve_metrics(

@@ -27,7 +27,8 @@ def command(
 ) -> None:
     """Show for each partition its offsets, its watermarks, and how far it is behind the source in source time.
 
-    "heard" is the time since the last message of the source; a running source sends one each second.
+    "heard" is the time since the last message of the source; a running source sends one each second. Of the tables that
+    are published from the beginning it says in how many partitions they are complete.
     Exit code 1 if a partition has no owner that answers.
     """
     settings = load_settings(flags={"kafka": {"bootstrap": bootstrap}})
@@ -74,6 +75,9 @@ def _show(found: dict[int, PartitionStatus], missing: list[int], silent: dict[st
             line = " " * len(line)
         if not each.shards:
             typer.echo(f"{line}  {'unknown':>9}  {heard:>9}  (nothing folded)")
+    for table in sorted({name for each in found.values() for name in each.tables}):
+        whole = sum(each.tables.get(table, False) for each in found.values())
+        typer.echo(f"{table} is complete in {whole} of {len(found)} partitions")
     for number in missing:
         typer.echo(f"{number:>9}  no owner answers for it")
     quiet = max((each.silent_seconds for each in found.values()), default=0.0)

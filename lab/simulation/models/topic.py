@@ -87,9 +87,10 @@ class SimulatedTopic:
             for batch in chain.from_iterable(self.batches.values()):
                 for number, value in batch:
                     name, record = decoded(value)
-                    if number == partition and name in ("TableSchema", "Topology"):
+                    if number == partition and name in ("TableSchema", "TableBackfill", "Topology"):
                         newest[name, record["shard"], record.get("table", "")] = value
-            self.partitions[partition].extend(newest.values())
+            said = [value for value in newest.values() if decoded(value)[1].get("complete", True)]
+            self.partitions[partition].extend(said)
 
     def _append(self, shard: str, batch: Batch) -> None:
         self.batches.setdefault(shard, []).append(batch.records)

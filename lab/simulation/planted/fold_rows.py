@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from consumers.fold import backfills, markers, messages, shards, state
 from consumers.fold import columns as column_fold
-from consumers.fold import markers, messages, shards, state
 from consumers.fold import rows as row_fold
-from lab.simulation.planted.planting import Replace, Return, always, leave_out, never, processes, rows
+from consumers.owner import rows as owner_rows
+from lab.simulation.planted.planting import Begin, Replace, Return, always, leave_out, never, processes, rows
 from stream.wire import codec
 
 LATER: Final = "(any_new.epoch, any_new.ordinal) > (any_old.epoch, any_old.ordinal)"
@@ -265,4 +266,32 @@ EACH_TIME: Final = (
     ),
 )
 """Every fold makes the same mistake, so only the naive fold shows it."""
-BUGS: Final = (*EVENTS, *MARKERS, *NEWER, *VOIDS, *EPOCHS, *HEADS, *EACH_TIME)
+WHOLE: Final = (
+    rows(
+        "whole_over_a_void",
+        "what is known of a whole table is kept over a void of it",
+        never(backfills.whole_table, "any(...)"),
+    ),
+    rows(
+        "whole_without_a_beginning",
+        "a partition that began in the middle of a backfill calls the table whole",
+        Begin(
+            backfills.adopt_backfill,
+            'if event["complete"] and (event["table"], event["shard"]) not in head.backfills:\n'
+            '    place = event["epoch"], event["ordinal"]\n'
+            '    held = Backfill(*place, place[1], event["position"], event["timestamp"])\n'
+            '    return {(event["table"], event["shard"]): held}',
+        ),
+    ),
+    rows(
+        "whole_of_one_of_two_shards",
+        "a table is called whole although the keyspace has another shard, of which nothing has been heard yet",
+        never(backfills.whole_table, "any_topology.shards != (any_shard,)"),
+    ),
+    rows(
+        "unknown_images_are_absent",
+        "in a whole table a row whose image is unknown is called absent",
+        Replace(owner_rows.view_row, "is_hidden = False", "is_hidden = kind == VOID"),
+    ),
+)
+BUGS: Final = (*EVENTS, *MARKERS, *NEWER, *VOIDS, *EPOCHS, *WHOLE, *HEADS, *EACH_TIME)

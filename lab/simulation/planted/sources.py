@@ -11,6 +11,8 @@ from lab.simulation.rows.source import SimulatedSource
 from lab.workload import events
 from lab.workload.events import WorkloadTranslator
 from stream.sources.mariadb import position as mariadb_position
+from stream.sources.mariadb.backfill.plan import Chunk, Plan
+from stream.sources.mariadb.backfill.run import Backfill
 from stream.sources.mariadb.binlog.coalesce import TransactionRows
 from stream.sources.mariadb.binlog.progress import Progress
 from stream.sources.mariadb.binlog.reader import BinlogReader
@@ -140,7 +142,50 @@ WORKLOAD: Final = (
         ),
     ),
 )
-BUGS: Final = (*BINLOG, *WORKLOAD)
+BACKFILL: Final = (
+    rows(
+        "changed_rows_in_a_chunk",
+        "a chunk brings back rows that changed after it was read",
+        never(Plan.publish, "any_row.key in self._changed"),
+    ),
+    rows(
+        "chunk_published_early",
+        "a chunk is published before the source has read as far as it may reach",
+        always(Backfill.step, "has_reached(any_chunk.hi)"),
+    ),
+    rows(
+        "chunk_from_before_the_noting",
+        "a chunk that may lack changes from before keys were noted is published",
+        always(Chunk.follows, "self.lo.covers(since)"),
+    ),
+    rows(
+        "chunk_outlives_a_void",
+        "a chunk that was read before DDL is published after it",
+        Replace(Plan._notice_table, "self.table in any_names or EVERY_TABLE in any_names", "EVERY_TABLE in names"),
+    ),
+    rows(
+        "complete_before_the_last_chunk",
+        "a backfill is called complete with its first chunk",
+        Replace(
+            Plan.publish,
+            "if any_chunk.last is None:\n    any_pieces.append(...)",
+            "pieces.append([BackfillTable(self.table, complete=True)])",
+        ),
+    ),
+    rows(
+        "cursor_ahead_of_its_rows",
+        "a source that dies between the cursor and the rows before it goes on behind them",
+        Replace(
+            Backfill.step,
+            "for any_transaction in self._plan.publish(...):\n    self._publisher.publish(any_transaction)\n"
+            "self._publisher.annotate(...)",
+            "ahead = [*self._plan.publish(chunk, position, timestamp)]\n"
+            "self._publisher.annotate(self._plan.annotations)\n"
+            "for transaction in ahead:\n    self._publisher.publish(transaction)",
+        ),
+    ),
+)
+BUGS: Final = (*BINLOG, *BACKFILL, *WORKLOAD)
 WRONG_SOURCES: Final = (
     rows(
         "binlog_end_as_token",

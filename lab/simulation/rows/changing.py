@@ -5,13 +5,13 @@ from __future__ import annotations
 from itertools import chain
 
 from lab.simulation.models.topic import announced, damaged
+from lab.simulation.rows.interrupting import InterruptedReadOps
 from lab.simulation.rows.publishing import Ending
-from lab.simulation.rows.reading import RowReadOps
 from lab.simulation.rows.shaping import TABLES
 from lab.simulation.rows.source import CHILD, SLOTS, SLOTS_A_SHARD, SimulatedSource
 
 
-class RowChangeOps(RowReadOps):
+class RowChangeOps(InterruptedReadOps):
     """Ops that change sources, publishers and the topic."""
 
     # --- the source ---
@@ -39,6 +39,9 @@ class RowChangeOps(RowReadOps):
         reader.saw(source.name, source.history.number, index)
         self.judge.own[session, source.name] = (source.history.number, index)
         reader.shards_written.add(source.name)
+        component = reader.client.vector.get(source.name)
+        if component is None or self.judge.history(source.shard, component.epoch) is not source.history:
+            reader.misplaced.add(source.name)
 
     def op_alter(self, shard: int, table: int) -> None:
         source, name = self.sources[shard % len(self.sources)], TABLES[table]
@@ -143,6 +146,13 @@ class RowChangeOps(RowReadOps):
                 Ending.LATER: "and keeps the batch open",
             }[how]
             self.say(f"the publisher of s/{publisher.source.shard} reads {read} transactions {end}")
+
+    def op_backfill(self, shard: int, chunks: int, behind: int) -> None:
+        publisher = self.publishers[shard % len(self.publishers)]
+        if publisher.split and publisher.framer is None:
+            self._void(publisher.source.shard)
+        read = publisher.backfill(chunks + 1, behind=behind)
+        self.say(f"the source s/{publisher.source.shard} goes on with its backfill, and reads {read} chunks")
 
     def op_die(self, shard: int) -> None:
         publisher = self.publishers[shard % len(self.publishers)]

@@ -9,12 +9,14 @@ from typing import Any, Final, NamedTuple, cast
 
 from lab.simulation.memo import decoded, kept
 from lab.simulation.models.topic import SimulatedTopic
+from lab.simulation.rows.backfilling import FramedBackfill
 from lab.simulation.rows.source import CHOICES, SimulatedBinlogReader, SimulatedSource
 from stream.publish.publisher import Publisher as RealPublisher
 from stream.publish.resume import resume_point
 from stream.sources.mariadb.binlog.progress import Progress
 from stream.sources.mariadb.position import SourceHistoryLost, check_in_history
 from stream.wire.batch import Batch, BatchLimits, Framer
+from stream.wire.declarations import Declarations
 from stream.wire.events import ResumePoint, SourceTransaction, Topology
 
 CHOICE: Final = 7
@@ -79,6 +81,9 @@ class Publishing:
         """The last commit that is wholly in the topic."""
         self.history_of_epoch: dict[int, int] = {}
         self.epoch_start: dict[int, int] = {}
+        self.backfills = False
+        """Whether its processes are told to publish tables from the beginning."""
+        self._backfill: FramedBackfill | None = None
         self._progress: Progress | None = None
         self._connected = False
         self._transactions: Iterator[SourceTransaction | None] | None = None
@@ -109,7 +114,7 @@ class Publishing:
     def die(self) -> None:
         """The process is killed."""
         self._openings += 1
-        self.framer = self._progress = None
+        self.framer = self._progress = self._backfill = None
         self.cut()
 
     def recount(self) -> None:
@@ -137,9 +142,37 @@ class Publishing:
 
     def _framer(self, point: ResumePoint | None) -> Framer:
         framer = Framer(self.source.name, self.topic.layout, point, self._limits, nonce=self._openings)
-        if self._shards:
-            framer._speaker._topology = Topology(self._shards)  # without the schemas, which no history needs
+        if self._shards or self.backfills:
+            shards = self._shards or (self.source.name,)
+            framer._speaker._topology = Topology(shards)  # without the schemas, which no history needs
         return framer
+
+    def backfill(self, chunks: int, *, behind: int) -> int:
+        """Goes on with the backfill: reads up to so many chunks, as `SimulatedReading.read`, which returns how many."""
+        self.ensure()
+        framer = self.framer
+        assert framer is not None
+        if not self.backfills:
+            self.backfills = True
+            if not self._shards:
+                framer._speaker.declared = Declarations(self.source.name, framer.resume.epoch)  # a memo has none
+                framer._speaker._topology = Topology((self.source.name,))
+                framer._say(framer._speaker.topology(framer.resume.ordinal))
+        if self._backfill is None:
+            self._backfill = self._new_backfill(framer)
+        self._step()
+        read = self._backfill.reading.read(chunks, behind=behind)
+        self._step()
+        return read
+
+    def _new_backfill(self, framer: Framer) -> FramedBackfill:
+        home = self.topic.partitions[self.topic.layout.home_partition(self.source.name)]
+        return FramedBackfill(self.source, framer, home, self.choice, self._collect)
+
+    def _step(self) -> None:
+        progress = self._progress
+        if self._backfill is not None and progress is not None and not progress.partial_gtid:
+            self._backfill.step(progress.position, progress.timestamp)
 
     def _start(self) -> None:
         source, topic = self.source, self.topic
@@ -152,6 +185,8 @@ class Publishing:
             self._note_epoch(framer.resume)
             self._commit()
         self._progress = Progress(framer.resume)
+        if self.backfills:
+            self._backfill = self._new_backfill(framer)
 
     def _connect(self) -> None:
         source, progress = self.source, self._progress
@@ -160,6 +195,8 @@ class Publishing:
             check_in_history(source.state, progress.position, source.history.positions[-1])
         except SourceHistoryLost:
             self._begin_epoch()
+        if self._backfill is not None:
+            self._backfill.run.reconnect()
         if progress.may_describe:
             self._describe()
         self._connected = True
@@ -173,6 +210,8 @@ class Publishing:
         framer.start_epoch(source.history.positions[source.engine], source.timestamps[source.engine], "history_lost")
         self._note_epoch(framer.resume)
         progress.begin(framer.resume)
+        if self._backfill is not None:
+            self._backfill.begin_epoch(framer.resume)
         self._commit()
 
     def meet_lower_sequence(self) -> None:
@@ -205,7 +244,7 @@ class Publishing:
 
         Returns (transactions read, whether the publisher survived). With 0 transactions it publishes idle markers.
         """
-        if ending is Ending.WELL and kept.on:
+        if ending is Ending.WELL and kept.on and not self.backfills:
             return self._run_memoized(transactions), True
         return self._run(transactions, ending, at)
 
@@ -315,6 +354,7 @@ class Publishing:
         if partly_out:
             progress.partial_gtid = ""
             self._describe()
+        self._step()
         return True
 
     def _transaction(self, position: str, at: int) -> SourceTransaction:
@@ -333,6 +373,11 @@ class Publishing:
         return transaction
 
     def _publish(self, transaction: SourceTransaction) -> None:
+        if self._backfill is not None:
+            self._backfill.run.notice(transaction)
+        self._collect(transaction)
+
+    def _collect(self, transaction: SourceTransaction) -> None:
         assert self.framer is not None
         collect(self.framer, transaction, self._commit)
 

@@ -13,6 +13,7 @@ from typing import Final
 
 from lab.simulation.engine import History
 from lab.simulation.rows.motifs.anywhere import ANYWHERE
+from lab.simulation.rows.motifs.backfills import BACKFILLS
 from lab.simulation.rows.motifs.shaped import SPLIT, TWO_PARTITIONS, TWO_SHARDS
 from lab.simulation.rows.source import CHILD, PARENT, SLOTS_A_SHARD, TEXT
 
@@ -20,7 +21,7 @@ OWNERS: Final = 2
 SESSIONS: Final = 2
 FRONTS: Final = 2
 TABLES: Final = (PARENT, CHILD, TEXT)
-MOTIFS: Final = (*SPLIT, *TWO_PARTITIONS, *TWO_SHARDS, *ANYWHERE)
+MOTIFS: Final = (*SPLIT, *TWO_PARTITIONS, *TWO_SHARDS, *ANYWHERE, *BACKFILLS)
 
 SMALL: Final = 0.85
 """Share of histories that are short and have quick checks at their end: most bugs need few steps."""
@@ -40,6 +41,7 @@ BASE: Final[dict[str, tuple[int, Fields]]] = {
 RARE_OPERATIONS: Final[dict[str, tuple[int, Fields]]] = {
     "publish ending badly": (3, ("shard", 4, 4, 3)),
     "alter": (1, ("shard", 3)),
+    "backfill": (4, ("shard", 4, 2)),
     "clock": (1, ("shard", 8)),
     "engine": (2, ("shard",)),
     "replica": (2, ("shard", 4)),
@@ -72,6 +74,10 @@ RARE_OPERATIONS: Final[dict[str, tuple[int, Fields]]] = {
     "rename": (1, ("session", "shard")),
     "wait": (1, ("session", "owner", "partition")),
     "foreign row": (1, ("slot",)),
+    "hold": (2, ("session", "slot", "owner", "front", 2)),
+    "release": (2, (4, 3)),
+    "leave": (1, (4,)),
+    "tear": (1, ("session", "slot", "owner", "front")),
 }
 """Op → (weight, fields): the ops that a history may have."""
 KINDS: Final = BASE | RARE_OPERATIONS

@@ -14,6 +14,7 @@ import structlog
 
 from stream.kafka.connection import KafkaUnreachable
 from stream.publish.publisher import PublisherLost
+from stream.sources.mariadb.backfill.reading import ChunkReading
 from stream.sources.mariadb.backfill.run import Backfill, BackfillOptions
 from stream.sources.mariadb.binlog.coalesce import SPILL_BYTES
 from stream.sources.mariadb.binlog.dump import BinlogDump
@@ -213,7 +214,8 @@ class MariaDBSource:
         schema.catalog.describe_as(resume.descriptions)
         chosen = self._options.backfill
         if chosen is not None:
-            self._backfill = Backfill(chosen, self._options.settings, publisher, schema.catalog, resume, self.status)
+            reading = ChunkReading(self._options.settings, chosen.rows_per_s)
+            self._backfill = Backfill(chosen, reading, publisher, schema.catalog, resume, self.status)
         try:
             while not self._stopping.is_set():
                 try:

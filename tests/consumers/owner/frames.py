@@ -61,6 +61,7 @@ PARTITION = PartitionStatus(
     "layout",
     "t",
     1.5,
+    {"shop.items": True},
 )
 
 REQUESTS: tuple[Request, ...] = (

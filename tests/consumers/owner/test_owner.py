@@ -217,6 +217,7 @@ def test_the_absence_of_a_row_of_a_whole_table_is_proved_by_the_watermark(owner:
         [row] = await client.get(KEYSPACE, 0, [key(7)], vector(9))
         assert (row.kind, row.image, row.freshness, row.hi) == (ABSENT, None, "fresh", gtid(5))
         assert "shop.items is complete since" in row.why
+        assert (await client.status()).partitions[0].tables == {"shop.items": True}
         [row] = await client.get(KEYSPACE, 0, [key(7)], vector(10))
         assert (row.served, row.freshness) == (False, "stale")
 

@@ -28,6 +28,7 @@ from stream.kafka.connection import KafkaCluster, client_settings
 from stream.kafka.topics import ensure_topics, events_topic
 from stream.publish.publisher import Publisher
 from stream.publish.resume import resume_point
+from stream.sources.mariadb.backfill.run import BackfillOptions
 from stream.sources.mariadb.schema import TableFilter
 from stream.sources.mariadb.source import MariaDBSource, SourceOptions
 from stream.wire.batch import BatchLimits
@@ -386,3 +387,15 @@ def test_a_wrong_login_is_an_error_and_not_an_outage(kafka: KafkaCluster, keyspa
 
     with pytest.raises(Exception, match="refused the login"):
         MariaDBSource(wrong, publisher).run()
+
+
+def test_a_restarted_source_reads_no_whole_table_again(kafka: KafkaCluster, keyspace_name: str, source: Source) -> None:
+    """What was there before is published once; a restart finds in the topic which tables are complete."""
+    source.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 1), (2, 2)")
+    backfill = BackfillOptions(TableFilter())
+    for _ in range(2):
+        with Running(kafka, keyspace_name, source, backfill=backfill) as running:
+            until(lambda: len(of_kind(kafka, keyspace_name, "TableBackfill")) == 2, "complete")
+            until(lambda: running.source.status.tables_complete == 1, "known to be complete")
+    assert [each["complete"] for each in of_kind(kafka, keyspace_name, "TableBackfill")] == [False, True]
+    assert images(kafka, keyspace_name) == source.selected("t")

@@ -44,6 +44,17 @@ SPLIT: Final[tuple[Motif, ...]] = (
         ("publish", "shard", 1, 2, 1),
         ("publish", "shard", 1, 1, "bit"),
     ),
+    (  # a source dies while it publishes a chunk
+        WRITE,
+        ("backfill", "shard", 1, 0),
+        ("publish", "shard", 2, 2, "some"),
+        ("backfill", "shard", 3, 0),
+        ("backfill", "shard", 3, 0),
+        ("backfill", "shard", 3, 0),
+        OUT,
+        SYNC,
+        ("read", "session", "any slot", "owner", "front", 2),
+    ),
 )
 """Motifs with transactions that are split over batches."""
 TWO_PARTITIONS: Final[tuple[Motif, ...]] = (

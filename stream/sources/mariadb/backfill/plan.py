@@ -50,6 +50,10 @@ class Chunk:
     hi: GtidPosition
     last: Sequence[object] | None
 
+    def follows(self, since: GtidPosition) -> bool:
+        """Whether it has everything up to ``since``, from where on the changed keys are noted."""
+        return self.lo.covers(since)
+
 
 @dataclass(slots=True)
 class Plan:
@@ -145,11 +149,12 @@ class Plan:
         for row in chunk.rows:
             if row.key in self._changed:
                 continue
-            size += len(row.key) + len(row.image) + ROW_OVERHEAD
-            if size > PIECE_BYTES:
+            taken = len(row.key) + len(row.image) + ROW_OVERHEAD
+            if size + taken > PIECE_BYTES:
                 pieces.append([])
                 size = 0
             pieces[-1].append(row)
+            size += taken
         if chunk.last is None:
             pieces.append([BackfillTable(self.table, complete=True)])
         yield from (SourceTransaction(position, position, timestamp, piece) for piece in pieces if piece)

@@ -109,7 +109,7 @@ class ChunkReading:
                 pause_s = RETRY_S
             else:
                 pause_s = BEHIND_S
-                if chunk.lo.covers(now.since):
+                if chunk.follows(now.since):
                     after = chunk.last
                     pause_s = self._keep(now, chunk)
         self._reader.close()

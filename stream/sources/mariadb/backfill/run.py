@@ -9,10 +9,10 @@ from typing import Final, Protocol
 
 import structlog
 
-from stream.sources.mariadb.backfill.plan import Plan, next_table, unfit
-from stream.sources.mariadb.backfill.reading import ChunkReading, Wanted
+from stream.sources.mariadb.backfill.chunks import TableDiffers
+from stream.sources.mariadb.backfill.plan import Chunk, Plan, next_table, unfit
+from stream.sources.mariadb.backfill.reading import Wanted
 from stream.sources.mariadb.binlog.catalog import Catalog
-from stream.sources.mariadb.connection import ConnectionSettings
 from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.schema import TableFilter
 from stream.sources.status import SourceStatus
@@ -33,6 +33,22 @@ class BackfillPublisher(Protocol):
     def annotate(self, annotations: Mapping[str, str]) -> None: ...
 
 
+class Reading(Protocol):
+    """What a backfill needs of `stream.sources.mariadb.backfill.reading.ChunkReading`."""
+
+    differs: TableDiffers | None
+    estimate: int
+
+    @property
+    def first(self) -> Chunk | None: ...
+
+    def want(self, wanted: Wanted | None) -> None: ...
+
+    def take(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class BackfillOptions:
     """Which tables are read from the beginning, and how fast. ``rows_per_s`` 0: as fast as the server answers."""
@@ -50,7 +66,7 @@ class Backfill:
     def __init__(
         self,
         options: BackfillOptions,
-        settings: ConnectionSettings,
+        reading: Reading,
         publisher: BackfillPublisher,
         catalog: Catalog,
         point: ResumePoint,
@@ -63,7 +79,7 @@ class Backfill:
         self._plan = Plan.resume(point)
         if self._plan.table and self._plan.table not in options.tables:
             self._plan = Plan(self._plan.complete)
-        self._reading = ChunkReading(settings, options.rows_per_s)
+        self._reading = reading
         self._status = status
         self._clock = clock
         self._is_idle = False
@@ -110,6 +126,8 @@ class Backfill:
                 self._publisher.publish(transaction)
             self._publisher.annotate(self._plan.annotations)  # not before: a cursor ahead of its rows would lose them
             self._reading.take()
+            if not self._plan.table:
+                self._reading.want(None)  # else it would begin again
             self._note(chunk.described.table, len(chunk.rows))
         if self._reading.differs is not None:
             self._differs()

@@ -1,0 +1,109 @@
+"""The backfill of a simulated shard: the real one, with chunks that are read when an op says so."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from lab.simulation.rows.source import CHOICES, SLOTS, SLOTS_A_SHARD, SimulatedSource, image_of
+from stream.sources.mariadb.backfill.chunks import TableDiffers
+from stream.sources.mariadb.backfill.plan import Chunk
+from stream.sources.mariadb.backfill.reading import Wanted
+from stream.sources.mariadb.backfill.run import Backfill, BackfillOptions
+from stream.sources.mariadb.gtid import GtidPosition
+from stream.sources.mariadb.schema import TableFilter
+from stream.sources.status import SourceStatus
+from stream.wire.batch import Framer
+from stream.wire.declarations import Declarations
+from stream.wire.events import VALUE, ResumePoint, RowChange, SourceTransaction
+
+ALL: Final = BackfillOptions(TableFilter())
+
+
+class SimulatedReading:
+    """Chunks of one row of the wanted table."""
+
+    def __init__(self, source: SimulatedSource) -> None:
+        self._source = source
+        self._wanted: Wanted | None = None
+        self._ahead: deque[Chunk] = deque()
+        self.differs: TableDiffers | None = None
+        self.estimate = 0
+
+    def want(self, wanted: Wanted | None) -> None:
+        """Drops what was read."""
+        self._wanted = wanted
+        self._ahead.clear()
+
+    @property
+    def first(self) -> Chunk | None:
+        """The chunk to publish next."""
+        return self._ahead[0] if self._ahead else None
+
+    def take(self) -> None:
+        """It is published."""
+        self._ahead.popleft()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def read(self, chunks: int, *, behind: int) -> int:
+        """Reads up to so many chunks. ``behind``: by how many commits `lo` was asked for before the snapshot."""
+        wanted, source, read = self._wanted, self._source, 0
+        while wanted is not None and read < chunks and not (self._ahead and self._ahead[-1].last is None):
+            after = self._ahead[-1].last if self._ahead else wanted.after
+            chunk = _chunk(source, wanted, after, behind)
+            if not chunk.follows(wanted.since):
+                break
+            self._ahead.append(chunk)
+            read += 1
+        return read
+
+
+def _chunk(source: SimulatedSource, wanted: Wanted, after: Any, behind: int) -> Chunk:
+    history, at = source.history, source.engine
+    slots = range(source.first_slot, source.first_slot + SLOTS_A_SHARD)
+    left = [each for each in slots if SLOTS[each].table == wanted.described.table and history.state(each, at)]
+    found = next((each for each in left if after is None or list(SLOTS[each].values) > after), None)
+    rows: tuple[RowChange, ...] = ()
+    if found is not None:
+        rows = (RowChange(SLOTS[found].key, VALUE, history.state(found, at) or image_of(0)),)
+    lo, hi = (GtidPosition.parse(history.positions[each]) for each in (max(at - behind, 0), history.end))
+    return Chunk(wanted.described, rows, lo, hi, None if found is None else list(SLOTS[found].values))
+
+
+class FramedBackfill:
+    """The backfill of a publisher's process. ``publish`` frames a transaction, and may end the process."""
+
+    def __init__(
+        self,
+        source: SimulatedSource,
+        framer: Framer,
+        said: Iterable[bytes | None],
+        choice: int,
+        publish: Callable[[SourceTransaction], None],
+    ) -> None:
+        """``said``: the messages of the shard's home partition."""
+        self.publish = publish
+        self.reading = SimulatedReading(source)
+        self._framer = framer
+        declared = Declarations(source.name, framer.resume.epoch)
+        for value in said:
+            if value is not None:
+                declared.read(value)
+        point = replace(framer.resume, descriptions=declared.descriptions(), complete=declared.complete_tables())
+        self.run = Backfill(ALL, self.reading, self, CHOICES[choice].catalog, point, SourceStatus())
+
+    def annotate(self, annotations: Mapping[str, str]) -> None:
+        """The next batch has them."""
+        self._framer.annotate(annotations)
+
+    def begin_epoch(self, point: ResumePoint) -> None:
+        """As `MariaDBSource._new_epoch`."""
+        self.run.begin_epoch(point)
+
+    def step(self, position: str, timestamp: int) -> None:
+        """As `MariaDBSource._go_on_with_backfill`."""
+        self.run.step(position, timestamp, GtidPosition.parse(position).covers)

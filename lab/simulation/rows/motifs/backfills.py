@@ -1,0 +1,74 @@
+"""Motifs of tables that are published from the beginning."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lab.simulation.rows.motifs.vocabulary import DELETES_PARENT, OUT, READ, SYNC, UPDATE, WRITE, Motif
+
+_WHOLE: Final = (*(("backfill", "shard", 3, 0),) * 3, ("publish", "shard", 0, 0, 0))
+"""All tables of a shard, if nothing hides what was committed."""
+_READ_ANY: Final = ("read", "session", "any slot", "owner", "front", 2)
+_WRITE_OUT: Final = (WRITE, OUT, SYNC, READ)
+"""The session has seen something, so that its next answers must be proved."""
+
+BACKFILLS: Final[tuple[Motif, ...]] = (
+    (*_WRITE_OUT, *_WHOLE, SYNC, _READ_ANY, _READ_ANY),
+    (  # whole tables are voided
+        *_WHOLE,
+        ("alter", "shard", "some table"),
+        *_WRITE_OUT,
+        _READ_ANY,
+    ),
+    (  # rows change between a chunk's snapshot and its place
+        ("backfill", "shard", "some", "bit"),
+        UPDATE,
+        ("txn", "shard", "seed", 0),
+        ("backfill", "shard", 1, "bit"),
+        WRITE,
+        ("publish", "shard", 1, 0, 0),
+        SYNC,
+        READ,
+        OUT,
+        SYNC,
+        READ,
+    ),
+    (  # rows change before the engine shows them
+        ("txn", "shard", "seed", 1),
+        OUT,
+        ("backfill", "shard", 1, "bit"),
+        ("engine", "shard"),
+        ("backfill", "shard", 2, "bit"),
+        OUT,
+    ),
+    (  # a row that a foreign key deletes was read before, and its chunk ends after
+        ("backfill", "shard", 3, 0),
+        ("txn", "shard", DELETES_PARENT, 1),
+        ("backfill", "shard", "bit", 0),
+        OUT,
+        SYNC,
+        ("read", "session", "any slot", "owner", "front", 2),
+    ),
+    (  # a source dies in the middle of a table, and the next one goes on
+        *_WRITE_OUT,
+        ("backfill", "shard", 0, 0),
+        UPDATE,
+        ("backfill", "shard", 0, 0),
+        ("publish", "shard", 1, 2, 0),
+        *_WHOLE,
+        SYNC,
+        _READ_ANY,
+        _READ_ANY,
+    ),
+    (  # an owner begins in the middle of a backfill
+        *_WRITE_OUT,
+        ("backfill", "shard", 2, 0),
+        ("publish", "shard", 0, 0, 0),
+        SYNC,
+        ("begin", "owner", "partition", "some"),
+        *_WHOLE,
+        SYNC,
+        _READ_ANY,
+        _READ_ANY,
+    ),
+)

@@ -1,0 +1,150 @@
+"""Which keys a backfill notes, what ends its progress, and what it resumes from. Without a server."""
+
+from __future__ import annotations
+
+import pytest
+
+from stream.sources.mariadb.backfill import plan as plan_module
+from stream.sources.mariadb.backfill.plan import PIECE_BYTES, Chunk, Plan, next_table, unfit
+from stream.sources.mariadb.gtid import GtidPosition
+from stream.wire.events import (
+    EVERY_TABLE,
+    VALUE,
+    BackfillTable,
+    BeginScope,
+    Change,
+    Column,
+    DescribeTable,
+    ResumePoint,
+    RowChange,
+    SourceTransaction,
+    VoidTable,
+)
+from stream.wire.keys import row_key
+
+TABLE = "s.t"
+DESCRIBED = DescribeTable(TABLE, (Column("id", "int", True),), ("id",))
+
+
+def at(sequence: int) -> str:
+    """A position."""
+    return f"MariaDB/0-1-{sequence}"
+
+
+def row(number: int, table: str = TABLE, size: int = 2) -> RowChange:
+    """A row's value."""
+    return RowChange(row_key(table, [number]), VALUE, b"x" * size)
+
+
+def transaction(*changes: Change) -> SourceTransaction:
+    """Changes."""
+    return SourceTransaction(at(5), at(5), 1, [*changes])
+
+
+def chunk(*rows: RowChange, last: list[object] | None = None) -> Chunk:
+    """What was read at position 5."""
+    return Chunk(DESCRIBED, rows, GtidPosition.parse(at(5)), GtidPosition.parse(at(5)), last)
+
+
+def begun() -> Plan:
+    """A plan whose table has begun at position 4."""
+    plan = Plan()
+    assert plan.begin(TABLE, at(4), 1).changes == [BackfillTable(TABLE, complete=False)]
+    return plan
+
+
+def published(plan: Plan, read: Chunk) -> list[list[Change]]:
+    """The changes of the transactions that publish a chunk."""
+    return [each.changes for each in plan.publish(read, at(6), 1)]
+
+
+def test_what_changed_meanwhile_is_left_out() -> None:
+    """Keys of the same table that the stream has said since are not said again; other tables' keys don't matter."""
+    plan = begun()
+    assert not plan.notice(transaction(row(2), row(3, "s.other")))
+    assert published(plan, chunk(row(1), row(2), row(3), last=[3])) == [[row(1), row(3)]]
+    assert (plan.after, plan.rows) == ([3], 3)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(VoidTable(TABLE, "DDL"), id="void"),
+        pytest.param(VoidTable(EVERY_TABLE, "lost"), id="void of all"),
+        pytest.param(DESCRIBED, id="description"),
+        pytest.param(BeginScope(()), id="scope"),
+    ],
+)
+def test_a_void_ends_progress_and_completeness(change: Change) -> None:
+    """The table is read anew, and its cursor is forgotten, also behind rows of the same transaction."""
+    plan = begun()
+    published(plan, chunk(row(1), last=[1]))
+    assert plan.notice(transaction(row(7), change))
+    assert (plan.table, plan.annotations, plan.since) == ("", {}, None)
+    plan.begin(TABLE, at(6), 1)
+    published(plan, chunk(row(1)))
+    assert plan.complete == {TABLE}
+    plan.notice(transaction(change))
+    assert plan.complete == set()
+
+
+def test_the_last_chunk_makes_a_table_complete() -> None:
+    """The completion comes after the rows, by itself, and takes the cursor away."""
+    plan = begun()
+    assert published(plan, chunk(row(1))) == [[row(1)], [BackfillTable(TABLE, complete=True)]]
+    assert (plan.complete, plan.table, plan.annotations) == ({TABLE}, "", {})
+
+
+def test_no_transaction_of_a_chunk_is_larger_than_the_smallest_batch() -> None:
+    """A transaction that is split over batches would have to be continued by the next source."""
+    plan = begun()
+    found = published(plan, chunk(*(row(number, size=3_000) for number in range(20)), last=[19]))
+    assert len(found) > 4
+    assert [each for piece in found for each in piece] == [row(number, size=3_000) for number in range(20)]
+    sizes = [sum(len(each.image) for each in piece if isinstance(each, RowChange)) for piece in found]
+    assert max(sizes) <= PIECE_BYTES
+
+
+def test_too_many_changed_keys_end_the_noting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that was read before may be published then."""
+    monkeypatch.setattr(plan_module, "KEYS_MAX", 2)
+    plan = begun()
+    plan.notice(transaction(row(1), row(2)))
+    assert plan.since is not None
+    plan.notice(transaction(row(3)))
+    assert plan.since is None
+    plan.note_from(at(9))
+    assert published(plan, chunk(row(3), last=[3])) == [[row(3)]]
+
+
+def test_a_cursor_is_taken_up_in_its_epoch_and_while_its_table_is_described() -> None:
+    """Another epoch's progress does not count, nor that of a table that is gone."""
+    plan = Plan.resume(ResumePoint("s", 3, 1, at(1), 1, at(1), descriptions={TABLE: DESCRIBED}))
+    plan.begin(TABLE, at(4), 1)
+    published(plan, chunk(row(1), last=["ü", 7]))
+    words = dict(plan.annotations)
+
+    def resumed(epoch: int, tables: tuple[str, ...]) -> Plan:
+        described = dict.fromkeys(tables, DESCRIBED)
+        return Plan.resume(
+            ResumePoint(
+                "s", epoch, 9, at(5), 1, at(1), annotations=words, descriptions=described, complete=frozenset("x")
+            )
+        )
+
+    again = resumed(3, (TABLE,))
+    assert (again.table, again.after, again.rows, again.since, again.complete) == (TABLE, ["ü", 7], 1, None, {"x"})
+    assert (resumed(4, (TABLE,)).table, resumed(3, ()).table) == ("", "")
+
+
+def test_tables_come_in_order_and_unfit_ones_are_passed_over() -> None:
+    """Complete tables, those without a key, read-through ones and keys that sort otherwise are not read."""
+    keyed = [DescribeTable(name, DESCRIBED.columns, ("id",)) for name in ("s.c", "s.b", "s.a")]
+    others = [
+        DescribeTable("s.1", DESCRIBED.columns, ()),
+        DescribeTable("s.2", DESCRIBED.columns, ("id",), cacheable=False, reason="no snapshots"),
+        DescribeTable("s.3", (Column("id", "enum", True),), ("id",)),
+    ]
+    assert all(map(unfit, others))
+    assert next_table(Plan({"s.a"}), [*keyed, *others]) == "s.b"
+    assert next_table(Plan({"s.a", "s.b", "s.c"}), [*keyed, *others]) == ""
