@@ -180,7 +180,10 @@ class Session:
                 seconds[name] = round(time.process_time() - since, 3)
                 if report.failure is not None:
                     return f"{name}: {report.failure.violation}"
+            held = caches()
             for item, following in zip_longest(chosen, chosen[1:]):
+                for cache in held:
+                    cache.cache_clear()  # else a line is executed only by the first test that needs its result
                 self._current = item.nodeid
                 measuring.running(item.nodeid)
                 since = time.process_time()

@@ -12,7 +12,7 @@ from serving.reads.demands import ReadDemand
 from serving.reads.proof import Proof, history_lost_error, token_after, unknown_shards_error
 from tests.serving.fakes import at, seen
 from tests.tokens import strategies as some
-from tokens import Position, Vector
+from tokens import Freshness, Position, Vector
 
 SHARDS = ("ks/0", "ks/1", "ks/old", "bank/0")
 vectors = st.dictionaries(
@@ -101,3 +101,10 @@ def test_a_source_is_waited_for_only_where_that_can_help(
 ) -> None:
     """A lost history doesn't come back, and positions of another kind are never reached."""
     assert Proof(ReadDemand(token, True), "ks/0", known).is_behind(Position.parse(position)) is is_behind
+
+
+@pytest.mark.parametrize(("given", "why"), [(True, "the session has seen nothing yet"), (False, "has neither a token")])
+def test_an_empty_token_is_told_from_none(given: bool, why: str) -> None:
+    """Neither demands anything, and the reader is told which of both it was."""
+    decision = Proof(ReadDemand(Vector(), given), "ks/0", 1).judge(at("0-1-4"))
+    assert (decision.freshness, why in decision.why) == (Freshness.EVENTUAL, True)

@@ -128,3 +128,21 @@ def test_a_transaction_that_cannot_be_framed_loses_the_publisher(log: MemoryLog)
     with pytest.raises(PublisherLost):
         out.publish(txn(1))
     out.abandon()
+
+
+def test_an_unexpected_error_of_the_committing_thread_ends_the_publisher(
+    log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waits for a commit hears of it: nobody would ever commit again."""
+    out = log.publisher()
+    out.open(start)
+
+    def fail(*_: Any) -> int:
+        raise ZeroDivisionError("a mistake")
+
+    monkeypatch.setattr(out._producer, "commit", fail)
+    out.publish(txn(1))
+    with pytest.raises(PublisherLost, match="a mistake"):
+        out.flush()
+    with pytest.raises(PublisherLost):
+        out.close()

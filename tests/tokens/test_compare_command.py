@@ -80,3 +80,11 @@ def test_either_side_is_told_the_same_reason(a: Position, b: Position) -> None:
     """The reason names A and B; it doesn't depend on which of two positions was given first."""
     there, back = compare_texts(str(a), str(b)), compare_texts(str(b), str(a))
     assert back.why == there.why.translate(str.maketrans("AB", "BA"))
+
+
+@pytest.mark.parametrize(("a", "b"), [("db.t:5:7::", "[5:7]"), ("[5:7]", "db.t:5:7::"), ("[5:7]", "[5:7]")])
+def test_lists_without_a_table_have_no_compare_of_hive(a: str, b: str) -> None:
+    """Hive compares lists of one table; the seed's short form names none."""
+    found = compare_texts(a, b)
+    assert set(found.details) == {"a_covers_b", "b_covers_a"}
+    assert "hive_compare" in compare_texts("db.t:5:7::", "db.t:6:7::").details

@@ -85,3 +85,35 @@ def test_an_id_that_a_list_names_twice_is_aborted_once() -> None:
     state.replace(7, [6], [6])
     state.abort(6)
     assert (state.open, state.aborted) == ([], [6])
+
+
+def test_ids_that_are_allocated_again_take_only_their_own_transactions() -> None:
+    """What other transactions hold open stays open: their writes are not committed."""
+    state = WriteIds(hwm=5, open=[(1, 4), (2, 3), (4, 0), (5, 3)], aborted=[3], committed=True)
+    state.allocate(3, 2, reallocated=True)
+    assert state == WriteIds(hwm=5, open=[(1, 4), (2, 3), (4, 0)], aborted=[3], committed=True)
+    state.allocate(0, 6, reallocated=True)
+    assert state.open == [(1, 4), (2, 3), (4, 0), (6, 0)], "an unknown transaction names nobody's earlier ids"
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        (WriteIds(hwm=5, open=[(2, 3)], aborted=[1, 4]), "d.t:1:2::1"),
+        (WriteIds(hwm=5, open=[(2, 3)], aborted=[4]), "d.t:2:2:2:"),
+        (WriteIds(hwm=5, open=[(2, 3), (5, 4)], aborted=[]), "d.t:2:2:2:"),
+        (WriteIds(hwm=5, aborted=[3, 4]), f"d.t:3:{2**63 - 1}::3"),
+        (WriteIds(hwm=5, open=[(2, 3)], aborted=[1], committed=True), "d.t:5:2:2:1"),
+        (WriteIds(hwm=5), f"d.t:5:{2**63 - 1}::"),
+    ],
+)
+def test_a_list_without_a_commit_ends_at_its_first_exception(state: WriteIds, text: str) -> None:
+    """The server prints it so: the lowest id that is not valid is the high-water mark, open or aborted."""
+    assert state.text("d.t") == text
+
+
+def test_a_commit_agrees_unless_the_id_is_aborted() -> None:
+    """Open, unseen and valid ids may be committed; of an aborted one the log contradicts itself."""
+    state = _state()
+    assert [state.commit(write_id) for write_id in (2, 3, 8, 1)] == [True, True, True, False]
+    assert state == WriteIds(hwm=8, open=[(5, 3), (6, 0), (7, 0)], aborted=[1], committed=True)

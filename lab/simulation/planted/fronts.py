@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from consumers.owner import client
 from consumers.owner import rows as owner_rows
+from consumers.owner.client import OwnerClient
 from lab.simulation.planted.planting import Replace, Return, always, catalog, leave_out, never, rows
 from serving.client.session import SessionState
 from serving.http import batches
-from serving.reads import proof, spaces
+from serving.reads import flight, proof, spaces
 from serving.reads import rows as row_reads
 from serving.reads.flight import Flights
 from serving.reads.rows import RowReads
@@ -162,6 +164,44 @@ FLIGHTS: Final = (
         never(RowReads._from_source_row, "not any_decision.may_be_served"),
     ),
 )
+INTERRUPTIONS: Final = (
+    rows(
+        "flight_cancelled_with_a_reader",
+        "a reader that goes away cancels a read of the source that others wait for",
+        Replace(
+            flight._results,
+            "await asyncio.wait(any_flights.values())",
+            "await asyncio.gather(*any_flights.values(), return_exceptions=True)",
+        ),
+    ),
+    rows(
+        "answer_to_a_reader_that_left",
+        "the late answer to a request that was cancelled ends the owner's connection",
+        leave_out(OwnerClient._await_answers, "connection.pending.pop(number, None)"),
+        Replace(client._Connection._resolve, "any_future is not None and not any_future.done()", "future is not None"),
+    ),
+    rows(
+        "answers_in_the_order_of_questions",
+        "an owner's answer is given to the request that has waited longest",
+        Replace(
+            client._Connection._resolve,
+            "self.pending.pop(answer.id, None)",
+            "self.pending.pop(min(self.pending, default=0), None)",
+        ),
+    ),
+    rows(
+        "broken_connection_answers_nobody",
+        "who waits for an answer that has broken off waits for ever",
+        Replace(client._Connection.connection_lost, "for any_future in any_pending.values():\n    ...", "pass"),
+    ),
+    rows(
+        "late_loss_takes_the_session_back",
+        "a 409 that comes late takes from the session what it has seen in the new epoch since",
+        Replace(
+            SessionState._adopt_lost, "any_mine == any_was if any_newer else any_mine.epoch <= any_was.epoch", "True"
+        ),
+    ),
+)
 TABLES: Final = (
     catalog(
         "own_write_offered",
@@ -178,4 +218,4 @@ TABLES: Final = (
         Replace(TableReads._read, "token_after(any_token, ...)", "any_token"),
     ),
 )
-BUGS: Final = (*OFFERS, *SESSIONS, *PROOFS, *READS, *FLIGHTS, *TABLES)
+BUGS: Final = (*OFFERS, *SESSIONS, *PROOFS, *READS, *FLIGHTS, *INTERRUPTIONS, *TABLES)
