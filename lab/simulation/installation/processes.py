@@ -55,8 +55,9 @@ def start_source(
 
     def run() -> None:
         registry = CollectorRegistry()
-        registry.register(SourceCollector(KEYSPACE, SHARD, VERSION, source.status))
-        serve_monitoring("127.0.0.1", METRICS_PORT, registry, lambda: source.status.not_ready)
+        registry.register(SourceCollector(KEYSPACE, SHARD, source.status))
+        place = "127.0.0.1", METRICS_PORT
+        serve_monitoring(place, registry, lambda: source.status.not_ready, version=VERSION)
         try:
             source.run()
         except FreshetError as error:

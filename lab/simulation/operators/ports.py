@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from http.server import ThreadingHTTPServer
 from io import BytesIO
 from typing import Any
 
-from consumers.process import metrics
 from lab.simulation.kernel.scheduler import Kernel
 from lab.simulation.kernel.substitution import Twins
+from stream import monitoring
 
 
 class OperatorPort:
-    """Stands for ``ThreadingHTTPServer``."""
+    """Stands for the server of `stream.monitoring`."""
 
     daemon_threads = True
 
@@ -50,7 +49,7 @@ class Ports:
 
     def twins(self) -> Twins:
         """What stands for the product's servers while a history runs."""
-        return {ThreadingHTTPServer: self._listen, metrics._Server: self._listen}
+        return {monitoring._Server: self._listen}
 
     def _listen(self, place: tuple[str, int], handler: type[Any]) -> OperatorPort:
         name = self._kernel.current
