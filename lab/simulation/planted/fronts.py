@@ -7,14 +7,26 @@ from typing import Final
 from consumers.owner import client
 from consumers.owner import rows as owner_rows
 from consumers.owner.client import OwnerClient
-from lab.simulation.planted.planting import Replace, Return, always, catalog, leave_out, never, rows
+from lab.simulation.planted.planting import (
+    Begin,
+    Replace,
+    Return,
+    always,
+    catalog,
+    installation,
+    leave_out,
+    never,
+    rows,
+)
 from serving.client.session import SessionState
-from serving.http import batches
+from serving.http import app, batches, openapi, route
 from serving.reads import flight, proof, spaces
 from serving.reads import rows as row_reads
 from serving.reads.flight import Flights
+from serving.reads.readiness import Readiness
 from serving.reads.rows import RowReads
 from serving.reads.tables import TableReads
+from stream.sources.status import SourceStatus
 
 NO_OWN_KEY: Final = Replace(
     row_reads.may_offer,
@@ -218,4 +230,43 @@ TABLES: Final = (
         Replace(TableReads._read, "token_after(any_token, ...)", "any_token"),
     ),
 )
-BUGS: Final = (*OFFERS, *SESSIONS, *PROOFS, *READS, *FLIGHTS, *INTERRUPTIONS, *TABLES)
+OPERATING: Final = (
+    installation(
+        "front_is_ready_at_once",
+        "a front is ready before its owners have anything of a source",
+        Return(Readiness.missing, "[]"),
+    ),
+    installation(
+        "front_is_never_ready",
+        "a front waits for partitions that are ready",
+        Replace(Readiness._missing_at_one_owner, "any(shard.watermark for shard in any_known.shards)", "False"),
+    ),
+    installation(
+        "source_is_ready_at_once",
+        "a source is ready before it publishes",
+        Return(vars(SourceStatus)["not_ready"].fget, "''"),
+    ),
+    installation(
+        "lag_runs_backwards",
+        "a source's lag is negative",
+        Replace(
+            vars(SourceStatus)["lag_seconds"].fget,
+            "self.clock() - self._caught_up_at",
+            "self._caught_up_at - self.clock()",
+        ),
+    ),
+    installation(
+        "errors_are_not_described",
+        "the description of the API lacks the errors of its routes",
+        Replace(openapi._codes, "(*_EVERYWHERE, *any_route.errors)", "_EVERYWHERE"),
+        Replace(app._description, "describe(ROUTES)", "describe(ROUTES)"),
+    ),
+    installation(
+        "misspelled_parameter_is_passed_over",
+        "an unknown parameter of a request is ignored, so that a misspelled token is none",
+        Begin(
+            route._pairs, "query = query if query.startswith((b'token', b'max', b'inc', b'comp', b'valid')) else b''"
+        ),
+    ),
+)
+BUGS: Final = (*OFFERS, *SESSIONS, *PROOFS, *READS, *FLIGHTS, *INTERRUPTIONS, *TABLES, *OPERATING)
