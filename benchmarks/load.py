@@ -14,7 +14,13 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Protocol, Self
 
-from consumers.owner.protocol import Answer, FrameBuffer, Get, Hello, Rows, decode_answer, encode_frame
+from consumers.owner.framing import FrameBuffer, decode_answer, encode_frame
+from consumers.owner.protocol import (
+    Answer,
+    Get,
+    Hello,
+    Rows,
+)
 
 TICK_S: Final = 0.0005
 DRAIN_S: Final = 10.0

@@ -52,6 +52,7 @@ CALLED_BY_LIBRARIES: Final = {
     "handle_request": "httpx2.BaseTransport",
     "handle_async_request": "httpx2.AsyncBaseTransport",
     "on_header": "httptools",
+    "on_headers_complete": "httptools",
     "on_message_complete": "httptools",
     "do_GET": "http.server",
     "do_HEAD": "http.server",
@@ -70,12 +71,6 @@ READ_ELSEWHERE: Final = {
     "stream/kafka/reader.py:offsets_for_timestamp": "where a stream that begins at a time starts",
     "freshet/settings.py:public": "the one way to show settings without their secrets",
     "spark_jobs/output.py:read_report": "rebuild.json is a kept format: every version of it must stay readable",
-    "tokens/writeids.py:is_aborted": "a fixed name",
-    "tokens/writeids.py:is_valid_base": "Hive's own, compared with Hive's class",
-    "tokens/writeids.py:range_aborted": "Hive's own, compared with Hive's class",
-    "tokens/writeid_kinds.py:is_aborted": "Hive's own, compared with Hive's class",
-    "tokens/writeid_kinds.py:CompactorWriteIdList": "Hive's own, compared with Hive's class",
-    "tokens/writeid_kinds.py:CleanerWriteIdList": "Hive's own, compared with Hive's class",
 }
 """path:name → why it stays although the product does not read it."""
 

@@ -27,7 +27,7 @@ _NO_VECTOR = Vector()
 _NO_SHARDS: Mapping[str, int] = {}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # as `Tag`
 class Demand:
     """What a read asks for: the session's vector and, for a transactional table, a list and a table id (0: not given).
 

@@ -1,7 +1,8 @@
 """The fold of many row frames in one step, column by column. Pure; called by `consumers.fold.messages` only.
 
-It takes what needs neither a look-up nor a decision: rows of the partition's only shard whose ordinals rise, in frames
-that `stream.wire.columns` reads. All else is left to `consumers.fold.rows`, which makes the same state of it.
+It takes what needs no decision: rows whose ordinals rise, in frames that `stream.wire.columns` reads. Where shards
+share the partition, the keys of a run are looked up together, and none may have another shard's entry. All else is left
+to `consumers.fold.rows`, which makes the same state of it.
 
 Entries are not built here. A key maps to its row, and `RowEntries` builds the bytes when they are read or written: most
 rows of a busy key never are (docs/decisions/0019-entries-in-columns.md).
@@ -11,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from consumers.fold.entry import PREFIX
 from consumers.fold.shards import is_succeeded
-from consumers.fold.state import Changes, Head
+from consumers.fold.state import Changes, Head, Lineage, PartitionState
 from stream.wire.columns import Columns, Numbers, read_columns
 from stream.wire.single import single_prefix
 
@@ -28,12 +29,22 @@ _HEADS: Final = np.dtype([("kind", "u1"), ("ordinal", ">u8"), ("timestamp", ">i8
 """As `PREFIX`."""
 
 
-class EntryColumns:
-    """Builds the entries of rows. ``place``: how their tags begin."""
+Record: TypeAlias = tuple[int, bytes | None]
+"""Offset and value of a message."""
+Runs: TypeAlias = dict[tuple[str, Lineage], tuple[list[int], list[bytes]]]
+"""Shard and lineage → the indexes of its frames, and the frames."""
 
-    def __init__(self, columns: Columns, place: bytes) -> None:
+
+class EntryColumns:
+    """Builds the entries of rows of one lineage."""
+
+    def __init__(self, columns: Columns, shard: str, epoch: int) -> None:
+        self.shard = f"{shard}\0".encode()
+        """How the tag of each entry begins."""
+        self.begin = bytes(PREFIX.size) + self.shard
+        """As an entry, up to there, with nothing in front of the tag."""
         self._columns = columns
-        self._place = place
+        self._place = f"{shard}\0{epoch}\0".encode()
 
     def entry(self, row: int) -> bytes:
         """The entry of one row."""
@@ -88,17 +99,17 @@ class EntryColumns:
 class RowEntries(Mapping[bytes, bytes]):
     """Key → entry. The last row of a key counts."""
 
-    def __init__(self, columns: Columns, place: bytes) -> None:
-        self.row_keys = columns.keys()
-        """The key of each row of ``built``."""
-        self.built = EntryColumns(columns, place)
+    def __init__(self, parts: list[tuple[list[bytes], EntryColumns]]) -> None:
+        """``parts``: of each lineage, the keys of all rows, and what builds their entries."""
+        self.parts = parts
 
     @cached_property
-    def _rows(self) -> dict[bytes, int]:
-        return dict(zip(self.row_keys, range(len(self.row_keys)), strict=True))
+    def _rows(self) -> dict[bytes, tuple[EntryColumns, int]]:
+        return {key: (built, row) for keys, built in self.parts for row, key in enumerate(keys)}
 
     def __getitem__(self, key: bytes) -> bytes:
-        return self.built.entry(self._rows[key])
+        built, row = self._rows[key]
+        return built.entry(row)
 
     def __iter__(self) -> Iterator[bytes]:
         return iter(self._rows)
@@ -107,31 +118,62 @@ class RowEntries(Mapping[bytes, bytes]):
         return len(self._rows)
 
 
-def fold_columns(head: Head, records: Sequence[tuple[int, bytes | None]], at: int) -> tuple[Changes | None, int]:
+def fold_columns(state: PartitionState, records: Sequence[Record], at: int) -> tuple[Changes | None, int]:
     """Folds the run of frames that begins at ``records[at]``: its changes, and the index after it.
 
     Without changes if they can't be folded this way, or too few to be worth it; the index is where the next try may be.
     """
-    if len(head.lineages) != 1:
-        return None, at + 1
-    [(shard, lineage)] = head.lineages.items()
-    prefix = single_prefix(shard, lineage.epoch)
-    values: list[bytes] = []
+    runs, size, end = _runs(state.head, records, at)
+    later = at + (end - at + 1) // 2  # so a frame of another form costs its run a few tries, not one each
+    if size < RUN_BYTES_MIN:
+        return None, max(end, at + 1)
+    parts, moved, unread = [], {}, end
+    for (shard, lineage), (places, values) in runs.items():
+        columns = read_columns(values, len(single_prefix(shard, lineage.epoch)), lineage.ordinal)
+        frames = 0 if columns is None else columns.frames
+        if frames < len(values):
+            unread = min(unread, places[frames])
+        if columns is not None:
+            parts.append((columns.keys(), EntryColumns(columns, shard, lineage.epoch)))
+            moved[shard] = lineage._replace(ordinal=int(columns.ordinals[-1]))
+    if unread == at:
+        return None, later
+    if unread < end and len(runs) > 1:
+        return fold_columns(state, records[:unread], at)
+    if len(state.head.lineages) > 1 and not _are_apart(state, parts):
+        return None, later
+    return Changes(records[unread - 1][0] + 1, RowEntries(parts), moved, messages=unread - at), unread
+
+
+def _runs(head: Head, records: Sequence[Record], at: int) -> tuple[Runs, int, int]:
+    """The frames from ``records[at]`` on by lineage, their bytes, and the index of the first record that is none."""
+    shards = [each for each in head.lineages.items() if not is_succeeded(head, each[0], each[1].epoch)]
+    lineages = {single_prefix(shard, lineage.epoch): (shard, lineage) for shard, lineage in shards}
+    runs: Runs = {}
     size, after = 0, head.offset
-    for offset, value in records[at:]:
-        if value is None or offset < after or not value.startswith(prefix):
-            break
+    for place, (offset, value) in enumerate(records[at:], at):
+        if value is None or offset < after or size >= RUN_BYTES_MAX:
+            return runs, size, place
+        prefix = next(filter(value.startswith, lineages), None)
+        if prefix is None:
+            return runs, size, place
+        places, values = runs.setdefault(lineages[prefix], ([], []))
+        places.append(place)
         values.append(value)
         size += len(value)
         after = offset + 1
-        if size >= RUN_BYTES_MAX:
-            break
-    if size < RUN_BYTES_MIN or is_succeeded(head, shard, lineage.epoch):
-        return None, at + max(1, len(values))
-    columns = read_columns(values, len(prefix), lineage.ordinal)
-    if columns is None:
-        return None, at + (len(values) + 1) // 2  # so a frame of another form costs its run a few tries, not one each
-    end = at + columns.frames
-    entries = RowEntries(columns, f"{shard}\0{lineage.epoch}\0".encode())
-    moved = {shard: lineage._replace(ordinal=int(columns.ordinals[-1]))}
-    return Changes(records[end - 1][0] + 1, entries, moved, messages=columns.frames), end
+    return runs, size, len(records)
+
+
+def _are_apart(state: PartitionState, parts: list[tuple[list[bytes], EntryColumns]]) -> bool:
+    """Whether each key has an entry of its own shard or none, here and before. Then no two shards are to be ordered."""
+    seen: set[bytes] = set()
+    for keys, built in parts:
+        own = dict.fromkeys(keys)
+        if not seen.isdisjoint(own):
+            return False
+        seen.update(own)
+        for begin in state.begins(list(own)):
+            if begin is not None and not begin.startswith(built.shard, PREFIX.size):
+                return False
+    return True

@@ -89,7 +89,7 @@ def fold_messages(state: PartitionState, records: Sequence[Record]) -> Iterator[
             at += 1
             continue
         if at >= by_column_at:
-            folded, by_column_at = fold_columns(state.head, records, at)
+            folded, by_column_at = fold_columns(state, records, at)
             if folded is not None:
                 at = by_column_at
                 yield folded

@@ -54,12 +54,10 @@ def _without_ancestors(shards: tuple[str, ...]) -> Kin:
 
 def is_succeeded(head: Head, shard: str, epoch: int) -> bool:
     """Whether another shard of this partition has taken over the history of (shard, epoch), in whichever epoch."""
-    topologies = head.topologies
-    return bool(topologies) and any(
-        topology.ancestors.get(shard, -1) >= epoch or topology.succeeded.get(shard, -1) >= epoch
-        for other, topology in topologies.items()
-        if other != shard
-    )
+    for other, topology in head.topologies.items():
+        if other != shard and max(topology.ancestors.get(shard, -1), topology.succeeded.get(shard, -1)) >= epoch:
+            return True
+    return False
 
 
 def sole_lineage(head: Head) -> tuple[str, Lineage | None]:

@@ -156,6 +156,11 @@ class PartitionState:
 
     head: Head
     lookup: Lookup
+    look_up_begins: Callable[[list[bytes]], list[bytes | None]] | None = None
+
+    def begins(self, keys: list[bytes]) -> list[bytes | None]:
+        """How the entry of each row key begins, at least up to its shard; None if it has none."""
+        return self.look_up_begins(keys) if self.look_up_begins is not None else list(map(self.lookup, keys))
 
     def apply(self, changes: Changes) -> None:
         """Applies the changes to the head. The caller must have made the entries visible to ``lookup`` before."""

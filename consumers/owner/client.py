@@ -12,11 +12,11 @@ import socket
 from collections import deque
 from collections.abc import Mapping, Sequence
 from time import monotonic
-from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
+from consumers.owner.framing import FrameBuffer, decode_answer, encode_frame, id_in
 from consumers.owner.protocol import (
     OLDEST,
     VERSION,
@@ -31,7 +31,6 @@ from consumers.owner.protocol import (
     Fill,
     Filled,
     FillTable,
-    FrameBuffer,
     Get,
     GetTable,
     Hello,
@@ -45,9 +44,6 @@ from consumers.owner.protocol import (
     Wait,
     Waited,
     Welcome,
-    decode_answer,
-    encode_frame,
-    id_in,
 )
 
 CONNECT_TIMEOUT_S: Final = 2.0
@@ -132,6 +128,14 @@ class _Connection(asyncio.Protocol):
                 future.set_exception(ConnectionError(str(self.lost)))
 
 
+def _expire(sent: Mapping[int, asyncio.Future[Answer]]) -> None:
+    """Ends the wait for the first answer that is missing, and so for all."""
+    for future in sent.values():
+        if not future.done():
+            future.set_exception(TimeoutError())
+            return
+
+
 class OwnerClient:
     """Client of one owner, for any number of tasks at once. All methods raise `OwnerError`."""
 
@@ -151,13 +155,14 @@ class OwnerClient:
         self._connecting = asyncio.Lock()
         self._last_id = 0
 
-    async def _connected(self) -> _Connection:
+    def _usable(self) -> _Connection | None:
         connection = self._connection
-        if connection is not None and connection.lost is None:
-            return connection
+        return connection if connection is not None and connection.lost is None else None
+
+    async def _connect(self) -> _Connection:
         async with self._connecting:
-            connection = self._connection
-            if connection is not None and connection.lost is None:
+            connection = self._usable()
+            if connection is not None:
                 return connection
             loop = asyncio.get_running_loop()
             try:
@@ -166,7 +171,8 @@ class OwnerClient:
             except (OSError, TimeoutError) as error:
                 raise _unreachable(self.address, error or "no answer in time") from error
             try:
-                _expect(await self._ask(connection, hello(self._token), 0), Welcome)
+                [greeting] = await self._ask(connection, [hello(self._token)], 0)
+                _expect(greeting, Welcome)
             except BaseException:  # a cancelled caller must not leak the connection
                 if connection.transport is not None:
                     connection.transport.abort()
@@ -174,40 +180,41 @@ class OwnerClient:
             self._connection = connection
             return connection
 
-    async def _ask(self, connection: _Connection, request: Request, wait_ms: int) -> Answer:
-        [answer] = await self._await_answers(connection, [self._send(connection, request)], wait_ms)
-        return answer
-
-    def _send(self, connection: _Connection, request: Request) -> tuple[int, asyncio.Future[Answer]]:
-        self._last_id = request.id = self._last_id + 1
-        if self._topic_id and not isinstance(request, WITHOUT_TOPIC):
-            request.topic_id = self._topic_id
-        frame = encode_frame(request)
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        if connection.lost is not None or connection.transport is None:
-            raise _unreachable(self.address, connection.lost or "closed")
-        connection.pending[request.id] = future
-        connection.transport.write(frame)
-        return request.id, future
-
-    async def _await_answers(
-        self, connection: _Connection, sent: Sequence[tuple[int, asyncio.Future[Answer]]], wait_ms: int
-    ) -> list[Answer]:
+    async def _ask(self, connection: _Connection, requests: Sequence[Request], wait_ms: int) -> list[Answer]:
+        """The answers to ``requests``, which get their ids here."""
+        loop = asyncio.get_running_loop()
+        limit_s = self._timeout_s + wait_ms / 1000
+        sent: dict[int, asyncio.Future[Answer]] = {}
+        timer = loop.call_later(limit_s, _expire, sent)  # `asyncio.timeout` takes a tenth of a read's time
         try:
-            async with asyncio.timeout(self._timeout_s + wait_ms / 1000):
-                return [await future for _, future in sent]
+            for request in requests:
+                future = loop.create_future()
+                self._send(connection, request, future)
+                sent[request.id] = future
+            return [await future for future in sent.values()]
         except TimeoutError as error:
             raise OwnerError(
-                f"the owner at {self.address} took longer than {self._timeout_s + wait_ms / 1000:g} s",
+                f"the owner at {self.address} took longer than {limit_s:g} s",
                 hint="look at its log and at `freshet lag`",
                 code="owner_timeout",
             ) from error
         except ConnectionError as error:
             raise _unreachable(self.address, error) from error
         finally:
-            for number, future in sent:
+            timer.cancel()
+            for number, future in sent.items():
                 connection.pending.pop(number, None)
                 future.cancel()
+
+    def _send(self, connection: _Connection, request: Request, future: asyncio.Future[Answer]) -> None:
+        self._last_id = request.id = self._last_id + 1
+        if self._topic_id and not isinstance(request, WITHOUT_TOPIC):
+            request.topic_id = self._topic_id
+        frame = encode_frame(request)
+        if connection.lost is not None or connection.transport is None:
+            raise _unreachable(self.address, connection.lost or "closed")
+        connection.pending[request.id] = future
+        connection.transport.write(frame)
 
     async def greet(self) -> None:
         """Says hello and waits for the answer: shows that the owner answers at all."""
@@ -215,7 +222,8 @@ class OwnerClient:
 
     async def request(self, request: Request, wait_ms: int = 0) -> Answer:
         """Sends ``request`` (its id is set here) and returns the answer, which may be a `Failure`."""
-        return await self._ask(await self._connected(), request, wait_ms)
+        [answer] = await self._ask(self._usable() or await self._connect(), [request], wait_ms)
+        return answer
 
     async def get(
         self,
@@ -224,11 +232,11 @@ class OwnerClient:
         keys: list[bytes],
         vector: str = "",
         max_wait_ms: int = 0,
-        meanings: Mapping[str, bytes] = MappingProxyType({}),
+        meanings: dict[str, bytes] | None = None,
         not_before_ms: int = 0,
     ) -> list[OwnerRow]:
         """What is known of ``keys``, one `OwnerRow` each. ``meanings``, ``not_before_ms``: as in `Get`."""
-        request = Get(0, keyspace, partition, keys, vector, max_wait_ms, dict(meanings), not_before_ms=not_before_ms)
+        request = Get(0, keyspace, partition, keys, vector, max_wait_ms, meanings or {}, not_before_ms=not_before_ms)
         return _expect(await self.request(request, max_wait_ms), Rows).rows
 
     async def get_table(
@@ -255,8 +263,7 @@ class OwnerClient:
 
     async def fill_rows(self, fills: Sequence[Fill]) -> list[Filled]:
         """Offers the source's values of several keys; each is judged separately."""
-        connection = await self._connected()
-        answers = await self._await_answers(connection, [self._send(connection, fill) for fill in fills], 0)
+        answers = await self._ask(self._usable() or await self._connect(), fills, 0)
         return [_expect(answer, Filled) for answer in answers]
 
     async def fill_table(self, fill: FillTable) -> Filled:

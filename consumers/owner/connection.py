@@ -10,21 +10,23 @@ from typing import Any, Final, Protocol
 import msgspec
 import structlog
 
-from consumers.owner.protocol import (
+from consumers.owner.framing import (
     FRAME_BYTES_MAX,
     HELLO_BYTES_MAX,
+    FrameBuffer,
+    decode_request,
+    encode_frame,
+    id_in,
+)
+from consumers.owner.protocol import (
     OLDEST,
     VERSION,
     Answer,
     Failure,
-    FrameBuffer,
     Hello,
     OwnerError,
     Request,
     Welcome,
-    decode_request,
-    encode_frame,
-    id_in,
 )
 from tokens.errors import FreshetError
 

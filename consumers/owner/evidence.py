@@ -85,8 +85,11 @@ def tag_of(
 
 def kin_at(head: Head, shard: str, epoch: int) -> Kin:
     """`kin_of` for an entry of ``epoch``. The head was read before it, so its ancestors may be of an older epoch."""
-    kin, lineage = kin_of(head, shard), head.lineages.get(shard)
-    return kin if lineage is None or lineage.epoch == epoch or not kin.ancestors else Kin(kin.topology)
+    kin = kin_of(head, shard)
+    if not kin.ancestors:
+        return kin
+    lineage = head.lineages.get(shard)
+    return kin if lineage is None or lineage.epoch == epoch else Kin(kin.topology)
 
 
 def may_catch_up(decision: Decision, watermark: str) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import xxhash
 
@@ -74,23 +74,26 @@ def folded_meaning(partition: Partition, table: str) -> Meaning | None:
     return found if found is not None and is_in_scope(head, found.shard, found.epoch, found.ordinal) else None
 
 
-def meaning_after(partition: Partition, head: Head, table: str) -> Meaning | None:
-    """`folded_meaning`, read after entries that were read after ``head``.
+def compare_meaning(partition: Partition, head: Head, table: str, expected: bytes | None) -> tuple[str, int]:
+    """`why_other_meaning` of entries that were read after ``head``, and before this call; and the table's prefix.
 
-    It is looked up once for each head. While a fold puts entries that no head covers yet, it is looked up anew: an
-    entry that has just been read may follow a newer description.
+    ``expected`` None: it is not compared. A meaning that holds is looked up once for each head. While a fold puts
+    entries that no head covers yet, it is looked up anew: an entry that has just been read may follow a newer
+    description.
     """
     store = partition.store
-    if store.is_folding or store.visible is not head:
-        return folded_meaning(partition, table)
-    if partition.meanings_of is not head:
-        partition.meanings_of, partition.meanings = head, {}
-    elif table in partition.meanings:
-        return cast("Meaning | None", partition.meanings[table])
+    is_settled = store.visible is head and not store.is_folding
+    if is_settled and partition.meanings_of is head:
+        known: Meaning | None = partition.meanings.get(table)
+        if known is not None and known.fingerprint == expected:
+            return "", known.prefix
     found = folded_meaning(partition, table)
-    if not store.is_folding and store.visible is head:
+    why = why_other_meaning(head, found, expected) if expected is not None else ""
+    if expected is not None and not why and is_settled and store.visible is head and not store.is_folding:
+        if partition.meanings_of is not head:
+            partition.meanings_of, partition.meanings = head, {}
         partition.meanings[table] = found
-    return found
+    return why, found.prefix if found is not None else 0
 
 
 def check_partition(head: Head, number: int, key: bytes, prefix: int) -> None:
@@ -99,22 +102,25 @@ def check_partition(head: Head, number: int, key: bytes, prefix: int) -> None:
     ``prefix``: of the table's description.
     """
     if head.layout:
-        _check_home(Layout.parse(head.layout).partition_of(key, prefix), number)
+        home = Layout.parse(head.layout).partition_of(key, prefix)
+        if home != number:
+            raise _kept_elsewhere(home, number)
 
 
 def check_table_partition(head: Head, number: int, table_id: int) -> None:
     """As `check_partition`, for a catalog table."""
     if head.layout:
-        _check_home(Layout.parse(head.layout).table_partition(table_id), number)
+        home = Layout.parse(head.layout).table_partition(table_id)
+        if home != number:
+            raise _kept_elsewhere(home, number)
 
 
-def _check_home(home: int, number: int) -> None:
-    if home != number:
-        raise OwnerError(
-            f"the key is kept in partition {home}, not in {number}",
-            hint="ask for the keyspace's layout and the table's description again",
-            code="wrong_partition",
-        )
+def _kept_elsewhere(home: int, number: int) -> OwnerError:
+    return OwnerError(
+        f"the key is kept in partition {home}, not in {number}",
+        hint="ask for the keyspace's layout and the table's description again",
+        code="wrong_partition",
+    )
 
 
 def why_other_meaning(head: Head, found: Meaning | None, expected: bytes) -> str:

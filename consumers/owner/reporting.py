@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from consumers.fold.backfills import backfilled_tables
@@ -14,16 +15,15 @@ from consumers.owner.protocol import (
     PartitionStatus,
     SchemaColumn,
     ShardStatus,
-    Status,
     Statuses,
 )
 
 
-def status_of(ownership: Ownership, request: Status) -> Statuses:
-    """The answer to `Status`."""
+def status_of(ownership: Ownership, partitions: Sequence[Partition], request_id: int) -> Statuses:
+    """The answer to `consumers.owner.protocol.Status`: how each of ``partitions`` is."""
     now = time.time()
-    partitions = [partition_status(each, now) for each in ownership.of(request.keyspace)]
-    return Statuses(request.id, ownership.is_ready, ownership.instance, partitions)
+    statuses = [partition_status(each, now) for each in partitions]
+    return Statuses(request_id, ownership.is_ready, ownership.instance, statuses)
 
 
 def partition_status(partition: Partition, now: float) -> PartitionStatus:
@@ -64,14 +64,13 @@ def partition_status(partition: Partition, now: float) -> PartitionStatus:
     )
 
 
-def describe_table(ownership: Ownership, request: Describe) -> Description:
+def describe_table(owned: Sequence[Partition], request: Describe) -> Description:
     """The answer to `Describe`: the newest description of the table in any owned partition, and the layout.
 
     The newest scope of a shard counts for all of them: a partition that is behind may hold what it has taken out.
     Ordinals order the descriptions of one shard. Between shards the time at the source chooses: it proves nothing, but
     a front that is told the wrong one is corrected by its first `Get`.
     """
-    owned = ownership.of(request.keyspace)
     layout = next((each.store.visible.layout for each in owned if each.store.visible.layout), "")
     newest: dict[str, dict[str, Any]] = {}
     for partition in owned:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from consumers.fold.backfills import whole_table
@@ -9,7 +11,7 @@ from consumers.fold.entry import ABSENT, VALUE, VOID, decode_entry
 from consumers.fold.shards import NO_KIN, Kin, is_succeeded, sole_lineage
 from consumers.fold.state import Head, Void
 from consumers.owner.evidence import ACCEPTED, FillVerdict, fill_refusal, kin_at, may_catch_up, refused, tag_of
-from consumers.owner.meaning import check_partition, folded_meaning, meaning_after, refuse_row, why_other_meaning
+from consumers.owner.meaning import check_partition, compare_meaning, folded_meaning, refuse_row
 from consumers.owner.overlay import OverlayFill
 from consumers.owner.partitions import Partition
 from consumers.owner.protocol import HISTORY_LOST, UNKNOWN_KEY, Fill, Get, OwnerRow
@@ -29,6 +31,7 @@ class Stamp(msgspec.Struct, array_like=True, frozen=True):
     voids: tuple[tuple[int, int, str], ...] = ()
 
 
+_UNKNOWN: Final = Freshness.UNKNOWN.value
 encode_stamp = msgspec.msgpack.Encoder().encode
 read_stamp = msgspec.msgpack.Decoder(Stamp).decode
 """The stamp in an answer of this process. Raises ``msgspec.DecodeError``."""
@@ -113,7 +116,7 @@ def _row(
     return OwnerRow(
         kind=kind,
         image=image,
-        freshness=Freshness.UNKNOWN.value,
+        freshness=_UNKNOWN,
         why=why,
         served=False,
         needs_source=True,
@@ -159,16 +162,12 @@ def answer_rows(partition: Partition, request: Get, demand: Demand) -> list[Owne
     """
     head = partition.store.visible
     rows = [answer_row(partition, key, demand) for key in request.keys]
-    judged: dict[bytes, tuple[str, int]] = {}
+    judged, why, prefix = None, "", 0
     for key, row in zip(request.keys, rows, strict=True):
-        name = key.partition(b"\0")[0]
-        if name not in judged:
-            table = table_of(key)
-            found = meaning_after(partition, head, table)
-            expected = request.meanings.get(table)
-            why = why_other_meaning(head, found, expected) if expected is not None else ""
-            judged[name] = why, found.prefix if found else 0
-        why, prefix = judged[name]
+        table = table_of(key)
+        if table != judged:
+            judged = table
+            why, prefix = compare_meaning(partition, head, table, request.meanings.get(table))
         if why:
             refuse_row(row, why)
         else:

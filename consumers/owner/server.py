@@ -19,7 +19,6 @@ from consumers.owner.protocol import (
     KEYS_MAX,
     VERSION,
     WAIT_MS_MAX,
-    WITHOUT_TOPIC,
     Answer,
     Checkpoint,
     CheckpointPlace,
@@ -31,7 +30,6 @@ from consumers.owner.protocol import (
     Get,
     GetTable,
     Hello,
-    OfTopic,
     OwnerError,
     OwnerRow,
     OwnerTable,
@@ -49,8 +47,7 @@ from consumers.owner.tables import answer_table, fill_table, find_table, no_tabl
 from tokens import Vector
 
 Found = TypeVar("Found", OwnerRow, OwnerTable)
-_OF_KEYSPACE: Final = (GetTable, Status, Describe)
-"""Requests that name no partition. Unions cost more to compare with, and this is done for each request."""
+_MOVED: Final = "look up the owner in freshet.locations again"
 MakeCheckpoints = Callable[[list[Partition]], Awaitable[list[CheckpointPlace]]]
 
 
@@ -105,56 +102,47 @@ class OwnerServer:
         if self._server is not None:
             await self._server.wait_closed()
 
-    def partition(self, keyspace: str, number: int) -> Partition:
-        """The owned partition; raises `OwnerError` ``not_owner``."""
+    def _partition(self, keyspace: str, number: int, topic_id: str = "") -> Partition:
+        """The owned partition. Raises `OwnerError` ``not_owner``, also if it is of another topic than ``topic_id``."""
         found = self.ownership.get(keyspace, number)
         if found is None:
-            raise OwnerError(
-                f"this process does not own {keyspace}/{number}",
-                hint="look up the owner in freshet.locations again",
-                code="not_owner",
-            )
+            raise OwnerError(f"this process does not own {keyspace}/{number}", hint=_MOVED, code="not_owner")
+        if topic_id and found.topic.topic_id != topic_id:
+            raise _other_topic(keyspace, topic_id)
         return found
+
+    def _partitions(self, request: GetTable | Status | Describe) -> list[Partition]:
+        """The owned partitions of the request's keyspace. Raises `OwnerError` ``not_owner`` for another topic."""
+        owned = self.ownership.of(request.keyspace)
+        if request.topic_id and any(each.topic.topic_id != request.topic_id for each in owned):
+            raise _other_topic(request.keyspace, request.topic_id)
+        return owned
 
     def answer(self, request: Request) -> Answer | Coroutine[Any, Any, Answer]:
         """The answer, or a coroutine that waits for it. Raises `FreshetError` or ``ValueError`` for a bad request."""
-        if not isinstance(request, WITHOUT_TOPIC) and request.topic_id:
-            self._check_topic(request)
         match request:
             case Get():
                 return self._get(request)
             case GetTable():
                 return self._get_table(request)
             case Fill():
-                accepted, why = fill_row(self.partition(request.keyspace, request.partition), request)
+                partition = self._partition(request.keyspace, request.partition, request.topic_id)
+                accepted, why = fill_row(partition, request)
                 return Filled(request.id, accepted, why)
             case FillTable():
-                accepted, why = fill_table(self.partition(request.keyspace, request.partition), request)
+                partition = self._partition(request.keyspace, request.partition, request.topic_id)
+                accepted, why = fill_table(partition, request)
                 return Filled(request.id, accepted, why)
             case Wait():
                 return self._wait(request)
             case Status():
-                return status_of(self.ownership, request)
+                return status_of(self.ownership, self._partitions(request), request.id)
             case Describe():
-                return describe_table(self.ownership, request)
+                return describe_table(self._partitions(request), request)
             case Checkpoint():
                 return self._checkpoint(request)
             case Hello():
                 return Welcome(request.id, VERSION, self.instance)
-
-    def _check_topic(self, request: OfTopic) -> None:
-        """Raises `OwnerError` ``not_owner`` if the request is for a topic that this process doesn't follow."""
-        keyspace = request.keyspace
-        if isinstance(request, _OF_KEYSPACE):
-            asked = self.ownership.of(keyspace)
-        else:
-            asked = [self.partition(keyspace, request.partition)]
-        if any(each.topic.topic_id != request.topic_id for each in asked):
-            raise OwnerError(
-                f"this process follows another topic as {keyspace} than {request.topic_id}",
-                hint="look up the owner in freshet.locations again",
-                code="not_owner",
-            )
 
     def _get(self, request: Get) -> Answer | Coroutine[Any, Any, Answer]:
         if len(request.keys) > KEYS_MAX:
@@ -170,11 +158,12 @@ class OwnerServer:
             self._count(rows)
             return Rows(request.id, rows)
 
-        return self._answer_or_wait(request.keyspace, request.partition, request.max_wait_ms, read, reply)
+        partition = self._partition(request.keyspace, request.partition, request.topic_id)
+        return self._answer_or_wait(partition, request.max_wait_ms, read, reply)
 
     def _get_table(self, request: GetTable) -> Answer | Coroutine[Any, Any, Answer]:
         demand = demand_of(request.vector, request.write_ids, request.table_id)
-        owned = self.ownership.of(request.keyspace)
+        owned = self._partitions(request)
         if not owned:
             raise OwnerError(f"this process owns no partition of {request.keyspace}", code="not_owner")
         table_id, number = find_table(owned, request.name, request.table_id)
@@ -189,9 +178,10 @@ class OwnerServer:
 
         if not table_id:
             return reply([no_table(-1, 0, f"{request.name} is not bound to a table here")])
-        if self.ownership.get(request.keyspace, number) is None:
+        home = self.ownership.get(request.keyspace, number)
+        if home is None:
             return reply([no_table(number, table_id, f"table {table_id} is in partition {number}", elsewhere=True)])
-        return self._answer_or_wait(request.keyspace, number, request.max_wait_ms, read, reply)
+        return self._answer_or_wait(home, request.max_wait_ms, read, reply)
 
     def _count(self, answers: Sequence[OwnerRow | OwnerTable]) -> None:
         for answer in answers:
@@ -199,14 +189,13 @@ class OwnerServer:
 
     def _answer_or_wait(
         self,
-        keyspace: str,
-        number: int,
+        partition: Partition,
         max_wait_ms: int,
         read: Callable[[Partition], list[Found]],
         reply: Callable[[list[Found]], Answer],
     ) -> Answer | Coroutine[Any, Any, Answer]:
         """The ``reply`` to what ``read`` returns, at once or when no part of it can become servable by waiting."""
-        found = read(self.partition(keyspace, number))
+        found = read(partition)
         if max_wait_ms <= 0 or not any(map(_may_wait, found)):
             return reply(found)
 
@@ -215,29 +204,32 @@ class OwnerServer:
                 found[:] = read(partition)
                 return not any(map(_may_wait, found))
 
-            await self._wait_until(keyspace, number, max_wait_ms, is_done)
+            await self._wait_until(partition, max_wait_ms, is_done)
             return reply(found)
 
         return later()
 
     async def _wait(self, request: Wait) -> Answer:
         vector = Vector.parse(request.vector) if request.vector else Vector()
+        place = request.keyspace, request.partition, request.topic_id
         is_reached = await self._wait_until(
-            request.keyspace, request.partition, request.max_wait_ms, lambda partition: has_reached(partition, vector)
+            self._partition(*place), request.max_wait_ms, lambda partition: has_reached(partition, vector)
         )
-        partition = self.partition(request.keyspace, request.partition)
+        partition = self._partition(*place)
         head = partition.store.visible
         shards = [ShardKin(name, each.epoch, kin_of(head, name)) for name, each in sorted(head.lineages.items())]
         return Waited(request.id, is_reached, str(watermarks(partition)), shards)
 
-    async def _wait_until(
-        self, keyspace: str, number: int, max_wait_ms: int, is_done: Callable[[Partition], bool]
-    ) -> bool:
-        """Calls ``is_done`` whenever the partition's watermark has moved; False if the time is up first."""
+    async def _wait_until(self, asked: Partition, max_wait_ms: int, is_done: Callable[[Partition], bool]) -> bool:
+        """Calls ``is_done`` whenever the partition's watermark has moved; False if the time is up first.
+
+        The partition may have been given away and taken back meanwhile, so it is looked up anew each time.
+        """
+        place = asked.keyspace, asked.number, asked.topic.topic_id
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(max_wait_ms, WAIT_MS_MAX) / 1000
         while True:
-            partition = self.partition(keyspace, number)
+            partition = self._partition(*place)
             moved = loop.create_future()
             partition.waiters.add(moved)  # before checking, so that no change is missed
             try:
@@ -249,7 +241,7 @@ class OwnerServer:
                 async with asyncio.timeout(remaining):
                     await moved
             except TimeoutError:
-                return is_done(self.partition(keyspace, number))
+                return is_done(self._partition(*place))
             finally:
                 partition.waiters.discard(moved)
 
@@ -257,7 +249,7 @@ class OwnerServer:
         if request.partition < 0:
             wanted = self.ownership.of(request.keyspace)
         else:
-            wanted = [self.partition(request.keyspace, request.partition)]
+            wanted = [self._partition(request.keyspace, request.partition)]
         if not wanted:
             raise OwnerError(f"this process owns no partition of {request.keyspace}", code="not_owner")
         return Checkpoints(request.id, await self._make_checkpoints(wanted))
@@ -267,6 +259,11 @@ class OwnerServer:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _other_topic(keyspace: str, topic_id: str) -> OwnerError:
+    why = f"this process follows another topic as {keyspace} than {topic_id}"
+    return OwnerError(why, hint=_MOVED, code="not_owner")
 
 
 def _may_wait(answer: OwnerRow | OwnerTable) -> bool:

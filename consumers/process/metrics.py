@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import hmac
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
-from typing import Any, Final
+from http.server import ThreadingHTTPServer
+from typing import Any
 
-from prometheus_client import (
-    CONTENT_TYPE_LATEST,
-    CollectorRegistry,
-    Histogram,
-    disable_created_metrics,
-    generate_latest,
-)
+from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from consumers.fold.backfills import backfilled_tables
 from consumers.owner.partitions import Partition
 from consumers.owner.server import OwnerServer
 from consumers.process.loop import Consumption
+from stream.monitoring import serve_monitoring
 
-disable_created_metrics()  # type: ignore[no-untyped-call]
-
-REQUEST_TIMEOUT_S: Final = 10.0
 _PLACE = ("keyspace", "partition")
 _COMMIT_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 5)
 
@@ -62,10 +52,9 @@ _COUNTERS = (
 class ConsumerCollector:
     """Collects from a `Consumption` and its `OwnerServer`."""
 
-    def __init__(self, consumption: Consumption, server: OwnerServer, version: str) -> None:
+    def __init__(self, consumption: Consumption, server: OwnerServer) -> None:
         self._consumption = consumption
         self._server = server
-        self._version = version
 
     def describe(self) -> list[Metric]:
         """Empty, so that registration collects nothing."""
@@ -73,9 +62,6 @@ class ConsumerCollector:
 
     def collect(self) -> Iterator[Metric]:
         """All families, as of now."""
-        build = GaugeMetricFamily("freshet_build_info", "1; the label is the version.", labels=("version",))
-        build.add_metric([self._version], 1)
-        yield build
         partitions = list(self._consumption.ownership)
         for name, text, take in _GAUGES:
             yield _by_partition(GaugeMetricFamily(name, text, labels=_PLACE), partitions, take)
@@ -131,12 +117,9 @@ def _tables(partitions: list[Partition]) -> Metric:
 def serve_metrics(
     consumption: Consumption, server: OwnerServer, place: tuple[str, int], *, token: str = "", version: str = ""
 ) -> ThreadingHTTPServer:
-    """Serves ``/metrics``, ``/healthz`` and ``/readyz`` on ``place`` (host, port) in threads of its own.
-
-    ``token``: the bearer token that ``/metrics`` needs; "": none. Raises ``OSError``.
-    """
+    """Serves ``/metrics``, ``/healthz`` and ``/readyz`` on ``place``, as `serve_monitoring`. Raises ``OSError``."""
     registry = CollectorRegistry()
-    registry.register(ConsumerCollector(consumption, server, version))
+    registry.register(ConsumerCollector(consumption, server))
     commits = Histogram(
         "freshet_store_commit_seconds",
         "Duration of a commit; folding and reads go on meanwhile.",
@@ -145,46 +128,7 @@ def serve_metrics(
     )
     consumption.commit_seconds.append(commits.observe)
 
-    class Handler(BaseHTTPRequestHandler):
-        timeout = REQUEST_TIMEOUT_S
+    def not_ready() -> str:
+        return "" if consumption.ownership.is_ready else "not ready"
 
-        def do_GET(self) -> None:
-            path = self.path.partition("?")[0]
-            if path == "/healthz":
-                self._send(200, b"alive\n")
-            elif path == "/readyz":
-                ready = consumption.ownership.is_ready
-                self._send(200 if ready else 503, b"ready\n" if ready else b"not ready\n")
-            elif path != "/metrics":
-                self._send(404, b"not found\n")
-            elif token and not hmac.compare_digest(self.headers.get("Authorization", "").encode(), expected):
-                self._send(401, b"a bearer token is needed\n")
-            else:
-                self._send(200, generate_latest(registry), CONTENT_TYPE_LATEST)
-
-        do_HEAD = do_GET
-
-        def _send(self, status: int, body: bytes, kind: str = "text/plain; charset=utf-8") -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            if status == 401:
-                self.send_header("WWW-Authenticate", "Bearer")
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(body)
-
-        def log_message(self, *_: Any) -> None:
-            """Nothing: scrapes are not logged."""
-
-    expected = f"Bearer {token}".encode()
-    http = _Server(place, Handler)
-    Thread(target=http.serve_forever, name="metrics", daemon=True).start()
-    return http
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, *_: Any) -> None:
-        """Nothing: a client that goes away is no event."""
+    return serve_monitoring(place, registry, not_ready, version=version, token=token)

@@ -15,7 +15,7 @@ _SEGMENT_ROWS: Final = 2 * ROWS_MAX
 """A row is known by the number of its segment times this, plus its own."""
 _PUT_TOGETHER: Final = 2_048
 """Reads wait for the interpreter meanwhile: a millisecond or so."""
-_BUILT_TOGETHER: Final = 8_192
+_BUILT_TOGETHER: Final = 32_768
 
 
 class Memtable(Mapping[bytes, bytes]):
@@ -31,18 +31,23 @@ class Memtable(Mapping[bytes, bytes]):
         if not isinstance(entries, RowEntries):
             self.entries.update(entries)
             return len(entries)
-        first = len(self._segments) * _SEGMENT_ROWS
-        self._segments.append(entries.built)
-        keys = entries.row_keys
-        rows = zip(keys, range(first, first + len(keys)), strict=True)
-        for _ in range(0, len(keys), _PUT_TOGETHER):
-            self.entries.update(islice(rows, _PUT_TOGETHER))
-        return len(keys)
+        for keys, built in entries.parts:
+            first = len(self._segments) * _SEGMENT_ROWS
+            self._segments.append(built)
+            rows = zip(keys, range(first, first + len(keys)), strict=True)
+            for _ in range(0, len(keys), _PUT_TOGETHER):
+                self.entries.update(islice(rows, _PUT_TOGETHER))
+        return sum(len(keys) for keys, _ in entries.parts)
 
     def get(self, key: bytes) -> bytes | None:  # type: ignore[override] # it has no default
         """The entry of ``key``."""
         found = self.entries.get(key)
         return self._entry(found) if type(found) is int else found  # type: ignore[return-value]
+
+    def begin(self, key: bytes) -> bytes | None:
+        """How the entry of ``key`` begins, at least up to its shard."""
+        found = self.entries.get(key)
+        return self._segments[found // _SEGMENT_ROWS].begin if isinstance(found, int) else found
 
     def _entry(self, number: int) -> bytes:
         return self._segments[number // _SEGMENT_ROWS].entry(number % _SEGMENT_ROWS)

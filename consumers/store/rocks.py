@@ -163,6 +163,16 @@ class Rocks:
                 raise self._read_error(again) from again
         return value
 
+    def get_many(self, keys: list[bytes]) -> list[bytes | None]:
+        """As `get` of each key. RocksDB lets the interpreter go meanwhile, and a key costs a third."""
+        try:
+            values: list[bytes | None] = self._db.get(keys)
+        except Exception as error:
+            if not _is_closed(error):
+                raise store_error(error, str(self.path)) from error
+            return list(map(self.get, keys))
+        return values
+
     def _current_db(self) -> Rdict:
         """The database; waits while it is being reopened."""
         with self._reopening:

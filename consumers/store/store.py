@@ -83,7 +83,7 @@ class PartitionStore:
         self.manifest = manifest
         self.keyspace = manifest.keyspace
         self.partition = manifest.partition
-        self.state = PartitionState(head, self.get)
+        self.state = PartitionState(head, self.get, self.begins)
         self.visible = head.copy()
         """The head for readers. It is replaced, never changed."""
         self.committed_offset = head.offset
@@ -144,6 +144,21 @@ class PartitionStore:
                     self._record_damage(error)
                     raise
         return value
+
+    def begins(self, keys: list[bytes]) -> list[bytes | None]:
+        """How the entry of each row key begins, at least up to its shard, with one question to RocksDB."""
+        active, frozen = self._active, self._frozen
+        found = [active.begin(key) or frozen.begin(key) for key in keys]
+        missing = [place for place, begin in enumerate(found) if begin is None]
+        if missing:
+            try:
+                entries = self._rocks.get_many([keys[place] for place in missing])
+            except StoreError as error:
+                self._record_damage(error)
+                raise
+            for place, entry in zip(missing, entries, strict=True):
+                found[place] = entry
+        return found
 
     def begin_at(self, offset: int) -> None:
         """Lets an empty store begin at ``offset`` instead of 0: nothing before it is known.

@@ -117,9 +117,11 @@ def monitored(settings: Settings, keyspace: str, status: SourceStatus) -> Iterat
         yield
         return
     registry = CollectorRegistry()
-    registry.register(SourceCollector(keyspace, settings.shard_of(keyspace), version(DISTRIBUTION), status))
+    registry.register(SourceCollector(keyspace, settings.shard_of(keyspace), status))
     try:
-        server = serve_monitoring(at.metrics_host, at.metrics_port, registry, lambda: status.not_ready)
+        server = serve_monitoring(
+            (at.metrics_host, at.metrics_port), registry, lambda: status.not_ready, version=version(DISTRIBUTION)
+        )
     except OSError as error:
         raise SettingsError(
             f"cannot listen on {at.metrics_host}:{at.metrics_port}: {error}",

@@ -197,7 +197,7 @@ class Stack:
             "user": address.user,
             "password": address.password,
         }
-        rows = {"kind": "mariadb", **server, "databases": [ROWS], "server_id": 4380}
+        rows = {"kind": "mariadb", **server, "databases": [ROWS], "server_id": 4380, "backfill": ["*"]}
         catalog = {"kind": "workload", **server, "database": CATALOG_DATABASE}
         return {
             "data_dir": str(self.directory / "stores"),

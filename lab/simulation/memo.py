@@ -21,6 +21,7 @@ from consumers.owner import server as owner_server
 from consumers.store import store
 from stream.wire import batch, checks, codec, records
 from stream.wire.announced import Announced
+from tokens import position, vector, writeids
 
 MESSAGES_MAX: Final = 32_768
 FOLDS_MAX: Final = 4_096
@@ -194,6 +195,8 @@ def clear_memo() -> None:
     """Clears every result of the code under test. Call it when that code changes."""
     _folds.clear()
     _demand_of.cache_clear()
+    for parsed in (position._parse_cached, vector._parse_cached, vector._parse_cached_long, writeids._parse_cached):
+        parsed.cache_clear()
     kept.clear()
 
 

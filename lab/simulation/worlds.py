@@ -7,6 +7,7 @@ from lab.simulation.engine import World, share_of
 from lab.simulation.hive.world import HiveWorld
 from lab.simulation.installation.world import InstallationWorld
 from lab.simulation.processes.world import ProcessesWorld
+from lab.simulation.replicas.world import ReplicasWorld
 from lab.simulation.rows.world import RowsWorld
 from tokens.errors import FreshetError
 
@@ -24,6 +25,7 @@ def all_worlds(*, motifs: bool = True) -> dict[str, World]:
         CatalogWorld(motifs=motifs),
         ProcessesWorld(),
         HiveWorld(),
+        ReplicasWorld(),
         InstallationWorld(),
     )
     return {world.name: world for world in worlds}

@@ -6,6 +6,7 @@ import asyncio
 import hmac
 import ipaddress
 import secrets
+from collections.abc import Awaitable
 from time import perf_counter
 
 import structlog
@@ -87,10 +88,10 @@ class Guard:
     async def _run(self, scope: Scope, receive: Receive, send: Send, *, is_counted: bool) -> None:
         is_begun = False
 
-        async def send_marked(message: Message) -> None:
+        def send_marked(message: Message) -> Awaitable[None]:
             nonlocal is_begun
             is_begun = True
-            await send(message)
+            return send(message)
 
         try:
             await self._app(scope, receive, send_marked)

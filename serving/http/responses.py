@@ -91,9 +91,9 @@ async def send_response(send: Send, response: Response) -> None:
 
 def _etag(answer: RawRowAnswer | RawTableAnswer) -> str:
     """A strong tag of what was read. The proof around it is new in every answer, and is in the headers."""
-    digest = xxhash.xxh3_128(bytes(answer.value))
+    read = bytes(answer.value)
     if isinstance(answer, TableAnswer):
-        digest.update(f"\0{answer.table_id}\0{answer.write_ids}".encode())
+        read += f"\0{answer.table_id}\0{answer.write_ids}".encode()
     elif answer.event_token is not None or answer.fresher is not None:
-        digest.update(f"\0{answer.event_token}\0{answer.fresher}".encode())
-    return f'"{digest.hexdigest()}"'
+        read += f"\0{answer.event_token}\0{answer.fresher}".encode()
+    return f'"{xxhash.xxh3_128_hexdigest(read)}"'

@@ -196,8 +196,10 @@ def _pairs(query: bytes) -> list[tuple[str, str]]:
         fields = query.decode("ascii").split("&")
         if len(fields) > QUERY_FIELDS_MAX:
             raise ValueError(f"more than {QUERY_FIELDS_MAX} fields")
-        split = [field.partition("=") for field in fields if field]
-        return [(unquote_plus(name, errors="strict"), unquote_plus(value, errors="strict")) for name, _, value in split]
+        split = [field.partition("=")[::2] for field in fields if field]
+        if b"%" not in query and b"+" not in query:
+            return split
+        return [(unquote_plus(name, errors="strict"), unquote_plus(value, errors="strict")) for name, value in split]
     except ValueError as error:
         raise ReadError("bad_parameter", f"the query string cannot be read: {error}") from error
 

@@ -142,8 +142,12 @@ class RowReads:
                 settle(index, None, f"{found.table.name} is never cached: {found.table.reason}")
 
         async def ask(partition: int, part: list[int]) -> None:
-            keys = [lookups[index].key.key for index in part]
-            meanings = {lookups[index].table.name: lookups[index].table.meaning for index in part}
+            keys: list[bytes] = []
+            meanings: dict[str, bytes] = {}
+            for index in part:
+                _, table, key = lookups[index]
+                keys.append(key.key)
+                meanings[table.name] = table.meaning
             rows: Sequence[OwnerRow | None] = [None] * len(part)
             why, differs = "", False
             try:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from stream.monitoring import build_info
 from stream.sources.status import SourceStatus
 
 _PLACE = ("keyspace", "shard")
@@ -31,9 +30,8 @@ _COUNTERS = (
 class SourceCollector:
     """Collects from a `SourceStatus`."""
 
-    def __init__(self, keyspace: str, shard: str, version: str, status: SourceStatus) -> None:
+    def __init__(self, keyspace: str, shard: str, status: SourceStatus) -> None:
         self._place = [keyspace, shard]
-        self._version = version
         self._status = status
 
     def describe(self) -> list[Metric]:
@@ -61,4 +59,3 @@ class SourceCollector:
             if rest:
                 place.add_metric([*self._place, domain], int(rest.rpartition("-")[2]))
         yield place
-        yield build_info(self._version)

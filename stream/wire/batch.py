@@ -243,12 +243,12 @@ class Framer:
         self._speaker.begin_epoch(number)
         self._prefixes.clear()
         self._as_of_ms = 0
-        self._say(self._speaker.schemas(0))
+        # The topology, too, stands before the first event: so a shard that succeeds another is no stranger.
+        self._say(self._speaker.introductions(0))
         self._timestamp_max = max(self._timestamp_max, timestamp)
         self._map_due = True
         event = self._head(1, position, timestamp) | {"position": position, "reason": reason}
         self._broadcast(encode("EpochStart", event))
-        self._say(self._speaker.topology(1))
         self._events, self._dirty = 1, True
 
     def _end(self, txn: SourceTransaction) -> None:
@@ -391,8 +391,7 @@ class Framer:
         """
         self._speaker.introduce(topology)
         if self._at.epoch:
-            self._say(self._speaker.schemas(self._at.ordinal))
-            self._say(self._speaker.topology(self._at.ordinal))
+            self._say(self._speaker.introductions(self._at.ordinal))
 
     def begin_repeat(self, offset: int) -> None:
         """Say every declaration again, in this batch and the next ones.

@@ -123,7 +123,7 @@ class Speaker:
         self._to_repeat: deque[Key] = deque()
 
     def introduce(self, topology: Topology | None) -> None:
-        """Let `schemas` and `topology` say what the epoch does not have yet."""
+        """Let `introductions` say what the epoch does not have yet."""
         self._introduces, self._topology = True, topology
 
     def begin_epoch(self, epoch: int) -> None:
@@ -133,20 +133,16 @@ class Speaker:
         self.declared = Declarations(self.declared.shard, epoch)
         self._to_repeat.clear()
 
-    def schemas(self, ordinal: int) -> list[bytes]:
-        """The schemas of this version's records, as far as the epoch doesn't have them.
-
-        In a new epoch (``ordinal`` 0) the topology is among what they describe, and stands before the first event: a
-        shard that succeeds another is no stranger.
-        """
+    def introductions(self, ordinal: int) -> list[bytes]:
+        """The schemas of this version's records, and the topology, as far as the epoch doesn't have them."""
         told = [
             self._declare("SchemaText", ordinal, text)
             for text in (schema_texts() if self._introduces else ())
             if self.declared.value(("SchemaText", text["fingerprint"].hex())) is None
         ]
-        return told if ordinal else told + self.topology(0)
+        return told + self._new_topology(ordinal)
 
-    def topology(self, ordinal: int) -> list[bytes]:
+    def _new_topology(self, ordinal: int) -> list[bytes]:
         """The topology, unless the epoch has this one."""
         if self._topology is None:
             return []

@@ -6,6 +6,7 @@ Ordinals and epochs are assigned by the publisher, not by the source.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -174,7 +175,7 @@ class SourceTransaction:
     gtid: str
     position: str
     timestamp: int
-    changes: list[Change] = field(default_factory=list)
+    changes: Sequence[Change] = field(default_factory=list)
     origin: str = ""
     opened: tuple[OpenTransaction, ...] = ()
     closed: tuple[int, ...] = ()

@@ -10,7 +10,12 @@ import msgspec
 import pytest
 
 from consumers.owner.client import OwnerClient
-from consumers.owner.protocol import VERSION, Hello, OwnerError, decode_request, encode_frame
+from consumers.owner.framing import decode_request, encode_frame
+from consumers.owner.protocol import (
+    VERSION,
+    Hello,
+    OwnerError,
+)
 from serving.errors import ReadError
 from serving.http.limits import RequestLimits
 from serving.http.query import demand_of

@@ -20,7 +20,10 @@ from consumers.fold.entry import VALUE, VOID, decode_entry
 from consumers.fold.state import read_head
 from consumers.owner.connection import HELLO_TIMEOUT_S
 from consumers.owner.evidence import tag_of
-from consumers.owner.protocol import HELLO_BYTES_MAX, FrameBuffer, OwnerError, decode_request
+from consumers.owner.framing import HELLO_BYTES_MAX, FrameBuffer, decode_request
+from consumers.owner.protocol import (
+    OwnerError,
+)
 from consumers.owner.rows import judge_fill, view_row
 from consumers.store.errors import StoreCorruptError
 from consumers.store.manifest import MANIFEST_NAME, read_manifest

@@ -12,10 +12,13 @@ from stream.sources.metrics import SourceCollector
 from stream.sources.status import SourceStatus
 
 
-def ask(port: int, path: str) -> tuple[int, str]:
+def ask(port: int, path: str, token: str = "") -> tuple[int, str]:
     """Status and body of a GET."""
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}")
+    if token:
+        request.add_header("Authorization", f"Bearer {token}")
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=30) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -26,8 +29,8 @@ def test_a_source_shows_whether_it_reads_how_far_and_how_late() -> None:
     now = [100.0]
     status = SourceStatus(lambda: now[0])
     registry = CollectorRegistry()
-    registry.register(SourceCollector("shop", "shop/0", "1.2", status))
-    server = serve_monitoring("127.0.0.1", 0, registry, lambda: status.not_ready)
+    registry.register(SourceCollector("shop", "shop/0", status))
+    server = serve_monitoring(("127.0.0.1", 0), registry, lambda: status.not_ready, version="1.2")
     port = server.server_address[1]
     try:
         assert ask(port, "/healthz") == (200, "alive\n")
@@ -47,6 +50,20 @@ def test_a_source_shows_whether_it_reads_how_far_and_how_late() -> None:
         assert ask(port, "/readyz") == (503, "MariaDB is unreachable\n")
         assert 'freshet_source_outages_total{keyspace="shop",shard="shop/0"} 1.0' in ask(port, "/metrics")[1]
         assert ask(port, "/else")[0] == 404
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_metrics_need_the_token_and_health_does_not() -> None:
+    """Whoever restarts a process has no secret; metrics name tables and shards."""
+    server = serve_monitoring(("127.0.0.1", 0), CollectorRegistry(), str, version="1.2", token="s3cret")
+    port = server.server_address[1]
+    try:
+        assert ask(port, "/readyz") == (200, "ready\n")
+        assert ask(port, "/metrics") == (401, "a bearer token is needed\n")
+        assert ask(port, "/metrics", "wrong")[0] == 401
+        assert 'freshet_build_info{version="1.2"} 1.0' in ask(port, "/metrics", "s3cret")[1]
     finally:
         server.shutdown()
         server.server_close()

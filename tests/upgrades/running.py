@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from consumers.owner.client import hello
-from consumers.owner.protocol import encode_frame
+from consumers.owner.framing import encode_frame
 from serving.client import Session
 from serving.client.client import _arguments
 from serving.client.wire import HttpRequest

@@ -204,8 +204,9 @@ class SimulatedRocks:
             self._entries = entries
         return self._entries
 
-    def get(self, key: bytes) -> bytes | None:
-        return self._all().get(key)
+    def get(self, key: bytes | list[bytes]) -> bytes | list[bytes | None] | None:
+        entries = self._all()
+        return list(map(entries.get, key)) if isinstance(key, list) else entries.get(key)
 
     def snapshot(self) -> SimulatedSnapshot:
         """What is in it now."""

@@ -64,7 +64,9 @@ class FrontTransport(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
         loop, port = asyncio.get_running_loop(), self._port_of()
         try:
             async with asyncio.timeout(request.extensions["timeout"]["read"]):
-                transport, answer = await loop.create_connection(lambda: _Exchange(loop), LOOPBACK, port)
+                transport, answer = await loop.create_connection(
+                    lambda: _Exchange(loop, has_body=request.method != "HEAD"), LOOPBACK, port
+                )
                 try:
                     transport.write(_head(request) + body)
                     return await answer.response
@@ -85,7 +87,8 @@ def _head(request: httpx2.Request) -> bytes:
 class _Exchange(asyncio.Protocol):
     """The client's end of one request."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, has_body: bool) -> None:
+        self._has_body = has_body
         self.response: asyncio.Future[httpx2.Response] = loop.create_future()
         self._parser = httptools.HttpResponseParser(self)
         self._headers: list[tuple[bytes, bytes]] = []
@@ -101,6 +104,11 @@ class _Exchange(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header of the response."""
         self._headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        """All headers have come. HEAD is answered with nothing else, whatever they say."""
+        if not self._has_body:
+            self.on_message_complete()
 
     def on_body(self, body: bytes) -> None:
         """A piece of the response's body."""

@@ -1,4 +1,4 @@
-"""What goes wrong with Kafka in a history of the installation, beside that it is away."""
+"""What goes wrong with Kafka in a history of the installation, beside that it is away; and who looks after it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ from collections.abc import Callable
 from typing import Final
 
 from lab.simulation.installation.faults import PAUSES_S
-from lab.simulation.installation.parts import SOURCES
+from lab.simulation.installation.fronts import FrontTransport
+from lab.simulation.installation.judging import EXPLAINS, Answer
+from lab.simulation.installation.parts import FRONTS, PROCESSES, SOURCES
 from lab.simulation.installation.processes import KAFKA, KEYSPACE
 from lab.simulation.installation.tables import TableFaults
+from lab.simulation.installation.writing import TABLE, image_of
 from lab.simulation.kafka.log import Draft
-from stream.kafka.dead_letters import dismiss, retry
+from lab.simulation.operators.judging import Samples
+from lab.simulation.operators.probes import PROBES
+from stream.kafka.dead_letters import dismiss, find_letter, read_letters, retry
 from stream.kafka.topics import dead_letter_topic, events_topic, locations_topic
 from stream.wire.codec import current_schema
 from tokens.errors import FreshetError
@@ -46,6 +51,8 @@ OPS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "poison": (2, (2, len(POISONS))),
     "letters topic": (1, (len(PAUSES_S),)),
     "letters": (1, (2,)),
+    "scrape": (3, (len(PROCESSES),)),
+    "probe": (3, (2, len(PROBES))),
     "compact": (1, ()),
 }
 """Op → (weight, how many values each integer has)."""
@@ -151,6 +158,9 @@ class KafkaFaults(TableFaults):
 
         def work() -> None:
             try:
+                left = {letter.id for letter in read_letters(KAFKA, KEYSPACE, values=False)}
+                for letter in sorted(left):
+                    self.say(f"the operator sees {letter}: {find_letter(KAFKA, KEYSPACE, letter).reason}")
                 (retry if how % 2 else dismiss)(KAFKA, KEYSPACE)
             except FreshetError as error:
                 self.say(f"the operator is told: {error}")
@@ -158,6 +168,48 @@ class KafkaFaults(TableFaults):
         self.say("an operator looks after the dead letters")
         self.kernel.spawn(OPERATOR, work)
         self.let(1.0)
+
+    def op_scrape(self, process: int) -> None:
+        """An operator's tool asks a source or a consumer for its metrics and its health."""
+        name = PROCESSES[process % len(PROCESSES)]
+
+        def done(ready: bool, found: Samples) -> None:
+            self.outcome.answers[f"scraped {'ready' if ready else 'not ready'}"] += 1
+            self.say(f"{name} is {'ready' if ready else 'not ready'}, and shows {len(found)} values")
+            if ready:
+                self._is_ready(name)
+
+        if self.kernel.is_running(name) and self.looking.scrape(name, done):
+            self.let(0.2)
+
+    def _is_ready(self, name: str) -> None:
+        self.said_ready.add(name)
+        if not self.epoch:
+            self.complain(EXPLAINS, f"{name} is ready before anything was published")
+
+    def op_probe(self, front: int, what: int) -> None:
+        """Somebody asks a front without a client library."""
+        name = list(FRONTS)[front % len(FRONTS)]
+        if not self.kernel.is_running(name):
+            return
+        probe, life = PROBES[what % len(PROBES)], self.kernel.process(name)
+        transport = FrontTransport(self.kernel, lambda: FRONTS[name])
+
+        def work() -> None:
+            asked = self.judge.asked("", self.kernel.now)
+            response = self.looking.probe(life, probe, transport.handle_request)
+            status = response.status_code if response is not None else "no answer"
+            self.outcome.answers[f"probe {status}"] += 1
+            self.say(f"{name}: {probe.method} {probe.path}: {status}")
+            if response is not None and probe.row and status in (200, 404):
+                found = response.json()
+                answer = (image_of(found.get("value")), found["served_from"], found["freshness"], found["why"])
+                self.record_commits()
+                self.judge.answered("", asked, self.kernel.now, [Answer((TABLE, (probe.row,)), *answer)])
+            if probe.template == "/readyz" and status == 200:
+                self._is_ready(name)
+
+        self._do(work, 2)
 
     def op_compact(self) -> None:
         """The cleaner has gone through the announcements."""

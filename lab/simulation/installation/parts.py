@@ -29,6 +29,7 @@ from lab.simulation.kernel.scheduler import Kernel
 from lab.simulation.kernel.substitution import installed
 from lab.simulation.mariadb.connections import twins as mariadb_twins
 from lab.simulation.mariadb.server import SimulatedServer
+from lab.simulation.operators.looking import Looking
 from tokens.errors import FreshetError
 
 SHAPE: Final = 5
@@ -60,6 +61,9 @@ class Installation(TracedRun):
         """The processes that run when all is well."""
         self.record = CommittedRecord()
         self.judge = SessionJudge(self.record, self.complain)
+        self.looking = Looking(self.kernel, self.complain)
+        self.said_ready: set[str] = set()
+        """Processes that have said so."""
         self._recorded = 0
         self.epoch = 0
         """The shard's last epoch, as its sources log it."""
@@ -75,7 +79,9 @@ class Installation(TracedRun):
         config = structlog.get_config()
         structlog.configure(processors=[self._log], wrapper_class=structlog.BoundLogger)
         try:
-            with installed(self.kernel, kafka_twins(self.kafka), self._mariadb, self.disk.twins()):
+            with installed(
+                self.kernel, kafka_twins(self.kafka), self._mariadb, self.disk.twins(), self.looking.ports.twins()
+            ):
                 yield
         finally:
             structlog.configure(**config)

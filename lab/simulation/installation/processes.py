@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from prometheus_client import CollectorRegistry
+
 from consumers.process.loop import ConsumptionSettings
 from consumers.process.run import OwnerSettings, serve
 from lab.simulation.installation.fronts import listen
@@ -17,10 +19,12 @@ from serving.sources.mariadb import MariaDBRows
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.locations import LocationsReader
 from stream.kafka.topics import RETENTION_MS_MIN, ensure_topics
+from stream.monitoring import serve_monitoring
 from stream.publish.publisher import Publisher
 from stream.sources.mariadb.connection import ConnectionSettings
 from stream.sources.mariadb.schema import TableFilter
 from stream.sources.mariadb.source import MariaDBSource, SourceOptions
+from stream.sources.metrics import SourceCollector
 from stream.wire.keys import Layout
 from tokens.errors import FreshetError
 
@@ -31,6 +35,8 @@ KEYSPACE: Final = "shop"
 SHARD: Final = "shop/0"
 TABLES: Final = TableFilter(("shop",))
 COMMIT_INTERVAL_S: Final = 1.0
+METRICS_PORT: Final = 9_100
+VERSION: Final = "simulated"
 GivesUp = Callable[[str, FreshetError], None]
 """Called by a process that ends with an error of one line, for its supervisor to start it again."""
 
@@ -48,6 +54,10 @@ def start_source(
     source = MariaDBSource(options, new_publisher)
 
     def run() -> None:
+        registry = CollectorRegistry()
+        registry.register(SourceCollector(KEYSPACE, SHARD, source.status))
+        place = "127.0.0.1", METRICS_PORT
+        serve_monitoring(place, registry, lambda: source.status.not_ready, version=VERSION)
         try:
             source.run()
         except FreshetError as error:
@@ -62,7 +72,7 @@ def start_consumer(kernel: Kernel, name: str, data_dir: Path, gives_up: GivesUp)
 
     async def run() -> None:
         try:
-            await serve(settings, OwnerSettings())
+            await serve(settings, OwnerSettings(metrics_port=METRICS_PORT, version=VERSION))
         except FreshetError as error:
             gives_up(name, error)
 

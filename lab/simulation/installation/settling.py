@@ -6,12 +6,15 @@ from typing import Any, Final
 
 from lab.simulation.installation.judging import RULES as JUDGED
 from lab.simulation.installation.kafka_faults import KafkaFaults
-from lab.simulation.installation.parts import CLIENT, SOURCES
+from lab.simulation.installation.parts import CLIENT, FRONTS, PROCESSES, SOURCES
 from lab.simulation.installation.processes import PRIMARY, SHARD
 from lab.simulation.installation.writing import JOURNAL, PUT, ROWS, SESSIONS
+from lab.simulation.operators.probes import PROBES
 
 RECOVERS: Final = "recovers by itself"
 RULES: Final = (*JUDGED, RECOVERS)
+READY_IN_S: Final = 60.0
+READINESS: Final = [probe.path for probe in PROBES].index("/readyz")
 SETTLES_IN_S: Final = 180.0
 """Longer than two of the group's session timeouts, the longest back-offs, and a request that runs into its timeout."""
 
@@ -28,6 +31,22 @@ class InstallationRun(KafkaFaults):
         if not self.run_until(lambda: not self.record.is_ambiguous, SETTLES_IN_S):
             self._fail("the epoch that was to begin is not in every partition")
         self._read_all()
+        self._check_ready()
+
+    def _check_ready(self) -> None:
+        """Operators are told that all is well where it is: a source publishes, and each front has heard of it."""
+        self.said_ready.clear()
+        wanted = {SOURCES[0], *FRONTS} & set(self.wanted)
+        end = self.kernel.now + READY_IN_S
+        while not self.outcome.violations and self.kernel.now < end and (waiting := wanted - self.said_ready):
+            for name in sorted(waiting):
+                if name in FRONTS:
+                    self.op_probe([*FRONTS].index(name), READINESS)
+                else:
+                    self.op_scrape(PROCESSES.index(name))
+            self.let(1.0)
+        if missing := wanted - self.said_ready:
+            self._fail(f"not ready: {', '.join(sorted(missing))}")
 
     def _mend(self) -> None:
         self.kafka.down = False

@@ -52,6 +52,7 @@ class VirtualLoop:
         self._ready: deque[_Call] = deque()
         self._timers: list[tuple[float, int, _Call]] = []
         self._numbered = 0
+        self._failure: BaseException | None = None
         self._tasks: list[asyncio.Task[Any]] = []
         self.listeners: dict[str, ProtocolFactory] = {}
         """Host → what makes the server's end of a connection."""
@@ -77,7 +78,9 @@ class VirtualLoop:
         self._now = end
 
     def failure(self) -> BaseException | None:
-        """The error of a task that nobody has asked for it; None if there is none."""
+        """The error of a task that nobody has asked for it, or of a protocol; None if there is none."""
+        if self._failure is not None:
+            return self._failure
         for task in self._tasks:
             if task.done() and not task.cancelled() and task._log_traceback:
                 return task.exception()
@@ -124,7 +127,9 @@ class VirtualLoop:
         return task
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Errors are found by `failure`, not when garbage is collected."""
+        """Errors of tasks are found by `failure`, not when garbage is collected. Others are those of protocols."""
+        if "task" not in context and "future" not in context:
+            self._failure = self._failure or context["exception"]
 
     async def create_connection(self, protocol_factory: ProtocolFactory, host: str, port: int, **_: Any) -> Any:
         """Connects to the listener at ``host``. Raises `ConnectionRefusedError`."""
@@ -148,8 +153,14 @@ class _End(asyncio.Transport):
         self.closed = False
 
     def write(self, data: Any) -> None:
-        if not self.closed:
+        if self.closed:
+            return
+        try:
             self.receiver.data_received(data)
+        except Exception as error:  # noqa: BLE001 - asyncio tells its handler, and ends the connection
+            loop = asyncio.get_running_loop()
+            loop.call_exception_handler({"exception": error})
+            self.close()
 
     def is_closing(self) -> bool:
         return self.closed

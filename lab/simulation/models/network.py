@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
+from enum import Enum
+from functools import partial
 from typing import Any, Final
 
 from consumers.owner.connection import FrontConnection
@@ -21,6 +23,13 @@ PATIENCE_S: Final = 3_600.0
 """How long a front waits for an owner's answer: a fill may be on its way for a whole history."""
 METRICS: Final = FrontMetrics()
 """Of all fronts. Nothing depends on them, and they cost more to make than a history."""
+
+
+class Late(Enum):
+    """What of a read is on its way until it is released."""
+
+    QUESTION = "question"
+    ANSWER = "answer"
 
 
 class SimulatedOwnership(Ownership):
@@ -72,12 +81,22 @@ class SimulatedOwner(OwnerServer):
     def answer(self, request: Request) -> Answer | Coroutine[Any, Any, Answer]:
         """As the server's. The answer to a fill waits until the fill is delivered."""
         if not isinstance(request, Fill | FillTable):
-            return super().answer(request)
+            late = self._network.late
+            return super().answer(request) if late is None else self._held(request, late)
         fill = FillUnderWay(request, self._network.giving)
         if self._network.is_slow:
             self._network.fills.append(fill)
             return self._answer_later(fill)
         return self._answer_fill(fill)
+
+    async def _held(self, request: Request, late: Late) -> Answer:
+        """The answer of the time at which it is given, or of the time at which the question comes."""
+        found = super().answer(request) if late is Late.ANSWER else None
+        released = asyncio.get_running_loop().create_future()
+        self._network.held.append(released)
+        await released
+        found = super().answer(request) if found is None else found
+        return await found if asyncio.iscoroutine(found) else found
 
     async def _answer_later(self, fill: FillUnderWay) -> Answer:
         fill.arrives = asyncio.get_running_loop().create_future()
@@ -97,6 +116,36 @@ class SimulatedOwner(OwnerServer):
         return answer
 
 
+class OwnersEnd(FrontConnection):
+    """The owner's end of a connection. It breaks in the middle of the next answer, if the network says so."""
+
+    def __init__(self, owner: SimulatedOwner, number: int, network: Network) -> None:
+        super().__init__(owner)
+        self._number = number
+        self._network = network
+
+    def data_received(self, data: bytes) -> None:
+        if self._network.tears == self._number and self._greeted:
+            self._network.tears = None
+            self._transport = HalfWritten(self._transport)
+        super().data_received(data)
+
+
+class HalfWritten:
+    """A transport that breaks in the middle of the next write."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+
+    def write(self, data: bytes) -> None:
+        """Sends the first half, and closes the connection."""
+        self._transport.write(data[: len(data) // 2])
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
 async def _no_checkpoints(_: list[Partition]) -> list[CheckpointPlace]:
     return []
 
@@ -111,17 +160,28 @@ class Network:
         self.loop = loop
         self.fills: list[FillUnderWay] = []
         self.owners = [SimulatedOwner(f"owner{number}", owned, self) for number, owned in enumerate(owners)]
-        for owner in self.owners:
-            loop.listeners[owner.instance] = lambda owner=owner: FrontConnection(owner)  # type: ignore[misc]
+        for number, owner in enumerate(self.owners):
+            loop.listeners[owner.instance] = partial(OwnersEnd, owner, number, self)
         self.arrived = arrived
         self.is_slow = True
         """Whether fills are on their way until they are delivered. Else they arrive at once."""
         self.giving = -1
         """The history of the source's answer that fronts are just getting."""
+        self.late: Late | None = None
+        """What of the next read is late."""
+        self.held: list[asyncio.Future[None]] = []
+        """Reads that are on their way to an owner, or back, until they are released."""
+        self.tears: int | None = None
+        """The owner whose next answer breaks off."""
 
     def deliver(self, number: int) -> None:
         """Lets a fill that is on its way reach its owner."""
         self.fills.pop(number).arrives.set_result(None)
+        self.loop.run()
+
+    def release(self, number: int) -> None:
+        """Lets a read that was held go on."""
+        self.held.pop(number).set_result(None)
         self.loop.run()
 
 

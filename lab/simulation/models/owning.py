@@ -57,6 +57,10 @@ class MemoryRocks:
         """The durable value of a key."""
         return self.data.get(key)
 
+    def get_many(self, keys: list[bytes]) -> list[bytes | None]:
+        """The durable values of several keys."""
+        return list(map(self.data.get, keys))
+
     def scan(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Durable (key, value) pairs from ``start`` up to ``end`` (exclusive), in key order."""
         return iter(sorted((k, v) for k, v in self.data.items() if k >= start and (end is None or k < end)))

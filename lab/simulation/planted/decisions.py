@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from lab.simulation.planted.planting import Replace, Return, always, catalog, never, rows
-from tokens import decision
+from lab.simulation.planted.planting import Replace, Return, always, catalog, leave_out, never, replicas, rows
+from tokens import comparison, decision, event, integers, mysql
+from tokens.logs import FilePosition
 from tokens.mariadb import MariadbPosition
-from tokens.session import packed
+from tokens.mysql import MysqlPosition
+from tokens.session import packed, texts
 from tokens.vector import Vector
-from tokens.writeids import ValidWriteIdList
+from tokens.writeid_kinds import CompactorWriteIdList
+from tokens.writeids import ValidWriteIdList, hive_compare
 
 REACHED_BY_MARK: Final = "by_mark is Order.NEWER or by_mark is Order.SAME"
 REACHED_BY_VALUE: Final = "by_value is Order.NEWER or by_value is Order.SAME"
@@ -164,4 +167,114 @@ LISTS: Final = (
         never(ValidWriteIdList.missing, "any_previous < any_id <= self.hwm"),
     ),
 )
-BUGS: Final = (*DECISIONS, *POSITIONS, *LISTS)
+REPLICAS: Final = (
+    replicas(
+        "end_of_an_interval_ignored",
+        "a MySQL interval holds another one that begins in it",
+        Replace(
+            mysql._includes,
+            "any_i == any_n or any_held[any_i][0] > any_first or any_held[any_i][1] < any_last",
+            "any_i == any_n or any_held[any_i][0] > any_first",
+        ),
+    ),
+    replicas(
+        "neighbours_are_not_merged",
+        "two MySQL intervals without a gap between them stay two",
+        Replace(mysql._merged, "any_start > any_last + 1", "any_start > any_last"),
+    ),
+    replicas(
+        "appended_number_joins_one_neighbour",
+        "a GTID that closes a gap leaves the later interval where it is",
+        never(mysql._with_number, "any_at < len(any_intervals) and any_intervals[any_at][0] == any_number + 1"),
+    ),
+    replicas(
+        "difference_takes_too_little",
+        "what is taken from a MySQL set leaves its last transaction there",
+        Replace(mysql._minus, "any_taken[any_at][1] + 1", "any_taken[any_at][1]"),
+    ),
+    replicas(
+        "union_of_one_server_keeps_mine",
+        "a union keeps this side's transactions of a server that both sides have",
+        Replace(MysqlPosition.union, "_merged([*any_mine, *any_theirs])", "any_mine"),
+    ),
+    replicas(
+        "tag_is_not_written",
+        "a MySQL position's text has no tags",
+        leave_out(MysqlPosition.set_text, "if tag:\n    ..."),
+    ),
+    replicas(
+        "file_number_ignored",
+        "file positions are compared by their offset alone",
+        Return(FilePosition._place, "((0, ''), self.offset)"),
+    ),
+    replicas(
+        "prefix_is_decimal",
+        "a hexadecimal file offset is refused",
+        Return(integers.parse_unsigned_any_base, "parse_unsigned(text, maximum, what)"),
+    ),
+    replicas(
+        "packed_intervals_count_from_the_start",
+        "the intervals in a session's token do not continue from each other",
+        leave_out(packed._pack_mysql, "reached = last"),
+    ),
+    replicas(
+        "packed_server_is_the_next_one",
+        "a server that a token names again is taken for another",
+        Replace(packed._uuid, "any_reader.uuids[any_number - 1]", "any_reader.uuids[0]"),
+    ),
+    replicas(
+        "damage_is_not_seen",
+        "a token's checksum is not looked at",
+        never(texts._read_v2, "any_sum != _checksum(any_body)"),
+    ),
+    replicas(
+        "first_format_has_no_epoch",
+        "a token of the first format is of epoch 0",
+        Replace(texts._read_v1, "(epoch, Position.parse(position))", "(0, Position.parse(position))"),
+    ),
+    replicas(
+        "origins_do_not_order",
+        "event tokens of two shards are never compared by what both had of a third",
+        leave_out(event.EventToken.coordinates, "if isinstance(origin, Origin) and ...:\n    ..."),
+    ),
+    replicas(
+        "events_of_two_epochs_are_ordered",
+        "event tokens of one shard are compared whatever their epochs are",
+        Replace(event.order, "any_a.epoch == any_b.epoch", "True"),
+    ),
+    replicas(
+        "missing_shard_is_the_same",
+        "a vector that lacks a shard is not older",
+        never(Vector.order, "not any_other._components.keys() <= self._components.keys()"),
+    ),
+    replicas(
+        "lists_compared_the_wrong_way",
+        "of two write-id lists, what each lacks is mixed up",
+        Replace(
+            comparison._lists,
+            "(any_a.missing(any_b), any_b.missing(any_a))",
+            "(any_b.missing(any_a), any_a.missing(any_b))",
+        ),
+    ),
+    replicas(
+        "hive_compares_lengths_only",
+        "as Hive compares, a longer list of exceptions is newer",
+        Replace(hive_compare, "1 if any_one > any_other else -1", "1"),
+    ),
+    replicas(
+        "allocation_opens_one_id",
+        "ids that an ALLOC skipped count as valid",
+        Replace(ValidWriteIdList.allocate, "range(max(1, self.hwm + 1), any_id + 1)", "range(any_id, any_id + 1)"),
+    ),
+    replicas(
+        "range_ends_early",
+        "a range's last write id is not looked at",
+        Replace(ValidWriteIdList.range_valid, "min(any_high, self.hwm)", "min(any_high, self.hwm) - 1"),
+    ),
+    replicas(
+        "compactor_sees_open_ids",
+        "to a compactor an open id is not aborted",
+        Return(CompactorWriteIdList.is_aborted, "ValidWriteIdList.is_aborted(self, write_id)"),
+    ),
+)
+BUGS: Final = (*DECISIONS, *POSITIONS, *LISTS, *REPLICAS)

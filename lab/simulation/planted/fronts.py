@@ -4,15 +4,29 @@ from __future__ import annotations
 
 from typing import Final
 
+from consumers.owner import client
 from consumers.owner import rows as owner_rows
-from lab.simulation.planted.planting import Replace, Return, always, catalog, leave_out, never, rows
+from consumers.owner.client import OwnerClient
+from lab.simulation.planted.planting import (
+    Begin,
+    Replace,
+    Return,
+    always,
+    catalog,
+    installation,
+    leave_out,
+    never,
+    rows,
+)
 from serving.client.session import SessionState
-from serving.http import batches
-from serving.reads import proof, spaces
+from serving.http import app, batches, openapi, route
+from serving.reads import flight, proof, spaces
 from serving.reads import rows as row_reads
 from serving.reads.flight import Flights
+from serving.reads.readiness import Readiness
 from serving.reads.rows import RowReads
 from serving.reads.tables import TableReads
+from stream.sources.status import SourceStatus
 
 NO_OWN_KEY: Final = Replace(
     row_reads.may_offer,
@@ -162,6 +176,44 @@ FLIGHTS: Final = (
         never(RowReads._from_source_row, "not any_decision.may_be_served"),
     ),
 )
+INTERRUPTIONS: Final = (
+    rows(
+        "flight_cancelled_with_a_reader",
+        "a reader that goes away cancels a read of the source that others wait for",
+        Replace(
+            flight._results,
+            "await asyncio.wait(any_flights.values())",
+            "await asyncio.gather(*any_flights.values(), return_exceptions=True)",
+        ),
+    ),
+    rows(
+        "answer_to_a_reader_that_left",
+        "the late answer to a request that was cancelled ends the owner's connection",
+        leave_out(OwnerClient._ask, "connection.pending.pop(number, None)"),
+        Replace(client._Connection._resolve, "any_future is not None and not any_future.done()", "future is not None"),
+    ),
+    rows(
+        "answers_in_the_order_of_questions",
+        "an owner's answer is given to the request that has waited longest",
+        Replace(
+            client._Connection._resolve,
+            "self.pending.pop(answer.id, None)",
+            "self.pending.pop(min(self.pending, default=0), None)",
+        ),
+    ),
+    rows(
+        "broken_connection_answers_nobody",
+        "who waits for an answer that has broken off waits for ever",
+        Replace(client._Connection.connection_lost, "for any_future in any_pending.values():\n    ...", "pass"),
+    ),
+    rows(
+        "late_loss_takes_the_session_back",
+        "a 409 that comes late takes from the session what it has seen in the new epoch since",
+        Replace(
+            SessionState._adopt_lost, "any_mine == any_was if any_newer else any_mine.epoch <= any_was.epoch", "True"
+        ),
+    ),
+)
 TABLES: Final = (
     catalog(
         "own_write_offered",
@@ -178,4 +230,43 @@ TABLES: Final = (
         Replace(TableReads._read, "token_after(any_token, ...)", "any_token"),
     ),
 )
-BUGS: Final = (*OFFERS, *SESSIONS, *PROOFS, *READS, *FLIGHTS, *TABLES)
+OPERATING: Final = (
+    installation(
+        "front_is_ready_at_once",
+        "a front is ready before its owners have anything of a source",
+        Return(Readiness.missing, "[]"),
+    ),
+    installation(
+        "front_is_never_ready",
+        "a front waits for partitions that are ready",
+        Replace(Readiness._missing_at_one_owner, "any(shard.watermark for shard in any_known.shards)", "False"),
+    ),
+    installation(
+        "source_is_ready_at_once",
+        "a source is ready before it publishes",
+        Return(vars(SourceStatus)["not_ready"].fget, "''"),
+    ),
+    installation(
+        "lag_runs_backwards",
+        "a source's lag is negative",
+        Replace(
+            vars(SourceStatus)["lag_seconds"].fget,
+            "self.clock() - self._caught_up_at",
+            "self._caught_up_at - self.clock()",
+        ),
+    ),
+    installation(
+        "errors_are_not_described",
+        "the description of the API lacks the errors of its routes",
+        Replace(openapi._codes, "(*_EVERYWHERE, *any_route.errors)", "_EVERYWHERE"),
+        Replace(app._description, "describe(ROUTES)", "describe(ROUTES)"),
+    ),
+    installation(
+        "misspelled_parameter_is_passed_over",
+        "an unknown parameter of a request is ignored, so that a misspelled token is none",
+        Begin(
+            route._pairs, "query = query if query.startswith((b'token', b'max', b'inc', b'comp', b'valid')) else b''"
+        ),
+    ),
+)
+BUGS: Final = (*OFFERS, *SESSIONS, *PROOFS, *READS, *FLIGHTS, *INTERRUPTIONS, *TABLES, *OPERATING)

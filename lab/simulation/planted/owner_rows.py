@@ -95,7 +95,7 @@ FILLS: Final = (
     rows(
         "any_partition_is_right",
         "an owner takes gets and fills of keys that another partition keeps",
-        never(meaning._check_home, "any_home != any_number"),
+        never(meaning.check_partition, "any_home != any_number"),
     ),
     rows(
         "no_watermark_over_an_old_epoch",

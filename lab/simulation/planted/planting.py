@@ -212,6 +212,11 @@ def hive(name: str, what: str, *changes: Change) -> PlantedBug:
     return PlantedBug(name, what, "hive", changes)
 
 
+def replicas(name: str, what: str, *changes: Change) -> PlantedBug:
+    """A bug that the world of servers, tokens and lists must catch."""
+    return PlantedBug(name, what, "replicas", changes)
+
+
 def installation(name: str, what: str, *changes: Change) -> PlantedBug:
     """A bug that the world of installations must catch."""
     return PlantedBug(name, what, "installation", changes)

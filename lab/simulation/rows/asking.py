@@ -61,6 +61,8 @@ class SimulatedSession:
         self.seen: dict[str, Seen] = {}
         self.shards_written: set[str] = set()
         """Shards that it wrote to. The epoch of a write is the one that the front names, which may be wrong."""
+        self.misplaced: set[str] = set()
+        """Shards in whose lost history it has placed a write. A 409 takes that write from it."""
         self.uncertain: set[str] = set()
         """Shards of which it saw something when the change of history could not be known. They are not judged."""
 
@@ -270,6 +272,12 @@ class SimulatedFront:
         self.reads = ObservedReads(owners, descriptions, fills, METRICS)
         self.reads.told, self.reads.world = {}, world
         self._front = front_with(row_spaces=spaces, rows=self.reads, locations=Locations(owners, cast("Any", spaces)))
+
+    async def find_owners_again(self) -> None:
+        """Tries those that have failed, as the next reads would."""
+        owners = self.route.owners
+        for located in owners._away:
+            owners._probe(located)
 
     async def answer(self, request: HttpRequest) -> HttpResponse:
         """The response to a request, as the guard sends it."""

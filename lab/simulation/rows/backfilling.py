@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from itertools import count
 from typing import Any, Final
 
 from lab.simulation.rows.source import CHOICES, SLOTS, SLOTS_A_SHARD, SimulatedSource, image_of
@@ -94,7 +95,8 @@ class FramedBackfill:
             if value is not None:
                 declared.read(value)
         point = replace(framer.resume, descriptions=declared.descriptions(), complete=declared.complete_tables())
-        self.run = Backfill(ALL, self.reading, self, CHOICES[choice].catalog, point, SourceStatus())
+        clock = count(0.0, 1_000.0).__next__  # so that no table waits
+        self.run = Backfill(ALL, self.reading, self, CHOICES[choice].catalog, point, SourceStatus(), clock)
 
     def annotate(self, annotations: Mapping[str, str]) -> None:
         """The next batch has them."""

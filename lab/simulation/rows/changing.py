@@ -5,13 +5,13 @@ from __future__ import annotations
 from itertools import chain
 
 from lab.simulation.models.topic import announced, damaged
+from lab.simulation.rows.interrupting import InterruptedReadOps
 from lab.simulation.rows.publishing import Ending
-from lab.simulation.rows.reading import RowReadOps
 from lab.simulation.rows.shaping import TABLES
 from lab.simulation.rows.source import CHILD, SLOTS, SLOTS_A_SHARD, SimulatedSource
 
 
-class RowChangeOps(RowReadOps):
+class RowChangeOps(InterruptedReadOps):
     """Ops that change sources, publishers and the topic."""
 
     # --- the source ---
@@ -39,6 +39,9 @@ class RowChangeOps(RowReadOps):
         reader.saw(source.name, source.history.number, index)
         self.judge.own[session, source.name] = (source.history.number, index)
         reader.shards_written.add(source.name)
+        component = reader.client.vector.get(source.name)
+        if component is None or self.judge.history(source.shard, component.epoch) is not source.history:
+            reader.misplaced.add(source.name)
 
     def op_alter(self, shard: int, table: int) -> None:
         source, name = self.sources[shard % len(self.sources)], TABLES[table]

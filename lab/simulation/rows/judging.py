@@ -23,11 +23,12 @@ OWN_WRITES: Final = "read your writes"
 MONOTONIC: Final = "monotonic reads"
 NOTHING_LOST: Final = "nothing lost, nothing twice"
 RECOVERS: Final = "recovers by itself"
+NEVER_RAISES: Final = "never raises"
 RENAMED: Final = "-renamed"
 """How the name of a shard ends that nobody knows any more."""
 EXPLAINS: Final = "explanation true"
 RULES: Final = (
-    STALE, OWN_WRITES, MONOTONIC, NOTHING_LOST, RECOVERS, SAME_STATE, BY_THE_RULES, EXPLAINS, "never raises",
+    STALE, OWN_WRITES, MONOTONIC, NOTHING_LOST, RECOVERS, SAME_STATE, BY_THE_RULES, EXPLAINS, NEVER_RAISES,
 )  # fmt: skip
 
 Complain = Callable[[str, str], None]

@@ -157,7 +157,7 @@ class Publishing:
             if not self._shards:
                 framer._speaker.declared = Declarations(self.source.name, framer.resume.epoch)  # a memo has none
                 framer._speaker._topology = Topology((self.source.name,))
-                framer._say(framer._speaker.topology(framer.resume.ordinal))
+                framer._say(framer._speaker.introductions(framer.resume.ordinal))
         if self._backfill is None:
             self._backfill = self._new_backfill(framer)
         self._step()

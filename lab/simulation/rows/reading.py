@@ -10,7 +10,7 @@ from consumers.owner import rows as owner_rows
 from lab.simulation.models.loop import finished
 from lab.simulation.models.owning import OwnedPartition, RacingStore
 from lab.simulation.rows.asking import Read, ServedAnswer, SimulatedSession, SourceRead, answer_of, keyspace_of
-from lab.simulation.rows.judging import EXPLAINS, RENAMED
+from lab.simulation.rows.judging import EXPLAINS, NEVER_RAISES, RENAMED
 from lab.simulation.rows.run_state import RowsRunState
 from lab.simulation.rows.source import SLOT_OF, SLOTS, SLOTS_A_SHARD
 from serving.client import HistoryLost, ServerError, Unavailable
@@ -183,7 +183,7 @@ class RowReadOps(RowsRunState):
         self._conclude()
         if not read.task.done():
             self.outcome.answers["look-up: not servable"] += 1
-            if begun == len(self.source_reads):
+            if begun == len(self.source_reads) and not self.network.held:
                 self.count_fault("shared flight")
                 self.say("  it waits for a read of the source that is under way")
 
@@ -196,6 +196,9 @@ class RowReadOps(RowsRunState):
     def _note(self, read: Read) -> None:
         reader = read.session
         shard = f"s/{SLOT_OF[read.keys[0]] // SLOTS_A_SHARD}"
+        if read.task.cancelled():
+            self.complain(NEVER_RAISES, f"session {reader.number} waited, and its request was cancelled")
+            return
         try:
             rows = read.task.result()
         except HistoryLost as lost:
@@ -245,9 +248,14 @@ class RowReadOps(RowsRunState):
             return
         self.judge.check_history_lost(lost, before, shard)
         self.judge.check_session_after_409(reader.client.vector, before, shard)
-        self._forget_seen(reader, shard)
         component = reader.client.vector.get(shard)
         history = self.judge.history(int(shard[2:]), component.epoch) if component is not None else None
+        seen = reader.seen.get(shard)
+        is_known = seen is not None and history is not None and seen.history >= history.number
+        if (
+            not is_known or shard in reader.uncertain | reader.misplaced
+        ):  # else another read has told the session before
+            self._forget_seen(reader, shard)
         if component is not None and history is not None:
             index = history.index_of.get(str(component.position))
             if index is not None:
@@ -257,6 +265,7 @@ class RowReadOps(RowsRunState):
     def _forget_seen(reader: SimulatedSession, shard: str) -> None:
         reader.uncertain.discard(shard)
         reader.shards_written.discard(shard)
+        reader.misplaced.discard(shard)
         reader.seen.pop(shard, None)
 
     # --- the source of truth ---
@@ -312,13 +321,14 @@ class RowReadOps(RowsRunState):
         self._mark_uncertain(theirs)
         try:
             token = finished(self.loop, theirs.client.token())
-        except ServerError:
+        except (ServerError, Unavailable):
             return
         self._mark_uncertain(theirs)
         self.count_fault("session moves")
         mine.client.adopt(token)
         mine.uncertain |= theirs.uncertain
         mine.shards_written |= theirs.shards_written
+        mine.misplaced |= theirs.misplaced
         for shard, seen in theirs.seen.items():
             mine.saw(shard, *seen)
         self.say(f"session {session} continues from session {other}'s token")
@@ -334,6 +344,7 @@ class RowReadOps(RowsRunState):
         seen = reader.seen
         reader = self.sessions[session] = SimulatedSession(session, reader.front, vector)
         reader.seen = seen
+        reader.misplaced.update(seen)
         self.say(f"session {session} has got its token from a source that calls {name} {name}{RENAMED}")
 
     def op_wait(self, session: int, owner: int, partition: int) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from consumers.owner.rows import judge_fill, view_row
 from lab.simulation.memo import decoded
+from lab.simulation.models.loop import finished
 from lab.simulation.naive.judging import SAME_STATE, check_fold
 from lab.simulation.rows.asking import Read, SimulatedFront, SimulatedSession, answer_of, keyspace_of
 from lab.simulation.rows.changing import RowChangeOps
@@ -16,6 +19,9 @@ from serving.client import ClientError
 from serving.reads.descriptions import RENEWED_EVERY_S
 from stream.wire.codec import ROW_FRAME_HEADER
 from tokens import Position, Vector
+
+AWAY_S: Final = 1.0
+"""An owner that has broken off an answer is tried again within this time."""
 
 
 class RowsRun(RowChangeOps):
@@ -49,12 +55,20 @@ class RowsRun(RowChangeOps):
         agreed = self.quick or self._same_state()
         if not self.topic_is_tampered and not any(publisher.backfills for publisher in self.publishers):
             self._published_once()  # a chunk has the number of the transaction before it
+        while self.network.held:
+            self.network.release(0)
         while self.source_reads:
             if self.source_reads[0].snapshots is None:
                 self.take_snapshot(self.source_reads[0], from_replica=False)
             self._give(self.source_reads[0])
         while self.network.fills:
             self.network.deliver(0)
+        self._conclude()
+        for read in self.reads:
+            self.complain(RECOVERS, f"a read of {read.keys} has no answer, and nothing is on its way")
+        self.loop.advance(AWAY_S)
+        for front in self._fronts.values():
+            finished(self.loop, front.find_owners_again())
         self.answers_at_once, self.network.is_slow = (False, True), False
         for owner in owners:
             self._check_settled(owner, [slot for slot in self._slots_to_check(owner) if agreed or owner == owners[0]])

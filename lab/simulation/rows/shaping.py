@@ -74,6 +74,10 @@ RARE_OPERATIONS: Final[dict[str, tuple[int, Fields]]] = {
     "rename": (1, ("session", "shard")),
     "wait": (1, ("session", "owner", "partition")),
     "foreign row": (1, ("slot",)),
+    "hold": (2, ("session", "slot", "owner", "front", 2)),
+    "release": (2, (4, 3)),
+    "leave": (1, (4,)),
+    "tear": (1, ("session", "slot", "owner", "front")),
 }
 """Op → (weight, fields): the ops that a history may have."""
 KINDS: Final = BASE | RARE_OPERATIONS

@@ -45,6 +45,9 @@ FAULTS: Final = (
     "sequence goes back",
     "wrong partition",
     "a row in two shards",
+    "front held in a proof",
+    "client gone",
+    "torn answer",
 )
 OPS: Final = ops_of(RowsRun)
 

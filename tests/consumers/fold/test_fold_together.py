@@ -46,6 +46,7 @@ frames = st.one_of(
     st.builds(marker, small),
     st.just(start()),
     st.just(start(epoch=2)),
+    st.just(topology(SHARD, "shop/1")),
     st.just(topology("shop/2", shard="shop/2", ancestors={SHARD: 1})),
 )
 
@@ -153,6 +154,39 @@ def test_a_frame_of_another_form_does_not_end_the_reading_by_column() -> None:
     assert steps[0] == (10, columns.RowEntries)
     assert steps[-1][1] is columns.RowEntries
     assert _by_column([(0, start()), *records], set()) == _one_by_one([(0, start()), *records])
+
+
+def test_shards_that_share_a_partition_are_folded_by_column_while_they_keep_apart() -> None:
+    """One step for both, with one look-up; a key that the other shard has written is left to the plain fold."""
+    other = "shop/1"
+    records: Records = [(0, start()), (1, topology(SHARD, other)), (2, start(shard=other))]
+    for at in range(3, 40):
+        shard = (SHARD, other)[at % 2]
+        records.append((at, frame([(key(at % 8), VALUE, b"x" * 40, at)], shard=shard)))
+    entries, asked = Memtable(), list[list[bytes]]()
+
+    def begins(keys: list[bytes]) -> list[bytes | None]:
+        asked.append(keys)
+        return list(map(entries.begin, keys))
+
+    state = PartitionState(Head(), entries.get, begins)
+
+    def fold(some: Records) -> list[int]:
+        steps = []
+        with patch.object(columns, "RUN_BYTES_MIN", 1_000):
+            for changes in fold_messages(state, some):
+                entries.put(changes.entries)
+                state.apply(changes)
+                steps.append(changes.messages)
+        return steps
+
+    assert fold(records) == [1, 1, 1, 37]
+    assert [sorted(keys) for keys in asked] == [sorted(map(key, (1, 3, 5, 7))), sorted(map(key, (0, 2, 4, 6)))]
+    meeting: Records = [
+        (at, frame([(key(at % 7), VALUE, b"y" * 40, at)], shard=(SHARD, other)[at % 2])) for at in range(40, 80)
+    ]
+    assert max(fold(meeting)) < 40
+    assert (entries.built(), head_entries(state.head), []) == _one_by_one([*records, *meeting])
 
 
 def test_rows_carry_the_tag_of_their_transaction() -> None:

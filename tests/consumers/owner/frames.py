@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 from consumers.fold.shards import Kin
+from consumers.owner.framing import PREFIX_BYTES, encode_frame
 from consumers.owner.protocol import (
     OLDEST,
-    PREFIX_BYTES,
     VERSION,
     Answer,
     Checkpoint,
@@ -36,7 +36,6 @@ from consumers.owner.protocol import (
     Wait,
     Waited,
     Welcome,
-    encode_frame,
 )
 
 AT = "MariaDB/0-1-5"

@@ -97,9 +97,9 @@ def test_a_partition_that_is_behind_does_not_describe_what_left_the_scope(owner:
     """A scope that one partition has folded counts for the descriptions that the others still hold."""
     ahead = Owner(tmp_path / "ahead", number=1)
     ahead.fold(start(), schema(2), event("Scope", 4, tables=["shop.other"]), marker(4))
-    assert describe_table(owner.ownership, Describe(1, KEYSPACE, "shop.items")).found
+    assert describe_table(owner.ownership.of(KEYSPACE), Describe(1, KEYSPACE, "shop.items")).found
     owner.ownership.add(ahead.partition)
-    assert not describe_table(owner.ownership, Describe(1, KEYSPACE, "shop.items")).found
+    assert not describe_table(owner.ownership.of(KEYSPACE), Describe(1, KEYSPACE, "shop.items")).found
     ahead.partition.store.close(commit=False)
 
 

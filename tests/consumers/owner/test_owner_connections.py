@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from consumers.owner.client import OwnerClient
+from consumers.owner.framing import FRAME_BYTES_MAX, decode_answer, encode_frame
 from consumers.owner.protocol import (
-    FRAME_BYTES_MAX,
     KEYS_MAX,
     Failure,
     Get,
@@ -18,8 +18,6 @@ from consumers.owner.protocol import (
     OwnerError,
     Status,
     Welcome,
-    decode_answer,
-    encode_frame,
 )
 from consumers.owner.server import OwnerServer
 from tests.consumers.histories import key, marker, start

@@ -12,22 +12,24 @@ import pytest
 
 from consumers.owner import protocol
 from consumers.owner.client import OwnerClient, OwnerConnection
+from consumers.owner.framing import (
+    PREFIX_BYTES,
+    FrameBuffer,
+    decode_answer,
+    decode_request,
+    encode_frame,
+)
 from consumers.owner.protocol import (
     OLDEST,
-    PREFIX_BYTES,
     VERSION,
     Answer,
     Failure,
-    FrameBuffer,
     Hello,
     OwnerError,
     Request,
     Status,
     Statuses,
     Welcome,
-    decode_answer,
-    decode_request,
-    encode_frame,
 )
 from tests.consumers.owner.frames import ANSWERS, REQUESTS
 from tests.consumers.owning import Owner

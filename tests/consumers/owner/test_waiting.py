@@ -76,7 +76,7 @@ def test_a_movement_between_looking_and_waiting_is_not_missed(owner: Owner) -> N
             partition.wake()
         return looks == 2
 
-    waiting = owner.server._wait_until(KEYSPACE, 0, 60_000, is_done)
+    waiting = owner.server._wait_until(owner.partition, 60_000, is_done)
     assert asyncio.run(asyncio.wait_for(waiting, 5))
     assert looks == 2
     assert owner.partition.waiters == set()
@@ -92,7 +92,7 @@ def test_a_movement_that_does_not_suffice_goes_on_waiting(owner: Owner) -> None:
         partition.wake()
         return looks == 5
 
-    assert asyncio.run(asyncio.wait_for(owner.server._wait_until(KEYSPACE, 0, 60_000, is_done), 5))
+    assert asyncio.run(asyncio.wait_for(owner.server._wait_until(owner.partition, 60_000, is_done), 5))
 
 
 @pytest.mark.parametrize("has_come", [True, False])
@@ -105,7 +105,7 @@ def test_at_the_time_out_it_looks_once_more(owner: Owner, has_come: bool) -> Non
         looks += 1
         return has_come and looks == 2
 
-    assert asyncio.run(owner.server._wait_until(KEYSPACE, 0, 100, is_done)) is has_come
+    assert asyncio.run(owner.server._wait_until(owner.partition, 100, is_done)) is has_come
     assert looks == 2
     assert owner.partition.waiters == set()
 

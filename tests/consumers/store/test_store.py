@@ -76,6 +76,23 @@ def test_after_any_schedule_of_commits_and_crashes_the_store_equals_a_dict(
         crash(store)
 
 
+def test_many_keys_are_looked_up_as_one_by_one(tmp_path: Path) -> None:
+    """Wherever a key is: folded since, being committed, committed, nowhere; also while the database is reopened."""
+    store = open_at(tmp_path)
+    for offset in range(1, 4):
+        store.apply(change(offset, {key(number): b"%d" % offset for number in range(offset, 6)}))
+        if offset < 3:
+            store.commit() if offset == 1 else store.freeze()
+    keys = [key(number) for number in (5, 1, 9, 2, 3, 1)]
+    assert store.begins(keys) == [b"3", b"1", None, b"2", b"3", b"1"] == list(map(store.get, keys))
+    store._rocks._db.close()
+    with pytest.raises(StoreError):
+        store.begins(keys)
+    store._rocks.reopen()
+    assert store.begins(keys)[1] == b"1"
+    store.close()
+
+
 def test_equal_states_have_equal_digests_for_any_commits(tmp_path: Path) -> None:
     """A digest depends on the folded state alone, not on when it was committed or compacted."""
     digests = set()

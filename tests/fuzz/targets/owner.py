@@ -10,8 +10,14 @@ from typing import Any
 import msgspec
 
 from consumers.owner.client import OwnerClient
-from consumers.owner.protocol import (
+from consumers.owner.framing import (
     HELLO_BYTES_MAX,
+    FrameBuffer,
+    decode_answer,
+    decode_request,
+    encode_frame,
+)
+from consumers.owner.protocol import (
     OLDEST,
     VERSION,
     Answer,
@@ -20,7 +26,6 @@ from consumers.owner.protocol import (
     Failure,
     Fill,
     FillTable,
-    FrameBuffer,
     Get,
     GetTable,
     Hello,
@@ -30,9 +35,6 @@ from consumers.owner.protocol import (
     Status,
     Wait,
     Welcome,
-    decode_answer,
-    decode_request,
-    encode_frame,
 )
 from consumers.owner.rows import Stamp, encode_stamp
 from stream.wire.events import VALUE

@@ -19,6 +19,7 @@ from serving.client.session import SessionState
 from serving.reads import proof
 from stream.sources.hive.translator import HiveTranslator
 from stream.wire.batch import Framer
+from tokens import decision
 
 WORLDS = all_worlds()
 HISTORIES_MAX = 5_000
@@ -39,6 +40,7 @@ CRUDE: Final[dict[str, Change]] = {
     "first_time_kept": FIRST_TIME_KEPT,
     "never_servable": Return(TableState.waits_for, "'an image'"),
     "translation_fails": Return(HiveTranslator._describe, "1 // 0"),
+    "older_is_fresh": Return(decision._judge_component, "None"),
     "token_never_advances": Return(proof.token_after, "str(Vector.parse(token) if token else Vector())"),
 }
 FIRED_BY: Final = {
@@ -87,6 +89,14 @@ FIRED_BY: Final = {
         "the list is the server's own": "rename_leaves_the_ids",
         "recovers by itself": "never_servable",
         "never raises": "translation_fails",
+    },
+    "replicas": {
+        "no stale answer": "older_is_fresh",
+        "recovers by itself": "neighbours_are_not_merged",
+        "the order is the truth": "tag_is_not_written",
+        "equal texts, equal values": "damage_is_not_seen",
+        "the list is covered": "allocation_opens_one_id",
+        "never raises": "prefix_is_decimal",
     },
 }
 """World → rule → a planted bug that this rule catches first."""

@@ -17,7 +17,7 @@ from lab.simulation.planted.every import PLANTED_BUGS, planted_bugs
 from lab.simulation.planted.planting import Begin, PlantedBug
 from lab.simulation.planted.sources import WRONG_SOURCES
 from lab.simulation.reports import detection_lines
-from tokens import decision
+from tokens import Position, decision
 
 KEPT = kept_catches()
 
@@ -58,6 +58,15 @@ def test_a_hunt_on_a_seed_that_fails_unpatched_proves_nothing() -> None:
     defect = PlantedBug("defect", "...", "rows", (Begin(decision._judge_component, "raise ValueError('defect')"),))
     with defect.planted():
         assert [failure.violation.rule for failure in unpatched_failures(found, 1)] == ["never raises"]
+
+
+def test_what_a_planted_bug_has_parsed_is_forgotten() -> None:
+    """Texts are parsed once and kept; those that a bug has read wrongly would fail the histories after it."""
+    text = "MySQL56/3e11fa47-71ca-11e1-9e33-c80aa9429562:1:2"
+    [bug] = planted_bugs("neighbours_are_not_merged")
+    with bug.planted():
+        wrong = Position.parse(text)
+    assert Position.parse(text) != wrong
 
 
 def test_a_bug_is_hunted_shrunk_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

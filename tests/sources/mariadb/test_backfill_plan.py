@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from stream.sources.mariadb.backfill import plan as plan_module
-from stream.sources.mariadb.backfill.plan import PIECE_BYTES, Chunk, Plan, next_table, unfit
+from stream.sources.mariadb.backfill.plan import PIECE_BYTES, Chunk, Plan, left_tables, unfit
+from stream.sources.mariadb.backfill.reading import ChunkReading, Wanted
+from stream.sources.mariadb.backfill.run import Backfill, BackfillOptions
+from stream.sources.mariadb.binlog.catalog import Catalog
+from stream.sources.mariadb.connection import ConnectionSettings
 from stream.sources.mariadb.gtid import GtidPosition
+from stream.sources.mariadb.schema import TableFilter
+from stream.sources.status import SourceStatus
 from stream.wire.events import (
     EVERY_TABLE,
     VALUE,
@@ -55,7 +63,7 @@ def begun() -> Plan:
 
 def published(plan: Plan, read: Chunk) -> list[list[Change]]:
     """The changes of the transactions that publish a chunk."""
-    return [each.changes for each in plan.publish(read, at(6), 1)]
+    return [list(each.changes) for each in plan.publish(read, at(6), 1)]
 
 
 def test_what_changed_meanwhile_is_left_out() -> None:
@@ -85,7 +93,7 @@ def test_a_void_ends_progress_and_completeness(change: Change) -> None:
     published(plan, chunk(row(1)))
     assert plan.complete == {TABLE}
     plan.notice(transaction(change))
-    assert plan.complete == set()
+    assert (plan.complete, plan.lost) == (set(), {TABLE})
 
 
 def test_the_last_chunk_makes_a_table_complete() -> None:
@@ -146,5 +154,52 @@ def test_tables_come_in_order_and_unfit_ones_are_passed_over() -> None:
         DescribeTable("s.3", (Column("id", "enum", True),), ("id",)),
     ]
     assert all(map(unfit, others))
-    assert next_table(Plan({"s.a"}), [*keyed, *others]) == "s.b"
-    assert next_table(Plan({"s.a", "s.b", "s.c"}), [*keyed, *others]) == ""
+    assert left_tables(Plan({"s.a"}), [*keyed, *others]) == ["s.b", "s.c"]
+    assert left_tables(Plan({"s.a", "s.b", "s.c"}), [*keyed, *others]) == []
+
+
+class Watched:
+    """A backfill of one table whose chunks nobody reads, with a clock of its own."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.said: list[SourceTransaction] = []
+        catalog = Catalog()
+        catalog.describe_as({TABLE: DESCRIBED})
+        point = ResumePoint("s", 1, 1, at(1), 1, at(1))
+        reading = ChunkReading(ConnectionSettings(port=1))
+        reading.want = self._want  # type: ignore[method-assign]
+        options = BackfillOptions(TableFilter())
+        self.run = Backfill(options, reading, self, catalog, point, SourceStatus(), clock=lambda: self.now)
+
+    def _want(self, wanted: Wanted | None) -> None:
+        """Nobody reads it."""
+
+    def publish(self, txn: SourceTransaction) -> None:
+        """Kept."""
+        self.said.append(txn)
+
+    def annotate(self, annotations: Mapping[str, str]) -> None:
+        """Not looked at."""
+
+    def begins_after(self) -> float:
+        """Seconds until the table is begun again."""
+        before, count = self.now, len(self.said)
+        while len(self.said) == count:
+            self.run.step(at(9), 1, lambda _: False)
+            self.now += 0.25
+        return self.now - 0.25 - before
+
+
+def test_a_table_that_is_voided_again_and_again_waits_longer_each_time() -> None:
+    """Else a table with cascades would be read and published for ever; one that was left alone does not wait long."""
+    watched = Watched()
+    assert watched.begins_after() == 0
+    waited = []
+    for _ in range(5):
+        watched.run.notice(transaction(VoidTable(TABLE, "cascade")))
+        waited.append(watched.begins_after())
+    assert waited == [0.5, 1.0, 2.0, 4.0, 8.0]
+    watched.now += 1_000
+    watched.run.notice(transaction(VoidTable(TABLE, "DDL")))
+    assert watched.begins_after() == 0.5

@@ -68,6 +68,8 @@ class Plan:
     """Rows of it that were read."""
     since: GtidPosition | None = None
     """Where the noting of its changed keys began; None: nothing may be read."""
+    lost: set[str] = field(default_factory=set)
+    """Tables of which what was published does not count any more. Whoever reads it clears it."""
     _epoch: int = 0
     _prefix: bytes = b""
     _changed: set[bytes] = field(default_factory=set)
@@ -126,9 +128,9 @@ class Plan:
                 names = {EVERY_TABLE}
             case _:
                 return
-        if EVERY_TABLE in names:
-            self.complete.clear()
-        self.complete -= names
+        known = {self.table, *self.complete} - {""}
+        self.lost |= known if EVERY_TABLE in names else known & names
+        self.complete -= self.lost
         if self.table and (self.table in names or EVERY_TABLE in names):
             self.table, self.since, self.after, self.rows = "", None, None, 0
 
@@ -175,7 +177,6 @@ def unfit(described: DescribeTable) -> str:
     return f"its key column {unordered[0]} is of kind {kinds[unordered[0]]}" if unordered else ""
 
 
-def next_table(plan: Plan, described: Iterable[DescribeTable]) -> str:
-    """The next table to read, out of those that are wanted; "" if there is none."""
-    left = (each.table for each in described if each.table not in plan.complete and not unfit(each))
-    return min(left, default="")
+def left_tables(plan: Plan, described: Iterable[DescribeTable]) -> list[str]:
+    """The tables that are still to be read, out of those that are wanted, in order."""
+    return sorted(each.table for each in described if each.table not in plan.complete and not unfit(each))

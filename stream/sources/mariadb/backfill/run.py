@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 import structlog
 
 from stream.sources.mariadb.backfill.chunks import TableDiffers
-from stream.sources.mariadb.backfill.plan import Chunk, Plan, next_table, unfit
+from stream.sources.mariadb.backfill.plan import Chunk, Plan, left_tables, unfit
 from stream.sources.mariadb.backfill.reading import Wanted
 from stream.sources.mariadb.binlog.catalog import Catalog
 from stream.sources.mariadb.gtid import GtidPosition
@@ -23,6 +23,11 @@ log = structlog.get_logger(__name__)
 REPORT_EVERY_S: Final = 10.0
 RETRY_S: Final = 5.0
 """When a table that differed from its description is tried again."""
+PAUSE_S: Final = 0.5
+PAUSE_MAX_S: Final = 600.0
+"""How long a table waits that is voided again and again, as by cascades: it would be read and published for ever."""
+CALM: Final = 10
+"""A table that was left alone for this many of its pauses begins with the first one again."""
 
 
 class BackfillPublisher(Protocol):
@@ -87,6 +92,10 @@ class Backfill:
         self._skipped: set[str] = set()
         self._began_at, self._report_at, self._began_with = 0.0, 0.0, 0
         self._retry_at: float | None = None
+        self._pauses: dict[str, tuple[float, float]] = {}
+        """Table → its last pause in seconds, and when that ends."""
+        self._look_at = 0.0
+        """When a table's pause is over, if all that are left have one."""
 
     def begin_epoch(self, point: ResumePoint) -> None:
         """Nothing that was published before counts in a new epoch."""
@@ -106,10 +115,15 @@ class Backfill:
         If it voids the table whose rows are read, its progress is forgotten first: a cursor must not outlive a void.
         """
         changes = transaction.changes
-        if self._is_idle and (not len(changes) or type(changes[len(changes) - 1]) is RowChange):
-            return
-        self._is_idle = False
-        if self._plan.notice(transaction):
+        if not len(changes) or type(changes[len(changes) - 1]) is RowChange:
+            if self._is_idle:
+                return
+        else:
+            self._is_idle, self._look_at = False, 0.0
+        is_lost = self._plan.notice(transaction)
+        self._pause(self._plan.lost)
+        self._plan.lost.clear()
+        if is_lost:
             self._reading.want(None)
             self._publisher.annotate(self._plan.annotations)
 
@@ -136,15 +150,27 @@ class Backfill:
         """End the reading of chunks."""
         self._reading.close()
 
+    def _pause(self, tables: Iterable[str]) -> None:
+        now = self._clock()
+        for table in tables:
+            pause_s, until = self._pauses.get(table, (0.0, now))
+            pause_s = min(pause_s * 2, PAUSE_MAX_S) if now < until + CALM * pause_s else PAUSE_S
+            self._pauses[table] = pause_s, now + pause_s
+
     def _begin_next(self, position: str, timestamp: int) -> None:
+        now = self._clock()
+        if now < self._look_at:
+            return
         described = [self._catalog.description(name) for name in self._catalog.names if name in self._options.tables]
-        table = next_table(self._plan, described)
+        ends = {table: self._pauses.get(table, (0.0, 0.0))[1] for table in left_tables(self._plan, described)}
+        table = next((each for each, end in ends.items() if end <= now), "")
+        self._look_at = 0.0 if table else min(ends.values(), default=0.0)
         for each in described:
             if unfit(each) and each.table not in self._skipped:
                 self._skipped.add(each.table)
                 log.info("table is not backfilled", table=each.table, reason=unfit(each))
         self._status.tables_complete = len(self._plan.complete)
-        self._is_idle = not table
+        self._is_idle = not ends
         if not table:
             return
         self._publisher.publish(self._plan.begin(table, position, timestamp))

@@ -7,7 +7,6 @@ A row is decoded with the binlog's own table map. The schema of the position add
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import cast
 
 import structlog
 
@@ -21,7 +20,7 @@ from stream.sources.mariadb.binlog.rows import SchemaDiffers, TableDecoder
 from stream.sources.mariadb.binlog.statements import Statement, classify
 from stream.sources.mariadb.binlog.table_map import BinlogFormatError, parse_table_map, table_name_of
 from stream.sources.mariadb.binlog.unlogged import StatementTables
-from stream.sources.mariadb.gtid import GtidPosition
+from stream.sources.mariadb.gtid import FLAVOR, GtidPosition
 from stream.sources.mariadb.live_schema import LiveSchema
 from stream.sources.mariadb.position import SourceHistoryLost
 from stream.wire.events import EVERY_TABLE, Change, SourceTransaction, VoidTable
@@ -109,7 +108,7 @@ class BinlogReader:
 
     def transactions(self) -> Iterator[SourceTransaction | None]:
         """Yield source transactions, and None at each heartbeat (the server has nothing new)."""
-        read = self._dump.read
+        read, rows, table_map = self._dump.read, events.ROWS, events.TABLE_MAP
         while not self._stopping:
             try:
                 event = read()
@@ -118,9 +117,9 @@ class BinlogReader:
                     return
                 raise
             kind = event[4]
-            if kind in events.ROWS:
+            if kind in rows:
                 self._rows(event, kind)
-            elif kind == events.TABLE_MAP:
+            elif kind == table_map:
                 self._table_map(event)
             elif kind == events.GTID:
                 self._begin(event)
@@ -167,8 +166,8 @@ class BinlogReader:
     def _table_map(self, event: bytes) -> None:
         table_id = int.from_bytes(event[HEADER_SIZE : HEADER_SIZE + 6], "little")
         body = event[HEADER_SIZE + 6 :]
-        mapped = self._by_body.get(body, self)
-        if mapped is self:
+        mapped = self._by_body.get(body)
+        if mapped is None:
             try:
                 mapped = self._by_body[body] = self._map(body)
             except BinlogFormatError as error:
@@ -176,7 +175,6 @@ class BinlogReader:
                 self._by_id.pop(table_id, None)
                 self._current().voids[EVERY_TABLE] = str(error)
                 return
-        mapped = cast("_Mapped", mapped)
         self._by_id[table_id] = mapped
         if isinstance(mapped, _Unpublished):
             self._statement.named_unpublished(mapped.name)
@@ -210,16 +208,16 @@ class BinlogReader:
 
     def _rows(self, event: bytes, kind: int) -> None:
         table_id = int.from_bytes(event[HEADER_SIZE : HEADER_SIZE + 6], "little")
-        transaction = self._current()
+        transaction = self._transaction or self._current()
         if len(event) < HEADER_SIZE + 8:
             transaction.voids[EVERY_TABLE] = "a rows event is shorter than its header"
             return
         flags = event[HEADER_SIZE + 6]
-        mapped = self._by_id.get(table_id, self)
-        if mapped is self:
+        mapped = self._by_id.get(table_id)
+        if mapped is None:
             transaction.voids[EVERY_TABLE] = "rows without a table map before them"
         else:
-            self._rows_of(mapped, event, kind, transaction)  # type: ignore[arg-type]
+            self._rows_of(mapped, event, kind, transaction)
         if flags & events.STATEMENT_END:
             self._statement.end(self._schema.cascades, transaction.voids)
 
@@ -236,7 +234,9 @@ class BinlogReader:
             self._checksum.rows(mapped.label, kind, data, end)
             if isinstance(mapped, TableDecoder):
                 transaction.touched.add(name)
-                _check_full_image(mapped, bitmaps, size)
+                if bitmaps != mapped.seen_bitmaps:
+                    _check_full_image(mapped, bitmaps, size)
+                    mapped.seen_bitmaps = bitmaps
                 self._decode(mapped, data, end, kind, transaction.rows)
         except (UndecodableValue, BinlogFormatError, IndexError) as error:
             if is_decoded:
@@ -267,7 +267,7 @@ class BinlogReader:
     # -- ends of transactions ----------------------------------------------------------------------------------------
 
     def _commit(self, event: bytes, published: bool = True) -> SourceTransaction:
-        transaction = self._current()
+        transaction = self._transaction or self._current()
         self._transaction = None
         if self._statement:
             self._statement.end(self._schema.cascades, transaction.voids)
@@ -281,7 +281,7 @@ class BinlogReader:
         domain, server, sequence, _ = transaction.gtid
         cursor = self._position_text
         self._position.add(domain, server, sequence)
-        self._position_text = str(self._position)
+        self._position_text = FLAVOR + self._position.bare
         if not self._schema.catalog.is_settled:
             self._settle(transaction)
         self._timestamp = int.from_bytes(event[:4], "little")
@@ -289,7 +289,7 @@ class BinlogReader:
             f"MariaDB/{domain}-{server}-{sequence}",
             self._position_text,
             self._timestamp,
-            cast("list[Change]", self._changes(transaction)),
+            self._changes(transaction),
             checksum=self._checksum.value,
             cursor=cursor,
         )

@@ -65,7 +65,17 @@ class SchemaDiffers(UndecodableValue):
 class TableDecoder:
     """Decodes the rows of one table map. Raises `SchemaDiffers` if ``info`` doesn't match the table map."""
 
-    __slots__ = ("_columns", "_key_indexes", "_null_bytes", "all_present", "bitmap_bytes", "info", "label", "name")
+    __slots__ = (
+        "_columns",
+        "_key_indexes",
+        "_null_bytes",
+        "all_present",
+        "bitmap_bytes",
+        "info",
+        "label",
+        "name",
+        "seen_bitmaps",
+    )
 
     def __init__(self, table_map: TableMap, info: TableInfo, charsets: Charsets) -> None:
         mapped = table_map.columns
@@ -81,6 +91,8 @@ class TableDecoder:
         self.name, self.label = info.name, info.name.encode()
         self.bitmap_bytes = (len(mapped) + 7) // 8
         self.all_present = (1 << len(mapped)) - 1
+        self.seen_bitmaps = b""
+        """Of a rows event that had all columns."""
         self._null_bytes = self.bitmap_bytes
         try:
             self._columns = tuple(

@@ -1,0 +1,45 @@
+"""Requests that operators and applications make without a client library, and what must come of each."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+ROW: Final = "/v1/rows/{keyspace}/{table}/{pk}"
+
+
+class Probe(NamedTuple):
+    """A request. ``template``: its route as described; "": none. ``code``: the error that it must end with; "": any.
+
+    ``row``: the id of the row that it reads without a demand; 0: none.
+    """
+
+    method: str
+    path: str
+    template: str
+    code: str = ""
+    row: int = 0
+
+
+PROBES: Final = (
+    Probe("GET", "/readyz", "/readyz"),
+    Probe("GET", "/metrics", "/metrics"),
+    Probe("GET", "/healthz", "/healthz"),
+    Probe("GET", "/v1/rows/shop/accounts/1", ROW, row=1),
+    Probe("GET", "/v1/rows/shop/shop.accounts/2?include_event_token=yes", ROW, row=2),
+    Probe("HEAD", "/v1/rows/shop/accounts/2", ROW),
+    Probe("GET", "/v1/rows/shop/%61ccounts/3?max_staleness_ms=60000", ROW),
+    Probe("GET", "/v1/rows/shop/accounts/1?max_wait_ms=1e3", ROW, "bad_parameter"),
+    Probe("GET", "/v1/rows/shop/accounts/1?tokn=x", ROW, "bad_parameter"),
+    Probe("GET", "/v1/rows/shop/accounts/1?max_wait_ms=1&max_wait_ms=1", ROW, "bad_parameter"),
+    Probe("GET", "/v1/rows/shop/accounts/1?token=v2.AAAA", ROW, "bad_token"),
+    Probe("GET", "/v1/rows/shop/accounts/1?compare_event_token=time", ROW, "bad_token"),
+    Probe("GET", "/v1/rows/none/accounts/1", ROW, "unknown_keyspace"),
+    Probe("POST", "/v1/rows/shop:batch", "/v1/rows/{keyspace}:batch", "bad_body"),
+    Probe("POST", "/v1/tables:batch", "/v1/tables:batch", "bad_body"),
+    Probe("GET", "/v1/tables/db/t?valid_write_ids=db.t", "/v1/tables/{db}/{table}", "bad_write_ids"),
+    Probe("GET", "/v1/tables/db/t", "/v1/tables/{db}/{table}", "unknown_keyspace"),
+    Probe("GET", "/v1/locations/shop/0", "/v1/locations/{keyspace}/{partition}"),
+    Probe("GET", "/v1/locations/shop/9", "/v1/locations/{keyspace}/{partition}", "unknown_path"),
+    Probe("DELETE", "/v1/rows/shop/accounts/1", "", "method_not_allowed"),
+    Probe("GET", "/v1/row/shop/accounts/1", "", "unknown_path"),
+)
