@@ -41,11 +41,13 @@ class Proof:
 
     @property
     def demanded_position(self) -> Position | None:
-        """The position that the source must have reached: the session's, else one that proves the demanded time."""
-        component = self.demand.vector.get(self.shard)
-        if component is not None:
+        """The position that the source must have reached: the session's, and one that proves the demanded time."""
+        component, reached = self.demand.vector.get(self.shard), self.reached
+        if component is None:
+            return reached.position if reached is not None else None
+        if reached is None or reached.position.flavor != component.position.flavor:
             return component.position
-        return self.reached.position if self.reached is not None else None
+        return component.position.join(reached.position)
 
     def judge(self, position: Position, as_of_ms: int = 0) -> Decision:
         """Whether a value read at ``position`` proves the demand. No watermark: a source has no backlog.

@@ -32,12 +32,14 @@ class TimedSource(FakeRowSource):
     def __init__(self, position: str, as_of_ms: int, ahead: str = "") -> None:
         super().__init__(IMAGE, position)
         self.as_of_ms, self.ahead = as_of_ms, ahead
+        self.waited_for: object = None
 
     async def read(self, wanted: Sequence[SourceKey]) -> list[Any]:
         as_of_ms = self.as_of_ms
         return [row._replace(as_of_ms=as_of_ms) for row in await super().read(wanted)]
 
-    async def wait(self, *_: object) -> bool:
+    async def wait(self, *wanted: object) -> bool:
+        self.waited_for = wanted[0]
         if self.ahead:
             self.position = self.hi = at(self.ahead)
         return bool(self.ahead)
@@ -106,6 +108,16 @@ def test_a_replica_proves_a_time_by_an_owners_marker(
     owner.row.watermark, owner.row.as_of_ms = str(at("0-1-9")), as_of_ms
     found = answer_of(monkeypatch, TimedSource(position, 0, ahead), owner, ReadDemand(not_before_ms=NOON))
     assert isinstance(found, ReadError) is not is_proved
+
+
+def test_a_replica_is_waited_for_until_it_proves_token_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The later of both positions is waited for, whichever it is."""
+    for token, marked in (("0-1-7", "0-1-9"), ("0-1-9", "0-1-7")):
+        owner, source = FakeOwner(), TimedSource("0-1-8", 0, "0-1-9")
+        owner.row.watermark, owner.row.as_of_ms = str(at(marked)), NOON
+        demand = ReadDemand(seen("shop/0", token), given=True, not_before_ms=NOON)
+        assert not isinstance(answer_of(monkeypatch, source, owner, demand), ReadError)
+        assert source.waited_for == at("0-1-9")
 
 
 def test_the_time_of_another_epoch_or_shard_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

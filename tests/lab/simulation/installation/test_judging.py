@@ -8,6 +8,7 @@ import pytest
 
 from lab.simulation.installation.committed import CommittedRecord, Image, Point, RowName
 from lab.simulation.installation.judging import (
+    BOUNDED,
     EXPLAINS,
     MONOTONIC,
     NEVER_RAISES,
@@ -52,9 +53,9 @@ class Story:
         made = {"served_from": "cache", "why": "folded", **fields}
         return Answer(row, image, made["served_from"], freshness, made["why"])
 
-    def batch(self, session: str, *answers: Answer) -> None:
+    def batch(self, session: str, *answers: Answer, staleness_s: float | None = None) -> None:
         """One request; then time passes."""
-        self.judge.answered(session, self.judge.asked(session, self.now), self.now, answers)
+        self.judge.answered(session, self.judge.asked(session, self.now, staleness_s), self.now, answers)
         self.now += 1
 
     @property
@@ -123,6 +124,15 @@ def batch_goes_back(story: Story) -> None:
     story.commit(A, "3")
     story.batch("s", story.answer(A, "3", "eventual"), story.answer(B, "2", "eventual"))
     story.read("s", A, "1")
+
+
+def too_old(story: Story) -> None:
+    """A read that allows a second gets what was replaced two seconds ago; what was replaced just now it may get."""
+    story.commit(A, "1")
+    story.commit(A, "2")
+    story.now += 0.5
+    story.batch("", story.answer(A, "1"), staleness_s=2)
+    story.batch("", story.answer(A, "1"), staleness_s=1)
 
 
 def uncommitted(story: Story) -> None:
@@ -204,6 +214,7 @@ BROKEN: list[tuple[Callable[[Story], None], str]] = [
     (goes_back_behind_an_absence, MONOTONIC),
     (goes_back_behind_an_absence_at_once, MONOTONIC),
     (batch_goes_back, MONOTONIC),
+    (too_old, BOUNDED),
     (uncommitted, UNCOMMITTED),
     (from_the_future, UNCOMMITTED),
     (back_to_a_lost_history, MONOTONIC),
