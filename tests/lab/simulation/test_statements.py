@@ -15,7 +15,7 @@ from lab.simulation.statements import ModuleCount, count_json, count_lines, coun
 from tokens import Vector
 
 PAGE: Final = Path(__file__).parents[3] / "docs/internals/simulated-statements.md"
-FLOOR: Final = 0.70
+FLOOR: Final = 0.74
 """Of all statements. It only goes up."""
 TOLERANCE: Final = 0.05
 """A module's share may fall so much: a changed world has other histories, and which of them fail is chance."""
@@ -41,7 +41,18 @@ def shares_of(page: str) -> dict[str, float]:
 @pytest.mark.slow
 def test_no_module_is_executed_less_than_the_page_says() -> None:
     """A world that no longer reaches a module proves nothing about it; the module is named."""
-    command = [sys.executable, "-m", "freshet", "simulate", "--statements", "--histories", "200", "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "freshet",
+        "simulate",
+        "--statements",
+        "--histories",
+        "200",
+        "--seed",
+        "2",
+        "--json",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
     counted = json.loads(done.stdout)
     assert fallen(shares_of(PAGE.read_text(encoding="utf-8")), counted["modules"]) == []
