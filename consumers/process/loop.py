@@ -85,7 +85,7 @@ class Consumption:
         self._stopping = Event()
         self._committer = Committer(settings.commit_rows, settings.commit_interval_s)
         self._pauses = Pauses(kafka_output)
-        self._search = TopicSearch(settings.kafka, settings.keyspaces)
+        self._search = TopicSearch(settings.kafka, settings.group, settings.keyspaces)
         self._assignment = Assignment(settings.kafka, settings.data_dir, ownership, kafka_output, on_progress)
         self._assignment.overlay_bytes = settings.overlay_bytes // len(settings.keyspaces)
         ownership.awaited_keyspaces = frozenset(settings.keyspaces)

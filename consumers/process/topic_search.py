@@ -1,5 +1,7 @@
 """Finds the topics of the configured keyspaces, waits for those that are missing, and notices a replaced one.
 
+It also looks for partitions that nobody has, and has the group assign them.
+
 A keyspace is consumed once its own topic exists; a source that has not started yet does not delay the others.
 """
 
@@ -12,6 +14,7 @@ from typing import Final
 import structlog
 from confluent_kafka import KafkaException
 
+from consumers.process.unassigned import rebalance, unassigned
 from stream.kafka.connection import KafkaCluster, KafkaRequestError, KafkaUnreachable
 from stream.kafka.topics import Topic, TopicError, check_topics, describe_topic
 from tokens.errors import FreshetError
@@ -28,14 +31,17 @@ if it did not happen to look in between: it knows topics by name."""
 class TopicSearch:
     """Used by the fold thread. `find_more` asks in another thread, because an unreachable broker takes seconds."""
 
-    def __init__(self, kafka: KafkaCluster, keyspaces: Sequence[str]) -> None:
+    def __init__(self, kafka: KafkaCluster, group: str, keyspaces: Sequence[str]) -> None:
         self._kafka = kafka
+        self._group = group
         self._keyspaces = tuple(keyspaces)
         self._reported: dict[str, str] = {}
         """Keyspace → code of the last error logged for it."""
         self._asking: threading.Thread | None = None
         self._answer: dict[str, Topic] = {}
         self._next_ask_at = self._next_check_at = 0.0
+        self._unassigned: frozenset[tuple[str, int]] = frozenset()
+        """Partitions (topic, number) that nobody had at the last check."""
         self.replaced: frozenset[str] = frozenset()
         """Names of topics that have another id than the one that was found."""
         self.found: dict[str, tuple[str, Topic]] = {}
@@ -86,8 +92,20 @@ class TopicSearch:
                 if describe_topic(self._kafka, name).topic_id != topic.topic_id
             )
             self.replaced = frozenset(replaced)
+            if known:
+                self._assign_what_nobody_has(known)
         except (FreshetError, KafkaException):
             return  # the fold thread meets the same error and logs it
+
+    def _assign_what_nobody_has(self, known: Mapping[str, tuple[str, Topic]]) -> None:
+        """What nobody has at two checks in a row stays nobody's: a rebalance is over sooner."""
+        counts = {name: topic.partitions for name, (_, topic) in known.items()}
+        found = unassigned(self._kafka, self._group, counts)
+        if stuck := sorted(found & self._unassigned):
+            log.warning("partitions are assigned to nobody: the group has to share them out anew", partitions=stuck)
+            rebalance(self._kafka, self._group)
+            found = frozenset()
+        self._unassigned = found
 
     def _ask(self, keyspaces: Sequence[str]) -> dict[str, Topic]:
         """The valid topics of ``keyspaces``; logs why others have none. Raises `KafkaUnreachable`."""

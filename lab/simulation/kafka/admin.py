@@ -7,13 +7,25 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Final, TypeVar
 
-from confluent_kafka import IsolationLevel, KafkaError, Node, TopicCollection, TopicPartition, TopicPartitionInfo, Uuid
+from confluent_kafka import (
+    ConsumerGroupState,
+    IsolationLevel,
+    KafkaError,
+    Node,
+    TopicCollection,
+    TopicPartition,
+    TopicPartitionInfo,
+    Uuid,
+)
 from confluent_kafka.admin import (
     BrokerMetadata,
     ClusterMetadata,
     ConfigEntry,
     ConfigResource,
+    ConsumerGroupDescription,
     ListOffsetsResultInfo,
+    MemberAssignment,
+    MemberDescription,
     NewTopic,
     OffsetSpec,
     PartitionMetadata,
@@ -73,6 +85,28 @@ class SimulatedAdmin:
             return _description(self._cluster.topic(name))
 
         return self._each({name: partial(describe, name) for name in topics.topic_names}, request_timeout)
+
+    def describe_consumer_groups(
+        self, group_ids: list[str], request_timeout: float = REQUEST_TIMEOUT_S
+    ) -> dict[str, Future[ConsumerGroupDescription]]:
+        """A future for each group's name."""
+
+        def describe(name: str) -> ConsumerGroupDescription:
+            group = self._cluster.group(name)
+            members = [
+                MemberDescription(
+                    each.id,
+                    "",
+                    "",
+                    MemberAssignment([TopicPartition(topic, number) for topic, number in sorted(given)]),
+                    each.instance or None,
+                )
+                for each, given in group.described()
+            ]
+            state = ConsumerGroupState.STABLE if group.is_stable else ConsumerGroupState.PREPARING_REBALANCING
+            return ConsumerGroupDescription(name, False, members, "cooperative-sticky", state, _NODE)
+
+        return self._each({name: partial(describe, name) for name in group_ids}, request_timeout)
 
     def describe_configs(
         self, resources: list[ConfigResource], request_timeout: float = REQUEST_TIMEOUT_S

@@ -201,6 +201,15 @@ class Group:
 
     # --- the coordinator's side ---
 
+    @property
+    def is_stable(self) -> bool:
+        """Whether the group has members and does not rebalance."""
+        return bool(self._members) and not self._is_preparing
+
+    def described(self) -> list[tuple[Member, Set[Place]]]:
+        """Each member with its assignment, as the coordinator has it."""
+        return [(member, self._given.get(name, frozenset())) for name, member in sorted(self._members.items())]
+
     def _prepare(self) -> None:
         """A rebalance: waits until all members have joined. They learn of it with their next heartbeat."""
         if not self._is_preparing:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from consumers.process.topic_search import TopicSearch
 from lab.simulation.planted.planting import (
     Begin,
     Replace,
@@ -57,6 +58,11 @@ ROUTES: Final = (
     ),
 )
 RESUMING: Final = (
+    installation(
+        "nobodys_partition_stays_so",
+        "a partition that the group has assigned to nobody is left to it",
+        leave_out(TopicSearch._assign_what_nobody_has, "if any_stuck: ..."),
+    ),
     installation(
         "replaced_topic_unnoticed",
         "a source goes on in a topic that was deleted and made anew under it",

@@ -26,7 +26,7 @@ def test_no_rule_breaks_in_20k_histories(world: World) -> None:
     found = run_many(world, 20, range(share_of(world, HISTORIES // len(WORLDS))))
     assert found.failure is None, shrink_failure(found.failure).text
     if found.histories >= 1_000:  # a slow world's share is too small to meet most pairs
-        assert len(found.empty(world)) < len(world.faults) * len(world.states) // 4
+        assert len(found.empty(world)) * 4 < max(len(world.faults) * len(world.states), 1)
 
 
 @pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS)

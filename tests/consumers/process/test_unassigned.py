@@ -1,0 +1,75 @@
+"""A partition that the group has assigned to nobody is found, and assigned again."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from consumers.process.loop import SESSION_TIMEOUT_MS
+from consumers.process.unassigned import rebalance, unassigned
+from stream.kafka.connection import KafkaCluster
+from stream.kafka.reader import open_consumer
+from stream.kafka.topics import ensure_locations_topic
+from tests.serving.stack import eventually
+
+pytestmark = pytest.mark.integration
+
+
+class Member:
+    """A static member of a group, polled in a thread of its own. ``dies``: when it is told to give a partition up."""
+
+    def __init__(self, kafka: KafkaCluster, group: str, topic: str, instance: str, dies: bool = False) -> None:
+        self._stopping, self._dies, self._has_joined = threading.Event(), dies, threading.Event()
+        self.is_dead = threading.Event()
+        settings = {"group.instance.id": instance, "session.timeout.ms": SESSION_TIMEOUT_MS}
+        self._consumer = open_consumer(kafka, group, settings)
+        self._consumer.subscribe([topic], on_assign=lambda *_: self._has_joined.set(), on_revoke=self._revoked)
+        self._thread = threading.Thread(target=self._poll, daemon=True)
+        self._thread.start()
+
+    def await_joined(self) -> None:
+        """Waits for its first assignment."""
+        assert self._has_joined.wait(60)
+
+    def close(self) -> None:
+        """Ends it."""
+        self._stopping.set()
+        self._thread.join(60)
+
+    def _poll(self) -> None:
+        while not self._stopping.is_set():
+            self._consumer.poll(0.1)
+        self._consumer.close()
+
+    def _revoked(self, _: Consumer, __: object) -> None:
+        if self._dies:  # it answers nothing any more, so nobody learns that it gives up
+            self.is_dead.set()
+            self._stopping.wait(60)
+
+
+def test_what_a_member_gave_up_when_it_died_is_assigned_again(kafka: KafkaCluster) -> None:
+    """Kafka leaves such a partition to nobody when the member comes back, in a group that it calls stable."""
+    name = uuid.uuid4().hex
+    topic, group = f"events-{name}", f"group-{name}"
+    ensure_locations_topic(kafka)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    admin.create_topics([NewTopic(topic, 2, 1)])[topic].result()
+    first = Member(kafka, group, topic, "a", dies=True)
+    first.await_joined()
+    assert unassigned(kafka, group, {topic: 2}) == frozenset()
+    second = Member(kafka, group, topic, "b")
+    assert first.is_dead.wait(60)
+    again = Member(kafka, group, topic, "a")
+    try:
+        again.await_joined()
+        [left] = eventually(lambda: unassigned(kafka, group, {topic: 2}), what="a partition of nobody")
+        assert left[0] == topic
+        rebalance(kafka, group)
+        eventually(lambda: not unassigned(kafka, group, {topic: 2}), what="its assignment")
+    finally:
+        for member in (first, second, again):
+            member.close()
