@@ -14,9 +14,9 @@ from typing import Final
 import structlog
 from confluent_kafka import KafkaException
 
-from consumers.process.unassigned import rebalance, unassigned
 from stream.kafka.connection import KafkaCluster, KafkaRequestError, KafkaUnreachable
 from stream.kafka.topics import Topic, TopicError, check_topics, describe_topic
+from stream.kafka.unassigned import rebalance, unassigned
 from tokens.errors import FreshetError
 
 log = structlog.get_logger(__name__)

@@ -10,10 +10,10 @@ from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from consumers.process.loop import SESSION_TIMEOUT_MS
-from consumers.process.unassigned import rebalance, unassigned
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.reader import open_consumer
 from stream.kafka.topics import ensure_locations_topic
+from stream.kafka.unassigned import rebalance, unassigned
 from tests.serving.stack import eventually
 
 pytestmark = pytest.mark.integration
