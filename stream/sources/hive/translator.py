@@ -252,7 +252,9 @@ class HiveTranslator:
         if known is not None and known.table_id == table.table_id:
             return []
         before = next((name for name, each in self._tables.items() if each.table_id == table.table_id), "")
-        self._tables.pop(before, None)
+        freed = self._tables.pop(before, None)
+        if freed is not None and freed.kind == "transactional":
+            self._ids.drop(before)  # or the next table of that name would begin with them
         return [BindName(table.name, table.table_id, before)]
 
     def _forget(self, name: str, *, dropped: bool) -> list[Change]:

@@ -132,14 +132,14 @@ def _query() -> Case:
         query, body = drawn
         row = refused(ReadError, parameters_of, RowParameters, row_path, query)
         if row is not None:
-            refused(ReadError, demand_of, row.token, row.max_wait_ms, limits)
+            refused(ReadError, demand_of, row.token, row.max_wait_ms, limits, row.max_staleness_ms, 1_700_000_000_000)
             refused(ReadError, row_options, row)
         table = refused(ReadError, parameters_of, TableParameters, table_path, query)
         if table is not None:
             refused(ReadError, requested_table, table)
         rows = refused(ReadError, body_of, RowBatchBody, body)
         if rows is not None:
-            refused(ReadError, row_batch, rows, limits)
+            refused(ReadError, row_batch, rows, limits, 1_700_000_000_000)
         tables = refused(ReadError, body_of, TableBatchBody, body)
         if tables is not None:
             refused(ReadError, table_batch, tables, limits)

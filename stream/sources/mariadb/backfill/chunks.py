@@ -74,7 +74,11 @@ class ChunkReader:
         """
         with translated(self._settings):
             for _ in range(PLACES_MAX):
-                found = self._read(described, after)
+                try:
+                    found = self._read(described, after)
+                except BaseException:
+                    self.close()  # its transaction locks the table against DDL
+                    raise
                 if found is not None:
                     return found
         raise MariaDBUnreachable("the server's binlogs were rotated or purged repeatedly during a read")

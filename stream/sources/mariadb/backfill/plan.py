@@ -29,6 +29,7 @@ from stream.wire.events import (
 
 KEYS_MAX: Final = 100_000
 """Changed keys that are noted. Above, the chunks that were read ahead are dropped, and read again."""
+CURSOR_CHARS_MAX: Final = 8_000
 PIECE_BYTES: Final = 12 * 1024
 """Bytes of rows in one transaction: fewer than in the smallest batch, so that none is split over two of them."""
 _UNORDERED: Final = frozenset({"enum", "set"})
@@ -85,8 +86,13 @@ class Plan:
 
     @property
     def annotations(self) -> Mapping[str, str]:
-        """The words that `resume` takes up."""
-        return {_CURSOR: json.dumps([self._epoch, self.table, self.after, self.rows])} if self.table else {}
+        """The words that `resume` takes up. Without them, as for a very long key, a restart begins the table anew."""
+        cursor = json.dumps([self._epoch, self.table, self.after, self.rows], ensure_ascii=False)
+        return {_CURSOR: cursor} if self.table and len(cursor) <= CURSOR_CHARS_MAX else {}
+
+    def give_up(self) -> None:
+        """Leave the present table as it is."""
+        self.table, self.since, self.after, self.rows, self._prefix = "", None, None, 0, b""
 
     def begin(self, table: str, position: str, timestamp: int) -> SourceTransaction:
         """Begin with a table: the transaction that says so. Its rows may be read from this position on."""

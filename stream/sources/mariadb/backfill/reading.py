@@ -90,6 +90,7 @@ class ChunkReading:
         while (now := self._next(wanted, pause_s)) is not None:
             if now is not wanted:
                 wanted, after = now, now.after
+                self._reader.close()  # the address may lead to another server by now
             try:
                 if after is None:
                     self.estimate = self._reader.estimated_rows(now.described.table)

@@ -11,7 +11,7 @@ import structlog
 
 from stream.sources.mariadb.backfill.chunks import TableDiffers
 from stream.sources.mariadb.backfill.plan import Chunk, Plan, left_tables, unfit
-from stream.sources.mariadb.backfill.reading import Wanted
+from stream.sources.mariadb.backfill.reading import AHEAD_MAX, Wanted
 from stream.sources.mariadb.binlog.catalog import Catalog
 from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.schema import TableFilter
@@ -83,7 +83,8 @@ class Backfill:
         self._catalog = catalog
         self._plan = Plan.resume(point)
         if self._plan.table and self._plan.table not in options.tables:
-            self._plan = Plan(self._plan.complete)
+            self._plan.give_up()
+            publisher.annotate({})  # a void of it will not be noticed while it is not read
         self._reading = reading
         self._status = status
         self._clock = clock
@@ -135,7 +136,10 @@ class Backfill:
             self._begin_next(position, timestamp)
         elif self._plan.since is None:
             self._read_on(position)
-        while (chunk := self._reading.first) is not None and has_reached(chunk.hi) and self._plan.since is not None:
+        for _ in range(AHEAD_MAX):  # not until the table ends: the source has a server to watch, and may be stopped
+            chunk = self._reading.first
+            if chunk is None or self._plan.since is None or not has_reached(chunk.hi):
+                break
             for transaction in self._plan.publish(chunk, position, timestamp):
                 self._publisher.publish(transaction)
             self._publisher.annotate(self._plan.annotations)  # not before: a cursor ahead of its rows would lose them
@@ -184,7 +188,9 @@ class Backfill:
             return
         self._retry_at = None
         if unfit(self._catalog.description(self._plan.table)):
-            return  # a void of it is on its way
+            self._plan.give_up()
+            self._publisher.annotate({})
+            return
         self._plan.note_from(position)
         self._want()
 
