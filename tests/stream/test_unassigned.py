@@ -10,7 +10,7 @@ from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from consumers.process.loop import SESSION_TIMEOUT_MS
-from stream.kafka.connection import KafkaCluster
+from stream.kafka.connection import KafkaCluster, client_settings
 from stream.kafka.reader import open_consumer
 from stream.kafka.topics import ensure_locations_topic
 from stream.kafka.unassigned import rebalance, unassigned
@@ -56,7 +56,7 @@ def test_what_a_member_gave_up_when_it_died_is_assigned_again(kafka: KafkaCluste
     name = uuid.uuid4().hex
     topic, group = f"events-{name}", f"group-{name}"
     ensure_locations_topic(kafka)
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    admin = AdminClient(client_settings(kafka))
     admin.create_topics([NewTopic(topic, 2, 1)])[topic].result()
     first = Member(kafka, group, topic, "a", dies=True)
     first.await_joined()
