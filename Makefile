@@ -16,7 +16,7 @@ ifdef PIP_INDEX_URL
 export UV_DEFAULT_INDEX ?= $(PIP_INDEX_URL)
 endif
 
-.PHONY: help setup lock demo format lint check test hunt dist fuzz mutation bench soak
+.PHONY: help setup lock demo format lint check test simulate hunt dist fuzz mutation bench soak
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ check: lint ## Check format, lint, types, fast tests: under a minute
 test: setup ## Run all tests, on real servers: the fast ones first, side by side
 	$(BIN)/pytest -q -m "not integration and not slow" -n 2 --dist worksteal
 	$(BIN)/pytest -m "integration or slow"
+
+simulate: setup ## Run 100,000 new histories, of slow worlds fewer, for a nightly run (SIMULATE_HISTORIES, SIMULATE_SEED=today)
+	$(BIN)/freshet simulate --histories $${SIMULATE_HISTORIES:-100000} --seed $${SIMULATE_SEED:-$$(date +%Y%m%d)} --jobs 2
 
 hunt: setup ## Hunt every planted bug anew, for a nightly run (HUNT_HISTORIES=10000 HUNT_SEED=1)
 	$(BIN)/freshet simulate --mutate all --histories $${HUNT_HISTORIES:-10000} --seed $${HUNT_SEED:-1} --jobs 2

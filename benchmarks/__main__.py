@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: measures this machine, prints a table, writes `latest.json` (benchmarks/README.md)."""
+"""``python -m benchmarks``: measures this machine, prints a table (benchmarks/README.md)."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from freshet.local.kafka import KafkaServer
 from tokens.errors import FreshetError
 
 LATEST: Final = Path(__file__).resolve().parent / "latest.json"
+"""The run that is kept: written only if it is named."""
 
 
 def main() -> int:
@@ -26,7 +27,7 @@ def main() -> int:
     parser.add_argument("--only", default=",".join(sorted(SECTIONS)), help="sections, e.g. a,b (default: all)")
     parser.add_argument("--rounds", type=int, help=f"rounds of each section (default: {FULL.rounds})")
     parser.add_argument("--quick", action="store_true", help="a small run that only checks that everything works")
-    parser.add_argument("--out", type=Path, help=f"where the results go (default: {LATEST.name}, for whole runs only)")
+    parser.add_argument("--out", type=Path, help=f"where the results go (default: nowhere; {LATEST} is kept)")
     given = parser.parse_args()
     wanted = [section for section in ORDER if section in given.only.split(",")]
     if not wanted or (unknown := set(given.only.split(",")) - SECTIONS.keys()):
@@ -41,13 +42,13 @@ def main() -> int:
         for section in wanted:
             bench.results[section] = SECTIONS[section](bench)
     seconds = time.monotonic() - began
-    kept = document(bench.results, bench.spins, rounds=sizes.rounds, seconds=seconds, quick=given.quick)
-    print(table(bench.results, kept["machine"]))
-    whole = len(wanted) == len(SECTIONS) and not given.quick
-    out = given.out or (LATEST if whole else None)
-    if out is not None:
-        out.write_text(json.dumps(kept, indent=1) + "\n")
-        print(f"\nwritten to {out}")
+    kept = document(
+        bench.results, bench.spins, bench.disturbed, rounds=sizes.rounds, seconds=seconds, quick=given.quick
+    )
+    print(table(kept))
+    if given.out is not None:
+        given.out.write_text(json.dumps(kept, indent=1) + "\n")
+        print(f"\nwritten to {given.out}")
     return 0
 
 

@@ -20,6 +20,8 @@ NAMES: Final = {
     "frames20": "20 rows a frame",
     "frames100": "100 rows a frame",
     "framesown": "the publisher's own frames",
+    "shards4": "own frames of four shards in each partition",
+    "skewed": "own frames, skewed keys and deletes",
 }
 
 
@@ -47,14 +49,17 @@ def machine(spins: list[float]) -> Result:
     }
 
 
-def document(results: dict[str, Result], spins: list[float], *, rounds: int, seconds: float, quick: bool) -> Result:
-    """The content of `latest.json` for a run."""
+def document(
+    results: dict[str, Result], spins: list[float], disturbed: list[str], *, rounds: int, seconds: float, quick: bool
+) -> Result:
+    """The content of `latest.json` for a run. ``disturbed``: rounds that say little."""
     return {
         "taken_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "seconds": round(seconds),
         "commit": _commit(),
         "rounds": rounds,
         "quick": quick,
+        "disturbed": disturbed,
         "machine": machine(spins),
         "results": results,
         "targets": [
@@ -71,9 +76,9 @@ def lines(results: dict[str, Result]) -> Iterator[TableLine]:
         yield from _WRITERS[section](found)
 
 
-def table(results: dict[str, Result], about: Result) -> str:
-    """The table as text."""
-    shown = list(lines(results))
+def table(kept: Result) -> str:
+    """A `document` as a table."""
+    about, shown = kept["machine"], list(lines(kept["results"]))
     widths = [max(len(line[column]) for line in shown) for column in range(4)]  # type: ignore[arg-type]
     marks = {None: "", True: "met", False: "MISSED"}
     rows = [
@@ -83,7 +88,9 @@ def table(results: dict[str, Result], about: Result) -> str:
     ]
     spin = f"spin {about['spin_msteps_s']} M steps/s (from {about['spin_range']})"
     head = f"{about['cpu']}, {about['cores']} cores, Python {about['python']}; {spin}"
-    return "\n".join([head, "", *rows])
+    warnings = ["QUICK: it shows that everything works; its figures mean nothing"] if kept["quick"] else []
+    warnings += [f"DISTURBED: {each}" for each in kept["disturbed"]]
+    return "\n".join([*warnings, head, "", *rows])
 
 
 def _commit() -> str:
@@ -119,13 +126,22 @@ def _materialize(found: Result) -> Iterator[TableLine]:
         yield TableLine(
             f"(a) materialize, {NAMES[keyspace]}",
             _k(rate),
-            f"{each['of_raw']:.2f} of raw consume ({_k(each['raw_consume']['rows_s'])})",
+            f"{each['of_raw']:.2f} of raw consume ({_k(each['raw_consume']['rows_s'])}), "
+            f"{each['materialize']['commits']:.0f} commits",
             f">= {floor // 1000}k/s" if floor else "",
             rate >= floor if floor else None,
         )
     if "frames1" in found:
+        yield from _published(found)
         share = found["frames1"]["of_raw"]
         yield TableLine("(a) one row a frame, share of raw consume", f"{share:.2f}", "", ">= 0.1", share >= 0.1)
+
+
+def _published(found: Result) -> Iterator[TableLine]:
+    for keyspace in ("frames1", "framesown"):
+        yield TableLine(f"(a) published, {NAMES[keyspace]}", _k(found[keyspace]["published_rows_s"]))
+    share = found["shards4"]["materialize"]["rows_s"] / found["framesown"]["materialize"]["rows_s"]
+    yield TableLine("(a) four shards, share of one", f"{share:.2f}", "", ">= 0.7", share >= 0.7)
 
 
 def _parts(found: Result) -> Iterator[TableLine]:

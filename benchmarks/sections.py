@@ -10,15 +10,18 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
+from time import perf_counter
 from typing import Any, Final
 
 from benchmarks import restart
-from benchmarks.child import measure
+from benchmarks.child import MeasurementFailed, measure
 from benchmarks.spin import spin
-from benchmarks.topics import FRAMES, OWN, keyspace_of
+from benchmarks.topics import SHAPES
 from stream.kafka.connection import KafkaCluster
 
 Result = dict[str, Any]
+SPINS_APART: Final = 0.1
+"""Share by which the spins around a round may differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +37,10 @@ class Sizes:
     reads: tuple[tuple[str, int], ...] = (("owner", 5_000), ("http", 1_000))
     source_transactions: int = 20_000
     source_rows: int = 300_000
+    quick: bool = False
 
 
-FULL: Final = Sizes(rounds=5, keys=200_000, events=600_000, entries=1_000_000, seconds=8.0)
+FULL: Final = Sizes(rounds=5, keys=200_000, events=2_000_000, entries=1_000_000, seconds=8.0)
 QUICK: Final = Sizes(
     rounds=1,
     keys=5_000,
@@ -46,6 +50,7 @@ QUICK: Final = Sizes(
     reads=(("owner", 1_000), ("http", 200)),
     source_transactions=2_000,
     source_rows=20_000,
+    quick=True,
 )
 
 
@@ -57,6 +62,8 @@ class Bench:
     sizes: Sizes
     results: dict[str, Result] = field(default_factory=dict)
     spins: list[float] = field(default_factory=list)
+    disturbed: list[str] = field(default_factory=list)
+    """Rounds before and after which the machine was not equally fast."""
     _made: set[str] = field(default_factory=set)
     _published: dict[str, Result] = field(default_factory=dict)
 
@@ -68,12 +75,11 @@ class Bench:
         """Runs one measurement against this run's broker, in a separate process."""
         return measure(function, kafka=self.kafka, **arguments)
 
-    def topic(self, rows_a_frame: int) -> str:
-        """The keyspace with frames of this many rows, filled on first use."""
-        keyspace = keyspace_of(rows_a_frame)
+    def topic(self, keyspace: str) -> str:
+        """A keyspace of `SHAPES`, filled on first use."""
         if keyspace not in self._made:
             self.say(f"filling {keyspace}: {self.sizes.events} events")
-            found = self.child("topics:fill", rows_a_frame=rows_a_frame, events=self.sizes.events, keys=self.sizes.keys)
+            found = self.child("topics:fill", keyspace=keyspace, events=self.sizes.events, keys=self.sizes.keys)
             self._published[keyspace] = found
             self._made.add(keyspace)
         return keyspace
@@ -90,17 +96,25 @@ class Bench:
             self._made.add(restart.KEYSPACE)
         return restart.KEYSPACE
 
+    def note_spins(self, what: str, before: float, after: float) -> None:
+        """Keeps the calibrations around a round, and whether it was disturbed."""
+        self.spins += [before, after]
+        if abs(before - after) > SPINS_APART * max(before, after):
+            self.disturbed.append(f"{what}: spin {before:.1f} before, {after:.1f} after")
+
     def rounds(self, name: str, cases: dict[str, Callable[[], Result]], count: int | None = None) -> Result:
         """Runs all cases ``count`` times, interleaved. Returns case → `medians`."""
         seen: dict[str, list[Result]] = defaultdict(list)
-        total = count or self.sizes.rounds
+        total, began = count or self.sizes.rounds, perf_counter()
         for number in range(1, total + 1):
             before = spin()
             for case, run in cases.items():
                 seen[case].append(run())
             after = spin()
-            self.spins += [before, after]
-            self.say(f"({name}) round {number} of {total}: spin {before:.1f} before, {after:.1f} after")
+            what = f"({name}) round {number} of {total}"
+            left_s = (perf_counter() - began) / number * (total - number)
+            self.note_spins(what, before, after)
+            self.say(f"{what}: spin {before:.1f} before, {after:.1f} after; about {left_s:.0f} s left of ({name})")
         return {case: medians(found) for case, found in seen.items()}
 
 
@@ -121,20 +135,20 @@ def medians(found: list[Result]) -> Result:
 
 def materialize(bench: Bench) -> Result:
     """(a) Materialize and raw consume of the same topics."""
-    frames = (*FRAMES, OWN)
     cases: dict[str, Callable[[], Result]] = {}
-    for rows in frames:
-        keyspace = bench.topic(rows)
+    for keyspace in SHAPES:
+        bench.topic(keyspace)
         for case in ("raw_consume", "materialize"):
             cases[f"{keyspace}/{case}"] = _materialize_case(bench, case, keyspace)
     found = bench.rounds("a", cases)
     result: Result = {}
-    for rows in frames:
-        keyspace = keyspace_of(rows)
+    for keyspace, shape in SHAPES.items():
         folded, raw = found[f"{keyspace}/materialize"], found[f"{keyspace}/raw_consume"]
         published = bench.published(keyspace)
+        if folded["rows_s"] > raw["rows_s"] and not bench.sizes.quick:
+            raise MeasurementFailed(f"{keyspace}: nobody can fold faster than read, so the run is wrong")
         result[keyspace] = {
-            "rows_a_frame": rows or bench.sizes.events / max(1, folded["messages"]),
+            "rows_a_frame": shape.rows_a_frame or bench.sizes.events / max(1, folded["messages"]),
             "materialize": folded,
             "raw_consume": raw,
             "of_raw": folded["rows_s"] / raw["rows_s"],
@@ -150,8 +164,8 @@ def _materialize_case(bench: Bench, case: str, keyspace: str) -> Callable[[], Re
 def parts(bench: Bench) -> Result:
     """(b) Decode, fold and store write alone, and framing."""
     cases: dict[str, Callable[[], Result]] = {}
-    for rows in (1, 20, OWN):
-        keyspace = bench.topic(rows)
+    for keyspace in ("frames1", "frames20", "framesown"):
+        bench.topic(keyspace)
         cases[keyspace] = _parts_case(bench, keyspace)
     cases["framing"] = lambda: measure("parts:framing", rows=bench.sizes.events // 4)
     return bench.rounds("b", cases, min(3, bench.sizes.rounds))
@@ -197,12 +211,12 @@ def latency(bench: Bench) -> Result:
 
 def rebuild(bench: Bench) -> Result:
     """(e) The Spark rebuild, compared with (a)."""
-    keyspaces = [bench.topic(1), bench.topic(OWN)]
+    keyspaces = [bench.topic("frames1"), bench.topic("framesown")]
     count = min(3, bench.sizes.rounds)
     before = spin()
     found = bench.child("spark:rebuilds", keyspaces=keyspaces, events=bench.sizes.events, rounds=count)
     after = spin()
-    bench.spins += [before, after]
+    bench.note_spins("(e)", before, after)
     bench.say(f"(e) {count} rebuilds of each: spin {before:.1f} before, {after:.1f} after")
     result: Result = {}
     for keyspace, rates in found["events_s"].items():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import chain
+from contextlib import ExitStack
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Final
 
@@ -14,32 +15,53 @@ from stream.kafka.connection import KafkaCluster
 from stream.kafka.reader import end_offsets, read_range
 from stream.kafka.topics import ensure_topics, events_topic
 from stream.publish.publisher import Publisher
+from stream.publish.topology import DeclaredTopology
 from stream.wire.batch import BatchLimits
 from stream.wire.codec import ROW_FRAME_HEADER
 from stream.wire.events import SourceTransaction
 from stream.wire.keys import Layout
 
-FRAMES: Final = (1, 5, 20, 100)
-"""Rows per frame."""
 OWN: Final = 0
-"""Stands for the publisher's own limits at full rate."""
+"""Rows a frame: the publisher's own limits at full rate."""
 
 
-def keyspace_of(rows_a_frame: int) -> str:
-    """The keyspace whose frames hold this many rows."""
-    return f"frames{rows_a_frame}" if rows_a_frame else "framesown"
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a topic of (a) holds. ``skewed``: few keys have most changes, and there are deletes."""
+
+    rows_a_frame: int = OWN
+    shards: int = 1
+    skewed: bool = False
+
+
+SHAPES: Final = {
+    "frames1": Shape(1),
+    "frames5": Shape(5),
+    "frames20": Shape(20),
+    "frames100": Shape(100),
+    "framesown": Shape(),
+    "shards4": Shape(shards=4),
+    "skewed": Shape(skewed=True),
+}
+"""Keyspace → what its topic holds."""
 
 
 def make_publisher(
-    kafka: KafkaCluster, keyspace: str, rows_a_frame: int = OWN, batch_interval_ms: int | None = None
+    kafka: KafkaCluster,
+    keyspace: str,
+    rows_a_frame: int = OWN,
+    batch_interval_ms: int | None = None,
+    shard: int = 0,
+    shards: int = 1,
 ) -> Publisher:
     """A publisher with the default settings, except for the given ones."""
     defaults = PublisherSettings()
     return Publisher(
         kafka,
         keyspace,
-        f"{keyspace}/0",
+        f"{keyspace}/{shard}",
         Layout(PARTITIONS),
+        topology=DeclaredTopology(tuple(f"{keyspace}/{other}" for other in range(shards) if other != shard)),
         batch_interval_s=(batch_interval_ms or defaults.batch_interval_ms) / 1000,
         limits=BatchLimits(
             rows_max=rows_a_frame or defaults.frame_rows_max,
@@ -50,25 +72,40 @@ def make_publisher(
 
 
 def publish(
-    kafka: KafkaCluster, keyspace: str, transactions: Iterable[SourceTransaction], rows_a_frame: int = OWN
+    kafka: KafkaCluster,
+    keyspace: str,
+    transactions: Iterable[SourceTransaction],
+    rows_a_frame: int = OWN,
+    shards: int = 1,
 ) -> dict[str, Any]:
-    """Publishes as fast as possible. Returns rows, seconds, batches, bytes."""
+    """Publishes as fast as possible, by a publisher for each shard. Returns rows, seconds, batches, bytes."""
     ensure_topics(kafka, keyspace, PARTITIONS)
-    with make_publisher(kafka, keyspace, rows_a_frame) as publisher:
-        publisher.open(lambda: (START_POSITION, START_SECONDS))
+    with ExitStack() as stack:
+        made = [make_publisher(kafka, keyspace, rows_a_frame, None, shard, shards) for shard in range(shards)]
+        publishers = [stack.enter_context(each) for each in made]
+        for publisher in publishers:
+            publisher.open(lambda: (START_POSITION, START_SECONDS))
+            publisher.publish(workload.describe_table())
         began = perf_counter()
-        for transaction in chain([workload.describe_table()], transactions):
-            publisher.publish(transaction)
-        publisher.flush()
+        for number, transaction in enumerate(transactions, workload.FIRST):
+            publishers[number % shards].publish(transaction)
+        for publisher in publishers:
+            publisher.flush()
         seconds = perf_counter() - began
-        stats = publisher.stats
-        return {"rows": stats.rows, "seconds": seconds, "batches": stats.batches, "bytes": stats.bytes}
+        stats = [publisher.stats for publisher in publishers]
+    return {
+        "rows": sum(each.rows for each in stats),
+        "seconds": seconds,
+        "batches": sum(each.batches for each in stats),
+        "bytes": sum(each.bytes for each in stats),
+    }
 
 
-def fill(kafka: KafkaCluster, rows_a_frame: int, events: int, keys: int) -> dict[str, Any]:
-    """Fills the topic for one frame size. Returns the publisher's figures. Runs in a child process."""
-    transactions = list(workload.transactions(events, keys))
-    done = publish(kafka, keyspace_of(rows_a_frame), transactions, rows_a_frame)
+def fill(kafka: KafkaCluster, keyspace: str, events: int, keys: int) -> dict[str, Any]:
+    """Fills a topic of `SHAPES`. Returns the publishers' figures. Runs in a child process."""
+    shape = SHAPES[keyspace]
+    transactions = list(workload.transactions(events, keys, shards=shape.shards, skewed=shape.skewed))
+    done = publish(kafka, keyspace, transactions, shape.rows_a_frame, shape.shards)
     return done | {"rows_s": done["rows"] / done["seconds"]}
 
 

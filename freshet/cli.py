@@ -53,6 +53,7 @@ ENTRIES = (
     CommandEntry("compare", "Compare two positions, tokens or write-id lists."),
     CommandEntry("inspect", "Show what a store holds for a key, and why."),
     CommandEntry("dlq", "List, show, retry and dismiss dead letters."),
+    CommandEntry("backfill", "Publish tables from their beginning, and show how far they are."),
     CommandEntry("lag", "Show how far stores are behind their topics."),
     CommandEntry("replay", "Fold a captured log, offline."),
     CommandEntry("simulate", "Run seeded histories against an oracle."),

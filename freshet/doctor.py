@@ -25,8 +25,8 @@ from freshet.local.process import port_is_free
 GIB = 1 << 30
 MEMORY_BYTES_MIN, MEMORY_BYTES_GOOD = 2 * GIB, 4 * GIB
 DISK_BYTES_MIN, DISK_BYTES_GOOD = 2 * GIB, 10 * GIB
-PORTS = {9092: "Kafka", 3306: "MariaDB", 8480: "freshet serve"}
-SERVERS_SIZE_MB = {"kafka": 43, "mariadb": 149, "spark": 10}
+PORTS = {9092: "Kafka", 3306: "MariaDB", 9083: "Hive Metastore", 8480: "freshet serve"}
+SERVERS_SIZE_MB = {"kafka": 43, "mariadb": 149, "hive": 145, "spark": 10}
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,9 @@ def _cache() -> list[Check]:
         size = sum(SERVERS_SIZE_MB[name] for name in absent)
         found = f"{place} is writable; {', '.join(absent)} ({size} MB) will be fetched on first use"
         return [Check("cache", "ok", found)]
-    return [Check("cache", "ok", f"{place} is writable and holds Kafka, MariaDB and Spark's connector")]
+    return [
+        Check("cache", "ok", f"{place} is writable and holds Kafka, MariaDB, a Hive Metastore and Spark's connector")
+    ]
 
 
 def _packages() -> list[Check]:

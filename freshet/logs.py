@@ -9,6 +9,8 @@ from typing import Literal
 import structlog
 
 Format = Literal["auto", "json", "console"]
+configured: tuple[Format, str] = ("auto", "info")
+"""As `configure_logs` was called last, so that processes started from here log alike."""
 
 
 def configure_logs(format: Format = "auto", level: str = "info") -> None:
@@ -17,6 +19,8 @@ def configure_logs(format: Format = "auto", level: str = "info") -> None:
     ``auto``: console if stderr is a terminal, else JSON lines with ``timestamp`` (UTC), ``level``,
     ``event``, ``logger`` and the event's own fields.
     """
+    global configured
+    configured = format, level
     as_json = format == "json" or (format == "auto" and not sys.stderr.isatty())
     number = logging.getLevelNamesMapping()[level.upper()]
     shared: list[structlog.typing.Processor] = [

@@ -39,6 +39,7 @@ Port = Annotated[int, Field(ge=0, le=65_535)]
 Host = Annotated[str, Field(min_length=1, max_length=253)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,100}$")]
 Shard = Annotated[str, Field(pattern=r"^[A-Za-z0-9_./-]{1,150}$")]
+Uri = Annotated[str, Field(pattern=r"^thrift://[^/:\s]+:[0-9]{1,5}$", max_length=300)]
 Json = BeforeValidator(parse_object)
 Names = Annotated[list[str], BeforeValidator(split_list), Field(max_length=10_000)]
 
@@ -91,7 +92,8 @@ class MariaDBSourceSettings(Section):
     leading primary-key columns choose the partition (default: all of them).
 
     ``backfill``: patterns of the tables whose rows are published from the beginning, beside their changes, at most
-    ``backfill_rows_per_s`` (0: as fast as the server answers).
+    ``backfill_rows_per_s`` (0: as fast as the server answers) in ``backfill_share`` of the source's time, and not while
+    the source is more than ``backfill_lag_max_s`` behind (0: always). ``freshet backfill`` asks for others.
     """
 
     kind: Literal["mariadb"]
@@ -107,6 +109,8 @@ class MariaDBSourceSettings(Section):
     server_id: int = Field(default=4_380, ge=1, le=2**32 - 1)
     backfill: Names = Field(default_factory=list)
     backfill_rows_per_s: int = Field(default=0, ge=0, le=10_000_000)
+    backfill_share: float = Field(default=1.0, gt=0, le=1)
+    backfill_lag_max_s: float = Field(default=5.0, ge=0, le=86_400)
     key_prefix_columns: Annotated[dict[str, Annotated[int, Field(ge=1, le=64)]], Json] = Field(default_factory=dict)
 
 
@@ -124,7 +128,30 @@ class WorkloadSourceSettings(Section):
     transactions_per_s: float = Field(default=50.0, gt=0, le=1_000_000)
 
 
-SourceSettings = Annotated[MariaDBSourceSettings | WorkloadSourceSettings, Field(discriminator="kind")]
+class HiveSourceSettings(Section):
+    """Hive Metastores over one database; its notification log is one shard. ``uris``: tried in turn.
+
+    ``catalog``: the Hive catalog that is published (default: the keyspace's name). ``call_timeout_s`` bounds each call.
+    ``poll_interval_ms``: between two looks at a log that had nothing new. ``bootstrap_threads`` fetch tables when a
+    catalog is published for the first time. ``txn_list_age_s``: how long one list of transactions serves them.
+    ``reconcile_every_s``: how often the transactions that seem open are compared with the metastore's.
+    """
+
+    kind: Literal["hive"]
+    catalog: str = Field(default="", max_length=128)
+    call_timeout_s: float = Field(default=30.0, ge=0.1, le=3_600)
+    poll_interval_ms: int = Field(default=100, ge=1, le=60_000)
+    bootstrap_threads: int = Field(default=8, ge=1, le=64)
+    txn_list_age_s: float = Field(default=60.0, ge=0, le=3_600)
+    reconcile_every_s: float = Field(default=30.0, ge=0.1, le=86_400)
+    uris: Annotated[list[Uri], BeforeValidator(split_list), Field(min_length=1, max_length=64)] = [
+        "thrift://127.0.0.1:9083"
+    ]
+
+
+SourceSettings = Annotated[
+    MariaDBSourceSettings | WorkloadSourceSettings | HiveSourceSettings, Field(discriminator="kind")
+]
 
 
 class KeyspaceSettings(Section):
@@ -144,7 +171,7 @@ class KeyspaceSettings(Section):
 
     @model_validator(mode="after")
     def _source_fits_kind(self) -> KeyspaceSettings:
-        fits = {"mariadb": "rows", "workload": "catalog"}
+        fits = {"mariadb": "rows", "workload": "catalog", "hive": "catalog"}
         if self.source is not None and fits[self.source.kind] != self.kind:
             raise ValueError(f"a {self.source.kind} source needs kind = {fits[self.source.kind]!r}, not {self.kind!r}")
         return self
@@ -172,6 +199,7 @@ class ConsumerSettings(Section):
 
     ``owner_token``: the secret that owners require and fronts send; needed to listen beyond loopback.
     ``owner_announced``: the ``host:port`` to announce instead of the own one (port mapping, a proxy).
+    ``workers``: processes that share the partitions; ``auto``: one for each core.
     """
 
     group: str = Field(default="", pattern=r"^[A-Za-z0-9._-]{0,200}$")
@@ -183,6 +211,7 @@ class ConsumerSettings(Section):
     owner_token: SecretStr | None = None
     owner_announced: Annotated[str, Field(pattern=r"^(.+:\d{1,5})?$", max_length=300)] = ""
     metrics_port: Port | None = None
+    workers: Annotated[int, Field(ge=1, le=256)] | Literal["auto"] = 1
 
 
 class SourceProcessSettings(Section):
@@ -193,13 +222,17 @@ class SourceProcessSettings(Section):
 
 
 class ServeSettings(Section):
-    """The HTTP front. ``locations``: ``keyspace/partition`` → ``host:port`` of owners that are not announced."""
+    """The HTTP front. ``locations``: ``keyspace/partition`` → ``host:port`` of owners that are not announced.
+
+    ``serve_stale_if_down``: a catalog table whose source does not answer is given as it is cached, marked as stale.
+    """
 
     host: Host = "127.0.0.1"
     port: Port = 8480
     bearer_token: SecretStr | None = None
     max_wait_ms_limit: int = Field(default=10_000, ge=0, le=20_000)
     default_wait_ms: int = Field(default=100, ge=0, le=20_000)
+    serve_stale_if_down: bool = False
     locations: Annotated[dict[str, Annotated[str, Field(pattern=r"^.+:\d{1,5}$")]], Json] = Field(default_factory=dict)
 
 
@@ -309,7 +342,8 @@ def _known_keys(path: Sequence[str]) -> Iterable[str]:
     if path[:1] == ["keyspaces"]:
         if len(path) == 2:
             return KeyspaceSettings.model_fields
-        return {*MariaDBSourceSettings.model_fields, *WorkloadSourceSettings.model_fields}
+        kinds = (MariaDBSourceSettings, WorkloadSourceSettings, HiveSourceSettings)
+        return {key for kind in kinds for key in kind.model_fields}
     if not path:
         return Settings.model_fields
     field = Settings.model_fields.get(path[0]) if len(path) == 1 else None

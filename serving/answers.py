@@ -6,11 +6,13 @@ from typing import TypeAlias, TypedDict
 
 import msgspec
 
-from serving.client.answers import Problem, RowAnswer, TableAnswer
+from serving.client.answers import ObjectsAnswer, Problem, RangeAnswer, RowAnswer, TableAnswer
 from serving.errors import ReadError
 
 RawRowAnswer: TypeAlias = RowAnswer[msgspec.Raw]
+RawRangeAnswer: TypeAlias = RangeAnswer[msgspec.Raw]
 RawTableAnswer: TypeAlias = TableAnswer[msgspec.Raw]
+RawObjects: TypeAlias = ObjectsAnswer[msgspec.Raw]
 
 encode = msgspec.json.Encoder().encode
 """The JSON of an answer."""

@@ -24,7 +24,7 @@ class FrontMetrics:
         self.registry = CollectorRegistry()
         self._answers = Counter(
             "freshet_serve_answers",
-            "Reads answered, by kind (row, table), where the answer came from (cache, source) and its freshness.",
+            "Reads answered, by kind (row, range, table), where the answer came from (cache, source), and freshness.",
             ["kind", "served_from", "freshness"],
             registry=self.registry,
         )

@@ -30,7 +30,8 @@ from tokens.errors import FreshetError
 SPILL_ROWS: Final = 1_000_000
 """Entries that a task keeps in memory before it writes a file: about 0.5 GB at 200 bytes per entry."""
 SPILL_BYTES: Final = 512 << 20
-"""Bytes of messages after which it does so too: the memtable keeps them, also where their keys were changed again."""
+"""Bytes of messages after which it does so too: the memtable keeps them and arrays for
+their rows, also where their keys were changed again."""
 RESULT_SCHEMA: Final = "partition int, summary string, error string"
 _EPOCH_STARTS: Final = headers("EpochStart")
 
@@ -126,7 +127,7 @@ class PartitionFold:
                 self._dead += len(changes.rejections)
             self._messages += messages
         self._folded_bytes += sum(len(value) for value in values if value is not None)
-        if self._folded_bytes >= SPILL_BYTES:
+        if self._folded_bytes + self._entries.array_bytes >= SPILL_BYTES:
             self.commit()
 
     def _note_epochs(self, values: Iterable[bytes | None]) -> None:

@@ -3,8 +3,9 @@
 - ``kafka``: a Kafka shared by the session (`KafkaCluster`).
 - ``mariadb``: `MariaDBAddress` (host, port, user, password, ``connect(**options)``) of a shared MariaDB.
 - ``database``: name of a fresh empty database on it, dropped afterwards.
-- ``new_kafka(**options)``, ``new_mariadb(**options)``: start a server that only this test uses and may kill
-  (``server.kill()``, ``server.restart()``); options as in `KafkaServer`, `MariaDBServer`.
+- ``hive``: (host, port) of a Hive Metastore shared by the session.
+- ``new_kafka(**options)``, ``new_mariadb(**options)``, ``new_hive(**options)``: start a server that only this test uses
+  and may kill (``server.kill()``, ``server.restart()``); options as in `KafkaServer`, `MariaDBServer`, `HiveServer`.
 - ``keyspace_name``, ``topic_name``: unique names; the topic is the keyspace's event topic. Nothing is created, but
   topics of the keyspace are deleted afterwards where the test used ``kafka``.
 
@@ -23,12 +24,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from freshet.local.hive.server import HiveServer
 from freshet.local.kafka import KafkaServer
 from freshet.local.mariadb import MariaDBAddress, MariaDBServer
 from stream.kafka.connection import KafkaCluster
 from tests.servers import choice
 
-SERVER_FIXTURES = {"kafka", "mariadb", "new_kafka", "new_mariadb"}
+SERVER_FIXTURES = {"kafka", "mariadb", "hive", "new_kafka", "new_mariadb", "new_hive"}
 
 settings.register_profile("busy_machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy_machine")
@@ -68,6 +70,13 @@ def mariadb() -> Iterator[MariaDBAddress]:
         yield address
 
 
+@pytest.fixture(scope="session")
+def hive() -> Iterator[tuple[str, int]]:
+    """Host and port of the session's Hive Metastore."""
+    with choice.hive_address() as address:
+        yield address
+
+
 @pytest.fixture
 def database(mariadb: MariaDBAddress) -> Iterator[str]:
     """Name of an empty database that only this test uses."""
@@ -99,6 +108,18 @@ def new_mariadb() -> Iterator[Callable[..., MariaDBServer]]:
         def start(**options: Any) -> MariaDBServer:
             directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="freshet-mariadb-"))
             return stack.enter_context(MariaDBServer(Path(directory), **options))
+
+        yield start
+
+
+@pytest.fixture
+def new_hive() -> Iterator[Callable[..., HiveServer]]:
+    """Starts Hive Metastores that belong to this test alone."""
+    with ExitStack() as stack:
+
+        def start(**options: Any) -> HiveServer:
+            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="freshet-hive-"))
+            return stack.enter_context(HiveServer(Path(directory), **options))
 
         yield start
 

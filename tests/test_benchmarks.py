@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks.percentiles import percentiles_ms
-from benchmarks.report import table
-from benchmarks.workload import transactions
-from stream.wire.events import RowChange
+from benchmarks.report import document, table
+from benchmarks.sections import QUICK, Bench
+from benchmarks.workload import FIRST, transactions
+from stream.kafka.connection import KafkaCluster
+from stream.wire.events import ABSENT, RowChange, SourceTransaction
+from stream.wire.keys import split_row_key
 
 ROOT = Path(__file__).resolve().parent.parent
 TIMEOUT_S = 1800
@@ -32,7 +35,9 @@ def test_a_quick_run_measures_every_section_and_keeps_its_figures(tmp_path: Path
     assert kept["machine"]["spin_msteps_s"] > 0
     assert kept["results"]["f"]["messages_redone"] == 0
     assert {key: each["not_fresh"] for key, each in kept["results"]["c"].items()}.popitem()[1] == 0
-    assert table(kept["results"], kept["machine"]) in done.stdout
+    assert table(kept) in done.stdout
+    assert done.stdout.startswith("QUICK")
+    assert {"shards4", "skewed"} < kept["results"]["a"].keys()
 
 
 def test_percentiles_leave_the_slowest_request_in() -> None:
@@ -49,3 +54,34 @@ def test_the_measured_images_are_as_large_as_stated_and_all_different() -> None:
     assert 145 <= min(map(len, images)) <= 155
     assert 195 <= max(map(len, images)) <= 205
     assert len(set(images)) == len(images)
+    assert all(map(json.loads, images))
+
+
+def test_shards_have_keys_of_their_own_and_skewed_keys_are_deleted_too() -> None:
+    """The measured cases are what they are called."""
+    of_shards = [key_of(each) % 4 for each in transactions(400, 40, shards=4)]
+    assert of_shards == [number % 4 for number in range(FIRST, FIRST + 400)]
+    skewed = list(transactions(3_000, 1_000, skewed=True))
+    assert 0.4 < sum(key_of(each) < 63 for each in skewed) / 3_000 < 0.6
+    assert (
+        200
+        < sum(each.changes[0].operation == ABSENT for each in skewed if isinstance(each.changes[0], RowChange))
+        < 400
+    )
+
+
+def test_rounds_that_the_machine_disturbed_are_named() -> None:
+    """Whoever reads the table must see which figures say little."""
+    bench = Bench(KafkaCluster("127.0.0.1:1"), QUICK)
+    bench.note_spins("(a) round 1 of 2", 18.0, 17.0)
+    bench.note_spins("(a) round 2 of 2", 18.0, 16.0)
+    assert bench.disturbed == ["(a) round 2 of 2: spin 18.0 before, 16.0 after"]
+    found = document({}, bench.spins, bench.disturbed, rounds=2, seconds=1.0, quick=False)
+    assert found["disturbed"] == bench.disturbed
+
+
+def key_of(transaction: SourceTransaction) -> int:
+    """The number in the key of its change."""
+    [change] = transaction.changes
+    assert isinstance(change, RowChange)
+    return int(split_row_key(change.key)[1][0])

@@ -29,6 +29,7 @@ from consumers.fold.catalog_state import (
     name_key,
     table_key,
 )
+from consumers.fold.objects import fold_object, fold_set
 from consumers.fold.shards import is_succeeded
 from consumers.fold.state import NAME_PREFIX, Head, Lookup, Rejection
 from stream.wire.events import EVERY_TABLE
@@ -59,6 +60,10 @@ def fold_catalog(name: str, event: Event, lookup: Lookup, head: Head) -> Catalog
             return _fold_end(event, lookup, head, committed=name == "CommitTxn")
         case "WriteIdsReset":
             return _fold_reset(event, lookup, head)
+        case "CatalogObject":
+            return CatalogChanges(fold_object(event, lookup, head))
+        case "CatalogSet":
+            return CatalogChanges(fold_set(event, lookup, head))
         case "NameBinding":
             return _fold_binding(event, lookup, head)
     raise ValueError(f"{name} is not a catalog event")
@@ -86,6 +91,7 @@ def void_catalog(
             state.ordinal = ordinal
     state.void = "voided: what happened to it could not be read"
     state.staged = []
+    state.objects_void = state.ordinal
     state.list_ordinal = 0  # the head keeps the void under this name, and a rename would lose it
     return {table_key(table_id): encode_table(state)}
 
@@ -178,6 +184,7 @@ def _is_whole_now(state: TableState, event: Event, head: Head) -> bool:
 def _mark_existing(state: TableState, event: Event) -> None:
     if not state.exists or event["change"] == "created":
         state.exists, state.created = True, event["ordinal"]
+        state.objects_void = event["ordinal"]
     if event["change"] == "created":
         state.list_ordinal = event["ordinal"]
     state.name, state.kind = event["name"], event["kind"]
@@ -195,8 +202,9 @@ def _replace_list(state: TableState, event: Event, committed: bool | None = None
     state.staged = [each for each in state.staged if state.ids.held_by(each.txn)]
 
 
-def _set_image(state: TableState, image: bytes, lo: str, hi: str, ordinal: int) -> None:
+def _set_image(state: TableState, image: bytes | None, struct: bytes | None, lo: str, hi: str, ordinal: int) -> None:
     Position.parse(lo), Position.parse(hi)
+    state.struct = struct
     state.image, state.lo, state.hi, state.image_ordinal = image, lo, hi, ordinal
     state.void = ""
 
@@ -209,7 +217,7 @@ def _take_image(state: TableState, event: Event) -> None:
     _mark_existing(state, event)
     _replace_list(state, event)
     if event["image"] is not None:
-        _set_image(state, event["image"], lo, hi, event["ordinal"])
+        _set_image(state, event["image"], event["struct"], lo, hi, event["ordinal"])
 
 
 def _take_write(state: TableState, event: Event, head: Head) -> None:
@@ -222,7 +230,8 @@ def _take_write(state: TableState, event: Event, head: Head) -> None:
         writers.add(UNKNOWN_WRITER)
     state.pending = sorted(writers)
     if event["image"] is not None:
-        _set_image(state, event["image"], event["lo"] or event["gtid"], event["hi"] or event["gtid"], event["ordinal"])
+        lo, hi = event["lo"] or event["gtid"], event["hi"] or event["gtid"]
+        _set_image(state, event["image"], event["struct"], lo, hi, event["ordinal"])
 
 
 def _writers(state: TableState, txn: int, write_id: int) -> Iterable[tuple[int, int]]:
@@ -258,7 +267,7 @@ def _stage(state: TableState, event: Event) -> None:
     if write_id > state.ids.hwm:
         state.ids.allocate(txn, write_id)
     staged = [each for each in state.staged if each.txn != txn]
-    staged.append(StagedImage(txn, event["ordinal"], event["image"]))
+    staged.append(StagedImage(txn, event["ordinal"], event["image"], event["struct"]))
     state.staged = sorted(staged, key=lambda each: each.txn)
 
 
@@ -305,7 +314,7 @@ def _promote(state: TableState, staged: StagedImage, event: Event) -> None:
     if staged.image is None:
         state.write_ordinal, state.write_position = event["ordinal"], event["gtid"]
     else:
-        _set_image(state, staged.image, event["gtid"], event["gtid"], staged.ordinal)
+        _set_image(state, staged.image, staged.struct, event["gtid"], event["gtid"], staged.ordinal)
 
 
 def _fold_reset(event: Event, lookup: Lookup, head: Head) -> CatalogChanges:

@@ -33,6 +33,7 @@ class StagedImage(msgspec.Struct, array_like=True):
     txn: int
     ordinal: int
     image: bytes | None
+    struct: bytes | None = None
 
 
 class TableState(msgspec.Struct, array_like=True):
@@ -74,6 +75,10 @@ class TableState(msgspec.Struct, array_like=True):
     """Of the CREATE or the server's own list: since then every ALLOC has been folded. 0: neither has arrived."""
     partial: bool = False
     """Events before the first one folded are unknown: writers that had begun then may still commit."""
+    struct: bytes | None = None
+    """The whole table as Thrift, beside ``image``."""
+    objects_void: int = 0
+    """Ordinal of the last void, or of the first event: what belongs to the table and is not newer is void."""
 
     def waits_for(self) -> str:
         """Why the image may not be served yet; "" if it may."""

@@ -43,6 +43,8 @@ class EntryColumns:
         """How the tag of each entry begins."""
         self.begin = bytes(PREFIX.size) + self.shard
         """As an entry, up to there, with nothing in front of the tag."""
+        self.array_bytes = columns.array_bytes
+        """What it holds in memory besides the frames."""
         self._columns = columns
         self._place = f"{shard}\0{epoch}\0".encode()
 
@@ -151,13 +153,17 @@ def _runs(head: Head, records: Sequence[Record], at: int) -> tuple[Runs, int, in
     lineages = {single_prefix(shard, lineage.epoch): (shard, lineage) for shard, lineage in shards}
     runs: Runs = {}
     size, after = 0, head.offset
-    for place, (offset, value) in enumerate(records[at:], at):
+    prefix: bytes | tuple[()] = ()
+    for place in range(at, len(records)):
+        offset, value = records[place]
         if value is None or offset < after or size >= RUN_BYTES_MAX:
             return runs, size, place
-        prefix = next(filter(value.startswith, lineages), None)
-        if prefix is None:
-            return runs, size, place
-        places, values = runs.setdefault(lineages[prefix], ([], []))
+        if not value.startswith(prefix):  # mostly it is of the lineage of the frame before it
+            found = next(filter(value.startswith, lineages), None)
+            if found is None:
+                return runs, size, place
+            prefix = found
+            places, values = runs.setdefault(lineages[prefix], ([], []))
         places.append(place)
         values.append(value)
         size += len(value)

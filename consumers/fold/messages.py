@@ -36,7 +36,10 @@ from stream.wire.events import EVERY_TABLE
 from tokens import Position, TokenError
 
 _CATALOG_EVENTS = frozenset(
-    {"AllocWriteId", "TableImage", "CommitTxn", "AbortTxn", "WriteIdsReset", "NameBinding"},
+    {
+        *("AllocWriteId", "TableImage", "CommitTxn", "AbortTxn", "WriteIdsReset", "NameBinding"),
+        *("CatalogObject", "CatalogSet"),
+    },
 )
 _STATES = headers("SourceState")
 _REPEATED = frozenset({"TableSchema", "NameBinding", "Scope", "TableBackfill"})

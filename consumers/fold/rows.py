@@ -136,7 +136,7 @@ def fold_rows(state: PartitionState, after: int, frame: dict[str, Any]) -> Chang
     voids = arrival_voids(head, shard, epoch)
     if not suspects and len(head.lineages) == 1 and shard in head.lineages:
         return Changes(after, entries, moved, voids)
-    settled, more_voids, rejections = _settle_by_key(state, frame, tags, lineage, entries, suspects)
+    settled, more_voids, rejections = _settle_by_key(state, frame, tags, lineage)
     return Changes(after, settled, moved, voids | more_voids, rejections=arrival_rejections(head, shard) + rejections)
 
 
@@ -212,43 +212,29 @@ def _row_tags(frame: dict[str, Any]) -> list[bytes]:
 
 
 def _settle_by_key(
-    state: PartitionState,
-    frame: dict[str, Any],
-    tags: list[bytes],
-    lineage: Lineage,
-    accepted: dict[bytes, bytes],
-    suspects: list[int],
+    state: PartitionState, frame: dict[str, Any], tags: list[bytes], lineage: Lineage
 ) -> tuple[dict[bytes, bytes], dict[tuple[str, str], Void], tuple[Rejection, ...]]:
-    """The general case: compares each event with its key's entry. Returns entries, voids and rejections.
+    """The general case: compares each event with its key's entry, in order. Returns entries, voids and rejections.
 
-    ``accepted`` rows are above their own lineage, so only entries of other shards can win over them. ``suspects`` are
-    the indexes of duplicates, events out of order and unreadable rows.
+    So a frame folds as its rows would in frames of their own. Only unreadable keys void up to where the frame begins.
     """
     shard, epoch = frame["shard"], frame["epoch"]
     entries: dict[bytes, bytes] = {}
     voids: dict[tuple[str, str], Void] = {}
     rejections: list[Rejection] = []
-    for key, value in accepted.items():
-        settled = _settle(state.head, state.lookup(key), value)
-        if settled is not None:
-            entries[key] = settled
-    for row in suspects:
-        key, operation, ordinal = (
-            frame["keys"][row],
-            frame["operations"][row],
-            frame["ordinal"] + frame["ordinals"][row],
-        )
+    columns = zip(frame["keys"], frame["images"], frame["operations"], frame["ordinals"], tags, strict=True)
+    for row, (key, image, operation, offset, tag) in enumerate(columns):
+        ordinal, kind, body = frame["ordinal"] + offset, operation, image if operation == VALUE else b""
         if not is_row_key(key):
             rejections.append(Rejection("bad_key", f"row {row} has no table in its key", f"ordinal {ordinal}"))
             voids[EVERY_TABLE, shard] = Void(epoch, max(lineage.ordinal, ordinal), "")
             continue
-        image = frame["images"][row] if operation == VALUE else b""
         if operation not in _ROW_KINDS or (operation == VALUE and not image):
-            reason = f"row {row} has operation {operation} and {len(image)} bytes of image"
+            reason = f"row {row} has operation {operation} and {len(body)} bytes of image"
             rejections.append(Rejection("bad_operation", reason, f"key {key!r}"))
-            operation = VOID
+            kind = VOID
         existing = entries.get(key) or state.lookup(key)
-        settled = _settle(state.head, existing, _pack_head(operation, ordinal) + tags[row] + image)
+        settled = _settle(state.head, existing, _pack_head(kind, ordinal) + tag + body)
         if settled is not None:
             entries[key] = settled
     return entries, voids, tuple(rejections)

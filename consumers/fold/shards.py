@@ -17,11 +17,17 @@ Voids = dict[tuple[str, str], Void]
 class Kin(msgspec.Struct, array_like=True, frozen=True):
     """What a partition knows of the shards around a key's own: the topology, and ancestors with their epochs.
 
-    See `tokens.Tag`. It goes into answers, so it is a struct that may get more fields.
+    See `tokens.Tag`. ``caught_up``: it has folded what the topic had when it began, so a shard that is not in the
+    topology is not one that was added long ago. It goes into answers, so it is a struct that may get more fields.
     """
 
     topology: frozenset[str] = frozenset()
     ancestors: dict[str, int] = {}
+    caught_up: bool = True
+
+    def heard(self, caught_up: bool) -> Kin:
+        """What a partition says that has ``caught_up``, or has not."""
+        return self if caught_up else msgspec.structs.replace(self, caught_up=False)
 
 
 NO_KIN = Kin()

@@ -11,14 +11,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-FOLD_VERSION = 5
+FOLD_VERSION = 7
 """Incremented whenever the same log folds to other bytes. A store of another version is rebuilt."""
 
 META = b"\x00"
 CATALOG = b"\x01"
-"""The kind of a catalog object. The second byte says which: `TABLE`. Kinds up to `stream.wire.keys.RESERVED` have no
-other meaning yet; from there on a key is a row's."""
+"""The kind of a catalog object. The second byte says which: `TABLE`, `OBJECT` or `SET`. Kinds up to
+`stream.wire.keys.RESERVED` have no other meaning yet; from there on a key is a row's."""
 TABLE = b"t"
+OBJECT = b"o"
+SET = b"s"
 OFFSET_KEY = META + b"offset"
 BEGIN_KEY = META + b"begin"
 LAYOUT_KEY = META + b"layout"

@@ -18,6 +18,7 @@ import msgspec
 
 from consumers.owner.framing import FrameBuffer, decode_answer, encode_frame, id_in
 from consumers.owner.protocol import (
+    OBJECTS_SINCE,
     OLDEST,
     VERSION,
     WITHOUT_TOPIC,
@@ -32,11 +33,15 @@ from consumers.owner.protocol import (
     Filled,
     FillTable,
     Get,
+    GetObjects,
+    GetRange,
     GetTable,
     Hello,
     OwnerError,
+    OwnerObjects,
     OwnerRow,
     OwnerTable,
+    RangeRows,
     Request,
     Rows,
     Status,
@@ -91,6 +96,8 @@ class _Connection(asyncio.Protocol):
         self.pending: dict[int, asyncio.Future[Answer]] = {}
         self.transport: asyncio.Transport | None = None
         self.lost: BaseException | None = None
+        self.version = 0
+        """Of the protocol, as the owner has chosen it."""
         self._frames = FrameBuffer()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -172,7 +179,7 @@ class OwnerClient:
                 raise _unreachable(self.address, error or "no answer in time") from error
             try:
                 [greeting] = await self._ask(connection, [hello(self._token)], 0)
-                _expect(greeting, Welcome)
+                connection.version = _expect(greeting, Welcome).version
             except BaseException:  # a cancelled caller must not leak the connection
                 if connection.transport is not None:
                     connection.transport.abort()
@@ -239,6 +246,10 @@ class OwnerClient:
         request = Get(0, keyspace, partition, keys, vector, max_wait_ms, meanings or {}, not_before_ms=not_before_ms)
         return _expect(await self.request(request, max_wait_ms), Rows).rows
 
+    async def get_range(self, request: GetRange) -> RangeRows:
+        """The first rows of a range in one partition, or their number."""
+        return _expect(await self.request(request, request.max_wait_ms), RangeRows)
+
     async def get_table(
         self,
         keyspace: str,
@@ -251,6 +262,14 @@ class OwnerClient:
         """What is known of a catalog table."""
         request = GetTable(0, keyspace, name, write_ids, table_id, vector, max_wait_ms)
         return _expect(await self.request(request, max_wait_ms), OwnerTable)
+
+    async def get_objects(self, wanted: GetObjects) -> OwnerObjects:
+        """What is known of catalog objects. Raises `OwnerError` ``not_owner`` if the owner is of before version 3."""
+        connection = self._usable() or await self._connect()
+        if connection.version < OBJECTS_SINCE:
+            why = f"the owner at {self.address} speaks version {connection.version}, objects need {OBJECTS_SINCE}"
+            raise OwnerError(why, hint="upgrade the owner", code="not_owner")
+        return _expect(await self.request(wanted, wanted.max_wait_ms), OwnerObjects)
 
     async def wait(self, keyspace: str, partition: int, vector: str, max_wait_ms: int) -> Waited:
         """Waits at most ``max_wait_ms`` until the partition's watermarks are at or past ``vector``."""

@@ -84,12 +84,9 @@ def tag_of(
 
 
 def kin_at(head: Head, shard: str, epoch: int) -> Kin:
-    """`kin_of` for an entry of ``epoch``. The head was read before it, so its ancestors may be of an older epoch."""
-    kin = kin_of(head, shard)
-    if not kin.ancestors:
-        return kin
+    """`kin_of` for an entry of ``epoch``. A head that was read before it may be of an older one, and knows nothing."""
     lineage = head.lineages.get(shard)
-    return kin if lineage is None or lineage.epoch == epoch else Kin(kin.topology)
+    return kin_of(head, shard) if lineage is not None and lineage.epoch == epoch else NO_KIN
 
 
 def may_catch_up(decision: Decision, watermark: str) -> bool:

@@ -19,6 +19,7 @@ from consumers.fold.declared import is_in_scope
 from consumers.fold.state import Head, schema_key
 from consumers.owner.partitions import Partition
 from consumers.owner.protocol import SCHEMA_CHANGED, OwnerError, OwnerRow
+from consumers.owner.ranges.order import KeyColumn
 from stream.wire.codec import decode
 from stream.wire.keys import Layout
 from tokens import Freshness
@@ -30,7 +31,7 @@ class Meaning(NamedTuple):
     """A folded description of a table, as far as its keys are concerned. ``reason``: why it may not be cached.
 
     ``inexact``: the first key column that a collation compares, "" if none does. ``prefix``: how many leading key
-    columns choose the partition; 0: the whole key.
+    columns choose the partition; 0: the whole key. ``key``: its columns, in key order.
     """
 
     shard: str
@@ -40,15 +41,16 @@ class Meaning(NamedTuple):
     reason: str
     inexact: str
     prefix: int
+    key: tuple[KeyColumn, ...]
 
 
-def fingerprint(key: Iterable[tuple[str, str, bool]]) -> bytes:
+def fingerprint(key: Iterable[KeyColumn]) -> bytes:
     """Of the key's columns (name, kind, exact) in key order."""
     text = json.dumps([*map(list, key)], separators=(",", ":"))
     return xxhash.xxh3_64_digest(text.encode())
 
 
-def columns_of(schema: Mapping[str, Any]) -> list[tuple[str, str, bool]]:
+def columns_of(schema: Mapping[str, Any]) -> list[KeyColumn]:
     """The key's columns in a ``TableSchema`` record, as `fingerprint` takes them."""
     columns = {each["name"]: (each["name"], each["kind"], each["exact"]) for each in schema["columns"]}
     return [columns.get(name, (name, "", False)) for name in schema["primary_key"]]
@@ -62,7 +64,14 @@ def meaning_of(described: bytes) -> Meaning:
     reason = "" if schema["cacheable"] else schema["reason"] or "it may not be cached"
     inexact = next((name for name, _, exact in key if not exact), "")
     return Meaning(
-        schema["shard"], schema["epoch"], schema["ordinal"], fingerprint(key), reason, inexact, schema["prefix"]
+        schema["shard"],
+        schema["epoch"],
+        schema["ordinal"],
+        fingerprint(key),
+        reason,
+        inexact,
+        schema["prefix"],
+        tuple(key),
     )
 
 

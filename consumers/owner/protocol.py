@@ -20,17 +20,21 @@ import msgspec
 from consumers.fold.shards import NO_KIN, Kin
 from tokens.errors import FreshetError
 
-VERSION: Final = 2
+VERSION: Final = 3
 OLDEST: Final = 2
 """The oldest version that this program still speaks."""
+OBJECTS_SINCE: Final = 3
+"""The first version in which `GetObjects` can be asked."""
 KEYS_MAX: Final = 1_000
-"""Keys in one `Get`."""
+"""Keys in one `Get`, rows in one `GetRange`."""
 WAIT_MS_MAX: Final = 60_000
 
 UNKNOWN_KEY: Final = 0
 """`OwnerRow.kind`: nothing has been folded for the key since the shard's low-water."""
 HISTORY_LOST: Final = "history_lost"
 """`OwnerRow.code` and `OwnerTable.code`: the demand lies in a history that the shard has lost."""
+PAGE_EXPIRED: Final = "page_expired"
+"""`OwnerObjects.code`: the objects changed since the page before."""
 SCHEMA_CHANGED: Final = "schema_changed"
 """`OwnerRow.code`: the table's keys mean something else here than the request says."""
 
@@ -78,6 +82,30 @@ class Get(Message, tag="get"):
     """As in `tokens.Demand`. An owner of before does not see it, so the front looks at ``as_of_ms`` of what it gets."""
 
 
+class GetRange(Message, tag="get_range"):
+    """Asks for the rows of one partition whose keys begin with ``leading``, in the order of the primary key.
+
+    ``leading`` is the table's name, a 00 and, unless ``columns`` is 0, the JSON array of so many values. ``after``: the
+    row key after which to go on; empty: from the first one. ``limit``: of rows; 0: they are only counted, up to
+    ``count_max`` (0: all). ``asked``: of so many partitions the range is asked for, this one or all.
+    """
+
+    keyspace: str
+    partition: int
+    asked: int
+    leading: bytes
+    columns: int
+    after: bytes = b""
+    descending: bool = False
+    limit: int = 0
+    count_max: int = 0
+    vector: str = ""
+    max_wait_ms: int = 0
+    meaning: bytes = b""
+    topic_id: str = ""
+    not_before_ms: int = 0
+
+
 class GetTable(Message, tag="get_table"):
     """Asks for a catalog table by name. ``write_ids`` "" and ``table_id`` 0: not given."""
 
@@ -86,6 +114,32 @@ class GetTable(Message, tag="get_table"):
     write_ids: str = ""
     table_id: int = 0
     vector: str = ""
+    max_wait_ms: int = 0
+    topic_id: str = ""
+
+
+class GetObjects(Message, tag="get_objects"):
+    """Asks for catalog objects other than tables: by ``names`` (JSON arrays), or one page of all. Since version 3.
+
+    ``table`` "" and ``table_id`` 0: of no table. ``prefix``: values that the first parts of a name must have, "" any.
+    ``filter``: of partitions, in Hive's grammar. ``after`` and ``version``: of the page before. ``limit`` 0: as many as
+    an answer may have.
+    """
+
+    keyspace: str
+    kind: str
+    table: str = ""
+    table_id: int = 0
+    write_ids: str = ""
+    vector: str = ""
+    names: list[str] = []
+    prefix: list[str] = []
+    filter: str = ""
+    after: str = ""
+    version: str = ""
+    limit: int = 0
+    names_only: bool = False
+    count_only: bool = False
     max_wait_ms: int = 0
     topic_id: str = ""
 
@@ -198,6 +252,30 @@ class Rows(Message, tag="rows"):
     rows: list[OwnerRow]
 
 
+class RangeRows(Message, tag="range_rows"):
+    """Answer to `GetRange`: the first rows of the range, or their number. Fields as in `OwnerRow`.
+
+    The rows of the range are these at every position from ``hi``, where one of them changed last, to ``watermark``.
+    ``more``: there are rows after the last one.
+    """
+
+    keys: list[bytes]
+    images: list[bytes]
+    count: int
+    more: bool
+    freshness: str
+    why: str
+    served: bool
+    needs_source: bool
+    shard: str
+    epoch: int
+    hi: str
+    watermark: str
+    as_of_ms: int = 0
+    code: str = ""
+    kin: Kin = NO_KIN
+
+
 class OwnerTable(Message, tag="table"):
     """Answer to `GetTable`. Fields as in `OwnerRow`.
 
@@ -221,6 +299,39 @@ class OwnerTable(Message, tag="table"):
     low_water: str
     stamp: bytes
     filled: bool = False
+    elsewhere: bool = False
+    code: str = ""
+    kin: Kin = NO_KIN
+    name: str = ""
+    """What the table is called, of one that was asked by id."""
+
+
+class OwnerObjects(Message, tag="objects"):
+    """Answer to `GetObjects`. Fields as in `OwnerTable`.
+
+    ``images``: canonical JSON, in the order of ``names``; None where there is no such object. ``after`` "": this was
+    the last page. ``count``: how many objects there are, of a page up to its end. ``compliant``: of statistics, in the
+    order of ``names``, whether they hold for the reader's list; empty without a list.
+    """
+
+    table_id: int
+    partition: int
+    freshness: str
+    why: str
+    served: bool
+    needs_source: bool
+    shard: str
+    epoch: int
+    lo: str
+    hi: str
+    watermark: str
+    names: list[str]
+    images: list[bytes | None]
+    write_ids: str = ""
+    count: int = 0
+    after: str = ""
+    version: str = ""
+    compliant: list[bool] = []
     elsewhere: bool = False
     code: str = ""
     kin: Kin = NO_KIN
@@ -355,5 +466,19 @@ class Failure(Message, tag="failure"):
 
 WITHOUT_TOPIC: Final = (Hello, Checkpoint)
 """Requests without a ``topic_id``."""
-Request: TypeAlias = Hello | Get | GetTable | Wait | Fill | FillTable | Checkpoint | Status | Describe
-Answer: TypeAlias = Welcome | Rows | OwnerTable | Waited | Filled | Checkpoints | Statuses | Description | Failure
+Request: TypeAlias = (
+    Hello | Get | GetRange | GetTable | GetObjects | Wait | Fill | FillTable | Checkpoint | Status | Describe
+)
+Answer: TypeAlias = (
+    Welcome
+    | Rows
+    | RangeRows
+    | OwnerTable
+    | OwnerObjects
+    | Waited
+    | Filled
+    | Checkpoints
+    | Statuses
+    | Description
+    | Failure
+)

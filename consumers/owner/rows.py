@@ -186,12 +186,12 @@ def answer_row(partition: Partition, key: bytes, demand: Demand) -> OwnerRow:
     if row.kind not in (VALUE, ABSENT):
         fill = partition.overlay.get(key, row.stamp, row.low_water)
         if fill is None:
-            row.kin = kin_at(head, row.shard, row.epoch)
+            row.kin = kin_at(head, row.shard, row.epoch).heard(partition.ready)
             return row
         row.kind = VALUE if fill.image is not None else ABSENT
         row.image, row.lo, row.hi, row.timestamp = fill.image, fill.lo, fill.hi, fill.timestamp
         row.why, row.filled = f"filled from the source at {fill.lo}", True
-    decide_row(row, demand, kin_at(head, row.shard, row.epoch))
+    decide_row(row, demand, kin_at(head, row.shard, row.epoch).heard(partition.ready))
     return row
 
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from consumers.fold.shards import kin_of
+from consumers.fold.state import Lineage
 from consumers.owner.connection import FrontConnection
 from consumers.owner.evidence import demand_of, has_reached, watermarks
+from consumers.owner.objects.answering import answer_objects, no_objects
 from consumers.owner.partitions import Ownership, Partition
 from consumers.owner.protocol import (
     KEYS_MAX,
@@ -28,11 +30,15 @@ from consumers.owner.protocol import (
     Filled,
     FillTable,
     Get,
+    GetObjects,
+    GetRange,
     GetTable,
     Hello,
     OwnerError,
+    OwnerObjects,
     OwnerRow,
     OwnerTable,
+    RangeRows,
     Request,
     Rows,
     ShardKin,
@@ -41,9 +47,10 @@ from consumers.owner.protocol import (
     Waited,
     Welcome,
 )
+from consumers.owner.ranges.answering import answer_range
 from consumers.owner.reporting import describe_table, status_of
 from consumers.owner.rows import answer_rows, fill_row
-from consumers.owner.tables import answer_table, fill_table, find_table, no_table
+from consumers.owner.tables import answer_table, fill_table, find_home, find_table, no_table
 from tokens import Vector
 
 Found = TypeVar("Found", OwnerRow, OwnerTable)
@@ -111,7 +118,7 @@ class OwnerServer:
             raise _other_topic(keyspace, topic_id)
         return found
 
-    def _partitions(self, request: GetTable | Status | Describe) -> list[Partition]:
+    def _partitions(self, request: GetTable | GetObjects | Status | Describe) -> list[Partition]:
         """The owned partitions of the request's keyspace. Raises `OwnerError` ``not_owner`` for another topic."""
         owned = self.ownership.of(request.keyspace)
         if request.topic_id and any(each.topic.topic_id != request.topic_id for each in owned):
@@ -123,8 +130,12 @@ class OwnerServer:
         match request:
             case Get():
                 return self._get(request)
+            case GetRange():
+                return self._get_range(request)
             case GetTable():
                 return self._get_table(request)
+            case GetObjects():
+                return self._get_objects(request)
             case Fill():
                 partition = self._partition(request.keyspace, request.partition, request.topic_id)
                 accepted, why = fill_row(partition, request)
@@ -161,6 +172,28 @@ class OwnerServer:
         partition = self._partition(request.keyspace, request.partition, request.topic_id)
         return self._answer_or_wait(partition, request.max_wait_ms, read, reply)
 
+    async def _get_range(self, request: GetRange) -> Answer:
+        """The first rows of a range. Waits for markers while those can make it servable."""
+        if max(request.limit, request.columns) > KEYS_MAX or min(request.limit, request.columns, request.count_max) < 0:
+            raise OwnerError(f"{request.limit} rows in one request", hint=f"ask for {KEYS_MAX}", code="bad_request")
+        place = request.keyspace, request.partition, request.topic_id
+        demand = demand_of(request.vector, not_before_ms=request.not_before_ms)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + min(request.max_wait_ms, WAIT_MS_MAX) / 1000
+        while True:
+            partition = self._partition(*place)
+            seen = partition.store.visible.lineages
+            found = await answer_range(partition, request, demand)
+            left_ms = round(1000 * (deadline - loop.time()))
+            if not _may_wait(found) or left_ms <= 0:
+                self.answered[found.freshness] = self.answered.get(found.freshness, 0) + 1
+                return found
+
+            def has_moved(partition: Partition, seen: Mapping[str, Lineage] = seen) -> bool:
+                return partition.store.visible.lineages != seen
+
+            await self._wait_until(partition, left_ms, has_moved)
+
     def _get_table(self, request: GetTable) -> Answer | Coroutine[Any, Any, Answer]:
         demand = demand_of(request.vector, request.write_ids, request.table_id)
         owned = self._partitions(request)
@@ -183,7 +216,39 @@ class OwnerServer:
             return reply([no_table(number, table_id, f"table {table_id} is in partition {number}", elsewhere=True)])
         return self._answer_or_wait(home, request.max_wait_ms, read, reply)
 
-    def _count(self, answers: Sequence[OwnerRow | OwnerTable]) -> None:
+    async def _get_objects(self, request: GetObjects) -> Answer:
+        demand = demand_of(request.vector, request.write_ids, request.table_id)
+        owned = self._partitions(request)
+        if not owned:
+            raise OwnerError(f"this process owns no partition of {request.keyspace}", code="not_owner")
+        if len(request.names) > KEYS_MAX:
+            raise OwnerError(
+                f"{len(request.names)} names in one request", hint=f"send at most {KEYS_MAX}", code="bad_request"
+            )
+        table_id, number = find_home(owned, request.table, request.table_id)
+        if number < 0:
+            return no_objects(0, -1, f"{request.table} is not bound to a table here", id=request.id)
+        home = self.ownership.get(request.keyspace, number)
+        if home is None:
+            return no_objects(table_id, number, f"it is in partition {number}", elsewhere=True, id=request.id)
+        deadline = asyncio.get_running_loop().time() + min(request.max_wait_ms, WAIT_MS_MAX) / 1000
+        while True:
+            home = self._partition(request.keyspace, number, request.topic_id)
+            found = await asyncio.to_thread(answer_objects, home, request, table_id, demand)
+            left_ms = round(1000 * (deadline - asyncio.get_running_loop().time()))
+            if not _may_wait(found) or found.code or left_ms <= 0:
+                break
+            await self._wait_for_change(home, left_ms)
+        self._count([found])
+        found.id = request.id
+        return found
+
+    async def _wait_for_change(self, partition: Partition, max_wait_ms: int) -> None:
+        """Returns when the partition has folded something, or the time is up."""
+        folded = partition.store.visible.offset
+        await self._wait_until(partition, max_wait_ms, lambda now: now.store.visible.offset != folded)
+
+    def _count(self, answers: Sequence[OwnerRow | OwnerTable | OwnerObjects]) -> None:
         for answer in answers:
             self.answered[answer.freshness] = self.answered.get(answer.freshness, 0) + 1
 
@@ -217,7 +282,10 @@ class OwnerServer:
         )
         partition = self._partition(*place)
         head = partition.store.visible
-        shards = [ShardKin(name, each.epoch, kin_of(head, name)) for name, each in sorted(head.lineages.items())]
+        shards = [
+            ShardKin(name, each.epoch, kin_of(head, name).heard(partition.ready))
+            for name, each in sorted(head.lineages.items())
+        ]
         return Waited(request.id, is_reached, str(watermarks(partition)), shards)
 
     async def _wait_until(self, asked: Partition, max_wait_ms: int, is_done: Callable[[Partition], bool]) -> bool:
@@ -266,7 +334,7 @@ def _other_topic(keyspace: str, topic_id: str) -> OwnerError:
     return OwnerError(why, hint=_MOVED, code="not_owner")
 
 
-def _may_wait(answer: OwnerRow | OwnerTable) -> bool:
+def _may_wait(answer: OwnerRow | OwnerTable | OwnerObjects | RangeRows) -> bool:
     """Whether the answer can become servable by waiting."""
     return not answer.served and not answer.needs_source
 

@@ -72,6 +72,14 @@ def find_table(partitions: list[Partition], name: str, table_id: int) -> tuple[i
     return (wanted, layout.table_partition(wanted)) if wanted and layout is not None else (0, -1)
 
 
+def find_home(partitions: list[Partition], name: str, table_id: int) -> tuple[int, int]:
+    """As `find_table`, for objects: those of no table (no ``name``, id 0) have a partition too."""
+    if name or table_id:
+        return find_table(partitions, name, table_id)
+    layout = next((found for each in partitions if (found := _layout_of(each)) is not None), None)
+    return (0, layout.table_partition(0)) if layout is not None else (0, -1)
+
+
 def _layout_of(partition: Partition) -> Layout | None:
     text = partition.store.visible.layout
     try:
@@ -116,22 +124,24 @@ def _undecided(table_id: int, shard: str, lineage: Lineage | None, stamp: bytes)
 
 
 def answer_table(partition: Partition, name: str, table_id: int, demand: Demand) -> OwnerTable:
-    """What is known of a catalog table, and whether it may be served for ``demand``.
+    """What is known of a catalog table, and whether it may be served for ``demand``. ``name`` "": it is asked by id.
 
     Raises `MissingWriteIds`, `consumers.fold.catalog_state.CatalogStateError`.
     """
     store = partition.store
     head = store.visible
-    bound = bound_id(partition, name)
+    bound = bound_id(partition, name) if name else table_id
     state_bytes = store.get(table_key(table_id))
     state = decode_table(state_bytes) if state_bytes is not None else None
+    name = name or (state.name if state is not None and state.exists else "")
     found = view_table(head, state, table_id, table_stamp(state_bytes, head))
-    found.partition, found.kin = partition.number, kin_of(head, found.shard)
+    found.partition, found.kin = partition.number, kin_of(head, found.shard).heard(partition.ready)
     answer_from_state(found, state, demand, head.voids.items(), found.kin)
     if not found.served:
         fill = partition.overlay.get(table_key(table_id), found.stamp, found.low_water)
         if fill is not None and fill.table is not None:
             answer_from_fill(found, fill.table, demand, found.kin)
+    found.name = name
     current_name = state.name if state is not None and state.exists else name
     if found.served and (current_name != name or bound != table_id):
         found.served, found.needs_source, found.image = False, False, None
@@ -173,7 +183,7 @@ def answer_from_state(
     found.write_ids = state.ids.text(state.name) if state.kind == TRANSACTIONAL else ""
     found.why = why_unservable(state, voids)
     if not found.why:
-        listed = _list_of(state)
+        listed = list_of(state)
         _write_decision(found, decide_table(found, state.kind, listed, state.table_id, demand, kin), state.image)
 
 
@@ -241,7 +251,8 @@ def _voids_of(voids: Voids, name: str, shard: str) -> Iterable[Void]:
     return (void for (scope, of_shard), void in sorted(voids) if of_shard == shard and scope in (EVERY_TABLE, name))
 
 
-def _list_of(state: TableState) -> ValidWriteIdList | None:
+def list_of(state: TableState) -> ValidWriteIdList | None:
+    """The list that the folded state is good for; None if there is none, or it is unknown."""
     if state.kind != TRANSACTIONAL or not state.ids.known:
         return None
     ids = state.ids

@@ -10,7 +10,9 @@ from consumers.store.errors import RetryableStoreError
 from consumers.store.store import Commit
 
 PENDING_BYTES_MAX: Final = 64 << 20
-"""A commit is due after this many bytes of messages folded into one memtable."""
+"""A commit is due after this many bytes of messages folded into one memtable, and arrays for their rows."""
+PROCESS_BYTES_MAX: Final = 256 << 20
+"""The same for all memtables of a process together; each partition has an equal share."""
 IDLE_FACTOR: Final = 10
 """If only watermarks moved, the commit interval is longer by this factor."""
 RETRY_S_MAX: Final = 8.0
@@ -24,7 +26,12 @@ class Committer:
         """A commit is due at ``rows`` pending entries of a partition, or ``interval_s`` after its last commit."""
         self._rows = rows
         self._interval_s = interval_s
+        self._bytes = PENDING_BYTES_MAX
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="commit")
+
+    def share(self, partitions: int) -> None:
+        """The process owns so many partitions."""
+        self._bytes = min(PENDING_BYTES_MAX, PROCESS_BYTES_MAX // max(1, partitions))
 
     def advance(self, partition: Partition, now: float) -> Commit | None:
         """Starts a commit that is due, or returns one that has finished. Blocks only if the memtable is full.
@@ -59,7 +66,7 @@ class Committer:
             return now >= partition.commit_not_before
         if not store.is_dirty:
             return False
-        if store.pending_rows >= self._rows or store.pending_bytes >= PENDING_BYTES_MAX:
+        if store.pending_rows >= self._rows or store.pending_bytes >= self._bytes:
             return True
         interval_s = self._interval_s * (1 if store.pending_rows else IDLE_FACTOR)
         return now - partition.committed_at >= interval_s
@@ -67,7 +74,7 @@ class Committer:
     def _may_grow(self, partition: Partition) -> bool:
         """Back-pressure: while one memtable is written, the next may grow to the same size but no further."""
         store = partition.store
-        return store.pending_rows < 2 * self._rows and store.pending_bytes < PENDING_BYTES_MAX
+        return store.pending_rows < 2 * self._rows and store.pending_bytes < self._bytes
 
     def close(self) -> None:
         """Waits for the running commit."""

@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
 
-BATCH_MESSAGES: Final = 2_000
+BATCH_MESSAGES: Final = 8_000
 BATCH_BYTES: Final = 4 << 20
 """What a poll takes at most while messages are as large as those of the last one; and what is folded between two
 looks at whether a commit is due. One step takes some tens of milliseconds then."""
@@ -213,6 +213,7 @@ class Consumption:
                 self._reported_code = ""
             self._fold_batch(messages)
         now = time.monotonic()
+        self._committer.share(len(self.ownership))
         for partition in self.ownership:
             if partition.unchecked and not partition.lost:
                 check_place(consumer, partition)

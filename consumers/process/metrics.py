@@ -22,7 +22,8 @@ _COMMIT_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 5)
 _GAUGES = (
     ("freshet_consumer_offset", "Next offset to fold: what readers see.", lambda p: p.store.visible.offset),
     ("freshet_consumer_committed_offset", "Offset to continue from after a crash.", lambda p: p.store.committed_offset),
-    ("freshet_consumer_end_offset", "End of the topic, as last reported by the broker.", lambda p: p.end),
+    ("freshet_consumer_end_offset", "End of the topic, as last reported by the broker; none before it has.",
+     lambda p: p.end if p.end >= 0 else None),
     ("freshet_consumer_silence_seconds", "Time since a message was last folded; above 10 the source may be down.",
      lambda p: p.silent_seconds),
     ("freshet_consumer_ready", "1 once the partition has caught up since its take-over.", lambda p: int(p.ready)),
@@ -82,7 +83,8 @@ class ConsumerCollector:
 
 def _by_partition(family: Any, partitions: list[Partition], take: Any) -> Any:
     for each in partitions:
-        family.add_metric([each.keyspace, str(each.number)], take(each))
+        if (value := take(each)) is not None:
+            family.add_metric([each.keyspace, str(each.number)], value)
     return family
 
 

@@ -10,14 +10,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from consumers.fold.catalog_state import TRANSACTIONAL, decode_binding, decode_table, table_key
+from consumers.fold.catalog_state import TRANSACTIONAL, TableState, decode_binding, decode_table, table_key
 from consumers.fold.messages import fold_message
+from consumers.fold.objects import PARTITION, decode_object, decode_set, objects_prefix, set_key
 from consumers.fold.state import NAME_PREFIX, Head, PartitionState, Rejection
 from consumers.owner.tables import why_unservable
 from stream.sources.hive.messages import FLAVOR
 from stream.sources.hive.translator import HiveTranslator
 from stream.wire.batch import Framer
-from stream.wire.keys import Layout
+from stream.wire.keys import Layout, object_parts
+
+
+class ReplayedPartition(NamedTuple):
+    """What is known of one existing partition. ``image`` is None while the one after its last write is awaited."""
+
+    values: list[str]
+    image: bytes | None
 
 
 class ReplayedTable(NamedTuple):
@@ -28,6 +36,9 @@ class ReplayedTable(NamedTuple):
     servable: bool
     why: str
     image: bytes | None
+    partitions: tuple[ReplayedPartition, ...] = ()
+    partitions_whole: bool = False
+    """Whether these are known to be all."""
 
 
 class Replay:
@@ -87,8 +98,26 @@ class Replay:
             why = why_unservable(state, tuple(self._state.head.voids.items()))
             text = state.ids.text(name) if state.kind == TRANSACTIONAL else None
             why_servable = f"its image follows the last write, {state.write_position}"
-            found[name] = ReplayedTable(table_id, text, not why, why or why_servable, state.image)
+            members, is_whole = self._partitions(state)
+            servable = not why
+            found[name] = ReplayedTable(table_id, text, servable, why or why_servable, state.image, members, is_whole)
         return found
+
+    def _partitions(self, table: TableState) -> tuple[tuple[ReplayedPartition, ...], bool]:
+        """The table's partitions, in the order of their values, and whether these are all."""
+        value = self.entries.get(set_key(PARTITION, table.table_id))
+        group = decode_set(value) if value is not None else None
+        if group is None or group.epoch != table.epoch:
+            return (), False
+        floor = max(group.void, table.objects_void)
+        prefix = objects_prefix(PARTITION, table.table_id)
+        members = []
+        for key in sorted(key for key in self.entries if key.startswith(prefix)):
+            state = decode_object(self.entries[key])
+            if state.ordinal > max(floor, group.base) and (state.exists or state.is_awaited):
+                image = None if state.is_awaited else state.image
+                members.append(ReplayedPartition(object_parts(key[len(prefix) :].decode()), image))
+        return tuple(members), group.complete > 0 and group.base >= floor
 
 
 def replay(

@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ class OwnerSettings:
     """Where the owner protocol and ``/metrics`` listen. Port 0: any free one; ``metrics_port`` None: no metrics.
 
     ``announced``: the ``host:port`` to announce, if others reach this process at another address. Beyond loopback both
-    need ``token``. ``version``: what ``freshet_build_info`` shows.
+    need ``token``. ``version``: what ``freshet_build_info`` shows. ``metrics_host``: "": ``host``.
     """
 
     host: str = "127.0.0.1"
@@ -51,10 +52,16 @@ class OwnerSettings:
     metrics_port: int | None = None
     announced: str = ""
     version: str = ""
+    metrics_host: str = ""
 
 
-def run_consumer(consume: ConsumptionSettings, owner: OwnerSettings) -> None:
-    """Consumes and answers until SIGTERM or SIGINT. Raises `FreshetError` if retrying can't help."""
+def run_consumer(
+    consume: ConsumptionSettings, owner: OwnerSettings, on_start: Callable[[str], None] = lambda _: None
+) -> None:
+    """Consumes and answers until SIGTERM or SIGINT. Raises `FreshetError` if retrying can't help.
+
+    ``on_start`` is told where the metrics are, as ``host:port``, or "".
+    """
     import uvloop
 
     sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -62,10 +69,12 @@ def run_consumer(consume: ConsumptionSettings, owner: OwnerSettings) -> None:
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(consume, owner))
+        runner.run(serve(consume, owner, on_start))
 
 
-async def serve(consume: ConsumptionSettings, owner: OwnerSettings) -> None:
+async def serve(
+    consume: ConsumptionSettings, owner: OwnerSettings, on_start: Callable[[str], None] = lambda _: None
+) -> None:
     """As `run_consumer`, in the running loop."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -73,6 +82,7 @@ async def serve(consume: ConsumptionSettings, owner: OwnerSettings) -> None:
         loop.add_signal_handler(number, stop.set)
     process = ConsumerProcess(consume, owner)
     address = await process.start()
+    on_start(process.metrics_address)
     folding = asyncio.wrap_future(process.folding)
     folding.add_done_callback(lambda done: done.cancelled() or done.exception())  # `stop` raises it
     stopping = loop.create_task(stop.wait())
@@ -127,7 +137,7 @@ class ConsumerProcess:
         ownership = Ownership(self.settings.data_dir)
         self.server = OwnerServer(ownership, self._make_checkpoints, token=self.owner.token)
         host, port = await listen_again(self.server, self.owner.host, self.owner.port, self.settings.data_dir)
-        address = self.owner.announced or f"{_announced_host(host)}:{port}"
+        address = self.owner.announced or f"{announced_host(host)}:{port}"
         kafka_output = KafkaOutput(self.settings.kafka, address, ownership.instance)
         self.consumption = Consumption(self.settings, ownership, kafka_output, on_progress)
         if self.owner.metrics_port is not None:
@@ -138,8 +148,9 @@ class ConsumerProcess:
 
     def _listen_for_metrics(self, port: int) -> None:
         try:
-            token = "" if is_loopback(self.owner.host) else self.owner.token
-            place = self.owner.host, port
+            host = self.owner.metrics_host or self.owner.host
+            token = "" if is_loopback(host) else self.owner.token
+            place = host, port
             self._metrics = serve_metrics(self.consumption, self.server, place, token=token, version=self.owner.version)
         except OSError as error:
             raise OwnerError(
@@ -147,7 +158,7 @@ class ConsumerProcess:
                 hint="set consumer.metrics_port to a free port",
                 code="cannot_listen",
             ) from error
-        self.metrics_address = f"{_announced_host(self.owner.host)}:{self._metrics.server_address[1]}"
+        self.metrics_address = f"{announced_host(host)}:{self._metrics.server_address[1]}"
 
     def _fold(self) -> None:
         try:
@@ -248,7 +259,7 @@ def _lock_data_dir(data_dir: Path) -> int:
         raise found from error
 
 
-def _announced_host(host: str) -> str:
+def announced_host(host: str) -> str:
     """The host to announce: this machine's name for a wildcard address."""
     if is_loopback(host) or host not in ("0.0.0.0", "::"):
         return f"[{host}]" if ":" in host else host

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
@@ -16,6 +17,8 @@ _SEGMENT_ROWS: Final = 2 * ROWS_MAX
 _PUT_TOGETHER: Final = 2_048
 """Reads wait for the interpreter meanwhile: a millisecond or so."""
 _BUILT_TOGETHER: Final = 32_768
+_UNSORTED_MAX: Final = 2_048
+"""Keys that a look at a range compares one by one. From there on all are sorted again, in a millisecond or two."""
 
 
 class Memtable(Mapping[bytes, bytes]):
@@ -24,7 +27,11 @@ class Memtable(Mapping[bytes, bytes]):
     def __init__(self) -> None:
         self.entries: dict[bytes, bytes | int] = {}
         """Key → entry, or the number of a row."""
+        self.array_bytes = 0
+        """What it holds in memory besides entries and the frames of rows."""
         self._segments: list[EntryColumns] = []
+        self._sorted: list[bytes] = []
+        """The first keys that were put. Nothing is sorted unless somebody asks for a range."""
 
     def put(self, entries: Mapping[bytes, bytes]) -> int:
         """Adds entries, in place of earlier ones of their keys. Returns of how many rows."""
@@ -34,6 +41,7 @@ class Memtable(Mapping[bytes, bytes]):
         for keys, built in entries.parts:
             first = len(self._segments) * _SEGMENT_ROWS
             self._segments.append(built)
+            self.array_bytes += built.array_bytes
             rows = zip(keys, range(first, first + len(keys)), strict=True)
             for _ in range(0, len(keys), _PUT_TOGETHER):
                 self.entries.update(islice(rows, _PUT_TOGETHER))
@@ -48,6 +56,29 @@ class Memtable(Mapping[bytes, bytes]):
         """How the entry of ``key`` begins, at least up to its shard."""
         found = self.entries.get(key)
         return self._segments[found // _SEGMENT_ROWS].begin if isinstance(found, int) else found
+
+    def between(self, start: bytes, end: bytes) -> list[bytes]:
+        """The keys with ``start`` ≤ key < ``end``, in no order. For one reader; another thread may put meanwhile."""
+        newest = self._newest(len(self._sorted))
+        if len(newest) > _UNSORTED_MAX:
+            newest += self._sorted
+            newest.sort()
+            self._sorted, newest = newest, []
+        known = self._sorted
+        found = known[bisect_left(known, start) : bisect_left(known, end)]
+        found += [key for key in newest if start <= key < end]
+        return found
+
+    def _newest(self, without: int) -> list[bytes]:
+        """The keys that were put after the first ``without``: those at the end, since none is ever removed."""
+        while True:
+            held = len(self.entries)
+            try:
+                newest = list(islice(reversed(self.entries), held - without))
+            except RuntimeError:  # another thread has put one meanwhile
+                continue
+            if len(self.entries) == held:
+                return newest
 
     def _entry(self, number: int) -> bytes:
         return self._segments[number // _SEGMENT_ROWS].entry(number % _SEGMENT_ROWS)

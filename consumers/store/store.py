@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fcntl import LOCK_EX, LOCK_NB, flock
+from itertools import islice
 from pathlib import Path
 from threading import Lock
 from typing import Final
@@ -145,6 +146,20 @@ class PartitionStore:
                     raise
         return value
 
+    def between(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """The first ``limit`` pairs with ``start`` ≤ key < ``end`` in key order. For the thread that answers.
+
+        What is folded meanwhile may be in or not; each value is as new as `visible` was before the call.
+        """
+        active, frozen = self._active, self._frozen  # the oldest last: what is written meanwhile moves that way
+        newer = {key: frozen[key] for key in frozen.between(start, end)}
+        newer |= {key: active[key] for key in active.between(start, end)}
+        try:
+            return list(islice(merge_items(self._rocks.scan(start, end), newer), limit))
+        except StoreError as error:
+            self._record_damage(error)
+            raise
+
     def begins(self, keys: list[bytes]) -> list[bytes | None]:
         """How the entry of each row key begins, at least up to its shard, with one question to RocksDB."""
         active, frozen = self._active, self._frozen
@@ -159,6 +174,18 @@ class PartitionStore:
             for place, entry in zip(missing, entries, strict=True):
                 found[place] = entry
         return found
+
+    def range(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """The folded pairs with ``start`` ≤ key < ``end`` in key order, while another thread may fold.
+
+        Each entry is one that was current after the call began, but not all are of one moment.
+        """
+        newer: dict[bytes, bytes] = {}
+        for memtable in (self._active, self._frozen):  # an entry moves on in this order
+            for key in list(memtable.entries):
+                if start <= key < end and key not in newer and (value := memtable.get(key)) is not None:
+                    newer[key] = value
+        return merge_items(self._rocks.scan(start, end), newer)
 
     def begin_at(self, offset: int) -> None:
         """Lets an empty store begin at ``offset`` instead of 0: nothing before it is known.
@@ -219,8 +246,8 @@ class PartitionStore:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of the messages folded since the last freeze; estimates the memtable's size."""
-        return self._folded_bytes
+        """Bytes of the messages folded since the last freeze, and of arrays for their rows: about its memory."""
+        return self._folded_bytes + self._active.array_bytes
 
     @property
     def is_dirty(self) -> bool:

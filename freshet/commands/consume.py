@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +13,8 @@ import typer
 
 from consumers.process.loop import ConsumptionSettings
 from consumers.process.run import OwnerSettings, run_consumer
-from freshet import DISTRIBUTION
+from consumers.workers import run_workers
+from freshet import DISTRIBUTION, logs
 from freshet.settings import Settings, load_settings
 from freshet.settings_errors import SettingsError, unknown_keyspace
 
@@ -29,6 +32,7 @@ def command(
     owner_host: Annotated[str | None, typer.Option(help="Address to answer on.")] = None,
     owner_port: Annotated[int | None, typer.Option(help="Port to answer on; 0: any.", min=0, max=65535)] = None,
     metrics_port: Annotated[int | None, typer.Option(help="Port for /metrics.", min=0, max=65535)] = None,
+    workers: Annotated[str | None, typer.Option(help="Processes that share the work, or auto: one a core.")] = None,
 ) -> None:
     """Fold keyspaces into their stores and answer for them, until SIGTERM or Ctrl-C.
 
@@ -44,10 +48,18 @@ def command(
                 "owner_host": owner_host,
                 "owner_port": owner_port,
                 "metrics_port": metrics_port,
+                "workers": workers,
             },
         }
     )
-    run_consumer(consumption_settings(settings, keyspaces), owner_settings(settings))
+    consume, owner = consumption_settings(settings, keyspaces), owner_settings(settings)
+    count = settings.consumer.workers
+    if count == "auto":
+        count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if count == 1:
+        run_consumer(consume, owner)
+    else:
+        run_workers(count, consume, owner, partial(logs.configure_logs, *logs.configured))
 
 
 def consumption_settings(settings: Settings, keyspaces: list[str] | None = None) -> ConsumptionSettings:

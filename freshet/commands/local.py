@@ -1,4 +1,4 @@
-"""``freshet local``: a real Kafka and MariaDB as background processes on this machine."""
+"""``freshet local``: a real Kafka, MariaDB and Hive Metastore as background processes on this machine."""
 
 from __future__ import annotations
 
@@ -17,14 +17,20 @@ if TYPE_CHECKING:
     from freshet.local.mariadb import MariaDBServer
     from freshet.local.state import ServerRecord
 
-KAFKA_PORT, MARIADB_PORT = 9092, 3306
+KAFKA_PORT, MARIADB_PORT, HIVE_PORT = 9092, 3306, 9083
 DATABASE, CATALOG_DATABASE = "shop", "catalog_truth"
+SERVERS = ("kafka", "mariadb", "hive")
+USUAL = ("kafka", "mariadb")
+"""The servers that are started if none is named."""
 
-SETTINGS_FILE = """\
+HEADER = """\
 # Written by `freshet local up`; used in this directory while there is no freshet.toml and these servers are up.
+"""
+KAFKA_SETTINGS = """\
 [kafka]
 bootstrap = "{bootstrap}"
-
+"""
+MARIADB_SETTINGS = """\
 [keyspaces.shop.source]
 kind = "mariadb"
 host = "{host}"
@@ -32,7 +38,8 @@ port = {port}
 user = "{user}"
 password = "{password}"
 databases = ["{database}"]
-
+"""
+WORKLOAD_SETTINGS = """\
 [keyspaces.hive]
 kind = "catalog"
 
@@ -43,6 +50,14 @@ port = {port}
 user = "{user}"
 password = "{password}"
 database = "{catalog}"
+"""
+HIVE_SETTINGS = """\
+[keyspaces.hive]
+kind = "catalog"
+
+[keyspaces.hive.source]
+kind = "hive"
+uris = ["{uri}"]
 """
 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
@@ -57,6 +72,10 @@ app = typer.Typer(
 
 @app.command()
 def up(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[kafka] [mariadb] [hive]", help="The servers to start.", show_default="kafka mariadb"),
+    ] = None,
     kafka_port: Annotated[
         int | None,
         typer.Option(help=f"Kafka's port (default: {KAFKA_PORT} if it is free, else any).", min=1, max=65535),
@@ -64,28 +83,38 @@ def up(
     mariadb_port: Annotated[
         int | None, typer.Option(help=f"MariaDB's (default: {MARIADB_PORT} if it is free, else any).", min=1, max=65535)
     ] = None,
+    hive_port: Annotated[
+        int | None,
+        typer.Option(help=f"The metastore's (default: {HIVE_PORT} if it is free, else any).", min=1, max=65535),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Start Kafka and MariaDB in the background and print their addresses. Servers that run already are left alone."""
+    """Start Kafka, MariaDB or a Hive Metastore in the background and print their addresses.
+
+    Servers that run already are left alone. The settings that it writes are for all that run.
+    """
     from freshet.local.cache import exclusive
     from freshet.local.starting import signals_held
     from freshet.local.state import read_state, write_state
 
-    home = _home()
+    home, wanted = _home(), _wanted(names)
     with exclusive(home / "lock"):
         servers = {server.name: server for server in read_state(_state_file(home)) if server.process() is not None}
         starters = {
             "kafka": lambda: _start_kafka(home, kafka_port),
             "mariadb": lambda: _start_mariadb(home, mariadb_port),
+            "hive": lambda: _start_hive(home, hive_port),
         }
+        missing = [name for name in SERVERS if name in wanted and name not in servers]
         started: dict[str, Future[ServerRecord]] = {}
         try:
             with ThreadPoolExecutor(len(starters)) as pool, signals_held():
-                started.update((name, pool.submit(start)) for name, start in starters.items() if name not in servers)
+                started.update((name, pool.submit(starters[name])) for name in missing)
         finally:  # also after a failure or Ctrl-C: `down` must find the servers that do run
             for name, future in started.items():
                 if future.done() and future.exception() is None:
                     servers[name] = future.result()
+            servers = {name: servers[name] for name in SERVERS if name in servers}
             write_state(_state_file(home), servers.values())
         for future in started.values():
             future.result()
@@ -110,7 +139,7 @@ def down(
         write_state(_state_file(home), [])
         (home / "freshet.toml").unlink(missing_ok=True)
         if wipe:
-            for name in ("kafka", "mariadb"):
+            for name in SERVERS:
                 shutil.rmtree(home / name, ignore_errors=True)
     names = [server.name for server, was_running in zip(servers, stopped, strict=True) if was_running]
     if as_json:
@@ -160,6 +189,27 @@ def _start_mariadb(home: Path, port: int | None) -> ServerRecord:
     return record_of("mariadb", server.pid, f"{server.host}:{server.port}", server.data_dir, server.log_file)
 
 
+def _start_hive(home: Path, port: int | None) -> ServerRecord:
+    from freshet.local.hive.server import HiveServer
+    from freshet.local.state import record_of
+
+    chosen = _port(home / "hive", port, HIVE_PORT)
+    server: HiveServer = HiveServer(home / "hive", port=chosen, detached=True).start()
+    return record_of("hive", server.pid, f"{server.host}:{server.port}", server.data_dir, server.log_file)
+
+
+def _wanted(names: list[str] | None) -> tuple[str, ...]:
+    """The servers to start. Raises `LocalServerError` ``unknown_server``."""
+    from freshet.local.errors import LocalServerError
+
+    unknown = [name for name in names or () if name not in SERVERS]
+    if unknown:
+        raise LocalServerError(
+            f"there is no server {unknown[0]!r}", hint=f"name some of {', '.join(SERVERS)}", code="unknown_server"
+        )
+    return tuple(names or USUAL)
+
+
 def _port(data_dir: Path, wanted: int | None, usual: int) -> int | None:
     """The port to start on: ``wanted``, else ``usual`` for a new server if it is free, else None (the last one or any).
 
@@ -182,16 +232,18 @@ def _port(data_dir: Path, wanted: int | None, usual: int) -> int | None:
 def _write_settings(home: Path, servers: dict[str, ServerRecord]) -> None:
     from freshet.local.mariadb import PASSWORD, USER
 
-    host, _, port = servers["mariadb"].address.rpartition(":")
-    text = SETTINGS_FILE.format(
-        bootstrap=servers["kafka"].address,
-        host=host,
-        port=port,
-        user=USER,
-        password=PASSWORD,
-        database=DATABASE,
-        catalog=CATALOG_DATABASE,
-    )
+    parts = [HEADER]
+    if "kafka" in servers:
+        parts.append(KAFKA_SETTINGS.format(bootstrap=servers["kafka"].address))
+    if "mariadb" in servers:
+        host, _, port = servers["mariadb"].address.rpartition(":")
+        account = {"host": host, "port": port, "user": USER, "password": PASSWORD}
+        parts.append(MARIADB_SETTINGS.format(database=DATABASE, **account))
+        if "hive" not in servers:
+            parts.append(WORKLOAD_SETTINGS.format(catalog=CATALOG_DATABASE, **account))
+    if "hive" in servers:
+        parts.append(HIVE_SETTINGS.format(uri=f"thrift://{servers['hive'].address}"))
+    text = "\n".join(parts).replace(f"{HEADER}\n", HEADER)
     path = home / "freshet.toml"
     path.touch(mode=0o600)
     path.write_text(text)

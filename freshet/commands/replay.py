@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from consumers.process.replay import Replay, ReplayedTable
-from stream.sources.hive.messages import HiveMessageError
+from stream.sources.hive.messages import HiveMessageError, integer
 from tokens.errors import FreshetError
 
 
@@ -34,12 +34,17 @@ def command(
             help="Use the table in an event as its image, as if a source had fetched it; without, nothing is servable.",
         ),
     ] = True,
+    until: Annotated[
+        int | None, typer.Option(help="Stop after this event id: what the cache held then.", show_default=False)
+    ] = None,
     catalog: Annotated[str, typer.Option(help="Events of other catalogs are skipped.")] = "hive",
 ) -> None:
     """Fold a captured Hive notification log (as get_next_notification answers it) through the live path, offline."""
     folded = Replay(catalog, with_images=images)
     last: int | None = None
     for number, row in _rows(file):
+        if until is not None and _is_later(row, until):
+            break
         try:
             event_id = folded.feed(row)
         except HiveMessageError as error:
@@ -57,6 +62,13 @@ def command(
         _show(last, folded.tables(), as_json)
     for letter in folded.rejections:
         typer.echo(f"dead letter: {letter.reason} ({letter.place})", err=True)
+
+
+def _is_later(row: dict[str, Any], until: int) -> bool:
+    try:
+        return integer(row, "eventId") > until
+    except HiveMessageError:
+        return False  # the fold says what is wrong with it
 
 
 def _rows(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -79,6 +91,23 @@ def _row(file: Path, number: int, line: str) -> dict[str, Any]:
     return row
 
 
+def _described(table: ReplayedTable) -> dict[str, Any]:
+    """Columns, parameters and partitions, as the log shows them; null where nothing is known."""
+    image = json.loads(table.image) if table.image is not None else {}
+    columns = (image.get("sd") or {}).get("cols") if image else None
+    partitions = [
+        {"values": each.values, "parameters": json.loads(each.image).get("parameters") if each.image else None}
+        for each in table.partitions
+    ]
+    return {
+        "columns": columns,
+        "partition_keys": image.get("partitionKeys"),
+        "parameters": image.get("parameters"),
+        "partitions": partitions,
+        "partitions_whole": table.partitions_whole,
+    }
+
+
 def _show(event_id: int, tables: dict[str, ReplayedTable], as_json: bool) -> None:
     if as_json:
         shown = {
@@ -87,6 +116,7 @@ def _show(event_id: int, tables: dict[str, ReplayedTable], as_json: bool) -> Non
                 "write_ids": table.write_ids,
                 "servable": table.servable,
                 "why": table.why,
+                **_described(table),
             }
             for name, table in tables.items()
         }
@@ -96,3 +126,12 @@ def _show(event_id: int, tables: dict[str, ReplayedTable], as_json: bool) -> Non
     for name, table in tables.items():
         mark = "servable" if table.servable else "not servable"
         typer.echo(f"  {name} (id {table.table_id}) {table.write_ids or 'no write ids'}: {mark}, {table.why}")
+        described = _described(table)
+        for what in ("columns", "partition_keys"):
+            columns = ", ".join(f"{each.get('name')} {each.get('type')}" for each in described[what] or ())
+            if columns:
+                typer.echo(f"    {what.replace('_', ' ')}: {columns}")
+        if described["parameters"]:
+            typer.echo("    parameters: " + ", ".join(f"{k}={v}" for k, v in sorted(described["parameters"].items())))
+        for each in described["partitions"]:
+            typer.echo(f"    partition {'/'.join(each['values'])}")

@@ -9,12 +9,20 @@ import structlog
 import typer
 
 from freshet.commands.source import server_of, table_filter
-from freshet.settings import KeyspaceSettings, MariaDBSourceSettings, Settings, WorkloadSourceSettings, load_settings
+from freshet.settings import (
+    HiveSourceSettings,
+    KeyspaceSettings,
+    MariaDBSourceSettings,
+    Settings,
+    WorkloadSourceSettings,
+    load_settings,
+)
 from freshet.settings_errors import SettingsError
 
 if TYPE_CHECKING:
     from serving.http.front import Front
     from serving.reads.spaces import RowSpace, TableSpace
+    from serving.sources.source import TableSource
     from stream.kafka.locations import LocationsReader
 
 log = structlog.get_logger(__name__)
@@ -79,6 +87,7 @@ def _front(settings: Settings, reader: LocationsReader) -> Front:
         limits=RequestLimits(
             wait_ms_max=settings.serve.max_wait_ms_limit, wait_ms_default=settings.serve.default_wait_ms
         ),
+        stale_if_down=settings.serve.serve_stale_if_down,
     )
 
 
@@ -104,12 +113,17 @@ def space_of(settings: Settings, name: str, chosen: KeyspaceSettings) -> RowSpac
 
     source, shard = chosen.source, settings.shard_of(name)
     if chosen.kind == "catalog":
-        tables = None
+        tables: TableSource | None = None
         if isinstance(source, WorkloadSourceSettings):
             from lab.workload.tables import WorkloadTables
 
             server = ConnectionSettings(source.host, source.port, source.user, source.password.get_secret_value())
             tables = WorkloadTables(server, source.database, shard)
+        elif isinstance(source, HiveSourceSettings):
+            from freshet.commands.source_hive import metastore_of
+            from serving.sources.hive import HiveTables
+
+            tables = HiveTables(metastore_of(name, source), shard)
         return TableSpace(name, Layout(chosen.partitions), tables)
     if not isinstance(source, MariaDBSourceSettings):
         return RowSpace(name, Layout(chosen.partitions))

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-COUNTED_OF_SLOW_WORLDS: Final = 4
+COUNTED_OF_SLOW_WORLDS: Final = 2
 """Where statements are counted, a slow world runs at least one of so many of the histories."""
 
 

@@ -68,6 +68,7 @@ def mariadb(
     The user needs REPLICATION SLAVE, BINLOG MONITOR (REPLICATION CLIENT) and SELECT; the server log_bin,
     binlog_format=ROW, binlog_row_image=FULL and binlog_row_metadata=FULL.
     """
+    from stream.kafka.requests import RequestsReader
     from stream.sources.mariadb.source import MariaDBSource
 
     check_keyspace(keyspace, "mariadb", named=bool(databases))
@@ -89,7 +90,12 @@ def mariadb(
     settings = load_settings(flags={"kafka": {"bootstrap": bootstrap}, "keyspaces": {keyspace: keyspace_flags}})
     stopping = threading.Event()
     make = publishers(settings, keyspace, stopping, new_epoch=new_epoch)
-    source = MariaDBSource(_options(settings, keyspace, new_epoch), make, _ready(keyspace))
+    source = MariaDBSource(
+        _options(settings, keyspace, new_epoch),
+        make,
+        ready(keyspace),
+        lambda: RequestsReader(settings.kafka.cluster, keyspace, settings.shard_of(keyspace)),
+    )
 
     def stop() -> None:
         stopping.set()
@@ -200,10 +206,11 @@ def _options(settings: Settings, keyspace: str, new_epoch: bool) -> Any:
         tables=table_filter(found),
         server_id=found.server_id,
         new_epoch=new_epoch,
-        backfill=(
-            BackfillOptions(TableFilter(include=tuple(found.backfill)), found.backfill_rows_per_s)
-            if found.backfill
-            else None
+        backfill=BackfillOptions(
+            TableFilter(include=tuple(found.backfill)) if found.backfill else None,
+            found.backfill_rows_per_s,
+            found.backfill_share,
+            found.backfill_lag_max_s,
         ),
     )
 
@@ -213,7 +220,7 @@ def publishers(settings: Settings, keyspace: str, stopping: threading.Event, *, 
 
     Once ``stopping`` is set, waits for Kafka end soon.
     """
-    from stream.kafka.topics import ensure_topics
+    from stream.kafka.topics import ensure_requests_topic, ensure_topics
     from stream.publish.publisher import Publisher
     from stream.publish.topology import DeclaredTopology
     from stream.wire.batch import BatchLimits
@@ -232,6 +239,7 @@ def publishers(settings: Settings, keyspace: str, stopping: threading.Event, *, 
             replication=settings.kafka.replication_factor,
             retention_ms=chosen.retention_ms,
         )
+        ensure_requests_topic(cluster, keyspace, replication=settings.kafka.replication_factor)
         return Publisher(
             cluster,
             keyspace,
@@ -252,11 +260,13 @@ def publishers(settings: Settings, keyspace: str, stopping: threading.Event, *, 
     return make
 
 
-def _ready(keyspace: str) -> Any:
-    def ready(position: str) -> None:
+def ready(keyspace: str) -> Any:
+    """A function that logs from which position a source reads."""
+
+    def report(position: str) -> None:
         log.info("ready", keyspace=keyspace, position=position)
 
-    return ready
+    return report
 
 
 @contextlib.contextmanager
@@ -286,6 +296,11 @@ def with_recovery_hint(command: str) -> Iterator[None]:
         raise
 
 
+def _add_hive() -> None:
+    """Adds the subcommand ``hive``, which uses what is above."""
+    app.command("hive")(import_module("freshet.commands.source_hive").hive)
+
+
 def _add_workload() -> None:
     """Adds the subcommand ``workload`` if its module exists: a function ``workload`` or an ``app``."""
     if find_spec("freshet.commands.source_workload") is None:
@@ -297,4 +312,5 @@ def _add_workload() -> None:
         app.add_typer(module.app, name="workload")
 
 
+_add_hive()
 _add_workload()

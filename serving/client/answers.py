@@ -19,10 +19,13 @@ STATUS_OF_CODE: dict[str, int] = {
     "bad_request": 400,
     "bad_token": 400,
     "bad_key": 400,
+    "no_index": 400,
+    "bad_page": 400,
     "bad_parameter": 400,
     "bad_body": 400,
     "missing_write_ids": 400,
     "bad_write_ids": 400,
+    "bad_filter": 400,
     "unauthorized": 401,
     "not_found": 404,
     "unknown_path": 404,
@@ -32,6 +35,7 @@ STATUS_OF_CODE: dict[str, int] = {
     "request_timeout": 408,
     "history_lost": 409,
     "table_id_changed": 409,
+    "page_expired": 409,
     "body_too_large": 413,
     "too_many_keys": 413,
     "request_too_long": 414,
@@ -64,6 +68,23 @@ class RowAnswer(msgspec.Struct, Generic[Image], omit_defaults=True, frozen=True)
     hint: str = ""
 
 
+class RangeAnswer(msgspec.Struct, Generic[Image], omit_defaults=True, frozen=True):
+    """Rows that some columns name, in the order of the primary key, all as they were at one position.
+
+    ``count``: their number, where only that is asked for. ``page``: send it to get the rows that follow; "" after the
+    last one. ``moved``: this page and those before it are not of one position.
+    """
+
+    served_from: ServedFrom
+    freshness: FreshnessName
+    why: str
+    token: str
+    rows: list[Image]
+    count: int | None = None
+    page: str = ""
+    moved: bool = False
+
+
 class TableAnswer(msgspec.Struct, Generic[Image], omit_defaults=True, frozen=True):
     """One catalog table: its stored image, its id, and the write-id list that the image is valid for."""
 
@@ -80,12 +101,41 @@ class TableAnswer(msgspec.Struct, Generic[Image], omit_defaults=True, frozen=Tru
     hint: str = ""
 
 
+class ObjectsAnswer(msgspec.Struct, Generic[Image], omit_defaults=True, frozen=True):
+    """Catalog objects: partitions, databases, functions, constraints or column statistics.
+
+    ``names``: of each in parts, the values of a partition; ``objects``: their images in the same order, null where
+    there is no such object. ``count``: how many of them exist. ``next_page``: there are more; send it as ``page``.
+    ``stats_compliant``: of statistics, whether each holds for the request's list, as Hive's isStatsCompliant.
+    """
+
+    served_from: ServedFrom
+    freshness: FreshnessName
+    why: str
+    token: str
+    names: list[list[str]]
+    objects: list[Annotated[Image, _OBJECT_OR_NULL]]
+    count: int
+    table_id: int | None = None
+    write_ids: str | None = None
+    stats_compliant: list[bool] = []
+    next_page: str = ""
+
+
 class Row(RowAnswer[Columns], omit_defaults=True, frozen=True):
     """A row, or its absence. ``value``: column → canonical value (docs/start/http-api.md), None if not found."""
 
 
+class Page(RangeAnswer[dict[str, Any]], omit_defaults=True, frozen=True):
+    """Rows, each as column → canonical value (docs/start/http-api.md)."""
+
+
 class Table(TableAnswer[Columns], omit_defaults=True, frozen=True):
     """A catalog table as stored; ``write_ids`` is the list that ``value`` is valid for."""
+
+
+class Objects(ObjectsAnswer[Columns], omit_defaults=True, frozen=True):
+    """Catalog objects as stored."""
 
 
 class Problem(msgspec.Struct, omit_defaults=True):

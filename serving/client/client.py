@@ -16,14 +16,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self
 
 from . import wire
 from ._tokens import Vector
-from .answers import Row
+from .answers import Page, Row
 from .errors import Unreachable
 from .retries import RETRIES, Retries
 from .session import Plan, SessionState
@@ -141,6 +141,24 @@ class Session(SessionState):
     get_row = _blocking(SessionState.plan_row)
     get_rows = _blocking(SessionState.plan_rows)
     get_table = _blocking(SessionState.plan_table)
+    get_partitions = _blocking(SessionState.plan_partitions)
+    get_statistics = _blocking(SessionState.plan_statistics)
+    get_constraints = _blocking(SessionState.plan_constraints)
+    get_databases = _blocking(SessionState.plan_databases)
+    get_functions = _blocking(SessionState.plan_functions)
+    find = _blocking(SessionState.plan_find)
+    count = _blocking(SessionState.plan_count)
+    exists = _blocking(SessionState.plan_exists)
+
+    def scan(
+        self, keyspace: str, table: str, columns: Mapping[str, object] | None = None, **options: Any
+    ) -> Iterator[Page]:
+        """All pages of what `find` finds, with its options. A page says whether it ``moved`` from those before it."""
+        page = self.find(keyspace, table, columns, **options)
+        yield page
+        while page.page:
+            page = self.find(keyspace, table, columns, **{**options, "page": page.page})
+            yield page
 
     def wrap(self, connection: Any, shard: str) -> TrackedConnection:
         """A PyMySQL ``connection`` whose commits this session's reads will see. ``shard``: e.g. ``shop/0``."""
@@ -234,6 +252,24 @@ class AsyncSession(SessionState):
     get_row = _awaiting(SessionState.plan_row)
     get_rows = _awaiting(SessionState.plan_rows)
     get_table = _awaiting(SessionState.plan_table)
+    get_partitions = _awaiting(SessionState.plan_partitions)
+    get_statistics = _awaiting(SessionState.plan_statistics)
+    get_constraints = _awaiting(SessionState.plan_constraints)
+    get_databases = _awaiting(SessionState.plan_databases)
+    get_functions = _awaiting(SessionState.plan_functions)
+    find = _awaiting(SessionState.plan_find)
+    count = _awaiting(SessionState.plan_count)
+    exists = _awaiting(SessionState.plan_exists)
+
+    async def scan(
+        self, keyspace: str, table: str, columns: Mapping[str, object] | None = None, **options: Any
+    ) -> AsyncIterator[Page]:
+        """As `Session.scan`."""
+        page = await self.find(keyspace, table, columns, **options)
+        yield page
+        while page.page:
+            page = await self.find(keyspace, table, columns, **{**options, "page": page.page})
+            yield page
 
     async def _run(self, plan: Plan[Answer]) -> Answer:
         try:

@@ -15,6 +15,18 @@ def format_key(values: Sequence[object]) -> str:
     return ",".join(_format_column(value) for value in values)
 
 
+def format_value(value: object) -> str:
+    """A column's value as a parameter of a query. Raises `BadRequest` ``bad_key``."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        try:
+            return bytes(value).decode()
+        except UnicodeDecodeError as error:
+            raise _bad_key(f"{value!r} is not UTF-8, so it can't be in a query") from error
+    if value is None or isinstance(value, bool):
+        raise _bad_key(f"{value!r} cannot be a key value")
+    return str(value)
+
+
 def _format_column(value: object) -> str:
     if type(value) is int:
         return str(value)

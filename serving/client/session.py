@@ -10,9 +10,11 @@ import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
+import msgspec
+
 from . import wire
 from ._tokens import Position, Vector
-from .answers import Row, Table
+from .answers import Objects, Page, Row, Table
 from .errors import ClientError, HistoryLost, ServerError
 from .tracked import TrackedConnection
 from .wire import Answer, HttpRequest, HttpResponse
@@ -163,6 +165,74 @@ class SessionState:
             rows.append(element)
         return rows
 
+    def plan_find(
+        self,
+        keyspace: str,
+        table: str,
+        columns: Mapping[str, object] | None = None,
+        *,
+        order_by: str = "",
+        limit: int | None = None,
+        page: str = "",
+        max_wait_ms: int | None = None,
+        max_staleness_ms: int | None = None,
+    ) -> Plan[Page]:
+        """The rows in which leading columns of the primary key have these values (none: all rows), in its order.
+
+        They are as they were at one position, at least as new as all the session has seen. ``order_by``: the columns
+        that follow in the key, each after a ``-`` for descending. ``page``: of the answer after which to go on.
+        """
+        params = {name: value for name, value in (("order_by", order_by), ("page", page)) if value}
+        if limit is not None:
+            params["limit"] = str(limit)
+        return (yield from self._plan_range(keyspace, table, columns, params, max_wait_ms, max_staleness_ms))
+
+    def plan_count(
+        self,
+        keyspace: str,
+        table: str,
+        columns: Mapping[str, object] | None = None,
+        *,
+        limit: int | None = None,
+        max_wait_ms: int | None = None,
+        max_staleness_ms: int | None = None,
+    ) -> Plan[int]:
+        """How many rows `find` would find, counted up to ``limit``."""
+        params = {"only": "count"} if limit is None else {"only": "count", "limit": str(limit)}
+        found = yield from self._plan_range(keyspace, table, columns, params, max_wait_ms, max_staleness_ms)
+        if found.count is None:
+            raise ServerError("the response has no count", hint="upgrade the front", code="bad_answer")
+        return found.count
+
+    def plan_exists(
+        self,
+        keyspace: str,
+        table: str,
+        columns: Mapping[str, object] | None = None,
+        *,
+        max_wait_ms: int | None = None,
+        max_staleness_ms: int | None = None,
+    ) -> Plan[bool]:
+        """Whether `find` would find a row."""
+        waiting = {"max_wait_ms": max_wait_ms, "max_staleness_ms": max_staleness_ms}
+        return bool((yield from self.plan_count(keyspace, table, columns, limit=1, **waiting)))
+
+    def _plan_range(
+        self,
+        keyspace: str,
+        table: str,
+        columns: Mapping[str, object] | None,
+        params: Mapping[str, str],
+        max_wait_ms: int | None,
+        max_staleness_ms: int | None,
+    ) -> Plan[Page]:
+        demanded = yield from self._plan_demand()
+        params = {**params, **_params(demanded, max_wait_ms, max_staleness_ms)}
+        request = wire.range_request(keyspace, table, columns or {}, params)
+        found: Page = yield from self._ask(request, wire.read_page, demanded)
+        self._answered(found.token, demanded)
+        return found
+
     def plan_table(
         self,
         db: str,
@@ -177,6 +247,95 @@ class SessionState:
         demanded = yield from self._plan_demand()
         request = wire.table_request(catalog, db, table, valid_write_ids, table_id, _params(demanded, max_wait_ms))
         found: Table = yield from self._ask(request, wire.read_table, demanded)
+        self._answered(found.token, demanded)
+        return found
+
+    def plan_partitions(
+        self,
+        db: str,
+        table: str,
+        valid_write_ids: str | None = None,
+        table_id: int = 0,
+        *,
+        filter: str = "",
+        names: Sequence[Sequence[str]] = (),
+        values: Sequence[str] = (),
+        names_only: bool = False,
+        count: bool = False,
+        limit: int = 0,
+        page: str = "",
+        catalog: str = "hive",
+        max_wait_ms: int | None = None,
+    ) -> Plan[Objects]:
+        """A table's partitions: all, those in ``names``, those that begin with ``values``, or that pass ``filter``.
+
+        ``names``: of each its values. ``page``: ``next_page`` of the answer before; if the partitions changed since,
+        it raises `Conflict` ``page_expired``. The rest is as for a table.
+        """
+        wanted = {"filter": filter, "page": page, "limit": str(limit) if limit else ""}
+        wanted["names"] = json_text([list(each) for each in names]) if names else ""
+        wanted["values"] = json_text(list(values)) if values else ""
+        wanted |= {"names_only": "true" if names_only else "", "count": "true" if count else ""}
+        query = _of_table(valid_write_ids, table_id) | {name: text for name, text in wanted.items() if text}
+        return (yield from self._plan_objects("partitions", (db, table), query, catalog, max_wait_ms))
+
+    def plan_statistics(
+        self,
+        db: str,
+        table: str,
+        valid_write_ids: str | None = None,
+        table_id: int = 0,
+        *,
+        partition: Sequence[str] = (),
+        aggregate: bool = False,
+        catalog: str = "hive",
+        max_wait_ms: int | None = None,
+    ) -> Plan[Objects]:
+        """Column statistics of a table, of one ``partition``, or of all partitions together (``aggregate``).
+
+        ``stats_compliant`` says whether they hold for ``valid_write_ids``.
+        """
+        query = _of_table(valid_write_ids, table_id)
+        if partition:
+            query["partition"] = json_text(list(partition))
+        if aggregate:
+            query["aggregate"] = "true"
+        return (yield from self._plan_objects("statistics", (db, table), query, catalog, max_wait_ms))
+
+    def plan_constraints(
+        self,
+        db: str,
+        table: str,
+        valid_write_ids: str | None = None,
+        table_id: int = 0,
+        *,
+        catalog: str = "hive",
+        max_wait_ms: int | None = None,
+    ) -> Plan[Objects]:
+        """A table's constraints, all kinds in one object."""
+        query = _of_table(valid_write_ids, table_id)
+        return (yield from self._plan_objects("constraints", (db, table), query, catalog, max_wait_ms))
+
+    def plan_databases(
+        self, db: str = "", *, page: str = "", catalog: str = "hive", max_wait_ms: int | None = None
+    ) -> Plan[Objects]:
+        """One database, or all of the catalog."""
+        path, query = ((db,) if db else ()), ({"page": page} if page else {})
+        return (yield from self._plan_objects("databases", path, query, catalog, max_wait_ms))
+
+    def plan_functions(
+        self, db: str, function: str = "", *, page: str = "", catalog: str = "hive", max_wait_ms: int | None = None
+    ) -> Plan[Objects]:
+        """One function, or all of a database."""
+        path, query = ((db, function) if function else (db,)), ({"page": page} if page else {})
+        return (yield from self._plan_objects("functions", path, query, catalog, max_wait_ms))
+
+    def _plan_objects(
+        self, kind: str, path: Sequence[str], query: Mapping[str, str], catalog: str, max_wait_ms: int | None
+    ) -> Plan[Objects]:
+        demanded = yield from self._plan_demand()
+        params = {"catalog": catalog, **query, **_params(demanded, max_wait_ms)}
+        found: Objects = yield from self._ask(wire.objects_request(kind, path, params), wire.read_objects, demanded)
         self._answered(found.token, demanded)
         return found
 
@@ -214,6 +373,16 @@ class SessionState:
                 if is_changed and mine is not None and (mine == was if newer else mine.epoch <= was.epoch):
                     self._vector = self._vector.without(shard)
         self._replace(demanded.newer, error.token)
+
+
+def json_text(value: object) -> str:
+    """A parameter that is JSON."""
+    return msgspec.json.encode(value).decode()
+
+
+def _of_table(valid_write_ids: str | None, table_id: int) -> dict[str, str]:
+    query = {} if valid_write_ids is None else {"valid_write_ids": valid_write_ids}
+    return query | {"table_id": str(table_id)} if table_id else query
 
 
 def _params(demanded: Demanded, max_wait_ms: int | None, max_staleness_ms: int | None = None) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 
 from .errors import WriteNotTracked
 
-_READ_ONLY = frozenset({"select", "show", "explain", "describe", "desc", "use", "with", "values", "help", "kill"})
+_READ_ONLY = frozenset({"select", "show", "explain", "describe", "desc", "use", "values", "help", "kill"})
 _WITHIN_TRANSACTION = frozenset({"insert", "update", "delete", "replace", "load"})
 """Statements that never end the transaction they run in: their GTID comes with its COMMIT."""
 
@@ -19,7 +19,10 @@ _IN_TRANSACTION = 1
 
 Result = TypeVar("Result")
 
-_FIRST_WORD = re.compile(rb"(?:\s|/\*(?!!).*?\*/|--[^\n]*\n|#[^\n]*\n|\()*([A-Za-z]+)", re.DOTALL)
+_FIRST_WORD = re.compile(rb"(?:\s|/\*(?!M?!).*?\*/|--[^\n]*\n|#[^\n]*\n|\()*([A-Za-z]+)", re.DOTALL)
+"""Skips comments, but for ``/*! … */`` and ``/*M! … */``, which the server executes."""
+_FURTHER_STATEMENT = re.compile(rb";\s*\S")
+"""Something follows that may be another statement."""
 
 
 class TrackedConnection:
@@ -37,6 +40,8 @@ class TrackedConnection:
         self._observe = observe
         self._pending = False
         """A call has ended that may have committed something, and its GTID is unknown."""
+        self._session = connection._sock
+        """The network connection of the last call, or of the one that is pending: another can't tell of its commits."""
         self._under_way = False
         self._user = get_ident()
         """The thread that made the last call."""
@@ -60,16 +65,16 @@ class TrackedConnection:
 
     def query(self, sql: str | bytes, unbuffered: bool = False) -> int:
         """Runs a statement like PyMySQL's ``query``. Cursors call it."""
-        word, before = _first_word(sql), self._in_transaction()
+        raw = sql.encode("utf-8", "replace") if isinstance(sql, str) else bytes(sql)
+        word, before = _first_word(raw), self._in_transaction()
         commits_nothing = word in _READ_ONLY or (before and word in _WITHIN_TRANSACTION)
 
         def may_have_committed() -> bool:
             # A further result is of a further statement in the same text: the server may have executed it already.
             return not commits_nothing or before != self._in_transaction() or self._inner._result.has_next
 
-        return self._call(
-            lambda: int(self._inner.query(sql, unbuffered)), may_have_committed, is_read=word in _READ_ONLY
-        )
+        is_read = word in _READ_ONLY and not _FURTHER_STATEMENT.search(raw)
+        return self._call(lambda: int(self._inner.query(sql, unbuffered)), may_have_committed, is_read=is_read)
 
     def next_result(self, unbuffered: bool = False) -> int:
         """Reads the next result of a statement like PyMySQL's ``next_result``. Cursors call it."""
@@ -99,13 +104,15 @@ class TrackedConnection:
         import pymysql
 
         self._user, self._under_way = get_ident(), True
+        if not self._pending:
+            self._session = self._inner._sock
         try:
             result = run()
             if may_have_committed():
                 self._pending = not self._is_observed()
             return result
         except BaseException as error:
-            if not is_read:
+            if not is_read and self._session is not None:  # else nothing was sent
                 is_observed = False
                 try:
                     is_observed = isinstance(error, pymysql.err.Error) and self._is_observed()
@@ -128,11 +135,12 @@ class TrackedConnection:
             self._pending = not self._is_observed()
 
     def _is_observed(self) -> bool:
-        """Asks for the last commit's GTID. False if the connection is broken, or not free for a query."""
+        """Asks for the last commit's GTID. False if the connection broke (also if it was opened again), or is busy."""
         import pymysql  # not a dependency of the client: an application that wraps a connection has it
 
         result = self._inner._result
-        if not self._inner.open or (result is not None and (result.has_next or result.unbuffered_active)):
+        is_same = self._inner.open and self._inner._sock is self._session
+        if not is_same or (result is not None and (result.has_next or result.unbuffered_active)):
             return False
         try:
             with self._inner.cursor(pymysql.cursors.Cursor) as cursor:
@@ -162,8 +170,7 @@ class TrackedConnection:
         return bool(self._inner.server_status & _IN_TRANSACTION)
 
 
-def _first_word(sql: str | bytes) -> str:
+def _first_word(sql: bytes) -> str:
     """The statement's first keyword in lower case, comments skipped; "" if there is none, which counts as a write."""
-    raw = sql.encode("utf-8", "replace") if isinstance(sql, str) else bytes(sql)
-    found = _FIRST_WORD.match(raw)
+    found = _FIRST_WORD.match(sql)
     return found[1].decode().lower() if found else ""

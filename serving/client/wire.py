@@ -10,7 +10,7 @@ from urllib.parse import quote
 import msgspec
 
 from ._tokens import TokenError, Vector
-from .answers import STATUS_OF_CODE, Problem, Row, RowBatchAnswer, ShardPlace, Table
+from .answers import STATUS_OF_CODE, Objects, Page, Problem, Row, RowBatchAnswer, ShardPlace, Table
 from .errors import (
     BadRequest,
     ClientError,
@@ -22,7 +22,7 @@ from .errors import (
     Unauthorized,
     Unavailable,
 )
-from .keys import format_key
+from .keys import format_key, format_value
 
 _BY_STATUS: Mapping[int, type[ClientError]] = {
     400: BadRequest,
@@ -77,6 +77,12 @@ def rows_request(
     return HttpRequest("POST", f"/v1/rows/{_segment(keyspace)}:batch", {}, body)
 
 
+def range_request(keyspace: str, table: str, columns: Mapping[str, object], params: Mapping[str, str]) -> HttpRequest:
+    """GET of the rows that ``columns`` name. Raises `BadRequest` ``bad_key``."""
+    where = {f"where.{name}": format_value(value) for name, value in columns.items()}
+    return HttpRequest("GET", f"/v1/rows/{_segment(keyspace)}/{_segment(table)}", {**where, **params})
+
+
 def table_request(
     catalog: str, db: str, table: str, write_ids: str | None, table_id: int, params: Mapping[str, str]
 ) -> HttpRequest:
@@ -87,6 +93,14 @@ def table_request(
     if table_id:
         query["table_id"] = str(table_id)
     return HttpRequest("GET", f"/v1/tables/{_segment(db)}/{_segment(table)}", query)
+
+
+def objects_request(kind: str, path: Sequence[str], query: Mapping[str, str]) -> HttpRequest:
+    """GET of catalog objects: ``/v1/<kind>/<path>…``; of partitions, below their table."""
+    names = "/".join(map(_segment, path))
+    if kind == "partitions":
+        return HttpRequest("GET", f"/v1/tables/{names}/partitions", dict(query))
+    return HttpRequest("GET", f"/v1/{kind}/{names}".rstrip("/"), dict(query))
 
 
 def location_request(keyspace: str, partition: int, params: Mapping[str, str]) -> HttpRequest:
@@ -100,7 +114,9 @@ class _Location(msgspec.Struct):
 
 
 _row = msgspec.json.Decoder(Row)
+_page = msgspec.json.Decoder(Page)
 _table = msgspec.json.Decoder(Table)
+_objects = msgspec.json.Decoder(Objects)
 _rows = msgspec.json.Decoder(RowBatchAnswer)
 _location = msgspec.json.Decoder(_Location)
 _problem = msgspec.json.Decoder(Problem)
@@ -118,9 +134,19 @@ def read_rows(status: int, body: bytes) -> tuple[list[Row | ClientError], str]:
     return [_element(bytes(element)) for element in batch.rows], batch.token
 
 
+def read_page(status: int, body: bytes) -> Page:
+    """The rows in an answer, or their number. Raises `ClientError`."""
+    return _decode(_page, body) if _is_answer(status, body) else _fail(status, body)
+
+
 def read_table(status: int, body: bytes) -> Table:
     """The table in an answer. Raises `ClientError`."""
     return _decode(_table, body) if _is_answer(status, body) else _fail(status, body)
+
+
+def read_objects(status: int, body: bytes) -> Objects:
+    """The objects in an answer. Raises `ClientError`."""
+    return _decode(_objects, body) if _is_answer(status, body) else _fail(status, body)
 
 
 def read_epochs(status: int, body: bytes) -> dict[str, int]:

@@ -12,7 +12,9 @@ from serving.metrics import FrontMetrics
 from serving.reads.descriptions import Descriptions
 from serving.reads.fills import Fills
 from serving.reads.locations import Locations
+from serving.reads.objects import ObjectReads
 from serving.reads.owners import Locate, Owners
+from serving.reads.ranges.reading import RangeReads
 from serving.reads.readiness import Readiness
 from serving.reads.rows import RowReads
 from serving.reads.spaces import RowSpace, TableSpace
@@ -28,7 +30,9 @@ class Front:
     row_spaces: dict[str, RowSpace]
     table_spaces: dict[str, TableSpace]
     rows: RowReads
+    ranges: RangeReads
     tables: TableReads
+    objects: ObjectReads
     locations: Locations
     readiness: Readiness
     metrics: FrontMetrics
@@ -66,19 +70,25 @@ def make_front(
     owner_token: str = "",
     bearer_token: str | None = None,
     limits: RequestLimits | None = None,
+    stale_if_down: bool = False,
 ) -> Front:
-    """A front over ``spaces``. ``locate``, ``fixed``: as in `Owners`. ``bearer_token``: None lets every request in."""
+    """A front over ``spaces``. ``locate``, ``fixed``: as in `Owners`. ``bearer_token``: None lets every request in.
+
+    ``stale_if_down``: as in `TableReads`.
+    """
     metrics = FrontMetrics()
     owners = Owners(locate, metrics, fixed=fixed, token=owner_token)
     fills = Fills(owners, metrics)
     by_name = {space.name: space for space in spaces}
-    rows = RowReads(owners, Descriptions(owners), fills, metrics)
+    descriptions = Descriptions(owners)
     sources = [space.source.close for space in spaces if space.source is not None]
     return Front(
         row_spaces={name: space for name, space in by_name.items() if isinstance(space, RowSpace)},
         table_spaces={name: space for name, space in by_name.items() if isinstance(space, TableSpace)},
-        rows=rows,
-        tables=TableReads(owners, fills, metrics),
+        rows=RowReads(owners, descriptions, fills, metrics),
+        ranges=RangeReads(owners, descriptions, metrics),
+        tables=TableReads(owners, fills, metrics, stale_if_down=stale_if_down),
+        objects=ObjectReads(owners, metrics),
         locations=Locations(owners, by_name),
         readiness=Readiness(owners, by_name),
         metrics=metrics,

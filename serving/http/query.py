@@ -6,20 +6,31 @@ Requests are checked against these types, and /openapi.json describes them.
 from __future__ import annotations
 
 from collections.abc import Sized
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from consumers.owner.protocol import KEYS_MAX
 from serving.client.keys import format_key
 from serving.errors import ReadError
 from serving.http.limits import RequestLimits
-from serving.reads.demands import NO_OPTIONS, NO_VECTOR, ReadDemand, RequestedRow, RequestedTable, RowOptions
+from serving.reads.demands import (
+    NO_OPTIONS,
+    NO_VECTOR,
+    ReadDemand,
+    RequestedRange,
+    RequestedRow,
+    RequestedTable,
+    RowOptions,
+)
+from serving.reads.objects import RequestedObjects
 from tokens import EventToken, TokenError, ValidWriteIdList, Vector
 
 Milliseconds = Annotated[int, Meta(ge=0, le=10**10 - 1)]
 Given: TypeAlias = int | UnsetType | None
 """A number of a request. None or unset: the request doesn't say it."""
+RowLimit = Annotated[int, Meta(ge=1, le=KEYS_MAX)]
 TableId = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 TokenParameter = Annotated[
@@ -53,6 +64,32 @@ class RowParameters(msgspec.Struct, forbid_unknown_fields=True):
     ] = ""
 
 
+class RangeParameters(msgspec.Struct, forbid_unknown_fields=True):
+    """Of the rows that some columns name."""
+
+    keyspace: str
+    table: Annotated[str, Meta(description="`db.table`, or a table of the keyspace's database.")]
+    columns: Annotated[
+        dict[str, str],
+        Meta(
+            description="Leading columns of the primary key and their values, as `customer=7`; none: all rows. "
+            "A column that is named like another parameter is written `where.limit=7`."
+        ),
+    ] = {}
+    order_by: Annotated[
+        str, Meta(description="The next columns of the key, separated by commas; each after a `-` for descending.")
+    ] = ""
+    limit: (
+        Annotated[RowLimit, Meta(description="Of rows; by default 100. With `only=count`: count up to here.")]
+        | UnsetType
+    ) = UNSET
+    page: Annotated[str, Meta(description="The `page` of the answer after which to go on.")] = ""
+    only: Annotated[Literal["rows", "count"], Meta(description="`count`: the number of rows, without them.")] = "rows"
+    token: TokenParameter = ""
+    max_wait_ms: WaitParameter | UnsetType = UNSET
+    max_staleness_ms: StalenessParameter | UnsetType = UNSET
+
+
 class RowBatchParameters(msgspec.Struct, forbid_unknown_fields=True):
     """Of a row batch."""
 
@@ -71,6 +108,89 @@ class TableParameters(msgspec.Struct, forbid_unknown_fields=True):
     table_id: Annotated[TableId, Meta(description="The table's id; 0 means not given.")] = 0
     token: TokenParameter = ""
     max_wait_ms: WaitParameter | UnsetType = UNSET
+
+
+class _CatalogParameters(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    catalog: Annotated[str, Meta(description="The catalog's name.")] = "hive"
+    token: TokenParameter = ""
+    max_wait_ms: WaitParameter | UnsetType = UNSET
+
+
+class _OfTableParameters(_CatalogParameters, kw_only=True):
+    db: str
+    table: str
+    valid_write_ids: (
+        Annotated[str, Meta(description="The reader's ValidWriteIdList, as Hive writes it.")] | UnsetType
+    ) = UNSET
+    table_id: Annotated[TableId, Meta(description="The table's id; 0 means not given.")] = 0
+
+
+NamesOnly = Annotated[bool, Meta(description="Leaves `objects` out.")]
+PageLimit = Annotated[int, Meta(ge=1, le=10_000, description="Objects of a page, at most.")]
+Page = Annotated[str, Meta(description="`next_page` of the answer before.")]
+
+
+class _ListParameters(_CatalogParameters, kw_only=True):
+    names_only: NamesOnly = False
+    limit: PageLimit = 1_000
+    page: Page = ""
+
+
+class DatabasesParameters(_ListParameters, kw_only=True):
+    """Of all databases."""
+
+
+class DatabaseParameters(_CatalogParameters, kw_only=True):
+    """Of one database."""
+
+    db: str
+
+
+class FunctionsParameters(_ListParameters, kw_only=True):
+    """Of a database's functions."""
+
+    db: str
+
+
+class FunctionParameters(_CatalogParameters, kw_only=True):
+    """Of one function."""
+
+    db: str
+    function: str
+
+
+class ConstraintsParameters(_OfTableParameters, kw_only=True):
+    """Of a table's constraints."""
+
+
+class StatisticsParameters(_OfTableParameters, kw_only=True):
+    """Of column statistics."""
+
+    partition: Annotated[
+        str, Meta(description="JSON array of a partition's values, for its statistics; empty: the table's.")
+    ] = ""
+    aggregate: Annotated[bool, Meta(description="Those of all partitions together.")] = False
+
+
+class PartitionsParameters(_OfTableParameters, kw_only=True):
+    """Of a table's partitions."""
+
+    filter: Annotated[str, Meta(description="A filter in Hive's grammar over the partition keys.")] = ""
+    names: Annotated[str, Meta(description="JSON array of partitions, each an array of its values.")] = ""
+    values: Annotated[str, Meta(description="JSON array of the first values; an empty one matches any.")] = ""
+    count: Annotated[bool, Meta(description="Only how many there are.")] = False
+    names_only: NamesOnly = False
+    limit: PageLimit = 1_000
+    page: Page = ""
+
+
+class TableIdParameters(_CatalogParameters, kw_only=True):
+    """Of one catalog table, by id."""
+
+    table_id: int
+    valid_write_ids: (
+        Annotated[str, Meta(description="The reader's ValidWriteIdList, as Hive writes it.")] | UnsetType
+    ) = UNSET
 
 
 class TableBatchParameters(msgspec.Struct, forbid_unknown_fields=True):
@@ -132,6 +252,14 @@ def demand_of(
         raise ReadError("bad_token", f"token: {error}", hint=error.hint) from error
 
 
+def requested_range(parameters: RangeParameters) -> RequestedRange:
+    """The rows that a request names by some columns."""
+    limit = parameters.limit if isinstance(parameters.limit, int) else 0
+    order_by = [name for name in parameters.order_by.split(",") if name]
+    is_counted = parameters.only == "count"
+    return RequestedRange(parameters.table, parameters.columns, order_by, limit, parameters.page, is_counted)
+
+
 def row_options(parameters: RowParameters) -> RowOptions:
     """The options in a row's parameters. Raises `ReadError` ``bad_token``."""
     if not parameters.include_event_token and not parameters.compare_event_token:
@@ -143,17 +271,59 @@ def row_options(parameters: RowParameters) -> RowOptions:
         raise ReadError("bad_token", f"compare_event_token: {error}", hint=error.hint) from error
 
 
-def requested_table(parameters: TableParameters | _TableBody) -> RequestedTable:
+def requested_table(parameters: TableParameters | _TableBody | _OfTableParameters) -> RequestedTable:
     """The catalog table that a request names. Raises `ReadError` ``bad_write_ids``."""
-    parsed = None
-    if isinstance(parameters.valid_write_ids, str):
-        if not parameters.valid_write_ids:
-            raise ReadError("bad_write_ids", "valid_write_ids is empty", hint="leave it out for an external table")
-        try:
-            parsed = ValidWriteIdList.parse(parameters.valid_write_ids)
-        except TokenError as error:
-            raise ReadError("bad_write_ids", f"valid_write_ids: {error}", hint=error.hint) from error
+    parsed = requested_list(parameters.valid_write_ids)
     return RequestedTable(parameters.catalog, parameters.db, parameters.table, parsed, parameters.table_id)
+
+
+def requested_list(text: str | UnsetType | None) -> ValidWriteIdList | None:
+    """The list of a request, None if it has none. Raises `ReadError` ``bad_write_ids``."""
+    if not isinstance(text, str):
+        return None
+    if not text:
+        raise ReadError("bad_write_ids", "valid_write_ids is empty", hint="leave it out for an external table")
+    try:
+        return ValidWriteIdList.parse(text)
+    except TokenError as error:
+        raise ReadError("bad_write_ids", f"valid_write_ids: {error}", hint=error.hint) from error
+
+
+def requested_partitions(parameters: PartitionsParameters) -> RequestedObjects:
+    """The partitions that a request names. Raises `ReadError` ``bad_parameter``, ``bad_write_ids``."""
+    names: list[list[str]] = _json_parameter("names", parameters.names, list[list[str]]) or []
+    if len(names) > KEYS_MAX:
+        raise ReadError("too_many_keys", f"{len(names)} partitions by name, at most {KEYS_MAX}")
+    return RequestedObjects(
+        "partition",
+        requested_table(parameters),
+        names=tuple(map(tuple, names)),
+        prefix=tuple(_json_parameter("values", parameters.values, list[str]) or ()),
+        filter=parameters.filter,
+        page=parameters.page,
+        limit=parameters.limit,
+        names_only=parameters.names_only,
+        count_only=parameters.count,
+    )
+
+
+def requested_statistics(parameters: StatisticsParameters) -> RequestedObjects:
+    """The statistics that a request names. Raises `ReadError` ``bad_parameter``, ``bad_write_ids``."""
+    values = _json_parameter("partition", parameters.partition, list[str])
+    if values and parameters.aggregate:
+        raise ReadError("bad_parameter", "partition and aggregate are both given: ask for one of them")
+    kind = "aggregate_statistics" if parameters.aggregate else "partition_statistics" if values else "statistics"
+    return RequestedObjects(kind, requested_table(parameters), names=(tuple(values or ()),))
+
+
+def _json_parameter(name: str, text: str, kind: Any) -> Any:
+    """The JSON in a parameter, None if it is not given."""
+    if not text:
+        return None
+    try:
+        return msgspec.json.decode(text.encode(), type=kind)
+    except (ValueError, RecursionError) as error:
+        raise ReadError("bad_parameter", f"{name}: {error}") from error
 
 
 def row_batch(body: RowBatchBody, limits: RequestLimits, now_ms: int) -> tuple[list[RequestedRow], ReadDemand]:

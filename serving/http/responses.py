@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeAlias
 import xxhash
 from starlette.types import Send
 
-from serving.answers import RawRowAnswer, RawTableAnswer, encode, encode_problem
+from serving.answers import RawObjects, RawRangeAnswer, RawRowAnswer, RawTableAnswer, encode, encode_problem
 from serving.client.answers import LocationAnswer, RowBatchAnswer, TableAnswer, TableBatchAnswer
 from serving.errors import ReadError
 from tokens.errors import one_line
@@ -17,7 +17,9 @@ PROBLEM = b"application/problem+json"
 RETRY_AFTER_S = 1
 """Told with 429 and 503: what is away for a moment is mostly back after it."""
 Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
-Answer: TypeAlias = RawRowAnswer | RawTableAnswer | RowBatchAnswer | TableBatchAnswer | LocationAnswer
+Answer: TypeAlias = (
+    RawRowAnswer | RawRangeAnswer | RawTableAnswer | RawObjects | RowBatchAnswer | TableBatchAnswer | LocationAnswer
+)
 
 _EVERYWHERE: Headers = ((b"cache-control", b"no-store"), (b"vary", b"Freshet-Token"))
 """An answer is proved for one token, at one time: no cache on the way may give it to anybody else."""

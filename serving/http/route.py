@@ -37,9 +37,10 @@ class Route(Generic[P, B]):
     """One method at one path. GET answers HEAD as well.
 
     ``path``: a segment ``{name}`` is decoded, ``{name:raw}`` stays percent-encoded. ``parameters``: a Struct with a
-    field for each name in the path and each query parameter; None: the query string is ignored. ``body``: a Struct, or
-    None. ``answer``: a Struct, or None for plain text. ``errors``: the handler's codes, in addition to those of every
-    route and those that follow from ``parameters`` and ``body``.
+    field for each name in the path and each query parameter; None: the query string is ignored. Those that it doesn't
+    name go into its field ``columns``, if it has one, and ``where.NAME`` as NAME. ``body``: a Struct, or None.
+    ``answer``: a Struct, or None for plain text. ``errors``: the handler's codes, in addition to those of every route
+    and those that follow from ``parameters`` and ``body``.
     """
 
     method: str
@@ -167,7 +168,8 @@ def parameters_of(kind: type[P], path: Mapping[str, str], query: bytes) -> P:
         if name in found:
             raise ReadError("bad_parameter", f"parameter {name!r} is given twice")
         found[name] = value
-    flags, integers = _fields_of(kind)  # type: ignore[arg-type]  # mypy takes no type[P] for hashable
+    flags, integers, takes_columns = _fields_of(kind)  # type: ignore[arg-type]  # mypy takes no type[P] for hashable
+    columns = _take_columns(kind, found) if takes_columns else None
     for name in flags:
         if name in found:
             found[name] = _FLAGS.get(found[name].lower(), found[name])
@@ -175,7 +177,7 @@ def parameters_of(kind: type[P], path: Mapping[str, str], query: bytes) -> P:
         if name in found:
             found[name] = _integer(name, found[name])
     try:
-        return msgspec.convert(found, kind, strict=False)
+        return msgspec.convert(found if columns is None else {**found, "columns": columns}, kind, strict=False)
     except msgspec.ValidationError as error:
         raise _refusal(kind, path, found, str(error)) from error
 
@@ -205,13 +207,26 @@ def _pairs(query: bytes) -> list[tuple[str, str]]:
 
 
 @cache
-def _fields_of(kind: type) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names of the flags, and of the integers."""
+def _fields_of(kind: type) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
+    """Names of the flags, and of the integers; and whether there is a field ``columns``."""
     hints = get_type_hints(kind)
     return (
         tuple(name for name, hint in hints.items() if hint is bool),
         tuple(name for name, hint in hints.items() if hint is int or int in get_args(hint)),
+        "columns" in hints,
     )
+
+
+def _take_columns(kind: type[Any], found: dict[str, str]) -> dict[str, str]:
+    """Takes the parameters out of ``found`` that are columns of a table. Raises `ReadError` ``bad_parameter``."""
+    fixed = {each.name for each in msgspec.structs.fields(kind)} - {"columns"}
+    columns: dict[str, str] = {}
+    for name in found.keys() - fixed:
+        column = name.removeprefix("where.")
+        if column in columns:
+            raise ReadError("bad_parameter", f"column {column!r} is given twice")
+        columns[column] = found.pop(name)
+    return columns
 
 
 def _integer(name: str, text: str) -> str:

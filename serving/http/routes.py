@@ -8,19 +8,40 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from serving.client.answers import LocationAnswer, RowAnswer, RowBatchAnswer, TableAnswer, TableBatchAnswer
+from serving.client.answers import (
+    LocationAnswer,
+    ObjectsAnswer,
+    RangeAnswer,
+    RowAnswer,
+    RowBatchAnswer,
+    TableAnswer,
+    TableBatchAnswer,
+)
 from serving.errors import ReadError
 from serving.http.batches import row_batch_answer, table_batch_answer
 from serving.http.front import Front
 from serving.http.query import (
+    ConstraintsParameters,
+    DatabaseParameters,
+    DatabasesParameters,
+    FunctionParameters,
+    FunctionsParameters,
     LocationParameters,
+    PartitionsParameters,
+    RangeParameters,
     RowBatchBody,
     RowBatchParameters,
     RowParameters,
+    StatisticsParameters,
     TableBatchBody,
     TableBatchParameters,
+    TableIdParameters,
     TableParameters,
     demand_of,
+    requested_list,
+    requested_partitions,
+    requested_range,
+    requested_statistics,
     requested_table,
     row_batch,
     row_options,
@@ -28,7 +49,8 @@ from serving.http.query import (
 )
 from serving.http.responses import Response, answer_response, read_response
 from serving.http.route import Route
-from serving.reads.demands import RequestedRow
+from serving.reads.demands import RequestedRow, RequestedTable
+from serving.reads.objects import RequestedObjects
 
 SCRAPE_WAIT_S: Final = 1.0
 """How long a scrape waits for owners that may have become ready."""
@@ -56,6 +78,14 @@ async def get_rows(front: Front, parameters: RowBatchParameters, body: RowBatchB
     return answer_response(row_batch_answer(await front.rows.read_many(space, wanted, demand), demand))
 
 
+async def find_rows(front: Front, parameters: RangeParameters, _: None) -> Response:
+    """One `RangeAnswer`."""
+    waiting, staleness = parameters.max_wait_ms, parameters.max_staleness_ms
+    demand = demand_of(parameters.token, waiting, front.limits, staleness, front.now_ms())
+    space = front.row_space(parameters.keyspace)
+    return answer_response(await front.ranges.read(space, requested_range(parameters), demand))
+
+
 async def get_table(front: Front, parameters: TableParameters, _: None) -> Response:
     """One `TableAnswer`."""
     demand, wanted = demand_of(parameters.token, parameters.max_wait_ms, front.limits), requested_table(parameters)
@@ -68,6 +98,64 @@ async def get_tables(front: Front, _: TableBatchParameters, body: TableBatchBody
     wanted, demand = table_batch(body, front.limits)
     with_catalogs = [(front.table_space(each.catalog), each) for each in wanted]
     return answer_response(table_batch_answer(await front.tables.read_many(with_catalogs, demand), demand))
+
+
+async def get_table_by_id(front: Front, parameters: TableIdParameters, _: None) -> Response:
+    """One `TableAnswer`."""
+    demand = demand_of(parameters.token, parameters.max_wait_ms, front.limits)
+    wanted = RequestedTable(parameters.catalog, "", "", requested_list(parameters.valid_write_ids), parameters.table_id)
+    [answer] = await front.tables.read_many([(front.table_space(parameters.catalog), wanted)], demand)
+    return read_response(answer)
+
+
+async def get_partitions(front: Front, parameters: PartitionsParameters, _: None) -> Response:
+    """One `ObjectsAnswer`."""
+    return await _objects(front, parameters, requested_partitions(parameters))
+
+
+async def get_statistics(front: Front, parameters: StatisticsParameters, _: None) -> Response:
+    """One `ObjectsAnswer`."""
+    return await _objects(front, parameters, requested_statistics(parameters))
+
+
+async def get_constraints(front: Front, parameters: ConstraintsParameters, _: None) -> Response:
+    """One `ObjectsAnswer`."""
+    return await _objects(front, parameters, RequestedObjects("constraints", requested_table(parameters), names=((),)))
+
+
+async def get_databases(front: Front, parameters: DatabasesParameters, _: None) -> Response:
+    """One `ObjectsAnswer`."""
+    return await _objects(front, parameters, _listed("database", (), parameters))
+
+
+async def get_database(front: Front, parameters: DatabaseParameters, _: None) -> Response:
+    """One `ObjectsAnswer`."""
+    return await _objects(front, parameters, RequestedObjects("database", names=((parameters.db.lower(),),)))
+
+
+async def get_functions(front: Front, parameters: FunctionsParameters, _: None) -> Response:
+    """One `ObjectsAnswer`."""
+    return await _objects(front, parameters, _listed("function", (parameters.db.lower(),), parameters))
+
+
+async def get_function(front: Front, parameters: FunctionParameters, _: None) -> Response:
+    """One `ObjectsAnswer`."""
+    name = (parameters.db.lower(), parameters.function.lower())
+    return await _objects(front, parameters, RequestedObjects("function", names=(name,)))
+
+
+def _listed(
+    kind: str, prefix: tuple[str, ...], parameters: DatabasesParameters | FunctionsParameters
+) -> RequestedObjects:
+    page, limit = parameters.page, parameters.limit
+    return RequestedObjects(kind, prefix=prefix, page=page, limit=limit, names_only=parameters.names_only)
+
+
+async def _objects(front: Front, parameters: Any, wanted: RequestedObjects) -> Response:
+    """200; 404 if one object was asked for by its name and is known not to exist."""
+    demand = demand_of(parameters.token, parameters.max_wait_ms, front.limits)
+    answer = await front.objects.read(front.table_space(parameters.catalog), wanted, demand)
+    return answer_response(answer, 404 if len(wanted.names) == 1 and not answer.count else 200)
 
 
 async def get_location(front: Front, parameters: LocationParameters, _: None) -> Response:
@@ -110,6 +198,11 @@ _READ_ERRORS = (
     *("bad_token", "unknown_keyspace", "unknown_table", "history_lost"),
     *("no_owner", "source_unreachable", "source_behind", "source_failed"),
 )
+_OBJECT_ERRORS = (
+    *("bad_token", "unknown_keyspace", "history_lost"),
+    *("no_owner", "source_unreachable", "source_behind", "source_failed"),
+)
+_TABLE_ERRORS = (*_OBJECT_ERRORS, "missing_write_ids", "bad_write_ids")
 _BATCH_ERRORS = ("bad_token", "unknown_keyspace", "history_lost", "too_many_keys")
 """Errors of a whole batch. The error of an element stands in the element's place."""
 
@@ -128,6 +221,21 @@ ROUTES: tuple[Route[Any, Any], ...] = (
         "truth, whose answer fills the cache. Without a token the answer is `eventual`. Send the `token` of the answer "
         "with the next read.",
         returns="The row.",
+    ),
+    Route(
+        method="GET",
+        path="/v1/rows/{keyspace}/{table}",
+        handler=find_rows,
+        parameters=RangeParameters,
+        answer=RangeAnswer,
+        errors=(*_READ_ERRORS, "bad_key", "no_index", "bad_page"),
+        name="findRows",
+        tag="reads",
+        summary="Find rows by leading columns of the primary key",
+        text="The rows as they were at one position, in the order of the primary key. Answered from the cache if the "
+        "table is complete in it and every partition proves `token` at that position; else from the source of truth. "
+        "While there are more rows the answer has a `page`.",
+        returns="The rows.",
     ),
     Route(
         method="POST",
@@ -170,6 +278,113 @@ ROUTES: tuple[Route[Any, Any], ...] = (
         summary="Read catalog tables",
         text=_BATCH_TEXT,
         returns="The tables, in the order of the request.",
+    ),
+    Route(
+        method="GET",
+        path="/v1/table-ids/{table_id}",
+        handler=get_table_by_id,
+        parameters=TableIdParameters,
+        answer=TableAnswer,
+        errors=(*_TABLE_ERRORS, "unknown_table", "table_id_changed", "not_found"),
+        name="getTableById",
+        tag="catalog",
+        summary="Read a catalog table by its id",
+        text="As by name. Whatever it is called by now: a table keeps its id when it is renamed.",
+        returns="The table.",
+    ),
+    Route(
+        method="GET",
+        path="/v1/tables/{db}/{table}/partitions",
+        handler=get_partitions,
+        parameters=PartitionsParameters,
+        answer=ObjectsAnswer,
+        errors=(*_TABLE_ERRORS, "bad_filter", "page_expired", "too_many_keys", "not_found"),
+        name="getPartitions",
+        tag="catalog",
+        summary="Read partitions",
+        text="All, those in `names`, those that begin with `values`, or those that pass `filter`. Decided by the "
+        "table's list: from the first write of a transaction to its commit the cache answers none. Pages are of one "
+        "moment; where the partitions changed in between, the next page is 409 `page_expired`.",
+        returns="The partitions.",
+    ),
+    Route(
+        method="GET",
+        path="/v1/statistics/{db}/{table}",
+        handler=get_statistics,
+        parameters=StatisticsParameters,
+        answer=ObjectsAnswer,
+        errors=(*_TABLE_ERRORS, "not_found"),
+        name="getStatistics",
+        tag="catalog",
+        summary="Read column statistics",
+        text="Of the table, of a partition, or of all partitions together. `stats_compliant` says whether they hold "
+        "for `valid_write_ids`.",
+        returns="The statistics.",
+    ),
+    Route(
+        method="GET",
+        path="/v1/constraints/{db}/{table}",
+        handler=get_constraints,
+        parameters=ConstraintsParameters,
+        answer=ObjectsAnswer,
+        errors=(*_TABLE_ERRORS, "not_found"),
+        name="getConstraints",
+        tag="catalog",
+        summary="Read a table's constraints",
+        text="Decided by the table's list.",
+        returns="The constraints, all kinds in one object.",
+    ),
+    Route(
+        method="GET",
+        path="/v1/databases",
+        handler=get_databases,
+        parameters=DatabasesParameters,
+        answer=ObjectsAnswer,
+        errors=(*_OBJECT_ERRORS, "page_expired"),
+        name="getDatabases",
+        tag="catalog",
+        summary="Read all databases",
+        text="Databases have no list: `token` decides.",
+        returns="The databases.",
+    ),
+    Route(
+        method="GET",
+        path="/v1/databases/{db}",
+        handler=get_database,
+        parameters=DatabaseParameters,
+        answer=ObjectsAnswer,
+        errors=(*_OBJECT_ERRORS, "not_found"),
+        name="getDatabase",
+        tag="catalog",
+        summary="Read a database",
+        text="Databases have no list: `token` decides.",
+        returns="The database.",
+    ),
+    Route(
+        method="GET",
+        path="/v1/functions/{db}",
+        handler=get_functions,
+        parameters=FunctionsParameters,
+        answer=ObjectsAnswer,
+        errors=(*_OBJECT_ERRORS, "page_expired"),
+        name="getFunctions",
+        tag="catalog",
+        summary="Read a database's functions",
+        text="Functions have no list: `token` decides. Hive logs no event when a function is altered.",
+        returns="The functions.",
+    ),
+    Route(
+        method="GET",
+        path="/v1/functions/{db}/{function}",
+        handler=get_function,
+        parameters=FunctionParameters,
+        answer=ObjectsAnswer,
+        errors=(*_OBJECT_ERRORS, "not_found"),
+        name="getFunction",
+        tag="catalog",
+        summary="Read a function",
+        text="Functions have no list: `token` decides. Hive logs no event when a function is altered.",
+        returns="The function.",
     ),
     Route(
         method="GET",

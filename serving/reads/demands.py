@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from tokens import EventToken, ValidWriteIdList, Vector
@@ -44,6 +45,21 @@ class RequestedRow(NamedTuple):
     pk: bytes
 
 
+class RequestedRange(NamedTuple):
+    """Rows as a request names them by some columns. ``columns``: name → value as text.
+
+    ``order_by``: columns, each after a ``-`` for the other direction. ``limit``: of rows, or up to where they are
+    ``counted`` (0: all). ``page``: where an earlier answer ended.
+    """
+
+    table: str
+    columns: Mapping[str, str]
+    order_by: Sequence[str] = ()
+    limit: int = 0
+    page: str = ""
+    counted: bool = False
+
+
 class RequestedTable(NamedTuple):
     """A catalog table as a request names it, with the reader's list and table id (0: not given)."""
 
@@ -55,5 +71,5 @@ class RequestedTable(NamedTuple):
 
     @property
     def name(self) -> str:
-        """``db.table``."""
-        return f"{self.db}.{self.table}"
+        """``db.table`` in lower case, as Hive keeps names; "" of a table that is asked by id alone."""
+        return f"{self.db}.{self.table}".lower() if self.table else ""

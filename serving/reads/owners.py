@@ -37,7 +37,7 @@ Locate = Callable[[str, int], Located | None]
 REMEMBERED_S = 600.0
 """How long the last address of a partition is tried that nobody announces any more."""
 
-_NOT_NOW = frozenset({"not_owner", "too_busy", "frame_too_large"})
+_NOT_NOW = frozenset({"not_owner", "too_busy", "frame_too_large", "bad_request"})
 """Codes of a refusal that says nothing about the owner's next answer."""
 
 _log = structlog.get_logger(__name__)
@@ -102,7 +102,7 @@ class Owners:
         """The result of ``request`` to the partition's owner.
 
         Raises `OwnerAway` if there is no owner or it does not answer; `ReadError` ``bad_token``, ``missing_write_ids``
-        or ``bad_write_ids`` if the owner refuses the demand.
+        ``bad_write_ids`` or ``bad_filter`` if the owner refuses the demand.
         """
         owner = self._find(keyspace, partition)
         if owner is None:
@@ -121,10 +121,13 @@ class Owners:
         partitions: Iterable[int],
         request: Callable[[OwnerClient, int], Awaitable[Found]],
         is_enough: Callable[[Found], bool],
+        *,
+        each_partition: bool = False,
     ) -> Found:
-        """The first answer that ``is_enough``, else the last answer. Each owner is asked once.
+        """The first answer that ``is_enough``, else the last answer.
 
-        ``request`` takes an owner and one of its partitions. Raises `OwnerAway` if no owner answers.
+        Each owner is asked once, or for ``each_partition`` of its own, where one may know what another has not folded
+        yet. ``request`` takes an owner and one of its partitions. Raises `OwnerAway` if no owner answers.
         """
         asked: set[str | None] = set()
         answers: list[Found] = []
@@ -133,10 +136,12 @@ class Owners:
             address = self.address_of(keyspace, partition)
             if address in asked:
                 continue
-            asked.add(address)
+            if not each_partition:
+                asked.add(address)
             try:
                 found = await self.ask(keyspace, partition, partial(_of_partition, request, partition))
             except OwnerAway as error:
+                asked.add(address)
                 away = error
                 continue
             if is_enough(found):
@@ -193,7 +198,7 @@ class Owners:
             closing.add_done_callback(self._closing.discard)
 
     def _read_error(self, owner: Located, error: OwnerError) -> ReadError:
-        if error.code in ("bad_token", "missing_write_ids", "bad_write_ids"):
+        if error.code in ("bad_token", "missing_write_ids", "bad_write_ids", "bad_filter"):
             return ReadError(error.code, str(error), hint=error.hint)
         if error.code == "wrong_partition":
             return OtherPartition(str(error))

@@ -54,18 +54,23 @@ class Proof:
 
         ``as_of_ms``: as in `serving.sources.source.SourceRow`.
         """
-        if self.epoch is None:
-            return _NO_EPOCH
         wanted = self.demand
+        if self.epoch is None:
+            return _NO_EPOCH if self._as_of(position, as_of_ms) >= wanted.not_before_ms else _NO_TIME
         return decide(
             Demand(vector=wanted.vector, given=wanted.given, not_before_ms=wanted.not_before_ms),
             self._tag(position, as_of_ms),
         )
 
+    def _as_of(self, position: Position, as_of_ms: int) -> int:
+        """The time up to which an answer has all. One that is behind an owner's position is no primary's: 0."""
+        reached = self.reached
+        if reached is None:
+            return as_of_ms
+        return max(as_of_ms, reached.as_of_ms) if position.at_or_past(reached.position) else 0
+
     def _tag(self, position: Position, as_of_ms: int) -> Tag:
-        kin, reached = self.kin, self.reached
-        if reached is not None and position.at_or_past(reached.position):
-            as_of_ms = max(as_of_ms, reached.as_of_ms)
+        kin = self.kin
         return Tag(
             self.shard,
             self.epoch or 0,
@@ -74,7 +79,7 @@ class Proof:
             None,
             topology=kin.topology,
             ancestors=kin.ancestors,
-            as_of_ms=as_of_ms,
+            as_of_ms=self._as_of(position, as_of_ms),
         )
 
     def is_behind(self, position: Position, as_of_ms: int = 0) -> bool:
@@ -112,6 +117,11 @@ _NO_EPOCH = Decision(
     "no owner has named the epoch of the shard yet, so the token cannot include this answer",
     Verdict.NO_DEMAND,
 )
+_NO_TIME = Decision(
+    Freshness.UNKNOWN,
+    "no owner has named the epoch of the shard yet, and the source cannot tell how recent its answer is",
+    Verdict.TOO_OLD,
+)
 
 
 @lru_cache(maxsize=8192)
@@ -145,9 +155,10 @@ def history_lost_error(vector: Vector, shard: str, epoch: int, position: str, wh
 def unknown_shards_error(vector: Vector, shard: str, epoch: int, kin: Kin) -> ReadError | None:
     """The error ``history_lost`` for what the session has seen of shards that nobody knows; its token is without them.
 
-    None if there are none, or if no owner has said yet which shards there are: one that is only unheard of is not lost.
+    None if there are none, or if no owner that has caught up has said which shards there are: one that is only unheard
+    of is not lost.
     """
-    if not kin.topology or not shard:
+    if not kin.topology or not kin.caught_up or not shard:
         return None
     tag = Tag(shard, epoch, None, None, None, topology=kin.topology, ancestors=kin.ancestors)
     unknown = [name for name, component in vector.items() if is_unknown(name, component.epoch, tag)]

@@ -46,10 +46,11 @@ def parse_row_key(table: RowTable, segment: bytes) -> RowKey:
     if len(parts) != len(table.key):
         expected = ", ".join(column.name for column in table.key)
         raise ReadError("bad_key", f"{table.name} has the key ({expected}), but the request has {len(parts)} columns")
-    return _assemble(table, [_parse_column(table, column, part) for column, part in zip(table.key, parts, strict=True)])
+    return _assemble(table, [parse_column(table, column, part) for column, part in zip(table.key, parts, strict=True)])
 
 
-def _parse_column(table: RowTable, column: Column, part: bytes) -> tuple[object, bool]:
+def parse_column(table: RowTable, column: Column, part: bytes) -> tuple[object, bool]:
+    """The canonical value of a percent-encoded one, and whether it has no other spelling. Raises as `parse_row_key`."""
     raw = unquote_to_bytes(part)
     if column.kind == "binary":
         return {"base64": b64encode(raw).decode()}, column.exact

@@ -43,18 +43,20 @@ class Epochs:
         if not shard or epoch < at or (epoch == at and kin == known):
             return
         if epoch == at:
-            kin = Kin(known.topology | kin.topology, known.ancestors | kin.ancestors)
+            caught_up = known.caught_up or kin.caught_up
+            kin = Kin(known.topology | kin.topology, known.ancestors | kin.ancestors, caught_up)
         self._kin[shard] = epoch, kin
 
     def kin_of(self, shard: str, vector: Vector) -> Kin:
         """The shards around ``shard``, for a session that has seen ``vector``.
 
-        Ancestors count in the epoch that named them only: a later one, whoever knows of it, has another history.
+        What was named in one epoch says nothing of a later one, whoever knows of it: it has another history, and other
+        ancestors.
         """
         epoch, kin = self._kin.get(shard, (-1, NO_KIN))
         component = vector.get(shard)
         newest = max(self.known.get(shard, -1), component.epoch if component is not None else -1)
-        return kin if epoch >= newest or not kin.ancestors else Kin(kin.topology)
+        return kin if epoch >= newest else NO_KIN
 
 
 @dataclass(slots=True)
@@ -94,7 +96,13 @@ async def epoch_of(owners: Owners, space: RowSpace | TableSpace, shard: str) -> 
             return await learn_watermarks(client, space, partition)
 
         with suppress(OwnerAway):
-            await owners.ask_any(space.name, range(space.layout.partitions), ask, lambda _: shard in space.epochs.known)
+            await owners.ask_any(
+                space.name,
+                range(space.layout.partitions),
+                ask,
+                lambda _: shard in space.epochs.known,
+                each_partition=True,
+            )
     return space.epochs.known.get(shard)
 
 
@@ -111,7 +119,11 @@ async def learn_shards(owners: Owners, space: RowSpace | TableSpace, vector: Vec
 
         with suppress(OwnerAway):
             await owners.ask_any(
-                space.name, range(space.layout.partitions), ask, lambda _: not unknown_shards(vector, space)
+                space.name,
+                range(space.layout.partitions),
+                ask,
+                lambda _: not unknown_shards(vector, space),
+                each_partition=True,
             )
         if loop.time() >= deadline:
             return

@@ -54,7 +54,9 @@ TableFlightKey: TypeAlias = tuple[str, str, int | None]
 class TableReads:
     """Answers reads of catalog tables. Belongs to one event loop."""
 
-    def __init__(self, owners: Owners, fills: Fills, metrics: FrontMetrics) -> None:
+    def __init__(self, owners: Owners, fills: Fills, metrics: FrontMetrics, *, stale_if_down: bool = False) -> None:
+        """``stale_if_down``: where the source does not answer, give what is cached, marked as stale."""
+        self._stale_if_down = stale_if_down
         self._owners = owners
         self._fills = fills
         self._metrics = metrics
@@ -80,7 +82,7 @@ class TableReads:
     async def _read(self, lookup: TableLookup) -> RawTableAnswer:
         space, wanted, demand, _ = lookup
         listed = wanted.write_ids.table if wanted.write_ids is not None else None
-        if listed and listed.lower() != wanted.name.lower():
+        if listed and wanted.name and listed.lower() != wanted.name:
             raise ReadError(
                 "bad_write_ids", f"valid_write_ids is a list of {listed}, but the request is for {wanted.name}"
             )
@@ -90,6 +92,8 @@ class TableReads:
             if space.source is None:
                 raise
             return await self._from_source(TableMiss(lookup, None, str(away)))
+        if not wanted.name:
+            lookup = lookup._replace(wanted=_with_name(wanted, found.name))
         space.epochs.learn(found.shard, found.epoch)
         space.epochs.learn_kin(found.shard, found.epoch, found.kin)
         if found.code == HISTORY_LOST:
@@ -97,7 +101,14 @@ class TableReads:
         if found.code:
             raise ReadError(found.code, found.why)
         if not found.served or found.image is None:
-            return await self._from_source(TableMiss(lookup, found, found.why))
+            miss = TableMiss(lookup, found, found.why)
+            try:
+                return await self._from_source(miss)
+            except ReadError as error:
+                stale = await self._stale(miss, found, error) if self._stale_if_down else None
+                if stale is None:
+                    raise
+                return stale
         token = token_after(demand.token, found.shard, found.epoch, found.hi)
         return self._answer("cache", found.freshness, found.why, token, found.table_id, found.write_ids, found.image)
 
@@ -123,7 +134,7 @@ class TableReads:
         first = [known] if known is not None else []
         partitions = [*first, *range(space.layout.partitions)]
         found = await self._owners.ask_any(space.name, partitions, ask, lambda _: True)
-        if found.table_id and not found.elsewhere:
+        if wanted.name and found.table_id and not found.elsewhere:
             if len(self._partitions) >= NAMES_MAX:
                 self._partitions.clear()
             self._partitions[space.name, wanted.name] = found.partition
@@ -162,10 +173,29 @@ class TableReads:
                 raise ReadError("table_id_changed", why)
             raise proof.refusal(decision, found.position)
         why = f"read from the source at {found.position}: {decision.why}; the cache: {cache_why}"
-        token = proof.token_after(str(found.position))
+        token = proof.token_after(found.latest)
         name = decision.freshness.value
         missing = "" if found.image is not None else f"catalog {space.name} has no table {wanted.name}"
         return self._answer("source", name, why, token, found.table_id, found.write_ids, found.image, missing)
+
+    async def _stale(self, miss: TableMiss, found: OwnerTable, down: ReadError) -> RawTableAnswer | None:
+        """What the owner has, by the list that it has it for; None if that is nothing, or the source is not down.
+
+        An entry that waits for a writer or was voided stays unanswered: nobody knows what it is.
+        """
+        (space, wanted, demand, _), _, why = miss
+        if down.code != "source_unreachable" or not found.table_id or wanted.table_id not in (0, found.table_id):
+            return None
+        old = await self._owners.ask(
+            space.name,
+            found.partition,
+            lambda client: client.get_table(space.name, wanted.name, found.write_ids, found.table_id, "", 0),
+        )
+        if not old.served or old.image is None:
+            return None
+        token = token_after(demand.token, old.shard, old.epoch, old.hi)
+        why = f"the source is down ({down}), and the cache may be behind: {why}"
+        return self._answer("cache", "stale", why, token, old.table_id, old.write_ids, old.image)
 
     def _answer(
         self,
@@ -223,7 +253,6 @@ def fill_of(keyspace: str, name: str, found: OwnerTable, seen: SourceTable) -> F
     """The fill to offer to the owner, which answered ``found``; None if ``seen`` must not be cached."""
     if seen.image is None or found.table_id != seen.table_id or found.elsewhere:
         return None
-    at = str(seen.position)
     return FillTable(
         id=0,
         keyspace=keyspace,
@@ -233,10 +262,18 @@ def fill_of(keyspace: str, name: str, found: OwnerTable, seen: SourceTable) -> F
         kind=seen.kind,
         image=seen.image,
         write_ids=seen.write_ids,
-        lo=at,
-        hi=at,
+        lo=str(seen.position),
+        hi=seen.latest,
         stamp=found.stamp,
     )
+
+
+def _with_name(wanted: RequestedTable, name: str) -> RequestedTable:
+    """A table that was asked by id, with the name that it has. Raises `ReadError` ``unknown_table``."""
+    if not name:
+        raise ReadError("unknown_table", f"no table of id {wanted.table_id} is known here", hint="ask by its name")
+    db, _, table = name.partition(".")
+    return wanted._replace(db=db, table=table)
 
 
 class SourceEvidence(NamedTuple):
@@ -257,9 +294,8 @@ def judge_table(proof: Proof, wanted: RequestedTable, found: SourceTable) -> Dec
     by_position = proof.judge(found.position)
     if found.image is None or by_position.history_lost:
         return by_position
-    at = str(found.position)
     demand = Demand(proof.demand.vector, wanted.write_ids, wanted.table_id, proof.demand.given)
-    evidence = SourceEvidence(proof.shard, proof.epoch or 0, at, at)
+    evidence = SourceEvidence(proof.shard, proof.epoch or 0, str(found.position), found.latest)
     try:
         decision = decide_answer(evidence, wanted.name, found.kind, found.write_ids, found.table_id, demand, proof.kin)
     except MissingWriteIds as error:

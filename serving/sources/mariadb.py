@@ -8,8 +8,9 @@ from typing import TypeVar
 
 from serving.errors import ReadError
 from serving.sources.shares import Shares
-from serving.sources.source import RowTable, SchemaChanged, SourceKey, SourceRow, SourceThreads
-from stream.sources.mariadb.by_key import KeyNotPossible
+from serving.sources.source import RowTable, SchemaChanged, SourceKey, SourceRange, SourceRow, SourceThreads
+from stream.sources.key_range import KeyRange
+from stream.sources.mariadb.by_key import Found, KeyNotPossible
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError, MariaDBUnreachable
 from stream.sources.mariadb.schema import TableFilter, TableInfo
 from stream.sources.mariadb.snapshot import (
@@ -23,7 +24,7 @@ from stream.sources.mariadb.snapshot import (
 from stream.wire.values import UndecodableValue
 from tokens import Position
 
-Found = TypeVar("Found")
+Done = TypeVar("Done")
 
 READS_MAX = 8
 WAITS_MAX = 4
@@ -78,18 +79,39 @@ class MariaDBRows:
                 found[place] = row
         return found
 
+    async def read_range(self, table: RowTable, wanted: KeyRange) -> SourceRange:
+        """See `RowSource`."""
+        name = table.name
+        if name not in self._tables:
+            raise ReadError("unknown_table", f"{name} does not belong to this keyspace")
+        began_ms = int(self._clock() * 1000)
+        read = await self._run([name], lambda left_s: self._reader.read_range(name, wanted, left_s))
+        if _is_other_table(read):
+            raise SchemaChanged(name)
+        if isinstance(read, MariaDBError):
+            raise _refusal(read)
+        if row_table(read.table).key != table.key:
+            raise SchemaChanged(name)
+        found, lo, hi = read.rows, Position.parse(read.position), Position.parse(read.hi)
+        rows = [(row.key, row.image) for row in found.rows]
+        return SourceRange(rows, found.number, found.more, lo, hi, began_ms if read.is_primary else 0)
+
     async def wait(self, position: Position, timeout_s: float) -> bool:
         """See `RowSource`."""
+        deadline = time.monotonic() + timeout_s
+
+        def wait() -> bool:
+            left_s = deadline - time.monotonic()  # it may have queued for a thread
+            return left_s > 0 and self._waiter.wait_for_position(str(position), left_s)
+
         try:
-            return await self._waits.run(
-                lambda: translated(lambda: self._waiter.wait_for_position(str(position), timeout_s))
-            )
+            return await self._waits.run(lambda: translated(wait))
         except ReadError as error:
             if error.code == "too_many_requests":
                 return False
             raise
 
-    async def _run(self, tables: Collection[str], work: Callable[[float], Found]) -> Found:
+    async def _run(self, tables: Collection[str], work: Callable[[float], Done]) -> Done:
         """Run ``work`` in a thread when the tables' shares admit it, with the seconds that it has left."""
         deadline = time.monotonic() + READ_TIMEOUT_S
         async with self._shares.hold(tables, READ_TIMEOUT_S):
@@ -112,13 +134,13 @@ def row_table(info: TableInfo, prefix: int = 0) -> RowTable:
 
 
 def _source_rows(
-    tables: Sequence[RowTable], read: SnapshotRead | MariaDBError, began_ms: int
+    tables: Sequence[RowTable], read: SnapshotRead[tuple[Found, ...]] | MariaDBError, began_ms: int
 ) -> list[SourceRow | ReadError | SchemaChanged]:
     """What was read of one table. ``tables``: for each row, the table as its request described it.
 
     A primary's rows hold all that was committed before the read began. Nobody can tell how far behind a replica is.
     """
-    if isinstance(read, NoSuchTable) or (isinstance(read, MariaDBError) and read.code == "no_primary_key"):
+    if _is_other_table(read):
         return [SchemaChanged(table.name) for table in tables]
     if isinstance(read, MariaDBError):
         return [_refusal(read) for _ in tables]
@@ -137,7 +159,12 @@ def _source_rows(
     return found
 
 
-def translated(work: Callable[[], Found]) -> Found:
+def _is_other_table(read: object) -> bool:
+    """Whether there is no table of this name and with a primary key any more."""
+    return isinstance(read, NoSuchTable) or (isinstance(read, MariaDBError) and read.code == "no_primary_key")
+
+
+def translated(work: Callable[[], Done]) -> Done:
     """Runs ``work`` and turns MariaDB's errors into `ReadError`. `NoSuchTable` passes through: the schema changed."""
     try:
         return work()

@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from consumers.owner.meaning import fingerprint
 from serving.errors import ReadError
+from stream.sources.key_range import KeyRange
 from stream.wire.events import Column
 from tokens import Position
 
@@ -53,7 +54,10 @@ class SourceRow(NamedTuple):
 
 
 class SourceTable(NamedTuple):
-    """The source's answer for a catalog table; ``image`` is None if there is none. ``position``: as in `SourceRow`."""
+    """The source's answer for a catalog table; ``image`` is None if there is none. ``position``: as in `SourceRow`.
+
+    ``hi``: nothing in the image is later; None: ``position``, since all was read in one snapshot.
+    """
 
     table_id: int
     kind: str
@@ -61,6 +65,30 @@ class SourceTable(NamedTuple):
     write_ids: str
     position: Position
     timestamp: int = 0
+    hi: Position | None = None
+
+    @property
+    def latest(self) -> str:
+        """The position that a session takes away, as text."""
+        return str(self.hi or self.position)
+
+
+class SourceObjects(NamedTuple):
+    """The source's answer for objects of a kind. ``names`` in parts; ``images`` None where there is no such object.
+
+    ``table_id``, ``table_kind``, ``write_ids``, ``table_image``: of the table that they belong to, its list fetched
+    before them; else 0, "", "", None.
+    """
+
+    names: list[tuple[str, ...]]
+    images: list[bytes | None]
+    position: Position
+    hi: Position | None = None
+    """Nothing in the answer is later; None: than ``position``."""
+    table_id: int = 0
+    table_kind: str = ""
+    write_ids: str = ""
+    table_image: bytes | None = None
 
 
 class SourceKey(NamedTuple):
@@ -68,6 +96,20 @@ class SourceKey(NamedTuple):
 
     table: RowTable
     values: Sequence[object]
+
+
+class SourceRange(NamedTuple):
+    """The source's answer for a range: the (key, image) of its first rows, or their number. Others as in `SourceRow`.
+
+    ``more``: there are rows after the last one.
+    """
+
+    rows: Sequence[tuple[bytes, bytes]]
+    number: int
+    more: bool
+    position: Position
+    hi: Position
+    as_of_ms: int = 0
 
 
 class RowSource(Protocol):
@@ -85,6 +127,9 @@ class RowSource(Protocol):
 
         `SchemaChanged`: the table's key is no longer the one in ``wanted``.
         """
+
+    async def read_range(self, table: RowTable, wanted: KeyRange) -> SourceRange:
+        """The first rows of a range, in the order of the primary key. Raises `SchemaChanged` too, and ``bad_key``."""
 
     async def wait(self, position: Position, timeout_s: float) -> bool:
         """Waits until the source reaches ``position``; False if it does not in time."""
@@ -109,6 +154,18 @@ class TableSource(Protocol):
 
     async def close(self) -> None:
         """Closes its connections."""
+
+
+@runtime_checkable
+class ObjectSource(Protocol):
+    """A `TableSource` that has the other objects of its catalog too. Raises as `RowSource`."""
+
+    @property
+    def shard(self) -> str:
+        """The shard that its positions belong to."""
+
+    async def read_objects(self, kind: str, table: str, names: Sequence[Sequence[str]] | None) -> SourceObjects:
+        """The objects of these names, or all of the kind, of ``table`` (``db.table``; "": of none), at one position."""
 
 
 class SchemaChanged(Exception):

@@ -97,6 +97,11 @@ def dead_letter_topic(kafka: KafkaCluster, keyspace: str) -> str:
     return f"{kafka.prefix}.{keyspace}.dlq"
 
 
+def requests_topic(kafka: KafkaCluster, keyspace: str) -> str:
+    """Name of the topic that holds what people ask of a keyspace's sources."""
+    return f"{kafka.prefix}.{keyspace}.requests"
+
+
 def locations_topic(kafka: KafkaCluster) -> str:
     """Name of the topic that says who owns which partition."""
     return f"{kafka.prefix}.locations"
@@ -146,6 +151,15 @@ def ensure_locations_topic(kafka: KafkaCluster, *, replication: int = 1, timeout
     """Create the topic of the locations if missing. Raises `TopicError`, `KafkaUnreachable`, `KafkaRequestError`."""
     admin = _create(kafka, [_new_topic(locations_topic(kafka), 1, replication, _LOCATIONS_SETTINGS)], timeout_s)
     _await_topic(admin, kafka, locations_topic(kafka), timeout_s)
+
+
+def ensure_requests_topic(
+    kafka: KafkaCluster, keyspace: str, *, replication: int = 1, timeout_s: float = REQUEST_TIMEOUT_S
+) -> None:
+    """Create the topic of the requests if missing. Raises `TopicError`, `KafkaUnreachable`, `KafkaRequestError`."""
+    config = {"cleanup.policy": "delete", "retention.ms": str(RETENTION_MS), **_BROKER_TIME}
+    name = requests_topic(kafka, keyspace)
+    _await_topic(_create(kafka, [_new_topic(name, 1, replication, config)], timeout_s), kafka, name, timeout_s)
 
 
 def describe_topic(kafka: KafkaCluster, name: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> Topic:

@@ -168,7 +168,9 @@ class Publisher:
         resume = framer.resume
         if found.declared is not None:
             said = found.declared
-            resume = replace(resume, descriptions=said.descriptions(), complete=said.complete_tables())
+            resume = replace(
+                resume, descriptions=said.descriptions(), complete=said.complete_tables(), names=said.bindings()
+            )
         log.info(
             "publisher open", shard=self.shard, epoch=resume.epoch, ordinal=resume.ordinal, position=resume.position
         )
@@ -188,7 +190,7 @@ class Publisher:
     def _bind(self, framer: Framer, topic: Topic) -> None:
         """Let the shard's state say for which topic it is written, and begin to watch that topic."""
         self._topic_id = topic.topic_id
-        framer.annotate(framer.resume.annotations | {TOPIC_ID: topic.topic_id})
+        framer.annotate({TOPIC_ID: topic.topic_id})
         self._watch = TopicWatch(self.kafka, topic)
 
     def _start_first_epoch(self, framer: Framer, found: Opening, position: str, timestamp: int) -> None:
@@ -273,12 +275,14 @@ class Publisher:
             self._open_framer().stamp(as_of_ms)
 
     def annotate(self, annotations: Mapping[str, str]) -> None:
-        """Keep a few words with the shard's state, in place of those before: `open` returns them after a restart.
+        """Keep a few words with the shard's state, in place of those of these names; "" forgets a name.
+
+        `open` returns them after a restart.
 
         Raises `BatchError`, `PublisherLost`.
         """
         with self._changed:
-            self._open_framer().annotate({**annotations, TOPIC_ID: self._topic_id})
+            self._open_framer().annotate(annotations)
 
     def start_new_epoch(self, position: str, timestamp: int, reason: str) -> ResumePoint:
         """Void everything and continue from ``position``: the source's history was replaced. Raises `PublisherLost`."""

@@ -8,15 +8,17 @@ instead of 0.15 s.)
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Final
 
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.reader import end_offsets, read_range, start_offsets
+from stream.kafka.topics import Topic
 from stream.wire.codec import CodecError, Record, decode, headers, is_of_unknown_schema
 from stream.wire.declarations import Declarations
 from stream.wire.events import OpenTransaction, ResumePoint
+from stream.wire.keys import Layout
 from stream.wire.records import open_transaction
 from tokens.errors import FreshetError
 
@@ -126,6 +128,24 @@ def read_declarations(
             code="declarations_lost",
         )
     return found
+
+
+def read_point(kafka: KafkaCluster, topic: Topic, shard: str, before: ResumePoint | None = None) -> ResumePoint | None:
+    """Where a shard is, with what it has described and completed, for somebody who only looks; None if nowhere.
+
+    ``before``: an earlier point, whose tables are taken over. Without it much of the topic may be read. Raises
+    `ResumeError`, `TopicReadError`, `KafkaUnreachable`.
+    """
+    home = Layout(topic.partitions).home_partition(shard)
+    tail = read_tail(kafka, topic.name, home, shard)
+    if tail.problem is not None:
+        raise tail.problem
+    if tail.point is None:
+        return None
+    if before is not None:
+        return replace(tail.point, descriptions=before.descriptions, complete=before.complete)
+    said = read_declarations(kafka, topic.name, home, tail.point)
+    return replace(tail.point, descriptions=said.descriptions(), complete=said.complete_tables())
 
 
 @dataclass(slots=True)

@@ -14,7 +14,8 @@ class TopologyError(FreshetError):
     """The topic's shards are not as declared.
 
     Codes: ``second_shard`` (a shard publishes in the topic that is not declared), ``ancestor_unknown`` (the epoch of
-    the shard that this one succeeds is not in the topic, and not given).
+    the shard that this one succeeds is not in the topic, and not given), ``succession_too_late`` (a shard that has
+    begun is to succeed another one).
     """
 
     code = "second_shard"
@@ -66,10 +67,20 @@ class DeclaredTopology:
         return int(number) if number else others.get(self.ancestor, 0)
 
     def resumed(self, shard: str, known: Record | None) -> Topology:
-        """The topology of a shard that goes on. Ancestors are declared when a shard begins, and never later."""
-        if known is None:
-            return Topology(self._with(shard))
-        return Topology(self._with(shard), _places(known["ancestors"]), _places(known["succeeded"]))
+        """The topology of a shard that goes on. Ancestors are declared when a shard begins, and never later.
+
+        Raises `TopologyError` ``succession_too_late``: what is published already was not called a continuation, so the
+        sessions of the ancestor have been answered as strangers.
+        """
+        ancestors = _places(known["ancestors"]) if known is not None else ()
+        succeeded = _places(known["succeeded"]) if known is not None else ()
+        if self.succeeds and self.ancestor not in dict(ancestors + succeeded):
+            raise TopologyError(
+                f"{shard} has begun, and did not succeed {self.ancestor} then",
+                hint="remove succeeds; or give a new keyspace with it to the readers, from its first start on",
+                code="succession_too_late",
+            )
+        return Topology(self._with(shard), ancestors, succeeded)
 
     def _with(self, shard: str) -> tuple[str, ...]:
         return tuple(sorted({shard, *self.shards}))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from stream.sources.status import SourceStatus
+from stream.sources.status import SourceStatus, TableReading
 
 _PLACE = ("keyspace", "shard")
 _GAUGES = (
@@ -38,6 +38,27 @@ class SourceCollector:
         """Empty, so that registration collects nothing."""
         return []
 
+    def _backfill(self, reading: TableReading) -> Iterator[Metric]:
+        """Of the table that is read now, if there is one."""
+        for name, text, value in (
+            ("freshet_source_backfill_table_rows", "Rows read of the table that is backfilled now.", reading.rows),
+            (
+                "freshet_source_backfill_table_rows_estimated",
+                "About how many rows that table has; 0: unknown.",
+                reading.estimated_rows,
+            ),
+            (
+                "freshet_source_backfill_eta_seconds",
+                "About when that table is complete; -1: not known.",
+                reading.eta_s,
+            ),
+            ("freshet_source_backfill_paused", "1 while the source is too far behind to go on.", bool(reading.paused)),
+        ):
+            gauge = GaugeMetricFamily(name, text, labels=(*_PLACE, "table"))
+            if reading.table:
+                gauge.add_metric([*self._place, reading.table], value)
+            yield gauge
+
     def collect(self) -> Iterator[Metric]:
         """All families, as of now."""
         status = self._status
@@ -45,6 +66,7 @@ class SourceCollector:
             gauge = GaugeMetricFamily(name, text, labels=_PLACE)
             gauge.add_metric(self._place, take(status))
             yield gauge
+        yield from self._backfill(status.backfill)
         for name, text, take in _COUNTERS:
             counter = CounterMetricFamily(name, text, labels=_PLACE)
             counter.add_metric(self._place, take(status))

@@ -7,6 +7,27 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 
+@dataclass(frozen=True, slots=True)
+class TableReading:
+    """How far the reading of a table from its beginning is. ``estimated_rows``: of the whole table; 0: unknown.
+
+    ``paused``: why no row is published for now; "": nothing is in the way.
+    """
+
+    table: str
+    rows: int = 0
+    estimated_rows: int = 0
+    rows_per_s: int = 0
+    paused: str = ""
+
+    @property
+    def eta_s(self) -> int:
+        """Seconds until the table is complete, about; -1: unknown."""
+        if not self.rows_per_s or not self.estimated_rows:
+            return -1
+        return max(self.estimated_rows - self.rows, 0) // self.rows_per_s
+
+
 @dataclass(slots=True)
 class SourceStatus:
     """Written by the source's thread, read by others. ``outage`` says what it waits for; empty: nothing."""
@@ -22,6 +43,8 @@ class SourceStatus:
     as_of_ms: int = 0
     backfilled_rows: int = 0
     tables_complete: int = 0
+    backfill: TableReading = field(default_factory=lambda: TableReading(""))
+    """The table that is published from its beginning; its name is "" if there is none."""
     _caught_up_at: float = field(default=-1.0)
 
     def caught_up(self, as_of_ms: int) -> None:

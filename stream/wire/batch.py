@@ -27,6 +27,8 @@ from stream.wire.events import (
     Change,
     CommitTransaction,
     DescribeTable,
+    ObjectImage,
+    ObjectSet,
     OpenTransaction,
     ResetWriteIds,
     ResumePoint,
@@ -357,7 +359,7 @@ class Framer:
         match change:
             case VoidTable() | BackfillTable() | DescribeTable() | BeginScope() | BindName():
                 return range(self.layout.partitions)
-            case AllocateWriteId() | TableImage() | ResetWriteIds():
+            case AllocateWriteId() | TableImage() | ResetWriteIds() | ObjectImage() | ObjectSet():
                 return (self.layout.table_partition(change.table_id),)
             case CommitTransaction() | AbortTransaction():
                 return self._touched(change.txn, change.write_ids, txn)
@@ -378,7 +380,9 @@ class Framer:
             image = len(change.image)
             return len(change.key) + ROW_OVERHEAD + (image if image <= self.limits.image_bytes_max else 0)
         if type(change) is TableImage:
-            return EVENT_OVERHEAD + len(change.image or b"") + len(change.write_ids or "")
+            return EVENT_OVERHEAD + len(change.image or b"") + len(change.struct or b"") + len(change.write_ids or "")
+        if type(change) is ObjectImage:
+            return EVENT_OVERHEAD + len(change.image or b"") + len(change.struct or b"")
         return EVENT_OVERHEAD * self.layout.partitions
 
     # --- what is said besides events ---
@@ -421,11 +425,15 @@ class Framer:
         self._as_of_ms = as_of_ms
 
     def annotate(self, annotations: Mapping[str, str]) -> None:
-        """Keep ``annotations``, in place of those before, in the shard's state. Raises `BatchError`."""
-        size = sum(len(name) + len(text) for name, text in annotations.items())
+        """Keep ``annotations``, in place of those of these names, in the shard's state. Raises `BatchError`.
+
+        An empty text is not kept.
+        """
+        kept = {name: text for name, text in (self._at.annotations | dict(annotations)).items() if text}
+        size = sum(len(name) + len(text) for name, text in kept.items())
         if size > ANNOTATIONS_MAX:
             raise BatchError(f"annotations of {size} characters: at most {ANNOTATIONS_MAX}")
-        self._at.annotations = dict(annotations)
+        self._at.annotations = kept
 
     # --- the end of a batch ---
 

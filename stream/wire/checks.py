@@ -11,7 +11,7 @@ from stream.wire.announced import announcement_problem
 from stream.wire.codec import BAD_FIELD, READER_VERSION, CodecError, NewerWireError, Record
 from stream.wire.events import VALUE
 from stream.wire.frames import INT_MAX, LONG_MAX
-from stream.wire.keys import Layout, LayoutError, is_row_key
+from stream.wire.keys import KeyFormatError, Layout, LayoutError, is_row_key, object_parts
 
 _WITHOUT_NUMBER: Final = frozenset({"Marker", "SourceState", "SchemaText", "Topology"})
 """Records that repeat the last ordinal assigned instead of having one of their own."""
@@ -118,6 +118,28 @@ def _check_image(record: Record) -> str:
     return "" if record["name"] else "name is empty"
 
 
+def _check_object(record: Record) -> str:
+    problem = _check_set_of(record)
+    if problem or record["change"] not in ("image", "written", "dropped"):
+        return problem or f"invalid change {record['change']!r}"
+    try:
+        object_parts(record["name"])
+    except KeyFormatError as error:
+        return str(error)
+    return ""
+
+
+def _check_set(record: Record) -> str:
+    is_valid = record["change"] in ("begun", "complete", "void")
+    return _check_set_of(record) or ("" if is_valid else f"invalid change {record['change']!r}")
+
+
+def _check_set_of(record: Record) -> str:
+    kind = record["kind"]
+    is_valid = kind and "\0" not in kind and record["table_id"] >= 0
+    return "" if is_valid else f"invalid kind {kind!r} or table {record['table_id']}"
+
+
 def _check_txn_end(record: Record) -> str:
     if record["txn"] < 1:
         return f"transaction {record['txn']} is out of range"
@@ -179,6 +201,8 @@ def _check_schema_text(record: Record) -> str:
 _RULES: Final[dict[str, Callable[[Record], str]]] = {
     "AllocWriteId": _check_ids("table_id", "txn", "write_id"),
     "TableImage": _check_image,
+    "CatalogObject": _check_object,
+    "CatalogSet": _check_set,
     "CommitTxn": _check_txn_end,
     "AbortTxn": _check_txn_end,
     "WriteIdsReset": _check_ids("table_id"),

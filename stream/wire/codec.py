@@ -32,6 +32,8 @@ HEADER_SIZE: Final = 10
 VERSIONS: Final[dict[str, int]] = {
     "AbortTxn": 1,
     "AllocWriteId": 1,
+    "CatalogObject": 1,
+    "CatalogSet": 1,
     "CommitTxn": 1,
     "EpochStart": 1,
     "Marker": 2,
@@ -41,7 +43,7 @@ VERSIONS: Final[dict[str, int]] = {
     "Scope": 1,
     "SourceState": 3,
     "TableBackfill": 1,
-    "TableImage": 1,
+    "TableImage": 2,
     "TableSchema": 2,
     "TableVoid": 1,
     "Topology": 1,

@@ -106,6 +106,10 @@ class Declarations:
         """Table → its last description."""
         return {table: _description(decode(value)[1]) for table, value in self._said["TableSchema"].items()}
 
+    def bindings(self) -> dict[str, int]:
+        """Name of a catalog table → its id."""
+        return {name: decode(value)[1]["table_id"] for name, value in self._said["NameBinding"].items()}
+
     def complete_tables(self) -> frozenset[str]:
         """The tables whose backfill is complete."""
         return frozenset(self._said["TableBackfill"])

@@ -100,6 +100,32 @@ class TableImage:
     write_ids: str | None = None
     lo: str = ""
     hi: str = ""
+    struct: bytes | None = None
+
+
+@dataclass(slots=True)
+class ObjectImage:
+    """A catalog object other than a table; fields as in `CatalogObject.avsc`, ``name`` in parts."""
+
+    kind: str
+    table_id: int
+    name: tuple[str, ...]
+    change: str
+    image: bytes | None = None
+    struct: bytes | None = None
+    lo: str = ""
+    hi: str = ""
+
+
+@dataclass(slots=True)
+class ObjectSet:
+    """What is known of all objects of a kind; fields as in `CatalogSet.avsc`."""
+
+    kind: str
+    table_id: int
+    change: str
+    lo: str = ""
+    reason: str = ""
 
 
 @dataclass(slots=True)
@@ -145,6 +171,8 @@ Change: TypeAlias = (
     | BeginScope
     | AllocateWriteId
     | TableImage
+    | ObjectImage
+    | ObjectSet
     | CommitTransaction
     | AbortTransaction
     | ResetWriteIds
@@ -241,6 +269,8 @@ class ResumePoint:
     """Table → its last description, of a point that `Publisher.open` returned: what is next is read with these."""
     complete: frozenset[str] = frozenset()
     """The tables whose backfill is complete, of a point that `Publisher.open` returned."""
+    names: dict[str, int] = field(default_factory=dict)
+    """Name of a catalog table → its id, of a point that `Publisher.open` returned."""
 
     def copy(self) -> ResumePoint:
         """A copy with its own map of open transactions."""

@@ -38,6 +38,7 @@ _BUCKETS_MAX = 1 << 20
 
 _decode = msgspec.json.decode
 _hash = xxhash.xxh3_64_intdigest
+_parts = msgspec.json.Decoder(list[str]).decode
 _columns = msgspec.json.Decoder(list[msgspec.Raw])
 _PARTS = frozenset({"buckets", "partitions", "prefix"})
 
@@ -73,6 +74,22 @@ def row_key(table: str, primary_key: Sequence[Any]) -> bytes:
     if not name or name[0] < FIRST_TABLE_BYTE or SEPARATOR in name:
         raise KeyFormatError(f"{table!r} is not a table name")
     return name + SEPARATOR + columns
+
+
+def object_name(parts: Sequence[str]) -> str:
+    """The name of a catalog object: the compact JSON array of its parts. Raises `KeyFormatError`."""
+    try:
+        return json_of(list(parts)).decode()
+    except (TypeError, ValueError) as error:
+        raise KeyFormatError(f"{parts!r} names no object: {error}") from error
+
+
+def object_parts(name: str) -> list[str]:
+    """The parts of an object's name; inverse of `object_name`. Raises `KeyFormatError`."""
+    try:
+        return _parts(name)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
+        raise KeyFormatError(f"{name!r} names no object: {error}") from error
 
 
 def split_row_key(key: bytes) -> tuple[str, list[Any]]:
@@ -182,8 +199,21 @@ class Layout:
             return self._partition(_hash(self._hashed(key, prefix)))
         return self._partition(_hash(key))
 
+    def partition_of_leading(self, key: bytes, columns: int, of: int, prefix: int = 0) -> int | None:
+        """The partition of all row keys that begin with the ``columns`` values of ``key``; None if there are several.
+
+        ``key``: a row key of these values alone; ``of``: how many the table's keys have; ``prefix``: as described.
+        """
+        if self.partitions == 1:
+            return 0
+        prefix = self._by_table.get(key.partition(SEPARATOR)[0], prefix)
+        return self.partition_of(key, prefix) if columns == of or 0 < prefix <= columns else None
+
     def table_partition(self, table_id: int) -> int:
-        """The partition of a catalog object: by id, so that a renamed object stays in its partition."""
+        """The partition of a table and of all that belongs to it: by id, so that a rename moves nothing.
+
+        Objects of no table (id 0: catalogs, databases, functions) lie together, so that lists of them are of one place.
+        """
         return self._partition(_hash(str(table_id).encode()))
 
     def home_partition(self, shard: str) -> int:

@@ -14,12 +14,15 @@ from stream.wire.events import (
     Change,
     CommitTransaction,
     DescribeTable,
+    ObjectImage,
+    ObjectSet,
     OpenTransaction,
     ResetWriteIds,
     SourceTransaction,
     TableImage,
     VoidTable,
 )
+from stream.wire.keys import object_name
 
 
 class RowColumns:
@@ -106,6 +109,11 @@ def event_record(change: Change, position: str, image_bytes_max: int) -> tuple[s
             return "AllocWriteId", fields
         case TableImage():
             return "TableImage", _image_fields(change, image_bytes_max)
+        case ObjectImage():
+            return "CatalogObject", _object_fields(change, image_bytes_max)
+        case ObjectSet(kind, table_id, what, lo, reason):
+            fields = {"kind": kind, "table_id": table_id, "change": what, "lo": lo, "reason": reason}
+            return "CatalogSet", fields
         case ResetWriteIds(table_id, write_ids, committed):
             return "WriteIdsReset", {"table_id": table_id, "write_ids": write_ids, "committed": committed}
         case CommitTransaction(txn, pairs):
@@ -147,7 +155,7 @@ def _schema_fields(change: DescribeTable) -> Record:
 
 
 def _image_fields(change: TableImage, image_bytes_max: int) -> Record:
-    too_big = change.image is not None and len(change.image) > image_bytes_max
+    too_big = _size(change) > image_bytes_max
     return {
         "table_id": change.table_id,
         "name": change.name,
@@ -160,4 +168,23 @@ def _image_fields(change: TableImage, image_bytes_max: int) -> Record:
         "write_ids": change.write_ids,
         "lo": change.lo,
         "hi": change.hi,
+        "struct": None if too_big else change.struct,
     }
+
+
+def _object_fields(change: ObjectImage, image_bytes_max: int) -> Record:
+    too_big = _size(change) > image_bytes_max
+    return {
+        "kind": change.kind,
+        "table_id": change.table_id,
+        "name": object_name(change.name),
+        "change": "written" if too_big else change.change,
+        "image": None if too_big else change.image,
+        "struct": None if too_big else change.struct,
+        "lo": change.lo,
+        "hi": change.hi,
+    }
+
+
+def _size(change: TableImage | ObjectImage) -> int:
+    return len(change.image or b"") + len(change.struct or b"")

@@ -65,7 +65,28 @@ def messages() -> list[bytes]:
     found += [frame([(key(99), VALUE, b'{"id":99}', 59)]), marker(59)]
     found += [_event("TableBackfill", 60, {"table": "shop.items", "complete": False})]
     found += [_event("TableBackfill", 61, {"table": "shop.items", "complete": True}), marker(61)]
-    return found
+    return [*found, *_objects(62), marker(69)]
+
+
+def _objects(at: int) -> list[bytes]:
+    """Partitions and a database in several states, and a list that is whole."""
+    partition = {"kind": "partition", "table_id": 7, "name": '["2024","ü"]', "lo": "", "hi": ""}
+    image = {"change": "image", "image": b'{"values":["2024"]}', "struct": b"\x0b\x00\x02\x00\x00\x00\x01d\x00"}
+    nothing = {"image": None, "struct": None}
+    whole = {"kind": "partition", "table_id": 7, "lo": "", "reason": ""}
+    database = {"kind": "database", "table_id": 0, "name": '["d"]', "lo": "", "hi": ""}
+    table = {"table_id": 7, "name": "d.t", "kind": "transactional", "txn": 0, "write_id": 0, "staged": False}
+    table |= {"change": "image", "image": b"{}", "struct": image["struct"], "write_ids": None}
+    return [
+        _event("CatalogSet", at, whole | {"change": "begun"}),
+        _event("CatalogObject", at + 1, partition | image),
+        _event("CatalogObject", at + 2, partition | {"name": '["2025","x"]', "change": "dropped"} | nothing),
+        _event("CatalogSet", at + 3, whole | {"change": "complete"}),
+        _event("CatalogObject", at + 4, database | image),
+        _event("CatalogObject", at + 5, database | {"name": '["e"]', "change": "written"} | nothing),
+        _event("CatalogSet", at + 6, whole | {"kind": "function", "table_id": 0, "change": "void", "reason": "why"}),
+        _event("TableImage", at + 7, table | {"lo": gtid(69), "hi": gtid(69)}),
+    ]
 
 
 def write_store(data_dir: Path, checkpoint: Path | None = None) -> Items:

@@ -13,7 +13,13 @@ import pytest
 import typer
 
 from freshet import cli
-from freshet.settings import KeyspaceSettings, MariaDBSourceSettings, Settings, WorkloadSourceSettings
+from freshet.settings import (
+    HiveSourceSettings,
+    KeyspaceSettings,
+    MariaDBSourceSettings,
+    Settings,
+    WorkloadSourceSettings,
+)
 from serving.client.answers import STATUS_OF_CODE
 from tests.docs.naming import ROOT, dotted_exists, file_exists, is_dotted, is_file, number_in, number_of
 from tokens.errors import FreshetError
@@ -105,7 +111,7 @@ def is_of_a_keyspace(variable: str) -> bool:
     """Whether it sets something of one keyspace or of its source: ``FRESHET_KEYSPACES__SHOP__SOURCE__PASSWORD``."""
     section, _, path = variable.lower().partition("__")
     name = path.partition("__")[2].removeprefix("source__")
-    models = (KeyspaceSettings, MariaDBSourceSettings, WorkloadSourceSettings)
+    models = (KeyspaceSettings, MariaDBSourceSettings, WorkloadSourceSettings, HiveSourceSettings)
     return section == "freshet_keyspaces" and any(name in model.model_fields for model in models)
 
 
@@ -171,6 +177,7 @@ def test_every_setting_is_documented_with_its_default() -> None:
         | fields_of(KeyspaceSettings)
         | fields_of(MariaDBSourceSettings)
         | fields_of(WorkloadSourceSettings)
+        | fields_of(HiveSourceSettings)
     )
     for name in ("keyspaces", "source"):
         known.pop(name)

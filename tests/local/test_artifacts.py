@@ -6,6 +6,7 @@ import errno
 import hashlib
 import threading
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -38,8 +39,9 @@ class Repository:
         """Its pin."""
         return Pin("org.example", artifact, "1", hashlib.sha256(self.content(artifact)).hexdigest())
 
-    def download(self, group: str, artifact: str, version: str, repository: Path) -> Path:  # noqa: ARG002
+    def download(self, coordinate: Sequence[str], repository: Path) -> Path:
         """As `artifacts.download`."""
+        artifact = coordinate[1]
         self.fetched.append(artifact)
         if len(self.fetched) <= self.fail_first:
             raise OSError("connection reset")
@@ -93,7 +95,7 @@ def test_a_passing_network_failure_is_retried(repository: Repository) -> None:
 def test_a_full_disk_is_not_retried(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full disk is reported at once, with the directory and FRESHET_CACHE in the hint."""
 
-    def full(group: str, artifact: str, version: str, place: Path) -> Path:  # noqa: ARG001
+    def full(coordinate: Sequence[str], place: Path) -> Path:  # noqa: ARG001
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(artifacts, "download", full)

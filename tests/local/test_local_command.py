@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import psutil
 import pytest
@@ -56,6 +57,31 @@ def test_servers_stay_up_between_commands_and_go_down_together() -> None:
     assert not any(psutil.pid_exists(pid) for pid in pids.values())
     code, after = freshet("local", "status")
     assert (code, after["servers"]) == (1, [])
+
+
+@pytest.mark.integration
+def test_a_metastore_is_started_by_name_and_takes_the_place_of_the_workload() -> None:
+    """`up hive` starts a metastore alone; its settings have it as the catalog's source; `down` ends it."""
+    try:
+        code, first = freshet("local", "up", "hive")
+        assert code == 0
+        [server] = cast("list[dict[str, Any]]", first["servers"])
+        assert server["name"] == "hive"
+        source = load_settings().keyspace("hive").source
+        assert source is not None
+        assert source.kind == "hive"
+        assert source.uris == [f"thrift://{server['address']}"]
+        assert freshet("local", "status") == (0, first)
+    finally:
+        code, stopped = freshet("local", "down", "--wipe")
+    assert (code, stopped) == (0, {"stopped": ["hive"], "wiped": True})
+    assert not psutil.pid_exists(server["pid"])
+
+
+def test_an_unknown_server_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """A misspelled server is an error that names those that there are, and nothing is started."""
+    assert cli.run(["local", "up", "hyve"]) != 0
+    assert "kafka, mariadb, hive" in capsys.readouterr().err
 
 
 def test_down_leaves_alone_what_it_did_not_start(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from typing import TypeVar
 from urllib.parse import unquote, urlparse
 
 from freshet.local import artifacts
+from freshet.local.hive.home import metastore_home
+from freshet.local.hive.server import HiveServer
 from freshet.local.kafka import KafkaServer
 from freshet.local.mariadb import MariaDBAddress, MariaDBServer
 from tests.servers import docker
@@ -30,6 +32,8 @@ def prefetch(fixtures: set[str]) -> None:
             artifacts.jars("kafka")
         if "new_mariadb" in fixtures or ("mariadb" in fixtures and not os.environ.get("FRESHET_TEST_MARIADB")):
             artifacts.unpacked("mariadb")
+        if "new_hive" in fixtures or ("hive" in fixtures and not os.environ.get("FRESHET_TEST_HIVE")):
+            metastore_home()
 
 
 @contextmanager
@@ -56,6 +60,24 @@ def mariadb_address() -> Iterator[MariaDBAddress]:
         return
     with _docker_or_local("mariadb", docker.mariadb_container, _local_mariadb) as address:
         yield address
+
+
+@contextmanager
+def hive_address() -> Iterator[tuple[str, int]]:
+    """A Hive Metastore: FRESHET_TEST_HIVE (``thrift://host:port``), else Docker, else a local process."""
+    if given := os.environ.get("FRESHET_TEST_HIVE"):
+        url = urlparse(given)
+        used["hive"] = f"given by FRESHET_TEST_HIVE ({given})"
+        yield url.hostname or "127.0.0.1", url.port or 9083
+        return
+    with _docker_or_local("hive", docker.hive_container, _local_hive) as address:
+        yield address
+
+
+@contextmanager
+def _local_hive() -> Iterator[tuple[str, int]]:
+    with tempfile.TemporaryDirectory(prefix="freshet-hive-") as directory, HiveServer(Path(directory)) as server:
+        yield server.host, server.port
 
 
 @contextmanager

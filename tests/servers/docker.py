@@ -1,4 +1,4 @@
-"""Kafka and MariaDB in Docker through testcontainers, which is imported only where an engine answers."""
+"""Kafka, MariaDB and a metastore in Docker through testcontainers, which is imported only where an engine answers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from contextlib import contextmanager
 from urllib.parse import urlparse
 
 from freshet.local import kafka, mariadb
+from freshet.local.hive import server as hive
+from freshet.local.hive import site
 from freshet.local.mariadb import MariaDBAddress
 from freshet.local.process import free_ports
 
 KAFKA_IMAGE = os.environ.get("FRESHET_TEST_KAFKA_IMAGE", "apache/kafka:4.1.1")
 MARIADB_IMAGE = os.environ.get("FRESHET_TEST_MARIADB_IMAGE", "mariadb:11.4")
+HIVE_IMAGE = os.environ.get("FRESHET_TEST_HIVE_IMAGE", "apache/hive:4.0.1")
 PING_TIMEOUT_S = 2.0
 READY_TIMEOUT_S = 120.0
 PASSWORD = "freshet"
@@ -78,6 +81,25 @@ def mariadb_container() -> Iterator[MariaDBAddress]:
         address = MariaDBAddress("127.0.0.1", port, "root", PASSWORD)
         _wait_until(lambda: mariadb.answers(address), f"MariaDB in {MARIADB_IMAGE}")
         yield address
+
+
+@contextmanager
+def hive_container() -> Iterator[tuple[str, int]]:
+    """A Hive Metastore with its notification log in a container; gives its host and port."""
+    from testcontainers.core.container import DockerContainer
+
+    [port] = free_ports(1)
+    settings = {name: value for name, value in site.SETTINGS.items() if name != "metastore.thrift.bind.host"}
+    options = " ".join(f"-D{name}={value}" for name, value in settings.items())
+    container = (
+        DockerContainer(HIVE_IMAGE)
+        .with_bind_ports(9083, port)
+        .with_env("SERVICE_NAME", "metastore")
+        .with_env("SERVICE_OPTS", options)
+    )
+    with container:
+        _wait_until(lambda: hive.answers("127.0.0.1", port), f"the metastore in {HIVE_IMAGE}")
+        yield "127.0.0.1", port
 
 
 def _wait_until(answers: Callable[[], bool], what: str) -> None:

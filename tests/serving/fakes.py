@@ -24,7 +24,8 @@ from consumers.owner.protocol import (
 from serving.metrics import FrontMetrics
 from serving.reads.demands import ReadDemand
 from serving.reads.owners import Located, Owners
-from serving.sources.source import RowTable, SourceKey, SourceRow, SourceTable
+from serving.sources.source import RowTable, SourceKey, SourceRange, SourceRow, SourceTable
+from stream.sources.key_range import KeyRange
 from stream.wire.keys import row_key
 from tokens import Position, Vector
 
@@ -166,6 +167,11 @@ class FakeRowSource:
         ]
         await self.gate.wait()
         return found
+
+    async def read_range(self, table: RowTable, _: KeyRange) -> SourceRange:
+        self.reads += 1
+        rows = [(row_key(table.name, [7]), self.image)] if self.image is not None else []
+        return SourceRange(rows, len(rows), False, self.position, self.hi)
 
     async def wait(self, *_: object) -> bool:
         return False

@@ -43,22 +43,29 @@ class ServingStack:
         self,
         directory: Path,
         kafka: KafkaCluster,
-        mariadb: MariaDBAddress,
+        mariadb: MariaDBAddress | None,
         keyspace: str,
         database: str,
         *,
         kind: str = "mariadb",
         partitions: int = 2,
+        source: dict[str, Any] | None = None,
+        **source_settings: Any,
     ) -> None:
+        """``source``: the settings of a source that is no MariaDB; ``source_settings``: more of one that is."""
         self.directory = directory
-        self.keyspace, self.database, self.mariadb = keyspace, database, mariadb
+        self.keyspace, self.database = keyspace, database
+        if mariadb is not None:
+            self.mariadb = mariadb
         self.shard = f"{keyspace}/0"
         self.port = free_ports(1)[0]
         self.url = f"http://127.0.0.1:{self.port}"
         self._processes: dict[str, ServerProcess] = {}
-        server = {"host": mariadb.host, "port": mariadb.port, "user": mariadb.user, "password": mariadb.password}
-        rows = {"kind": kind, **server, "databases": [database], "server_id": random.randrange(10**6, 10**9)}
-        catalog = {"kind": kind, **server, "database": database}
+        if source is None:
+            assert mariadb is not None
+            server = {"host": mariadb.host, "port": mariadb.port, "user": mariadb.user, "password": mariadb.password}
+            of_rows = {"databases": [database], "server_id": random.randrange(10**6, 10**9)}
+            source = server | (of_rows if kind == "mariadb" else {"database": database}) | source_settings
         settings: dict[str, Any] = {
             "data_dir": str(directory / "stores"),
             "kafka": {"bootstrap": kafka.bootstrap, "prefix": kafka.prefix},
@@ -66,7 +73,7 @@ class ServingStack:
                 keyspace: {
                     "kind": "rows" if kind == "mariadb" else "catalog",
                     "partitions": partitions,
-                    "source": rows if kind == "mariadb" else catalog,
+                    "source": {"kind": kind, **source},
                 }
             },
             "consumer": {"group": f"group-{keyspace}"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Mapping
 from functools import partial
 from operator import add, le
@@ -287,3 +288,69 @@ def test_readers_of_a_read_that_is_cancelled_do_not_hang() -> None:
         assert await again == 7
 
     asyncio.run(story())
+
+
+class Reader:
+    """Wants each of its keys as of ``demanded`` or later."""
+
+    def __init__(self, flights: Flights[str, Make, int], keys: list[str], demanded: int) -> None:
+        self.demanded = demanded
+        wanted: dict[str, Make] = dict.fromkeys(keys, as_it_is)
+        self.task = asyncio.create_task(flights.read_many(wanted, lambda found: found >= demanded))
+
+
+async def fly_at_random(rng: random.Random) -> None:
+    """Readers come, leave and wait, while the source changes, answers in any order, and fails."""
+    source = Source()
+    flights = flights_of(source)
+    now, failures = 0, 0
+    versions: list[int] = []
+    """Of each read: what the source had when it began."""
+    readers: list[Reader] = []
+
+    async def step() -> None:
+        await settle()
+        versions.extend([now] * (len(source.reads) - len(versions)))
+
+    def end_one(*, fails: bool) -> bool:
+        left = [number for number, read in enumerate(source.reads) if not read.done()]
+        if left:
+            number = rng.choice(left)
+            if fails:
+                source.reads[number].set_exception(ReadError("source_unreachable", "gone"))
+            else:
+                source.reads[number].set_result(versions[number])
+        return bool(left)
+
+    for _ in range(40):
+        match rng.randrange(6):
+            case 0:
+                now += 1
+            case 1 | 2:
+                readers.append(Reader(flights, rng.sample("abc", rng.randint(1, 3)), now))
+            case 3 if readers:
+                rng.choice(readers).task.cancel()
+            case 4:
+                failures += end_one(fails=True)
+            case _:
+                end_one(fails=False)
+        if rng.random() < 0.7:  # else the next thing happens before any task has run
+            await step()
+    await step()
+    while end_one(fails=False):
+        await step()
+    for reader in readers:
+        assert reader.task.done()
+        if not reader.task.cancelled():
+            for found in reader.task.result().values():
+                if isinstance(found, Exception):
+                    assert failures
+                else:
+                    assert found >= reader.demanded
+    assert (len(flights), flights._tasks) == (0, set())
+
+
+def test_whoever_leaves_or_fails_nobody_hangs_and_nobody_gets_less_than_demanded() -> None:
+    """Flights under cancellation: in any schedule each reader who stays gets an answer that proves its demand."""
+    for seed in range(400):
+        asyncio.run(fly_at_random(random.Random(seed)))

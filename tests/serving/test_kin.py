@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from consumers.fold.shards import Kin
+from consumers.owner.evidence import demand_of
 from consumers.owner.protocol import ShardKin, Waited
+from consumers.owner.rows import answer_row
 from serving.answers import RawRowAnswer
 from serving.errors import ReadError
 from serving.metrics import FrontMetrics
@@ -25,7 +27,8 @@ from tests.consumers.fold.test_shards import topology
 from tests.consumers.histories import SHARD, marker, start, value
 from tests.consumers.owning import Owner, schema
 from tests.serving.fakes import FakeOwner, FakeRowSource, Network, at, owner_row, seen
-from tokens import Vector
+from tokens import Decision, Vector
+from tokens.decision import ENDED
 
 OLD, OTHER = "shop/old", "shop/1"
 
@@ -65,19 +68,57 @@ def test_an_ancestor_is_forgotten_with_the_epoch_that_named_it(monkeypatch: pyte
 
 
 def test_kin_is_kept_by_shard_and_epoch() -> None:
-    """A newer epoch replaces it, in one epoch it grows, and who knows of a newer epoch counts on no ancestor."""
+    """A newer epoch replaces it, in one epoch it grows, and of an epoch that nobody has told of nothing is known."""
     epochs, nothing = Epochs(), Vector()
     epochs.learn_kin(SHARD, 1, Kin(frozenset({SHARD}), {OLD: 3}))
     epochs.learn_kin(SHARD, 1, Kin(frozenset({SHARD, OTHER})))
     both = Kin(frozenset({SHARD, OTHER}), {OLD: 3})
     assert epochs.kin_of(SHARD, nothing) == both
     assert epochs.kin_of(OTHER, nothing) == Kin()
-    assert epochs.kin_of(SHARD, seen(SHARD, "0-1-1", epoch=2)) == Kin(both.topology)
+    assert epochs.kin_of(SHARD, seen(SHARD, "0-1-1", epoch=2)) == Kin()
     epochs.learn(SHARD, 2)
-    assert epochs.kin_of(SHARD, nothing) == Kin(both.topology)
+    assert epochs.kin_of(SHARD, nothing) == Kin()
     epochs.learn_kin(SHARD, 2, Kin(frozenset({SHARD})))
     epochs.learn_kin(SHARD, 1, both)
     assert epochs.kin_of(SHARD, nothing) == Kin(frozenset({SHARD}))
+
+
+def test_an_ancestor_of_another_keyspace_is_not_of_no_concern_in_a_later_epoch() -> None:
+    """It is no shard of the successor's topology, so who only drops it would take it for a stranger."""
+    epochs, vector, successor = Epochs(), seen(SHARD, "0-1-9"), "moved/0"
+    epochs.learn_kin(successor, 1, Kin(frozenset({successor}), {SHARD: 1}))
+
+    def judge(position: str) -> Decision:
+        proof = Proof(ReadDemand(vector, True), successor, epochs.known[successor], epochs.kin_of(successor, vector))
+        return proof.judge(at(position))
+
+    assert (judge("0-1-9").freshness, judge("0-1-8").freshness) == ("fresh", "stale")
+    epochs.learn(successor, 2)
+    assert not judge("0-1-8").may_be_served
+    epochs.learn_kin(successor, 2, Kin(frozenset({successor}), {SHARD: ENDED}))
+    assert judge("0-1-9").history_lost
+
+
+def test_a_shard_that_was_added_is_not_lost_for_an_owner_that_catches_up() -> None:
+    """An owner that rebuilds has folded an old topology. Only one that has caught up can say that a shard is none."""
+    epochs, vector = Epochs(), seen(OTHER, "0-2-9").merge(seen(SHARD, "0-1-9"))
+
+    def refusal(*, caught_up: bool) -> ReadError:
+        epochs.learn_kin(SHARD, 1, Kin(frozenset({SHARD}), caught_up=caught_up))
+        proof = Proof(ReadDemand(vector, True), SHARD, 1, epochs.kin_of(SHARD, vector))
+        return proof.refusal(proof.judge(at("0-1-9")), at("0-1-9"))
+
+    assert (refusal(caught_up=False).code, refusal(caught_up=True).code) == ("source_behind", "history_lost")
+
+
+def test_an_owner_says_whether_it_has_caught_up(tmp_path: Path) -> None:
+    """In each answer that names the shards around a key."""
+    owner = Owner(tmp_path)
+    owner.fold(start(), topology(SHARD), schema(2), marker(2))
+    for is_ready in (False, True):
+        owner.partition.ready = is_ready
+        assert answer_row(owner.partition, b"shop.items\0[7]", demand_of("")).kin.caught_up is is_ready
+    owner.partition.store.close(commit=False)
 
 
 def test_an_ancestor_of_another_shard_is_not_judged_by_this_one() -> None:
@@ -197,4 +238,4 @@ def test_equal_kin_of_a_newer_epoch_is_of_that_epoch() -> None:
     for epoch in (1, 2, 4):
         epochs.learn_kin(SHARD, epoch, kin)
         assert epochs.kin_of(SHARD, seen(SHARD, "0-1-1", epoch=epoch)) == kin
-    assert epochs.kin_of(SHARD, seen(SHARD, "0-1-1", epoch=5)) == Kin(kin.topology)
+    assert epochs.kin_of(SHARD, seen(SHARD, "0-1-1", epoch=5)) == Kin()

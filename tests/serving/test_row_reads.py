@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from consumers.owner.meaning import refuse_row
-from consumers.owner.protocol import SCHEMA_CHANGED, Fill, OwnerError, OwnerRow
+from consumers.owner.protocol import SCHEMA_CHANGED, Fill, OwnerError, OwnerRow, Waited
 from serving.answers import RawRowAnswer
 from serving.errors import ReadError
 from serving.metrics import FrontMetrics
@@ -193,6 +193,25 @@ def test_owners_are_asked_until_one_names_the_shard(monkeypatch: pytest.MonkeyPa
     assert asyncio.run(epoch_of(network.owners(), space, SHARD)) == 4
     assert asyncio.run(epoch_of(network.owners(), space, SHARD)) == 4
     assert [owner.asked for owner in owners.values()] == [["wait"], ["wait"], []]
+
+
+class OneMarkerOwner(FakeOwner):
+    """An owner that has folded a marker in one of its partitions only, number 2."""
+
+    async def wait(self, *args: object) -> Waited:
+        _, partition, *_ = args
+        self._ask(f"wait {partition}")
+        return Waited(0, True, str(seen(SHARD, "0-1-5", epoch=4) if partition == 2 else Vector()))
+
+
+def test_an_owner_is_asked_for_each_partition_until_one_names_the_shard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one partition has not folded yet, another of the same owner may know."""
+    owner = OneMarkerOwner()
+    network = Network(monkeypatch, {"a:1": owner})
+    network.announced = {number: ["a:1"] for number in range(4)}
+    space = RowSpace("shop", Layout(4))
+    assert asyncio.run(epoch_of(network.owners(), space, SHARD)) == 4
+    assert owner.asked == ["wait 0", "wait 1", "wait 2"]
 
 
 class MeaningOwner(FakeOwner):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from contextlib import AsyncExitStack
+from typing import Any, cast
 
 import pytest
 
@@ -16,6 +18,7 @@ from serving.sources.source import SourceKey, SourceRow
 from stream.sources.mariadb import snapshot
 from stream.sources.mariadb.connection import ConnectionSettings
 from stream.sources.mariadb.schema import TableFilter
+from tokens import Position
 
 
 async def refused(shares: Shares, *tables: str) -> bool:
@@ -60,6 +63,32 @@ def test_a_read_that_waits_is_admitted_when_another_ends_and_leaves_no_trace_whe
             assert not await refused(shares, "a")
 
     asyncio.run(story())
+
+
+def test_a_wait_for_a_lagging_source_ends_in_its_time_wherever_it_queues() -> None:
+    """A wait that gets a thread late has less time left, and one that gets it too late asks nothing."""
+    rows = MariaDBRows(ConnectionSettings("127.0.0.1", 1, "u", ""), "shop/0", TableFilter(("shop.*",)))
+    begun, patience = [], threading.Event()
+
+    class Behind:
+        def wait_for_position(self, _: str, timeout_s: float) -> bool:
+            begun.append(timeout_s)
+            patience.wait(timeout_s)
+            return False
+
+        def close(self) -> None:
+            pass
+
+    rows._waiter = cast("Any", Behind())
+
+    async def story() -> None:
+        waits = [rows.wait(Position.parse("MariaDB/0-1-5"), 0.2) for _ in range(40)]
+        assert await asyncio.gather(*waits) == [False] * 40
+        await rows.close()
+
+    asyncio.run(story())
+    assert sum(begun) < 40 * 0.2 / 2
+    assert len(begun) < 40
 
 
 def test_a_read_that_may_not_enter_yet_lets_others_pass() -> None:

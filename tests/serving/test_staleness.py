@@ -159,3 +159,28 @@ def test_a_read_that_began_too_early_is_not_shared(monkeypatch: pytest.MonkeyPat
         return source.reads, str(answers)
 
     assert asyncio.run(main())[0] == 2
+
+
+def test_a_server_that_is_behind_an_owner_is_no_primary(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it says: an owner holds what was committed before the demanded time, and the server does not."""
+    owner, source = FakeOwner(), TimedSource("0-1-8", NOON, "0-1-9")
+    owner.row.watermark, owner.row.as_of_ms = str(at("0-1-9")), NOON
+    found = answer_of(monkeypatch, source, owner, ReadDemand(not_before_ms=NOON))
+    assert not isinstance(found, ReadError)
+    assert source.waited_for == at("0-1-9")
+    found = answer_of(monkeypatch, TimedSource("0-1-8", NOON), owner, ReadDemand(not_before_ms=NOON))
+    assert isinstance(found, ReadError)
+    assert found.code == "source_behind"
+
+
+@pytest.mark.parametrize(("as_of_ms", "is_answered"), [(NOON, True), (0, False)])
+def test_a_time_is_proved_or_refused_before_any_epoch_is_known(
+    monkeypatch: pytest.MonkeyPatch, as_of_ms: int, is_answered: bool
+) -> None:
+    """A front whose owners have folded nothing yet answers by a primary's clock, and by no replica's."""
+    owner = FakeOwner()
+    owner.row = owner_row(None, "0-1-1", "0-1-1", shard="", epoch=0)
+    found = answer_of(monkeypatch, TimedSource("0-1-5", as_of_ms), owner, ReadDemand(not_before_ms=NOON))
+    assert isinstance(found, ReadError) is not is_answered
+    if isinstance(found, ReadError):
+        assert found.code == "source_behind"

@@ -331,3 +331,48 @@ def test_a_tables_partition_is_remembered(monkeypatch: pytest.MonkeyPatch) -> No
 
     assert [bytes(served(answer).value) for answer in asyncio.run(run())] == [IMAGE] * 4
     assert (len(guide.asked), len(keeper.asked)) == (2, 4)
+
+
+class DownSource(FakeTableSource):
+    """A source that does not answer."""
+
+    async def read(self, _: str, own_list: str | None = None) -> SourceTable:  # noqa: ARG002
+        raise ReadError("source_unreachable", "no metastore answers")
+
+
+class BehindOwner(FakeOwner):
+    """Has the table as of another list than the reader's, and answers who asks by that list."""
+
+    def __init__(self, *, is_servable: bool = True) -> None:
+        super().__init__()
+        self.is_servable = is_servable
+
+    async def get_table(self, *given: object) -> OwnerTable:
+        found = owner_table(b'{"old":1}')
+        found.table_id, found.write_ids = 7, "db.t:4:9223372036854775807::"
+        found.served = self.is_servable and given[2] == found.write_ids
+        found.freshness, found.why = ("fresh", "") if found.served else ("stale", "write id 5 committed since")
+        return found
+
+
+@pytest.mark.parametrize("wanted_id", [7, 8])
+@pytest.mark.parametrize("is_servable", [True, False])
+@pytest.mark.parametrize("is_on", [True, False])
+def test_a_stale_answer_is_given_only_if_that_is_set_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, is_on: bool, is_servable: bool, wanted_id: int
+) -> None:
+    """With the source down: the cached image of the same table, marked; never one that waits for a writer."""
+    owner = BehindOwner(is_servable=is_servable)
+    owners, metrics = Network(monkeypatch, {"a:1": owner}).owners(), FrontMetrics()
+    reads = TableReads(owners, Fills(owners, metrics), metrics, stale_if_down=is_on)
+    space = TableSpace("hive", Layout(1), DownSource(external()))
+    wanted = RequestedTable("hive", "db", "t", ValidWriteIdList.parse(LIST), wanted_id)
+    [answer] = asyncio.run(reads.read_many([(space, wanted)], ReadDemand()))
+    if is_on and is_servable and wanted_id == 7:
+        found = served(answer)
+        assert (found.served_from, found.freshness, bytes(found.value)) == ("cache", "stale", b'{"old":1}')
+        assert "no metastore answers" in found.why
+        assert "write id 5" in found.why
+    else:
+        assert isinstance(answer, ReadError)
+        assert answer.code == "source_unreachable"

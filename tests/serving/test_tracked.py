@@ -7,6 +7,7 @@ import sys
 import threading
 from typing import Any
 
+import pymysql
 import pytest
 from pymysql.constants import SERVER_STATUS
 
@@ -19,11 +20,14 @@ def test_pymysql_has_the_privates_that_tracking_reads(mariadb: MariaDBAddress) -
     """PyMySQL has the private attributes that tell when to read a commit's GTID."""
     with mariadb.connect() as connection, connection.cursor() as cursor:
         assert connection.open is True
+        socket = connection._sock
+        assert socket is not None
         assert connection.server_status & tracked._IN_TRANSACTION == 0
         cursor.execute("START TRANSACTION")
         assert connection.server_status & tracked._IN_TRANSACTION
         cursor.execute("SELECT 1")
         assert (connection._result.has_next, connection._result.unbuffered_active) == (False, False)
+        assert connection._sock is socket
         connection._result = None  # is put back after a query of tracking's own
         assert cursor.fetchone() == (1,)
 
@@ -45,6 +49,40 @@ def test_pymysql_cursors_query_through_their_connection(mariadb: MariaDBAddress)
     assert (queries, observed) == (["SELECT 1"], [])
 
 
+def test_a_commit_is_owed_after_its_connection_was_opened_again(mariadb: MariaDBAddress) -> None:
+    """Pools do `ping(reconnect=True)` after an error. It makes no lost answer known: the write may have been kept."""
+    observed: list[str] = []
+    inner = mariadb.connect()
+    connection: Any = tracked.TrackedConnection(inner, observed.append)
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE OR REPLACE DATABASE reopened")
+        cursor.execute("CREATE TABLE reopened.t (id INT PRIMARY KEY)")
+        connection.begin()
+        cursor.execute("INSERT INTO reopened.t VALUES (1)")
+    read, before = inner._read_bytes, list(observed)
+
+    def lose(size: int) -> bytes:
+        read(size)  # the server has committed, and nobody hears it
+        inner._force_close()
+        raise pymysql.err.OperationalError(2013, "Lost connection to MySQL server during query")
+
+    inner._read_bytes = lose
+    with pytest.raises(pymysql.err.OperationalError):
+        connection.commit()
+    del inner._read_bytes
+    with pytest.warns(DeprecationWarning, match="reconnect"):
+        connection.ping(reconnect=True)
+    with pytest.raises(WriteNotTracked):
+        connection.require_settled()
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT id FROM reopened.t")
+        assert cursor.fetchall() == ((1,),)
+        cursor.execute("DROP DATABASE reopened")
+    assert observed == before
+    with pytest.raises(WriteNotTracked):
+        connection.require_settled()
+
+
 def test_the_transaction_flag_is_that_of_the_protocol() -> None:
     """The client's own constant equals PyMySQL's."""
     assert tracked._IN_TRANSACTION == SERVER_STATUS.SERVER_STATUS_IN_TRANS
@@ -60,7 +98,7 @@ class OneAtATime:
     """What tracking uses of a PyMySQL connection; it fails where two threads talk at once, as PyMySQL's would."""
 
     def __init__(self) -> None:
-        self.open, self.server_status, self._result = True, 0, None
+        self.open, self.server_status, self._result, self._sock = True, 0, None, self
         self.talks = threading.Lock()
         self.committing, self.may_end = threading.Event(), threading.Event()
         self.breaks = False

@@ -46,6 +46,7 @@ class Connection:
     def __init__(self) -> None:
         self.open, self.server_status, self.is_autocommit = True, 0, True
         self._result = SimpleNamespace(has_next=False, unbuffered_active=False)
+        self._sock = self
         self.committed: list[str] = []
         self.asked = 0
         self.fails = False
@@ -153,7 +154,11 @@ def test_after_each_statement_the_last_commit_is_known(script: list[str]) -> Non
         ("-- note\nSELECT 1", 0),
         ("# note\n(SELECT 1)", 0),
         ("EXPLAIN SELECT 1", 0),
+        ("/* M! */ SELECT 1", 0),
         ("/*!50003 CALL p() */", 1),
+        ("/*M!100100 INSERT INTO t */ SELECT 1", 1),
+        ("/*M! REPLACE INTO t */ VALUES (1)", 1),
+        ("WITH a AS (SELECT 1) DELETE FROM t", 1),
         ("", 1),
         ("CALL p()", 1),
         ("INSERT INTO t", 1),
@@ -266,6 +271,23 @@ def test_a_statement_that_fails_may_have_committed() -> None:
         connection.query("CREATE TABLE t")
     connection.require_settled()
     assert observed == ["0-1-1"]
+
+
+@pytest.mark.parametrize(("statement", "owes"), [("SELECT 1; COMMIT", True), ("SELECT 1 ;\n", False)])
+def test_a_text_that_only_begins_as_a_read_may_have_committed(
+    statement: str, owes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection breaks before the first result is read: the server may have executed all of the text."""
+    connection, inner, _ = tracked()
+
+    def lost(sql: str | bytes, _: bool = False) -> int:
+        inner.open = False
+        raise pymysql.err.OperationalError(2013, sql)
+
+    monkeypatch.setattr(inner, "query", lost)
+    with pytest.raises(pymysql.err.OperationalError):
+        connection.query(statement)
+    assert connection.is_done is not owes
 
 
 @pytest.mark.parametrize("method", ["begin", "commit", "autocommit"])

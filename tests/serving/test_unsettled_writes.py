@@ -28,6 +28,7 @@ class Database:
         self.open = True
         self.server_status = 0
         self._result = Result()
+        self._sock = self
 
     def commit(self) -> None:
         self._run("COMMIT")

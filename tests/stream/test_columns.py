@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from itertools import accumulate, chain, pairwise, repeat
 from typing import Any
 
+import pytest
+from fastavro import schemaless_writer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream.wire.checks import check_frame
-from stream.wire.codec import HEADER_SIZE, encode
+from stream.wire.codec import HEADER_SIZE, ROW_FRAME_HEADER, decode, encode
 from stream.wire.columns import Columns, read_columns
 from stream.wire.events import ABSENT, VALUE, VOID
-from stream.wire.frames import read
+from stream.wire.frames import INT_MAX, NUMBER_MAX, PREFIX_MAX, read
 from stream.wire.keys import is_row_key
 from stream.wire.single import single_prefix
 from tests.consumers.histories import SHARD, frame, gtid, key
+from tests.stream.test_frames import SCHEMA, packed_fields
 from tests.stream.test_frames import frames as any_frames
 
 BEGIN = len(single_prefix(SHARD, 1))
@@ -121,10 +125,76 @@ def test_every_usual_frame_is_read(sizes: list[int], image: bytes) -> None:
     assert columns.frames == len(values)
 
 
+def _odd(**changes: Any) -> bytes:
+    """A frame of five rows whose packed fields are changed: no publisher writes it."""
+    rows = [(key(number), VALUE, b"image", number) for number in range(10, 15)]
+    out, fields = BytesIO(), packed_fields(decode(frame(rows))[1])
+    schemaless_writer(out, SCHEMA, fields | changes)
+    return ROW_FRAME_HEADER + out.getvalue()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"gtids": ["twice"]},
+        {"gtid_prefix": "", "gtids": ["too", "few"]},
+        {"gtid_prefix": "MariaDB/\0-"},
+        {"gtid_prefix": "x" * (PREFIX_MAX + 1)},
+        {"gtid_prefix": "ü"},
+        {"gtid_base": -1},
+        {"gtid_base": NUMBER_MAX},
+        {"positions": ["p"] * 5},
+        {"origins": ["old/0 MariaDB/1-1-3"] * 5},
+        {"transactions": 0},
+        {"transactions": 4},
+        {"transactions": 6},
+        {"sizes": bytes([1, 0, 0, 0, 0])},
+        {"lengths": bytes([9] * 10)},
+        {"lengths": bytes(10)},
+        {"lengths": bytes([1] * 9)},
+        {"rows": b"too short"},
+        {"operations": bytes([VALUE, VALUE, 0, VALUE, VALUE])},
+        {"operations": bytes([VALUE, VALUE, 4, VALUE, VALUE])},
+        {"operations": bytes([VALUE] * 4)},
+        {"ordinals": (INT_MAX + 1).to_bytes(8, "little") * 5},
+        {"ordinals": b"\xff" * 40},
+        {"ordinal": 0},
+        {"timestamps": b"\xff" * 40},
+        {"gtid_numbers": b"\xff" * 40},
+        {"gtid_numbers": b"\xff" * 3},
+    ],
+    ids=str,
+)
+def test_a_frame_that_contradicts_itself_is_left_to_the_decoder(changes: dict[str, Any]) -> None:
+    """It is refused, or read as its bytes say; never folded as if nothing were wrong with it."""
+    first, last = frame([(key(1), VALUE, b"a", 1)]), frame([(key(2), VALUE, b"b", 99)])
+    whole = read_columns([first, _odd(), last], BEGIN, 0)
+    assert whole is not None
+    assert whole.frames == 3
+    columns = read_columns([first, _odd(**changes), last], BEGIN, 0)
+    assert columns is not None
+    assert columns.frames == 1
+    assert rows_in(columns) == rows_of(first)
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_no_more_rows_are_read_at_once_than_a_frame_may_have(more: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row's number in the memtable has room for so many."""
+    monkeypatch.setattr("stream.wire.columns.ROWS_MAX", 6)
+    frames = [
+        frame([(key(number), VALUE, b"a", number) for number in range(at, at + 3)]) for at in range(1, 7 + 3 * more, 3)
+    ]
+    columns = read_columns(frames, BEGIN, 0)
+    assert columns is not None
+    assert (columns.frames, len(columns.ordinals)) == (2, 6)
+
+
 def test_it_stops_before_the_first_frame_that_needs_more() -> None:
     """What is before it is read; a frame with positions of its own, or an ordinal that falls, is not."""
     good, later = frame([(key(1), VALUE, b"a", 1)]), frame([(key(2), VALUE, b"b", 2)])
-    for other in (frame([(key(1), VALUE, b"c", 3)], positions=[gtid(9)]), good, frame([(b"x", VALUE, b"c", 3)])):
+    row = [(key(1), VALUE, b"c", 3)]
+    located, from_another = frame(row, positions=[gtid(9)]), frame(row, origins=["old/0 1 MariaDB/1-1-3"])
+    for other in (located, from_another, good, frame([(b"x", VALUE, b"c", 3)])):
         columns = read_columns([good, later, other, later], BEGIN, 0)
         assert columns is not None
         assert columns.frames == 2

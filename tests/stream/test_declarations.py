@@ -195,3 +195,7 @@ def test_what_the_source_notes_stands_in_the_state() -> None:
     assert (_publish(framer, 2).resume.checksum, framer.resume.cursor) == (0, "")
     framer.start_epoch("MariaDB/0-1-9", 9, "history_lost")
     assert framer.take().resume.annotations == {"note": "x"}
+    framer.annotate({"other": "y"})
+    assert framer.take().resume.annotations == {"note": "x", "other": "y"}
+    framer.annotate({"note": ""})
+    assert framer.take().resume.annotations == {"other": "y"}

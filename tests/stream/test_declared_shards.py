@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from stream.publish import markers as markers_of
@@ -71,3 +73,13 @@ def test_a_restart_declares_the_shards_that_are_configured_now(log: MemoryLog) -
     assert said["shards"] == [SHARD, "ks/2"]
     assert said["ancestors"] == [{"shard": "ks/old", "epoch": 3}]
     assert DeclaredTopology(("ks/2",)).resumed(SHARD, None).shards == (SHARD, "ks/2")
+
+
+@pytest.mark.parametrize("known", [None, {"ancestors": [], "succeeded": [{"shard": "ks/older", "epoch": 1}]}])
+def test_a_shard_that_has_begun_cannot_succeed_another_one(known: dict[str, Any] | None) -> None:
+    """Sessions of the other one have been answered as strangers. Passing the setting over would go on doing so."""
+    with pytest.raises(TopologyError) as caught:
+        DeclaredTopology(succeeds="ks/old@3").resumed(SHARD, known)
+    assert caught.value.code == "succession_too_late"
+    over = {"ancestors": [], "succeeded": [{"shard": "ks/old", "epoch": 3}]}
+    assert DeclaredTopology(succeeds="ks/old@3").resumed(SHARD, over).succeeded == (("ks/old", 3),)

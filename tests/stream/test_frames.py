@@ -63,7 +63,8 @@ def test_a_frame_reads_back_from_both_versions_alike(frame: dict[str, Any]) -> N
     assert decode(encode_version_1("RowFrame", frame)) == ("RowFrame", frame)
 
 
-def _fields(frame: dict[str, Any]) -> dict[str, Any]:
+def packed_fields(frame: dict[str, Any]) -> dict[str, Any]:
+    """The fields of the record that holds a frame."""
     body = BytesIO(write(frame))
     fields: Any = schemaless_reader(body, SCHEMA, None)
     assert body.read() == b""
@@ -75,7 +76,7 @@ def _fields(frame: dict[str, Any]) -> dict[str, Any]:
 def test_what_is_written_is_avro(frame: dict[str, Any]) -> None:
     """The hand-written encoder gives the bytes that an Avro encoder gives for the same fields."""
     out = BytesIO()
-    schemaless_writer(out, SCHEMA, _fields(frame))
+    schemaless_writer(out, SCHEMA, packed_fields(frame))
     assert out.getvalue() == write(frame)
 
 
@@ -84,7 +85,7 @@ def test_gtids_of_one_prefix_are_numbers() -> None:
     many = [f"MariaDB/0-1-{number}" for number in (999, 1_000, 1_001, 1_300)]
     frame = {**FRAME, "keys": [b"t\0[1]"] * 4, "images": [b"{}"] * 4, "operations": b"\1" * 4, "ordinals": [1, 2, 3, 9]}
     frame |= {"transactions": [1] * 4, "gtids": many, "positions": [], "origins": [], "timestamps": [5] * 4}
-    fields = _fields(frame)
+    fields = packed_fields(frame)
     assert (fields["gtids"], fields["gtid_prefix"], fields["gtid_base"]) == ([], "MariaDB/0-1-", 999)
     assert fields["gtid_numbers"] == b"".join(n.to_bytes(2, "little") for n in (0, 1, 2, 301))
     assert (fields["ordinals"], fields["sizes"], fields["timestamps"]) == (b"\0\0\0\5", b"", b"")
@@ -130,7 +131,7 @@ def test_gtids_of_one_prefix_are_numbers() -> None:
 )
 def test_columns_that_contradict_each_other_are_refused(lie: dict[str, Any]) -> None:
     """Lengths that do not add up, counts that lie and numbers out of range are an error, at no cost in memory."""
-    fields = _fields(FRAME) | {"timestamps": b"\0\1"} | lie
+    fields = packed_fields(FRAME) | {"timestamps": b"\0\1"} | lie
     out = BytesIO()
     schemaless_writer(out, SCHEMA, fields)
     with pytest.raises(CodecError) as refused:

@@ -6,6 +6,7 @@ import pytest
 
 from stream.publish import publisher as publisher_of
 from stream.publish import resume as resume_of
+from stream.publish.publisher import PublisherLost
 from stream.publish.resume import ResumeError
 from stream.publish.topology import DeclaredTopology
 from stream.wire.codec import current_schema, encode
@@ -301,3 +302,31 @@ def test_a_topic_that_lost_its_home_by_age_begins_above_all_epochs(log: MemoryLo
         epoch = out.open(start).epoch
     assert epoch == NOW
     assert reasons(log)[at][-1] == (epoch, "first_start")
+
+
+def test_records_have_the_time_of_their_source(log: MemoryLog) -> None:
+    """Kafka finds a time by them: each batch has its last transaction's, not that of the batches before."""
+    log.clock.seconds = NOW + 60
+    with log.publisher() as out:
+        out.open(start)
+        for number in (1, 2, 3):
+            out.publish(txn(number))
+            out.flush()
+    times = [kept.time_ms for kept in log.partitions[home(log)] if kept is not None]
+    assert times == sorted(times)
+    assert {(NOW + number) * 1000 for number in (1, 2, 3)} <= set(times)
+
+
+def test_an_error_in_the_committing_thread_reaches_the_source(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it is, the publisher is lost: its source does not wait for ever for a thread that has ended."""
+    out = log.publisher()
+    out.open(start)
+
+    def fail(*_: object) -> int:
+        raise ZeroDivisionError("a defect")
+
+    monkeypatch.setattr(log, "commit", fail)
+    out.publish(txn(1))
+    with pytest.raises(PublisherLost, match="failed: a defect"):
+        out.flush()
+    out.abandon()

@@ -147,3 +147,10 @@ def test_tokens_without_a_position_have_no_order_but_by_time() -> None:
     placed, unplaced = (EventToken(5, "s", position) for position in (P("MariaDB/0-1-5"), None))
     assert vitess_fresher(placed, unplaced) == vitess_fresher(unplaced, placed) == -1
     assert order(placed, unplaced) is order(unplaced, placed) is Order.UNKNOWN
+
+
+def test_a_mark_between_fields_is_escaped_in_an_origin_only() -> None:
+    """``#`` comes before an origin's epoch, so an origin's own one must not be taken for it."""
+    token = EventToken(5, "a#b", Position.parse("FilePos/f#1:4"), Origin("c#d", Position.parse("FilePos/g#2:4"), 3))
+    assert str(token).count("#") == 3
+    assert EventToken.parse(str(token)) == token

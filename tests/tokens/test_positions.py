@@ -309,3 +309,9 @@ def test_a_mariadb_set_is_never_moved_back_by_a_gtid() -> None:
         reached = ours[0][1] if 0 in ours else 0
         expected = ours | ({0: (server, sequence)} if sequence > reached else {})
         assert MariadbPosition(ours).append(f"0-{server}-{sequence}") == MariadbPosition(expected)
+
+
+def test_a_position_of_no_flavor_has_no_text() -> None:
+    """Only the flavors read texts: what is of none is refused, not read as nothing."""
+    with pytest.raises(TokenError, match="is not a position"):
+        Position.parse_set("1-2-3")

@@ -264,3 +264,11 @@ def test_a_bundle_begins_with_its_transaction() -> None:
     """Without one the error says what is missing."""
     with pytest.raises(TokenError, match="has no transaction id"):
         TxnWriteIds.parse("$db.t:5:9::")
+
+
+@pytest.mark.parametrize("digits", ["\U0001d7cf1", "1\U0001d7cf", "\U0001d7cf"], ids=["first", "last", "alone"])
+def test_digits_beyond_javas_characters_are_no_number(digits: str) -> None:
+    """Java's parser sees two characters in a digit of another plane, and neither of them is one."""
+    with pytest.raises(TokenError, match="is not a number"):
+        ValidWriteIdList.parse(f"d.t:{digits}:9::")
+    assert ValidWriteIdList.parse("d.t:\u0661:9::").hwm == 1

@@ -88,7 +88,7 @@ class CatalogReadOps(CatalogRunState):
         """One read. Returns whether the cache answered it. ``store``: the metastore that answers otherwise."""
         self.front.route.owner, self.network.is_slow = owner, late
         self.answering = store or self.store
-        self.epoch_was_told |= any(each.has_marker for each in self.owners[owner])
+        is_told = any(each.has_marker for each in self.owners[owner])
         self.loop.advance(PACE_S)
         self.say(f"reader {session.number} asks owner {owner} for {lists.name}")
         read = TableRead(session, lists, lists.table_id if identified else 0)
@@ -99,14 +99,16 @@ class CatalogReadOps(CatalogRunState):
         try:
             found = finished(self.loop, read.run())
         except HistoryLost as lost:
+            self.epoch_was_told |= is_told
             self._lost(read, lost)
             return False
-        except ClientError as error:
+        except ClientError as error:  # an owner's refusal names no epoch
             self._refused(read, error)
             return False
         finally:
             if raced is not None:
                 raced.store = known
+        self.epoch_was_told |= is_told
         return self._answered(read, found)
 
     @staticmethod

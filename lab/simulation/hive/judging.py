@@ -97,7 +97,7 @@ def _check_servable(truth: Truth, name: str, table: Shown, complain: Callable[[s
         complain(UNCOMMITTED, f"{name} is servable while a transaction that wrote it is open: {table.why}")
     image = json.loads(table.image or b"{}")
     stored = server.parameters(name)
-    if f"{image.get('db')}.{image.get('name')}" != name or image.get("parameters") != stored:
+    if f"{image.get('dbName')}.{image.get('tableName')}" != name or image.get("parameters") != stored:
         complain(STALE, f"{name} is servable as {image}, the metastore has {stored}")
     if table.write_ids is not None and (extra := _too_many(table.write_ids, server.valid_write_ids(name))):
         complain(UNCOMMITTED, f"write id {extra} of {name} is valid in {table.write_ids}, and not at the metastore")

@@ -8,6 +8,7 @@ from typing import Final
 
 from lab.simulation.installation.parts import CLIENT, CONSUMERS, PROCESSES, SOURCES
 from lab.simulation.installation.traffic import Traffic
+from lab.simulation.installation.writing import KEYSPACE
 from lab.simulation.mariadb.server import Break
 
 PAUSES_S: Final = (0.03, 0.2, 1.0, 4.0, 15.0)
@@ -61,10 +62,14 @@ class Faults(Traffic):
         name = CONSUMERS[consumer % len(CONSUMERS)]
         if self.kernel.is_running(name) and self.kernel.loop_of(name).handles(SIGTERM):
             self.count_fault("stop")
-            self.say(f"{name} stops")
-            self.kernel.loop_of(name).signal(SIGTERM)
-            self.let(STOPS_IN_S)
-            self.kernel.kill(name)
+            self.stop(name)
+
+    def stop(self, name: str) -> None:
+        """A consumer ends in order."""
+        self.say(f"{name} stops")
+        self.kernel.loop_of(name).signal(SIGTERM)
+        self.let(STOPS_IN_S)
+        self.kernel.kill(name)
 
     def op_hold(self, process: int, pause: int) -> None:
         """A process is held for a while, as by its machine, and goes on."""
@@ -168,7 +173,7 @@ class Faults(Traffic):
         self.say(f"MariaDB is restored without its last {len(self.primary.history) - kept} commits")
         self.kill_sources()
         self.primary.restore(kept)
-        self.restored(kept)
+        self.truths[KEYSPACE].restored(self.kernel.now, kept)
         self.begin_epoch()
 
     def may_lose_history(self) -> bool:

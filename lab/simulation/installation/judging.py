@@ -84,6 +84,8 @@ class SessionJudge:
         self._record = record
         self._complain = complain
         self._events: dict[str, list[_Event]] = defaultdict(list)
+        self.others: list[SessionJudge] = []
+        """Those of other shards. What a session has seen there is in its token too."""
 
     def attempts(self, session: str) -> None:
         """The session's connection begins to write: what it commits may be demanded before `attempted` is called."""
@@ -147,7 +149,7 @@ class SessionJudge:
         events, wanted = self._events[session], {"fresh", "eventual"}
         if is_bounded:
             wanted = {"fresh"} if NO_EPOCH not in answer.why else {"eventual"}
-        elif not events:  # nothing that could have come while the request was under way either
+        elif not events and not any(other._events[session] for other in self.others):  # nor while it was under way
             wanted = {"eventual"}
         elif owed and not any(isinstance(event, _Lost | _Handed) for event in events):
             wanted = {"fresh"}

@@ -16,13 +16,28 @@ from lab.simulation.installation.committed import CommittedRecord
 from lab.simulation.installation.disk import Disk
 from lab.simulation.installation.judging import NEVER_RAISES, SessionJudge
 from lab.simulation.installation.processes import (
+    DEPOT,
+    OTHER_SHARD,
     PRIMARY,
     REPLICA,
+    SHARD,
+    Published,
     start_consumer,
     start_front,
     start_source,
 )
-from lab.simulation.installation.writing import CREATE_TABLE, writer_of, writes_of
+from lab.simulation.installation.writing import (
+    ACCOUNTS,
+    FIRST_OLD_ROW,
+    KEYSPACE,
+    OLD_ROWS,
+    ORDERS,
+    OTHER_KEYSPACE,
+    STOCK,
+    SimulatedTable,
+    writer_of,
+    writes_of,
+)
 from lab.simulation.kafka.cluster import Cluster
 from lab.simulation.kafka.twins import twins as kafka_twins
 from lab.simulation.kernel.scheduler import Kernel
@@ -30,27 +45,61 @@ from lab.simulation.kernel.substitution import installed
 from lab.simulation.mariadb.connections import twins as mariadb_twins
 from lab.simulation.mariadb.server import SimulatedServer
 from lab.simulation.operators.looking import Looking
+from stream.sources.mariadb.backfill import chunks
+from stream.sources.mariadb.connection import ConnectionSettings
 from tokens.errors import FreshetError
 
-SHAPE: Final = 5
+Complain = Callable[[str, str], None]
+SHAPE: Final = 6
 """Integers in the first op."""
 SOURCES: Final = ("source-0", "source-1")
 CONSUMERS: Final = ("consumer-0", "consumer-1")
 FRONTS: Final = {"front-0": 8480, "front-1": 8481}
 """Name → port."""
 PROCESSES: Final = (*CONSUMERS, *SOURCES, *FRONTS)
+OTHER_SOURCE: Final = "source-of-depot"
+"""The source of a wide history's second keyspace. Only what befalls Kafka and the network befalls it."""
+ZONES_S: Final = (3_600, -7_200, 34_200)
+"""The time zones of a wide history's primary, its replica, and the second keyspace's server."""
+ROWS_PER_CHUNK: Final = 3
 CLIENT: Final = "client"
 FIRST_SERVER_ID: Final = 4_380
 RESTART_S: Final = 2.0
+
+
+class Truth:
+    """A shard: its server, what that has committed, and the judge of what sessions get of it."""
+
+    def __init__(self, server: SimulatedServer, settings: ConnectionSettings, shard: str, complain: Complain) -> None:
+        self.server = server
+        self.settings = settings
+        self.shard = shard
+        self.record = CommittedRecord()
+        self.judge = SessionJudge(self.record, complain)
+        self._recorded = 0
+
+    def record_commits(self) -> None:
+        """Takes what the server has committed since the last time into the record of what is true."""
+        for commit in self.server.history[self._recorded :]:
+            self.record.commit(commit.at, writes_of(commit), writer_of(commit))
+            self._recorded += 1
+
+    def restored(self, now: float, kept: int) -> None:
+        """The server has lost what came after its first ``kept`` commits."""
+        self.record.replace(now, kept)
+        self._recorded = kept
 
 
 class Installation(TracedRun):
     """All parts, while they run."""
 
     def __init__(self, shape: Sequence[int], outcome: Outcome, trace: bool) -> None:
-        """``shape``: the scheduler's seed; 1 for two partitions, a second consumer, a second front, a replica."""
+        """``shape``: the scheduler's seed; 1 for two partitions, a second consumer, a second front, a replica, wide.
+
+        A wide history has more tables, which are published from the beginning, and a second keyspace.
+        """
         super().__init__(outcome, trace)
-        seed, partitions, consumers, fronts, replica = shape
+        seed, partitions, consumers, fronts, replica, wide = shape
         self.kernel = Kernel(Random(seed))
         self.kafka = Cluster(self.kernel, self.kernel.rng)
         self.primary = SimulatedServer(self.kernel)
@@ -59,24 +108,34 @@ class Installation(TracedRun):
         self.partitions = 1 + partitions % 2
         self.wanted = [SOURCES[0], *CONSUMERS[: 1 + consumers % 2], *list(FRONTS)[: 1 + fronts % 2]]
         """The processes that run when all is well."""
-        self.record = CommittedRecord()
-        self.judge = SessionJudge(self.record, self.complain)
+        self.wide = bool(wide % 2)
+        self.depot = SimulatedServer(self.kernel, id=3)
+        self.truths = {KEYSPACE: Truth(self.primary, PRIMARY, SHARD, self.complain)}
+        """Keyspace → what is true of it."""
+        self.record, self.judge = self.truths[KEYSPACE].record, self.truths[KEYSPACE].judge
+        if self.wide:
+            self.wanted.append(OTHER_SOURCE)
+            self.truths[OTHER_KEYSPACE] = Truth(self.depot, DEPOT, OTHER_SHARD, self.complain)
+            self.judge.others.append(self.truths[OTHER_KEYSPACE].judge)
+            self.truths[OTHER_KEYSPACE].judge.others.append(self.judge)
+            for server, zone_s in zip((self.primary, self.replica, self.depot), ZONES_S, strict=True):
+                server.behaviour.zone_s = zone_s
         self.looking = Looking(self.kernel, self.complain)
         self.said_ready: set[str] = set()
         """Processes that have said so."""
-        self._recorded = 0
         self.epoch = 0
         """The shard's last epoch, as its sources log it."""
         self.reads_replica = bool(replica % 2)
-        self._servers = {(PRIMARY.host, PRIMARY.port): self.primary, (REPLICA.host, REPLICA.port): self.replica}
-        self._mariadb = mariadb_twins(self._servers, self.kernel)
+        servers = {PRIMARY: self.primary, REPLICA: self.replica, DEPOT: self.depot}
+        self._mariadb = mariadb_twins({(at.host, at.port): each for at, each in servers.items()}, self.kernel)
         self.driver: Any = self._mariadb[pymysql]
         """PyMySQL, to the simulated servers."""
 
     @contextmanager
     def installed(self) -> Iterator[None]:
         """While it lasts, the product's modules are the simulation's, and what they log is judged."""
-        config = structlog.get_config()
+        config, rows_max = structlog.get_config(), chunks.ROWS_MAX
+        chunks.ROWS_MAX = ROWS_PER_CHUNK  # type: ignore[misc]
         structlog.configure(processors=[self._log], wrapper_class=structlog.BoundLogger)
         try:
             with installed(
@@ -85,11 +144,12 @@ class Installation(TracedRun):
                 yield
         finally:
             structlog.configure(**config)
+            chunks.ROWS_MAX = rows_max  # type: ignore[misc]
             self.disk.close()
 
     def _log(self, _: Any, level: str, event: MutableMapping[str, Any]) -> NoReturn:
         if not self.kernel.is_over:
-            if event["event"] in ("publisher open", "new epoch"):
+            if event["event"] in ("publisher open", "new epoch") and event["shard"] == SHARD:
                 self.epoch = event["epoch"]
             if event.get("exc_info"):
                 self.complain(NEVER_RAISES, f"{self.kernel.current} logged an error: {event}")
@@ -108,30 +168,42 @@ class Installation(TracedRun):
 
     def begin(self) -> None:
         """Makes the database, and starts every process."""
-        connection = self.driver.connect(**PRIMARY.pymysql_arguments(), autocommit=True)
-        with connection.cursor() as cursor:
-            cursor.execute("CREATE DATABASE shop")
-            cursor.execute(CREATE_TABLE)
-        connection.close()
+        self._create(PRIMARY, [ACCOUNTS, ORDERS] if self.wide else [ACCOUNTS])
+        if self.wide:
+            self._create(DEPOT, [STOCK])
         if self.reads_replica:
             self.replica.follow(self.primary)
         for name in self.wanted:
             self.start(name)
 
+    def _create(self, server: ConnectionSettings, tables: Sequence[SimulatedTable]) -> None:
+        connection = self.driver.connect(**server.pymysql_arguments(), autocommit=True)
+        with connection.cursor() as cursor:
+            cursor.execute(f"CREATE DATABASE {tables[0].keyspace}")
+            for table in tables:
+                cursor.execute(table.create)
+                for row in range(FIRST_OLD_ROW, FIRST_OLD_ROW + OLD_ROWS * self.wide):
+                    cursor.execute(table.put, (*table.key(row), 0))
+        connection.close()
+
     def start(self, name: str, *, new_epoch: bool = False) -> None:
         """Starts a process, unless it runs."""
         if self.kernel.is_running(name):
             return
-        for forget in (self.kafka.forget, self.primary.forget, self.replica.forget):
+        for forget in (self.kafka.forget, self.primary.forget, self.replica.forget, self.depot.forget):
             self.kernel.process(name).at_end.append(partial(forget, name))
+        shop = Published(KEYSPACE, SHARD, PRIMARY, self.partitions, self.wide)
+        depot = [Published(OTHER_KEYSPACE, OTHER_SHARD, DEPOT, 1, wide=True)] if self.wide else []
         if name in SOURCES:
             server_id = FIRST_SERVER_ID + SOURCES.index(name)
-            start_source(self.kernel, name, self.partitions, server_id, self._gave_up, new_epoch=new_epoch)
+            start_source(self.kernel, name, shop, server_id, self._gave_up, new_epoch=new_epoch)
+        elif name == OTHER_SOURCE:
+            start_source(self.kernel, name, depot[0], FIRST_SERVER_ID, self._gave_up)
         elif name in CONSUMERS:
-            start_consumer(self.kernel, name, self.disk.data_dir(name), self._gave_up)
+            start_consumer(self.kernel, name, tuple(self.truths), self.disk.data_dir(name), self._gave_up)
         else:
-            server = REPLICA if self.reads_replica else PRIMARY
-            start_front(self.kernel, name, self.partitions, FRONTS[name], server)
+            read = shop._replace(server=REPLICA) if self.reads_replica else shop
+            start_front(self.kernel, name, [read, *depot], FRONTS[name])
 
     def _gave_up(self, name: str, error: FreshetError) -> None:
         """A supervisor starts a process again that has ended with an error."""
@@ -160,15 +232,9 @@ class Installation(TracedRun):
             self.complain(NEVER_RAISES, f"{where} ended with {type(error).__name__}: {error}")
 
     def record_commits(self) -> None:
-        """Takes what the primary has committed since the last time into the record of what is true."""
-        for commit in self.primary.history[self._recorded :]:
-            self.record.commit(commit.at, writes_of(commit), writer_of(commit))
-            self._recorded += 1
-
-    def restored(self, kept: int) -> None:
-        """The primary has lost what came after its first ``kept`` commits."""
-        self.record.replace(self.kernel.now, kept)
-        self._recorded = kept
+        """Takes what the servers have committed since the last time into the records of what is true."""
+        for truth in self.truths.values():
+            truth.record_commits()
 
     def count_fault(self, fault: str) -> None:
         """Counts a fault under every state that holds now."""

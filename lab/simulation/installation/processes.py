@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from prometheus_client import CollectorRegistry
 
@@ -21,6 +22,7 @@ from stream.kafka.locations import LocationsReader
 from stream.kafka.topics import RETENTION_MS_MIN, ensure_topics
 from stream.monitoring import serve_monitoring
 from stream.publish.publisher import Publisher
+from stream.sources.mariadb.backfill.run import BackfillOptions
 from stream.sources.mariadb.connection import ConnectionSettings
 from stream.sources.mariadb.schema import TableFilter
 from stream.sources.mariadb.source import MariaDBSource, SourceOptions
@@ -31,9 +33,11 @@ from tokens.errors import FreshetError
 KAFKA: Final = KafkaCluster("kafka:9092")
 PRIMARY: Final = ConnectionSettings("primary", 3306, user="root")
 REPLICA: Final = ConnectionSettings("replica", 3306, user="root")
-KEYSPACE: Final = "shop"
+DEPOT: Final = ConnectionSettings("depot", 3306, user="root")
 SHARD: Final = "shop/0"
-TABLES: Final = TableFilter(("shop",))
+OTHER_SHARD: Final = "depot/0"
+SPILL_BYTES: Final = 400
+"""Of wide histories: transactions of two rows are on disk before they are published."""
 COMMIT_INTERVAL_S: Final = 1.0
 METRICS_PORT: Final = 9_100
 VERSION: Final = "simulated"
@@ -41,21 +45,38 @@ GivesUp = Callable[[str, FreshetError], None]
 """Called by a process that ends with an error of one line, for its supervisor to start it again."""
 
 
+class Published(NamedTuple):
+    """What a source publishes. ``wide``: also what was there before; large transactions go through the disk."""
+
+    keyspace: str
+    shard: str
+    server: ConnectionSettings
+    partitions: int
+    wide: bool = False
+
+    @property
+    def tables(self) -> TableFilter:
+        """The keyspace's database."""
+        return TableFilter((self.keyspace,))
+
+
 def start_source(
-    kernel: Kernel, name: str, partitions: int, server_id: int, gives_up: GivesUp, *, new_epoch: bool = False
+    kernel: Kernel, name: str, what: Published, server_id: int, gives_up: GivesUp, *, new_epoch: bool = False
 ) -> None:
     """``freshet source mariadb``: binlog, publisher, Kafka."""
 
     def new_publisher() -> Publisher:
-        ensure_topics(KAFKA, KEYSPACE, partitions, replication=1, retention_ms=RETENTION_MS_MIN)
-        return Publisher(KAFKA, KEYSPACE, SHARD, Layout(partitions))
+        ensure_topics(KAFKA, what.keyspace, what.partitions, replication=1, retention_ms=RETENTION_MS_MIN)
+        return Publisher(KAFKA, what.keyspace, what.shard, Layout(what.partitions))
 
-    options = SourceOptions(PRIMARY, SHARD, TABLES, server_id=server_id, new_epoch=new_epoch)
+    options = SourceOptions(what.server, what.shard, what.tables, server_id=server_id, new_epoch=new_epoch)
+    if what.wide:
+        options = replace(options, backfill=BackfillOptions(what.tables), spill_bytes=SPILL_BYTES)
     source = MariaDBSource(options, new_publisher)
 
     def run() -> None:
         registry = CollectorRegistry()
-        registry.register(SourceCollector(KEYSPACE, SHARD, source.status))
+        registry.register(SourceCollector(what.keyspace, what.shard, source.status))
         place = "127.0.0.1", METRICS_PORT
         serve_monitoring(place, registry, lambda: source.status.not_ready, version=VERSION)
         try:
@@ -66,9 +87,9 @@ def start_source(
     kernel.spawn(name, run, "source")
 
 
-def start_consumer(kernel: Kernel, name: str, data_dir: Path, gives_up: GivesUp) -> None:
+def start_consumer(kernel: Kernel, name: str, keyspaces: tuple[str, ...], data_dir: Path, gives_up: GivesUp) -> None:
     """``freshet consume``: folds, commits, announces, and answers the owner protocol."""
-    settings = ConsumptionSettings(KAFKA, (KEYSPACE,), data_dir, commit_interval_s=COMMIT_INTERVAL_S)
+    settings = ConsumptionSettings(KAFKA, keyspaces, data_dir, commit_interval_s=COMMIT_INTERVAL_S)
 
     async def run() -> None:
         try:
@@ -79,16 +100,20 @@ def start_consumer(kernel: Kernel, name: str, data_dir: Path, gives_up: GivesUp)
     kernel.run_task(name, run)
 
 
-def start_front(kernel: Kernel, name: str, partitions: int, port: int, server: ConnectionSettings) -> None:
+def start_front(kernel: Kernel, name: str, served: Sequence[Published], port: int) -> None:
     """``freshet serve``: finds owners, reads through, answers HTTP."""
 
     def start() -> None:
         reader = LocationsReader(KAFKA).start(patient=True)
-        space = RowSpace(KEYSPACE, Layout(partitions), "shop", MariaDBRows(server, SHARD, TABLES))
-        front = make_front([space], _locate(reader))
+        spaces = [RowSpace(each.keyspace, Layout(each.partitions), each.keyspace, _rows(each)) for each in served]
+        front = make_front(spaces, _locate(reader))
         kernel.run_task(name, lambda: listen(front, port))
 
     kernel.spawn(name, start, "serve")
+
+
+def _rows(what: Published) -> MariaDBRows:
+    return MariaDBRows(what.server, what.shard, what.tables)
 
 
 def _locate(reader: LocationsReader) -> Callable[[str, int], Located | None]:

@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from signal import SIGTERM
 from typing import Any, Final
 
+from consumers.store.errors import StoreError
+from consumers.store.store import partition_directory
+from consumers.store.view import StoreView
 from lab.simulation.installation.judging import RULES as JUDGED
-from lab.simulation.installation.kafka_faults import KafkaFaults
-from lab.simulation.installation.parts import CLIENT, FRONTS, PROCESSES, SOURCES
-from lab.simulation.installation.processes import PRIMARY, SHARD
-from lab.simulation.installation.writing import JOURNAL, PUT, ROWS, SESSIONS
+from lab.simulation.installation.kafka_faults import OPERATOR, KafkaFaults
+from lab.simulation.installation.parts import CLIENT, CONSUMERS, FRONTS, PROCESSES, SOURCES, Truth
+from lab.simulation.installation.processes import KAFKA
+from lab.simulation.installation.writing import ACCOUNTS, JOURNAL, SESSIONS, STOCK, SimulatedTable, Slot
+from lab.simulation.kafka.log import Kind, PartitionLog
+from lab.simulation.naive.facts import facts_of_bytes, facts_of_naive, first_difference
+from lab.simulation.naive.judging import BY_THE_RULES
+from lab.simulation.naive.partition import NaivePartition
 from lab.simulation.operators.probes import PROBES
+from serving.client.errors import ClientError
+from stream.kafka.topics import events_topic
 
 RECOVERS: Final = "recovers by itself"
-RULES: Final = (*JUDGED, RECOVERS)
+RULES: Final = (*JUDGED, RECOVERS, BY_THE_RULES)
 READY_IN_S: Final = 60.0
 READINESS: Final = [probe.path for probe in PROBES].index("/readyz")
+NEVER_WRITTEN: Final = 5_000
+"""Ids from here on have never been a row."""
+CONSUMERS_VOID: Final = frozenset({"poison", "dead letters' topic gone"})
+"""Faults after which consumers call rows void and their sources know nothing of it: tables stay incomplete."""
+LOG_IS_ANOTHER: Final = frozenset({"tail lost", "commit record lost", "topic replaced", "beginning lost"})
+"""Faults after which the log does not have what was folded."""
 SETTLES_IN_S: Final = 180.0
 """Longer than two of the group's session timeouts, the longest back-offs, and a request that runs into its timeout."""
 
@@ -31,7 +51,49 @@ class InstallationRun(KafkaFaults):
         if not self.run_until(lambda: not self.record.is_ambiguous, SETTLES_IN_S):
             self._fail("the epoch that was to begin is not in every partition")
         self._read_all()
+        if self.wide and not {fault for fault, _ in self.outcome.met} & CONSUMERS_VOID:
+            self._check_whole()
         self._check_ready()
+        if not self.outcome.violations and not {fault for fault, _ in self.outcome.met} & LOG_IS_ANOTHER:
+            self._check_stores()
+
+    def _check_stores(self) -> None:
+        """Consumers end in order. What they have made durable is what the rules make of the log."""
+        consumers = [name for name in CONSUMERS if self.kernel.is_running(name)]
+        for name in consumers:
+            if self.kernel.loop_of(name).handles(SIGTERM):
+                self.stop(name)
+
+        def work() -> None:
+            for keyspace, partitions in zip(self.truths, (self.partitions, 1), strict=False):
+                logs = self.kafka.topics[events_topic(KAFKA, keyspace)].logs
+                for name in consumers:
+                    for number in range(partitions):
+                        if check_store(self.disk.data_dir(name), keyspace, number, logs[number], self.complain):
+                            self._count("stores compared")
+
+        thread = self.kernel.spawn(OPERATOR, work)
+        self.run_until(lambda: thread.done, SETTLES_IN_S)
+
+    def _check_whole(self) -> None:
+        """Tables are published from the beginning: that a row is absent is known before anybody has asked for it."""
+        _, client = self._new_session("")
+        left = {ACCOUNTS, STOCK}
+
+        def work() -> None:
+            for row in count(NEVER_WRITTEN):
+                for table in tuple(left):
+                    with suppress(ClientError):
+                        if client.get_row(table.keyspace, table.name, row).served_from == "cache":
+                            left.discard(table)
+                if not left:
+                    return
+                self.kernel.wait(lambda: False, 1.0)
+
+        thread = self.kernel.spawn(CLIENT, work)
+        self.run_until(lambda: thread.done, SETTLES_IN_S)
+        if left and not self.outcome.violations:
+            self._fail(f"not whole: {', '.join(sorted(table.name for table in left))}")
 
     def _check_ready(self) -> None:
         """Operators are told that all is well where it is: a source publishes, and each front has heard of it."""
@@ -65,33 +127,63 @@ class InstallationRun(KafkaFaults):
             self.start(name)
 
     def _read_all(self) -> None:
-        """A session that has just written reads every row, until each came fresh from the cache."""
+        """A session that has just written reads every row, until each came fresh from the cache.
+
+        That a row is absent only its source can say, if other spellings of the key may name it.
+        """
         name, client = self._new_session("")
         attempt = self._attempts + 1
-        missing = set(range(ROWS))
-        said: dict[int, str] = {}
+        missing = list(self.slots)
+        said: dict[Slot, str] = {}
 
-        def work() -> None:
-            self.judge.attempts(name)
-            connection: Any = client.wrap(self.driver.connect(**PRIMARY.pymysql_arguments(), autocommit=True), SHARD)
+        def write(truth: Truth, journal: SimulatedTable) -> None:
+            truth.judge.attempts(name)
+            connected = self.driver.connect(**truth.settings.pymysql_arguments(), autocommit=True)
+            connection: Any = client.wrap(connected, truth.shard)
             with connection.cursor() as cursor:
-                cursor.execute(PUT, (JOURNAL + SESSIONS, attempt))
+                cursor.execute(journal.put, (JOURNAL + SESSIONS, attempt))
             connection.close()
             self.record_commits()
-            self.judge.attempted(name, str(attempt), self.kernel.now)
+            truth.judge.attempted(name, str(attempt), self.kernel.now)
+
+        def work() -> None:
+            for truth, journal in zip(self.truths.values(), (ACCOUNTS, STOCK), strict=False):
+                write(truth, journal)
             end = self.kernel.now + SETTLES_IN_S
             while missing and self.kernel.now < end:
-                for slot in sorted(missing):
+                for slot in list(missing):
                     for row in self.read(name, client, [slot]):
                         said[slot] = f"{row.freshness} from the {row.served_from}: {row.why}"
-                        if (row.served_from, row.freshness) == ("cache", "fresh"):
-                            missing.discard(slot)
+                        cached = row.served_from == "cache" or (row.value is None and slot.table.first)
+                        if cached and row.freshness == "fresh":
+                            missing.remove(slot)
                 self.kernel.wait(lambda: False, 0.5)
 
         thread = self.kernel.spawn(CLIENT, work)
         self.run_until(lambda: thread.done, 2 * SETTLES_IN_S)
         if missing and not self.outcome.violations:
-            self._fail("; ".join(f"row {slot} is {said.get(slot, 'refused')}" for slot in sorted(missing)))
+            self._fail("; ".join(f"{slot.text} is {said.get(slot, 'refused')}" for slot in missing))
 
     def _fail(self, what: str) -> None:
         self.complain(RECOVERS, f"{what}, {SETTLES_IN_S:g} s after the last fault; {'; '.join(self.kernel.waits())}")
+
+
+def check_store(
+    data_dir: Path, keyspace: str, number: int, log: PartitionLog, complain: Callable[[str, str], None]
+) -> bool:
+    """Checks a partition's store. False: there is none, or its bits have flipped."""
+    directory = partition_directory(data_dir, keyspace, number)
+    if not directory.exists():
+        return False
+    with suppress(StoreError):
+        with StoreView(directory) as view:
+            head, entries = view.head, dict(view.items())
+        naive = NaivePartition(head.begin)
+        for record in log.read(head.begin, head.offset, head.offset):
+            if record.kind is Kind.DATA and not record.was_aborted:
+                naive.fold(record.offset, record.value)
+        found = first_difference(facts_of_bytes(entries), facts_of_naive(naive, head.offset))
+        if found and entries:
+            complain(BY_THE_RULES, f"{keyspace}/{number} at offset {head.offset}: {found}")
+        return bool(entries)
+    return False

@@ -6,10 +6,10 @@ from typing import Final
 
 import pymysql
 
-from lab.simulation.installation.faults import Faults
-from lab.simulation.installation.parts import CLIENT
+from lab.simulation.installation.faults import PAUSES_S, Faults
+from lab.simulation.installation.parts import CLIENT, SOURCES
 from lab.simulation.installation.processes import PRIMARY
-from lab.simulation.installation.writing import CREATE_TABLE, TABLE
+from lab.simulation.installation.writing import ACCOUNTS, KEYSPACE, TABLE
 
 OTHER: Final = "shop.accounts_new"
 OLD: Final = "shop.accounts_old"
@@ -21,14 +21,58 @@ CHANGES: Final = (
         "table swapped",
         (
             f"DROP TABLE IF EXISTS {OTHER}, {OLD}",
-            CREATE_TABLE.replace(TABLE, OTHER),
+            ACCOUNTS.create.replace(TABLE, OTHER),
             f"RENAME TABLE {TABLE} TO {OLD}, {OTHER} TO {TABLE}",
         ),
     ),
 )
 """(fault, statements) that change the table."""
 LOG_EVENTS: Final = ("binlog rotated", "statement logged")
-TABLE_FAULTS: Final = (*dict.fromkeys(fault for fault, _ in CHANGES), "table locked", *LOG_EVENTS)
+STATEMENTS: Final = (
+    "UPDATE accounts SET version = version",
+    "CREATE INDEX v ON accounts (version)",
+    "CREATE OR REPLACE TEMPORARY TABLE accounts (id INT)",
+    "CREATE TABLE IF NOT EXISTS `else``where`.`t` (a INT)",
+    "CREATE OR REPLACE ALGORITHM = MERGE VIEW w AS SELECT 1",
+    "CREATE DATABASE elsewhere",
+    "ALTER TABLE accounts ADD INDEX (version), RENAME INDEX v TO u, RENAME COLUMN a TO b",
+    "ALTER ONLINE IGNORE TABLE IF EXISTS elsewhere.t RENAME TO elsewhere.u",
+    "ALTER TABLE shop.accounts EXCHANGE PARTITION p WITH TABLE elsewhere.t",
+    "ALTER DATABASE shop CHARACTER SET = utf8mb4",
+    "ALTER USER reader IDENTIFIED BY 'x'",
+    'DROP TABLE IF EXISTS elsewhere.t, "elsewhere".u',
+    "DROP TEMPORARY TABLE accounts",
+    "DROP INDEX v ON accounts",
+    "DROP SCHEMA IF EXISTS elsewhere",
+    "DROP VIEW w",
+    "RENAME TABLE elsewhere.t WAIT 5 TO elsewhere.u, elsewhere.u TO elsewhere.t",
+    "RENAME USER a TO b",
+    "TRUNCATE elsewhere.t",
+    "SET PASSWORD FOR reader = 'x'",
+    "SET STATEMENT max_statement_time = 5 FOR CREATE INDEX v ON accounts (version)",
+    "GRANT SELECT ON *.* TO reader",
+    "LOAD DATA INFILE 'x' INTO TABLE accounts",
+    "ALTER TABLE accounts COMMENT = 'it is open",
+    "DROP everything",
+    "no statement",
+)
+"""Statements that somebody else's session has logged. None changes a row here: they must do no harm."""
+SETTINGS: Final = (
+    ("binlog_row_image", "MINIMAL"),
+    ("gtid_strict_mode", "OFF"),
+    ("sync_binlog", 0),
+    ("log_bin", "OFF"),
+    ("wsrep_on", "ON"),
+    ("version", "8.0.36"),
+)
+"""(variable, value) with which no source publishes."""
+TABLE_FAULTS: Final = (
+    *dict.fromkeys(fault for fault, _ in CHANGES),
+    "table locked",
+    *LOG_EVENTS,
+    "XA transaction",
+    "server misconfigured",
+)
 
 
 class TableFaults(Faults):
@@ -68,10 +112,55 @@ class TableFaults(Faults):
         """A new file of the binlog begins, or a statement is logged whose rows are not."""
         if self.primary.down:
             return
-        fault = LOG_EVENTS[what % len(LOG_EVENTS)]
-        self.count_fault(fault)
-        self.say(fault)
-        if fault == "binlog rotated":
+        if what % (len(STATEMENTS) + 1) == 0:
+            self.count_fault("binlog rotated")
+            self.say("binlog rotated")
             self.primary.rotate()
         else:
-            self.primary.log_statement("shop", "UPDATE accounts SET version = version")
+            statement = STATEMENTS[what % (len(STATEMENTS) + 1) - 1]
+            self.count_fault("statement logged")
+            self.say(f"logged: {statement}")
+            self.primary.log_statement("shop", statement)
+
+    def op_xa(self, row: int, commits: int, pause: int) -> None:
+        """Another application writes a row in an XA transaction, and ends it a while after it was prepared."""
+        slot, number = self.slot(row), len(self.primary.history)
+        if slot.table.keyspace != KEYSPACE:
+            return
+        self.count_fault("XA transaction")
+        self.say(f"{slot.text} is written as {-number} in an XA transaction, which is {'committed' * (commits % 2)}")
+        words = (f"XA START 'x{number}'", "", f"XA END 'x{number}'", f"XA PREPARE 'x{number}'")
+        end = f"XA {'COMMIT' if commits % 2 else 'ROLLBACK'} 'x{number}'"
+        self.under_way += 1
+
+        def write() -> None:
+            try:
+                connection = self.driver.connect(**PRIMARY.pymysql_arguments())
+                with connection.cursor() as cursor:
+                    for word in words:
+                        if word:
+                            cursor.execute(word)
+                        else:
+                            cursor.execute(slot.table.put, (*slot.table.key(slot.row), -number))
+                    self.kernel.wait(lambda: False, PAUSES_S[pause % len(PAUSES_S)])
+                    cursor.execute(end)
+                connection.close()
+            except (pymysql.err.Error, OSError) as error:
+                self.say(f"the XA transaction failed: {error}")
+            self.record_commits()
+            self.under_way -= 1
+
+        self.kernel.spawn(CLIENT, write)
+        self.pause(pause)
+
+    def op_setting(self, what: int, pause: int) -> None:
+        """A source starts while its server is set so that its log cannot be relied on."""
+        name, wrong = SETTINGS[what % len(SETTINGS)]
+        right = self.primary.variables[name]
+        self.count_fault("server misconfigured")
+        self.say(f"{name} is {wrong} for a while")
+        self.primary.variables[name] = wrong
+        self.kill_sources()
+        self.start(SOURCES[0])
+        self.pause(pause)
+        self.primary.variables[name] = right

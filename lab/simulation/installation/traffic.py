@@ -5,15 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final
+from urllib.parse import quote
 
+import httpx2
 import pymysql
 
 from lab.simulation.engine import Outcome
-from lab.simulation.installation.fronts import async_client, blocking_client
-from lab.simulation.installation.judging import Answer, Asked
+from lab.simulation.installation.committed import Image
+from lab.simulation.installation.fronts import FrontTransport, async_client, blocking_client
+from lab.simulation.installation.judging import EXPLAINS, Answer, Asked, SessionJudge
 from lab.simulation.installation.parts import CLIENT, FRONTS, Installation
-from lab.simulation.installation.processes import KEYSPACE, PRIMARY, SHARD
-from lab.simulation.installation.writing import DELETE, JOURNAL, PUT, ROWS, SESSIONS, TABLE, image_of
+from lab.simulation.installation.processes import SHARD
+from lab.simulation.installation.writing import (
+    ACCOUNTS,
+    FIRST_OLD_ROW,
+    JOURNAL,
+    KEYSPACE,
+    OLD_ROWS,
+    ROWS,
+    SESSIONS,
+    SLOTS,
+    STOCK,
+    Slot,
+    image_of,
+)
 from serving.client.answers import Row
 from serving.client.client import AsyncClient, AsyncSession, Session
 from serving.client.errors import ClientError
@@ -21,7 +36,10 @@ from serving.client.wire import location_request, read_epochs
 
 PATIENCE_S: Final = (0.0, 0.02, 0.3, 60.0)
 """How long the history waits for what a session does, before it goes on to the next op."""
+TIMEOUT_S: Final = 20.0
 STALENESS_MS: Final = (0, 300, 1_500, 20_000)
+WRITERS_ZONES: Final = ("+05:30", "-08:00")
+"""The time zones of the sessions' connections in a wide history."""
 
 
 class Traffic(Installation):
@@ -34,6 +52,8 @@ class Traffic(Installation):
         self._attempts = 0
         self._names = 0
         self._sessions: dict[int, tuple[str, Session]] = {}
+        self._held: dict[Slot, tuple[str, Image]] = {}
+        """Row → the tag and the image of the answer that a reader without a client library has kept."""
         self._async: AsyncClient | None = None
         self._async_session: AsyncSession
 
@@ -64,21 +84,24 @@ class Traffic(Installation):
 
     def op_write(self, session: int, row: int, what: int, patience: int) -> None:
         """A session writes a row, or deletes it, and commits."""
-        number, slot = session % SESSIONS, row % ROWS
+        number, slot = session % SESSIONS, self.slot(row)
+        truth, journal = self.truths[slot.table.keyspace], STOCK if slot.table is STOCK else ACCOUNTS
         name, client = self._session(number)
         self._attempts += 1
         attempt = self._attempts
 
         def write() -> None:
-            self.judge.attempts(name)
+            truth.judge.attempts(name)
             try:
-                connection = client.wrap(self.driver.connect(**PRIMARY.pymysql_arguments()), SHARD)
+                connection = client.wrap(self.driver.connect(**truth.settings.pymysql_arguments()), truth.shard)
                 with connection.cursor() as cursor:
+                    if self.wide:
+                        cursor.execute(f"SET time_zone = '{WRITERS_ZONES[number]}'")
                     if what % 4:
-                        cursor.execute(PUT, (slot, attempt))
+                        cursor.execute(slot.table.put, (*slot.table.key(slot.row), attempt))
                     else:
-                        cursor.execute(DELETE, (slot,))
-                    cursor.execute(PUT, (JOURNAL + number, attempt))
+                        cursor.execute(slot.table.delete, slot.table.key(slot.row))
+                    cursor.execute(journal.put, (JOURNAL + number, attempt))
                 if what % 8 == 7:
                     connection.rollback()
                 else:
@@ -89,28 +112,48 @@ class Traffic(Installation):
                 ended = f"failed: {error}"
             self._count(f"write {ended.partition(':')[0]}")
             self.record_commits()
-            self.judge.attempted(name, str(attempt), self.kernel.now)
-            self.say(f"session {name}: {'writes' if what % 4 else 'deletes'} row {slot} as {attempt}: {ended}")
+            truth.judge.attempted(name, str(attempt), self.kernel.now)
+            self.say(f"session {name}: {'writes' if what % 4 else 'deletes'} {slot.text} as {attempt}: {ended}")
 
         self._do(write, patience)
 
     def op_read(self, session: int, row: int, batch: int, patience: int) -> None:
         """A session reads a row, or a few rows at once."""
         name, client = self._session(session % SESSIONS)
-        slots = [row % ROWS] if batch % 3 else list(range(ROWS))
-        self._do(lambda: self.read(name, client, slots), patience)
+        first, aliased = self.slot(row), batch % 3 == 2
+        slots = [first] if batch % 3 else [each for each in self.slots if each.table.keyspace == first.table.keyspace]
+        self._do(lambda: self.read(name, client, slots, aliased=aliased), patience)
 
-    def read(self, name: str, client: Session, slots: Sequence[int], bound_ms: int | None = None) -> list[Row]:
-        """Reads rows, and has the answers judged. Returns them; none if the read failed.
+    @property
+    def slots(self) -> Sequence[Slot]:
+        """The rows of this history."""
+        return SLOTS if self.wide else SLOTS[:ROWS]
 
-        ``bound_ms``: of a bounded staleness, for one row.
+    def slot(self, row: int) -> Slot:
+        """A row by any number."""
+        return self.slots[row % len(self.slots)]
+
+    def read(
+        self,
+        name: str,
+        client: Session,
+        slots: Sequence[Slot],
+        bound_ms: int | None = None,
+        *,
+        aliased: bool = False,
+    ) -> list[Row]:
+        """Reads rows of one keyspace, and has the answers judged. Returns them; none if the read failed.
+
+        ``bound_ms``: of a bounded staleness, for one row. ``aliased``: with another spelling of the key.
         """
-        asked = self.judge.asked(name, self.kernel.now, None if bound_ms is None else bound_ms / 1000)
+        table = slots[0].table
+        asked = self._judge_of(slots).asked(name, self.kernel.now, None if bound_ms is None else bound_ms / 1000)
         try:
             if len(slots) == 1:
-                rows = [client.get_row(KEYSPACE, TABLE, slots[0], max_staleness_ms=bound_ms)]
+                key = table.key(slots[0].row, aliased=aliased)
+                rows = [client.get_row(table.keyspace, table.name, *key, max_staleness_ms=bound_ms)]
             else:
-                rows = client.get_rows(KEYSPACE, [(TABLE, (slot,)) for slot in slots])
+                rows = client.get_rows(table.keyspace, [(each.table.name, each.table.key(each.row)) for each in slots])
         except ClientError as error:
             self._refused(name, slots, error)
             return []
@@ -121,11 +164,12 @@ class Traffic(Installation):
         """A session reads a row that must hold all that was committed until a while ago."""
         name, client = self._session(session % SESSIONS)
         bound_ms = STALENESS_MS[staleness % len(STALENESS_MS)]
-        self._do(lambda: self.read(name, client, [row % ROWS], bound_ms), patience)
+        self._do(lambda: self.read(name, client, [self.slot(row)], bound_ms), patience)
 
     def op_await(self, row: int, has_session: int, patience: int) -> None:
         """A task of an asyncio application reads a row, in its session or without one."""
-        name, slot, done = "of tasks" if has_session % 2 else "", row % ROWS, list[bool]()
+        name, slot, done = "of tasks" if has_session % 2 else "", self.slot(row), list[bool]()
+        table = slot.table
         if self._async is None:
             self._async = async_client(self.kernel, self._ports())
             self._async_session = self._async.session()
@@ -133,9 +177,9 @@ class Traffic(Installation):
         self.under_way += 1
 
         async def read() -> None:
-            asked = self.judge.asked(name, self.kernel.now)
+            asked = self._judge_of([slot]).asked(name, self.kernel.now)
             try:
-                found = await reader.get_row(KEYSPACE, TABLE, slot)
+                found = await reader.get_row(table.keyspace, table.name, *table.key(slot.row))
             except ClientError as error:
                 self._refused(name, [slot], error)
             else:
@@ -146,20 +190,24 @@ class Traffic(Installation):
         self.kernel.run_task(CLIENT, read)
         self.run_until(lambda: bool(done), PATIENCE_S[patience % len(PATIENCE_S)])
 
-    def _refused(self, name: str, slots: Sequence[int], error: ClientError) -> None:
-        self._count(f"refused: {error.code}")
-        self.say(f"session {name or 'none'}: reading {slots}: {error.code}: {error}")
-        self.judge.refused(name, self.kernel.now, error.code)
+    def _judge_of(self, slots: Sequence[Slot]) -> SessionJudge:
+        return self.truths[slots[0].table.keyspace].judge
 
-    def _answered(self, name: str, asked: Asked, slots: Sequence[int], rows: Sequence[Row]) -> None:
+    def _refused(self, name: str, slots: Sequence[Slot], error: ClientError) -> None:
+        self._count(f"refused: {error.code}")
+        read = ", ".join(slot.text for slot in slots)
+        self.say(f"session {name or 'none'}: reading {read}: {error.code}: {error}")
+        self._judge_of(slots).refused(name, self.kernel.now, error.code)
+
+    def _answered(self, name: str, asked: Asked, slots: Sequence[Slot], rows: Sequence[Row]) -> None:
         self.record_commits()
         answers = []
         for slot, row in zip(slots, rows, strict=True):
             kind = f"{row.freshness} from the {row.served_from}"
             self._count(kind)
-            self.say(f"session {name or 'none'}: row {slot} is {row.value}, {kind}: {row.why}")
-            answers.append(Answer((TABLE, (slot,)), image_of(row.value), row.served_from, row.freshness, row.why))
-        self.judge.answered(name, asked, self.kernel.now, answers)
+            self.say(f"session {name or 'none'}: {slot.text} is {row.value}, {kind}: {row.why}")
+            answers.append(Answer(slot.name, image_of(row.value), row.served_from, row.freshness, row.why))
+        self._judge_of(slots).answered(name, asked, self.kernel.now, answers)
 
     def op_session(self, session: int, earlier: int) -> None:
         """A new session takes the place of one, with the token of another, or with none."""
@@ -173,7 +221,8 @@ class Traffic(Installation):
                 except ClientError:
                     return
                 self._sessions[number] = self._new_session(token)
-                self.judge.handed_over(self._sessions[number][0], name, self.kernel.now)
+                for truth in self.truths.values():
+                    truth.judge.handed_over(self._sessions[number][0], name, self.kernel.now)
 
             self._do(take_over, 3)
         else:
@@ -205,3 +254,41 @@ class Traffic(Installation):
 
     def _count(self, answer: str) -> None:
         self.outcome.answers[answer] += 1
+
+    def op_again(self, row: int, spelling: int, patience: int) -> None:
+        """A reader who has kept the last answer of a row reads it again. ``spelling``: how it names what it holds."""
+        slot = self.slot(row)
+        if self.wide and row % 2:
+            slot = Slot(slot.table, FIRST_OLD_ROW + row % OLD_ROWS)
+        transport = FrontTransport(self.kernel, lambda: self.kernel.rng.choice(self._ports()))
+        self._do(lambda: self._reread(transport, slot, spelling % 3), patience)
+
+    def _reread(self, transport: FrontTransport, slot: Slot, spelling: int) -> None:
+        tag, image = self._held.get(slot, ("", None))
+        named = (tag, f'W/{tag}, "other"', '"other"')[spelling] if tag else '"other"'
+        key = ",".join(quote(str(value), safe="") for value in slot.table.key(slot.row))
+        url = f"http://front/v1/rows/{slot.table.keyspace}/{slot.table.name}/{key}"
+        extensions = {"timeout": {"read": TIMEOUT_S}}
+        judge = self._judge_of([slot])
+        asked = judge.asked("", self.kernel.now)
+        try:
+            request = httpx2.Request("GET", url, headers={"if-none-match": named}, extensions=extensions)
+            response = transport.handle_request(request)
+        except (httpx2.HTTPError, OSError):
+            return
+        status, headers = response.status_code, response.headers
+        self._count(f"again {status}")
+        self.say(f"a reader who holds {image or 'nothing'} reads {slot.text} again: {status}")
+        if status == 304:
+            if named == '"other"' or response.content:
+                self.complain(EXPLAINS, f"{slot.text} is called unchanged to a reader who holds {named}")
+            answer = (image, headers["freshet-served-from"], headers["freshet-freshness"], headers["freshet-why"])
+        elif status in (200, 404):
+            found = response.json()
+            image = image_of(found["row"])
+            answer = (image, found["served_from"], found["freshness"], found["why"])
+            self._held[slot] = headers.get("etag", ""), image
+        else:
+            return
+        self.record_commits()
+        judge.answered("", asked, self.kernel.now, [Answer(slot.name, *answer)])

@@ -11,9 +11,9 @@ from lab.simulation.installation import kafka_faults
 from lab.simulation.installation.faults import DIES_WITHIN, PAUSES_S, PLACES, WORDS
 from lab.simulation.installation.parts import CONSUMERS, PROCESSES, SHAPE, STATES
 from lab.simulation.installation.settling import RULES, InstallationRun
-from lab.simulation.installation.tables import CHANGES, LOG_EVENTS, TABLE_FAULTS
+from lab.simulation.installation.tables import CHANGES, SETTINGS, STATEMENTS, TABLE_FAULTS
 from lab.simulation.installation.traffic import PATIENCE_S, STALENESS_MS
-from lab.simulation.installation.writing import ROWS, SESSIONS
+from lab.simulation.installation.writing import SESSIONS, SLOTS
 
 OPS: Final = ops_of(InstallationRun)
 FAULTS: Final = (
@@ -42,11 +42,13 @@ FAULTS: Final = (
 )
 _CONSUMER, _PROCESS, _PAUSE, _PATIENCE = len(CONSUMERS), len(PROCESSES), len(PAUSES_S), len(PATIENCE_S)
 _ANYONE: Final = _PROCESS + 1
+_SLOTS: Final = len(SLOTS)
 COMMON: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
-    "write": (6, (SESSIONS, ROWS, 8, _PATIENCE)),
-    "read": (8, (SESSIONS, ROWS, 3, _PATIENCE)),
-    "bounded": (2, (SESSIONS, ROWS, len(STALENESS_MS), _PATIENCE)),
-    "await": (1, (ROWS, 2, _PATIENCE)),
+    "write": (6, (SESSIONS, _SLOTS, 8, _PATIENCE)),
+    "read": (8, (SESSIONS, _SLOTS, 3, _PATIENCE)),
+    "bounded": (2, (SESSIONS, _SLOTS, len(STALENESS_MS), _PATIENCE)),
+    "await": (1, (_SLOTS, 2, _PATIENCE)),
+    "again": (2, (_SLOTS, 3, _PATIENCE)),
     "let": (2, (_PAUSE,)),
     "start": (2, (_PROCESS,)),
 }
@@ -69,7 +71,9 @@ RARE: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "disk": (1, (_CONSUMER, 2, _PAUSE)),
     "change": (2, (len(CHANGES), _PAUSE)),
     "lock": (1, (_PAUSE,)),
-    "log": (1, (len(LOG_EVENTS),)),
+    "log": (2, (len(STATEMENTS) + 1,)),
+    "xa": (1, (_SLOTS, 2, _PAUSE)),
+    "setting": (1, (len(SETTINGS), _PAUSE)),
     "damage": (1, (_CONSUMER, 4)),
     **kafka_faults.OPS,
 }

@@ -1,24 +1,102 @@
-"""The table of the installation, and what a commit of the simulated server has written to it."""
+"""The tables of the installation: what sessions write to them, and what a commit of the simulated server has written.
+
+Two of them are in *wide* histories only: one whose key is composite and of a padded collation, with a moment and a
+virtual column, and one of another keyspace, whose server is in another time zone.
+"""
 
 from __future__ import annotations
 
 import json
-from typing import Final
+from datetime import datetime
+from typing import Final, NamedTuple
 
 from lab.simulation.installation.committed import Image, RowName
 from lab.simulation.mariadb.server import Commit
 from lab.simulation.mariadb.sql.definitions import RenameTables, TruncateTable
+from lab.simulation.mariadb.storage.columns import Stored
 
-TABLE: Final = "shop.accounts"
 ROWS: Final = 4
+"""Rows that sessions write to in every history."""
 SESSIONS: Final = 2
-CREATE_TABLE: Final = f"CREATE TABLE {TABLE} (id INT PRIMARY KEY, version INT NOT NULL)"
-PUT: Final = f"REPLACE INTO {TABLE} (id, version) VALUES (%s, %s)"
-DELETE: Final = f"DELETE FROM {TABLE} WHERE id = %s"
-
-
 JOURNAL: Final = 1_000
 """Each transaction also writes the row of this id plus its session's number, with its attempt as the version."""
+KEYSPACE: Final = "shop"
+OTHER_KEYSPACE: Final = "depot"
+
+
+class SimulatedTable(NamedTuple):
+    """A table. ``first``: the values of each key before the row's own number; ``aliases``: another spelling of them."""
+
+    keyspace: str
+    name: str
+    create: str
+    put: str
+    delete: str
+    first: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+
+    def key(self, row: int, *, aliased: bool = False) -> tuple[object, ...]:
+        """The primary key of a row."""
+        return (*(self.aliases if aliased else self.first), row)
+
+    def image(self, row: tuple[Stored, ...]) -> Image:
+        """A stored row as an answer must have it."""
+        if not self.first:
+            return image_of({"id": row[0], "version": row[1]})
+        customer, number, version, placed, twice = row
+        moment = placed.isoformat(" ") if isinstance(placed, datetime) else placed
+        return image_of({"customer": customer, "number": number, "version": version, "placed": moment, "twice": twice})
+
+
+def _numbered(keyspace: str, name: str) -> SimulatedTable:
+    return SimulatedTable(
+        keyspace,
+        name,
+        f"CREATE TABLE {name} (id INT PRIMARY KEY, version INT NOT NULL)",
+        f"REPLACE INTO {name} (id, version) VALUES (%s, %s)",
+        f"DELETE FROM {name} WHERE id = %s",
+    )
+
+
+ACCOUNTS: Final = _numbered(KEYSPACE, "shop.accounts")
+STOCK: Final = _numbered(OTHER_KEYSPACE, "depot.stock")
+ORDERS: Final = SimulatedTable(
+    KEYSPACE,
+    "shop.orders",
+    "CREATE TABLE shop.orders (customer VARCHAR(12) COLLATE utf8mb4_bin, number INT, version INT NOT NULL,"
+    " placed TIMESTAMP NULL, twice BIGINT AS (version * 2) VIRTUAL, PRIMARY KEY (customer, number))",
+    "REPLACE INTO shop.orders (customer, number, version, placed) VALUES (%s, %s, %s, '2026-03-29 02:30:00')",
+    "DELETE FROM shop.orders WHERE customer = %s AND number = %s",
+    ("Zoë",),
+    ("Zoë ",),
+)
+TABLE: Final = ACCOUNTS.name
+_BY_NAME: Final = {table.name: table for table in (ACCOUNTS, STOCK, ORDERS)}
+
+
+class Slot(NamedTuple):
+    """A row that sessions write and read."""
+
+    table: SimulatedTable
+    row: int
+
+    @property
+    def name(self) -> RowName:
+        """The row's name for the judge."""
+        return self.table.name, (self.row,)
+
+    @property
+    def text(self) -> str:
+        """The row in words."""
+        return f"row {self.row}" if self.table is ACCOUNTS else f"row {self.row} of {self.table.name}"
+
+
+_WIDE: Final = (Slot(ORDERS, 0), Slot(ORDERS, 1), Slot(STOCK, 0), Slot(STOCK, 1))
+SLOTS: Final = (*(Slot(ACCOUNTS, row) for row in range(ROWS)), *_WIDE)
+"""Rows by number. A history that is not wide has the first `ROWS` only."""
+OLD_ROWS: Final = 7
+"""Rows of each table that are there before any source is, in wide histories, numbered from `FIRST_OLD_ROW`."""
+FIRST_OLD_ROW: Final = 10
 
 
 def image_of(columns: dict[str, object] | None) -> Image:
@@ -31,13 +109,14 @@ def writes_of(commit: Commit) -> dict[RowName, Image]:
     match commit.change:
         case (TruncateTable() | RenameTables(), _):
             return {(TABLE, (row,)): None for row in (*range(ROWS), *range(JOURNAL, JOURNAL + SESSIONS + 1))}
-    return {
-        (".".join(name), tuple(key)): image_of(None if row is None else {"id": row[0], "version": row[1]})
-        for name, key, row in commit.changes
-    }
+    found: dict[RowName, Image] = {}
+    for name, key, row in commit.changes:
+        table = _BY_NAME[".".join(name)]
+        found[table.name, (key[-1],)] = None if row is None else table.image(row)
+    return found
 
 
 def writer_of(commit: Commit) -> str:
     """The attempt that a commit is; "" for one that no session made."""
-    attempts = [row[1] for _, key, row in commit.changes if row is not None and int(str(key[0])) >= JOURNAL]
+    attempts = [row[1] for _, key, row in commit.changes if row is not None and int(str(key[-1])) >= JOURNAL]
     return str(attempts[0]) if attempts else ""

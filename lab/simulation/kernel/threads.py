@@ -111,6 +111,12 @@ class SimulatedCondition:
                 self._waiting.remove(me)
             self._lock.acquire_again(depth)
 
+    def wait_for(self, predicate: Callable[[], T], timeout: float | None = None) -> T:
+        until = None if timeout is None else self._kernel.now + timeout
+        while not (found := predicate()) and (until is None or self._kernel.now < until):
+            self.wait(None if until is None else until - self._kernel.now)
+        return found
+
     def notify(self, n: int = 1) -> None:
         for thread in self._waiting[:n]:
             self._waiting.remove(thread)

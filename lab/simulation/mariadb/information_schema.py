@@ -23,7 +23,8 @@ def rows_of(name: str, databases: Databases) -> list[InfoRow]:
     """The rows of a table of information_schema."""
     match name.upper():
         case "TABLES":
-            return [_of_table(table) | {"table_type": "BASE TABLE", "engine": table.engine} for table in databases]
+            facts: InfoRow = {"table_type": "BASE TABLE", "table_rows": None}
+            return [_of_table(table) | facts | {"engine": table.engine} for table in databases]
         case "COLUMNS":
             return [row for table in databases for row in _columns(table)]
         case "STATISTICS":

@@ -112,7 +112,7 @@ class Selecting:
                 row = transaction.row(table, key, snapshot)
             if row is not None and row_scope(self._variables, table, row).is_true(select.where):
                 found.append(row)
-        return found
+        return _ordered(select, table, found)
 
     def _select_told(self, select: Select) -> Steps[Found]:
         """A SELECT from information_schema or from no table."""
@@ -124,6 +124,13 @@ class Selecting:
                 yield from self._transacting.glance(name)
             rows = _chosen(select, self._server.databases, self._variables)
         return _shown(select, rows, self._variables)
+
+
+def _ordered(select: Select, table: Table, rows: list[Row]) -> list[Row]:
+    """The rows as ORDER BY and LIMIT have them."""
+    places = [table.index(name) for name in select.order]
+    rows.sort(key=lambda row: [cast("int", table.columns[at].equal(row[at])) for at in places])
+    return rows[: select.limit] if select.limit else rows
 
 
 def _chosen(select: Select, databases: Databases, session: Surroundings) -> list[InfoRow]:

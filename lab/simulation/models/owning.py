@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, cast
@@ -20,7 +21,7 @@ from consumers.store.manifest import Manifest
 from consumers.store.memtable import Memtable
 from consumers.store.store import PartitionStore
 from lab.simulation.models.topic import SimulatedTopic, name_of
-from stream.wire.codec import CodecError, current_schema
+from stream.wire.codec import HEADER_SIZE, CodecError, current_schema, headers
 from stream.wire.keys import Layout
 
 OVERLAY_BYTES: Final = 1_600
@@ -28,8 +29,10 @@ OVERLAY_BYTES: Final = 1_600
 _MARKER: Final = current_schema("Marker").header
 _DIRECTORY: Final = Path("simulated")
 Record = tuple[int, bytes | None]
-BY_COLUMN_BYTES: Final = 400
-"""Runs of this many bytes are folded by column too: histories are short. With fewer, the simulator is half as fast."""
+BY_COLUMN_BYTES: Final = 1
+"""Runs of this many bytes are folded by column too, so each: histories are short."""
+_BETWEEN_RUNS: Final = headers("Marker") | headers("SourceState")
+"""Records that end a run of frames."""
 
 
 @lru_cache
@@ -70,7 +73,7 @@ class MemoryRocks:
         dies, self.dies = self.dies, ""
         if dies == "before":
             raise OwnerCrash
-        self.data.update(entries)
+        self.data.update(entries.pairs(sorted(entries)) if isinstance(entries, Memtable) else entries)
         if dies == "after":
             raise OwnerCrash
         return 0
@@ -85,9 +88,18 @@ class MemoryRocks:
 class OwnedPartition:
     """The part of `consumers.owner.partitions.Partition` that answers use."""
 
-    def __init__(self, topic: SimulatedTopic, number: int, rocks: MemoryRocks | None = None, begin: int = 0) -> None:
-        """``begin``: the first offset that an empty store folds."""
+    def __init__(
+        self,
+        topic: SimulatedTopic,
+        number: int,
+        rocks: MemoryRocks | None = None,
+        begin: int = 0,
+        *,
+        by_column: bool = False,
+    ) -> None:
+        """``begin``: the first offset that an empty store folds. ``by_column``: it folds by column what it can."""
         self.topic = topic
+        self.by_column = by_column
         self.begin = begin
         self.has_seen_what_was_lost = False
         """Whether it has folded messages that the topic has lost since."""
@@ -115,6 +127,12 @@ class OwnedPartition:
         if self.begin and not self.rocks.data:
             self.store.begin_at(self.begin)
         self.overlay = Overlay(OVERLAY_BYTES)
+        self._end_at_start = len(self.topic.partitions[self.number])
+
+    @property
+    def ready(self) -> bool:
+        """Whether it has folded what the topic had when the process started."""
+        return self.offset >= self._end_at_start
 
     def forget(self) -> None:
         """The store is set aside: a new one begins at the topic's beginning."""
@@ -172,7 +190,8 @@ class OwnedPartition:
             return 0
         records = list(enumerate(messages[start : start + count], start))
         self.topic.read_to[self.number] = max(self.topic.read_to[self.number], start + len(records))
-        found = self.store.fold(_InterruptedMessages(records, between) if between is not None else records)
+        with _folding_by_column() if self.by_column else nullcontext():
+            found = self.store.fold(_Messages(records, between) if between or self.by_column else records)
         self.letters |= Counter((offset, letter.code) for offset, letter in found)
         if self.waiters:
             self.wake()
@@ -226,35 +245,53 @@ class OwnedPartition:
 
     def refolded(self) -> dict[bytes, bytes]:
         """What the state must be: the whole log folded from where it began, message by message, into a dict."""
-        entries: dict[bytes, bytes] = {}
-        state = PartitionState(Head(offset=self.begin, begin=self.begin), entries.get)
-        for offset, value in enumerate(self.topic.partitions[self.number][self.begin :], self.begin):
-            changes = fold_message(state, offset, value)
-            entries.update(changes.entries)
-            state.apply(changes)
-        return entries | head_entries(state.head)
+        return _one_by_one(enumerate(self.topic.partitions[self.number][self.begin :], self.begin), self.begin)
 
     def refolded_by_column(self) -> dict[bytes, bytes]:
         """The state up to here, folded again in one step for each run of frames that can be folded by column."""
-        entries = Memtable()
-        state = PartitionState(Head(offset=self.begin, begin=self.begin), entries.get)
-        with patch.object(columns, "RUN_BYTES_MIN", BY_COLUMN_BYTES):
-            for changes in fold_messages(state, list(enumerate(self._folded, self.begin))):
-                entries.put(changes.entries)
-                state.apply(changes)
-        return entries.built() | head_entries(state.head)
+        return _by_column(list(enumerate(self._folded, self.begin)), self.begin)
+
+    def crowded(self) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
+        """States of the log without what ends a run, so that runs are long: by column, and message by message."""
+        folded = enumerate(self._folded, self.begin)
+        records = [each for each in folded if each[1] is None or each[1][:HEADER_SIZE] not in _BETWEEN_RUNS]
+        return _by_column(records, self.begin), _one_by_one(records, self.begin)
+
+
+def _one_by_one(records: Iterable[Record], begin: int) -> dict[bytes, bytes]:
+    entries: dict[bytes, bytes] = {}
+    state = PartitionState(Head(offset=begin, begin=begin), entries.get)
+    for offset, value in records:
+        changes = fold_message(state, offset, value)
+        entries.update(changes.entries)
+        state.apply(changes)
+    return entries | head_entries(state.head)
+
+
+def _by_column(records: Sequence[Record], begin: int) -> dict[bytes, bytes]:
+    entries = Memtable()
+    state = PartitionState(Head(offset=begin, begin=begin), entries.get)
+    with _folding_by_column():
+        for changes in fold_messages(state, records):
+            entries.put(changes.entries)
+            state.apply(changes)
+    return entries.built() | head_entries(state.head)
+
+
+def _folding_by_column() -> Any:
+    return patch.object(columns, "RUN_BYTES_MIN", BY_COLUMN_BYTES)
 
 
 def _lookup_after_close(_: bytes) -> bytes | None:
     raise OwnerCrash
 
 
-class _InterruptedMessages(list[Record]):
-    """Messages that call ``between`` before the last one is read."""
+class _Messages(list[Record]):
+    """Messages that call ``between`` before the last one is read. Their fold is not memoized."""
 
-    def __init__(self, records: list[Record], between: Callable[[], None]) -> None:
+    def __init__(self, records: list[Record], between: Callable[[], None] | None) -> None:
         super().__init__(records)
-        self._between: Callable[[], None] | None = between
+        self._between = between
 
     def __getitem__(self, at: Any) -> Any:
         if self._between is not None and at == len(self) - 1:
@@ -287,6 +324,11 @@ class RacingStore:
         """The entry at the time of the access."""
         self._look()
         return self._store.get(key)
+
+    def between(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """The pairs at the time of the access."""
+        self._look()
+        return self._store.between(start, end, limit)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)

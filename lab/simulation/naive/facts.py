@@ -21,7 +21,7 @@ Facts = dict[tuple[str, ...] | bytes, Any]
 """(kind, name) or a row's key → what is known."""
 
 _ENTRY: Final = struct.Struct(">BQqI")
-FOLD_VERSION: Final = 5
+FOLD_VERSION: Final = 7
 
 
 def facts_of_bytes(entries: Mapping[bytes, bytes]) -> Facts:
@@ -31,7 +31,9 @@ def facts_of_bytes(entries: Mapping[bytes, bytes]) -> Facts:
         if key[0] >= 0x20:
             facts[key] = _row(value)
         elif key[0] == 1:
-            facts["table", key[2:].decode()] = _table(value)
+            names = key[2:].decode().split("\0", 2)
+            what = {"t": "table", "o": "object", "s": "set"}[key[1:2].decode()]
+            facts[what, *names] = _table(value) if what == "table" else tuple(msgspec.msgpack.decode(value))
         else:
             kind, _, name = key[1:].partition(b"/")
             facts[kind.decode(), *_names(kind, name)] = _known(kind.decode(), value)
@@ -63,13 +65,15 @@ def _known(kind: str, value: bytes) -> Any:
 def _table(value: bytes) -> tuple[Any, ...]:
     fields = msgspec.msgpack.decode(value)
     _, shard, epoch, ordinal, name, kind, exists, created, ids, image, lo, hi, *rest = fields
-    image_ordinal, write_ordinal, write_position, pending, staged, void, list_ordinal, partial = rest
-    hwm, still_open, aborted, committed, known = ids
+    image_ordinal, write_ordinal, write_position, pending, staged, void, list_ordinal, partial, *rest = rest
+    struct, objects_void = rest
+    hwm, still_open, runs, committed, known = ids
+    aborted = [each for first, last in runs for each in range(first, last + 1)]
     return (
         (shard, epoch, ordinal, name, kind, exists, created),
         (hwm, [*map(tuple, still_open)], aborted, committed, known),
         (image, lo, hi, image_ordinal, write_ordinal, write_position, list_ordinal),
-        ([*map(tuple, pending)], [*map(tuple, staged)], bool(void), partial),
+        ([*map(tuple, pending)], [*map(tuple, staged)], bool(void), partial, struct, objects_void),
     )
 
 
@@ -97,17 +101,25 @@ def facts_of_naive(fold: NaivePartition, offset: int) -> Facts:
         facts["name", name] = bound
     for table_id, state in fold.tables.by_id.items():
         facts["table", str(table_id)] = _naive_table(state)
+    for (kind, table_id, name), each in fold.tables.others.objects.items():
+        image, struct_bytes = each.value or (None, None)
+        at = (each.shard, each.epoch, each.ordinal)
+        known = (each.value is not None, image, struct_bytes, each.lo, each.hi, each.known_at)
+        facts["object", kind, str(table_id), name] = (*at, *known, *each.write)
+    for (kind, table_id), group in fold.tables.others.sets.items():
+        passes = (group.shard, group.epoch, group.ordinal, group.begun, *group.whole)
+        facts["set", kind, str(table_id)] = (*passes, group.void[0], group.lo, group.latest, group.void[1])
     return facts
 
 
 def _naive_table(state: NaiveTable) -> tuple[Any, ...]:
-    staged = [(txn, ordinal, image) for txn, (ordinal, image) in sorted(state.staged.items())]
+    staged = [(txn, *each) for txn, each in sorted(state.staged.items())]
     return (
         (state.shard, state.epoch, state.ordinal, state.name, state.kind, state.exists, state.created),
         (state.hwm, sorted(state.open.items()), sorted(state.aborted), state.committed, state.known),
         (state.image, state.lo, state.hi, state.image_ordinal, state.write_ordinal, state.write_position,
          state.list_ordinal),
-        (sorted(state.pending), staged, state.is_void, state.partial),
+        (sorted(state.pending), staged, state.is_void, state.partial, state.struct, state.objects_void),
     )  # fmt: skip
 
 

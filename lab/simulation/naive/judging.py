@@ -27,6 +27,9 @@ def check_fold(owned: OwnedPartition, complain: Callable[[str, str], None]) -> N
     state = owned.entries()
     if owned.refolded_by_column() != state:
         complain(SAME_STATE, f"partition {owned.number}: folded by column the log gives another state")
+    by_column, one_by_one = owned.crowded()
+    if by_column != one_by_one:
+        complain(SAME_STATE, f"partition {owned.number}: without its markers the log folds to another state by column")
     found = first_difference(facts_of_bytes(state), facts_of_naive(naive, owned.offset))
     if found:
         complain(BY_THE_RULES if state == owned.refolded() else SAME_STATE, f"partition {owned.number}: {found}")

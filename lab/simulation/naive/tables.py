@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final, Protocol
 
 from lab.simulation.naive import positions
+from lab.simulation.naive.objects import NaiveObjects
 
 Event = dict[str, Any]
 
@@ -35,12 +36,15 @@ class NaiveTable:
         """Write id → transaction, 0 if it is unknown."""
         self.aborted: set[int] = set()
         self.image: bytes | None = None
+        self.struct: bytes | None = None
+        self.objects_void = 0
+        """Ordinal at or below which nothing counts that belongs to the table."""
         self.lo = self.hi = ""
         self.image_ordinal = self.write_ordinal = self.list_ordinal = 0
         self.write_position = ""
         self.pending: set[tuple[int, int]] = set()
-        self.staged: dict[int, tuple[int, bytes | None]] = {}
-        """Transaction → (ordinal, image)."""
+        self.staged: dict[int, tuple[int, bytes | None, bytes | None]] = {}
+        """Transaction → (ordinal, image, struct)."""
         self.is_void = False
         self.partial = partial
 
@@ -94,8 +98,9 @@ class NaiveTable:
         self.pending = {pair for pair in self.pending if pair[1] in self.open}
         self.staged = {txn: each for txn, each in self.staged.items() if txn in self.open.values()}
 
-    def set_image(self, image: bytes, lo: str, hi: str, ordinal: int) -> None:
+    def set_image(self, image: bytes, struct: bytes | None, lo: str, hi: str, ordinal: int) -> None:
         """An image is known again."""
+        self.struct = struct
         self.image, self.lo, self.hi, self.image_ordinal, self.is_void = image, lo, hi, ordinal, False
 
     def note_write(self, event: Event) -> None:
@@ -106,6 +111,7 @@ class NaiveTable:
         """The event shows that the table exists."""
         if not self.exists or event["change"] == "created":
             self.exists, self.created = True, event["ordinal"]
+            self.objects_void = event["ordinal"]
         if event["change"] == "created":
             self.list_ordinal = event["ordinal"]
         self.name, self.kind = event["name"], event["kind"]
@@ -127,11 +133,15 @@ class NaiveTables:
         self.by_id: dict[int, NaiveTable] = {}
         self.names: dict[str, tuple[int, str, int, int]] = {}
         """Name → table id, shard, epoch, ordinal."""
+        self.others = NaiveObjects()
 
     def fold(self, name: str, event: Event, around: Around) -> list[str]:
         """Folds a catalog event. Returns the codes of dead letters."""
         if name == "NameBinding":
             self._bind_names(event)
+            return []
+        if name in ("CatalogObject", "CatalogSet"):
+            self.others.fold(name, event)
             return []
         if name in ("CommitTxn", "AbortTxn"):
             return self._end(event, committed=name == "CommitTxn")
@@ -188,7 +198,7 @@ class NaiveTables:
         table.note_name(event)
         table.replace_list(event)
         if event["image"] is not None:
-            table.set_image(event["image"], lo, hi, event["ordinal"])
+            table.set_image(event["image"], event["struct"], lo, hi, event["ordinal"])
 
     def _take_write(self, table: NaiveTable, event: Event, around: Around) -> None:
         table.note_name(event)
@@ -200,7 +210,7 @@ class NaiveTables:
             table.pending.add(UNKNOWN)
         if event["image"] is not None:
             lo, hi = event["lo"] or event["gtid"], event["hi"] or event["gtid"]
-            table.set_image(event["image"], lo, hi, event["ordinal"])
+            table.set_image(event["image"], event["struct"], lo, hi, event["ordinal"])
 
     def _writers(self, table: NaiveTable, txn: int, write_id: int) -> set[tuple[int, int]]:
         """Whose end the image must wait for: of a write that names no transaction, everybody's with an open id."""
@@ -216,7 +226,7 @@ class NaiveTables:
             table.note_write(event)
         if event["write_id"] > table.hwm:
             table.allocate(event["txn"], event["write_id"])
-        table.staged[event["txn"]] = (event["ordinal"], event["image"])
+        table.staged[event["txn"]] = (event["ordinal"], event["image"], event["struct"])
 
     def _makes_whole(self, table: NaiveTable, event: Event, around: Around) -> bool:
         """Whether the event makes up for what was before this state began."""
@@ -239,11 +249,11 @@ class NaiveTables:
             table.pending -= over
             staged = table.staged.pop(event["txn"], None)
             if staged is not None and committed:
-                ordinal, image = staged
+                ordinal, image, struct = staged
                 if image is None:
                     table.note_write(event)
                 else:
-                    table.set_image(image, event["gtid"], event["gtid"], ordinal)
+                    table.set_image(image, struct, event["gtid"], event["gtid"], ordinal)
             if not all(agreed):
                 table.known, table.is_void = False, True
                 letters.append("commit_of_aborted")
@@ -261,6 +271,7 @@ class NaiveTables:
         if event["epoch"] == table.epoch:
             table.ordinal = event["ordinal"]
         table.is_void, table.staged, table.list_ordinal = True, {}, 0
+        table.objects_void = table.ordinal
 
     def _bind_names(self, event: Event) -> None:
         table_id, name, before = event["table_id"], event["name"], event["previous_name"]

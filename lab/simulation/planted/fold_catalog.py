@@ -18,7 +18,7 @@ WRITE_IDS: Final = (
     catalog(
         "abort_counts_as_commit",
         "an aborted write id is not recorded as aborted",
-        leave_out(WriteIds.abort, "insort(...)"),
+        leave_out(WriteIds.abort, "self._remember_aborted(...)"),
     ),
     catalog(
         "allocated_is_valid",
@@ -102,7 +102,7 @@ STAGED: Final = (
         "the first of two writes of a transaction is promoted",
         Replace(
             catalog_fold._stage,
-            "StagedImage(any_txn, any_ordinal, any_image)",
+            "StagedImage(any_txn, any_ordinal, any_image, any_struct)",
             "state.staged_by(any_txn) or StagedImage(any_txn, any_ordinal, any_image)",
         ),
     ),
@@ -111,8 +111,8 @@ STAGED: Final = (
         "an image staged before a void and committed after it is served",
         Replace(
             catalog_fold._promote,
-            "_set_image(any_state, any_image, any_lo, any_hi, any_staged.ordinal)",
-            '_set_image(any_state, any_image, any_lo, any_hi, event["ordinal"])',
+            "_set_image(any_state, any_image, any_struct, any_lo, any_hi, any_staged.ordinal)",
+            '_set_image(any_state, any_image, any_struct, any_lo, any_hi, event["ordinal"])',
         ),
     ),
 )
@@ -152,8 +152,8 @@ EACH_TIME: Final = (
         "a promoted image counts as read at the table's last write, not at its COMMIT",
         Replace(
             catalog_fold._promote,
-            "_set_image(any_state, any_image, any_lo, any_hi, any_ordinal)",
-            "_set_image(any_state, any_image, state.write_position or any_lo, any_hi, any_ordinal)",
+            "_set_image(any_state, any_image, any_struct, any_lo, any_hi, any_ordinal)",
+            "_set_image(any_state, any_image, any_struct, state.write_position or any_lo, any_hi, any_ordinal)",
         ),
     ),
 )

@@ -8,6 +8,7 @@ from consumers.fold import backfills, markers, messages, shards, state
 from consumers.fold import columns as column_fold
 from consumers.fold import rows as row_fold
 from consumers.owner import rows as owner_rows
+from consumers.store.memtable import Memtable
 from lab.simulation.planted.planting import Begin, Replace, Return, always, leave_out, never, processes, rows
 from stream.wire import codec
 
@@ -107,6 +108,27 @@ EVENTS: Final = (
             "any_changes, any_at = run",
             "any_changes, any_at = run[0], min(run[1] + (run[1] - any_at > 2), end)",
         ),
+    ),
+)
+COLUMNS: Final = (
+    processes(
+        "columns_give_all_rows_one_gtid",
+        "the GTIDs of rows that are folded by column are all the first one's",
+        Replace(column_fold.EntryColumns.entries, "columns.transactions[rows]", "columns.transactions[rows] * 0"),
+    ),
+    processes(
+        "columns_keep_the_first_row",
+        "of several changes of a key that are folded by column the first one counts",
+        Replace(
+            Memtable.put,
+            "self.entries.update(islice(any_rows, any_count))",
+            "self.entries.update({k: n for k, n in list(islice(any_rows, any_count))[::-1]})",
+        ),
+    ),
+    processes(
+        "columns_end_too_late",
+        "after a run that is folded by column a message is passed over",
+        Replace(column_fold.fold_columns, "records[any_at][0] + 1", "records[any_at][0] + 1 + (any_at > 1)"),
     ),
 )
 MARKERS: Final = (
@@ -294,4 +316,4 @@ WHOLE: Final = (
         Replace(owner_rows.view_row, "is_hidden = False", "is_hidden = kind == VOID"),
     ),
 )
-BUGS: Final = (*EVENTS, *MARKERS, *NEWER, *VOIDS, *EPOCHS, *WHOLE, *HEADS, *EACH_TIME)
+BUGS: Final = (*EVENTS, *COLUMNS, *MARKERS, *NEWER, *VOIDS, *EPOCHS, *WHOLE, *HEADS, *EACH_TIME)

@@ -7,6 +7,7 @@ from typing import Final
 from consumers.owner import client
 from consumers.owner import rows as owner_rows
 from consumers.owner.client import OwnerClient
+from consumers.owner.ranges import answering
 from lab.simulation.planted.planting import (
     Begin,
     Replace,
@@ -23,6 +24,9 @@ from serving.http import app, batches, openapi, route
 from serving.reads import flight, proof, spaces
 from serving.reads import rows as row_reads
 from serving.reads.flight import Flights
+from serving.reads.ranges import reading as ranges
+from serving.reads.ranges.pages import Stretch
+from serving.reads.ranges.reading import RangeReads
 from serving.reads.readiness import Readiness
 from serving.reads.rows import RowReads
 from serving.reads.tables import TableReads
@@ -269,4 +273,27 @@ OPERATING: Final = (
         ),
     ),
 )
-BUGS: Final = (*OFFERS, *SESSIONS, *PROOFS, *READS, *FLIGHTS, *INTERRUPTIONS, *TABLES, *OPERATING)
+RANGES: Final = (
+    rows(
+        "range_at_several_positions",
+        "a front joins partitions that have no position in common",
+        Return(vars(Stretch)["stands"].fget, "True"),
+    ),
+    rows(
+        "range_of_some_partitions",
+        "a front asks the first partition only, and the owner does not mind",
+        Return(ranges._partitions, "[0]"),
+        Return(answering._check_partitions, "None"),
+    ),
+    rows(
+        "range_not_in_the_token",
+        "a range from the cache leaves the session's token as it was",
+        Replace(RangeReads._read, "token_after(any_token, ...)", "any_token"),
+    ),
+    rows(
+        "range_of_the_source_unproved",
+        "a range from a replica that is behind is given",
+        never(RangeReads._from_source, "not any_decision.may_be_served"),
+    ),
+)
+BUGS: Final = (*OFFERS, *SESSIONS, *PROOFS, *READS, *RANGES, *FLIGHTS, *INTERRUPTIONS, *TABLES, *OPERATING)

@@ -1,4 +1,4 @@
-"""Planted bugs in `consumers.owner`: reads and fills of rows."""
+"""Planted bugs in `consumers.owner`: reads of rows and ranges, and fills of rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from consumers.fold import declared
 from consumers.owner import evidence, meaning
 from consumers.owner import rows as reading
 from consumers.owner.overlay import Overlay
-from lab.simulation.planted.planting import Replace, Return, never, rows
+from consumers.owner.ranges import answering
+from lab.simulation.planted.planting import Replace, Return, always, never, rows
 
 VOIDED: Final = "(any_entry.epoch, any_entry.ordinal) <= (any_void.epoch, any_void.ordinal)"
 BELOW_LOW_WATER: Final = "not any_lo.at_or_past(Position.parse(any_lineage.low_water))"
@@ -216,4 +217,37 @@ FILLS: Final = (
         ),
     ),
 )
-BUGS: Final = (*VIEWS, *FILLS)
+RANGES: Final = (
+    rows(
+        "range_of_an_incomplete_table",
+        "a range is answered although rows of the table may not have been published yet",
+        Replace(
+            answering.answer_range,
+            "whole_table(any_head, any_table)",
+            "whole_table(any_head, any_table) or next("
+            "((shard, held._replace(position=held.position or head.lineages[shard].low_water))"
+            " for (name, shard), held in head.backfills.items() if name == table and shard in head.lineages), None)",
+        ),
+    ),
+    rows(
+        "range_without_its_deletions",
+        "a deletion does not count as the last change of a range",
+        Replace(answering._look, "ordinal > newest", "ordinal > newest and kind != ABSENT"),
+    ),
+    rows(
+        "range_of_voided_rows",
+        "entries from before the table's void are rows of a range",
+        always(answering._live_entries, "HEAD.unpack_from(any_value)[1] > any_voided"),
+    ),
+    rows(
+        "range_ends_at_the_completion",
+        "the last change of a range is taken to be the completion of its table",
+        Replace(answering._look, "decode_entry(any_newest).position if any_newest else ''", "''"),
+    ),
+    rows(
+        "page_begins_at_its_last_row",
+        "a page has the row again after which it goes on",
+        Replace(answering._look, "ranked > after", "ranked >= after"),
+    ),
+)
+BUGS: Final = (*VIEWS, *FILLS, *RANGES)

@@ -88,7 +88,7 @@ FILLS: Final = (
             "ValidWriteIdList.parse(any_ids)",
             "demand.write_ids",
         ),
-        Replace(tables._list_of, "any_state.kind != TRANSACTIONAL or ...", "any_state.kind != TRANSACTIONAL"),
+        Replace(tables.list_of, "any_state.kind != TRANSACTIONAL or ...", "any_state.kind != TRANSACTIONAL"),
     ),
 )
 BUGS: Final = (*DEMANDS, *EVENTUAL, *STATES, *FILLS)

@@ -1,15 +1,17 @@
-"""Planted bugs between an owner's answer and the session that gets it: tokens of fronts, and own writes."""
+"""Planted bugs between an owner's answer and the session that gets it, and those that only wide histories meet."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from lab.simulation.planted.planting import Replace, installation, leave_out
+from lab.simulation.planted.planting import Replace, Return, installation, leave_out, never
 from serving.client.client import Session
 from serving.client.session import SessionState
 from serving.client.tracked import TrackedConnection
-from serving.http import batches
+from serving.http import batches, responses
 from serving.reads.rows import RowReads
+from stream.sources.mariadb import charsets, connection
+from stream.sources.mariadb.binlog.reader import BinlogReader
 from tokens import decision
 
 CACHE_TOKEN: Final = "token_after(demand.token, any_row.shard, any_row.epoch, any_row.hi)"
@@ -66,7 +68,7 @@ OWN_WRITES: Final = (
     installation(
         "failed_commit_is_forgotten",
         "a commit whose connection broke counts as one that did not take place",
-        leave_out(TrackedConnection._call, "if not is_read: ..."),
+        leave_out(TrackedConnection._call, "if not is_read and self._session is not None: ..."),
     ),
     installation(
         "closed_connection_is_forgotten",
@@ -79,4 +81,26 @@ OWN_WRITES: Final = (
         leave_out(SessionState._plan_demand, "any_tracked.require_settled()"),
     ),
 )
-BUGS: Final = (*TOKENS, *TIMES, *OWN_WRITES)
+WIDE: Final = (
+    installation(
+        "moments_in_the_servers_zone",
+        "a session reads moments in the time zone of its server",
+        Replace(connection.connect, "SESSION_VARIABLES", "SESSION_VARIABLES.replace(\"time_zone='+00:00', \", '')"),
+    ),
+    installation(
+        "padded_text_is_exact",
+        "a text key is called exact although its collation ignores trailing blanks",
+        Return(charsets.is_exact_collation, "name.endswith('_bin')"),
+    ),
+    installation(
+        "kept_answer_is_never_old",
+        "a reader who holds any answer is told that it is unchanged",
+        never(responses.unless_held, "held.strip() != '*' and any_rest"),
+    ),
+    installation(
+        "xa_commit_voids_nothing",
+        "the rows of an XA transaction stay as they were before its COMMIT",
+        leave_out(BinlogReader._xa_end, "transaction.voids.setdefault(name, any_why)"),
+    ),
+)
+BUGS: Final = (*TOKENS, *TIMES, *OWN_WRITES, *WIDE)

@@ -161,7 +161,13 @@ BACKFILL: Final = (
     rows(
         "chunk_outlives_a_void",
         "a chunk that was read before DDL is published after it",
-        Replace(Plan._notice_table, "self.table in any_names or EVERY_TABLE in any_names", "EVERY_TABLE in names"),
+        Replace(
+            Plan._notice_table,
+            "if self.table in any_lost:\n    self.put_aside()\n"
+            "for any_table in any_lost & self.cursors.keys():\n    ...",
+            "if EVERY_TABLE in names:\n    self.put_aside()\n"
+            "for table in lost & self.cursors.keys() - {self.table}:\n    del self.cursors[table]",
+        ),
     ),
     rows(
         "complete_before_the_last_chunk",
@@ -178,9 +184,9 @@ BACKFILL: Final = (
         Replace(
             Backfill.step,
             "for any_transaction in self._plan.publish(...):\n    self._publisher.publish(any_transaction)\n"
-            "self._publisher.annotate(...)",
+            "self._annotate()",
             "ahead = [*self._plan.publish(chunk, position, timestamp)]\n"
-            "self._publisher.annotate(self._plan.annotations)\n"
+            "self._annotate()\n"
             "for transaction in ahead:\n    self._publisher.publish(transaction)",
         ),
     ),

@@ -63,7 +63,7 @@ class ProcessesRun(TracedRun):
         self.topic = SimulatedTopic(Layout(1))
         self.sources = [SimulatedSource(shard, 1) for shard in range(1 + shards % 2)]
         self.publishers = [Publishing(self.topic, source, LIMITS[limits % 3]) for source in self.sources]
-        self.processes = [OwnedPartition(self.topic, 0) for _ in range(PROCESSES)]
+        self.processes = [OwnedPartition(self.topic, 0, by_column=bool(number)) for number in range(PROCESSES)]
         self.checkpoint: MemoryRocks | None = None
         self.reference = Reference(self.topic)
 
@@ -157,7 +157,7 @@ class ProcessesRun(TracedRun):
 
     def op_rebuild(self, process: int) -> None:
         self.count_fault("rebuild")
-        self.processes[process] = OwnedPartition(self.topic, 0)
+        self.processes[process] = OwnedPartition(self.topic, 0, by_column=bool(process))
         self.say(f"process {process} loses its store and starts at offset 0")
 
     def op_checkpoint(self, process: int) -> None:
@@ -171,7 +171,7 @@ class ProcessesRun(TracedRun):
         if self.checkpoint is None:
             return
         self.count_fault("begins at a checkpoint")
-        self.processes[process] = OwnedPartition(self.topic, 0, self.checkpoint.copy())
+        self.processes[process] = OwnedPartition(self.topic, 0, self.checkpoint.copy(), by_column=bool(process))
         self.say(f"process {process} starts from the checkpoint, offset {self.processes[process].offset}")
         self.check(process)
 

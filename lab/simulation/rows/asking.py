@@ -10,26 +10,29 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast
 import msgspec
 
 from consumers.owner.protocol import OwnerRow
+from consumers.owner.ranges.order import values_in
 from lab.simulation.models.fronts import answered, front_with
 from lab.simulation.models.network import METRICS, Network, Route
 from lab.simulation.models.truth import Image
 from lab.simulation.rows.source import SCHEMAS, SLOT_OF, SLOTS, SLOTS_A_SHARD, RowSnapshot, SimulatedSource, image_of
 from serving.answers import RawRowAnswer
-from serving.client import AsyncSession, wire
+from serving.client import AsyncSession, HistoryLost, wire
 from serving.client.answers import Row, RowBatchAnswer
 from serving.client.wire import HttpRequest, HttpResponse
 from serving.errors import ReadError
-from serving.http.query import LocationParameters, RowBatchBody, RowBatchParameters, RowParameters
+from serving.http.query import LocationParameters, RangeParameters, RowBatchBody, RowBatchParameters, RowParameters
 from serving.http.route import body_of
-from serving.http.routes import get_location, get_row, get_rows
+from serving.http.routes import find_rows, get_location, get_row, get_rows
 from serving.reads.descriptions import Descriptions
 from serving.reads.fills import Fills
 from serving.reads.locations import Locations
 from serving.reads.proof import Proof
+from serving.reads.ranges.reading import RangeReads
 from serving.reads.rows import ReadContext, RowLookup, RowMiss, RowOutcome, RowReads
 from serving.reads.spaces import Epochs, RowSpace
 from serving.sources.mariadb import row_table
-from serving.sources.source import RowTable, SchemaChanged, SourceKey, SourceRow
+from serving.sources.source import RowTable, SchemaChanged, SourceKey, SourceRange, SourceRow
+from stream.sources.key_range import KeyRange
 from stream.wire.keys import Layout, row_key
 from tokens import Position, Vector
 
@@ -100,7 +103,15 @@ class Read:
         """What owners answered last."""
         self.source: dict[bytes, tuple[Proof, SnapshotRow]] = {}
         """What the source answered, and what it was judged by."""
+        self.snapshot_history = -1
+        """The history in which the source was read for a range; -1: it was not."""
+        self.left: Vector | None = None
+        """What a 409 left of the session's vector. A late answer of another read may add to it at once."""
         self.task: asyncio.Task[list[Row]]
+
+    def make_current(self) -> None:
+        """The task of this read gets evidence from now on."""
+        _read.set(self)
 
     def begin(self, request: HttpRequest) -> None:
         """Notes what the request demands, and what the session has really seen."""
@@ -112,7 +123,14 @@ class Read:
 
     async def run(self, max_wait_ms: int) -> list[Row]:
         """Reads as an application does. Raises `ClientError`."""
-        _read.set(self)
+        try:
+            return await self._ask(max_wait_ms)
+        except HistoryLost:
+            self.left = self.session.client.vector
+            raise
+
+    async def _ask(self, max_wait_ms: int) -> list[Row]:
+        self.make_current()
         client, slots = self.session.client, [SLOTS[SLOT_OF[key]] for key in self.keys]
         values = [
             slot.values if key == slot.key else slot.alias_values for key, slot in zip(self.keys, slots, strict=True)
@@ -192,8 +210,29 @@ class SimulatedRowSource:
 
     async def read(self, wanted: Sequence[SourceKey]) -> SourceAnswer:
         """See `serving.sources.source.RowSource`."""
+        return await self._read([row_key(each.table.name, each.values) for each in wanted])
+
+    async def read_range(self, table: RowTable, wanted: KeyRange) -> SourceRange:
+        """See `serving.sources.source.RowSource`. The keys of the model's tables are in order."""
+        first = self._source.first_slot
+        keys = [slot.key for slot in SLOTS[first : first + SLOTS_A_SHARD] if slot.table == table.name]
+        found = await self._read(keys)
+        seen = [(key, row) for key, row in zip(keys, found, strict=True) if isinstance(row, SnapshotRow)]
+        assert len(seen) == len(keys)
+        at = seen[0][1]
+        _read.get().snapshot_history = at.snapshot.history
+        leading, after = list(wanted.leading), list(wanted.after or [])
+        rows = [(key, row.image, values_in(key)) for key, row in seen if row.image is not None]
+        rows = [row for row in rows if row[2][: len(leading)] == leading]
+        if not wanted.limit:
+            number = min(len(rows), wanted.count_max) if wanted.count_max else len(rows)
+            return SourceRange((), number, False, at.position, at.hi)
+        rows = [row for row in rows if not after or (row[2] < after if wanted.descending else row[2] > after)]
+        given = [(key, image) for key, image, _ in (rows[::-1] if wanted.descending else rows)[: wanted.limit]]
+        return SourceRange(given, len(given), len(given) < len(rows), at.position, at.hi)
+
+    async def _read(self, keys: list[bytes]) -> SourceAnswer:
         source = self._source
-        keys = [row_key(each.table.name, each.values) for each in wanted]
         read = SourceRead(self._front, source.shard, keys, source.history.positions[source.engine])
         found = self._world.begin_source_read(read)
         if found is not None:
@@ -271,7 +310,10 @@ class SimulatedFront:
             descriptions._known.update(KNOWN_TABLES)
         self.reads = ObservedReads(owners, descriptions, fills, METRICS)
         self.reads.told, self.reads.world = {}, world
-        self._front = front_with(row_spaces=spaces, rows=self.reads, locations=Locations(owners, cast("Any", spaces)))
+        ranges = RangeReads(owners, descriptions, METRICS)
+        self._front = front_with(
+            row_spaces=spaces, rows=self.reads, ranges=ranges, locations=Locations(owners, cast("Any", spaces))
+        )
 
     async def find_owners_again(self) -> None:
         """Tries those that have failed, as the next reads would."""
@@ -294,6 +336,9 @@ class SimulatedFront:
             response = await get_rows(self._front, RowBatchParameters(keyspace.removesuffix(":batch")), body)
             self._check_summary(response.body)
             return response
+        if len(rest) == 1:
+            found = {"keyspace": keyspace, "table": rest[0], **request.params}
+            return await find_rows(self._front, msgspec.convert(found, RangeParameters, strict=False), None)
         named = {"keyspace": keyspace, "table": rest[0], "pk": rest[1], **request.params}
         return await get_row(self._front, msgspec.convert(named, RowParameters, strict=False), None)
 

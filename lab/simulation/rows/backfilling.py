@@ -9,10 +9,10 @@ from itertools import count
 from typing import Any, Final
 
 from lab.simulation.rows.source import CHOICES, SLOTS, SLOTS_A_SHARD, SimulatedSource, image_of
-from stream.sources.mariadb.backfill.chunks import TableDiffers
 from stream.sources.mariadb.backfill.plan import Chunk
 from stream.sources.mariadb.backfill.reading import Wanted
 from stream.sources.mariadb.backfill.run import Backfill, BackfillOptions
+from stream.sources.mariadb.connection import MariaDBError
 from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.schema import TableFilter
 from stream.sources.status import SourceStatus
@@ -30,7 +30,7 @@ class SimulatedReading:
         self._source = source
         self._wanted: Wanted | None = None
         self._ahead: deque[Chunk] = deque()
-        self.differs: TableDiffers | None = None
+        self.failed: MariaDBError | None = None
         self.estimate = 0
 
     def want(self, wanted: Wanted | None) -> None:

@@ -51,6 +51,14 @@ class Judge:
         number = publisher.history_of_epoch.get(epoch if epoch is not None else -1)
         return publisher.source.histories[number] if number is not None else None
 
+    def history_read(self, shard: int, number: int) -> CommitHistory | None:
+        """The history of this ``number``; None for -1."""
+        return self._publishers[shard].source.histories[number] if number >= 0 else None
+
+    def complain(self, rule: str, what: str) -> None:
+        """Records a violation."""
+        self._complain(rule, what)
+
     def note_fill(self, fill: Fill, number: int) -> None:
         """Notes an accepted fill if it was read in another history, the one with this ``number``, than its epoch's."""
         stamp = read_stamp(fill.stamp)

@@ -14,6 +14,7 @@ from lab.simulation.rows.judging import EXPLAINS, NEVER_RAISES, RENAMED
 from lab.simulation.rows.run_state import RowsRunState
 from lab.simulation.rows.source import SLOT_OF, SLOTS, SLOTS_A_SHARD
 from serving.client import HistoryLost, ServerError, Unavailable
+from serving.client.answers import Row
 from serving.errors import ReadError
 from stream.wire.keys import Layout
 from tokens import Vector
@@ -92,7 +93,7 @@ class RowReadOps(RowsRunState):
     def op_rebuild(self, owner: int, partition: int) -> None:
         number = partition % self.topic.layout.partitions
         self.count_fault("rebuild")
-        self.owners[owner][number] = OwnedPartition(self.topic, number)
+        self.owners[owner][number] = OwnedPartition(self.topic, number, by_column=bool(owner))
         self.say(f"owner {owner} loses the store of partition {number} and starts with an empty one")
 
     def op_begin(self, owner: int, partition: int, back: int) -> None:
@@ -104,7 +105,7 @@ class RowReadOps(RowsRunState):
         if self.topic.cuts_off_schema(number, begin):
             return  # the record is void and a dead letter, for good: an upgraded reader folds something else
         self.count_fault("beginning gone")
-        self.owners[owner][number] = OwnedPartition(self.topic, number, begin=begin)
+        self.owners[owner][number] = OwnedPartition(self.topic, number, begin=begin, by_column=bool(owner))
         self.say(f"owner {owner} loses the store of partition {number}; a new one begins at offset {begin}")
 
     def op_evict(self, owner: int) -> None:
@@ -210,9 +211,12 @@ class RowReadOps(RowsRunState):
             if error.code == "source_behind":
                 self.judge.check_refusal(read)
         else:
-            for key, row in zip(read.keys, rows, strict=True):
-                self._note_answer(answer_of(read, key, row))
+            self._note_rows(read, rows)
             self._mark_uncertain(reader)
+
+    def _note_rows(self, read: Read, rows: list[Row]) -> None:
+        for key, row in zip(read.keys, rows, strict=True):
+            self._note_answer(answer_of(read, key, row))
 
     def _mark_uncertain(self, reader: SimulatedSession) -> None:
         """Marks shards where a write was unnoticeably placed in a wrong history (docs/concepts/guarantees.md)."""
@@ -237,6 +241,7 @@ class RowReadOps(RowsRunState):
 
     def _note_lost(self, lost: HistoryLost, read: Read, shard: str) -> None:
         reader, before = read.session, read.demand
+        assert read.left is not None
         self.outcome.answers["409 history_lost"] += 1
         self.say(f"  session {reader.number} gets 409 history_lost: {lost}")
         told = Vector.parse(lost.token)
@@ -244,10 +249,10 @@ class RowReadOps(RowsRunState):
         for name in unknown:
             self._forget_seen(reader, name.removesuffix(RENAMED))
         if unknown:
-            self.judge.check_kept(reader.client.vector, before, unknown)
+            self.judge.check_kept(read.left, before, unknown)
             return
         self.judge.check_history_lost(lost, before, shard)
-        self.judge.check_session_after_409(reader.client.vector, before, shard)
+        self.judge.check_session_after_409(read.left, before, shard)
         component = reader.client.vector.get(shard)
         history = self.judge.history(int(shard[2:]), component.epoch) if component is not None else None
         seen = reader.seen.get(shard)

@@ -39,7 +39,10 @@ class RowsRunState(TracedRun):
         names = tuple(source.name for source in self.sources) if len(self.sources) > 1 else ()
         self.publishers = [Publishing(self.topic, source, LIMITS[limits % 3], names) for source in self.sources]
         count = self.topic.layout.partitions
-        self.owners = [[OwnedPartition(self.topic, number) for number in range(count)] for _ in range(OWNERS)]
+        self.owners = [
+            [OwnedPartition(self.topic, number, by_column=bool(owner)) for number in range(count)]
+            for owner in range(OWNERS)
+        ]
         self.loop = VirtualLoop()
         self.network = Network(self.loop, self.owners, self._note_fill)
         self.source_reads: list[SourceRead] = []

@@ -57,6 +57,7 @@ RARE_OPERATIONS: Final[dict[str, tuple[int, Fields]]] = {
     "fill": (4, (4,)),
     "share": (2, ("session", 4)),
     "batch": (2, ("session", "shard", "owner", "front", 10)),
+    "find": (3, ("session", "shard", 3, "owner", "front", 4)),
     "evict": (1, ("owner",)),
     "adopt": (1, ("session", "session")),
     "repeat": (1, ("shard", 8)),

@@ -1,1 +1,1 @@
-"""The Hive source: translates a metastore's captured notification log into source transactions, offline only."""
+"""The Hive source: a metastore's notification log → source transactions. Pure; what talks to a server is in `live`."""

@@ -35,7 +35,7 @@ WRITES: Final = frozenset(
 )
 """Events that write a table or a part of it: its image is awaited. Statistics change its parameters."""
 
-IGNORED: Final = frozenset(
+OF_CATALOG: Final = frozenset(
     {
         "CREATE_DATABASE",
         "ALTER_DATABASE",
@@ -44,6 +44,12 @@ IGNORED: Final = frozenset(
         "CREATE_CATALOG",
         "ALTER_CATALOG",
         "DROP_CATALOG",
+    }
+)
+"""Events that change an object without a table. DROP_DATABASE is one too; it frees names as well."""
+
+IGNORED: Final = frozenset(
+    {
         "CREATE_ISCHEMA",
         "ALTER_ISCHEMA",
         "DROP_ISCHEMA",
@@ -55,4 +61,4 @@ IGNORED: Final = frozenset(
         "DROP_DATACONNECTOR",
     }
 )
-"""Events that touch no table entry: only the position moves."""
+"""Events that touch no object that is published: only the position moves."""

@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from stream.sources.hive.objects import image_of, plain_struct, with_binary_fields
+from stream.sources.hive.structs import Struct, ThriftError, encode_struct, struct_of_json
 from tokens.errors import FreshetError
 
 FLAVOR: Final = "HiveEvent"
@@ -22,7 +24,6 @@ MESSAGE_BYTES_MAX: Final = 256 * 1024 * 1024
 """A larger decompressed message is refused."""
 
 _INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
-_NAME, _DB, _OWNER, _STORAGE, _PARTITION_KEYS, _PARAMETERS, _TYPE, _ID = "1", "2", "3", "7", "8", "9", "12", "25"
 
 
 class HiveMessageError(FreshetError, ValueError):
@@ -65,7 +66,11 @@ class TableObject:
     transactional: bool
     full_acid: bool
     image: bytes
-    """The table as a compact JSON object with sorted, readable keys."""
+    """The table as a compact JSON object with Thrift's field names, sorted."""
+    struct: bytes | None = None
+    """The whole table in the binary protocol."""
+    partition_keys: tuple[str, ...] = ()
+    """Names of the partition columns, lower case."""
 
 
 def parse_notification(row: Mapping[str, Any]) -> Notification:
@@ -167,69 +172,43 @@ def integers(fields: Mapping[str, Any], name: str) -> list[int]:
 
 def parse_table(message: Mapping[str, Any], field: str) -> TableObject:
     """The Thrift ``Table`` in ``message[field]``. Raises `HiveMessageError`."""
-    text = message.get(field)
-    try:
-        struct = json.loads(text) if isinstance(text, str) else text
-    except (ValueError, RecursionError) as error:
-        raise HiveMessageError(f"{field} is not JSON: {error}") from error
-    if not isinstance(struct, dict):
-        raise HiveMessageError(f"{field} is missing or not a JSON object")
-    try:
-        plain = {number: _plain(value) for number, value in struct.items()}
-    except (TypeError, ValueError, KeyError, IndexError, AttributeError, RecursionError) as error:
-        raise HiveMessageError(f"{field} is not a Thrift struct: {error}") from error
-    parameters = plain.get(_PARAMETERS) or {}
-    name = f"{lower_name(plain.get(_DB))}.{lower_name(plain.get(_NAME))}"
-    table_id = integer(plain, _ID, 0)
+    return table_of(parse_struct(message.get(field), field, "Table"), field)
+
+
+def table_of(found: Struct, field: str) -> TableObject:
+    """The Thrift ``Table`` that ``found`` is; ``field`` names it in errors. Raises `HiveMessageError`."""
+    plain = plain_struct(found, "Table")
+    parameters = plain.get("parameters") or {}
+    name = f"{lower_name(plain.get('dbName'))}.{lower_name(plain.get('tableName'))}"
+    table_id = integer(plain, "id", 0)
+    if not isinstance(plain.get("sd") or {}, dict):
+        raise HiveMessageError(f"{field} of {name} is not a table: its storage descriptor is no struct")
     if not isinstance(parameters, dict) or name.startswith(".") or name.endswith("."):
         raise HiveMessageError(f"{field} has no valid table name or parameters")
     if table_id < 1:
         raise HiveMessageError(f"{field} of {name} has no table id", hint="metastores before Hive 4.0 do not log it")
     transactional = str(parameters.get("transactional", "")).lower() == "true"
     insert_only = str(parameters.get("transactional_properties", "")).lower() == "insert_only"
+    keys = plain.get("partitionKeys") or ()
     try:
-        image = _image(plain, parameters)
-    except (TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise HiveMessageError(f"{field} of {name} is not a table: {error}") from error
-    return TableObject(name, table_id, transactional, transactional and not insert_only, image)
+        partition_keys = tuple(str(each["name"]).lower() for each in keys)
+    except (TypeError, KeyError) as error:
+        raise HiveMessageError(f"{field} of {name} has no valid partition keys") from error
+    image, struct = image_of(found, "Table"), encode_struct(found)
+    return TableObject(name, table_id, transactional, transactional and not insert_only, image, struct, partition_keys)
 
 
-def _plain(value: Mapping[str, Any]) -> Any:
-    """The value in ``{"<type>": value}``."""
-    [(kind, inner)] = value.items()
-    return _plain_as(kind, inner)
-
-
-def _plain_as(kind: str, inner: Any) -> Any:
-    if kind == "rec":
-        return {number: _plain(field) for number, field in inner.items()}
-    if kind in ("lst", "set"):
-        element, _, *values = inner
-        return [_plain_as(element, each) for each in values]
-    if kind == "map":
-        _, element, _, entries = inner
-        return {key: _plain_as(element, each) for key, each in entries.items()}
-    if kind == "tf":
-        return bool(inner)
-    return inner
-
-
-def _image(plain: Mapping[str, Any], parameters: Mapping[str, Any]) -> bytes:
-    storage = plain.get(_STORAGE) or {}
-    image = {
-        "db": plain.get(_DB),
-        "name": plain.get(_NAME),
-        "owner": plain.get(_OWNER),
-        "table_type": plain.get(_TYPE),
-        "columns": _columns(storage.get("1")),
-        "partition_keys": _columns(plain.get(_PARTITION_KEYS)),
-        "location": storage.get("2"),
-        "input_format": storage.get("3"),
-        "output_format": storage.get("4"),
-        "parameters": parameters,
-    }
-    return json.dumps(image, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
-
-
-def _columns(columns: Any) -> list[dict[str, Any]]:
-    return [{"name": each.get("1"), "type": each.get("2"), "comment": each.get("3")} for each in columns or ()]
+def parse_struct(text: Any, field: str, name: str) -> Struct:
+    """The Thrift struct ``name`` that ``text`` is in TJSON, as text or decoded. Raises `HiveMessageError`."""
+    try:
+        fields = json.loads(text) if isinstance(text, str) else text
+    except (ValueError, RecursionError) as error:
+        raise HiveMessageError(f"{field} is not JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise HiveMessageError(f"{field} is missing or not a JSON object")
+    try:
+        found = with_binary_fields(struct_of_json(fields), name)
+        encode_struct(found)
+    except ThriftError as error:
+        raise HiveMessageError(f"{field}: {error}") from error
+    return found

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from stream.sources.hive.events import IGNORED, WRITES
+from stream.sources.hive.events import IGNORED, OF_CATALOG, WRITES
 from stream.sources.hive.messages import (
     HiveMessageError,
     Notification,
@@ -25,7 +25,8 @@ from stream.sources.hive.messages import (
     parse_notification,
     parse_table,
 )
-from stream.sources.hive.write_id_registry import WriteIdRegistry
+from stream.sources.hive.object_events import ObjectEvents
+from stream.sources.hive.write_id_registry import WriteIdChange, WriteIdRegistry
 from stream.wire.events import (
     EVERY_TABLE,
     AbortTransaction,
@@ -77,10 +78,13 @@ class HiveTranslator:
     ) -> None:
         self._catalog = catalog
         self._with_images = with_images
+        self._objects = ObjectEvents(catalog, with_images)
         self._ids = WriteIdRegistry()
         self._open: dict[int, _Open] = {}
         self._tables: dict[str, _Table] = {name: _Table(at, "transactional") for name, at in (names or {}).items()}
         self._changed: set[int] = set()
+        self._name_by_id: dict[int, str] = {}
+        """Table id → a name that it had; `name_of` looks whether it still has."""
         self.last_event_id: int | None = None
         self.unresolved: list[int] = []
         """Committed transactions whose OPEN was not seen. A live source must look them up at the server."""
@@ -102,6 +106,64 @@ class HiveTranslator:
         }
 
     @property
+    def write_id_changes(self) -> list[WriteIdChange]:
+        """What the last event did to write ids, also to those of names that have no table yet."""
+        return self._ids.changes
+
+    @property
+    def open_transactions(self) -> Mapping[int, bool]:
+        """Transaction → whether its OPEN was seen, of those that have not ended."""
+        return {txn: state.seen_open for txn, state in self._open.items()}
+
+    def name_of(self, table_id: int) -> str:
+        """The name that a table is bound to; empty if it is to none."""
+        name = self._name_by_id.get(table_id, "")
+        bound = self._tables.get(name)
+        if bound is None or bound.table_id != table_id:
+            self._name_by_id = {table.table_id: each for each, table in self._tables.items()}
+            name = self._name_by_id.get(table_id, "")
+        return name
+
+    def holders(self, name: str) -> dict[int, int]:
+        """Open write id → its transaction, of the ids under ``name`` for which the log told it."""
+        ids = self._ids.get(name)
+        return {write_id: txn for write_id, txn in ids.open if txn} if ids is not None else {}
+
+    # --- what a live source adds: it can ask the server ---
+
+    def bind(self, table: TableObject) -> list[Change]:
+        """The server shows ``table``: bind its name, if that is news."""
+        changes = self._rebind(table)
+        self._bind(table)
+        return changes
+
+    def forget(self, name: str) -> list[Change]:
+        """The server has no table of this name, and no event said so."""
+        return self._forget(name, dropped=True) if name in self._tables else []
+
+    def restore(self, name: str, txn: int, write_id: int) -> OpenTransaction | None:
+        """The server says that ``txn`` holds ``write_id``; returns the open transaction, if it is one."""
+        if txn not in self._open:
+            return None
+        self._ids.restore(name, txn, write_id)
+        return self._describe(txn)
+
+    def abort_unlogged(self, txn: int) -> list[Change]:
+        """The server no longer knows ``txn`` as open, and no event ended it: it was aborted."""
+        self._open.pop(txn, None)
+        self._ids.changes.clear()
+        return [
+            AbortTransaction(txn, tuple(self._with_table_ids(self._ids.end(txn, committed=False))), reconciled=True)
+        ]
+
+    def take_unresolved(self) -> list[str]:
+        """The tables whose lists may lack a COMMIT: it was by a transaction of which not all was seen."""
+        if not self.unresolved:
+            return []
+        self.unresolved.clear()
+        return self._ids.with_open_ids()
+
+    @property
     def tables(self) -> dict[str, int]:
         """Table name → table id."""
         return {name: table.table_id for name, table in self._tables.items()}
@@ -121,6 +183,7 @@ class HiveTranslator:
             return None
         changes: list[Change] = []
         self._changed.clear()
+        self._ids.changes.clear()
         if last is not None and event.event_id > last + 1:
             changes += self._gap(last + 1, event.event_id - 1)
         self.last_event_id = event.event_id
@@ -141,6 +204,8 @@ class HiveTranslator:
                 return handler(event)
             if event.event_type in WRITES:
                 return self._write(event)
+            if event.event_type in OF_CATALOG:
+                return self._objects.of_catalog(event)
         except HiveMessageError as error:
             return self._unreadable(event, str(error))
         if event.event_type in IGNORED:
@@ -236,10 +301,10 @@ class HiveTranslator:
         changes += self._server_list(table.name, table.table_id)
         image = table.image if self._with_images else None
         position = event.position if image is not None else ""
-        changes.append(
-            TableImage(table.table_id, table.name, known.kind, "created", image=image, lo=position, hi=position)
-        )
-        return changes
+        struct = table.struct if self._with_images else None
+        created = TableImage(table.table_id, table.name, known.kind, "created", image=image, struct=struct)
+        created.lo = created.hi = position
+        return [*changes, created, *self._objects.of_new_table(table.table_id)]
 
     def _bind(self, table: TableObject) -> _Table:
         known = _Table(table.table_id, "transactional" if table.transactional else "external")
@@ -280,7 +345,7 @@ class HiveTranslator:
         left = [name for name in self._tables if name.startswith(f"{event.db}.")]
         changes = [change for name in left for change in self._forget(name, dropped=False)]
         self._ids.drop_database(event.db)
-        return changes
+        return changes + self._objects.of_catalog(event)
 
     def _alter(self, event: Notification) -> list[Change]:
         before = parse_table(event.message, "tableObjBeforeJson")
@@ -294,7 +359,7 @@ class HiveTranslator:
         self._bind(after)
         if after.full_acid and not before.full_acid and self._ids.seed(after.name):
             changes += self._seeded_list(after)
-        return changes + self._written(event, after, write_id)
+        return changes + self._written(event, after, write_id) + self._objects.of_altered_table(after.table_id)
 
     def _seeded_list(self, table: TableObject) -> list[Change]:
         ids = self._ids.get(table.name)
@@ -319,14 +384,14 @@ class HiveTranslator:
             table = parse_table(event.message, "tableObjJson")
             changes = self._rebind(table)
             self._bind(table)
-            return changes + self._written(event, table, write_id)
+            return changes + self._written(event, table, write_id) + self._objects.of_write(event, table)
         known = self._tables.get(event.table_name)
         if known is None:
             if not event.table_name:
                 raise HiveMessageError("the written table has no name")
             return []
         shown = TableObject(event.table_name, known.table_id, known.kind == "transactional", False, b"")
-        return self._written(event, shown, write_id)
+        return self._written(event, shown, write_id) + self._objects.of_write(event, shown)
 
     def _written(self, event: Notification, table: TableObject, write_id: int) -> list[Change]:
         ids = self._ids.get(table.name)
@@ -345,6 +410,7 @@ class HiveTranslator:
                     kind,
                     "image",
                     image=table.image,
+                    struct=table.struct,
                     lo=event.position,
                     hi=event.position,
                 )

@@ -26,10 +26,24 @@ class Allocation(NamedTuple):
     survived_drop: bool
 
 
+class WriteIdChange(NamedTuple):
+    """What an event did to a write id of the table ``name``.
+
+    ``kind``: allocated, reallocated (the transaction's earlier ids count as valid), committed or aborted.
+    """
+
+    name: str
+    txn: int
+    write_id: int
+    kind: str
+
+
 class WriteIdRegistry:
     """Write ids by ``db.table`` name, with the transactions that hold them."""
 
     def __init__(self) -> None:
+        self.changes: list[WriteIdChange] = []
+        """What `allocate` and `end` have done since somebody last emptied this."""
         self._lists: dict[str, WriteIds] = {}
         self._doubtful: dict[str, WriteIds] = {}
         self._names_by_txn: dict[int, set[str]] = {}
@@ -49,6 +63,7 @@ class WriteIdRegistry:
         self._doubtful.pop(name, None)
         reallocated = any(each != write_id for each in ids.held_by(txn))
         ids.allocate(txn, write_id, reallocated=reallocated)
+        self.changes.append(WriteIdChange(name, txn, write_id, "reallocated" if reallocated else "allocated"))
         self._names_by_txn.setdefault(txn, set()).add(name)
         return Allocation(reallocated, survived_drop)
 
@@ -58,6 +73,10 @@ class WriteIdRegistry:
         ids.hwm = max(ids.hwm, write_id)
         ids.allocate(txn, write_id)
         self._names_by_txn.setdefault(txn, set()).add(name)
+
+    def with_open_ids(self) -> list[str]:
+        """The names under which an id is open."""
+        return [name for name, ids in self._lists.items() if ids.open]
 
     def seed(self, name: str) -> bool:
         """A table was converted to full ACID. True if it had no ids, so that the conversion set its first one."""
@@ -76,6 +95,8 @@ class WriteIdRegistry:
             doubtful = self._doubtful.get(name)
             if doubtful is not None:
                 _end_in(doubtful, txn, committed=committed)
+        kind = "committed" if committed else "aborted"
+        self.changes += [WriteIdChange(name, txn, write_id, kind) for name, write_id in pairs]
         return pairs
 
     def pairs_of(self, txn: int) -> list[tuple[str, int]]:

@@ -40,9 +40,15 @@ class GtidPosition:
         return last is None or sequence > last[1]
 
     def covers(self, other: GtidPosition) -> bool:
-        """Whether every transaction of ``other`` is in this set, by domain and sequence."""
+        """Whether every transaction of ``other`` is in this set, by domain and sequence.
+
+        Not if it ends with the same sequence of another server: one of the two lost its history.
+        """
         mine = self._domains
-        return all(domain in mine and mine[domain][1] >= n for domain, (_, n) in other._domains.items())
+        return all(
+            domain in mine and (mine[domain][1] > last[1] or mine[domain] == last)
+            for domain, last in other._domains.items()
+        )
 
     @property
     def domains(self) -> dict[int, tuple[int, int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from stream.sources.mariadb.binlog.catalog import Catalog, Xid
+from stream.sources.mariadb.binlog.catalog import BECOMING_VISIBLE, Catalog, Xid, read_held
 from stream.sources.mariadb.charsets import Charsets, read_charsets
 from stream.sources.mariadb.connection import (
     Connection,
@@ -42,6 +42,7 @@ class LiveSchema:
         self.charsets: Charsets = Charsets({}, {})
         self.cascades = Cascades({}, {})
         self.lower_case_names = False
+        self._held_before: str | None = None
 
     def load(self) -> None:
         """Read everything from the server. Raises `MariaDBError`."""
@@ -51,8 +52,24 @@ class LiveSchema:
             self.live = read_tables(connection, self.charsets, self.include)
             self.cascades = read_cascades(connection)
             self.catalog.resume(self.live, _reached(connection))
+            if self._held_before is not None:
+                self._hold_again(connection, self._held_before)
+                self._held_before = None
             ((mode,),) = fetch_all(connection, "SELECT @@lower_case_table_names")
             self.lower_case_names = int(mode) != 0
+
+    def hold_again(self, words: str) -> None:
+        """Have the next `load` hold what an earlier source held: see `HELD` for ``words``, or what the topic says."""
+        self._held_before = words
+
+    def _hold_again(self, connection: Connection, words: str) -> None:
+        catalog, known = self.catalog, read_held(words)
+        said = {name for name in catalog.names if catalog.description(name).reason == BECOMING_VISIBLE}
+        invisible = frozenset() if said <= known.keys() else _prepared(connection)
+        for name in sorted(said | known.keys()):
+            if self.include(*name.split(".", 1)):
+                for xid in known.get(name, invisible):
+                    catalog.hold([name], xid)
 
     def unknown_databases(self) -> list[str]:
         """The databases that were chosen by name and don't exist. Raises `MariaDBError`."""

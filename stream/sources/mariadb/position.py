@@ -47,7 +47,8 @@ class BinlogPlace:
 class Bounds:
     """The positions that a read lies between: it has everything up to ``lo`` and nothing after ``hi``.
 
-    ``timestamp``: the server's seconds since 1970. ``is_primary``: it takes writes (``read_only`` is off).
+    ``timestamp``: the server's seconds since 1970. ``is_primary``: it takes writes (``read_only`` is off), and has
+    nothing from another server that is the newest of its domain.
     """
 
     lo: str
@@ -77,13 +78,13 @@ def bounds_since(connection: Connection, place: BinlogPlace) -> Bounds | None:
     ``hi`` is the binlog's end: what the engine shows is in the binlog already. None if ``place`` is in no binlog of
     the server: it was purged, or the file and the offset that the server named belong to different files.
     """
-    ((lo, hi, timestamp, replicated, read_only),) = fetch_all(
+    ((lo, hi, timestamp, logs_all, replicated, read_only),) = fetch_all(
         connection,
         "SELECT BINLOG_GTID_POS(%s, %s), @@gtid_binlog_pos, UNIX_TIMESTAMP(),"
-        " IF(@@log_slave_updates, '', @@gtid_slave_pos), @@read_only",
+        " @@log_slave_updates, @@gtid_slave_pos, @@read_only",
         (place.file, place.offset),
     )
-    if replicated:
+    if replicated and not _is_on(logs_all):
         raise MariaDBError(
             "the server is a replica that does not log what it replicates, so its rows have no position",
             hint="set log_slave_updates = ON in its configuration file and restart it, or read from its primary",
@@ -91,9 +92,22 @@ def bounds_since(connection: Connection, place: BinlogPlace) -> Bounds | None:
         )
     if lo is None:
         return None
-    return Bounds(
-        str(GtidPosition.parse(lo)), str(GtidPosition.parse(hi)), int(timestamp), str(read_only) in ("0", "OFF")
-    )
+    end = GtidPosition.parse(hi)
+    is_primary = not _is_on(read_only) and _has_own(end, GtidPosition.parse(replicated))
+    return Bounds(str(GtidPosition.parse(lo)), str(end), int(timestamp), is_primary)
+
+
+def _is_on(value: object) -> bool:
+    return str(value) not in ("0", "OFF")
+
+
+def _has_own(end: GtidPosition, replicated: GtidPosition) -> bool:
+    """Whether the server itself has written last in each domain that it has ever replicated.
+
+    A replica may take writes: ``read_only`` is off by default. One that was promoted counts from its first own write.
+    """
+    mine = end.domains
+    return all(domain in mine and mine[domain][1] > sequence for domain, (_, sequence) in replicated.domains.items())
 
 
 def current_position(connection: Connection) -> ServerPosition:

@@ -6,6 +6,8 @@ sequence, or the sequence of a transaction that was published and then lost, is 
 
 from __future__ import annotations
 
+from typing import Any
+
 import pymysql
 
 from stream.sources.mariadb.connection import GRANTS_HINT, Connection, MariaDBError, fetch_all
@@ -43,8 +45,11 @@ class ServerSettingsError(MariaDBError):
     code = "bad_server_settings"
 
 
-def check_server(connection: Connection) -> None:
-    """Refuse a server whose binlog is incomplete or out of order. Raises `ServerSettingsError` with the fix as hint."""
+def check_server(connection: Connection) -> bool:
+    """Refuse a server whose binlog is incomplete or out of order. Raises `ServerSettingsError` with the fix as hint.
+
+    Returns whether it is a replica, also while it replicates nothing.
+    """
     names = ",".join(["%s"] * len(_VARIABLES))
     found = dict(fetch_all(connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})", _VARIABLES))
     if "mariadb" not in found.get("version", "").lower() or "binlog_row_metadata" not in found:
@@ -64,7 +69,7 @@ def check_server(connection: Connection) -> None:
             )
     _check_galera(found)
     _check_filters(connection)
-    _check_replication(connection, found)
+    return _check_replication(connection, found)
 
 
 def _check_galera(found: dict[str, str]) -> None:
@@ -94,15 +99,20 @@ def _check_filters(connection: Connection) -> None:
             )
 
 
-def _check_replication(connection: Connection, found: dict[str, str]) -> None:
-    """Refuse a replica that does not log what it replicates, and two writers in one GTID domain."""
+def _check_replication(connection: Connection, found: dict[str, str]) -> bool:
+    """Refuse a replica that does not log what it replicates, and two writers in one GTID domain.
+
+    Returns whether it is a replica.
+    """
     ((replicated, own_id, state),) = fetch_all(connection, "SELECT @@gtid_slave_pos, @@server_id, @@gtid_binlog_state")
     if replicated and found["log_slave_updates"] != "ON":
         raise ServerSettingsError(
             "the server is a replica that does not log what it replicates",
             hint="set log_slave_updates = ON in its configuration file and restart it, or read from its primary",
         )
-    primaries = _primaries(connection, is_replica=bool(replicated))
+    status = _replication(connection, is_replica=bool(replicated))
+    running = [row for row in status if row["Slave_SQL_Running"] == b"Yes"]
+    primaries = frozenset(int(row["Master_Server_Id"]) for row in running)
     writers: dict[int, int] = {}
     if primaries and found["read_only"] == "OFF":
         writers[int(found["gtid_domain_id"])] = int(own_id)
@@ -114,21 +124,20 @@ def _check_replication(connection: Connection, found: dict[str, str]) -> None:
                 hint="on a replica that nobody writes to: SET GLOBAL read_only = ON; else give each primary a domain"
                 " of its own: SET GLOBAL gtid_domain_id = N",
             )
+    return bool(status)
 
 
-def _primaries(connection: Connection, *, is_replica: bool) -> frozenset[int]:
-    """The ids of the servers that this one replicates from now."""
+def _replication(connection: Connection, *, is_replica: bool) -> list[dict[str, Any]]:
+    """The status of each replication into this server, running or not."""
     try:
         with connection.cursor(pymysql.cursors.DictCursor) as cursor:
             cursor.execute("SHOW ALL SLAVES STATUS")
-            rows = cursor.fetchall()
+            return list(cursor.fetchall())
     except pymysql.err.OperationalError as error:
         if not error.args or error.args[0] != _PRIVILEGE_MISSING:
             raise
         if not is_replica:
-            return frozenset()
+            return []
         raise ServerSettingsError(
             "the user may not read the replica's status", hint=REPLICA_GRANT_HINT, code="mariadb_access_denied"
         ) from error
-    running = [row for row in rows if row["Slave_SQL_Running"] == b"Yes"]
-    return frozenset(int(row["Master_Server_Id"]) for row in running)

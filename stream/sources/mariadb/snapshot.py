@@ -12,11 +12,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from functools import partial
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 import pymysql
 from pymysql.constants import ER
 
+from stream.sources.key_range import KeyRange
 from stream.sources.mariadb.by_key import (
     SCHEMA_CHANGED,
     TIMED_OUT,
@@ -27,6 +29,7 @@ from stream.sources.mariadb.by_key import (
     rows_by_key,
     timed,
 )
+from stream.sources.mariadb.by_range import SelectedRange, rows_in_range
 from stream.sources.mariadb.charsets import Charsets, read_charsets
 from stream.sources.mariadb.connection import (
     Connection,
@@ -50,6 +53,7 @@ from stream.sources.mariadb.schema import TableInfo, read_table
 from stream.sources.mariadb.selected_rows import quoted
 
 T = TypeVar("T")
+Rows = TypeVar("Rows")
 
 SCHEMA_AGE_MAX_S = 5.0
 """A table's columns are read again after this time, and at once after an error about a column."""
@@ -81,19 +85,23 @@ class SourceTimeout(MariaDBError):
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotRead:
-    """The rows of a table in one snapshot. ``rows``: one result for each requested key, in order (see `by_key.Found`).
+class SnapshotRead(Generic[Rows]):
+    """The rows of a table in one snapshot. ``rows``: one result for each requested key, in order, or those of a range.
 
     ``position`` (``MariaDB/…``) is lo of each value. ``hi`` is equal to it, or later if the server was written to.
     ``timestamp``: the server's seconds since 1970. ``is_primary``: the server takes writes.
     """
 
-    rows: tuple[Found, ...]
+    rows: Rows
     position: str
     hi: str
     timestamp: int
     table: TableInfo
     is_primary: bool = False
+
+
+ReadTable: TypeAlias = Callable[[Connection, TableInfo, float], Rows]
+"""Reads a table that is locked against DDL, until a deadline (`time.monotonic`). May raise PyMySQL's errors."""
 
 
 class _CachedTable(NamedTuple):
@@ -130,7 +138,7 @@ class SnapshotReader:
 
     def read(
         self, wanted: Mapping[str, Sequence[Key]], timeout_s: float | None = None
-    ) -> dict[str, SnapshotRead | MariaDBError]:
+    ) -> dict[str, SnapshotRead[tuple[Found, ...]] | MariaDBError]:
         """Read rows by table (``db.table``) and canonical key values in key order, all from one snapshot.
 
         A table that can't be read has its error as result: `NoSuchTable`, `SourceTimeout`, ``no_primary_key``.
@@ -139,7 +147,20 @@ class SnapshotReader:
         count = sum(map(len, wanted.values()))
         if count > KEYS_MAX:
             raise MariaDBError(f"{count} keys in one read", hint=f"at most {KEYS_MAX}", code="too_many_keys")
-        return self._with_session(timeout_s, lambda session, deadline: self._read(session, wanted, deadline))
+        work = {name: partial(self._by_key, keys) for name, keys in wanted.items()}
+        return self._with_session(timeout_s, lambda session, deadline: self._read(session, work, deadline))
+
+    def read_range(
+        self, name: str, wanted: KeyRange, timeout_s: float | None = None
+    ) -> SnapshotRead[SelectedRange] | MariaDBError:
+        """Read a range of the table ``db.table``. Returns and raises as `read` does for one table."""
+
+        def read(session: Connection, info: TableInfo, deadline: float) -> SelectedRange:
+            return rows_in_range(session, _keyed(info), wanted, deadline)
+
+        return self._with_session(timeout_s, lambda session, deadline: self._read(session, {name: read}, deadline))[
+            name
+        ]
 
     def table(self, name: str, timeout_s: float | None = None) -> TableInfo:
         """A table's columns as the source has them now. Raises as `read` does."""
@@ -247,8 +268,8 @@ class SnapshotReader:
     # -- reads -------------------------------------------------------------------------------------------------------
 
     def _read(
-        self, session: Connection, wanted: Mapping[str, Sequence[Key]], deadline: float
-    ) -> dict[str, SnapshotRead | MariaDBError]:
+        self, session: Connection, wanted: Mapping[str, ReadTable[Rows]], deadline: float
+    ) -> dict[str, SnapshotRead[Rows] | MariaDBError]:
         """Read all tables in one snapshot.
 
         Each table is locked against DDL from before the snapshot is made until the rollback. After a snapshot that is
@@ -267,7 +288,7 @@ class SnapshotReader:
             session.query("START TRANSACTION READ ONLY")
             if len(known) > 1:
                 self._lock_tables(session, known, failed, deadline)
-            rows: dict[str, tuple[TableInfo, list[Found]]] = {}
+            rows: dict[str, tuple[TableInfo, Rows]] = {}
             for name in [each for each in known if each not in failed]:
                 with self._failures(failed, name):
                     rows[name] = self._rows(session, known[name], wanted[name], deadline)
@@ -275,18 +296,18 @@ class SnapshotReader:
             session.rollback()
             if bounds is not None:
                 read = {
-                    name: SnapshotRead(tuple(got), bounds.lo, bounds.hi, bounds.timestamp, info, bounds.is_primary)
+                    name: SnapshotRead(got, bounds.lo, bounds.hi, bounds.timestamp, info, bounds.is_primary)
                     for name, (info, got) in rows.items()
                 }
                 return {**failed, **read}
         raise MariaDBUnreachable("the server's binlogs were rotated or purged repeatedly during a read")
 
     def _rows(
-        self, session: Connection, known: _CachedTable, keys: Sequence[Key], deadline: float
-    ) -> tuple[TableInfo, list[Found]]:
-        """The rows of ``keys``, and the table's columns as they were read. Raises PyMySQL's errors, `MariaDBError`."""
+        self, session: Connection, known: _CachedTable, read: ReadTable[Rows], deadline: float
+    ) -> tuple[TableInfo, Rows]:
+        """What ``read`` returns, and the table's columns as they were read. Raises PyMySQL's errors, `MariaDBError`."""
         try:
-            found = self._rows_by_key(session, known.info, keys, deadline)
+            found = read(session, known.info, deadline)
             if definition_of(session, known.info.database, known.info.table) == known.definition:
                 return known.info, found
         except pymysql.err.MySQLError as error:
@@ -295,12 +316,10 @@ class SnapshotReader:
         # The table was altered since its columns were read. Under the lock it stays as it is.
         fetch_all(session, timed(lock_sql(known.info.name), deadline))
         info = self._table(session, known.info.name, deadline, fresh=True).info
-        return info, self._rows_by_key(session, info, keys, deadline)
+        return info, read(session, info, deadline)
 
-    def _rows_by_key(self, session: Connection, info: TableInfo, keys: Sequence[Key], deadline: float) -> list[Found]:
-        if not info.primary_key:
-            raise MariaDBError(f"{info.name} has no primary key to read by", code="no_primary_key")
-        return rows_by_key(session, self._settings, info, keys, deadline)
+    def _by_key(self, keys: Sequence[Key], session: Connection, info: TableInfo, deadline: float) -> tuple[Found, ...]:
+        return tuple(rows_by_key(session, self._settings, _keyed(info), keys, deadline))
 
     def _lock_tables(
         self,
@@ -370,6 +389,12 @@ class SnapshotReader:
             raise self._no_table(name)
         known = self._tables[name] = _CachedTable(time.monotonic(), info, definition)
         return known
+
+
+def _keyed(info: TableInfo) -> TableInfo:
+    if not info.primary_key:
+        raise MariaDBError(f"{info.name} has no primary key to read by", code="no_primary_key")
+    return info
 
 
 def lock_sql(name: str) -> str:

@@ -15,11 +15,12 @@ import structlog
 from stream.kafka.connection import KafkaUnreachable
 from stream.publish.publisher import PublisherLost
 from stream.sources.mariadb.backfill.reading import ChunkReading
-from stream.sources.mariadb.backfill.run import Backfill, BackfillOptions
+from stream.sources.mariadb.backfill.run import NO_BACKFILL, Backfill, BackfillOptions, Requests
+from stream.sources.mariadb.binlog.catalog import HELD, Catalog, held_words
 from stream.sources.mariadb.binlog.coalesce import SPILL_BYTES
 from stream.sources.mariadb.binlog.dump import BinlogDump
 from stream.sources.mariadb.binlog.last_read import check_same
-from stream.sources.mariadb.binlog.progress import Progress, fingerprint
+from stream.sources.mariadb.binlog.progress import Progress, fingerprint, has_all_of, remembered
 from stream.sources.mariadb.binlog.reader import BinlogReader
 from stream.sources.mariadb.connection import (
     Connection,
@@ -77,7 +78,7 @@ class PublisherLike(Protocol):
 class SourceOptions:
     """What to read, and how. ``server_id`` must differ from those of the server and of all its other replicas.
 
-    ``backfill`` None: only what changes is published, not what was there before.
+    ``backfill`` None: only what changes is published, not what was there before, and nobody can ask for it.
     """
 
     settings: ConnectionSettings
@@ -98,10 +99,12 @@ class MariaDBSource:
         options: SourceOptions,
         new_publisher: Callable[[], PublisherLike],
         on_ready: Callable[[str], None] = lambda _: None,
+        new_requests: Callable[[], Requests | None] = lambda: None,
     ) -> None:
         self._options = options
         self._new_publisher = new_publisher
         self._on_ready = on_ready
+        self._new_requests = new_requests
         self._stopping = threading.Event()
         self._reader: BinlogReader | None = None
         self._backfill: Backfill | None = None
@@ -110,6 +113,10 @@ class MariaDBSource:
         self.status = SourceStatus()
         self._choice = fingerprint(options.tables)
         self._has_warned = False
+        self._held = ""
+        """The words about held tables that the publisher keeps."""
+        self._adds_to: int | None = None
+        """The choice of tables that was published, if the present one has all of its tables, and perhaps more."""
 
     def stop(self) -> None:
         """End `run` gracefully: everything read so far is published. Safe in a signal handler."""
@@ -210,12 +217,26 @@ class MariaDBSource:
     def _follow(self, publisher: PublisherLike, resume: ResumePoint) -> None:
         """Read from the resume point until stopped. Outages of MariaDB are waited out."""
         progress = Progress(resume)
+        self._adds_to = resume.table_choice if has_all_of(self._options.tables, resume) else None
         schema = LiveSchema(self._options.settings, self._options.tables)
         schema.catalog.describe_as(resume.descriptions)
+        self._held = resume.annotations.get(HELD, "")
+        schema.hold_again(self._held)
         chosen = self._options.backfill
         if chosen is not None:
             reading = ChunkReading(self._options.settings, chosen.rows_per_s)
-            self._backfill = Backfill(chosen, reading, publisher, schema.catalog, resume, self.status)
+            self._backfill = Backfill(
+                chosen,
+                reading,
+                publisher,
+                schema.catalog,
+                resume,
+                self.status,
+                requests=self._new_requests(),
+                words=remembered(self._options.tables),
+            )
+        else:
+            publisher.annotate({**remembered(self._options.tables), **NO_BACKFILL})  # what is voided now is not noticed
         try:
             while not self._stopping.is_set():
                 try:
@@ -242,7 +263,7 @@ class MariaDBSource:
         bare = progress.position.removeprefix("MariaDB/")
         dump = BinlogDump(options.settings, bare, options.server_id, options.heartbeat_s)
         self._reader = reader = BinlogReader(dump, schema, progress.position, options.spill_bytes)
-        watch = DumpWatch(options.settings)
+        watch = DumpWatch(options.settings, dump.server)
         try:
             if self._stopping.is_set():
                 return
@@ -262,7 +283,11 @@ class MariaDBSource:
                 if watch.is_check_due():
                     watch.check(progress.position)
                 partly_out = bool(progress.partial_gtid)
-                self._give(publisher, progress.aligned(transaction, self._choice) if partly_out else transaction)
+                self._give(
+                    publisher,
+                    schema.catalog,
+                    progress.aligned(transaction, self._choice) if partly_out else transaction,
+                )
                 self._stamp(publisher, reader, watch)  # not before: the reader counts the transaction that it gave
                 progress.moved(transaction)
                 self._note(progress)
@@ -275,9 +300,13 @@ class MariaDBSource:
             dump.close()
             watch.close()
 
-    def _give(self, publisher: PublisherLike, transaction: SourceTransaction) -> None:
+    def _give(self, publisher: PublisherLike, catalog: Catalog, transaction: SourceTransaction) -> None:
         if self._backfill is not None:
             self._backfill.notice(transaction)
+        held = "" if catalog.is_settled else held_words(catalog.held)
+        if held != self._held:
+            publisher.annotate({HELD: held})  # not later: a state with the transaction must have these words
+            self._held = held
         publisher.publish(transaction)
 
     def _go_on_with_backfill(self, progress: Progress, reader: BinlogReader) -> None:
@@ -354,7 +383,7 @@ class MariaDBSource:
         """Begin the scope of the chosen tables, once for each choice, and describe those that are known.
 
         Not at each start: the ordinals of a history must not depend on how often a source was restarted. If the choice
-        changes, everything is voided first, because tables that were excluded may have changed.
+        only has more tables, these are voided and described. If it changes otherwise, everything is voided first.
         """
         tables = self._options.tables
         if self._choice == progress.table_choice:
@@ -362,12 +391,20 @@ class MariaDBSource:
         unknown = schema.unknown_databases()
         if unknown:
             raise self._unknown_database(unknown)
+        if progress.table_choice == self._adds_to:  # not in a new epoch, which has described nothing
+            found = schema.settle(GtidPosition.parse(progress.position))
+            self._give(
+                publisher, schema.catalog, progress.addition(map(schema.catalog.description, found), self._choice)
+            )
+            progress.mark_described(self._choice)
+            log.info("tables are added", shard=self._options.shard, tables=len(found))
+            return
         schema.catalog.describe_as({})
         schema.load()
         schema.settle(GtidPosition.parse(progress.position))
         catalog = schema.catalog
         described = [catalog.description(name) for name in sorted(catalog.names)]
-        self._give(publisher, progress.description(tables, described, self._choice))
+        self._give(publisher, catalog, progress.description(tables, described, self._choice))
         progress.mark_described(self._choice)
         log.info("tables described", shard=self._options.shard, tables=len(described))
 

@@ -39,17 +39,21 @@ class ServerClock(NamedTuple):
 
 
 class DumpWatch:
-    """Checks the server while its binlog connection is read. Not thread-safe."""
+    """Checks the server while its binlog connection is read. ``server``: its server_id. Not thread-safe."""
 
-    def __init__(self, settings: ConnectionSettings, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, settings: ConnectionSettings, server: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
+        self._server = server
         self._clock = clock
         self._next_check_at = clock() + CHECK_INTERVAL_S
         self._missing: tuple[LogPlace, float] | None = None
         self._behind_since: float | None = None
         self._session: Connection | None = None
         self.clock_seen: ServerClock | None = None
-        """The server's clock at the last `check`."""
+        """The clock of the server whose binlog is read, when it was last asked, and was no replica.
+
+        A replica has what it has applied: it can't tell since when its primary has more.
+        """
 
     def event_received(self) -> None:
         """Call it for each event that the connection delivers."""
@@ -70,13 +74,14 @@ class DumpWatch:
         """
         self._next_check_at = self._clock() + CHECK_INTERVAL_S
         try:
-            end, reached = self._end_of_log(position)
-            self.clock_seen = reached
+            end, reached, is_replica = self._end_of_log(position)
         except (SourceHistoryLost, ServerSettingsError):
             raise
         except MariaDBError:
             self.close()
             return
+        if end.server == self._server and not is_replica:
+            self.clock_seen = reached
         if last_heartbeat is None:
             return
         if last_heartbeat.server != end.server:  # another server at this address: only GTIDs can be compared
@@ -112,17 +117,18 @@ class DumpWatch:
                 hint="the source reconnects by itself",
             )
 
-    def _end_of_log(self, position: str) -> tuple[LogPlace, ServerClock]:
+    def _end_of_log(self, position: str) -> tuple[LogPlace, ServerClock, bool]:
         with translated(self._settings):
             if self._session is None:
                 self._session = connect(self._settings)
-            check_server(self._session)
+            is_replica = check_server(self._session)
             check_not_lost(self._session, position)
             [[file, offset, *_], *_] = fetch_all(self._session, "SHOW MASTER STATUS")
             [[now_ms, server, reached]] = fetch_all(
                 self._session, "SELECT FLOOR(UNIX_TIMESTAMP(NOW(3)) * 1000), @@server_id, @@gtid_binlog_pos"
             )
-        return LogPlace.of(int(server), str(file), int(offset)), ServerClock(int(now_ms), GtidPosition.parse(reached))
+        clock = ServerClock(int(now_ms), GtidPosition.parse(reached))
+        return LogPlace.of(int(server), str(file), int(offset)), clock, is_replica
 
     def close(self) -> None:
         """End the session that queries the server."""

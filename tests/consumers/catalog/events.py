@@ -35,6 +35,7 @@ class Log:
         """TableImage of table 7, ``d.t``."""
         fields: dict[str, Any] = {"table_id": 7, "name": "d.t", "kind": "transactional", "change": change, "txn": txn}
         fields |= {"write_id": write_id, "staged": False, "image": image, "write_ids": None, "lo": "", "hi": ""}
+        fields["struct"] = None
         self.fold("TableImage", **(fields | more))
 
     def created(self, **more: Any) -> None:

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumers.fold.catalog_state import CatalogStateError, decode_binding, decode_table, encode_table
+from consumers.fold.catalog import fold_catalog
+from consumers.fold.catalog_state import CatalogStateError, decode_binding, decode_table, encode_table, table_key
+from consumers.fold.state import Head, Lineage
 from tests.consumers.catalog.events import Log
 
 
@@ -255,7 +257,7 @@ def _random_event(rng: random.Random, log: Log) -> tuple[str, dict[str, Any]]:
     pairs = [{"table_id": 7, "write_id": write_id}]
     image = {"table_id": 7, "name": "d.t", "kind": "transactional", "txn": rng.choice([0, txn]), "write_id": write_id}
     image |= {"staged": rng.random() < 0.5, "image": rng.choice([None, b"x%d" % log.ordinal]), "write_ids": None}
-    image |= {"change": rng.choice(["created", "written", "written", "image"]), "lo": "", "hi": ""}
+    image |= {"change": rng.choice(["created", "written", "written", "image"]), "lo": "", "hi": "", "struct": None}
     events: list[tuple[str, dict[str, Any]]] = [
         ("AllocWriteId", {"table_id": 7, "txn": txn, "write_id": write_id, "reallocated": rng.random() < 0.2}),
         ("TableImage", image),
@@ -289,3 +291,24 @@ def test_duplicates_change_nothing_and_every_state_is_canonical(seed: int) -> No
             assert state.ids.aborted == sorted(set(state.ids.aborted) - set(opened))
             assert max([*opened, *state.ids.aborted], default=0) <= state.ids.hwm
             assert encode_table(state) == log.value
+
+
+def test_a_name_that_is_bound_again_leaves_a_dropped_table_as_it_is() -> None:
+    """A binding that a publisher repeats must not move the place of the DROP, nor give the table its name back."""
+    log = Log()
+    log.created()
+    log.image("dropped")
+    dropped = encode_table(log.table)
+    log.bind("d.u", 7, previous="d.t")
+    assert encode_table(log.table) == dropped
+
+
+def test_before_its_first_marker_a_store_from_the_middle_calls_no_table_known() -> None:
+    """Until a marker says how far what was before can reach, an image may be older than a lost write."""
+    event = {"shard": "hive/0", "epoch": 1, "ordinal": 9, "gtid": "HiveEvent/9", "timestamp": 0, "table_id": 7}
+    event |= {"name": "d.t", "kind": "transactional", "change": "image", "txn": 0, "write_id": 0, "staged": False}
+    event |= {"image": b"v1", "struct": None, "write_ids": "d.t:3:9::", "lo": "HiveEvent/9", "hi": "HiveEvent/9"}
+    told = {"hive/0": Lineage(1, 9, 9, "HiveEvent/8", 0, "HiveEvent/8")}
+    for lineages, is_partial in (({}, True), (told, False)):
+        changes = fold_catalog("TableImage", event, lambda _: None, Head(begin=5, lineages=lineages))
+        assert decode_table(changes[table_key(7)]).partial == is_partial

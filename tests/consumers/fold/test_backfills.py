@@ -59,6 +59,7 @@ def test_a_key_without_an_entry_is_absent_in_a_whole_table() -> None:
         pytest.param((begun(2), complete(4), marker(3)), id="an earlier marker"),
         pytest.param((complete(4), marker(4)), id="its beginning was not folded"),
         pytest.param((begun(5), complete(4), marker(5)), id="a repeated completion of a backfill before"),
+        pytest.param((begun(5), complete(5), marker(5)), id="a completion at its own beginning"),
     ],
 )
 def test_before_it_is_complete_nothing_is_absent(messages: tuple[bytes, ...]) -> None:
@@ -117,3 +118,9 @@ def test_what_is_whole_is_found_in_the_stored_head() -> None:
     """A store that is opened again knows it too."""
     folded = whole()
     assert read_head(head_entries(folded.state.head).items()) == folded.state.head
+
+
+def test_without_a_declared_topology_no_table_is_whole() -> None:
+    """Who has not heard which shards a keyspace has cannot know that no other one has the key."""
+    folded = Folded(start(), begun(2), value(1, b"{}", 3), complete(4), marker(4))
+    assert whole_table(folded.state.head, TABLE) is None

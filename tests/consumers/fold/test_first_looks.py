@@ -9,7 +9,7 @@ import pytest
 
 from consumers.fold.declared import is_in_scope
 from consumers.fold.entry import ABSENT, VALUE, VOID, decode_entry
-from consumers.fold.shards import Kin, kin_of
+from consumers.fold.shards import NO_KIN, kin_of
 from consumers.fold.state import Head, Lineage, Scope, Topology, head_entries, read_head
 from consumers.owner.evidence import kin_at
 from consumers.owner.rows import view_row
@@ -57,8 +57,8 @@ def test_ancestors_of_another_epoch_than_the_entrys_do_not_count() -> None:
     lineage = Lineage(1, 5, 5, gtid(5), 1, gtid(0))
     head = Head(lineages={SHARD: lineage}, topologies={SHARD: Topology(1, 1, (SHARD,), {"shop/old": 3}, {})})
     assert kin_at(head, SHARD, 1).ancestors == {"shop/old": 3}
-    assert kin_at(head, SHARD, 2) == Kin(frozenset({SHARD}))
-    assert kin_at(Head(topologies=head.topologies), SHARD, 2) == Kin(frozenset({SHARD}))
+    assert kin_at(head, SHARD, 2) == NO_KIN
+    assert kin_at(Head(topologies=head.topologies), SHARD, 2) == NO_KIN
 
 
 def test_an_epoch_that_begins_nowhere_is_no_epoch() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 from unittest.mock import patch
 
 from hypothesis import example, given, settings
@@ -121,6 +122,22 @@ def test_a_frame_folds_as_its_rows_would_one_by_one(cells: list[tuple[bytes, int
     assert whole[1][lineage_key(SHARD)] == single[1][lineage_key(SHARD)]
 
 
+@settings(max_examples=200, deadline=None)
+@given(st.lists(rows.map(lambda row: (*row[:3], row[3] + 1)), min_size=1, max_size=6), st.sets(st.integers(0, 4)))
+@example([(key(1), VALUE, b"x", 1), (key(1), VALUE, b"y", 2)], {1})
+def test_so_it_does_over_the_entries_of_another_shard(
+    cells: list[tuple[bytes, int, bytes, int]], held: set[int]
+) -> None:
+    """The first event of a key voids the other shard's entry, the second one has a value: also in one frame."""
+    other = "shop/1"
+    begin: Records = [(0, start()), (1, topology(SHARD, other)), (2, start(shard=other))]
+    begin += [(3 + at, frame([(key(at), VALUE, b"other", 5 + at)], shard=other)) for at in sorted(held)]
+    at = 3 + len(begin) + max(held, default=0)
+    whole = _together([*begin, (at, frame(cells))], set())
+    single = _one_by_one([*begin, *((at + more, frame([row])) for more, row in enumerate(cells))])
+    assert whole[0] == single[0]
+
+
 def test_large_runs_are_folded_by_column() -> None:
     """A run of large frames, of different sizes and kinds of GTIDs, is one step; the marker after it another."""
     image, ordinal = b"x" * 1_000, 1
@@ -187,6 +204,45 @@ def test_shards_that_share_a_partition_are_folded_by_column_while_they_keep_apar
     ]
     assert max(fold(meeting)) < 40
     assert (entries.built(), head_entries(state.head), []) == _one_by_one([*records, *meeting])
+
+
+def _two_shards(frames: list[tuple[str, bytes]]) -> tuple[Records, Records]:
+    """Beginnings of two shards, and ``frames``; offsets have gaps, as Kafka's transactions leave them."""
+    other = "shop/1"
+    begin: Records = [(0, start()), (1, topology(SHARD, other)), (2, start(shard=other))]
+    return begin, [(10 + 10 * at, message) for at, (_, message) in enumerate(frames)]
+
+
+def test_what_is_folded_by_column_is_a_prefix_of_the_log() -> None:
+    """Also if a frame of one shard is left to the plain fold, and frames of the other shard follow it."""
+    frames = []
+    for at in range(12):
+        shard = (SHARD, "shop/1")[at % 2]
+        more: dict[str, Any] = {"positions": [gtid(99)]} if at == 6 else {}
+        frames.append((shard, frame([(key(at), VALUE, b"x" * 40, at + 2)], shard=shard, **more)))
+    begin, records = _two_shards(frames)
+    state = PartitionState(Head(), lambda _: None)
+    for offset, message in begin:
+        assert message is not None
+        state.apply(fold_message(state, offset, message))
+    with patch.object(columns, "RUN_BYTES_MIN", 0):
+        changes = next(iter(fold_messages(state, records)))
+    assert isinstance(changes.entries, columns.RowEntries)
+    assert (changes.messages, changes.offset) == (6, records[5][0] + 1)
+    assert set(changes.entries) == set(map(key, range(6)))
+    assert _by_column([*begin, *records], set()) == _one_by_one([*begin, *records])
+
+
+def test_shards_that_begin_the_same_key_in_one_run_are_compared() -> None:
+    """Neither has an entry before the run, so only the run itself tells that they meet."""
+    frames = []
+    for at in range(6):
+        shard = (SHARD, "shop/1")[at % 2]
+        frames.append((shard, frame([(key(at // 2), VALUE, b"x" * 40, at + 2)], shard=shard)))
+    begin, records = _two_shards(frames)
+    found = _by_column([*begin, *records], set())
+    assert found == _one_by_one([*begin, *records])
+    assert decode_entry(found[0][key(1)]).kind == VOID
 
 
 def test_rows_carry_the_tag_of_their_transaction() -> None:

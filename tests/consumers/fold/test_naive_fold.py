@@ -183,6 +183,9 @@ class Scribe:
             "write_ids": rng.choice((None, None, listed)),
         }
         image |= {"lo": rng.choice(("", before)), "hi": rng.choice(("", gtid(ordinal)))}
+        image |= {"struct": rng.choice((None, b"\0"))}
+        of_set = {"kind": rng.choice(("partition", "statistics")), "table_id": number}
+        named = {"name": rng.choice(('["a"]', '["b"]')), "change": rng.choice(("image", "image", "written", "dropped"))}
         name, fields = rng.choice(
             (
                 (
@@ -191,6 +194,13 @@ class Scribe:
                 ),
                 ("TableImage", image),
                 ("TableImage", image),
+                ("CatalogObject", image | of_set | named),
+                ("CatalogObject", image | of_set | named),
+                (
+                    "CatalogSet",
+                    of_set
+                    | {"change": rng.choice(("begun", "complete", "void")), "lo": image["lo"], "reason": f"{ordinal}"},
+                ),
                 ("CommitTxn", {"txn": txn, "write_ids": pairs}),
                 ("AbortTxn", {"txn": txn, "write_ids": pairs, "reconciled": False}),
                 (

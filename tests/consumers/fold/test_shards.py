@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from consumers.fold.entry import VOID, decode_entry
 from consumers.fold.shards import Kin, kin_of, sole_lineage
-from consumers.fold.state import read_head
+from consumers.fold.state import TOPOLOGY_PREFIX, read_head
 from consumers.owner.protocol import UNKNOWN_KEY
 from consumers.owner.rows import view_row
 from stream.wire.codec import encode
@@ -114,3 +116,9 @@ def test_what_is_declared_is_durable() -> None:
     head.begin = 4
     assert read_head(head_entries(head).items()) == head
     assert (head.lineages[SHARD].continuity, head.lineages[SHARD].as_of_ms) == (17, 1_700_000_000_123)
+
+
+def test_a_head_that_is_nested_too_deeply_is_damage() -> None:
+    """A flipped bit or a hostile hand must not end the process, nor count as an empty head."""
+    with pytest.raises(ValueError, match="nested too deeply"):
+        read_head([(TOPOLOGY_PREFIX + b"s", b"[" * 200_000)])

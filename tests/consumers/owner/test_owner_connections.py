@@ -20,7 +20,7 @@ from consumers.owner.protocol import (
     Welcome,
 )
 from consumers.owner.server import OwnerServer
-from tests.consumers.histories import key, marker, start
+from tests.consumers.histories import key, marker, start, value
 from tests.consumers.owning import KEYSPACE, Owner, vector
 
 
@@ -145,3 +145,72 @@ def test_it_listens_beyond_this_machine_only_with_a_token(tmp_path: Path, host: 
     with pytest.raises(OwnerError, match="without a token"):
         asyncio.run(owner.server.start(host, 0))
     owner.partition.store.close(commit=False)
+
+
+class Cutting:
+    """Between a client and an owner: of what the owner says after its greeting, only so many bytes pass."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._owner = host, port
+        self.passing: int | None = None
+        self.passed = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection."""
+        from_owner, to_owner = await asyncio.open_connection(*self._owner)
+
+        async def ask() -> None:
+            while data := await reader.read(1 << 16):
+                to_owner.write(data)
+
+        asking = asyncio.create_task(ask())
+        head = await from_owner.readexactly(4)
+        writer.write(head + await from_owner.readexactly(int.from_bytes(head, "big")))
+        self.passed = 0
+        while data := await from_owner.read(1 << 16):
+            if self.passing is not None and self.passed + len(data) > self.passing:
+                writer.write(data[: self.passing - self.passed])
+                self.passing = None
+                break
+            self.passed += len(data)
+            writer.write(data)
+        asking.cancel()
+        to_owner.close()
+        with suppress(ConnectionError):
+            await writer.drain()
+            writer.close()
+
+
+def test_an_owner_that_answers_half_fails_who_waits_and_nobody_else(tmp_path: Path) -> None:
+    """Wherever in its answers an owner breaks off: the whole ones count, the others fail, and the next read works."""
+
+    async def main() -> None:
+        owner = Owner(tmp_path)
+        owner.fold(start(), value(1, b"{}", 1), value(2, b"{}", 2), marker(2))
+        cutting = Cutting(*await owner.server.start())
+        server = await asyncio.start_server(cutting.serve, "127.0.0.1", 0)
+        client = OwnerClient(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+
+        async def ask(number: int) -> bool | str:
+            try:
+                [row] = await client.get(KEYSPACE, 0, [key(number)], vector(1))
+            except OwnerError as error:
+                return error.code
+            return row.image is not None
+
+        assert list(await asyncio.gather(ask(1), ask(2))) == [True, True]
+        whole = cutting.passed
+        assert whole > 100
+        ends: set[tuple[bool | str, ...]] = set()
+        for passing in range(whole):
+            cutting.passing = passing
+            await client.close()
+            ends.add(tuple(await asyncio.gather(ask(1), ask(2))))
+            assert await ask(1) is True
+        assert ends == {("owner_unreachable", "owner_unreachable"), (True, "owner_unreachable")}
+        await client.close()
+        server.close()
+        await owner.server.stop()
+        owner.partition.store.close(commit=False)
+
+    asyncio.run(main())

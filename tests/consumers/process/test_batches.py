@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from consumers.process import loop
+from consumers.process import committing, loop
 from consumers.process.loop import Consumption, ConsumptionSettings, in_slices
 from stream.kafka.connection import KafkaCluster
-from tests.consumers.histories import start, value
+from stream.wire.events import ABSENT
+from tests.consumers.histories import frame, key, start, value
 from tests.consumers.owning import KEYSPACE, Owner
 
 TOPIC = "events"
@@ -73,6 +74,45 @@ def test_commits_do_not_wait_for_the_end_of_a_large_batch(consumption: Any) -> N
     assert partition.store.state.head.offset == 41
     assert partition.commits >= 3
     assert partition.store.pending_rows < 4 * COMMIT_ROWS
+
+
+def test_rows_that_are_nearly_empty_count_with_the_arrays_that_they_need(consumption: Any) -> None:
+    """Millions of changes of one key are few bytes of messages and one entry, but not little memory."""
+    rows = 20_000
+    [partition] = consumption.ownership
+    store = partition.store
+    store.commit()
+    store.fold(
+        [
+            (
+                1,
+                frame(
+                    [(key(1), ABSENT, b"", number) for number in range(2, rows + 2)],
+                    gtids=["x"],
+                    transactions=[rows],
+                    timestamps=[1],
+                ),
+            )
+        ]
+    )
+    assert store.pending_rows == 1
+    assert store.pending_bytes > 40 * rows
+
+
+def test_partitions_share_the_memory_of_a_process(consumption: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With many partitions each commits after fewer bytes."""
+    [partition] = consumption.ownership
+    consumption._commit(partition, 0.0)
+    monkeypatch.setattr(committing, "PROCESS_BYTES_MAX", 64_000)
+    partition.store.commit()
+    partition.committed_at = 1e9
+    consumption._committer.share(1)
+    partition.store.fold([(1, value(1, b"x" * 10_000, 2))])
+    consumption._commit(partition, 1.0)
+    assert partition.committing is None
+    consumption._committer.share(8)
+    consumption._commit(partition, 1.0)
+    assert partition.committing is not None
 
 
 def test_the_next_poll_takes_as_many_messages_as_fit(consumption: Any) -> None:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -349,3 +350,23 @@ def test_a_failed_checkpoint_is_an_error_and_leaves_nothing(
     assert sorted(each.name for each in tmp_path.iterdir() if each.name != "file") == ["live"]
     assert store.checkpoint(tmp_path / "copy").offset == 1
     store.close()
+
+
+def test_a_store_says_that_it_folds_while_entries_are_ahead_of_the_head(tmp_path: Path) -> None:
+    """Readers must not take the entries of that time for those of the head that they hold."""
+    store = open_at(tmp_path)
+    seen: list[bool] = []
+
+    class Watched(list[tuple[int, bytes | None]]):
+        def __iter__(self) -> Iterator[tuple[int, bytes | None]]:
+            seen.append(store.is_folding)
+            return super().__iter__()
+
+        def __getitem__(self, at: Any) -> Any:
+            seen.append(store.is_folding)
+            return super().__getitem__(at)
+
+    store.fold(Watched(enumerate([start(), value(1, b"{}", 1), marker(1)])))
+    assert any(seen)
+    assert not store.is_folding
+    store.close(commit=False)

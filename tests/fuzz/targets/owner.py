@@ -27,6 +27,7 @@ from consumers.owner.protocol import (
     Fill,
     FillTable,
     Get,
+    GetRange,
     GetTable,
     Hello,
     OwnerError,
@@ -57,6 +58,7 @@ REQUESTS: tuple[Request, ...] = (
     FillTable(6, "shop", 0, 7, "d.t", "transactional", b"{}", "d.t:5:5:5:", gtid(9), gtid(9), b"x"),
     Status(7, "shop"),
     Describe(8, "shop", "shop.items"),
+    GetRange(9, "shop", 0, 1, b"shop.items\0", 0, key(1), limit=5, vector=vector(3), meaning=b"meaning1"),
 )
 ANSWERS: tuple[Answer, ...] = (
     Welcome(1, VERSION, "me"),

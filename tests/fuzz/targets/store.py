@@ -75,7 +75,7 @@ def _head() -> Case:
 
 
 def _catalog_state() -> Case:
-    ids = WriteIds(7, [(3, 1), (5, 2)], [4], True)
+    ids = WriteIds(7, [(3, 1), (5, 2)], [(4, 4)], True)
     state = TableState(7, "hive/0", 1, 9, "d.t", exists=True, ids=ids, image=b"{}", pending=[(1, 3)])
     seeds = [encode_table(state), encode_binding(Binding(7, "hive/0", 1, 2)), encode_table(TableState(1, "", 0, 0))]
     seeds.append(b"\x91" * 20_000)

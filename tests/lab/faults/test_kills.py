@@ -7,23 +7,28 @@ import random
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from freshet.local.mariadb import MariaDBAddress
+from consumers.fold.backfills import whole_table
+from consumers.fold.entry import VALUE, decode_entry
+from consumers.store.view import StoreView
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.topics import describe_topic, events_topic
 from stream.wire.events import RowChange
 from tests.consumers.consuming import ConsumeProcess, caught_up, digest_of, expected, until
 from tests.patience import PATIENCE_S
 from tests.sources.mariadb.conftest import Source
-from tests.sources.mariadb.test_source import PARTITIONS, ROOT, command, published
+from tests.sources.mariadb.test_source import PARTITIONS, ROOT, command, of_kind, published
 from tests.stream.committed import records, rows
 from tokens.errors import FreshetError
 
 KILLS = 20
 WRITERS_PAUSE_S = 0.01
+BACKFILLED_ROWS = 60_000
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -89,43 +94,70 @@ def is_described(kafka: KafkaCluster, keyspace: str) -> bool:
         return False  # no topic yet
 
 
+class Rig:
+    """The command lines of a source and a consumer, and the stores that the consumer keeps."""
+
+    def __init__(self, kafka: KafkaCluster, keyspace: str, source: Source, data: Path) -> None:
+        self.kafka, self.keyspace, self.source, self.data = kafka, keyspace, source, data
+        self.environment = os.environ | {
+            "FRESHET_MARIADB_PASSWORD": source.settings.password,
+            "FRESHET_PUBLISHER__BATCH_BYTES": "16384",
+            "FRESHET_PUBLISHER__BATCH_INTERVAL_MS": "5",
+            "FRESHET_CONSUMER__COMMIT_INTERVAL_MS": "50",
+        }
+        self.publish_environment = self.environment
+        self.publish = command(kafka, keyspace, source)
+        self.consume = [*self.publish[:3], "consume", "--keyspace", keyspace, "--group", keyspace]
+        self.consume += ["--bootstrap", kafka.bootstrap, "--data-dir", str(data)]
+
+    def run_source(self, condition: Callable[[], bool], what: str, *, timeout_s: float = PATIENCE_S) -> int:
+        """Runs a source until a condition holds; its exit code."""
+        process = subprocess.Popen(self.publish, env=self.publish_environment, cwd=ROOT, stderr=subprocess.DEVNULL)
+        try:
+            until(condition, what, timeout_s)
+        finally:
+            process.terminate()
+            code = process.wait(PATIENCE_S)
+        return code
+
+    def kill_both(self) -> None:
+        """Kills each of them ``KILLS`` times, and starts it again."""
+        killed = [
+            Killed("source", self.publish, self.publish_environment, 1),
+            Killed("consume", self.consume, self.environment, 1),
+        ]
+        with Load(self.source):
+            for each in killed:
+                each.join()
+        assert [each.kills for each in killed] == [KILLS, KILLS]
+
+    def is_published(self) -> bool:
+        """Whether everything that the server has is published."""
+        return published(self.kafka, self.keyspace) == self.source.position()
+
+    def fold_the_rest(self, scratch: Path) -> None:
+        """Folds what is left, and compares each store with one fold of the topic."""
+        with ConsumeProcess(self.kafka, self.keyspace, self.data) as process:
+            address = process.ready()
+            until(lambda: caught_up(self.kafka, self.keyspace, address), "everything is folded")
+            assert process.terminate() == 0
+        topic = describe_topic(self.kafka, events_topic(self.kafka, self.keyspace))
+        for partition in range(PARTITIONS):
+            uninterrupted = expected(self.kafka, topic, partition, scratch)
+            assert digest_of(self.data, self.keyspace, partition) == uninterrupted
+
+
 def test_twenty_kills_of_source_and_consumer_under_load_change_nothing(
-    kafka: KafkaCluster, keyspace_name: str, source: Source, mariadb: MariaDBAddress, tmp_path: Path
+    kafka: KafkaCluster, keyspace_name: str, source: Source, tmp_path: Path
 ) -> None:
     """Every change is in the topic once, in order; the stores hold what one fold of the topic gives."""
     source.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
     source.begin()
-    environment = os.environ | {
-        "FRESHET_MARIADB_PASSWORD": mariadb.password,
-        "FRESHET_PUBLISHER__BATCH_BYTES": "16384",
-        "FRESHET_PUBLISHER__BATCH_INTERVAL_MS": "5",
-        "FRESHET_CONSUMER__COMMIT_INTERVAL_MS": "50",
-    }
-    publish = command(kafka, keyspace_name, source)
-    consume = [*publish[:3], "consume", "--keyspace", keyspace_name, "--group", keyspace_name]
-    consume += ["--bootstrap", kafka.bootstrap, "--data-dir", str(tmp_path / "data")]
-    first = subprocess.Popen(publish, env=environment, cwd=ROOT, stderr=subprocess.DEVNULL)
-    try:
-        until(lambda: is_described(kafka, keyspace_name), "the table is described")
-    finally:
-        first.kill()
-        first.wait()
-    killed = [Killed("source", publish, environment, 1), Killed("consume", consume, environment, 1)]
-    with Load(source):
-        for each in killed:
-            each.join()
-    assert [each.kills for each in killed] == [KILLS, KILLS]
-    last = subprocess.Popen(publish, env=environment, cwd=ROOT, stderr=subprocess.DEVNULL)
-    try:
-        until(lambda: published(kafka, keyspace_name) == source.position(), "everything is published", 120)
-    finally:
-        last.terminate()
-        assert last.wait(PATIENCE_S) == 0
-    with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as process:
-        address = process.ready()
-        until(lambda: caught_up(kafka, keyspace_name, address), "everything is folded")
-        assert process.terminate() == 0
-
+    rig = Rig(kafka, keyspace_name, source, tmp_path / "data")
+    assert rig.run_source(lambda: is_described(kafka, keyspace_name), "the table is described") == 0
+    rig.kill_both()
+    assert rig.run_source(rig.is_published, "everything is published", timeout_s=120) == 0
+    rig.fold_the_rest(tmp_path / "scratch")
     wanted = [
         (change.key, change.image, transaction.gtid)
         for transaction in source.transactions()
@@ -135,7 +167,51 @@ def test_twenty_kills_of_source_and_consumer_under_load_change_nothing(
     found = rows(records(kafka, keyspace_name, PARTITIONS))
     assert [(key, image, gtid) for _, key, image, gtid in found] == wanted
     assert [ordinal for ordinal, *_ in found] == list(range(found[0][0], found[0][0] + len(found)))
-    topic = describe_topic(kafka, events_topic(kafka, keyspace_name))
+
+
+def test_twenty_kills_in_a_backfill_leave_the_table_whole(
+    kafka: KafkaCluster, keyspace_name: str, source: Source, tmp_path: Path
+) -> None:
+    """Each row that is at the server is in the stores, no other one is, and the backfill began but once."""
+    source.run(
+        "CREATE TABLE t (id INT PRIMARY KEY, v INT)", f"INSERT INTO t SELECT seq, 0 FROM seq_1_to_{BACKFILLED_ROWS}"
+    )
+    rig = Rig(kafka, keyspace_name, source, tmp_path / "data")
+    slow = {f"FRESHET_KEYSPACES__{keyspace_name}__SOURCE__BACKFILL_ROWS_PER_S": "2000"}
+    rig.publish_environment = rig.environment | slow  # a consumer would miss the rest of this source's settings
+    rig.publish += ["--backfill", "*"]
+    assert rig.run_source(lambda: _has_rows(rig), "the backfill is under way") == 0  # so a cursor is in the topic
+    rig.kill_both()
+    table = f"{source.database}.t"
+
+    def is_whole() -> bool:
+        return rig.is_published() and any(each["complete"] for each in _backfills(rig))
+
+    assert rig.run_source(is_whole, "the table is complete", timeout_s=300) == 0
+    rig.fold_the_rest(tmp_path / "scratch")
+    assert len(_begun(rig)) == 1
+    folded: dict[bytes, bytes] = {}
     for partition in range(PARTITIONS):
-        uninterrupted = expected(kafka, topic, partition, tmp_path / "scratch")
-        assert digest_of(tmp_path / "data", keyspace_name, partition) == uninterrupted
+        with StoreView(tmp_path / "data" / keyspace_name / str(partition)) as view:
+            assert whole_table(view.head, table) is not None
+            entries = {key: decode_entry(value) for key, value in view.items() if key.startswith(f"{table}\0".encode())}
+            folded |= {key: entry.image for key, entry in entries.items() if entry.kind == VALUE}
+    assert folded == source.selected("t")
+
+
+def _backfills(rig: Rig) -> list[dict[str, Any]]:
+    try:
+        return of_kind(rig.kafka, rig.keyspace, "TableBackfill")
+    except FreshetError:
+        return []  # no topic yet
+
+
+def _has_rows(rig: Rig) -> bool:
+    try:
+        return bool(rows(records(rig.kafka, rig.keyspace, PARTITIONS)))
+    except FreshetError:
+        return False
+
+
+def _begun(rig: Rig) -> list[dict[str, Any]]:
+    return [each for each in _backfills(rig) if not each["complete"]]

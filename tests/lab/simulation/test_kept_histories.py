@@ -70,6 +70,11 @@ ROWS: dict[str, History] = {
         ("read", 1, 0, 0, 0, 0),
         ("wait", 1, 1, 0),
     ],
+    "an owner's answer broke off, and the front's next look for that owner is late": [
+        ("write", 0, 0, 0),
+        ("tear", 0, 0, 0, 1),
+        ("hold", 0, 0, 0, 1, 0),
+    ],
 }
 CATALOG: dict[str, History] = {
     "an ALLOC is damaged on its way, and its transaction writes without naming itself": [

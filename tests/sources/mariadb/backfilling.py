@@ -102,6 +102,8 @@ class Backfilled:
         self.log: list[bytes] = []
         self.on_commit: Callable[[int], None] = lambda _: None
         self._options = options
+        self.off = False
+        """Whether the source is to begin without a backfill."""
         self._pool = ThreadPoolExecutor(1)
         self.running: MariaDBSource | None = None
         self._future: Future[None] | None = None
@@ -120,7 +122,7 @@ class Backfilled:
             tables,
             server_id=60_000 + int(time.monotonic() * 1000) % 10_000_000,
             heartbeat_s=0.05,
-            backfill=BackfillOptions(tables, **self._options),
+            backfill=None if self.off else BackfillOptions(tables, **self._options),
         )
         self.running = MariaDBSource(options, lambda: ListPublisher(self.log, self._committed))
         self._future = self._pool.submit(self.running.run)

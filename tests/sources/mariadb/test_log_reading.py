@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stream.sources.mariadb.binlog import events, last_read
-from stream.sources.mariadb.binlog.catalog import Xid
+from stream.sources.mariadb.binlog.catalog import HELD_CHARS_MAX, Xid, held_words, read_held
 from stream.sources.mariadb.binlog.checksum import TransactionChecksum
 from stream.sources.mariadb.binlog.last_read import check_same
 from stream.sources.mariadb.binlog.reader import BinlogReader
@@ -135,6 +135,29 @@ def test_the_cursor_is_the_position_before_the_transaction() -> None:
     assert found[0].checksum != found[1].checksum
 
 
+@pytest.mark.parametrize(
+    ("named", "reached"),
+    [
+        ("0-1-4", True),
+        ("0-2-6", True),
+        ("0-1-7,7-1-1", True),
+        ("", True),
+        ("0-1-8", False),
+        ("0-2-7", False),
+        ("0-3-5", False),
+        ("0-1-7,7-1-2", False),
+        ("8-1-1", False),
+    ],
+)
+def test_what_another_server_numbered_alike_is_not_reached(named: str, reached: bool) -> None:
+    """After a failover that lost something, the new server's end may have a lower number than what was read."""
+    log: Any = Log([*committed(5), *committed(6, server=2), *committed(7), *committed(1, domain=7)])
+    reader = BinlogReader(log, Tables(), "MariaDB/0-1-4")
+    with contextlib.suppress(EOFError):
+        list(reader.transactions())
+    assert reader.has_reached(GtidPosition.parse(named)) is reached
+
+
 def test_nothing_is_said_in_the_middle_of_a_transaction() -> None:
     """A heartbeat may come there. What is known by then is said with the transaction, at its position."""
     tables = Tables()
@@ -154,6 +177,45 @@ def test_an_xa_commit_of_which_nothing_is_known_holds_every_table() -> None:
     (after,) = run([*committed(6)], tables, "MariaDB/0-1-5")
     assert voided(after) >= set(NAMES)
     assert described(after) == dict.fromkeys(NAMES, True)
+
+
+def test_an_xa_commit_of_which_nothing_is_known_also_holds_a_table_that_is_gone() -> None:
+    """It has no schema to wait for, and must not end the source. Once made anew it waits for reads too."""
+    tables = Tables()
+    tables.catalog.doubt("d.b", None, GtidPosition({}))
+    run(committed(5), tables)
+    tables.invisible = {XID}
+    (found,) = run(xa_commit(6), tables, "MariaDB/0-1-5")
+    assert described(found) == dict.fromkeys(NAMES, False)
+    tables.catalog.doubt("d.b", tables.live["d.b"], GtidPosition({}))
+    assert [described(each) for each in run(committed(7), tables, "MariaDB/0-1-6")] == [{}]
+    tables.invisible = set()
+    assert [described(each) for each in run(committed(8), tables, "MariaDB/0-1-7")] == [dict.fromkeys(NAMES, True)]
+
+
+HELD: dict[str, frozenset[Xid]] = {"d.a": frozenset({XID, (7, b"\xff", b"two")}), "d.é": frozenset({XID})}
+
+
+def test_words_of_held_tables_are_read_as_they_were_written() -> None:
+    """These words are in topics. An empty text is what is kept if nothing is held."""
+    words = '{"version": 1, "xids": [[1, "6f6e65", ""], [7, "ff", "74776f"]], "tables": {"d.a": [0, 1], "d.é": [0]}}'
+    assert (held_words(HELD), read_held(words)) == (words, HELD)
+    assert (held_words({}), read_held("")) == ("", {})
+
+
+@pytest.mark.parametrize(
+    "words", ['{"version": 2}', '{"version": 1}', "[]", "{", '{"version": 1, "xids": [], "tables": {"d.a": [0]}}', "1"]
+)
+def test_words_that_cannot_be_read_say_nothing(words: str) -> None:
+    """They may be a newer version's. The tables are held by what the topic says of them."""
+    assert read_held(words) == {}
+
+
+def test_too_many_held_tables_have_no_words() -> None:
+    """A state must fit into a message. The topic still says that they are held."""
+    many = {f"d.{number}": frozenset({XID}) for number in range(1_000)}
+    assert len(held_words(dict(list(many.items())[:200]))) < HELD_CHARS_MAX
+    assert held_words(many) == ""
 
 
 def test_an_xa_transaction_that_voided_everything_holds_every_table() -> None:

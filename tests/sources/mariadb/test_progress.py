@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from stream.sources.mariadb import source
-from stream.sources.mariadb.binlog.progress import UNDESCRIBED, Progress
+from stream.sources.mariadb.binlog.progress import UNDESCRIBED, Progress, fingerprint, has_all_of, remembered
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError
 from stream.sources.mariadb.position import NotResumable, SourceHistoryLost
 from stream.sources.mariadb.schema import TableFilter
@@ -65,6 +66,57 @@ def test_a_partly_published_transaction_is_finished_before_anything_is_described
     """Its events are skipped by number, so no others may come first."""
     assert not resumed(9, partial_gtid="MariaDB/0-1-6", partial_events=2).may_describe
     assert resumed(9).may_describe
+
+
+BEFORE = TableFilter(("shop",), ("shop.a*",), ("shop.ax",), (("shop.ab", 1),))
+KEYED = DescribeTable("shop.ab", (), ("id", "n"), True, "", 1)
+
+
+def begun(tables: TableFilter = BEFORE, choice: int | None = None, *described: DescribeTable) -> ResumePoint:
+    """A point in a topic that was described with ``tables``."""
+    number = fingerprint(tables) if choice is None else choice
+    found = {each.table: each for each in described or (KEYED,)}
+    words = dict(remembered(tables))
+    return ResumePoint("shop/0", 1, 9, PLACE, 1, PLACE, table_choice=number, annotations=words, descriptions=found)
+
+
+@pytest.mark.parametrize(
+    ("tables", "has_all"),
+    [
+        (BEFORE, True),
+        (replace(BEFORE, databases=("shop", "other"), include=()), True),
+        (replace(BEFORE, exclude=()), True),
+        (replace(BEFORE, exclude=("shop.ab",)), False),
+        (replace(BEFORE, include=("shop.b*",)), False),
+        (replace(BEFORE, prefixes=()), False),
+        (replace(BEFORE, prefixes=(("shop.ab", 1), ("shop.ac", 2))), True),
+        (TableFilter(("other",)), False),
+    ],
+)
+def test_a_choice_that_loses_no_published_table_only_adds(tables: TableFilter, has_all: bool) -> None:
+    """What is published decides, not the patterns; a table whose rows go to other partitions is another one."""
+    assert has_all_of(tables, begun()) is has_all
+
+
+def test_what_the_topic_does_not_prove_is_no_addition() -> None:
+    """Another format of images has another fingerprint; an older version remembered nothing; names may be ambiguous."""
+    assert not has_all_of(BEFORE, begun(choice=fingerprint(BEFORE) + 1))
+    assert not has_all_of(BEFORE, replace(begun(), annotations={}))
+    assert not has_all_of(BEFORE, begun(BEFORE, None, replace(KEYED, table="shop.a.b")))
+    many = replace(BEFORE, include=tuple(f"shop.{each}" for each in range(1_000)))
+    assert not any(remembered(many).values())
+
+
+def test_an_addition_voids_and_describes_no_other_table() -> None:
+    """The void stands before the description, and gives fills of the table their floor."""
+    added = resumed(9, checksum=3, cursor="MariaDB/0-1-4").addition([KEYED, ITEMS], 7)
+    assert [(type(each), getattr(each, "table", "")) for each in added.changes] == [
+        (VoidTable, "shop.ab"),
+        (VoidTable, "shop.items"),
+        (DescribeTable, "shop.ab"),
+        (DescribeTable, "shop.items"),
+    ]
+    assert (added.table_choice, added.checksum, added.cursor, added.position) == (7, 3, "MariaDB/0-1-4", PLACE)
 
 
 def test_the_last_transaction_is_remembered_whole() -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import pytest
 
-from stream.sources.mariadb import requirements
+from stream.sources.mariadb import position, requirements
 from stream.sources.mariadb.requirements import ServerSettingsError, check_server
 
 GOOD = {
@@ -32,6 +32,7 @@ class Server:
         self.variables = GOOD | variables
         self.state = state
         self.primaries = primaries
+        self.runs = b"Yes"
 
     def cursor(self, _: object = None) -> Self:
         return self
@@ -44,7 +45,7 @@ class Server:
     def execute(self, _: str) -> None: ...
 
     def fetchall(self) -> list[dict[str, Any]]:
-        return [{"Slave_SQL_Running": b"Yes", "Master_Server_Id": b"%d" % each} for each in self.primaries]
+        return [{"Slave_SQL_Running": self.runs, "Master_Server_Id": b"%d" % each} for each in self.primaries]
 
 
 @pytest.fixture(autouse=True)
@@ -102,6 +103,16 @@ def test_a_galera_node_needs_gtids_of_the_cluster() -> None:
     assert refusal(wsrep_on="ON", wsrep_gtid_mode="ON") == ""
 
 
+def test_who_replicates_is_a_replica() -> None:
+    """Also while its replication is stopped: it lags all the more."""
+    replica: Any = Server(primaries=(2,), read_only="ON", log_slave_updates="ON")
+    assert check_server(replica)
+    replica.runs = b"No"
+    assert check_server(replica)
+    primary: Any = Server()
+    assert not check_server(primary)
+
+
 def test_two_writers_in_one_domain_are_refused() -> None:
     """Each has its own sequence: its own clients beside a primary, or two primaries, in one domain."""
     logged = {"log_slave_updates": "ON"}
@@ -113,3 +124,26 @@ def test_two_writers_in_one_domain_are_refused() -> None:
 def test_a_replica_must_log_what_it_replicates() -> None:
     """Else its rows change without a trace in its binlog."""
     assert "log_slave_updates" in refusal(primaries=(2,), read_only="ON")
+
+
+@pytest.mark.parametrize(
+    ("replicated", "read_only", "is_primary"),
+    [
+        ("", 0, True),
+        ("", 1, False),
+        ("0-9-3", 0, True),
+        ("0-9-3", 1, False),
+        ("0-1-4", 0, False),
+        ("0-1-9", 0, False),
+        ("7-7-1", 0, False),
+        ("0-9-3,7-7-1", 0, False),
+    ],
+)
+def test_a_server_that_repeats_another_ones_writes_is_no_primary(
+    monkeypatch: pytest.MonkeyPatch, replicated: str, read_only: int, is_primary: bool
+) -> None:
+    """``read_only`` is off by default on a replica, too. A promoted one counts from its first own write."""
+    monkeypatch.setattr(position, "fetch_all", lambda *_: [("0-1-4", "0-1-4", 5, 1, replicated, read_only)])
+    bounds = position.bounds_since(cast("Any", None), position.BinlogPlace("f", 4))
+    assert bounds is not None
+    assert bounds.is_primary is is_primary

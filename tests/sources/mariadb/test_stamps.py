@@ -38,13 +38,13 @@ def test_the_clock_is_passed_on_behind_the_transaction_that_it_covers(monkeypatc
     watch: Any = SimpleNamespace(
         clock_seen=seen, event_received=lambda: None, is_check_due=lambda: False, close=lambda: None
     )
-    dump: Any = SimpleNamespace(close=lambda: None)
+    dump: Any = SimpleNamespace(server=1, close=lambda: None)
     mine = source.MariaDBSource(source.SourceOptions(ConnectionSettings("nowhere"), "ks/0"), lambda: publisher)
     monkeypatch.setattr(source, "BinlogDump", lambda *_: dump)
     monkeypatch.setattr(source, "BinlogReader", lambda *_: _Reader())
     monkeypatch.setattr(source, "DumpWatch", lambda *_: watch)
     for name in ("_check", "_describe", "_warn_of", "_note"):
         monkeypatch.setattr(mine, name, lambda *_: None)
-    schema: Any = SimpleNamespace(load=lambda: None)
+    schema: Any = SimpleNamespace(load=lambda: None, catalog=SimpleNamespace(is_settled=True))
     mine._read(publisher, schema, Progress(ResumePoint("ks/0", 1, 2, "MariaDB/0-1-1", 1, "MariaDB/0-1-1")))
     assert told == ["publish", "stamp"]

@@ -50,7 +50,7 @@ def test_logs_that_are_reset_under_a_connected_source_start_a_new_epoch(
 
 def test_logs_that_end_before_what_was_read_are_other_logs(source: Source) -> None:
     """A server's log that ends before the place that was read was reset, whatever its GTIDs are."""
-    watch, end = DumpWatch(source.settings), end_of_log(source)
+    watch, end = DumpWatch(source.settings, 1), end_of_log(source)
     watch.check(source.position(), end)
     with pytest.raises(SourceHistoryLost, match="were reset"):
         watch.check(source.position(), end._replace(offset=end.offset + 1))
@@ -61,7 +61,7 @@ def test_logs_that_end_before_what_was_read_are_other_logs(source: Source) -> No
 def test_a_connection_that_delivers_nothing_is_replaced(source: Source) -> None:
     """A connection counts as dead if nothing of what was logged arrives for a while."""
     now = [0.0]
-    watch, before = DumpWatch(source.settings, lambda: now[0]), end_of_log(source)
+    watch, before = DumpWatch(source.settings, 1, lambda: now[0]), end_of_log(source)
     source.run("CREATE TABLE t (id INT PRIMARY KEY)")
     watch.check(source.position(), before)
     now[0] += STALL_MAX_S + 1
@@ -77,7 +77,7 @@ def test_a_connection_that_delivers_nothing_is_replaced(source: Source) -> None:
 def test_a_connection_to_a_server_that_was_replaced_is_left(source: Source) -> None:
     """If the address leads to another server with more transactions, the source must not stay with the old one."""
     now = [0.0]
-    watch, waits = DumpWatch(source.settings, lambda: now[0]), end_of_log(source)
+    watch, waits = DumpWatch(source.settings, 1, lambda: now[0]), end_of_log(source)
     old, read = waits._replace(server=waits.server + 1), source.position()
     watch.check(read, old)
     source.run("CREATE TABLE t (id INT PRIMARY KEY)")

@@ -30,12 +30,13 @@ class Selected:
 
 @dataclass(frozen=True, slots=True)
 class Select:
-    """A SELECT from one table or none. ``columns`` is empty for ``*``. ``locks``: FOR UPDATE."""
+    """A SELECT from one table or none. ``columns`` is empty for ``*``. ``limit`` 0: none. ``locks``: FOR UPDATE."""
 
     columns: tuple[Selected, ...]
     table: Name | None = None
     where: Expression | None = None
     order: tuple[str, ...] = ()
+    limit: int = 0
     locks: bool = False
 
 
@@ -172,16 +173,19 @@ def _select(tokens: Tokens) -> Select:
             if not tokens.skip(","):
                 break
     table = tokens.table() if tokens.skip("FROM") else None
+    if tokens.skip("FORCE", "INDEX"):
+        tokens.names()
     where = tokens.expression() if tokens.skip("WHERE") else None
     order: list[str] = []
     if tokens.skip("ORDER", "BY"):
         order.append(tokens.identifier())
         while tokens.skip(","):
             order.append(tokens.identifier())
+    limit = int(tokens.take().text) if tokens.skip("LIMIT") else 0
     locks = tokens.skip("FOR", "UPDATE")
     if enclosed:
         tokens.expect(")")
-    return Select(tuple(columns), table, where, tuple(order), locks)
+    return Select(tuple(columns), table, where, tuple(order), limit, locks)
 
 
 def _insert(tokens: Tokens, *, replaces: bool) -> Insert:

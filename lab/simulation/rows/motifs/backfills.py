@@ -9,11 +9,32 @@ from lab.simulation.rows.motifs.vocabulary import DELETES_PARENT, OUT, READ, SYN
 _WHOLE: Final = (*(("backfill", "shard", 3, 0),) * 3, ("publish", "shard", 0, 0, 0))
 """All tables of a shard, if nothing hides what was committed."""
 _READ_ANY: Final = ("read", "session", "any slot", "owner", "front", 2)
+_FIND: Final = ("find", "session", "shard", "some table", "owner", "front", "bit")
 _WRITE_OUT: Final = (WRITE, OUT, SYNC, READ)
 """The session has seen something, so that its next answers must be proved."""
 
 BACKFILLS: Final[tuple[Motif, ...]] = (
     (*_WRITE_OUT, *_WHOLE, SYNC, _READ_ANY, _READ_ANY),
+    (*_WRITE_OUT, *_WHOLE, SYNC, _FIND, UPDATE, OUT, ("fold", "owner", "partition", "some"), _FIND),
+    (*_WRITE_OUT, *_WHOLE, SYNC, WRITE, OUT, ("fold", "owner", "partition", 1), _FIND, ("sync", "other owner"), _FIND),
+    (  # all rows of a table, while owners are at different places
+        *_WHOLE,
+        *_WRITE_OUT,
+        _FIND,
+        ("find", "session", "shard", 0, "any owner", "front", 3),
+        ("txn", "shard", "seed", 0),
+        OUT,
+        ("fold", "owner", "partition", "some"),
+        ("find", "session", "shard", 0, "owner", "front", 3),
+    ),
+    (  # a table of which entries are void, and which is whole again
+        *_WHOLE,
+        ("alter", "shard", 0),
+        *_WRITE_OUT,
+        *_WHOLE,
+        SYNC,
+        _FIND,
+    ),
     (  # whole tables are voided
         *_WHOLE,
         ("alter", "shard", "some table"),

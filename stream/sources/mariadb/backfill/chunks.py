@@ -5,9 +5,10 @@ The snapshot is made under the table's lock (docs/decisions/0016). Nothing tells
 
 from __future__ import annotations
 
-import re
+import socket
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -15,8 +16,10 @@ import pymysql
 from pymysql.constants import ER
 from pymysql.cursors import SSCursor
 
+from stream.sources.key_range import KeyRange
 from stream.sources.mariadb.backfill.plan import Chunk
-from stream.sources.mariadb.by_key import code_of, sql_value, timed
+from stream.sources.mariadb.by_key import TIMED_OUT, code_of, timed
+from stream.sources.mariadb.by_range import select_range
 from stream.sources.mariadb.charsets import Charsets, read_charsets
 from stream.sources.mariadb.connection import (
     Connection,
@@ -30,7 +33,7 @@ from stream.sources.mariadb.connection import (
 from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.position import PLACES_MAX, bounds_since, committed_place
 from stream.sources.mariadb.schema import TableInfo, read_table
-from stream.sources.mariadb.selected_rows import canonical_key, canonical_row, quoted, select_columns_sql
+from stream.sources.mariadb.selected_rows import canonical_key, canonical_row
 from stream.sources.mariadb.snapshot import definition_of, lock_sql
 from stream.wire.events import VALUE, VOID, DescribeTable, RowChange
 from stream.wire.keys import split_row_key
@@ -41,12 +44,14 @@ ROWS_MAX: Final = 4_096
 BYTES_MAX: Final = 1024 * 1024
 """Bytes of keys and images after which a chunk ends."""
 STATEMENT_S: Final = 20.0
-_NUMERIC: Final = frozenset({"int", "year", "bit", "decimal", "float", "double"})
-_NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 
 
 class TableDiffers(MariaDBError):
     """The table is not, or not any more, as it is described in the topic."""
+
+
+class TableBusy(MariaDBError):
+    """The table is locked, or a statement on it took too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +63,12 @@ class _Known:
 
 
 class ChunkReader:
-    """Reads chunks with a session of its own. Not thread-safe. Raises `MariaDBError`."""
+    """Reads chunks with a session of its own. Only `stop` may be called by another thread. Raises `MariaDBError`."""
 
     def __init__(self, settings: ConnectionSettings) -> None:
         self._settings = settings
         self._session: Connection | None = None
+        self._stopped = False
         self._charsets: Charsets | None = None
         self._known: _Known | None = None
         self._limit = ROWS_MAX
@@ -70,12 +76,17 @@ class ChunkReader:
     def read(self, described: DescribeTable, after: Sequence[object] | None) -> Chunk:
         """The rows after the key ``after`` (canonical values), or the first ones.
 
-        Raises `TableDiffers` if the columns are not those of ``described``.
+        Raises `TableDiffers` if the columns are not those of ``described``, `TableBusy`.
         """
         with translated(self._settings):
             for _ in range(PLACES_MAX):
                 try:
                     found = self._read(described, after)
+                except pymysql.err.MySQLError as error:
+                    self.close()
+                    if code_of(error) in TIMED_OUT:
+                        raise TableBusy(f"{described.table} is locked, or too slow: {error.args[-1]}") from error
+                    raise
                 except BaseException:
                     self.close()  # its transaction locks the table against DDL
                     raise
@@ -96,9 +107,19 @@ class ChunkReader:
         if session is not None:
             session._force_close()
 
+    def stop(self) -> None:
+        """Refuse every further request. One that waits for the server in another thread is given up."""
+        self._stopped = True
+        session = self._session
+        if session is not None:
+            with suppress(OSError, AttributeError):  # it has no socket any more
+                session._sock.shutdown(socket.SHUT_RDWR)  # closing alone would not wake the thread that reads
+
     def _connect(self) -> Connection:
         if self._session is None:
             self._session = connect(self._settings)
+        if self._stopped:
+            raise MariaDBUnreachable("the reading of chunks has ended")
         return self._session
 
     def _read(self, described: DescribeTable, after: Sequence[object] | None) -> Chunk | None:
@@ -144,14 +165,20 @@ class ChunkReader:
         size = 0
         limit = self._limit
         unbuffered = SSCursor(session)
-        unbuffered.execute(timed(_select(session, info, after, limit), time.monotonic() + STATEMENT_S))
-        while size < BYTES_MAX and (values := unbuffered.fetchone()) is not None:
-            row = _change(info, values)
-            rows.append(row)
-            size += len(row.key) + len(row.image)
-        if size >= BYTES_MAX:
-            unbuffered._result.unbuffered_active = False  # reading what is left of it could take long
-            self.close()
+        statement = select_range(session, info, KeyRange(after=after), limit)
+        unbuffered.execute(timed(statement, time.monotonic() + STATEMENT_S))
+        is_read = False
+        try:
+            while size < BYTES_MAX and (values := unbuffered.fetchone()) is not None:
+                row = _change(info, values)
+                rows.append(row)
+                size += len(row.key) + len(row.image)
+            is_read = size < BYTES_MAX
+        finally:
+            if not is_read:
+                unbuffered._result.unbuffered_active = False  # reading what is left of it could take long
+                self.close()
+        if not is_read:
             self._limit = max(len(rows), ROWS_MIN)
         elif len(rows) < limit:
             return rows, None
@@ -170,30 +197,3 @@ def _change(info: TableInfo, values: Sequence[bytes | None]) -> RowChange:
         return RowChange(key, VALUE, canonical_row(info, values))
     except UndecodableValue:
         return RowChange(key, VOID)
-
-
-def _select(session: Connection, info: TableInfo, after: Sequence[object] | None, limit: int) -> str:
-    """The statement for the rows after a key. A row comparison, ``(a, b) > (1, 2)``, would not use the index."""
-    names = [quoted(name) for name in info.primary_key]
-    where = ""
-    if after is not None:
-        kinds = [info.columns[index].kind for index in info.key_indexes]
-        bounds = [_literal(session, kind, value) for kind, value in zip(kinds, after, strict=True)]
-        alternatives = [
-            " AND ".join([*(f"{names[at]} = {bounds[at]}" for at in range(end)), f"{names[end]} > {bounds[end]}"])
-            for end in range(len(names))
-        ]
-        where = f" WHERE ({') OR ('.join(alternatives)})"
-    table = f"{quoted(info.database)}.{quoted(info.table)}"
-    order = ", ".join(names)
-    return f"SELECT {select_columns_sql(info)} FROM {table} FORCE INDEX (PRIMARY){where} ORDER BY {order} LIMIT {limit}"
-
-
-def _literal(session: Connection, kind: str, value: object) -> str:
-    """A canonical key value in SQL. A number in quotes would be compared as a double, which may skip neighbours."""
-    if kind in _NUMERIC and isinstance(value, str):
-        if _NUMBER.fullmatch(value) is None:
-            raise TableDiffers(f"{value!r} is no number")
-        return value
-    found = sql_value(value)
-    return f"x'{found.hex()}'" if isinstance(found, bytes) else str(session.escape(found))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 from stream.sources.mariadb.gtid import GtidPosition
 from stream.wire.batch import ROW_OVERHEAD
@@ -29,12 +29,13 @@ from stream.wire.events import (
 
 KEYS_MAX: Final = 100_000
 """Changed keys that are noted. Above, the chunks that were read ahead are dropped, and read again."""
-CURSOR_CHARS_MAX: Final = 8_000
+CURSOR_CHARS_MAX: Final = 4_000
+"""Of all cursors together."""
 PIECE_BYTES: Final = 12 * 1024
 """Bytes of rows in one transaction: fewer than in the smallest batch, so that none is split over two of them."""
 _UNORDERED: Final = frozenset({"enum", "set"})
 """Kinds whose values compare with a text in another order than they are sorted in."""
-_CURSOR: Final = "backfill"
+CURSORS: Final = "backfills"
 """Name of the annotation in the source's state."""
 
 
@@ -56,19 +57,24 @@ class Chunk:
         return self.lo.covers(since)
 
 
+class Cursor(NamedTuple):
+    """How far a table is: the key up to which its rows are published (None: none is), and how many were read."""
+
+    after: Sequence[object] | None = None
+    rows: int = 0
+
+
 @dataclass(slots=True)
 class Plan:
     """How far the backfill of a shard's tables is, and which keys changed meanwhile."""
 
     complete: set[str] = field(default_factory=set)
+    cursors: dict[str, Cursor] = field(default_factory=dict)
+    """The tables that have begun and are not complete."""
     table: str = ""
-    """The table whose rows are read now."""
-    after: Sequence[object] | None = None
-    """Its key up to which rows are published; None: none is."""
-    rows: int = 0
-    """Rows of it that were read."""
+    """The one whose rows are read now; "": none."""
     since: GtidPosition | None = None
-    """Where the noting of its changed keys began; None: nothing may be read."""
+    """Where the noting of its changed keys began."""
     lost: set[str] = field(default_factory=set)
     """Tables of which what was published does not count any more. Whoever reads it clears it."""
     _epoch: int = 0
@@ -79,50 +85,47 @@ class Plan:
     def resume(cls, point: ResumePoint) -> Plan:
         """What the topic says."""
         plan = cls(set(point.complete), _epoch=point.epoch)
-        epoch, table, after, rows = json.loads(point.annotations.get(_CURSOR, '[0, "", null, 0]'))
-        if epoch == point.epoch and table in point.descriptions:
-            plan._take_up(table, after, rows)
+        epoch, cursors, *_ = json.loads(point.annotations.get(CURSORS, "[0, {}]"))
+        if epoch == point.epoch:
+            plan.cursors = {table: Cursor(*at[:2]) for table, at in cursors.items() if table in point.descriptions}
         return plan
 
     @property
     def annotations(self) -> Mapping[str, str]:
-        """The words that `resume` takes up. Without them, as for a very long key, a restart begins the table anew."""
-        cursor = json.dumps([self._epoch, self.table, self.after, self.rows], ensure_ascii=False)
-        return {_CURSOR: cursor} if self.table and len(cursor) <= CURSOR_CHARS_MAX else {}
-
-    def give_up(self) -> None:
-        """Leave the present table as it is."""
-        self.table, self.since, self.after, self.rows, self._prefix = "", None, None, 0, b""
+        """The words that `resume` takes up. A restart begins a table anew that they have no room for."""
+        kept, left = {}, CURSOR_CHARS_MAX
+        for table, cursor in self.cursors.items():
+            size = len(json.dumps([table, cursor], ensure_ascii=False))
+            if size <= left:
+                kept[table] = cursor
+                left -= size
+        return {CURSORS: json.dumps([self._epoch, kept], ensure_ascii=False) if kept else ""}
 
     def begin(self, table: str, position: str, timestamp: int) -> SourceTransaction:
-        """Begin with a table: the transaction that says so. Its rows may be read from this position on."""
-        self._take_up(table, None, 0)
-        self.note_from(position)
+        """Begin with a table, perhaps once more. Returns the transaction that says so."""
+        self.complete.discard(table)
+        self.cursors[table] = Cursor()
         return SourceTransaction(position, position, timestamp, [BackfillTable(table, complete=False)])
 
-    def _take_up(self, table: str, after: Sequence[object] | None, rows: int) -> None:
-        self.table, self.after, self.rows = table, after, rows
-        self._prefix = table.encode() + b"\0"
+    def take_up(self, table: str, position: str) -> None:
+        """Go on with a table that has begun. Its rows may be read from this position on."""
+        self.table, self.since, self._prefix = table, GtidPosition.parse(position), table.encode() + b"\0"
         self._changed.clear()
 
-    def note_from(self, position: str) -> None:
-        """Forget which keys changed: only what is read from ``position`` on may be published."""
-        self.since = GtidPosition.parse(position)
-        self._changed.clear()
+    def put_aside(self) -> None:
+        """Read nothing for now. What was read and is not published does not count."""
+        self.table, self.since = "", None
 
     def notice(self, transaction: SourceTransaction) -> bool:
-        """Note what is about to be published. Returns whether the progress of the present table is lost by it."""
-        changes = transaction.changes
+        """Note what is about to be published. Returns whether the progress of a table is lost by it."""
+        changes, begun = transaction.changes, len(self.cursors)
         last = len(changes) - 1
         while last >= 0 and type(changes[last]) is not RowChange:
             self._notice_table(changes[last])
             last -= 1
-        lost = bool(self._prefix) and not self.table
-        if lost:
-            self._prefix = b""
         if self.since is not None and last >= 0:
             self._note_keys(cast("Sequence[RowChange]", changes), last + 1)
-        return lost
+        return len(self.cursors) < begun
 
     def _notice_table(self, change: Change) -> None:
         match change:
@@ -134,15 +137,18 @@ class Plan:
                 names = {EVERY_TABLE}
             case _:
                 return
-        known = {self.table, *self.complete} - {""}
-        self.lost |= known if EVERY_TABLE in names else known & names
-        self.complete -= self.lost
-        if self.table and (self.table in names or EVERY_TABLE in names):
-            self.table, self.since, self.after, self.rows = "", None, None, 0
+        known = {*self.cursors, *self.complete}
+        lost = known if EVERY_TABLE in names else known & names
+        self.lost |= lost
+        self.complete -= lost
+        if self.table in lost:
+            self.put_aside()
+        for table in lost & self.cursors.keys():
+            del self.cursors[table]
 
     def _note_keys(self, changes: Sequence[RowChange], count: int) -> None:
         if len(self._changed) + count > KEYS_MAX:
-            self.since = None
+            self.put_aside()
             return
         prefix, changed = self._prefix, self._changed
         for at in range(count):
@@ -166,10 +172,12 @@ class Plan:
         if chunk.last is None:
             pieces.append([BackfillTable(self.table, complete=True)])
         yield from (SourceTransaction(position, position, timestamp, piece) for piece in pieces if piece)
-        self.after, self.rows = chunk.last, self.rows + len(chunk.rows)
         if chunk.last is None:
             self.complete.add(self.table)
-            self.table, self._prefix, self.since = "", b"", None
+            del self.cursors[self.table]
+            self.put_aside()
+        else:
+            self.cursors[self.table] = Cursor(chunk.last, self.cursors[self.table].rows + len(chunk.rows))
 
 
 def unfit(described: DescribeTable) -> str:
@@ -184,5 +192,6 @@ def unfit(described: DescribeTable) -> str:
 
 
 def left_tables(plan: Plan, described: Iterable[DescribeTable]) -> list[str]:
-    """The tables that are still to be read, out of those that are wanted, in order."""
-    return sorted(each.table for each in described if each.table not in plan.complete and not unfit(each))
+    """The tables that are still to be read, out of those that are wanted, in order: first those that have begun."""
+    left = [each.table for each in described if each.table not in plan.complete and not unfit(each)]
+    return sorted(left, key=lambda table: (table not in plan.cursors, table))

@@ -10,9 +10,9 @@ from typing import Final
 
 import structlog
 
-from stream.sources.mariadb.backfill.chunks import ChunkReader, TableDiffers
+from stream.sources.mariadb.backfill.chunks import ChunkReader
 from stream.sources.mariadb.backfill.plan import Chunk
-from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError
+from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError, MariaDBUnreachable
 from stream.sources.mariadb.gtid import GtidPosition
 from stream.wire.events import DescribeTable
 
@@ -23,6 +23,8 @@ AHEAD_MAX: Final = 4
 RETRY_S: Final = 0.5
 BEHIND_S: Final = 0.005
 """How long to wait if the engine does not show yet what the source has read of the binlog."""
+STOP_MAX_S: Final = 2.0
+"""How long to wait for the thread at the end. It may be about to connect, which nothing interrupts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +50,15 @@ class ChunkReading:
         self._ahead: deque[Chunk] = deque()
         self._closing = False
         self._thread: threading.Thread | None = None
-        self.differs: TableDiffers | None = None
-        """Why the wanted table can't be read."""
+        self.failed: MariaDBError | None = None
+        """Why the wanted table can't be read, while others perhaps can."""
         self.estimate = 0
         """About how many rows the wanted table has; 0: unknown."""
 
     def want(self, wanted: Wanted | None) -> None:
         """Read this, and drop what was read. None: nothing."""
         with self._changed:
-            self._wanted, self.differs = wanted, None
+            self._wanted, self.failed = wanted, None
             self._ahead.clear()
             self._changed.notify_all()
             if wanted is not None and self._thread is None:
@@ -79,9 +81,9 @@ class ChunkReading:
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-        self._reader.close()
+        self._reader.stop()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(STOP_MAX_S)
 
     def _run(self) -> None:
         wanted: Wanted | None = None
@@ -95,19 +97,18 @@ class ChunkReading:
                 if after is None:
                     self.estimate = self._reader.estimated_rows(now.described.table)
                 chunk = self._reader.read(now.described, after)
-            except TableDiffers as differs:
-                self._fail(now, differs)
-                pause_s = 0.0
-            except MariaDBError as error:
-                self._reader.close()
+            except MariaDBUnreachable as error:
                 if not self._closing:
                     log.info("a chunk could not be read", table=now.described.table, reason=str(error))
                 pause_s = RETRY_S
-            except Exception as error:  # noqa: BLE001 - PyMySQL's, of a session that `close` has ended
-                self._reader.close()
+            except MariaDBError as error:
+                self._fail(now, error)
+                pause_s = 0.0
+            except Exception as error:  # also PyMySQL's, of a session that `stop` has ended
                 if not self._closing:
-                    log.warning("a chunk could not be read", table=now.described.table, reason=repr(error))
-                pause_s = RETRY_S
+                    log.exception("a chunk could not be read", table=now.described.table)
+                self._fail(now, MariaDBError(repr(error)))
+                pause_s = 0.0
             else:
                 pause_s = BEHIND_S
                 if chunk.follows(now.since):
@@ -119,7 +120,7 @@ class ChunkReading:
         """What to read next, once there is room for it; None at the end. A pause ends if another table is wanted."""
         with self._changed:
             self._changed.wait_for(lambda: self._closing or self._wanted is not before, pause_s)
-            self._changed.wait_for(lambda: self._closing or (self._may_read() and not self.differs))
+            self._changed.wait_for(lambda: self._closing or (self._may_read() and not self.failed))
             return None if self._closing else self._wanted
 
     def _may_read(self) -> bool:
@@ -133,7 +134,7 @@ class ChunkReading:
                 self._ahead.append(chunk)
         return len(chunk.rows) / self._rows_per_s if self._rows_per_s else 0.0
 
-    def _fail(self, of: Wanted, differs: TableDiffers) -> None:
+    def _fail(self, of: Wanted, error: MariaDBError) -> None:
         with self._changed:
             if self._wanted is of:
-                self.differs = differs
+                self.failed = error

@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 import structlog
 
-from stream.sources.mariadb.backfill.chunks import TableDiffers
-from stream.sources.mariadb.backfill.plan import Chunk, Plan, left_tables, unfit
+from stream.sources.mariadb.backfill.choice import CHOICE, BackfillRequest, Choice, read_request
+from stream.sources.mariadb.backfill.plan import CURSORS, Chunk, Plan, left_tables, unfit
+from stream.sources.mariadb.backfill.progress import PROGRESS, progress_annotations
 from stream.sources.mariadb.backfill.reading import AHEAD_MAX, Wanted
 from stream.sources.mariadb.binlog.catalog import Catalog
+from stream.sources.mariadb.connection import MariaDBError
 from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.schema import TableFilter
-from stream.sources.status import SourceStatus
+from stream.sources.status import SourceStatus, TableReading
 from stream.wire.events import ResumePoint, RowChange, SourceTransaction
 
 log = structlog.get_logger(__name__)
 
+ASK_EVERY_S: Final = 0.5
+"""How often requests are looked for."""
+NO_BACKFILL: Final[Mapping[str, str]] = dict.fromkeys((CURSORS, CHOICE, PROGRESS), "")
+"""The annotations of a source without a backfill."""
 REPORT_EVERY_S: Final = 10.0
-RETRY_S: Final = 5.0
-"""When a table that differed from its description is tried again."""
-PAUSE_S: Final = 0.5
+VOIDED_S: Final = 0.5
+UNREADABLE_S: Final = 5.0
+"""How long a table first waits that was voided, or could not be read. Meanwhile others are read."""
 PAUSE_MAX_S: Final = 600.0
-"""How long a table waits that is voided again and again, as by cascades: it would be read and published for ever."""
+"""How long one waits at most that is voided again and again, as by cascades: it would be published for ever."""
 CALM: Final = 10
 """A table that was left alone for this many of its pauses begins with the first one again."""
 
@@ -41,7 +47,7 @@ class BackfillPublisher(Protocol):
 class Reading(Protocol):
     """What a backfill needs of `stream.sources.mariadb.backfill.reading.ChunkReading`."""
 
-    differs: TableDiffers | None
+    failed: MariaDBError | None
     estimate: int
 
     @property
@@ -54,12 +60,26 @@ class Reading(Protocol):
     def close(self) -> None: ...
 
 
+class Requests(Protocol):
+    """What a backfill needs of `stream.kafka.requests.RequestsReader`."""
+
+    def new(self, offset: int) -> list[tuple[int, bytes]]: ...
+
+    def close(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class BackfillOptions:
-    """Which tables are read from the beginning, and how fast. ``rows_per_s`` 0: as fast as the server answers."""
+    """Which tables are read from the beginning (None: those that are asked for), and how fast.
 
-    tables: TableFilter
+    ``rows_per_s`` 0: as fast as the server answers. ``share``: of the source's time, at most. ``lag_max_s``: while the
+    source is further behind its server, nothing is published; 0: always.
+    """
+
+    tables: TableFilter | None = None
     rows_per_s: int = 0
+    share: float = 1.0
+    lag_max_s: float = 0.0
 
 
 class Backfill:
@@ -77,14 +97,18 @@ class Backfill:
         point: ResumePoint,
         status: SourceStatus,
         clock: Callable[[], float] = time.monotonic,
+        requests: Requests | None = None,
+        words: Mapping[str, str] | None = None,
     ) -> None:
+        """``words``: what else the source's state is to say."""
         self._options = options
+        self._choice = Choice.resume(options.tables, point.annotations)
+        self._requests = requests
+        self._words = words or {}
+        self._ask_at, self._publish_at = 0.0, 0.0
         self._publisher = publisher
         self._catalog = catalog
         self._plan = Plan.resume(point)
-        if self._plan.table and self._plan.table not in options.tables:
-            self._plan.give_up()
-            publisher.annotate({})  # a void of it will not be noticed while it is not read
         self._reading = reading
         self._status = status
         self._clock = clock
@@ -92,28 +116,27 @@ class Backfill:
         """Whether every table is complete, or can't be."""
         self._skipped: set[str] = set()
         self._began_at, self._report_at, self._began_with = 0.0, 0.0, 0
-        self._retry_at: float | None = None
         self._pauses: dict[str, tuple[float, float]] = {}
         """Table → its last pause in seconds, and when that ends."""
         self._look_at = 0.0
         """When a table's pause is over, if all that are left have one."""
+        self._annotate()
 
     def begin_epoch(self, point: ResumePoint) -> None:
         """Nothing that was published before counts in a new epoch."""
-        self._reading.want(None)
+        self._put_aside()
         self._plan = Plan.resume(point)
-        self._publisher.annotate({})
+        self._annotate()
         self._is_idle = False
 
     def reconnect(self) -> None:
         """The binlog is read with a new connection, perhaps of another server: what was read ahead does not count."""
-        self._reading.want(None)
-        self._plan.since = None
+        self._put_aside()
 
     def notice(self, transaction: SourceTransaction) -> None:
         """Take note of a transaction that is about to be published.
 
-        If it voids the table whose rows are read, its progress is forgotten first: a cursor must not outlive a void.
+        If it voids a table that has begun, its progress is forgotten first: a cursor must not outlive a void.
         """
         changes = transaction.changes
         if not len(changes) or type(changes[len(changes) - 1]) is RowChange:
@@ -122,50 +145,108 @@ class Backfill:
         else:
             self._is_idle, self._look_at = False, 0.0
         is_lost = self._plan.notice(transaction)
-        self._pause(self._plan.lost)
+        self._pause(self._plan.lost, VOIDED_S)
         self._plan.lost.clear()
         if is_lost:
-            self._reading.want(None)
-            self._publisher.annotate(self._plan.annotations)
+            if not self._plan.table:
+                self._put_aside()
+            self._annotate()
 
     def step(self, position: str, timestamp: int, has_reached: Callable[[GtidPosition], bool]) -> None:
         """Publish what may be published at ``position``, up to which everything is given to the publisher."""
+        if self._requests is not None:
+            self._take_requests(self._requests, position, timestamp)
         if self._is_idle:
             return
         if not self._plan.table:
             self._begin_next(position, timestamp)
-        elif self._plan.since is None:
-            self._read_on(position)
+        if self._reading.failed is not None:
+            self._failed(self._reading.failed)
+        if not self._plan.table or self._waits():
+            return
+        began = self._clock() if self._options.share < 1 else 0.0
         for _ in range(AHEAD_MAX):  # not until the table ends: the source has a server to watch, and may be stopped
             chunk = self._reading.first
-            if chunk is None or self._plan.since is None or not has_reached(chunk.hi):
+            if chunk is None or not self._plan.table or not has_reached(chunk.hi):
                 break
             for transaction in self._plan.publish(chunk, position, timestamp):
                 self._publisher.publish(transaction)
-            self._publisher.annotate(self._plan.annotations)  # not before: a cursor ahead of its rows would lose them
+            self._annotate()  # not before: a cursor ahead of its rows would lose them
             self._reading.take()
             if not self._plan.table:
                 self._reading.want(None)  # else it would begin again
-            self._note(chunk.described.table, len(chunk.rows))
-        if self._reading.differs is not None:
-            self._differs()
+            self._note(chunk)
+        if self._options.share < 1:
+            now = self._clock()
+            self._publish_at = now + (now - began) * (1 / self._options.share - 1)
 
     def close(self) -> None:
-        """End the reading of chunks."""
+        """End the reading of chunks and of requests."""
         self._reading.close()
+        if self._requests is not None:
+            self._requests.close()
 
-    def _pause(self, tables: Iterable[str]) -> None:
+    def _annotate(self) -> None:
+        """Have the source's state say how far everything is."""
+        words = {**self._plan.annotations, **self._choice.annotations, **progress_annotations(self._status.backfill)}
+        self._publisher.annotate({**self._words, **words})
+
+    def _take_requests(self, requests: Requests, position: str, timestamp: int) -> None:
+        now = self._clock()
+        if now < self._ask_at:
+            return
+        self._ask_at = now + ASK_EVERY_S
+        found = requests.new(self._choice.offset)
+        for after, value in found:
+            self._choice.offset = after
+            request = read_request(value)
+            if request is not None:
+                self._take(request, position, timestamp)
+        if found:
+            self._annotate()
+
+    def _take(self, request: BackfillRequest, position: str, timestamp: int) -> None:
+        """Do what is asked: what is under way goes on, what is complete and named is read again."""
+        table = request.table
+        if not self._choice.ask(table, request.start):
+            log.warning("no room to remember a request", table=table, hint="ask for every table, or use the settings")
+            return
+        log.info("backfill is asked for" if request.start else "backfill is cancelled", table=table or "every table")
+        if request.start and table in self._plan.complete:
+            self._publisher.publish(self._plan.begin(table, position, timestamp))
+        if not request.start and self._plan.table and table in ("", self._plan.table):
+            self._put_aside()
+        for each in self._pauses.keys() & {table} if table else [*self._pauses]:
+            del self._pauses[each]
+        self._is_idle, self._look_at = False, 0.0
+
+    def _waits(self) -> bool:
+        """Whether chunks are left unpublished for now: they have their share, or the source is behind."""
+        lag_s, most_s = self._status.lag_seconds, self._options.lag_max_s
+        paused = f"the source is {lag_s:.1f} s behind" if 0 < most_s < lag_s else ""
+        if bool(paused) != bool(self._status.backfill.paused):
+            self._status.backfill = replace(self._status.backfill, paused=paused)
+            log.info("backfill pauses" if paused else "backfill goes on", table=self._plan.table, reason=paused)
+            self._annotate()
+        return bool(paused) or (self._options.share < 1 and self._clock() < self._publish_at)
+
+    def _put_aside(self) -> None:
+        self._reading.want(None)
+        self._plan.put_aside()
+        self._status.backfill = TableReading("")
+
+    def _pause(self, tables: Iterable[str], first_s: float) -> None:
         now = self._clock()
         for table in tables:
             pause_s, until = self._pauses.get(table, (0.0, now))
-            pause_s = min(pause_s * 2, PAUSE_MAX_S) if now < until + CALM * pause_s else PAUSE_S
+            pause_s = min(max(pause_s * 2, first_s), PAUSE_MAX_S) if now < until + CALM * pause_s else first_s
             self._pauses[table] = pause_s, now + pause_s
 
     def _begin_next(self, position: str, timestamp: int) -> None:
         now = self._clock()
         if now < self._look_at:
             return
-        described = [self._catalog.description(name) for name in self._catalog.names if name in self._options.tables]
+        described = [self._catalog.description(name) for name in self._catalog.names if self._choice.wants(name)]
         ends = {table: self._pauses.get(table, (0.0, 0.0))[1] for table in left_tables(self._plan, described)}
         table = next((each for each, end in ends.items() if end <= now), "")
         self._look_at = 0.0 if table else min(ends.values(), default=0.0)
@@ -177,44 +258,33 @@ class Backfill:
         self._is_idle = not ends
         if not table:
             return
-        self._publisher.publish(self._plan.begin(table, position, timestamp))
-        self._publisher.annotate(self._plan.annotations)
-        self._want()
-        log.info("backfill begins", table=table, position=position)
+        if table not in self._plan.cursors:
+            self._publisher.publish(self._plan.begin(table, position, timestamp))
+            log.info("backfill begins", table=table, position=position)
+        self._plan.take_up(table, position)
+        after, rows = self._plan.cursors[table]
+        self._status.backfill = TableReading(table, rows)
+        self._annotate()
+        self._began_at, self._report_at, self._began_with = now, now + REPORT_EVERY_S, rows
+        self._reading.want(Wanted(self._catalog.description(table), after, GtidPosition.parse(position)))
 
-    def _read_on(self, position: str) -> None:
-        """Read on behind what is published: after a restart, or when too many keys have changed."""
-        if self._retry_at is not None and self._clock() < self._retry_at:
+    def _failed(self, error: MariaDBError) -> None:
+        """The table can't be read: it was changed (a void of it is on its way), is locked, or may not be read."""
+        log.info("a table is read later", table=self._plan.table, code=error.code, reason=str(error))
+        self._pause([self._plan.table], UNREADABLE_S)
+        self._put_aside()
+
+    def _note(self, chunk: Chunk) -> None:
+        table, now = chunk.described.table, self._clock()
+        self._status.backfilled_rows += len(chunk.rows)
+        if table not in self._plan.cursors:
+            self._status.backfill = TableReading("")
+            self._status.tables_complete = len(self._plan.complete)
+            log.info("table is complete", table=table)
             return
-        self._retry_at = None
-        if unfit(self._catalog.description(self._plan.table)):
-            self._plan.give_up()
-            self._publisher.annotate({})
-            return
-        self._plan.note_from(position)
-        self._want()
-
-    def _want(self) -> None:
-        plan = self._plan
-        assert plan.since is not None
-        self._began_at = self._clock()
-        self._report_at, self._began_with = self._began_at + REPORT_EVERY_S, plan.rows
-        self._reading.want(Wanted(self._catalog.description(plan.table), plan.after, plan.since))
-
-    def _differs(self) -> None:
-        """The table has changed: a void is on its way, or its description. Try again in a while, in any case."""
-        log.info("a table is read later", table=self._plan.table, reason=str(self._reading.differs))
-        self._reading.want(None)
-        self._plan.since, self._retry_at = None, self._clock() + RETRY_S
-
-    def _note(self, table: str, rows: int) -> None:
-        plan, now = self._plan, self._clock()
-        self._status.backfilled_rows += rows
-        if not plan.table:
-            log.info("table is complete", table=table, rows=plan.rows)
-        elif now >= self._report_at:
+        rows = self._plan.cursors[table].rows
+        rate = round((rows - self._began_with) / max(now - self._began_at, 0.001))
+        progress = self._status.backfill = TableReading(table, rows, self._reading.estimate, rate)
+        if now >= self._report_at:
             self._report_at = now + REPORT_EVERY_S
-            rate = (plan.rows - self._began_with) / max(now - self._began_at, 0.001)
-            left = max(self._reading.estimate - plan.rows, 0)
-            eta_s = round(left / rate) if rate and self._reading.estimate else None
-            log.info("backfill", table=table, rows=plan.rows, rows_per_s=round(rate), eta_s=eta_s)
+            log.info("backfill", table=table, rows=rows, rows_per_s=rate, eta_s=progress.eta_s)

@@ -7,9 +7,10 @@ description counts, which is that of the position. After DDL there is none: the 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.schema import ColumnInfo, TableInfo, missing_table
@@ -17,6 +18,16 @@ from stream.wire.events import DescribeTable
 
 Xid: TypeAlias = tuple[int, bytes, bytes]
 """Format, gtrid and bqual of an XA transaction."""
+BECOMING_VISIBLE: Final = "an XA transaction is becoming visible"
+"""Why a table is held, in its description. It is in topics, and sources that begin again know it by these words."""
+HELD: Final = "held"
+"""The annotation in the source's state that names the XA transactions which held tables wait for.
+
+A source that begins again reads the log after the XA COMMIT. By these words it goes on holding the tables, in a new
+epoch too. Without them the topic's description says that a table is held, but not for what.
+"""
+HELD_VERSION: Final = 1
+HELD_CHARS_MAX: Final = 7_000
 
 
 @dataclass(slots=True)
@@ -38,7 +49,7 @@ class Catalog:
 
     def resume(self, live: Mapping[str, TableInfo], at: GtidPosition) -> None:
         """Begin with what is described. ``live``: the server's tables, read before it said that it is at ``at``."""
-        held = {name: expected.xids for name, expected in self._expected.items() if expected.xids}
+        held = self.held
         self._known.clear()
         self._expected.clear()
         for name, described in self._described.items():
@@ -78,14 +89,19 @@ class Catalog:
     def hold(self, names: Iterable[str], xid: Xid) -> None:
         """Keep tables read through until an XA transaction that is committed in the log is visible to reads."""
         for name in names:
-            expected = self._expected.get(name) or _Expected(self._known[name], GtidPosition({}))
+            expected = self._expected.get(name) or _Expected(self._known.get(name), GtidPosition({}))
             self._wait(name, replace(expected, xids=expected.xids | {xid}))
+
+    @property
+    def held(self) -> dict[str, frozenset[Xid]]:
+        """The tables that are held, and the transactions that each waits for."""
+        return {name: expected.xids for name, expected in self._expected.items() if expected.xids}
 
     def _wait(self, name: str, expected: _Expected) -> None:
         self._known.pop(name, None)
         self._expected[name] = expected
         described = missing_table(name) if expected.info is None else expected.info.describe()
-        why = "an XA transaction is becoming visible" if expected.xids else "its schema at this position is not known"
+        why = BECOMING_VISIBLE if expected.xids else "its schema at this position is not known"
         self._described[name] = replace(described, cacheable=False, reason=why)
 
     def settle(self, position: GtidPosition, prepared: Callable[[], Set[Xid]]) -> dict[str, bool]:
@@ -119,6 +135,37 @@ class Catalog:
     def is_settled(self) -> bool:
         """Whether no schema is waited for."""
         return not self._expected
+
+
+def held_words(held: Mapping[str, Set[Xid]]) -> str:
+    """What `read_held` reads; "" if nothing is held, or too much. ``held``: table → what it waits for."""
+    if not held:
+        return ""
+    xids = sorted(set().union(*held.values()))
+    number = {xid: at for at, xid in enumerate(xids)}
+    said = {
+        "version": HELD_VERSION,
+        "xids": [[form, gtrid.hex(), bqual.hex()] for form, gtrid, bqual in xids],
+        "tables": {table: sorted(number[xid] for xid in held[table]) for table in sorted(held)},
+    }
+    words = json.dumps(said, ensure_ascii=False)
+    return words if len(words) <= HELD_CHARS_MAX else ""
+
+
+def read_held(words: str) -> dict[str, frozenset[Xid]]:
+    """Table → the transactions that it waits for.
+
+    Nothing is known of a table that is left out: it may wait for any transaction. So it is if there was no room for all
+    of them, and if the source was of an older version, or of a newer one.
+    """
+    try:
+        said = json.loads(words)
+        if said["version"] != HELD_VERSION:
+            return {}
+        xids = [(int(form), bytes.fromhex(gtrid), bytes.fromhex(bqual)) for form, gtrid, bqual in said["xids"]]
+        return {table: frozenset(xids[at] for at in waits) for table, waits in said["tables"].items()}
+    except (ValueError, TypeError, LookupError, AttributeError):
+        return {}
 
 
 def _info_of(described: DescribeTable) -> TableInfo:

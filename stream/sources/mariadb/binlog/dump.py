@@ -21,6 +21,7 @@ from stream.sources.mariadb.connection import (
     ConnectionSettings,
     MariaDBError,
     MariaDBUnreachable,
+    fetch_all,
     translate,
     translated,
 )
@@ -53,6 +54,8 @@ class BinlogDump:
                 self._connection = connection = pymysql.connect(
                     **settings.pymysql_arguments() | {"read_timeout": self._silence_max_s}
                 )
+                self.server = _server_id(connection)
+                """The server's own id."""
                 _request_dump(connection, position, server_id, heartbeat_s)
         except MariaDBError:
             self._drop()
@@ -126,6 +129,11 @@ class BinlogDump:
         """Close the socket without sending QUIT: the server is in the middle of a dump."""
         if self._connection is not None:
             self._connection._force_close()
+
+
+def _server_id(connection: Connection) -> int:
+    ((found,),) = fetch_all(connection, "SELECT @@server_id")
+    return int(found)
 
 
 def _request_dump(connection: Connection, position: str, server_id: int, heartbeat_s: float) -> None:

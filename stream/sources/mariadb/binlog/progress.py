@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import cast
+from typing import Final, cast
 
 import xxhash
 
@@ -29,6 +30,36 @@ UNDESCRIBED = -1
 def fingerprint(tables: TableFilter) -> int:
     """A number for a choice of tables and the format of images."""
     return int(xxhash.xxh3_64_intdigest(f"{IMAGE_FORMAT}\0{tables!r}".encode()) >> 1)
+
+
+_TABLES: Final = "tables"
+"""Name of the annotation in the source's state."""
+_TABLES_CHARS_MAX: Final = 1_000
+
+
+def remembered(tables: TableFilter) -> Mapping[str, str]:
+    """The words of a choice in the source's state, by which the next source sees whether it only has more tables."""
+    parts = (tables.databases, tables.include, tables.exclude, tables.prefixes)
+    text = json.dumps(parts, ensure_ascii=False)
+    return {_TABLES: text if len(text) <= _TABLES_CHARS_MAX else ""}
+
+
+def has_all_of(tables: TableFilter, resume: ResumePoint) -> bool:
+    """Whether every table that is published is one of ``tables`` too, with the same images, in the same partitions.
+
+    The fingerprint in the topic must be that of the choice that is remembered: it has the format of images in it.
+    """
+    text = resume.annotations.get(_TABLES)
+    if text is None:
+        return False
+    databases, include, exclude, prefixes = json.loads(text)
+    before = TableFilter(tuple(databases), tuple(include), tuple(exclude), tuple(map(tuple, prefixes)))
+    if fingerprint(before) != resume.table_choice:
+        return False
+    return all(
+        name in tables and tables.prefix_of(name, len(described.primary_key)) == described.prefix
+        for name, described in resume.descriptions.items()
+    )
 
 
 class Progress:
@@ -85,6 +116,25 @@ class Progress:
             self.position,
             self.timestamp,
             changes,
+            closed=self._version_1_entries,
+            table_choice=choice,
+            checksum=self.checksum,
+            cursor=self.cursor,
+        )
+
+    def addition(self, described: Iterable[DescribeTable], choice: int) -> SourceTransaction:
+        """The transaction that describes tables which a choice has besides those that are published.
+
+        Only they are voided: nobody said what changed in them before. What else the choice has is described by the
+        binlog reader, where its schema is known, and voided there.
+        """
+        found = sorted(described, key=lambda each: each.table)
+        changes: list[Change] = [VoidTable(each.table, "it is published from here on") for each in found]
+        return SourceTransaction(
+            self.position,
+            self.position,
+            self.timestamp,
+            [*changes, *found],
             closed=self._version_1_entries,
             table_choice=choice,
             checksum=self.checksum,

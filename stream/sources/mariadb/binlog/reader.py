@@ -80,6 +80,8 @@ class BinlogReader:
         self._spill_bytes = spill_bytes
         self._position = GtidPosition.parse(position)
         self._position_text = str(self._position)
+        self._passed = {(domain, server): last for domain, (server, last) in self._position.domains.items()}
+        """(domain, server) → the last sequence that was yielded, or that the reading began after."""
         self._timestamp = 0
         self._stopping = False
         self.last_heartbeat = events.LogPlace(0, 0, 0)
@@ -98,8 +100,12 @@ class BinlogReader:
         return str(self._position)
 
     def has_reached(self, position: GtidPosition) -> bool:
-        """Whether everything up to ``position`` was yielded."""
-        return self._position.covers(position)
+        """Whether everything up to ``position`` was yielded, which some server named since the reading began.
+
+        A server that lost what this one has may name higher sequences, but of its own.
+        """
+        passed = self._passed
+        return all(passed.get((domain, server), -1) >= n for domain, (server, n) in position.domains.items())
 
     def stop(self) -> None:
         """End the iteration soon. Safe to call from a signal handler or another thread."""
@@ -281,6 +287,7 @@ class BinlogReader:
         domain, server, sequence, _ = transaction.gtid
         cursor = self._position_text
         self._position.add(domain, server, sequence)
+        self._passed[domain, server] = sequence
         self._position_text = FLAVOR + self._position.bare
         if not self._schema.catalog.is_settled:
             self._settle(transaction)
@@ -296,9 +303,8 @@ class BinlogReader:
 
     def _settle(self, transaction: _Transaction) -> None:
         """Void and describe, after the transaction, the tables whose schema is known now."""
-        for name, was_described in self._schema.settle(self._position).items():
-            if was_described:
-                transaction.voids.setdefault(name, _NOW_KNOWN)
+        for name in self._schema.settle(self._position):
+            transaction.voids.setdefault(name, _NOW_KNOWN)
             transaction.described.add(name)
             self._by_body.clear()
             self._reread.clear()

@@ -7,7 +7,7 @@ import pytest
 from lab.simulation.mariadb.server import Break, SimulatedServer
 from lab.simulation.mariadb.sql.parsing import parsed
 from lab.simulation.mariadb.sql.syntax import UnknownStatement
-from stream.sources.mariadb.by_key import SelectedRow
+from stream.sources.mariadb.by_key import Found, SelectedRow
 from stream.sources.mariadb.connection import MariaDBError, MariaDBUnreachable, connect, translated
 from stream.sources.mariadb.position import (
     NotResumable,
@@ -33,7 +33,7 @@ def shop(installation: Installation) -> Installation:
     return installation
 
 
-def read_one(reader: SnapshotReader, table: str, key: object) -> SnapshotRead:
+def read_one(reader: SnapshotReader, table: str, key: object) -> SnapshotRead[tuple[Found, ...]]:
     """One row by its key."""
     found = reader.read({table: [[key]]})[table]
     if isinstance(found, MariaDBError):

@@ -6,13 +6,16 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from lab.simulation.mariadb.server import Break
+from lab.simulation.mariadb.server import Break, SimulatedServer
+from lab.simulation.mariadb.transactions import Transaction
 from serving.client.errors import WriteNotTracked
 from serving.client.tracked import TrackedConnection
+from stream.sources.mariadb.binlog.catalog import read_held
 from stream.sources.mariadb.binlog.dump import BinlogDump
 from stream.sources.mariadb.connection import MariaDBError, MariaDBUnreachable
 from stream.sources.mariadb.schema import TableFilter
 from stream.sources.mariadb.source import MariaDBSource, SourceOptions
+from stream.sources.mariadb.watch import DumpWatch, ServerClock
 from stream.wire.events import DescribeTable, ResumePoint, RowChange, SourceTransaction, VoidTable
 from tests.lab.simulation.mariadb.conftest import SETTINGS, Installation
 
@@ -46,7 +49,8 @@ class Recorder:
     def start_new_epoch(self, position: str, timestamp: int, reason: str) -> ResumePoint:
         """Begin anew."""
         self.epochs.append(reason)
-        self.at = ResumePoint("s", len(self.epochs), 0, position, timestamp, position)
+        kept = self.at.annotations if self.at is not None else {}
+        self.at = ResumePoint("s", len(self.epochs), 0, position, timestamp, position, annotations=kept)
         return self.at
 
     def stamp(self, as_of_ms: int) -> None:
@@ -60,7 +64,9 @@ class Recorder:
         """Nothing is open."""
 
     def annotate(self, annotations: Mapping[str, str]) -> None:
-        """No word is kept."""
+        """Keep words."""
+        assert self.at is not None
+        self.at.annotations |= annotations
 
     def abandon(self) -> None:
         """Nothing is open."""
@@ -163,6 +169,92 @@ def test_an_xa_transaction_is_read_through_until_it_is_visible(shop: Installatio
     assert shop.run("SELECT v FROM s.a") == [(11,), (11,)]
 
 
+@pytest.mark.parametrize("words", ["its own", "of a newer version", "none"])
+def test_a_source_that_begins_again_goes_on_holding_what_reads_cannot_see(shop: Installation, words: str) -> None:
+    """An XA COMMIT is in the log, and reads see it later: until then no source may let its table be cached.
+
+    So it is, too, where an older or a newer version has published until now: the table waits for all that is prepared.
+    """
+    publisher, xid, other = Recorder(), (b"x", b""), (b"y", b"")
+    statements = ("XA START 'x'", "UPDATE s.a SET v = 11", "XA END 'x'", "XA PREPARE 'x'", "XA COMMIT 'x'")
+
+    def commit() -> None:
+        shop.run(*statements)
+        shop.server.prepared[xid] = Transaction()  # as XA RECOVER has it until the engine has committed
+
+    def cacheable() -> set[str]:
+        assert publisher.at is not None
+        return {name for name, each in publisher.at.descriptions.items() if each.cacheable}
+
+    follow(publisher, {1: commit, 3: lambda: shop.run("INSERT INTO s.b VALUES (1, NULL)")})
+    assert publisher.at is not None
+    assert cacheable() == {"s.b"}
+    kept = publisher.at.annotations
+    assert read_held(kept["held"]) == {"s.a": {(1, *xid)}}
+    if words == "of a newer version":
+        kept["held"] = kept["held"].replace('"version": 1', '"version": 2')
+    elif words == "none":
+        del kept["held"]
+    shop.server.prepared[other] = Transaction()
+    follow(publisher, {4: lambda: None})
+    assert cacheable() == {"s.b"}
+    assert read_held(kept["held"]) == {"s.a": {(1, *xid)} | ({(1, *other)} if words != "its own" else set())}
+    if words != "its own":
+        del shop.server.prepared[other]
+    del shop.server.prepared[xid]
+    follow(publisher, {5: lambda: None})
+    assert cacheable() == {"s.a", "s.b"}
+    assert {each.table for each in publisher.transactions[4].changes if isinstance(each, VoidTable)} == {"s.a"}
+    assert kept["held"] == ""
+
+
+def test_a_new_epoch_goes_on_holding_what_reads_cannot_see(shop: Installation) -> None:
+    """It begins after the XA COMMIT, which is not read again."""
+    publisher, xid = Recorder(), (b"x", b"")
+
+    def commit() -> None:
+        shop.run("XA START 'x'", "UPDATE s.a SET v = 11", "XA END 'x'", "XA PREPARE 'x'", "XA COMMIT 'x'")
+        shop.server.prepared[xid] = Transaction()
+
+    follow(publisher, {1: commit, 3: lambda: None})
+    shop.run("RESET MASTER", "INSERT INTO s.b VALUES (1, NULL)")
+    follow(publisher, {4: lambda: None})
+    assert publisher.epochs == ["history_lost"]
+    assert publisher.at is not None
+    assert {name: each.cacheable for name, each in publisher.at.descriptions.items()} == {"s.a": False, "s.b": True}
+    del shop.server.prepared[xid]
+    shop.run("INSERT INTO s.b VALUES (2, NULL)")
+    follow(publisher, {5: lambda: None})
+    assert publisher.at.descriptions["s.a"].cacheable
+
+
+def clock_told(shop: Installation) -> ServerClock | None:
+    """The clock that a watch of server 1's log is told at the address of today."""
+    watch = DumpWatch(SETTINGS, 1)
+    watch.check(f"MariaDB/{shop.server.log.position}")
+    watch.close()
+    return watch.clock_seen
+
+
+def test_a_clock_is_only_that_of_the_server_whose_log_is_read(shop: Installation) -> None:
+    """The address may lead to another server by now: what that one had at some time says nothing of the first one."""
+    other = SimulatedServer(shop.waits, id=2, password="secret")
+    other.follow(shop.server)
+    other.catch_up()
+    other.follow(None)
+    assert clock_told(shop) is not None
+    shop.servers["db", 3306] = other
+    assert clock_told(shop) is None
+
+
+def test_a_replica_says_no_time(shop: Installation) -> None:
+    """It has what it has applied, and can't tell how far it is behind its primary. Once promoted it can."""
+    shop.server.follow(SimulatedServer(shop.waits, id=2, password="secret"))
+    assert clock_told(shop) is None
+    shop.server.follow(None)
+    assert clock_told(shop) is not None
+
+
 def test_a_second_replica_of_the_same_id_ends_the_first_ones_stream(shop: Installation) -> None:
     """The product's error for two sources with one server_id."""
     position = shop.server.log.position
@@ -220,3 +312,33 @@ def test_a_commit_whose_answer_is_lost_stays_unsettled(shop: Installation) -> No
     with pytest.raises(WriteNotTracked):
         tracked.require_settled()
     assert shop.run("SELECT v FROM s.a WHERE id = 1") == [(11,)]
+
+
+def test_a_connection_that_is_opened_again_does_not_forget_the_lost_commit(shop: Installation) -> None:
+    """The new session of the server knows only its own commits."""
+    seen: list[str] = []
+    tracked = TrackedConnection(shop.connect(), seen.append)
+    shop.server.breaks.append(Break("app", "UPDATE", "after"))
+    with tracked.cursor() as cursor, pytest.raises(shop.driver.err.OperationalError):
+        cursor.execute("UPDATE s.a SET v = 11 WHERE id = 1")
+    tracked.connect()
+    with pytest.raises(WriteNotTracked):
+        tracked.require_settled()
+    with tracked.cursor() as cursor:
+        cursor.execute("UPDATE s.a SET v = 12 WHERE id = 2")
+    with pytest.raises(WriteNotTracked):
+        tracked.require_settled()
+
+
+def test_what_a_closed_connection_was_asked_to_write_is_owed_to_nobody(shop: Installation) -> None:
+    """Nothing was sent: pools ask for it again after they opened the connection again."""
+    seen: list[str] = []
+    tracked = TrackedConnection(shop.connect(), seen.append)
+    tracked._force_close()
+    with tracked.cursor() as cursor, pytest.raises(shop.driver.err.InterfaceError):
+        cursor.execute("UPDATE s.a SET v = 11 WHERE id = 1")
+    tracked.connect()
+    with tracked.cursor() as cursor:
+        cursor.execute("UPDATE s.a SET v = 11 WHERE id = 1")
+    tracked.require_settled()
+    assert seen == ["0-1-5"]

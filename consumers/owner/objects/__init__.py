@@ -1,0 +1,1 @@
+"""How an owner answers for catalog objects other than tables."""

@@ -1,0 +1,349 @@
+"""How an owner answers for partitions, databases, functions, constraints and statistics: by name, and as lists.
+
+An object that belongs to a table is answered only if the table's own state may be: its list covers the demand's. A
+list needs its set to be whole. The set moves with each member, in the same step, so a list during which neither set
+nor table moved is of one moment; and a page of a set that has moved since the first page is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from consumers.fold.catalog_state import TRANSACTIONAL, TableState, decode_table, table_key
+from consumers.fold.objects import (
+    PARTITION,
+    ObjectState,
+    SetState,
+    decode_object,
+    decode_set,
+    object_key,
+    objects_prefix,
+    set_key,
+)
+from consumers.fold.shards import kin_of, sole_lineage
+from consumers.fold.state import Head, Lineage
+from consumers.owner.evidence import may_catch_up
+from consumers.owner.objects.filter import Matches, PartitionKey, parse_filter
+from consumers.owner.objects.statistics import is_stats_compliant
+from consumers.owner.partitions import Partition
+from consumers.owner.protocol import HISTORY_LOST, PAGE_EXPIRED, GetObjects, OwnerObjects
+from consumers.owner.tables import bound_id, decide_table, list_of, require_write_ids, why_unservable
+from stream.wire.events import EVERY_TABLE
+from stream.wire.keys import object_parts
+from tokens import Demand, Position
+
+PAGE_MAX: Final = 10_000
+"""Objects in one answer, at most."""
+_STATISTICS_OF: Final = {"statistics": "", "partition_statistics": PARTITION}
+"""Kind of statistics → the kind of the object whose parameters and write id say whether they hold; "": the table."""
+
+
+class _Place(NamedTuple):
+    """Where the objects of a request lie: the table that they belong to, if any, and their set."""
+
+    head: Head
+    table: TableState | None
+    group: SetState | None
+    table_bytes: bytes | None
+    set_bytes: bytes | None
+
+
+def answer_objects(partition: Partition, request: GetObjects, table_id: int, demand: Demand) -> OwnerObjects:
+    """What is known of the objects in ``request``, and whether it may be served for ``demand``.
+
+    Reads a range of keys if the request has no names, so a list belongs into a thread of its own. Raises
+    `consumers.owner.tables.MissingWriteIds`, `consumers.owner.objects.filter.FilterError`,
+    `consumers.fold.catalog_state.CatalogStateError`.
+    """
+    place = _place(partition, request.kind, table_id)
+    found = _undecided(partition, place, table_id)
+    why = _why_unservable(partition, place, request, demand)
+    members: list[tuple[str, ObjectState]] = []
+    if not why and request.names:
+        why = _take_named(partition, place, request, table_id, members)
+    elif not why:
+        why = _take_list(partition, place, request, table_id, members, found)
+    if why or found.code:
+        found.why = found.why or why
+        return found
+    _decide(found, place, request, members, demand)
+    if found.served:
+        _show(partition, found, place, request, members, demand)
+    return found
+
+
+def _place(partition: Partition, kind: str, table_id: int) -> _Place:
+    head = partition.store.visible  # before the entries, as everywhere
+    table_bytes = partition.store.get(table_key(table_id)) if table_id else None
+    set_bytes = partition.store.get(set_key(kind, table_id))
+    table = decode_table(table_bytes) if table_bytes is not None else None
+    group = decode_set(set_bytes) if set_bytes is not None else None
+    return _Place(head, table, group, table_bytes, set_bytes)
+
+
+def _lineage(place: _Place) -> tuple[str, Lineage | None]:
+    of = place.table or place.group
+    return (of.shard, place.head.lineages.get(of.shard)) if of is not None else sole_lineage(place.head)
+
+
+def _undecided(partition: Partition, place: _Place, table_id: int) -> OwnerObjects:
+    shard, lineage = _lineage(place)
+    group = place.group
+    return OwnerObjects(
+        id=0,
+        table_id=table_id,
+        partition=partition.number,
+        freshness="unknown",
+        why="",
+        served=False,
+        needs_source=True,
+        shard=shard,
+        epoch=lineage.epoch if lineage else 0,
+        lo="",
+        hi="",
+        watermark=lineage.watermark if lineage else "",
+        names=[],
+        images=[],
+        version=f"{group.epoch}.{group.ordinal}" if group is not None else "",
+        kin=kin_of(place.head, shard),
+    )
+
+
+def _why_unservable(partition: Partition, place: _Place, request: GetObjects, demand: Demand) -> str:
+    """Why nothing may be answered of what the request asks for, whatever it is; "" if it may."""
+    group, table = place.group, place.table
+    if group is None:
+        return f"nothing of a {request.kind} has been folded"
+    shard, lineage = _lineage(place)
+    if lineage is None or (group.shard, group.epoch) != (shard, lineage.epoch):
+        return f"folded from {group.shard} epoch {group.epoch}, the shard is {shard} at another"
+    if not group_belongs_to_table(request):
+        return ""
+    if table is None or table.epoch != lineage.epoch:
+        return "no event of the table has been folded"
+    if table.exists:
+        require_write_ids(table.name, table.kind, demand)
+    if request.table and (table.name != request.table or bound_id(partition, request.table) != table.table_id):
+        return f"{request.table} is not bound to table id {table.table_id} here"
+    return why_unservable(table, place.head.voids.items())
+
+
+def group_belongs_to_table(request: GetObjects) -> bool:
+    """Whether the request is for objects of a table."""
+    return bool(request.table or request.table_id)
+
+
+def _floor(place: _Place) -> int:
+    """Ordinal at or below which no member counts: voids of the set, of its table, and of everything."""
+    group, table = place.group, place.table
+    assert group is not None
+    floors = [group.void]
+    if table is not None:
+        floors.append(table.objects_void)
+    scopes = (EVERY_TABLE, table.name) if table is not None else (EVERY_TABLE,)
+    for scope in scopes:
+        void = place.head.voids.get((scope, group.shard))
+        if void is not None and void.epoch >= group.epoch:
+            floors.append(void.ordinal)
+    return max(floors)
+
+
+def _is_whole(place: _Place) -> bool:
+    group = place.group
+    return group is not None and group.complete > 0 and group.base >= _floor(place)
+
+
+def _take_named(
+    partition: Partition, place: _Place, request: GetObjects, table_id: int, members: list[tuple[str, ObjectState]]
+) -> str:
+    """Adds the objects that the request names; returns why one of them is unknown, "" if none is."""
+    group, floor, is_whole = place.group, _floor(place), _is_whole(place)
+    assert group is not None
+    base = group.base if is_whole else 0
+    for name in request.names:
+        value = partition.store.get(object_key(request.kind, table_id, name))
+        state = decode_object(value) if value is not None else None
+        if state is not None and (state.shard, state.epoch) == (group.shard, group.epoch):
+            if state.is_awaited and state.ordinal > max(floor, base):
+                return _awaited(name, state)
+            if state.image_ordinal > floor and state.ordinal > base:
+                members.append((name, state))
+                continue
+        if not is_whole:
+            return f"{name} is unknown here, and not all {request.kind} objects are"
+        members.append((name, ObjectState(group.shard, group.epoch, 0)))
+    return ""
+
+
+def _awaited(name: str, state: ObjectState) -> str:
+    return f"{name} was written at {state.write_position}; the image that follows has not arrived"
+
+
+def _take_list(
+    partition: Partition,
+    place: _Place,
+    request: GetObjects,
+    table_id: int,
+    members: list[tuple[str, ObjectState]],
+    found: OwnerObjects,
+) -> str:
+    """Adds one page of the set; returns why it cannot be listed, "" if it can."""
+    group, floor = place.group, _floor(place)
+    assert group is not None
+    if not _is_whole(place):
+        return f"not all {request.kind} objects are known: {group.reason or 'they have not all been published'}"
+    if request.version and request.version != found.version:
+        found.code, found.needs_source = PAGE_EXPIRED, False
+        return f"the {request.kind} objects changed between two pages"
+    passes = _selection(request.prefix, request.filter, place.table.image if place.table is not None else None)
+    prefix = objects_prefix(request.kind, table_id)
+    limit = min(request.limit, PAGE_MAX) if request.limit > 0 else PAGE_MAX
+    start = prefix + request.after.encode() + b"\0" if request.after else prefix
+    for key, value in partition.store.range(start, prefix + b"\xff"):
+        state = decode_object(value)
+        if state.epoch != group.epoch or state.ordinal <= group.base:
+            continue
+        name = key[len(prefix) :].decode()
+        if not (state.exists or state.is_awaited) or not passes(object_parts(name)):
+            continue
+        if state.is_awaited or state.image_ordinal <= floor:
+            return _awaited(name, state)
+        if len(members) == limit:
+            found.after = members[-1][0]
+            break
+        found.count += 1
+        if not request.count_only:
+            members.append((name, state))
+    now = _place(partition, request.kind, table_id)
+    if (now.set_bytes, now.table_bytes) != (place.set_bytes, place.table_bytes):
+        return f"the {request.kind} objects changed while they were read"
+    return ""
+
+
+def _selection(prefix: Sequence[str], text: str, table_image: bytes | None) -> Matches:
+    """What of a set is asked for: a prefix of the names' parts, and a filter. Raises `FilterError`."""
+    wanted = parse_filter(text, partition_keys(table_image)) if text else None
+    if not prefix:
+        return wanted or (lambda _: True)
+    return lambda parts: _begins(parts, prefix) and (wanted is None or wanted(parts))
+
+
+def select_named(
+    names: Sequence[Sequence[str]], prefix: Sequence[str], text: str, table_image: bytes | None
+) -> list[int]:
+    """Places of the names that pass, as of an owner's list. Raises `FilterError`."""
+    passes = _selection(prefix, text, table_image)
+    return [place for place, parts in enumerate(names) if passes(parts)]
+
+
+def _begins(parts: Sequence[str], prefix: Sequence[str]) -> bool:
+    """As Hive's partial values: an empty one matches any."""
+    return len(parts) >= len(prefix) and all(
+        not want or want == part for want, part in zip(prefix, parts, strict=False)
+    )
+
+
+class _Column(msgspec.Struct):
+    name: str = ""
+    type: str = "string"
+
+
+class _TableImage(msgspec.Struct):
+    """The one part of a table's JSON image that filters read."""
+
+    partitionKeys: list[_Column] | None = None
+
+
+def partition_keys(image: bytes | None) -> list[PartitionKey]:
+    """The partition columns of a table, from its JSON image; none if that cannot be read."""
+    try:
+        columns = msgspec.json.decode(image or b"{}", type=_TableImage).partitionKeys or ()
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return []
+    return [PartitionKey(column.name, column.type) for column in columns]
+
+
+def _decide(
+    found: OwnerObjects,
+    place: _Place,
+    request: GetObjects,
+    members: Iterable[tuple[str, ObjectState]],
+    demand: Demand,
+) -> None:
+    """Decides on the demand by what is shown: the named objects, or the set."""
+    group, table = place.group, place.table
+    assert group is not None
+    states = [state for _, state in members if state.image_ordinal] if request.names else []
+    is_certain = bool(request.names) and len(states) == len(request.names)
+    positions = [state.lo for state in states] if is_certain else [group.lo, *(state.lo for state in states)]
+    found.lo = _extreme(positions, latest=False)
+    found.hi = _extreme([state.hi for state in states] if is_certain else [group.hi], latest=True)
+    last = max((state.ordinal for state in states), default=0) if is_certain else group.ordinal
+    lineage = place.head.lineages[group.shard]
+    if last > lineage.watermark_ordinal or (table is not None and table.image_ordinal > lineage.watermark_ordinal):
+        found.watermark = ""  # a marker says nothing of what follows it; see `consumers.owner.rows.view_row`
+    listed = list_of(table) if table is not None else None
+    kind = table.kind if table is not None else ""
+    if table is not None and table.kind == TRANSACTIONAL:
+        found.write_ids = table.ids.text(table.name)
+    decision = decide_table(found, kind, listed, found.table_id, demand, found.kin)
+    found.freshness, found.why, found.served = decision.freshness.value, decision.why, decision.may_be_served
+    found.needs_source = not found.served and not may_catch_up(decision, found.watermark)
+    found.code = HISTORY_LOST if decision.history_lost else ""
+
+
+def _extreme(positions: Iterable[str], *, latest: bool) -> str:
+    """The latest or the earliest of positions of one log; "" if there is none."""
+    kept = ""
+    for each in positions:
+        if not each:
+            continue
+        if not kept or Position.parse(each).at_or_past(Position.parse(kept)) is latest:
+            kept = each
+    return kept
+
+
+def _show(
+    partition: Partition,
+    found: OwnerObjects,
+    place: _Place,
+    request: GetObjects,
+    members: Sequence[tuple[str, ObjectState]],
+    demand: Demand,
+) -> None:
+    found.names = [name for name, _ in members]
+    if not request.names_only:
+        found.images = [state.image for _, state in members]
+    if request.names:
+        found.count = sum(state.exists for _, state in members)
+    if request.kind in _STATISTICS_OF and place.table is not None and demand.write_ids is not None:
+        image_of = _image_source(partition, place.table, request.kind)
+        listed = demand.write_ids
+        found.compliant = [
+            is_stats_compliant(msgspec.json.decode(image_of(name) or b"{}"), listed) for name, _ in members
+        ]
+
+
+def _image_source(partition: Partition, table: TableState, kind: str) -> Callable[[str], bytes | None]:
+    """Name of statistics → the JSON image of what they are of."""
+    of_kind = _STATISTICS_OF[kind]
+    if not of_kind:
+        return lambda _: table.image
+
+    def image_of(name: str) -> bytes | None:
+        value = partition.store.get(object_key(of_kind, table.table_id, name))
+        return decode_object(value).image if value is not None else None
+
+    return image_of
+
+
+def no_objects(table_id: int, partition: int, why: str, *, elsewhere: bool = False, id: int = 0) -> OwnerObjects:
+    """The answer if this process has no state of the table that the objects belong to."""
+    return OwnerObjects(
+        id=id, table_id=table_id, partition=partition, freshness="unknown", why=why, served=False,
+        needs_source=not elsewhere, shard="", epoch=0, lo="", hi="", watermark="", names=[], images=[],
+        elsewhere=elsewhere,
+    )  # fmt: skip

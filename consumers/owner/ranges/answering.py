@@ -1,0 +1,233 @@
+"""How an owner answers for a range: all rows of one table here whose keys begin with given values.
+
+The answer is proved if the table is whole here (`consumers.fold.backfills.whole_table`), so that a key without an entry
+is absent, and if no row of the range has changed since the watermark. Then the rows are these at each position from the
+last change to the watermark (docs/decisions/0022-ranges-at-one-position.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Final, NamedTuple
+
+from consumers.fold.backfills import whole_table
+from consumers.fold.entry import ABSENT, HEAD, PREFIX, VALUE, decode_entry
+from consumers.fold.shards import is_succeeded
+from consumers.fold.state import Backfill, Head, Void
+from consumers.owner.evidence import kin_at, may_catch_up, tag_of
+from consumers.owner.meaning import compare_meaning, folded_meaning
+from consumers.owner.partitions import Partition
+from consumers.owner.protocol import HISTORY_LOST, SCHEMA_CHANGED, GetRange, OwnerError, RangeRows
+from consumers.owner.ranges.order import KeyColumn, Rank, rank, unranked
+from consumers.owner.rows import table_of, voids_of
+from stream.wire.keys import SEPARATOR, Layout
+from tokens import Demand, Freshness, Position, decide
+
+LOOKED_MAX: Final = 20_000
+"""Entries of one partition that one answer may look at. The order of keys in the store is not that of the table, so
+all entries of a range are looked at."""
+LOOKED_TOGETHER: Final = 256
+"""Others are answered in between."""
+IMAGES_BYTES_MAX: Final = 4 << 20
+"""Of one answer. It has one row at least."""
+
+
+class NotKnown(Exception):
+    """The range cannot be answered from what is folded. The text says why."""
+
+
+class Found(NamedTuple):
+    """The rows of a range, as (key, image), or how many there are. ``hi``: where one of the range changed last."""
+
+    rows: list[tuple[bytes, bytes]]
+    number: int
+    more: bool
+    hi: Position
+
+
+async def answer_range(partition: Partition, request: GetRange, demand: Demand) -> RangeRows:
+    """What is known of a range, and whether it may be served. Raises `OwnerError` ``wrong_partition``.
+
+    The head is read before the entries and the description after them, as in `consumers.owner.rows.answer_rows`.
+    """
+    head, table = partition.store.visible, table_of(request.leading)
+    whole, meaning = whole_table(head, table), folded_meaning(partition, table)
+    shard = whole[0] if whole is not None else ""
+    answer = _unproved(request.id, head, shard)
+    try:
+        if whole is None:
+            raise NotKnown(f"{table} is not known to be complete in partition {partition.number}")
+        if meaning is None or meaning.reason:
+            raise NotKnown(meaning.reason if meaning is not None else f"{table} is not described here")
+        found = await _look(partition, head, request, meaning.key, *whole)
+    except (NotKnown, ValueError) as reason:
+        answer.why = str(reason)
+        return answer
+    why, prefix = compare_meaning(partition, head, table, request.meaning)
+    if why:
+        answer.why, answer.code = why, SCHEMA_CHANGED
+        return answer
+    _check_partitions(head, partition.number, request, len(meaning.key), prefix)
+    answer.hi = str(found.hi)
+    _decide(answer, demand, found)
+    return answer
+
+
+def _check_partitions(head: Head, number: int, request: GetRange, key_columns: int, prefix: int) -> None:
+    """Raises `OwnerError` ``wrong_partition`` unless all partitions are asked that may hold rows of the range."""
+    layout = Layout.parse(head.layout)
+    if request.asked == layout.partitions:
+        return
+    home = layout.partition_of_leading(request.leading, request.columns, key_columns, prefix)
+    if request.asked != 1 or home != number:
+        raise OwnerError(
+            f"of this range {request.asked} partitions are asked, among them {number}",
+            hint="ask for the keyspace's layout and the table's description again",
+            code="wrong_partition",
+        )
+
+
+def _unproved(request_id: int, head: Head, shard: str) -> RangeRows:
+    """An answer that says where the partition is, and nothing of the range."""
+    unknown = Freshness.UNKNOWN.value
+    answer = RangeRows(request_id, [], [], 0, False, unknown, "", False, True, shard, 0, "", "")
+    lineage = head.lineages.get(shard)
+    if lineage is not None:
+        answer.epoch, answer.watermark, answer.as_of_ms = lineage.epoch, lineage.watermark, lineage.as_of_ms
+        answer.kin = kin_at(head, shard, lineage.epoch)
+    return answer
+
+
+class _Stretch(NamedTuple):
+    """A `consumers.owner.evidence.Evidence`."""
+
+    shard: str
+    epoch: int
+    lo: str
+    hi: str
+    watermark: str
+
+
+def _decide(answer: RangeRows, demand: Demand, found: Found) -> None:
+    """Writes the decision into ``answer``, with the rows if they may be served."""
+    stretch = _Stretch(answer.shard, answer.epoch, answer.hi, answer.hi, answer.watermark)
+    decision = decide(demand, tag_of(stretch, kin=answer.kin, as_of_ms=answer.as_of_ms))
+    answer.freshness, answer.why = decision.freshness.value, decision.why
+    if not decision.may_be_served:
+        answer.needs_source = not may_catch_up(decision, answer.watermark)
+        answer.code = HISTORY_LOST if decision.history_lost else ""
+    elif not Position.parse(answer.watermark).at_or_past(found.hi):
+        answer.freshness, answer.needs_source = Freshness.UNKNOWN.value, False
+        answer.why = f"a row changed at {answer.hi}, and the marker that follows has not arrived"
+    else:
+        answer.served, answer.needs_source = True, False
+        answer.count, answer.more = found.number, found.more
+        answer.keys, answer.images = [key for key, _ in found.rows], [image for _, image in found.rows]
+
+
+async def _look(
+    partition: Partition,
+    head: Head,
+    request: GetRange,
+    columns: Sequence[KeyColumn],
+    shard: str,
+    backfill: Backfill,
+) -> Found:
+    """The rows of a range in a partition in which its table is whole. ``columns``: of its key. Raises `NotKnown`."""
+    skipped = request.columns
+    unordered = unranked(columns[skipped:]) if request.limit else ""
+    if unordered:
+        raise NotKnown(f"only the source knows the order of {unordered}")
+    newest, newest_at = 0, b""
+    rows: list[tuple[Rank, bytes, bytes]] = []
+    after = rank(columns, request.after, skipped) if request.after and request.limit else None
+    count = 0
+    async for key, value in _live_entries(partition, head, request, shard, len(columns)):
+        kind, ordinal = HEAD.unpack_from(value)
+        if ordinal > newest:
+            newest, newest_at = ordinal, value
+        if kind == ABSENT:
+            continue
+        if kind != VALUE:
+            raise NotKnown(f"the image of {key!r} is not known")
+        if not request.limit:
+            count += 1
+            if count == request.count_max:
+                break
+            continue
+        ranked = rank(columns, key, skipped)
+        if after is None or (ranked < after if request.descending else ranked > after):
+            rows.append((ranked, key, value))
+    lineage = partition.store.visible.lineages.get(shard)
+    if lineage is None or lineage.low_water != head.lineages[shard].low_water:
+        raise NotKnown("tombstones were dropped while the range was looked at")
+    hi = Position.parse(backfill.position)
+    for later in (lineage.low_water, decode_entry(newest_at).position if newest_at else ""):
+        hi = hi.join(Position.parse(later)) if later else hi
+    if not request.limit:
+        return Found([], count, False, hi)
+    rows.sort(key=_rank_of, reverse=request.descending)
+    given = _within_bytes(rows, request.limit)
+    return Found(given, len(given), len(given) < len(rows), hi)
+
+
+async def _live_entries(
+    partition: Partition, head: Head, request: GetRange, shard: str, key_columns: int
+) -> AsyncIterator[tuple[bytes, bytes]]:
+    """The keys of a range with their entries since the table's last void. Raises `NotKnown`."""
+    lineage, table = head.lineages[shard], table_of(request.leading)
+    own = f"{shard}\0{lineage.epoch}\0".encode()
+    voids = voids_of(head, table, shard)
+    voided = max((void.ordinal for void in voids if void.epoch == lineage.epoch), default=0)
+    start, end = bounds_of(request.leading, request.columns, key_columns)
+    looked = 0
+    while True:
+        pairs = partition.store.between(start, end, LOOKED_TOGETHER)
+        for key, value in pairs:
+            if not value.startswith(own, PREFIX.size):
+                _require_over(head, shard, voids, value)
+            elif HEAD.unpack_from(value)[1] > voided:
+                yield key, value
+        looked += len(pairs)
+        if len(pairs) < LOOKED_TOGETHER:
+            return
+        if looked >= LOOKED_MAX:
+            raise NotKnown(f"the range has more than {LOOKED_MAX} entries in partition {partition.number}")
+        start = pairs[-1][0] + SEPARATOR
+        await asyncio.sleep(0)
+
+
+def _require_over(head: Head, shard: str, voids: tuple[Void, ...], value: bytes) -> None:
+    """Raises `NotKnown` unless an entry of another shard, or of an earlier epoch, counts no more."""
+    entry = decode_entry(value)
+    if is_succeeded(head, entry.shard, entry.epoch):
+        return
+    if entry.shard != shard or not any((entry.epoch, entry.ordinal) <= void[:2] for void in voids):
+        raise NotKnown(f"a row of the range was written by {entry.shard} in epoch {entry.epoch}")
+
+
+def _rank_of(row: tuple[Rank, bytes, bytes]) -> Rank:
+    return row[0]
+
+
+def _within_bytes(rows: list[tuple[Rank, bytes, bytes]], limit: int) -> list[tuple[bytes, bytes]]:
+    """The first rows, at most ``limit``, as keys and images."""
+    given: list[tuple[bytes, bytes]] = []
+    size = 0
+    for _, key, value in rows[:limit]:
+        image = decode_entry(value).image
+        size += len(image)
+        if given and size > IMAGES_BYTES_MAX:
+            break
+        given.append((key, image))
+    return given
+
+
+def bounds_of(leading: bytes, columns: int, key_columns: int) -> tuple[bytes, bytes]:
+    """The store key from which a range reaches, and the one before which it ends. ``leading``: as in `GetRange`."""
+    if not columns:
+        return leading + b"[", leading + b"\\"
+    if columns == key_columns:
+        return leading, leading + SEPARATOR
+    return leading[:-1] + b",", leading[:-1] + b"-"

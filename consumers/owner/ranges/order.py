@@ -1,0 +1,84 @@
+"""The order of a table's keys at the source, where the values of the keys tell it. Pure.
+
+The bytes of a key in the store have another order: ``[10]`` is before ``[9]``, and ``["a!"]`` before ``["a"]``.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from base64 import b64decode
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import Any, Final, cast
+
+import msgspec
+
+from stream.wire.keys import SEPARATOR
+
+KeyColumn = tuple[str, str, bool]
+"""Name, kind, and whether a value has one spelling."""
+Rank = tuple[Any, ...]
+"""Keys of one table compare as their ranks do."""
+
+_values: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[Any])
+
+
+def _number(value: Any) -> int | float:
+    if type(value) not in (int, float):
+        raise TypeError(f"{value!r} is no number")
+    return cast("int | float", value)
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise TypeError(f"{value!r} is no text")
+    return value
+
+
+def _seconds(text: str) -> Decimal:
+    """A TIME, ``-838:59:59.5``, in seconds."""
+    hours, minutes, seconds = text.lstrip("-").split(":")
+    found = (int(hours) * 60 + int(minutes)) * 60 + Decimal(seconds)
+    return -found if text.startswith("-") else found
+
+
+_RANKED: Final[dict[str, Callable[[Any], Any]]] = {
+    "int": _number,
+    "year": _number,
+    "bit": _number,
+    "float": _number,
+    "double": _number,
+    "decimal": Decimal,
+    "date": _text,
+    "datetime": _text,
+    "timestamp": _text,
+    "time": _seconds,
+    "inet": lambda text: ipaddress.ip_address(text).packed,
+    "binary": lambda value: b64decode(value["base64"]),
+}
+"""Kinds whose values tell their order. A date's text has one width, a datetime's one in each column."""
+
+
+def unranked(columns: Sequence[KeyColumn]) -> str:
+    """The first of the columns whose order only the source knows; "" if there is none.
+
+    Those are texts, which a collation orders, ENUM and SET, which have the order of their definition, and UUID.
+    """
+    return next((name for name, kind, _ in columns if kind not in _RANKED), "")
+
+
+def rank(columns: Sequence[KeyColumn], key: bytes, skipped: int) -> Rank:
+    """The rank of a row key among those that share its first ``skipped`` values.
+
+    ``columns``: of the whole key; none after the first ``skipped`` may be `unranked`. Raises ``ValueError``.
+    """
+    try:
+        values = values_in(key)[skipped:]
+        return tuple(_RANKED[kind](value) for (_, kind, _), value in zip(columns[skipped:], values, strict=True))
+    except (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError) as error:
+        raise ValueError(f"{key!r} is no key of this table: {error}") from error
+
+
+def values_in(key: bytes) -> list[Any]:
+    """The canonical values in a row key. Raises ``ValueError``."""
+    return _values.decode(key[key.index(SEPARATOR) + 1 :])

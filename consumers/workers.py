@@ -1,0 +1,275 @@
+"""Several consuming processes of one group under one supervisor: one core each, one port of metrics and health for all.
+
+Each worker is what `run_consumer` runs, with a data directory, a member id and an announced address of its own. A
+worker that dies is started again. One that ends with an error that waiting can't help ends them all, as it ends a
+single process. Workers end by themselves when their supervisor is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from multiprocessing import connection, get_context
+from threading import Thread
+from typing import Any, Final
+
+import structlog
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from consumers.owner.protocol import OwnerError
+from consumers.owner.server import is_loopback
+from consumers.process.loop import ConsumptionSettings
+from consumers.process.run import OwnerSettings, announced_host, run_consumer
+from stream.monitoring import serve_monitoring
+from tokens.errors import FreshetError
+
+log = structlog.get_logger(__name__)
+
+BACKOFF_S: Final = 1.0
+"""A worker that died is started again after this time, then after twice as long each time,"""
+BACKOFF_S_MAX: Final = 30.0
+"""but no longer than this."""
+SETTLED_S: Final = 60.0
+"""One that has lived so long starts with the shortest pause again."""
+STOP_TIMEOUT_S: Final = 60.0
+"""Workers that have not ended so long after SIGTERM are killed."""
+SCRAPE_TIMEOUT_S: Final = 3.0
+_BUILD: Final = "freshet_build_info"
+_READY: Final = "freshet_consumer_ready"
+
+
+@dataclass(slots=True)
+class Worker:
+    """One consuming process, or the place of one that is to be started at ``start_at``."""
+
+    number: int
+    consume: ConsumptionSettings
+    owner: OwnerSettings
+    process: Any = None
+    told: Any = None
+    """What the process tells: where its metrics are, and why it ended."""
+    metrics: str = ""
+    start_at: float = 0.0
+    started_at: float = 0.0
+    backoff_s: float = BACKOFF_S
+
+
+def worker_settings(
+    number: int, count: int, consume: ConsumptionSettings, owner: OwnerSettings
+) -> tuple[ConsumptionSettings, OwnerSettings]:
+    """The settings of worker ``number`` of ``count``.
+
+    The first one keeps the data directory; the others have theirs in it. Ports count up from the given ones.
+    """
+    place = consume.data_dir / f".worker-{number}" if number else consume.data_dir
+    host, _, port = owner.announced.rpartition(":")
+    return (
+        replace(consume, data_dir=place, overlay_bytes=consume.overlay_bytes // count),
+        replace(
+            owner,
+            port=owner.port + number if owner.port else 0,
+            announced=f"{host}:{int(port) + number}" if port else "",
+            metrics_port=None if owner.metrics_port is None else 0,
+            metrics_host="127.0.0.1",
+        ),
+    )
+
+
+def run_workers(
+    count: int, consume: ConsumptionSettings, owner: OwnerSettings, configure: Callable[[], None] = lambda: None
+) -> None:
+    """Consumes in ``count`` processes until SIGTERM or SIGINT. Raises `FreshetError` if retrying can't help.
+
+    ``configure``: called first in each of them. It must be picklable.
+    """
+    workers = [Worker(number, *worker_settings(number, count, consume, owner)) for number in range(count)]
+    signalled, wake = socket.socketpair()
+    wake.setblocking(False)
+    before = {each: signal.signal(each, lambda *_: None) for each in (signal.SIGTERM, signal.SIGINT)}
+    woken_before = signal.set_wakeup_fd(wake.fileno())
+    metrics = _serve_metrics(workers, owner) if owner.metrics_port is not None else None
+    try:
+        while True:
+            _start_due(workers, configure)
+            if _next_news(workers, signalled):
+                log.info("stopping", workers=count)
+                break
+    finally:
+        _stop(workers)
+        if metrics is not None:
+            metrics.shutdown()
+            metrics.server_close()
+        signal.set_wakeup_fd(woken_before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        signalled.close()
+        wake.close()
+    log.info("stopped", workers=count)
+
+
+def _start_due(workers: list[Worker], configure: Callable[[], None]) -> None:
+    context = get_context("spawn")
+    for worker in workers:
+        if worker.process is None and time.monotonic() >= worker.start_at:
+            worker.told, theirs = context.Pipe()
+            worker.process = context.Process(
+                target=_work, args=(worker.consume, worker.owner, theirs, configure), name=f"worker-{worker.number}"
+            )
+            worker.process.start()
+            theirs.close()
+            worker.started_at = time.monotonic()
+            log.info("worker started", worker=worker.number, pid=worker.process.pid)
+
+
+def _next_news(workers: list[Worker], signalled: socket.socket) -> bool:
+    """Waits until something happens. True after a signal. Raises the error that a worker ended with."""
+    running = [each for each in workers if each.process is not None]
+    due = [each.start_at for each in workers if each.process is None]
+    timeout_s = max(0.0, min(due) - time.monotonic()) if due else None
+    pipes = [each.told for each in running if not each.told.closed]
+    found = connection.wait([signalled, *pipes, *(each.process.sentinel for each in running)], timeout_s)
+    for worker in running:
+        if worker.told in found:
+            _listen(worker)
+        if worker.process.sentinel in found:
+            _note_end(worker)
+    return signalled in found
+
+
+def _listen(worker: Worker) -> None:
+    try:
+        said, *rest = worker.told.recv()
+    except (EOFError, OSError):
+        worker.told.close()
+        return
+    if said == "metrics":
+        [worker.metrics] = rest
+        return
+    code, what, hint = rest
+    raise FreshetError(f"worker {worker.number}: {what}", hint=hint, code=code)
+
+
+def _note_end(worker: Worker) -> None:
+    while not worker.told.closed and worker.told.poll():
+        _listen(worker)
+    worker.told.close()
+    worker.process.join()
+    lived_s = time.monotonic() - worker.started_at
+    worker.backoff_s = BACKOFF_S if lived_s >= SETTLED_S else worker.backoff_s
+    log.error(
+        "worker died, starting it again", worker=worker.number, exit=worker.process.exitcode, in_s=worker.backoff_s
+    )
+    worker.start_at = time.monotonic() + worker.backoff_s
+    worker.backoff_s = min(worker.backoff_s * 2, BACKOFF_S_MAX)
+    worker.process, worker.metrics = None, ""
+
+
+def _stop(workers: list[Worker]) -> None:
+    running = [each.process for each in workers if each.process is not None]
+    for process in running:
+        if process.is_alive():
+            process.terminate()
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    for process in running:
+        process.join(max(0.0, deadline - time.monotonic()))
+        if process.is_alive():
+            log.error("worker did not end, killing it", worker=process.name)
+            process.kill()
+            process.join()
+
+
+def _work(consume: ConsumptionSettings, owner: OwnerSettings, told: Any, configure: Callable[[], None]) -> None:
+    """A worker's process."""
+    configure()
+    Thread(target=_end_with_supervisor, args=(told,), name="supervisor", daemon=True).start()
+    try:
+        run_consumer(consume, owner, lambda metrics: told.send(("metrics", metrics)))
+    except FreshetError as error:
+        told.send(("error", error.code, str(error), error.hint))
+        sys.exit(1)
+
+
+def _end_with_supervisor(told: Any) -> None:
+    """Nothing is ever said to a worker, so reading ends when the supervisor does."""
+    try:
+        told.recv()
+    except (EOFError, OSError):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+class WorkersCollector:
+    """Collects from the workers' own ports. ``worker`` says which one each series is from."""
+
+    def __init__(self, workers: list[Worker]) -> None:
+        self._workers = workers
+
+    def describe(self) -> list[Metric]:
+        """Empty, so that registration collects nothing."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """All families of all workers, as of now."""
+        families: dict[str, Metric] = {}
+        alive = Metric("freshet_consumer_worker_up", "1 while the worker's process answers.", "gauge")
+        for worker in self._workers:
+            found = _scrape(worker)
+            number = {"worker": str(worker.number)}
+            alive.add_sample(alive.name, number, int(found is not None))
+            for family in found or ():
+                if family.name != _BUILD:
+                    kept = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+                    for sample in family.samples:
+                        kept.add_sample(sample.name, sample.labels | number, sample.value)
+        yield alive
+        yield from families.values()
+
+    def not_ready(self) -> str:
+        """Why the workers are not ready; empty if all answer and all partitions that they have are ready."""
+        ready = []
+        for worker in self._workers:
+            found = _scrape(worker)
+            if found is None:
+                return f"worker {worker.number} does not answer"
+            ready += [sample.value for family in found if family.name == _READY for sample in family.samples]
+        return "" if ready and all(ready) else "not ready"
+
+
+def _scrape(worker: Worker) -> list[Metric] | None:
+    """What a worker's port shows; None if it does not answer."""
+    if not worker.metrics:
+        return None
+    try:
+        with urllib.request.urlopen(f"http://{worker.metrics}/metrics", timeout=SCRAPE_TIMEOUT_S) as answer:
+            return list(text_string_to_metric_families(answer.read().decode()))
+    except (OSError, ValueError):
+        return None
+
+
+def _serve_metrics(workers: list[Worker], owner: OwnerSettings) -> Any:
+    registry = CollectorRegistry()
+    collector = WorkersCollector(workers)
+    registry.register(collector)
+    try:
+        server = serve_monitoring(
+            (owner.host, owner.metrics_port or 0),
+            registry,
+            collector.not_ready,
+            version=owner.version,
+            token="" if is_loopback(owner.host) else owner.token,
+        )
+    except OSError as error:
+        raise OwnerError(
+            f"cannot listen on {owner.host}:{owner.metrics_port} for metrics: {error.strerror or error}",
+            hint="set consumer.metrics_port to a free port",
+            code="cannot_listen",
+        ) from error
+    log.info("metrics", address=f"{announced_host(owner.host)}:{server.server_address[1]}")
+    return server

@@ -1,0 +1,209 @@
+"""``freshet backfill``: which tables are published from their beginning, and how far they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import monotonic, sleep
+from typing import Annotated, Any, Final
+
+import msgspec
+import typer
+
+from freshet.keyspaces import explain_unknown_keyspace
+from freshet.settings import Settings, load_settings
+from stream.kafka.requests import send_request
+from stream.kafka.topics import describe_topic, events_topic
+from stream.publish.resume import read_point
+from stream.sources.mariadb.backfill.choice import BackfillRequest, Choice
+from stream.sources.mariadb.backfill.plan import Plan, unfit
+from stream.sources.mariadb.backfill.progress import TableProgress, table_progress
+from stream.wire.events import ResumePoint
+from tokens.errors import FreshetError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+    help="Publish tables from their beginning, so that the cache holds them whole.",
+)
+
+Keyspace = Annotated[str, typer.Argument(help="The keyspace.")]
+Table = Annotated[str, typer.Argument(help="One table, DATABASE.TABLE; default: every table.", metavar="[TABLE]")]
+Bootstrap = Annotated[str | None, typer.Option(help="Kafka's address, host:port.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Follow = Annotated[bool, typer.Option("--follow", help="Show the progress until nothing is left to read.")]
+
+TAKEN_WITHIN_S: Final = 20.0
+"""How long to wait for the source. One that is down takes the request when it starts."""
+POLL_S: Final = 0.25
+SHOW_EVERY_S: Final = 1.0
+LEFT: Final = ("reading", "paused", "waiting")
+
+
+class BackfillError(FreshetError):
+    """A table is not published, or cannot be read in chunks; code ``backfill_refused``."""
+
+    code = "backfill_refused"
+
+
+@app.command("start")
+def start(
+    keyspace: Keyspace,
+    table: Table = "",
+    bootstrap: Bootstrap = None,
+    follow: Follow = False,
+    as_json: AsJson = False,
+) -> None:
+    """Publish a table from its beginning, beside its changes, whatever the settings say.
+
+    One that is under way goes on where it is. One that is complete is read again if it is named. It holds until it is
+    cancelled, over restarts of the source. Exit code 1 if no source has taken the request in time.
+    """
+    _ask(keyspace, table, bootstrap, start=True, follow=follow, as_json=as_json)
+
+
+@app.command("cancel")
+def cancel(keyspace: Keyspace, table: Table = "", bootstrap: Bootstrap = None, as_json: AsJson = False) -> None:
+    """Read a table no further, whatever the settings say. What is complete stays so until it is voided.
+
+    Exit code 1 if no source has taken the request in time.
+    """
+    _ask(keyspace, table, bootstrap, start=False, follow=False, as_json=as_json)
+
+
+@app.command("status")
+def status(
+    keyspace: Keyspace,
+    table: Table = "",
+    bootstrap: Bootstrap = None,
+    follow: Follow = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show how far each table is, as its source has last said: rows read, out of about how many, and the time left.
+
+    States: complete, reading, paused (the source is behind), waiting (for its turn), cancelled, off (nobody asked for
+    it), unfit (it cannot be read in chunks).
+    """
+    with _installation(keyspace, bootstrap) as settings:
+        point = _point(settings, keyspace)
+        name = _known(point, table)
+        if follow:
+            point = _follow(settings, keyspace, name)
+    _show(keyspace, point, name, as_json, {})
+
+
+@contextmanager
+def _installation(keyspace: str, bootstrap: str | None) -> Iterator[Settings]:
+    settings = load_settings(flags={"kafka": {"bootstrap": bootstrap}})
+    with explain_unknown_keyspace(settings, keyspace):
+        yield settings
+
+
+def _ask(keyspace: str, table: str, bootstrap: str | None, *, start: bool, follow: bool, as_json: bool) -> None:
+    with _installation(keyspace, bootstrap) as settings:
+        point = _point(settings, keyspace)
+        name = _known(point, table)
+        if start and name and (why := unfit(point.descriptions[name])):
+            raise BackfillError(f"{name} cannot be published from its beginning: {why}")
+        value = msgspec.json.encode(BackfillRequest(start=start, table=name))
+        replication = settings.kafka.replication_factor
+        offset = send_request(settings.kafka.cluster, keyspace, _shard(settings, keyspace), value, replication)
+        is_taken = _await_taken(settings, keyspace, offset, point)
+        if follow and is_taken:
+            _follow(settings, keyspace, name)
+        point = _point(settings, keyspace)
+    _show(keyspace, point, name, as_json, {"taken": is_taken})
+    if not is_taken:
+        typer.echo("no source has taken the request yet: is `freshet source` running? It will when it starts", err=True)
+        raise typer.Exit(1)
+
+
+def _shard(settings: Settings, keyspace: str) -> str:
+    known = settings.keyspaces.get(keyspace)
+    return (known.shard if known is not None else None) or f"{keyspace}/0"
+
+
+def _point(settings: Settings, keyspace: str, before: ResumePoint | None = None) -> ResumePoint:
+    """Where the shard is now. Raises `BackfillError` if it has published nothing, and Kafka's errors.
+
+    ``before``: an earlier point, whose tables are taken over.
+    """
+    kafka, shard = settings.kafka.cluster, _shard(settings, keyspace)
+    topic = describe_topic(kafka, events_topic(kafka, keyspace))
+    found = read_point(kafka, topic, shard, before)
+    if found is None:
+        raise BackfillError(f"shard {shard} has published nothing", hint="start its source: `freshet source …`")
+    return found
+
+
+def _known(point: ResumePoint, table: str) -> str:
+    """The full name of a table that is published. Raises `BackfillError`."""
+    names = sorted(point.descriptions)
+    found = [name for name in names if table in (name, name.partition(".")[2])]
+    if not table or len(found) == 1:
+        return found[0] if table else ""
+    if found:
+        raise BackfillError(f"{table} is in several databases: {', '.join(found)}", hint="name one of them")
+    shown = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
+    raise BackfillError(f"no table {table} is published", hint=f"the tables are {shown}" if names else "")
+
+
+def _await_taken(settings: Settings, keyspace: str, offset: int, before: ResumePoint) -> bool:
+    """Wait until the source says that it has read the request at ``offset``. Returns whether it has."""
+    deadline = monotonic() + TAKEN_WITHIN_S
+    while Choice.told(_point(settings, keyspace, before).annotations).offset <= offset:
+        if monotonic() > deadline:
+            return False
+        sleep(POLL_S)
+    return True
+
+
+def _follow(settings: Settings, keyspace: str, name: str) -> ResumePoint:
+    """Show what changes on stderr, until nothing is left to read. Returns where the shard is then."""
+    shown: dict[str, str] = {}
+    point = _point(settings, keyspace)
+    while True:
+        tables = _progress(point, name)
+        for each in tables:
+            line = _line(each)
+            if shown.get(each.table) != line and (shown or each.state in LEFT):
+                typer.echo(line, err=True)
+            shown[each.table] = line
+        if not any(each.state in LEFT for each in tables):
+            return point
+        sleep(SHOW_EVERY_S)
+        begun = Plan.resume(point).cursors.keys()
+        point = _point(settings, keyspace, point)
+        if Plan.resume(point).cursors.keys() != begun or not begun:  # a table has begun, is complete, or is void
+            point = _point(settings, keyspace)
+
+
+def _progress(point: ResumePoint, name: str) -> list[TableProgress]:
+    return [each for each in table_progress(point) if name in ("", each.table)]
+
+
+def _show(keyspace: str, point: ResumePoint, name: str, as_json: bool, more: dict[str, Any]) -> None:
+    tables = _progress(point, name)
+    if as_json:
+        plain = [msgspec.structs.asdict(each) for each in tables]
+        found = {"keyspace": keyspace, "shard": point.shard, "epoch": point.epoch, "position": point.position}
+        typer.echo(json.dumps(found | more | {"tables": plain}, ensure_ascii=False))
+        return
+    for each in tables:
+        typer.echo(_line(each))
+    if not tables:
+        typer.echo(f"{point.shard} publishes no tables")
+
+
+def _line(each: TableProgress) -> str:
+    parts = [f"{each.table}  {each.state}"]
+    if each.rows:
+        about = f" of about {each.estimated_rows:,}" if each.estimated_rows else ""
+        parts.append(f"{each.rows:,}{about} rows")
+    if each.rows_per_s:
+        parts.append(f"{each.rows_per_s:,} a second")
+    if each.eta_s >= 0:
+        parts.append(f"{each.eta_s} s left")
+    return ", ".join([*parts, *filter(None, [each.reason])])

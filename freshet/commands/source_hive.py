@@ -1,0 +1,80 @@
+"""``freshet source hive``: publishes a Hive Metastore's catalog."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Annotated, Any
+
+import structlog
+import typer
+
+from freshet.commands import source as source_command
+from freshet.settings import HiveSourceSettings, load_settings
+from freshet.settings_errors import SettingsError
+
+if TYPE_CHECKING:
+    from stream.sources.hive.live.metastore import MetastoreSettings
+
+log = structlog.get_logger(__name__)
+
+
+def hive(
+    keyspace: Annotated[str, typer.Option(help="Catalog keyspace to publish into, as in the settings file.")],
+    uris: Annotated[
+        list[str] | None, typer.Option("--uri", help="thrift://host:port of a metastore; repeatable: tried in turn.")
+    ] = None,
+    catalog: Annotated[str | None, typer.Option(help="Hive catalog (default: the keyspace's name).")] = None,
+    partitions: Annotated[int | None, typer.Option(help="Partitions of a new topic.", min=1, max=1024)] = None,
+    bootstrap: Annotated[str | None, typer.Option(help="Kafka's address, host:port.")] = None,
+    new_epoch: Annotated[
+        bool, typer.Option("--new-epoch", help="Void what was published and publish the whole catalog again.")
+    ] = False,
+) -> None:
+    """Publish the notification log of a Hive Metastore as one shard, exactly once, from where it stopped.
+
+    The metastore needs DbNotificationListener as a transactional listener, and must let this client read its log
+    (hive.metastore.event.db.notification.api.auth).
+    """
+    from stream.sources.hive.live.following import FollowOptions
+    from stream.sources.hive.live.source import HiveSource
+
+    source_command.check_keyspace(keyspace, "hive", named=uris is not None)
+    flags: dict[str, Any] = {"kind": "hive", "uris": uris, "catalog": catalog}
+    keyspaces = {keyspace: {"kind": "catalog", "partitions": partitions, "source": flags}}
+    settings = load_settings(flags={"kafka": {"bootstrap": bootstrap}, "keyspaces": keyspaces})
+    found = settings.keyspace(keyspace).source
+    if not isinstance(found, HiveSourceSettings):
+        raise SettingsError(f"keyspace {keyspace} has no Hive source", hint='set kind = "hive" in its source')
+    options = FollowOptions(
+        metastore_of(keyspace, found),
+        settings.shard_of(keyspace),
+        threads=found.bootstrap_threads,
+        list_age_s=found.txn_list_age_s,
+        reconcile_s=found.reconcile_every_s,
+        poll_s=found.poll_interval_ms / 1000,
+    )
+    stopping = threading.Event()
+    make = source_command.publishers(settings, keyspace, stopping, new_epoch=new_epoch)
+    source = HiveSource(options, make, source_command.ready(keyspace), new_epoch=new_epoch)
+
+    def stop() -> None:
+        stopping.set()
+        source.stop()
+
+    with (
+        source_command.monitored(settings, keyspace, source.status),
+        source_command.stopping_on_signals(stop),
+        source_command.with_recovery_hint(f"freshet source hive --keyspace {keyspace}"),
+    ):
+        source.run()
+    log.info("stopped", keyspace=keyspace, transactions=source.status.transactions)
+
+
+def metastore_of(keyspace: str, source: HiveSourceSettings) -> MetastoreSettings:
+    """How a source, and a front that reads through, reach the metastore."""
+    from stream.sources.hive.live.metastore import MetastoreSettings
+
+    addresses = [uri.removeprefix("thrift://").rpartition(":") for uri in source.uris]
+    return MetastoreSettings(
+        tuple((host, int(port)) for host, _, port in addresses), source.catalog or keyspace, source.call_timeout_s
+    )

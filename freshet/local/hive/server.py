@@ -1,0 +1,147 @@
+"""One real Hive Metastore as a local process, with the notification log that a source needs."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
+
+from freshet.local.errors import LocalServerError
+from freshet.local.hive.home import classpath, init_schema, metastore_home
+from freshet.local.hive.site import DerbyDatabase, MetastoreDatabase, write_site
+from freshet.local.java import find_java
+from freshet.local.process import ServerProcess, free_ports, port_is_free
+from freshet.local.server import LocalServer
+
+START_TIMEOUT_S = 180.0
+START_ATTEMPTS = 3
+
+
+class HiveServer(LocalServer):
+    """A metastore on 127.0.0.1. ``start`` returns when it has answered a call.
+
+    Its tables are in Derby in the data directory, or in ``database``, which metastores can share (then with the same
+    ``warehouse``). ``settings``: properties on top of those in `freshet.local.hive.site`. A context manager.
+    """
+
+    NAME = "Hive Metastore"
+
+    def __init__(
+        self,
+        data_dir: Path | str,
+        *,
+        port: int | None = None,
+        database: MetastoreDatabase | None = None,
+        warehouse: Path | None = None,
+        settings: Mapping[str, str] | None = None,
+        heap: str = "384m",
+        detached: bool = False,
+    ) -> None:
+        self.data_dir = Path(data_dir).resolve()
+        self.database = database or DerbyDatabase(self.data_dir / "derby")
+        self.warehouse = warehouse or self.data_dir / "warehouse"
+        self.settings = dict(settings or {})
+        self.heap = heap
+        self.detached = detached
+        self.host = "127.0.0.1"
+        self._wanted_port = port
+        self._port: int | None = None
+
+    @property
+    def port(self) -> int:
+        """The metastore's port. Raises `LocalServerError` before the first start."""
+        if self._port is None:
+            raise LocalServerError("the metastore has no port before its first start")
+        return self._port
+
+    @property
+    def log_file(self) -> Path:
+        """The metastore's log."""
+        return self.data_dir / "hive.log"
+
+    def start(self) -> Self:
+        """Starts the metastore on its database, whose tables are made if new, and waits until it answers."""
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        home = metastore_home()
+        self._make_tables(home)
+        port_file = self.data_dir / "port"
+        if self._port is None and self._wanted_port is None and port_file.exists():
+            port = int(port_file.read_text())
+            self._port = port if port_is_free(port) else None
+        chosen_here = self._port is None and self._wanted_port is None
+        for attempt in range(START_ATTEMPTS):
+            if self._port is None:
+                self._port = self._wanted_port or free_ports(1)[0]
+            try:
+                self._launch(home)
+            except LocalServerError as error:
+                taken = "Address already in use" in str(error) or "Could not create ServerSocket" in str(error)
+                if not chosen_here or not taken or attempt == START_ATTEMPTS - 1:
+                    raise
+                self._port = None  # another process took the port in the meantime
+            else:
+                port_file.write_text(str(self._port))
+                return self
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def _make_tables(self, home: Path) -> None:
+        database = self.database
+        if isinstance(database, DerbyDatabase):
+            if not database.directory.exists():
+                staging = database.directory.with_suffix(".new")
+                shutil.copytree(home / "derby.empty", staging, dirs_exist_ok=True)
+                staging.rename(database.directory)
+        elif not _has_tables(database):
+            init_schema(home, self.data_dir / "schema" / "conf", database)
+
+    def _launch(self, home: Path) -> None:
+        conf = self.data_dir / "conf"
+        write_site(conf, self.database, self.warehouse, self.settings)
+        self._process = ServerProcess(
+            self.NAME,
+            [
+                find_java().path,
+                f"-Xmx{self.heap}",
+                "-XX:+UseSerialGC",
+                "-XX:+ExitOnOutOfMemoryError",
+                f"-Dderby.stream.error.file={self.data_dir / 'derby.log'}",
+                "-cp",
+                classpath(home, conf),
+                "org.apache.hadoop.hive.metastore.HiveMetaStore",
+                "-p",
+                str(self.port),
+            ],
+            log_file=self.log_file,
+            cwd=self.data_dir,
+            detached=self.detached,
+        )
+        try:
+            self._process.wait_until(lambda: answers(self.host, self.port), START_TIMEOUT_S)
+        except BaseException:
+            self.stop()
+            raise
+
+
+def answers(host: str, port: int, timeout_s: float = 10.0) -> bool:
+    """Whether a metastore answers a call at ``host:port``. An open port is not enough: its first call takes longest."""
+    from stream.sources.hive.live.connection import MetastoreConnection, MetastoreError
+    from stream.sources.hive.structs import ThriftError
+
+    with MetastoreConnection(((host, port),), timeout_s=timeout_s) as connection:
+        try:
+            connection.call("get_current_notificationEventId", {})
+        except (MetastoreError, ThriftError):
+            return False
+    return True
+
+
+def _has_tables(database: MetastoreDatabase) -> bool:
+    """Whether the metastore's tables are there; makes the database if it is not. ``VERSION`` is filled last."""
+    with database.address.connect(autocommit=True) as connection, connection.cursor() as cursor:
+        cursor.execute(f"CREATE DATABASE IF NOT EXISTS `{database.name}` CHARACTER SET latin1")
+        cursor.execute(
+            "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema=%s AND table_name='VERSION'",
+            (database.name,),
+        )
+        return bool(cursor.fetchone() == (1,))

@@ -1,0 +1,171 @@
+"""Sessions that read all rows of a table at once: the real ranges of owners and fronts, judged as one state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from lab.simulation.models.truth import CommitHistory, Image
+from lab.simulation.rows.asking import Read, SimulatedSession, keyspace_of
+from lab.simulation.rows.judging import EXPLAINS, MONOTONIC, OWN_WRITES, STALE, Judge
+from lab.simulation.rows.reading import PACE_S, RowReadOps, shown
+from lab.simulation.rows.shaping import TABLES
+from lab.simulation.rows.source import SLOT_OF, SLOTS, SLOTS_A_SHARD, image_of
+from serving.client.answers import Page, Row
+from tokens import Vector
+
+PAGES_MAX: Final = 4
+"""A table of the model has two rows at most. More pages than this would never end."""
+
+
+class RangeRead(Read):
+    """A read of a table, in pages of ``limit`` rows."""
+
+    def __init__(self, session: SimulatedSession, table: str, shard: int, limit: int) -> None:
+        slots = SLOTS[shard * SLOTS_A_SHARD : (shard + 1) * SLOTS_A_SHARD]
+        super().__init__(session, [slot.key for slot in slots if slot.table == table], given=True)
+        self.table = table
+        self.shard = shard
+        self.limit = limit
+        self.pages: list[Page] = []
+        self.demands: list[Vector] = []
+        """Of the request for each page."""
+
+    async def _ask(self, max_wait_ms: int) -> list[Row]:
+        """Reads into `pages`."""
+        self.make_current()
+        find, page = self.session.client.find, ""
+        while not self.pages or (page and len(self.pages) < PAGES_MAX):
+            wait = max_wait_ms or None
+            found = await find(keyspace_of(self.shard), self.table, limit=self.limit, page=page, max_wait_ms=wait)
+            self.pages.append(found)
+            self.demands.append(self.demand)
+            page = found.page
+        return []
+
+
+class FindOps(RowReadOps):
+    """Ops of sessions that read ranges."""
+
+    def op_find(self, session: int, shard: int, table: int, owner: int, front: int, mode: int) -> None:
+        """Modes: the source answers from the primary (0, 1) or the replica (2); 3: in pages of one row."""
+        reader = self.sessions[session]
+        shard, name = shard % len(self.sources), TABLES[table % len(TABLES)]
+        self.last_owner = owner
+        self._mark_uncertain(reader)
+        reader.front = self.front(front)
+        reader.front.route.owner = owner
+        self.loop.advance(PACE_S)
+        if self.tracing:
+            self.say(f"session {session} asks owner {owner} for all of {name} at {shown(reader.client.vector)}")
+        read = RangeRead(reader, name, shard, 1 if mode == 3 else 10)
+        self.asked.update(SLOT_OF[key] for key in read.keys)
+        self.answers_at_once = mode == 2, True
+        self._run(read)
+        self.answers_at_once = None
+
+    def _note_rows(self, read: Read, rows: list[Row]) -> None:
+        if not isinstance(read, RangeRead):
+            super()._note_rows(read, rows)
+            return
+        for page in read.pages:
+            self.outcome.answers[f"range, {page.served_from}: {page.freshness}"] += 1
+            if self.tracing:
+                moved = " (moved)" if page.moved else ""
+                self.say(
+                    f"  session {read.session.number} gets {page.rows} from the {page.served_from}{moved}: {page.why}"
+                )
+        RangeJudge(self.judge).check(read)
+
+
+class RangeJudge:
+    """Compares pages with the truth: all of them are one state of the table, unless a page says that it moved."""
+
+    def __init__(self, judge: Judge) -> None:
+        self._judge = judge
+
+    def check(self, read: RangeRead) -> None:
+        """Checks the pages of a read, and notes what the session has seen."""
+        name = f"s/{read.shard}"
+        pages, last = read.pages, read.pages[-1]
+        token = Vector.parse(last.token) if last.token else Vector()
+        component = token.get(name)
+        for page, demand in zip(pages, read.demands, strict=True):
+            self._check_explanation(read, name, page, demand)
+        if any(page.moved for page in pages):
+            return
+        images = [image_of(row["v"]) for page in pages for row in page.rows]
+        labelled = self._judge.history(read.shard, component.epoch if component is not None else None)
+        history = self._judge.history_read(read.shard, read.snapshot_history) or labelled
+        if history is None:
+            return
+        uncertain = name in read.uncertain or history is not labelled
+        demanded = {} if uncertain or last.freshness != "fresh" else self._demanded(read, name, history)
+        start = _state_at(history, read.keys, images, max(demanded.values(), default=0))
+        if start is None:
+            self._complain(read, history, images, demanded)
+            return
+        reached = history.index_of.get(str(component.position)) if component is not None else None
+        if reached is not None and labelled is history and start > reached:
+            self._judge.complain(
+                EXPLAINS, f"{_said(read, images)} is from commit {start}, but the token ends at {reached}"
+            )
+        if component is not None:
+            read.session.saw(name, history.number, start)
+            if history is not labelled:
+                read.session.uncertain.add(name)
+
+    def _check_explanation(self, read: RangeRead, name: str, page: Page, demand: Vector) -> None:
+        token = Vector.parse(page.token) if page.token else Vector()
+        wanted = "fresh" if demand and name in token else "eventual"
+        if page.freshness != wanted or not page.why:
+            what = f"all of {read.table} is called {page.freshness} ({page.why}), expected {wanted}"
+            self._judge.complain(EXPLAINS, what)
+
+    def _demanded(self, read: RangeRead, name: str, history: CommitHistory) -> dict[str, int]:
+        """Rule → the commit at or after which the state must be."""
+        demanded: dict[str, int] = {}
+        component = read.demand.get(name)
+        if component is not None and self._judge.history(read.shard, component.epoch) is history:
+            demanded[STALE] = history.index_of.get(str(component.position), 0)
+        seen = read.seen.get(name)
+        if seen is not None and seen.history == history.number:
+            own = self._judge.own.get((read.session.number, name))
+            mine = own is not None and own == tuple(seen)
+            demanded[OWN_WRITES if mine else MONOTONIC] = seen.commit
+        return demanded
+
+    def _complain(
+        self, read: RangeRead, history: CommitHistory, images: Sequence[bytes], demanded: dict[str, int]
+    ) -> None:
+        rule = STALE
+        for name, index in demanded.items():
+            if _state_at(history, read.keys, images, index) is None:
+                rule = name
+        states = {index: _state(history, read.keys, index) for index in range(history.end + 1)}
+        wanted = ", ".join(f"{index} ({name})" for name, index in demanded.items()) or "any"
+        self._judge.complain(rule, f"{_said(read, images)}; wanted the state of a commit from {wanted}: {states}")
+
+
+def _state(history: CommitHistory, keys: Sequence[bytes], index: int) -> list[Image]:
+    """The table's rows as of a commit."""
+    return [image for key in keys if (image := history.state(SLOT_OF[key], index)) is not None]
+
+
+def _state_at(history: CommitHistory, keys: Sequence[bytes], images: Sequence[bytes], demanded: int) -> int | None:
+    """The commit from which the table had these rows, if it had them at or after commit ``demanded``; else None."""
+    since: int | None = None
+    for index in range(history.end + 1):
+        if _state(history, keys, index) != images:
+            since = None
+        elif since is None:
+            since = index
+        if since is not None and index >= demanded:
+            return since
+    return None
+
+
+def _said(read: RangeRead, images: Sequence[bytes]) -> str:
+    page = read.pages[-1]
+    rows = [image.decode() for image in images]
+    return f"session {read.session.number} got {rows} as all of {read.table} from the {page.served_from} ({page.why})"

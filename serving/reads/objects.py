@@ -1,0 +1,199 @@
+"""Reads of catalog objects other than tables: from their owner, or from the source where the owner cannot prove it.
+
+An answer from the source is whole and has no pages: it is of one moment, and no other answer continues it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from typing import Final, NamedTuple, cast
+
+import msgspec
+
+from consumers.owner.client import OwnerClient
+from consumers.owner.objects.answering import select_named
+from consumers.owner.objects.filter import FilterError
+from consumers.owner.protocol import HISTORY_LOST, PAGE_EXPIRED, GetObjects, OwnerObjects
+from serving.answers import RawObjects, raw_image
+from serving.client.answers import FreshnessName, ObjectsAnswer, ServedFrom
+from serving.errors import ReadError
+from serving.metrics import FrontMetrics
+from serving.reads.demands import ReadDemand, RequestedTable
+from serving.reads.owners import OwnerAway, Owners
+from serving.reads.proof import Proof, history_lost_error, token_after
+from serving.reads.spaces import TableSpace, epoch_of, learn_shards
+from serving.reads.tables import POLL_S, SOURCE_TIMEOUT_S, judge_table
+from serving.sources.source import ObjectSource, SourceObjects, SourceTable
+from stream.wire.keys import KeyFormatError, object_name, object_parts
+
+PAGE_DEFAULT: Final = 1_000
+
+
+class RequestedObjects(NamedTuple):
+    """Objects as a request names them: ``names`` in parts, or what of all of them. ``table``: they belong to it."""
+
+    kind: str
+    table: RequestedTable | None = None
+    names: tuple[tuple[str, ...], ...] = ()
+    prefix: tuple[str, ...] = ()
+    filter: str = ""
+    page: str = ""
+    limit: int = PAGE_DEFAULT
+    names_only: bool = False
+    count_only: bool = False
+
+
+class ObjectReads:
+    """Answers reads of objects. Belongs to one event loop."""
+
+    def __init__(self, owners: Owners, metrics: FrontMetrics) -> None:
+        self._owners = owners
+        self._metrics = metrics
+
+    async def read(self, space: TableSpace, wanted: RequestedObjects, demand: ReadDemand) -> RawObjects:
+        """The objects. Raises `ReadError`."""
+        after, version = _page_of(wanted.page)
+        deadline = asyncio.get_running_loop().time() + demand.max_wait_ms / 1000
+        _check_list(wanted.table)
+        try:
+            found = await self._ask_owners(space, wanted, demand, after, version)
+        except OwnerAway as away:
+            return await self._from_source(space, wanted, demand, str(away), deadline)
+        space.epochs.learn_kin(found.shard, found.epoch, found.kin)
+        if found.code == HISTORY_LOST:
+            raise history_lost_error(demand.vector, found.shard, found.epoch, found.watermark, found.why, found.kin)
+        if found.code:
+            raise ReadError(found.code, found.why)
+        if not found.served:
+            return await self._from_source(space, wanted, demand, found.why, deadline)
+        token = token_after(demand.token, found.shard, found.epoch, found.hi)
+        return self._answer("cache", found.freshness, found.why, token, found)
+
+    async def _ask_owners(
+        self, space: TableSpace, wanted: RequestedObjects, demand: ReadDemand, after: str, version: str
+    ) -> OwnerObjects:
+        table = wanted.table
+
+        async def get(client: OwnerClient) -> OwnerObjects:
+            return await client.get_objects(
+                GetObjects(
+                    id=0,
+                    keyspace=space.name,
+                    kind=wanted.kind,
+                    table=table.name if table is not None else "",
+                    table_id=table.table_id if table is not None else 0,
+                    write_ids=str(table.write_ids) if table is not None and table.write_ids is not None else "",
+                    vector=demand.token,
+                    names=list(map(object_name, wanted.names)),
+                    prefix=list(wanted.prefix),
+                    filter=wanted.filter,
+                    after=after,
+                    version=version,
+                    limit=wanted.limit,
+                    names_only=wanted.names_only,
+                    count_only=wanted.count_only,
+                    max_wait_ms=demand.max_wait_ms,
+                )
+            )
+
+        async def ask(client: OwnerClient, _: int) -> OwnerObjects:
+            found = await get(client)
+            return await self._owners.ask(space.name, found.partition, get) if found.elsewhere else found
+
+        return await self._owners.ask_any(space.name, range(space.layout.partitions), ask, lambda _: True)
+
+    async def _from_source(
+        self, space: TableSpace, wanted: RequestedObjects, demand: ReadDemand, cache_why: str, deadline: float
+    ) -> RawObjects:
+        source = space.source
+        if wanted.page:
+            raise ReadError(PAGE_EXPIRED, f"the cache cannot prove the next page: {cache_why}")
+        if not isinstance(source, ObjectSource):
+            why = f"the cache cannot prove its answer ({cache_why}), and no source of catalog {space.name} has it here"
+            raise ReadError("source_unreachable", why)
+        await learn_shards(self._owners, space, demand.vector, deadline)
+        epoch = await epoch_of(self._owners, space, source.shard)
+        proof = Proof(demand, source.shard, epoch, space.epochs.kin_of(source.shard, demand.vector))
+        while True:
+            seen = await self._read_source(source, wanted)
+            decision = proof.judge(seen.position)
+            if wanted.table is not None and seen.table_id:
+                shown = SourceTable(seen.table_id, seen.table_kind, b"{}", seen.write_ids, seen.position)
+                decision = judge_table(proof, wanted.table, shown)
+            if decision.may_be_served or decision.history_lost or asyncio.get_running_loop().time() >= deadline:
+                break
+            await asyncio.sleep(POLL_S)
+        if not decision.may_be_served:
+            raise proof.refusal(decision, seen.position)
+        why = f"read from the source at {seen.position}: {decision.why}; the cache: {cache_why}"
+        found = _of_source(wanted, seen, source.shard, proof.epoch or 0)
+        return self._answer(
+            "source", decision.freshness.value, why, proof.token_after(str(seen.hi or seen.position)), found
+        )
+
+    async def _read_source(self, source: ObjectSource, wanted: RequestedObjects) -> SourceObjects:
+        table = wanted.table.name if wanted.table is not None else ""
+        self._metrics.source_reads.inc()
+        try:
+            async with asyncio.timeout(SOURCE_TIMEOUT_S):
+                return await source.read_objects(wanted.kind, table, wanted.names or None)
+        except TimeoutError as error:
+            self._metrics.source_failures.inc()
+            why = f"the source has not answered for {wanted.kind} {table} within {SOURCE_TIMEOUT_S:g} s"
+            raise ReadError("source_unreachable", why) from error
+
+    def _answer(self, served_from: ServedFrom, freshness: str, why: str, token: str, found: OwnerObjects) -> RawObjects:
+        self._metrics.answered("object", served_from, freshness)
+        images = [raw_image(image) for image in found.images]
+        return ObjectsAnswer(
+            served_from=served_from,
+            freshness=cast("FreshnessName", freshness),
+            why=why,
+            token=token,
+            names=[object_parts(name) for name in found.names],
+            objects=images,
+            count=found.count,
+            table_id=found.table_id or None,
+            write_ids=found.write_ids or None,
+            stats_compliant=found.compliant,
+            next_page=_page_text(found.after, found.version) if found.after else "",
+        )
+
+
+def _of_source(wanted: RequestedObjects, seen: SourceObjects, shard: str, epoch: int) -> OwnerObjects:
+    """The source's answer as an owner's: selected as the owner would. Raises `ReadError` ``bad_filter``."""
+    try:
+        chosen = select_named(seen.names, wanted.prefix, wanted.filter, seen.table_image)
+    except FilterError as error:
+        raise ReadError("bad_filter", str(error), hint=error.hint) from error
+    at, hi = str(seen.position), str(seen.hi or seen.position)
+    images = [] if wanted.names_only or wanted.count_only else [seen.images[place] for place in chosen]
+    return OwnerObjects(
+        id=0, table_id=seen.table_id, partition=-1, freshness="", why="", served=True, needs_source=False, shard=shard,
+        epoch=epoch, lo=at, hi=hi, watermark="", images=images, write_ids=seen.write_ids, count=len(chosen),
+        names=[] if wanted.count_only else [object_name(seen.names[place]) for place in chosen],
+    )  # fmt: skip
+
+
+def _check_list(table: RequestedTable | None) -> None:
+    listed = table.write_ids.table if table is not None and table.write_ids is not None else None
+    if table is not None and listed and listed.lower() != table.name:
+        raise ReadError("bad_write_ids", f"valid_write_ids is a list of {listed}, but the request is for {table.name}")
+
+
+def _page_text(after: str, version: str) -> str:
+    return urlsafe_b64encode(msgspec.json.encode([version, after])).decode().rstrip("=")
+
+
+def _page_of(text: str) -> tuple[str, str]:
+    """(name after which it goes on, version of the set) of a page. Raises `ReadError` ``bad_parameter``."""
+    if not text:
+        return "", ""
+    try:
+        version, after = msgspec.json.decode(urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=tuple[str, str])
+        object_parts(after)
+    except (ValueError, KeyFormatError) as error:
+        why = "page is not one that an answer gave"
+        raise ReadError("bad_parameter", why, hint="send next_page of the answer before unchanged") from error
+    return after, version

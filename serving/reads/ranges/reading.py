@@ -1,0 +1,298 @@
+"""Reads of ranges of rows: from the owners of all partitions at one position, or from the source of truth."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final, NamedTuple, cast
+
+import msgspec
+
+from consumers.owner.protocol import HISTORY_LOST, SCHEMA_CHANGED, GetRange, RangeRows
+from consumers.owner.ranges.order import Rank, rank, values_in
+from serving.answers import RawRangeAnswer
+from serving.client.answers import FreshnessName, RangeAnswer, ServedFrom
+from serving.errors import ReadError
+from serving.metrics import FrontMetrics
+from serving.reads.demands import ReadDemand, RequestedRange
+from serving.reads.descriptions import RENEWED_EVERY_S, Descriptions
+from serving.reads.owners import OtherPartition, OwnerAway, Owners
+from serving.reads.proof import Proof, Reached, history_lost_error, token_after
+from serving.reads.ranges.pages import LIMIT_DEFAULT, VERSION, Page, Range, Stretch, range_of
+from serving.reads.rows import COMMIT_S
+from serving.reads.spaces import RowSpace, epoch_of, learn_shards
+from serving.sources.source import SchemaChanged, SourceRange
+from stream.sources.key_range import KeyRange
+from tokens import Position, Vector
+
+ROUNDS_MAX: Final = 8
+"""How often partitions that are behind others are asked again."""
+_OF_A_TABLE: Final = frozenset({"bad_key", "no_index", "bad_page"})
+"""Codes of a refusal that another description of the table may take back."""
+_NOWHERE: Final = Stretch("", 0, Position.parse(""), Position.parse(""))
+
+
+class RangeLookup(NamedTuple):
+    """A request for a range. ``deadline``: when to stop waiting, on the event loop's clock.
+
+    ``may_renew``: its table may be described again.
+    """
+
+    space: RowSpace
+    range: Range
+    wanted: RequestedRange
+    demand: ReadDemand
+    deadline: float
+    may_renew: bool
+
+    @property
+    def limit(self) -> int:
+        """Of rows; 0: they are counted."""
+        return 0 if self.wanted.counted else self.wanted.limit or LIMIT_DEFAULT
+
+    @property
+    def left_ms(self) -> int:
+        """How long may still be waited."""
+        return max(0, round(1000 * (self.deadline - asyncio.get_running_loop().time())))
+
+
+class RangeMiss(NamedTuple):
+    """Why the cache cannot prove a range. ``answers``: what the owners said all the same."""
+
+    why: str
+    answers: Sequence[RangeRows] = ()
+    is_owner_away: bool = False
+
+
+class FoundRange(NamedTuple):
+    """The (key, image) of the first rows, in order, or their number; and where they stand."""
+
+    rows: Sequence[tuple[bytes, bytes]]
+    number: int
+    more: bool
+    stretch: Stretch | None
+    freshness: str
+    why: str
+
+
+class RangeReads:
+    """Answers reads of ranges. Belongs to one event loop."""
+
+    def __init__(self, owners: Owners, descriptions: Descriptions, metrics: FrontMetrics) -> None:
+        self._owners = owners
+        self._descriptions = descriptions
+        self._metrics = metrics
+
+    async def read(self, space: RowSpace, wanted: RequestedRange, demand: ReadDemand) -> RawRangeAnswer:
+        """The rows, or their number. Raises `ReadError`."""
+        deadline = asyncio.get_running_loop().time() + demand.max_wait_ms / 1000
+        name, since = space.full_name(wanted.table), self._descriptions.now()
+        try:
+            asked = range_of(await self._descriptions.get(space, name), wanted)
+            may_renew = not self._descriptions.describes_since(space, name, since - RENEWED_EVERY_S)
+            return await self._read(RangeLookup(space, asked, wanted, demand, deadline, may_renew))
+        except ReadError as error:
+            if error.code not in _OF_A_TABLE or self._descriptions.describes_since(space, name, since):
+                raise
+        except SchemaChanged:
+            pass
+        await self._descriptions.renew(space, name, since)
+        asked = range_of(await self._descriptions.get(space, name), wanted)
+        try:
+            return await self._read(RangeLookup(space, asked, wanted, demand, deadline, False))
+        except SchemaChanged as error:
+            why = f"the primary key of {name} changed again while it was read"
+            raise ReadError("source_failed", why) from error
+
+    async def _read(self, lookup: RangeLookup) -> RawRangeAnswer:
+        """Raises `SchemaChanged` too."""
+        space, asked = lookup.space, lookup.range
+        if asked.table.cacheable and asked.exact:
+            found = await self._from_owners(lookup)
+        elif asked.table.cacheable:
+            found = RangeMiss("another spelling of the values may name rows")
+        else:
+            found = RangeMiss(f"{asked.table.name} is never cached: {asked.table.reason}")
+        if isinstance(found, FoundRange):
+            assert found.stretch is not None
+            shard, epoch, hi, _ = found.stretch
+            return self._answer(lookup, "cache", found, token_after(lookup.demand.token, shard, epoch, str(hi)))
+        if space.source is None:
+            why = f"the cache cannot prove its answer ({found.why}), and keyspace {space.name} has no source here"
+            raise ReadError("no_owner" if found.is_owner_away else "source_unreachable", why)
+        return await self._from_source(lookup, found)
+
+    # -- owners ------------------------------------------------------------------------------------------------------
+
+    async def _from_owners(self, lookup: RangeLookup) -> FoundRange | RangeMiss:
+        """The rows at a position at which every partition proves them.
+
+        A partition whose watermark is behind the last change in another one is asked again, for that position.
+        Raises `ReadError` ``history_lost``, ``bad_token``, `SchemaChanged`.
+        """
+        pending, answers = _partitions(lookup), dict[int, RangeRows]()
+        of, token, freshness = len(pending), lookup.demand.token, ""
+        for _ in range(ROUNDS_MAX):
+            try:
+                found = await asyncio.gather(*(self._ask(lookup, each, of, token) for each in pending))
+            except OwnerAway as away:
+                if isinstance(away, OtherPartition) and lookup.may_renew:
+                    raise SchemaChanged(lookup.range.table.name) from away
+                return RangeMiss(str(away), is_owner_away=True)
+            for partition, answer in zip(pending, found, strict=True):
+                answers[partition] = answer
+                self._learn(lookup, answer)
+            refused = next((each for each in found if not each.served), None)
+            if refused is not None:
+                return RangeMiss(refused.why, found)
+            freshness = freshness or found[0].freshness
+            stretch = _joined(list(answers.values()))
+            if stretch is None:
+                return RangeMiss("the partitions are in different epochs")
+            if stretch.stands:
+                return _merged(lookup, list(answers.values()), stretch, freshness)
+            if not lookup.left_ms:
+                break
+            pending = [n for n, each in answers.items() if not Position.parse(each.watermark).at_or_past(stretch.since)]
+            token = str(lookup.demand.vector.merge(Vector({stretch.shard: (stretch.epoch, stretch.since)})))
+        return RangeMiss("the partitions have not come to one position in time")
+
+    async def _ask(self, lookup: RangeLookup, partition: int, of: int, token: str) -> RangeRows:
+        asked, demand, limit = lookup.range, lookup.demand, lookup.limit
+        request = GetRange(
+            0,
+            lookup.space.name,
+            partition,
+            of,
+            asked.key,
+            len(asked.leading),
+            asked.page.last if asked.page is not None else b"",
+            asked.descending,
+            limit,
+            0 if limit else lookup.wanted.limit,
+            token,
+            lookup.left_ms,
+            asked.table.meaning,
+            not_before_ms=demand.not_before_ms,
+        )
+        return await self._owners.ask(lookup.space.name, partition, lambda client: client.get_range(request))
+
+    def _learn(self, lookup: RangeLookup, answer: RangeRows) -> None:
+        """Keeps what an answer says of its shard. Raises what it says of the whole request."""
+        lookup.space.epochs.learn_kin(answer.shard, answer.epoch, answer.kin)
+        if answer.code == HISTORY_LOST:
+            vector = lookup.demand.vector
+            raise history_lost_error(vector, answer.shard, answer.epoch, answer.watermark, answer.why, answer.kin)
+        if answer.code == SCHEMA_CHANGED and lookup.may_renew:
+            raise SchemaChanged(lookup.range.table.name)
+
+    # -- source ------------------------------------------------------------------------------------------------------
+
+    async def _from_source(self, lookup: RangeLookup, miss: RangeMiss) -> RawRangeAnswer:
+        space, asked, source = lookup.space, lookup.range, lookup.space.source
+        assert source is not None
+        await learn_shards(self._owners, space, lookup.demand.vector, lookup.deadline)
+        epoch = await epoch_of(self._owners, space, source.shard)
+        proof = Proof(lookup.demand, source.shard, epoch, space.epochs.kin_of(source.shard, lookup.demand.vector))
+        proof.reached = _reached(proof, miss.answers)
+        after = values_in(asked.page.last) if asked.page is not None else None
+        limit = lookup.limit
+        wanted = KeyRange(asked.leading, after, asked.descending, limit, 0 if limit else lookup.wanted.limit)
+
+        async def read() -> SourceRange:
+            self._metrics.source_reads.inc()
+            self._metrics.source_snapshots.inc()
+            try:
+                return await source.read_range(asked.table, wanted)
+            except ReadError:
+                self._metrics.source_failures.inc()
+                raise
+
+        found = await read()
+        if proof.is_behind(found.position, found.as_of_ms) and proof.demanded_position is not None:
+            await source.wait(proof.demanded_position, max(lookup.left_ms / 1000, COMMIT_S))
+            found = await read()
+        decision = proof.judge(found.position, found.as_of_ms)
+        if not decision.may_be_served:
+            raise proof.refusal(decision, found.position)
+        stretch = None
+        if proof.epoch is not None:
+            stretch = Stretch(proof.shard, proof.epoch, found.hi, found.position)
+        why = f"read from the source at {found.position}: {decision.why}; the cache: {miss.why}"
+        rows = FoundRange(found.rows, found.number, found.more, stretch, decision.freshness.value, why)
+        return self._answer(lookup, "source", rows, proof.token_after(str(found.hi)))
+
+    def _answer(self, lookup: RangeLookup, served_from: ServedFrom, found: FoundRange, token: str) -> RawRangeAnswer:
+        self._metrics.answered("range", served_from, found.freshness)
+        freshness, page = cast("FreshnessName", found.freshness), lookup.range.page
+        if not lookup.limit:
+            return RangeAnswer(served_from, freshness, found.why, token, [], count=found.number)
+        stretch, moved = found.stretch, False
+        if page is not None:
+            both = stretch.joined(page.stretch) if stretch is not None else None
+            moved = both is None or not both.stands
+            stretch = stretch if moved else both
+        following = ""
+        if found.more:
+            at = stretch or _NOWHERE
+            last = found.rows[-1][0]
+            following = str(
+                Page(VERSION, lookup.range.fingerprint, last, at.shard, at.epoch, str(at.since), str(at.until))
+            )
+        rows = [msgspec.Raw(image) for _, image in found.rows]
+        return RangeAnswer(served_from, freshness, found.why, token, rows, page=following, moved=moved)
+
+
+def _partitions(lookup: RangeLookup) -> list[int]:
+    """Those that may hold rows of the range."""
+    asked, layout = lookup.range, lookup.space.layout
+    home = layout.partition_of_leading(asked.key, len(asked.leading), len(asked.table.key), asked.table.prefix)
+    return list(range(layout.partitions)) if home is None else [home]
+
+
+def _joined(answers: Sequence[RangeRows]) -> Stretch | None:
+    """Where the answers of all partitions stand; None if they are of different histories."""
+    joined: Stretch | None = None
+    for each in answers:
+        stretch = Stretch(each.shard, each.epoch, Position.parse(each.hi), Position.parse(each.watermark))
+        joined = joined.joined(stretch) if joined is not None else stretch
+        if joined is None:
+            return None
+    return joined
+
+
+def _merged(lookup: RangeLookup, answers: Sequence[RangeRows], stretch: Stretch, freshness: str) -> FoundRange:
+    """The first rows of all partitions, in order, up to the last one that a partition with more rows has given."""
+    why = f"{len(answers)} partitions are proved at {stretch.until}: {answers[0].why}"
+    if not lookup.limit:
+        number = sum(each.count for each in answers)
+        number = min(number, lookup.wanted.limit) if lookup.wanted.limit else number
+        return FoundRange((), number, False, stretch, freshness, why)
+    if len(answers) == 1:
+        [only] = answers
+        rows = list(zip(only.keys, only.images, strict=True))
+        return FoundRange(rows, len(rows), only.more, stretch, freshness, why)
+    asked = lookup.range
+    columns, skipped = asked.columns, len(asked.leading)
+    ranked: list[tuple[Rank, bytes, bytes]] = []
+    ends: list[Rank] = []
+    for each in answers:
+        of_one = [rank(columns, key, skipped) for key in each.keys]
+        ranked += zip(of_one, each.keys, each.images, strict=True)
+        if each.more:
+            ends.append(of_one[-1])
+    ranked.sort(key=lambda row: row[0], reverse=asked.descending)
+    if ends:
+        end = max(ends) if asked.descending else min(ends)
+        ranked = [row for row in ranked if (row[0] >= end if asked.descending else row[0] <= end)]
+    rows = [(key, image) for _, key, image in ranked[: lookup.limit]]
+    return FoundRange(rows, len(rows), bool(ends) or len(rows) < len(ranked), stretch, freshness, why)
+
+
+def _reached(proof: Proof, answers: Sequence[RangeRows]) -> Reached | None:
+    """As `serving.reads.rows.reached_by`."""
+    demanded = proof.demand.not_before_ms
+    for each in answers if demanded else ():
+        if (each.shard, each.epoch) == (proof.shard, proof.epoch) and each.as_of_ms >= demanded:
+            return Reached(Position.parse(each.watermark), each.as_of_ms)
+    return None

@@ -1,0 +1,84 @@
+"""What people ask of a running source: records in ``<prefix>.<keyspace>.requests``, read by the source of their shard.
+
+A source that is down finds them when it starts. It keeps in its own state how far it has read, so each counts once
+(docs/decisions/0022-requests-in-a-topic.md).
+"""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import Final
+
+import structlog
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from stream.kafka.connection import KafkaCluster, KafkaUnreachable, client_settings, kafka_error
+from stream.kafka.reader import TopicReadError, open_consumer, poll_batch
+from stream.kafka.topics import ensure_requests_topic, requests_topic
+
+log = structlog.get_logger(__name__)
+
+FLUSH_TIMEOUT_S: Final = 10.0
+RETRY_S: Final = 5.0
+_LIGHT: Final = {"auto.offset.reset": "earliest", "fetch.wait.max.ms": 500, "queued.max.messages.kbytes": 1_024}
+"""A topic that was made anew is read from its beginning. Nobody waits for a request."""
+
+
+def send_request(kafka: KafkaCluster, keyspace: str, shard: str, value: bytes, replication: int = 1) -> int:
+    """Write a request to a shard's source and return its offset. ``replication``: of the topic, if it is missing.
+
+    Raises `KafkaUnreachable`, `KafkaRequestError`, `TopicError`.
+    """
+    ensure_requests_topic(kafka, keyspace, replication=replication)
+    producer = Producer(client_settings(kafka, **{"enable.idempotence": True, "linger.ms": 0}))
+    written: list[int] = []
+    failed: list[KafkaError] = []
+
+    def delivered(error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            failed.append(error)
+        else:
+            written.append(message.offset() or 0)
+
+    topic = requests_topic(kafka, keyspace)
+    producer.produce(topic, value, shard, partition=0, on_delivery=delivered)
+    producer.flush(FLUSH_TIMEOUT_S)
+    if failed:
+        raise kafka_error(failed[0], kafka, "send a request")
+    if not written:
+        raise KafkaUnreachable(f"the request was not written at {kafka.bootstrap} within {FLUSH_TIMEOUT_S:g} s")
+    return written[0]
+
+
+class RequestsReader:
+    """Reads the requests of a shard, without waiting and without raising. Not thread-safe."""
+
+    def __init__(self, kafka: KafkaCluster, keyspace: str, shard: str) -> None:
+        self._kafka = kafka
+        self._topic = requests_topic(kafka, keyspace)
+        self._shard = shard.encode()
+        self._consumer: Consumer | None = None
+        self._open_at = 0.0
+
+    def new(self, offset: int) -> list[tuple[int, bytes]]:
+        """The requests that have arrived, each with the offset after it. ``offset``: where the first call begins."""
+        if self._consumer is None:
+            if monotonic() < self._open_at:
+                return []
+            self._open_at = monotonic() + RETRY_S
+            self._consumer = open_consumer(self._kafka, more=_LIGHT)
+            self._consumer.assign([TopicPartition(self._topic, 0, offset)])
+        try:
+            messages = poll_batch(self._consumer, timeout_s=0)
+        except (TopicReadError, KafkaException) as error:  # such as no topic yet
+            log.debug("requests can't be read", reason=str(error))
+            self.close()
+            return []
+        own = [message for message in messages if message.key() == self._shard]
+        return [((message.offset() or 0) + 1, message.value() or b"") for message in own]
+
+    def close(self) -> None:
+        """Leave Kafka's client."""
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            consumer.close()

@@ -1,0 +1,1 @@
+"""The live Hive source: what talks to a metastore. Translation is beside it, and pure."""

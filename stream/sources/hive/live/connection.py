@@ -1,0 +1,175 @@
+"""A connection to a Hive Metastore: calls with a deadline, over one socket. Not safe for several threads.
+
+The transport is plain TCP without framing, as a metastore speaks by default. An error closes the connection, since the
+rest of a late answer would be taken for the next one. The next call connects again, to the next of the addresses.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from types import TracebackType
+from typing import Any, Final, Self
+
+from stream.sources.hive.live.thrift import EXCEPTION, Reader, field, message
+from stream.sources.hive.structs import STRUCT, Struct, ThriftError
+from tokens.errors import FreshetError, one_line
+
+CALL_TIMEOUT_S: Final = 30.0
+PIECE_BYTES: Final = 1 << 18
+
+
+class MetastoreError(FreshetError):
+    """A call that failed. Code ``metastore_failed``: the metastore answered with an error that it does not declare."""
+
+    code = "metastore_failed"
+
+
+class MetastoreUnreachable(MetastoreError):
+    """No metastore answers; code ``metastore_unreachable``."""
+
+    code = "metastore_unreachable"
+
+
+class MetastoreTimeout(MetastoreUnreachable):
+    """A metastore took the call and did not answer in time; code ``metastore_timeout``."""
+
+    code = "metastore_timeout"
+
+
+class MetastoreRefused(MetastoreError):
+    """The metastore answered with a declared exception; code ``metastore_refused``.
+
+    ``number``: of its field in the result struct, by which the IDL tells which exception it is.
+    """
+
+    code = "metastore_refused"
+
+    def __init__(self, call: str, number: int, reason: str) -> None:
+        super().__init__(f"{call}: {reason}")
+        self.number = number
+
+
+class MetastoreConnection:
+    """Calls one of ``addresses`` (host, port). ``timeout_s``: of a whole call, connecting too. A context manager."""
+
+    def __init__(self, addresses: tuple[tuple[str, int], ...], *, timeout_s: float = CALL_TIMEOUT_S) -> None:
+        self._addresses = addresses
+        self._timeout_s = timeout_s
+        self._next = 0
+        self._socket: socket.socket | None = None
+        self._reader = Reader(self._receive)
+        self._deadline = 0.0
+        self._sequence = 0
+        self.address = ""
+        """``host:port`` of the connection, or of the last one."""
+
+    def call(self, name: str, arguments: Struct, *, timeout_s: float = 0.0) -> Any:
+        """The value that the function ``name`` returned, without its type; None if it returns nothing.
+
+        ``arguments``: its parameters as a struct. Raises `MetastoreUnreachable`, `MetastoreTimeout`,
+        `MetastoreRefused`, `MetastoreError`, `ThriftError`.
+        """
+        self._deadline = time.monotonic() + (timeout_s or self._timeout_s)
+        self._sequence += 1
+        request = message(name, self._sequence, arguments)
+        try:
+            self._send(request)
+            kind, result = self._answer(name)
+        except OSError as error:
+            self.close()
+            self._next = (self._next + 1) % len(self._addresses)
+            late = isinstance(error, TimeoutError)
+            what = "did not answer in time" if late else f"closed the connection: {error.strerror or error}"
+            failure = MetastoreTimeout if late else MetastoreUnreachable
+            raise failure(f"{name}: the metastore at {self.address} {what}", hint="its log may tell why") from error
+        except BaseException:
+            self.close()
+            raise
+        if kind == EXCEPTION:
+            raise MetastoreError(f"{name}: {one_line(str(field(result, 1, 'an unknown error')))}")
+        return _value(name, result)
+
+    def close(self) -> None:
+        """Close the socket. The next call opens another."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        self._reader = Reader(self._receive)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _send(self, request: bytes) -> None:
+        """Send over the open connection, or a new one: an idle one may have been closed since its last call."""
+        if self._socket is not None and not self._is_idle(self._socket):
+            self.close()
+        if self._socket is None:
+            self._socket = self._connect()
+        self._socket.settimeout(self._left_s())
+        self._socket.sendall(request)
+
+    @staticmethod
+    def _is_idle(opened: socket.socket) -> bool:
+        """Whether nothing has arrived unasked: what arrives between calls is the connection's end."""
+        try:
+            opened.settimeout(0.0)
+            opened.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
+    def _connect(self) -> socket.socket:
+        failure: OSError | None = None
+        for tried in range(len(self._addresses)):
+            host, port = self._addresses[self._next]
+            self.address = f"{host}:{port}"
+            share_s = self._left_s() / (len(self._addresses) - tried)
+            try:
+                opened = socket.create_connection((host, port), timeout=share_s)
+                opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                return opened
+            except OSError as error:
+                failure = error
+                self._next = (self._next + 1) % len(self._addresses)
+        names = ", ".join(f"{host}:{port}" for host, port in self._addresses)
+        raise MetastoreUnreachable(
+            f"no metastore answers at {names}: {failure}", hint="check the source's uris, and whether it runs"
+        ) from failure
+
+    def _left_s(self) -> float:
+        left_s = self._deadline - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        return left_s
+
+    def _receive(self) -> bytes:
+        assert self._socket is not None
+        self._socket.settimeout(self._left_s())
+        piece = self._socket.recv(PIECE_BYTES)
+        if not piece:
+            raise ConnectionResetError("it ended amid an answer")
+        return piece
+
+    def _answer(self, name: str) -> tuple[int, Struct]:
+        answered, kind, sequence, result = self._reader.message()
+        if answered != name or sequence != self._sequence:
+            raise ThriftError(f"the answer to {name} {self._sequence} is one to {answered} {sequence}")
+        return kind, result
+
+
+def _value(name: str, result: Struct) -> Any:
+    """Field 0 of a result; another one is a declared exception."""
+    for number, (kind, thrown) in result.items():
+        if number == 0:
+            return field(result, 0)
+        reason = field(thrown, 1, "") if kind == STRUCT else thrown
+        raise MetastoreRefused(name, number, one_line(str(reason or "refused without a reason")))
+    return None

@@ -1,0 +1,98 @@
+"""Fetches tables from metastores, side by side: for each chunk a position, lists, objects, and a position again."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Final
+
+from stream.sources.hive.live.metastore import Metastore, MetastoreSettings, ServerList, Transactions
+from stream.sources.hive.messages import HiveMessageError, TableObject
+
+CHUNK_TABLES: Final = 64
+"""Tables that are fetched together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """Tables as they were at some moment between the events ``lo`` and ``hi``.
+
+    ``lists``: of all ``names``, as of event ``listed_at`` or later; what is no transactional table has one too.
+    """
+
+    names: tuple[str, ...]
+    listed_at: int
+    lo: int
+    hi: int
+    lists: dict[str, ServerList]
+    tables: dict[str, TableObject | HiveMessageError]
+    transactions: Transactions
+
+
+@dataclass(slots=True)
+class _Listed:
+    """One list of transactions, which serves many fetches. ``at``: the log's end before it was read."""
+
+    at: int = -1
+    read_at_s: float = 0.0
+    transactions: Transactions = field(default_factory=lambda: Transactions(0, frozenset(), frozenset()))
+
+
+class Fetcher:
+    """``threads`` connections that fetch. ``age_s``: how long one list of transactions serves. A context manager."""
+
+    def __init__(
+        self,
+        settings: MetastoreSettings,
+        threads: int,
+        age_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._age_s = age_s
+        self._clock = clock
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="hive-fetch")
+        self._mine = threading.local()
+        self._opened: list[Metastore] = []
+        self._listing = threading.Lock()
+        self._listed = _Listed()
+
+    def submit(self, names: tuple[str, ...], *, is_fresh: bool = False) -> Future[Fetched]:
+        """Fetch ``names`` in a thread. ``is_fresh``: with a list of transactions of its own."""
+        return self._pool.submit(self._fetch, names, is_fresh)
+
+    def oldest_list(self) -> int:
+        """No fetch that is submitted from now on has a list from before this event; -1 before the first one."""
+        return self._listed.at
+
+    def close(self) -> None:
+        """Drop what is queued, and close the connections once what runs has ended."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        for metastore in self._opened:
+            metastore.close()
+
+    def _fetch(self, names: tuple[str, ...], is_fresh: bool) -> Fetched:
+        metastore: Metastore | None = getattr(self._mine, "metastore", None)
+        if metastore is None:
+            metastore = self._mine.metastore = Metastore(self._settings)
+            self._opened.append(metastore)
+        listed = self._transactions(metastore, is_fresh)
+        lo = metastore.last_event()
+        lists = metastore.write_ids(names, listed.transactions.listed)
+        tables = metastore.tables(names)
+        return Fetched(names, listed.at, lo, metastore.last_event(), lists, tables, listed.transactions)
+
+    def _transactions(self, metastore: Metastore, is_fresh: bool) -> _Listed:
+        if is_fresh:
+            return self._read(metastore)
+        with self._listing:
+            if self._listed.at < 0 or self._clock() - self._listed.read_at_s >= self._age_s:
+                self._listed = self._read(metastore)
+            return self._listed
+
+    def _read(self, metastore: Metastore) -> _Listed:
+        at, now_s = metastore.last_event(), self._clock()
+        return _Listed(at, now_s, metastore.transactions())

@@ -1,0 +1,267 @@
+"""What Freshet asks a Hive Metastore, as plain values. One `Metastore` is one connection: not safe for several threads.
+
+The numbers are field numbers of ``hive_metastore.thrift`` (4.0.1), given where they are used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self
+
+from stream.sources.hive.live.connection import CALL_TIMEOUT_S, MetastoreConnection, MetastoreRefused
+from stream.sources.hive.live.thrift import field, integer, long, record, text, texts
+from stream.sources.hive.messages import HiveMessageError, TableObject, table_of
+from stream.sources.hive.structs import I16, Struct, ThriftError
+from tokens.writeid_state import WriteIds
+from tokens.writeids import NO_OPEN_ID
+
+CAPABILITIES: Final = (
+    "MANAGERAWMETADATA",  # objects as they are stored, not as they would be shown to an engine that can do less
+    "HIVEFULLACIDREAD",
+    "HIVEFULLACIDWRITE",
+    "HIVEMANAGEDINSERTREAD",
+    "HIVEMANAGEDINSERTWRITE",
+    "HIVEMQT",
+    "HIVESQL",
+)
+NO_SUCH_OBJECT: Final = 2
+"""The field of NoSuchObjectException in ``get_table_req``'s result."""
+_EVENT_FIELDS: Final = {
+    1: "eventId",
+    2: "eventTime",
+    3: "eventType",
+    4: "dbName",
+    5: "tableName",
+    6: "message",
+    7: "messageFormat",
+    8: "catName",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MetastoreSettings:
+    """Which metastores, and of which catalog. ``timeout_s``: of each call."""
+
+    addresses: tuple[tuple[str, int], ...]
+    catalog: str = "hive"
+    timeout_s: float = CALL_TIMEOUT_S
+
+
+@dataclass(frozen=True, slots=True)
+class Transactions:
+    """The server's transactions: the highest id, and which of those up to it have not committed."""
+
+    hwm: int
+    open: frozenset[int]
+    aborted: frozenset[int]
+
+    @property
+    def listed(self) -> str:
+        """As Hive writes a ``ValidTxnList``: ``hwm:minOpen:open,…:aborted,…``."""
+        return txn_list(self.hwm, self.open, self.aborted)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerList:
+    """A table's write ids, as the server lists them."""
+
+    hwm: int
+    open: tuple[int, ...]
+    aborted: tuple[int, ...]
+
+    def write_ids(self) -> WriteIds:
+        """As a value that transaction events can be applied to."""
+        ids = WriteIds()
+        ids.replace(self.hwm, self.open, self.aborted)
+        return ids
+
+
+def txn_list(hwm: int, opened: Iterable[int], aborted: Iterable[int] = ()) -> str:
+    """A ``ValidTxnList`` as text."""
+    still_open = sorted(opened)
+    first = still_open[0] if still_open else NO_OPEN_ID
+    return f"{hwm}:{first}:{','.join(map(str, still_open))}:{','.join(map(str, sorted(aborted)))}"
+
+
+class Metastore:
+    """Calls as methods. Each raises `MetastoreError` and its subclasses, `ThriftError`. A context manager."""
+
+    def __init__(self, settings: MetastoreSettings) -> None:
+        self.catalog = settings.catalog
+        self._connection = MetastoreConnection(settings.addresses, timeout_s=settings.timeout_s)
+
+    def close(self) -> None:
+        """Close the connection. The next call opens another."""
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def last_event(self) -> int:
+        """The id of the log's last event; 0 if there never was one."""
+        found = self._connection.call("get_current_notificationEventId", {})
+        event_id: int = field(found, 1)
+        return event_id
+
+    def events(self, after: int, count: int) -> list[dict[str, Any]]:
+        """Up to ``count`` events with ids above ``after``, as `parse_notification` takes them."""
+        request = record({1: long(after), 2: integer(count)})
+        found = self._connection.call("get_next_notification", {1: request})
+        return [{name: field(row, number) for number, name in _EVENT_FIELDS.items()} for row in field(found, 1, [])]
+
+    def databases(self) -> list[str]:
+        """The catalog's databases."""
+        return sorted(self._connection.call("get_databases", {1: text(f"@{self.catalog}#")}))
+
+    def table_names(self, db: str) -> list[str]:
+        """``db.table`` of all tables of a database; empty if there is no such database."""
+        names = self._connection.call("get_all_tables", {1: text(f"@{self.catalog}#{db}")})
+        return sorted(f"{db}.{name}" for name in names)
+
+    def table(self, name: str, timeout_s: float = 0.0) -> TableObject | None:
+        """The table ``db.table`` as it is stored, or None. Raises `HiveMessageError` too."""
+        db, _, table = name.partition(".")
+        request = {1: text(db), 2: text(table), 4: text(self.catalog), 8: texts([*CAPABILITIES])}
+        try:
+            found = self._connection.call("get_table_req", {1: record(request)}, timeout_s=timeout_s)
+        except MetastoreRefused as refused:
+            if refused.number == NO_SUCH_OBJECT:
+                return None
+            raise
+        return _table_of(field(found, 1))
+
+    def tables(self, names: Sequence[str]) -> dict[str, TableObject | HiveMessageError]:
+        """The tables of ``names`` (``db.table``) that exist. One that cannot be read or understood is its error."""
+        by_db: dict[str, list[str]] = {}
+        for name in names:
+            db, _, table = name.partition(".")
+            by_db.setdefault(db, []).append(table)
+        found: dict[str, TableObject | HiveMessageError] = {}
+        for db, tables in by_db.items():
+            try:
+                found |= self._tables_of(db, tables)
+            except MetastoreRefused:  # one of them may be what it cannot read
+                for table in tables:
+                    found |= self._table_or_error(f"{db}.{table}")
+        return found
+
+    def _tables_of(self, db: str, tables: list[str]) -> dict[str, TableObject | HiveMessageError]:
+        request = {1: text(db), 2: texts(tables), 4: text(self.catalog), 5: texts([*CAPABILITIES])}
+        answer = self._connection.call("get_table_objects_by_name_req", {1: record(request)})
+        found: dict[str, TableObject | HiveMessageError] = {}
+        for each in field(answer, 1, []):
+            try:
+                shown = _table_of(each)
+                found[shown.name] = shown
+            except HiveMessageError as error:
+                found[f"{db}.{str(field(each, 1, '')).lower()}"] = error
+        return found
+
+    def _table_or_error(self, name: str) -> dict[str, TableObject | HiveMessageError]:
+        try:
+            table = self.table(name)
+        except (MetastoreRefused, HiveMessageError) as error:
+            return {name: HiveMessageError(str(error))}
+        return {name: table} if table is not None else {}
+
+    def catalog_object(self) -> Struct | None:
+        """The catalog itself, as it is stored."""
+        found = self._found("get_catalog", {1: record({1: text(self.catalog)})}, missing=1)
+        return None if found is None else field(found, 1)
+
+    def database(self, db: str) -> Struct | None:
+        """A database, as it is stored, or None."""
+        return self._found("get_database", {1: text(f"@{self.catalog}#{db}")}, missing=1)
+
+    def function(self, db: str, name: str) -> Struct | None:
+        """A function, as it is stored, or None."""
+        return self._found("get_function", {1: text(f"@{self.catalog}#{db}"), 2: text(name)}, missing=2)
+
+    def functions(self) -> list[tuple[tuple[str, ...], Struct]]:
+        """All functions of the catalog, by (database, name) in lower case."""
+        found = self._connection.call("get_all_functions", {})
+        of_catalog = [each for each in field(found, 1, []) if field(each, 9, self.catalog) == self.catalog]
+        return [((field(each, 2, "").lower(), field(each, 1, "").lower()), each) for each in of_catalog]
+
+    def partition(self, name: str, values: Sequence[str]) -> Struct | None:
+        """The partition with these values of a table, as it is stored, or None."""
+        db, _, table = name.partition(".")
+        return self._found(
+            "get_partition", {1: text(f"@{self.catalog}#{db}"), 2: text(table), 3: texts(values)}, missing=2
+        )
+
+    def partitions(self, name: str, count: int) -> Iterator[list[tuple[tuple[str, ...], Struct]]]:
+        """All partitions of a table by their values, up to ``count`` at a time."""
+        db, _, table = name.partition(".")
+        place = {1: text(f"@{self.catalog}#{db}"), 2: text(table)}
+        names = self._connection.call("get_partition_names", {**place, 3: (I16, -1)})
+        for at in range(0, len(names), count):
+            found = self._connection.call("get_partitions_by_names", {**place, 3: texts(names[at : at + count])})
+            yield [(tuple(field(each, 1, [])), each) for each in found]
+
+    def _found(self, call: str, arguments: Struct, missing: int) -> Struct | None:
+        """What ``call`` returns; None if it answers with its exception ``missing``."""
+        try:
+            found: Struct | None = self._connection.call(call, arguments)
+        except MetastoreRefused as refused:
+            if refused.number == missing:
+                return None
+            raise
+        return found
+
+    def transactions(self) -> Transactions:
+        """The open and aborted transactions."""
+        found = self._connection.call("get_open_txns", {})
+        exceptions, bits = field(found, 2, []), field(found, 4, "")
+        opened, aborted = _by_bits(exceptions, bits)
+        return Transactions(field(found, 1), frozenset(opened), frozenset(aborted))
+
+    def write_ids(self, names: Sequence[str], txns: str = "", timeout_s: float = 0.0) -> dict[str, ServerList]:
+        """The list of each of ``names`` for a reader whose ``ValidTxnList`` is ``txns`` (empty: the server's now)."""
+        request = {1: texts([*names])} | ({2: text(txns)} if txns else {})
+        found = self._connection.call("get_valid_write_ids", {1: record(request)}, timeout_s=timeout_s)
+        lists: dict[str, ServerList] = {}
+        for each in field(found, 1, []):
+            opened, aborted = _by_bits(field(each, 3, []), field(each, 5, ""))
+            lists[str(field(each, 1)).lower()] = ServerList(field(each, 2), tuple(opened), tuple(aborted))
+        return lists
+
+    def holders(self, wanted: Mapping[str, Iterable[int]], txns: Iterable[int], hwm: int) -> dict[str, dict[int, int]]:
+        """Table → write id → the one of ``txns`` that holds it, for the ``wanted`` ids of each table.
+
+        No call tells it. But for a reader to whom one transaction alone seems open, its ids are the open ones.
+        """
+        missing = {name: set(ids) for name, ids in wanted.items()}
+        found: dict[str, dict[int, int]] = {name: {} for name in missing}
+        for txn in sorted(txns):
+            asked = [name for name, ids in missing.items() if ids]
+            if not asked:
+                break
+            for name, listed in self.write_ids(asked, txn_list(max(hwm, txn), [txn])).items():
+                for write_id in missing[name].intersection(listed.open):
+                    found[name][write_id] = txn
+                    missing[name].discard(write_id)
+        return found
+
+
+def _table_of(struct: Any) -> TableObject:
+    if not isinstance(struct, dict):
+        raise ThriftError("the answer has no table")
+    return table_of(struct, "table")
+
+
+def _by_bits(ids: list[int], bits: str) -> tuple[list[int], list[int]]:
+    """Open and aborted ones of ``ids``: the bit at an aborted one's index is set (``BitSet.toByteArray``)."""
+    raw = bits.encode("utf-8", "surrogateescape")
+    flags = [at // 8 < len(raw) and raw[at // 8] >> (at % 8) & 1 for at in range(len(ids))]
+    return (
+        [each for each, aborted in zip(ids, flags, strict=True) if not aborted],
+        [each for each, aborted in zip(ids, flags, strict=True) if aborted],
+    )

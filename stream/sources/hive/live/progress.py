@@ -1,0 +1,61 @@
+"""What a Hive source has still to fetch, as its cursor in the topic: so that it goes on where it was cut off. Pure."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final
+
+DIRTY_MAX: Final = 500
+"""Names of tables to fetch that a cursor holds. With more of them, everything is fetched again after a restart."""
+
+
+class Progress:
+    """A *sweep* fetches every table once, in the order of names; *dirty* ones were written since they were fetched."""
+
+    def __init__(self, cursor: str = "") -> None:
+        """``cursor``: as it was published. Without one, or with one that can't be read, a sweep begins."""
+        try:
+            found = json.loads(cursor) if cursor else {}
+            self.sweeping: bool = bool(found.get("sweeping", True))
+            self.swept: str = str(found.get("swept", ""))
+            dirty = [str(each) for each in found.get("dirty", [])]
+            self.objects_due: bool = bool(found.get("objects", True))
+        except (ValueError, TypeError, AttributeError, RecursionError):
+            self.sweeping, self.swept, dirty = True, "", []
+            self.objects_due = True
+        self._dirty = dict.fromkeys(dirty)
+
+    @property
+    def dirty(self) -> Collection[str]:
+        """The tables to fetch, the one that was not touched for longest first: busy ones don't hold up the others."""
+        return self._dirty.keys()
+
+    def touch(self, names: Iterable[str]) -> None:
+        """These tables are to be fetched."""
+        for name in names:
+            self._dirty.pop(name, None)
+            self._dirty[name] = None
+
+    def done(self, name: str) -> None:
+        """The table was published, or there is none of this name any more."""
+        self._dirty.pop(name, None)
+
+    def begin_sweep(self) -> None:
+        """Everything is to be fetched again."""
+        self.sweeping, self.swept, self.objects_due = True, "", True
+
+    def cursor(self, partitioned: Iterable[str] = ()) -> str:
+        """As text, for the state in the topic. ``partitioned``: tables whose partitions are to be fetched."""
+        left = {*self._dirty, *partitioned}
+        if len(left) > DIRTY_MAX:
+            return json.dumps({"sweeping": True, "swept": ""})
+        found = {"sweeping": self.sweeping, "swept": self.swept, "dirty": sorted(left), "objects": self.objects_due}
+        return json.dumps(found)
+
+
+def checksum_of(row: Mapping[str, Any]) -> int:
+    """A number that tells an event of the log from another one of the same id."""
+    known = (row.get("eventId"), row.get("eventTime"), row.get("eventType"), row.get("dbName"), row.get("message"))
+    return zlib.crc32(repr(known).encode("utf-8", "surrogateescape")) or 1

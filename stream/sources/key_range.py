@@ -1,0 +1,20 @@
+"""A stretch of a table's rows in the order of its primary key, as a source is asked for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRange:
+    """The rows whose keys begin with ``leading`` and are after the key ``after``. Values are canonical.
+
+    ``limit``: of rows; 0: they are only counted, up to ``count_max`` (0: all).
+    """
+
+    leading: Sequence[object] = ()
+    after: Sequence[object] | None = None
+    descending: bool = False
+    limit: int = 0
+    count_max: int = 0

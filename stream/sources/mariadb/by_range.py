@@ -1,0 +1,121 @@
+"""Read rows in the order of the primary key within a session's open transaction: the statement, and its rows.
+
+A range is bounded by the leading columns of the key, and by a row after which it goes on. A row comparison,
+``(a, b) > (1, 2)``, would not use the index. A number in quotes would be compared as a double, which may skip
+neighbours of a long DECIMAL.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+import pymysql
+from pymysql.cursors import SSCursor
+
+from stream.sources.key_range import KeyRange
+from stream.sources.mariadb.by_key import OTHER_CHARSET, KeyNotPossible, SelectedRow, code_of, sql_value, timed
+from stream.sources.mariadb.connection import Connection, fetch_all
+from stream.sources.mariadb.schema import TableInfo
+from stream.sources.mariadb.selected_rows import canonical_key, canonical_row, quoted, select_columns_sql
+
+BYTES_MAX: Final = 4 << 20
+"""Of the images of one range. It has one row at least."""
+_NUMERIC: Final = frozenset({"int", "year", "bit", "decimal", "float", "double"})
+_NUMBER: Final = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class SelectedRange:
+    """The first rows of a range, or their number. ``more``: there are rows after the last one."""
+
+    rows: tuple[SelectedRow, ...] = ()
+    number: int = 0
+    more: bool = False
+
+
+def rows_in_range(session: Connection, info: TableInfo, wanted: KeyRange, deadline: float) -> SelectedRange:
+    """What a range of a table with a primary key holds. ``deadline``: `time.monotonic`.
+
+    Raises PyMySQL's errors, `KeyNotPossible`, `stream.wire.values.UndecodableValue`.
+    """
+    try:
+        if not wanted.limit:
+            return SelectedRange(number=_count(session, info, wanted, deadline))
+        return _rows(session, info, wanted, deadline)
+    except pymysql.err.MySQLError as error:
+        if code_of(error) in OTHER_CHARSET:
+            why = f"{info.name} can have no key that begins with {list(wanted.leading)}"
+            raise KeyNotPossible(f"{why}: its character set lacks a character of it") from error
+        raise
+
+
+def _rows(session: Connection, info: TableInfo, wanted: KeyRange, deadline: float) -> SelectedRange:
+    rows: list[SelectedRow] = []
+    size = 0
+    is_full = False
+    cursor = SSCursor(session)
+    cursor.execute(timed(select_range(session, info, wanted, wanted.limit + 1), deadline))
+    while (values := cursor.fetchone()) is not None:
+        if is_full or len(rows) == wanted.limit:
+            is_full = True  # what is left is read, so that the session can go on, but not kept
+            continue
+        row = SelectedRow(canonical_key(info, values), canonical_row(info, values))
+        size += len(row.image)
+        is_full = bool(rows) and size > BYTES_MAX
+        if not is_full:
+            rows.append(row)
+    return SelectedRange(tuple(rows), len(rows), is_full)
+
+
+def _count(session: Connection, info: TableInfo, wanted: KeyRange, deadline: float) -> int:
+    if not wanted.count_max:
+        sql = f"SELECT COUNT(*) FROM {_table(info)}{_where(session, info, wanted)}"
+    else:
+        some = f"SELECT 1 FROM {_table(info)}{_where(session, info, wanted)} LIMIT {wanted.count_max}"
+        sql = f"SELECT COUNT(*) FROM ({some}) AS some"
+    [[number]] = fetch_all(session, timed(sql, deadline))
+    return int(number)
+
+
+def select_range(session: Connection, info: TableInfo, wanted: KeyRange, limit: int) -> str:
+    """The statement for the first rows of a range, in the columns of `select_columns_sql`."""
+    direction = " DESC" if wanted.descending else ""
+    order = ", ".join(quoted(name) + direction for name in info.primary_key)
+    rows = f"{_table(info)}{_where(session, info, wanted)}"
+    return f"SELECT {select_columns_sql(info)} FROM {rows} ORDER BY {order} LIMIT {limit}"
+
+
+def _table(info: TableInfo) -> str:
+    return f"{quoted(info.database)}.{quoted(info.table)} FORCE INDEX (PRIMARY)"
+
+
+def _where(session: Connection, info: TableInfo, wanted: KeyRange) -> str:
+    names, kinds = list(map(quoted, info.primary_key)), [info.columns[index].kind for index in info.key_indexes]
+    given = len(wanted.leading)
+    conditions = [
+        f"{name} = {_literal(session, kind, value)}"
+        for name, kind, value in zip(names[:given], kinds, wanted.leading, strict=False)
+    ]
+    if wanted.after is not None:
+        beyond = "<" if wanted.descending else ">"
+        bounds = [_literal(session, kind, value) for kind, value in zip(kinds, wanted.after, strict=True)]
+        alternatives = [
+            " AND ".join(
+                [f"{names[at]} = {bounds[at]}" for at in range(given, end)] + [f"{names[end]} {beyond} {bounds[end]}"]
+            )
+            for end in range(given, len(names))
+        ]
+        conditions.append(f"(({') OR ('.join(alternatives)}))" if alternatives else "FALSE")
+    return f" WHERE {' AND '.join(conditions)}" if conditions else ""
+
+
+def _literal(session: Connection, kind: str, value: object) -> str:
+    """A canonical key value in SQL. Raises `KeyNotPossible`."""
+    if kind in _NUMERIC and isinstance(value, str):
+        if _NUMBER.fullmatch(value) is None:
+            raise KeyNotPossible(f"{value!r} is no number")
+        return value
+    found = sql_value(value)
+    return f"x'{found.hex()}'" if isinstance(found, bytes) else str(session.escape(found))

@@ -1,0 +1,262 @@
+"""Partitions, databases and statistics at their owner: by name, as lists, in pages, by filter."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from consumers.owner.evidence import demand_of
+from consumers.owner.objects.answering import answer_objects
+from consumers.owner.objects.filter import FilterError
+from consumers.owner.overlay import Overlay
+from consumers.owner.partitions import Partition
+from consumers.owner.protocol import PAGE_EXPIRED, GetObjects, OwnerObjects
+from consumers.owner.tables import MissingWriteIds
+from consumers.store.store import PartitionStore
+from stream.kafka.topics import Topic
+from stream.wire.keys import object_name
+from tests.consumers.histories import event
+from tests.consumers.owner.test_owner_tables import NAME, SHARD, at, bind, catalog, image, mark
+from tests.consumers.owning import KEYSPACE
+from tokens import Freshness, Vector
+
+LIST = f"{NAME}:0:9223372036854775807::"
+KEYS = b'{"partitionKeys":[{"name":"ds","type":"string"},{"name":"hr","type":"int"}],"writeId":2}'
+
+
+class Catalog:
+    """The store of one partition, with table 7, external unless said otherwise, its partitions known and whole."""
+
+    def __init__(self, directory: Path) -> None:
+        store = PartitionStore.open(directory, keyspace=KEYSPACE, partition=0, topic_id="")
+        self.partition = Partition(KEYSPACE, 0, Topic("topic", "", 1), store, Overlay(1 << 20))
+        self.ordinal = 1
+        self.offset = 0
+        self.fold(event("EpochStart", 1, shard=SHARD, position=at(0), reason="first_start"))
+
+    def fold(self, message: bytes) -> None:
+        """The next message."""
+        rejected = self.partition.store.fold([(self.offset, message)])
+        assert rejected == []
+        self.offset += 1
+
+    def event(self, name: str, fields: dict[str, Any]) -> None:
+        """The next event, and a marker after it."""
+        self.ordinal += 1
+        self.fold(catalog(name, self.ordinal, fields))
+        self.fold(mark(self.ordinal))
+
+    def table(self, change: str, content: bytes | None = KEYS, kind: str = "external", **fields: Any) -> None:
+        """An event of table 7, and a marker."""
+        self.ordinal += 1
+        self.fold(image(self.ordinal, change, content, kind=kind, **fields))
+        self.fold(mark(self.ordinal))
+
+    def object(self, change: str, *values: str, kind: str = "partition", table_id: int = 7, **fields: Any) -> None:
+        """An event of an object."""
+        there = (
+            json.dumps({"values": [values[0]]}, separators=(",", ":")).encode()
+            if change == "image" and values
+            else b"{}"
+        )
+        record = {"kind": kind, "table_id": table_id, "name": object_name(values), "change": change, "lo": "", "hi": ""}
+        record |= {"image": there if change == "image" else None, "struct": None}
+        self.event("CatalogObject", record | fields)
+
+    def set(self, change: str, kind: str = "partition", table_id: int = 7) -> None:
+        """An event of all objects of a kind."""
+        self.event("CatalogSet", {"kind": kind, "table_id": table_id, "change": change, "lo": "", "reason": change})
+
+    def fill(self, count: int = 4, kind: str = "external", **fields: Any) -> None:
+        """Table 7 with ``count`` partitions, ds d0, d1, …, hr 0, 1, …, all known."""
+        self.ordinal += 1
+        self.fold(bind(self.ordinal, 7))
+        self.table("created", kind=kind, **fields)
+        self.set("begun")
+        for number in range(count):
+            self.object("image", f"d{number}", str(number))
+        self.set("complete")
+
+    def ask(self, kind: str = "partition", vector: str = "", **wanted: Any) -> OwnerObjects:
+        """The owner's answer."""
+        table_id = wanted.pop("table_id", 7)
+        table = wanted.pop("table", NAME if table_id else "")
+        request = GetObjects(0, KEYSPACE, kind, table, table_id, vector=vector, **wanted)
+        return answer_objects(self.partition, request, table_id, demand_of(vector, request.write_ids, table_id))
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[Catalog]:
+    """A catalog in one partition."""
+    found = Catalog(tmp_path)
+    yield found
+    found.partition.store.close()
+
+
+def seen(number: int) -> str:
+    """A session that has seen the log up to ``number``."""
+    return str(Vector.parse(str(Vector())).merge(_vector(number)))
+
+
+def _vector(number: int) -> Vector:
+    from tokens import Position
+
+    return Vector({SHARD: (1, Position.parse(at(number)))})
+
+
+def test_a_whole_set_is_listed_and_proves_absence(held: Catalog) -> None:
+    """All partitions, one by name, and one that does not exist, are answered at the watermark."""
+    held.fill()
+    listed = held.ask(vector=seen(held.ordinal))
+    assert (listed.served, listed.freshness, listed.count) == (True, Freshness.FRESH, 4)
+    assert listed.names == [object_name((f"d{n}", str(n))) for n in range(4)]
+    assert listed.images[2] == b'{"values":["d2"]}'
+    found = held.ask(names=[object_name(("d1", "1")), object_name(("x", "1"))], vector=seen(held.ordinal))
+    assert (found.served, found.images) == (True, [b'{"values":["d1"]}', None])
+    assert held.ask(count_only=True, prefix=["", "3"]).count == 1
+
+
+def test_a_set_that_is_not_whole_answers_only_what_was_published(held: Catalog) -> None:
+    """Before all were published a list and an absence are the source's to tell; a published one is answered."""
+    held.fill(0)
+    held.set("void")
+    held.object("image", "d0", "0")
+    assert held.ask(names=[object_name(("d0", "0"))]).served
+    assert not held.ask(names=[object_name(("d1", "0"))]).served
+    found = held.ask()
+    assert (found.served, found.needs_source) == (False, True)
+
+
+def test_a_void_of_the_set_hides_what_was_published_before(held: Catalog) -> None:
+    """ALTER_TABLE may have changed each partition: none is answered until it is published again."""
+    held.fill()
+    held.set("void")
+    name = [object_name(("d0", "0"))]
+    assert "is unknown here" in held.ask(names=name).why
+    held.object("image", "d0", "0")
+    assert held.ask(names=name).served
+    assert not held.ask().served
+
+
+@pytest.mark.parametrize("void", [NAME, "*"])
+def test_a_void_of_the_table_hides_its_partitions(held: Catalog, void: str) -> None:
+    """After an unreadable event neither table nor partition is answered; a new image of the table revives only it."""
+    held.fill()
+    held.event("TableVoid", {"position": at(held.ordinal + 1), "table": void, "reason": "unreadable"})
+    assert not held.ask(names=[object_name(("d0", "0"))]).served
+    held.table("image")
+    assert not held.ask(names=[object_name(("d0", "0"))]).served
+    assert not held.ask().served
+
+
+def test_a_written_partition_waits_for_its_image(held: Catalog) -> None:
+    """From the write to its image neither the partition nor a list is answered; others by name are."""
+    held.fill()
+    held.object("written", "d1", "1")
+    assert "has not arrived" in held.ask(names=[object_name(("d1", "1"))]).why
+    assert "has not arrived" in held.ask().why
+    assert held.ask(names=[object_name(("d2", "2"))]).served
+    held.object("image", "d1", "1")
+    assert held.ask().served
+
+
+def test_dropped_partitions_and_those_of_an_older_pass_are_gone(held: Catalog) -> None:
+    """A drop takes a partition out at once; a new pass takes out those that it did not publish."""
+    held.fill()
+    held.object("dropped", "d0", "0")
+    assert held.ask(names_only=True).names == [object_name((f"d{n}", str(n))) for n in (1, 2, 3)]
+    assert held.ask(names=[object_name(("d0", "0"))]).images == [None]
+    held.set("begun")
+    held.object("image", "d3", "3")
+    assert held.ask(count_only=True).count == 3
+    held.set("complete")
+    assert held.ask(names_only=True).names == [object_name(("d3", "3"))]
+    assert held.ask(names=[object_name(("d1", "1"))]).images == [None]
+
+
+def test_a_list_is_unservable_from_the_first_write_to_the_commit(held: Catalog) -> None:
+    """What an open transaction did to the partitions is shown to nobody by the cache."""
+    held.fill(kind="transactional")
+    wanted = {"write_ids": LIST, "vector": seen(2)}
+    assert held.ask(**wanted).served
+    held.event("AllocWriteId", {"table_id": 7, "txn": 5, "write_id": 1, "reallocated": False})
+    held.table("written", None, kind="transactional", txn=5, write_id=1)
+    held.object("dropped", "d0", "0")
+    held.table("image", kind="transactional")
+    assert "still pending" in held.ask(**wanted).why
+    held.event("CommitTxn", {"txn": 5, "write_ids": [{"table_id": 7, "write_id": 1}]})
+    found = held.ask(**wanted)
+    assert (found.served, found.count) == (True, 3)
+    own = held.ask(write_ids=f"{NAME}:2:9223372036854775807::", vector=seen(2))
+    assert (own.served, own.freshness) == (False, Freshness.STALE)
+
+
+def test_a_transactional_table_needs_a_list_for_its_partitions(held: Catalog) -> None:
+    """As for the table itself; and another table's id or name is not answered."""
+    held.fill(kind="transactional")
+    with pytest.raises(MissingWriteIds):
+        held.ask()
+    assert not held.ask(write_ids=LIST, table="sales.other").served
+
+
+def test_pages_are_of_one_moment_or_refused(held: Catalog) -> None:
+    """Pages put together are the set as it was at the first; a change between two of them is said."""
+    held.fill(5)
+    first = held.ask(limit=2)
+    second = held.ask(limit=2, after=first.after, version=first.version)
+    third = held.ask(limit=2, after=second.after, version=second.version)
+    assert [*first.names, *second.names, *third.names] == held.ask().names
+    assert third.after == ""
+    held.object("dropped", "d4", "4")
+    torn = held.ask(limit=2, after=first.after, version=first.version)
+    assert (torn.served, torn.code, torn.names) == (False, PAGE_EXPIRED, [])
+
+
+def test_a_filter_compares_by_the_types_of_the_tables_keys(held: Catalog) -> None:
+    """The keys come from the table's own image; a filter that does not parse is the reader's mistake."""
+    held.fill(12)
+    assert held.ask(filter="hr >= 9 and ds <> 'd10'", names_only=True).names == [
+        object_name(("d11", "11")),
+        object_name(("d9", "9")),
+    ]
+    with pytest.raises(FilterError, match="character 7"):
+        held.ask(filter="hr >= ")
+
+
+def test_databases_have_no_list_and_lie_together(held: Catalog) -> None:
+    """A database is decided by position alone, and all of them are one list."""
+    held.set("begun", "database", 0)
+    held.object("image", "sales", kind="database", table_id=0)
+    held.object("image", "ü.'x", kind="database", table_id=0)
+    held.set("complete", "database", 0)
+    found = held.ask("database", vector=seen(held.ordinal), table_id=0)
+    assert (found.freshness, found.names) == (Freshness.FRESH, ['["sales"]', '["ü.\'x"]'])
+    assert held.ask("database", vector=seen(held.ordinal + 1), table_id=0).freshness == Freshness.STALE
+    held.object("written", "sales", kind="database", table_id=0)
+    assert not held.ask("database", table_id=0, names=['["sales"]']).served
+    assert held.ask("database", table_id=0, names=['["ü.\'x"]']).served
+
+
+def test_statistics_say_whether_they_hold_for_the_reader(held: Catalog) -> None:
+    """The write that set them must be valid for the reader's list, and the basic statistics accurate."""
+    accurate = b'{"writeId":1,"parameters":{"COLUMN_STATS_ACCURATE":"{\\"BASIC_STATS\\":\\"true\\"}"}}'
+    listed = f"{NAME}:1:9223372036854775807::"
+    held.fill(kind="transactional", write_ids=listed)
+    held.table("image", accurate, kind="transactional", write_ids=listed)
+    held.object("image", kind="statistics")
+    found = held.ask("statistics", names=["[]"], write_ids=listed, vector=seen(2))
+    assert (found.served, found.images, found.compliant) == (True, [b"{}"], [True])
+    found = held.ask("statistics", names=["[]"], write_ids=f"{NAME}:1:1:1:", vector=seen(2))
+    assert (found.served, found.compliant) == (True, [False])
+
+
+def test_nothing_of_an_earlier_epoch_is_answered(held: Catalog) -> None:
+    """A new epoch is another history: its objects are published anew."""
+    held.fill()
+    held.fold(event("EpochStart", 1, shard=SHARD, epoch=2, position=at(50), reason="lost"))
+    assert not held.ask(names=[object_name(("d0", "0"))]).served
+    assert not held.ask().served

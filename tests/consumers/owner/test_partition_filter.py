@@ -1,0 +1,158 @@
+"""Filters of partitions: Hive's grammar over typed keys, and errors that point at the character."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consumers.owner.objects.filter import DEFAULT_PARTITION, FilterError, PartitionKey, parse_filter
+from consumers.owner.objects.statistics import is_stats_compliant
+from tokens import ValidWriteIdList
+
+KEYS = [
+    PartitionKey("ds", "string"),
+    PartitionKey("hr", "int"),
+    PartitionKey("day", "date"),
+    PartitionKey("at", "timestamp"),
+    PartitionKey("price", "decimal(10,2)"),
+    PartitionKey("order", "varchar(10)"),
+]
+ROW = ["a'b", "10", "2024-02-29", "2024-02-29 01:02:03", "1.50", "x"]
+
+
+def passes(text: str, row: list[str] | None = None) -> bool:
+    """Whether the row passes."""
+    return parse_filter(text, KEYS)(row or ROW)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("hr = 10", True),
+        ("HR == 10", True),
+        ("hr > 9", True),
+        ("hr < '9'", False),
+        ("9 < hr", True),
+        ("11 <= hr", False),
+        ("hr != -10", True),
+        ("hr <> 10", False),
+        ("hr between 10 and 11", True),
+        ("hr not between 10 and 11", False),
+        ("(hr) in (1, 10)", True),
+        ("hr in (1, 2)", False),
+        ("(hr) NOT IN (1, 10)", False),
+        ('ds = "a\'b"', True),
+        ("ds LIKE 'a%'", True),
+        ("ds like '_'", False),
+        ("ds = 5", False),
+        ("day = '2024-02-29'", True),
+        ("day >= date '2024-02-28' and day < 2024-03-01", True),
+        ("at > 2024-02-29 01:02:02", True),
+        ("at = TIMESTAMP '2024-02-29 01:02:03'", True),
+        ("price = '1.50'", True),
+        ("`order` = 'x' AND `ORDER` <> 'y'", True),
+        ("hr = 1 OR hr = 10 AND ds = 'no'", False),
+        ("(hr = 1 OR hr = 10) AND day = '2024-02-29'", True),
+        ("((hr = 10))", True),
+        ("(struct(hr, ds)) in (struct(10, 'b'), const struct(1, 'x'))", False),
+        ("(STRUCT(hr,`order`)) IN (CONST STRUCT(10,'x'))", True),
+        ("(STRUCT(hr,`order`)) NOT IN (STRUCT(10,'x'))", False),
+        (f"hr = '{DEFAULT_PARTITION}'", False),
+    ],
+)
+def test_a_filter_selects_by_the_types_of_the_keys(text: str, expected: bool) -> None:
+    """Numbers and days are compared as such, texts as texts; names and keywords are in any case."""
+    assert passes(text) is expected
+
+
+def test_the_default_partition_is_no_value_of_a_typed_key() -> None:
+    """It passes no comparison of numbers or days; it is found by its name."""
+    row = [DEFAULT_PARTITION, DEFAULT_PARTITION, DEFAULT_PARTITION, DEFAULT_PARTITION, "", ""]
+    assert not passes("hr < 5 or hr >= 5", row)
+    assert not passes("day <> '2024-01-01'", row)
+    assert passes(f"hr = '{DEFAULT_PARTITION}' and ds = '{DEFAULT_PARTITION}'", row)
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ("", 1),
+        ("hr", 3),
+        ("hr =", 5),
+        ("hr = 1 and", 11),
+        ("hr = 1 hr = 2", 8),
+        ("nope = 1", 1),
+        ("hr = x", 6),
+        ("hr = 'x'", 6),
+        ("day = '2024-02-30'", 7),
+        ("day = date '2024-02-30'", 12),
+        ("ds = 'open", 6),
+        ("hr in ()", 8),
+        ("hr in (1", 9),
+        ("hr <=> 1", 4),
+        ("hr ; 1", 4),
+        ("price > 1", 7),
+        ("(struct(hr, ds)) in (struct(10))", 28),
+        ("hr not 1", 8),
+        ("(" * 200 + "hr = 1" + ")" * 200, 102),
+        ("hr = 99999999999999999999", 6),
+    ],
+)
+def test_a_filter_that_does_not_parse_names_the_character(text: str, at: int) -> None:
+    """The reader finds the mistake in a long filter at once."""
+    with pytest.raises(FilterError, match=f"^character {at} of the filter") as refused:
+        parse_filter(text, KEYS)
+    assert refused.value.at == at
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_a_filter_or_refused(text: str) -> None:
+    """No text makes the owner raise anything else."""
+    try:
+        parse_filter(text, KEYS)(ROW)
+    except FilterError as error:
+        assert "\n" not in str(error)  # noqa: PT017
+
+
+def test_random_filters_agree_with_pythons_own_comparisons() -> None:
+    """Parentheses, AND and OR bind as in SQL: 300 random expressions select what Python's do."""
+    rng = Random(7)
+
+    def draw(depth: int) -> tuple[str, str]:
+        if not depth or rng.random() < 0.3:
+            number, sign = rng.randint(0, 3), rng.choice(["=", "<>", "<", "<=", ">", ">="])
+            return f"hr {sign} {number}", f"hr {({'=': '==', '<>': '!='}).get(sign, sign)} {number}"
+        (left, left_py), (right, right_py) = draw(depth - 1), draw(depth - 1)
+        word = rng.choice(["and", "OR"])
+        if rng.random() < 0.5:
+            return f"({left} {word} {right})", f"({left_py} {word.lower()} {right_py})"
+        return f"{left} {word} {right}", f"{left_py} {word.lower()} {right_py}"
+
+    for _ in range(300):
+        text, python = draw(4)
+        matches = parse_filter(text, KEYS)
+        for hr in range(4):
+            assert matches(["", str(hr), "", "", "", ""]) is eval(python, {"hr": hr})
+
+
+@pytest.mark.parametrize(
+    ("image", "listed", "expected"),
+    [
+        ({}, "d.t:5:5:5:", True),
+        ({"writeId": 0}, "d.t:5:5:5:", True),
+        ({"writeId": 3}, "d.t:5:9::", False),
+        ({"writeId": 3, "parameters": {"COLUMN_STATS_ACCURATE": '{"BASIC_STATS":"true"}'}}, "d.t:5:9::", True),
+        ({"writeId": 3, "parameters": {"COLUMN_STATS_ACCURATE": '{"BASIC_STATS":"true"}'}}, "d.t:5:3:3:", False),
+        ({"writeId": 3, "parameters": {"COLUMN_STATS_ACCURATE": '{"BASIC_STATS":"true"}'}}, "d.t:5:9::3", False),
+        ({"writeId": 6, "parameters": {"COLUMN_STATS_ACCURATE": '{"BASIC_STATS":"true"}'}}, "d.t:5:9::", False),
+        ({"writeId": 3, "parameters": {"COLUMN_STATS_ACCURATE": '{"COLUMN_STATS":{}}'}}, "d.t:5:9::", False),
+        ({"writeId": 3, "parameters": {"COLUMN_STATS_ACCURATE": "TRUE"}}, "d.t:5:9::", True),
+        ({"writeId": 3, "parameters": {"COLUMN_STATS_ACCURATE": "{"}}, "d.t:5:9::", False),
+    ],
+)
+def test_statistics_hold_as_hive_says(image: dict[str, object], listed: str, expected: bool) -> None:
+    """As `isCurrentStatsValidForTheQuery`: the last write must be valid for the reader, and the basics accurate."""
+    assert is_stats_compliant(image, ValidWriteIdList.parse(listed)) is expected

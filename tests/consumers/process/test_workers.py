@@ -1,0 +1,124 @@
+"""Workers: processes of one group under one supervisor, on a real Kafka."""
+
+from __future__ import annotations
+
+import os
+import signal
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from consumers.process.loop import ConsumptionSettings
+from consumers.process.run import OwnerSettings
+from consumers.workers import worker_settings
+from stream.kafka.connection import KafkaCluster
+from tests.consumers.consuming import ConsumeProcess, Feed, caught_up, digest_of, expected, until
+from tests.patience import PATIENCE_S
+
+
+def shown(process: ConsumeProcess, path: str) -> tuple[int, str]:
+    """Status and text of the supervisor's port."""
+    [line] = until(lambda: process.lines("metrics"), "the supervisor's port")
+    try:
+        with urllib.request.urlopen(f"http://{line['address']}{path}", timeout=PATIENCE_S) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def workers_of(process: ConsumeProcess) -> dict[int, int]:
+    """Worker → its process id, of the last that was started."""
+    return {each["worker"]: each["pid"] for each in process.lines("worker started")}
+
+
+def addresses(process: ConsumeProcess) -> set[str]:
+    """Where workers answer that are ready."""
+    return {each["address"] for each in process.lines("ready")}
+
+
+def partitions_in(metrics: str) -> set[str]:
+    """(worker, partition) of the consumer's metrics that say that it is ready."""
+    return {
+        line for line in metrics.splitlines() if line.startswith("freshet_consumer_ready{") and line.endswith(" 1.0")
+    }
+
+
+def two_workers(kafka: KafkaCluster, keyspace: str, tmp_path: Path, **more: str) -> ConsumeProcess:
+    """``freshet consume --workers 2``, as a setting."""
+    settings: dict[str, Any] = {"FRESHET_CONSUMER__WORKERS": "2", "FRESHET_CONSUMER__METRICS_PORT": "0"}
+    return ConsumeProcess(kafka, keyspace, tmp_path / "data", log_dir=tmp_path, **settings, **more)
+
+
+def test_workers_share_the_partitions_and_a_killed_one_comes_back(
+    kafka: KafkaCluster, keyspace_name: str, tmp_path: Path
+) -> None:
+    """Each folds its part; one port shows all; a kill -9 loses nothing; SIGTERM ends all in order."""
+    feed = Feed(kafka, keyspace_name)
+    feed.load(100)
+    with two_workers(kafka, keyspace_name, tmp_path) as process:
+        until(lambda: len(addresses(process)) == 2, "two workers are ready")
+        until(lambda: shown(process, "/readyz")[0] == 200, "the supervisor says so")
+        metrics = shown(process, "/metrics")[1]
+        assert len(partitions_in(metrics)) == 2
+        assert {f'freshet_consumer_worker_up{{worker="{number}"}} 1.0' for number in (0, 1)} <= set(
+            metrics.splitlines()
+        )
+        before = workers_of(process)
+        os.kill(before[1], signal.SIGKILL)
+        until(lambda: process.lines("worker died, starting it again"), "its end is seen")
+        feed.load(100)
+        until(lambda: workers_of(process)[1] != before[1], "it is started again")
+        until(lambda: shown(process, "/readyz")[0] == 200, "all partitions are ready again")
+        assert workers_of(process)[0] == before[0]
+        until(lambda: all(caught_up(kafka, keyspace_name, each) for each in addresses(process)), "caught up")
+        running = workers_of(process)
+        assert process.terminate() == 0
+    assert not any(map(psutil.pid_exists, running.values()))
+    places = [tmp_path / "data", tmp_path / "data" / ".worker-1"]
+    digests = {
+        digest_of(each, keyspace_name, number)
+        for number in range(2)
+        for each in places
+        if (each / keyspace_name / str(number)).exists()
+    }
+    assert {expected(kafka, feed.topic, number, tmp_path / "scratch") for number in range(2)} <= digests
+
+
+def test_an_error_that_waiting_cannot_help_ends_all(kafka: KafkaCluster, keyspace_name: str, tmp_path: Path) -> None:
+    """As it ends a single process: with its code, and nobody left behind."""
+    Feed(kafka, keyspace_name).flush()
+    with two_workers(kafka, keyspace_name, tmp_path) as first:
+        first.ready()
+        with two_workers(kafka, keyspace_name, tmp_path) as second:
+            assert second.process.wait(PATIENCE_S) == 1
+            assert any("error[store_locked]" in line["event"] for line in second.lines())
+            until(lambda: not any(map(psutil.pid_exists, workers_of(second).values())), "its workers have ended")
+        assert first.process.poll() is None
+
+
+def test_workers_end_when_their_supervisor_is_killed(kafka: KafkaCluster, keyspace_name: str, tmp_path: Path) -> None:
+    """Else they would hold the data directories, and nobody would stop them."""
+    Feed(kafka, keyspace_name).flush()
+    with two_workers(kafka, keyspace_name, tmp_path) as process:
+        process.ready()
+        running = workers_of(process)
+        process.kill()
+    until(lambda: not any(map(psutil.pid_exists, running.values())), "no worker is left")
+
+
+def test_workers_have_places_ports_and_memory_of_their_own(tmp_path: Path) -> None:
+    """The first one keeps the place that a single process has; memory for fills is shared out."""
+    consume = ConsumptionSettings(
+        kafka=KafkaCluster("127.0.0.1:1"), keyspaces=("k",), data_dir=tmp_path, overlay_bytes=1_000
+    )
+    owner = OwnerSettings("0.0.0.0", 7_000, "secret", 9_100, "outside:8_000".replace("_", ""))
+    made = [worker_settings(number, 4, consume, owner) for number in range(4)]
+    assert [each.data_dir for each, _ in made] == [tmp_path, *(tmp_path / f".worker-{number}" for number in (1, 2, 3))]
+    assert {each.overlay_bytes for each, _ in made} == {250}
+    assert [(each.port, each.announced) for _, each in made] == [(7_000 + n, f"outside:{8_000 + n}") for n in range(4)]
+    assert {(each.metrics_host, each.metrics_port) for _, each in made} == {("127.0.0.1", 0)}
+    free = [worker_settings(number, 2, consume, OwnerSettings())[1] for number in range(2)]
+    assert [(each.port, each.announced, each.metrics_port) for each in free] == [(0, "", None)] * 2

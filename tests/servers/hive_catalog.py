@@ -1,0 +1,143 @@
+"""A client of a real Hive Metastore for tests: it does what an engine does, and asks what an engine asks."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from stream.sources.hive.live.connection import MetastoreConnection
+from stream.sources.hive.live.metastore import CAPABILITIES, Metastore, MetastoreSettings
+from stream.sources.hive.live.thrift import field, integer, long, record, text, texts
+from stream.sources.hive.structs import BOOL, I64, LIST, MAP, STRING, STRUCT, ListValue, MapValue, Struct
+from tokens import ValidWriteIdList
+
+ORC = "org.apache.hadoop.hive.ql.io.orc."
+
+
+class HiveCatalog:
+    """One client. ``db``: the database of its tables, made if absent. Not safe for several threads."""
+
+    def __init__(self, address: tuple[str, int], db: str) -> None:
+        self.address, self.db = address, db
+        self.calls = MetastoreConnection((address,), timeout_s=120)
+        self.metastore = Metastore(MetastoreSettings((address,), timeout_s=120))
+        if db not in self.calls.call("get_databases", {1: text("@hive#")}):
+            self.calls.call("create_database", {1: record({1: text(db)})})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.calls.close()
+        self.metastore.close()
+
+    def create(self, table: str, *, transactional: bool = True, partitioned: bool = False, **parameters: str) -> int:
+        """Create ``db.table``, transactional or external, maybe partitioned by ``p``; its id."""
+        columns = (LIST, ListValue(STRUCT, [{1: text("a"), 2: text("int"), 3: text("the column")}]))
+        serde = record({1: text(table), 2: text(f"{ORC}OrcSerde"), 3: mapping({})})
+        formats = {3: text(f"{ORC}OrcInputFormat"), 4: text(f"{ORC}OrcOutputFormat")}
+        kind = {"transactional": "true"} if transactional else {"EXTERNAL": "TRUE"}
+        struct: Struct = {
+            1: text(table),
+            2: text(self.db),
+            3: text("tester"),
+            7: record({1: columns, **formats, 7: serde}),
+            8: (LIST, ListValue(STRUCT, [{1: text("p"), 2: text("string")}] if partitioned else [])),
+            9: mapping(parameters | kind),
+            12: text("MANAGED_TABLE" if transactional else "EXTERNAL_TABLE"),
+        }
+        self.calls.call("create_table_req", {1: record({1: record(struct), 9: texts([*CAPABILITIES])})})
+        return self.table_id(table)
+
+    def struct(self, table: str) -> Struct:
+        """The Thrift ``Table``."""
+        request = {1: text(self.db), 2: text(table), 4: text("hive"), 8: texts([*CAPABILITIES])}
+        answer = self.calls.call("get_table_req", {1: record(request)})
+        found: Struct = field(answer, 1)
+        return found
+
+    def table_id(self, table: str) -> int:
+        """The table's id."""
+        table_id: int = field(self.struct(table), 25)
+        return table_id
+
+    def alter(self, table: str, write_id: int = -1, *, rename_to: str = "", **parameters: str) -> None:
+        """Set parameters, or the name, of a table; inside a transaction with the ``write_id`` that it holds."""
+        struct = self.struct(table)
+        struct[9] = mapping({**field(struct, 9), **parameters})
+        struct[1] = text(rename_to or table)
+        struct[19] = long(write_id)  # what the event tells; the request's own writeId is not read
+        request: Struct = {
+            1: text("hive"),
+            2: text(self.db),
+            3: text(table),
+            4: record(struct),
+            8: texts([*CAPABILITIES]),
+        }
+        if write_id > 0:
+            request[7] = text(f"{self.db}.{table}:{write_id}:9223372036854775807::")
+        self.calls.call("alter_table_req", {1: record(request)})
+
+    def add_partitions(self, table: str, *values: str) -> None:
+        """Add partitions by the values of their key."""
+        added: list[Struct] = []
+        for value in values:
+            storage = {**self.struct(table)[7][1]}
+            storage[2] = text(f"{field(storage, 2)}/p={value}")
+            added.append({1: texts([value]), 2: text(self.db), 3: text(table), 6: record(storage), 7: mapping({})})
+        self.calls.call("add_partitions", {1: (LIST, ListValue(STRUCT, added))})
+
+    def drop_partition(self, table: str, value: str) -> None:
+        """Drop a partition."""
+        self.calls.call("drop_partition", {1: text(self.db), 2: text(table), 3: texts([value]), 4: (BOOL, False)})
+
+    def drop(self, table: str) -> None:
+        """Drop a table with its data."""
+        self.calls.call("drop_table", {1: text(self.db), 2: text(table), 3: (BOOL, True)})
+
+    def open(self) -> int:
+        """Open a transaction; its id."""
+        request: Struct = {1: integer(1), 2: text("tester"), 3: text("host")}
+        txn: int = field(self.calls.call("open_txns", {1: record(request)}), 1)[0]
+        return txn
+
+    def allocate(self, table: str, txn: int) -> int:
+        """Allocate a write id of the table to the transaction."""
+        request: Struct = {1: text(self.db), 2: text(table), 3: (LIST, ListValue(I64, [txn]))}
+        [pair] = field(self.calls.call("allocate_table_write_ids", {1: record(request)}), 1)
+        write_id: int = field(pair, 2)
+        return write_id
+
+    def commit(self, txn: int) -> None:
+        """Commit."""
+        self.calls.call("commit_txn", {1: record({1: long(txn)})})
+
+    def abort(self, txn: int) -> None:
+        """Abort."""
+        self.calls.call("abort_txn", {1: record({1: long(txn)})})
+
+    def write(self, table: str, **parameters: str) -> int:
+        """A committed transaction that alters the table; its write id."""
+        txn = self.open()
+        write_id = self.allocate(table, txn)
+        self.alter(table, write_id, **parameters)
+        self.commit(txn)
+        return write_id
+
+    def valid_write_ids(self, table: str) -> str:
+        """The list that a new reader gets."""
+        name = f"{self.db}.{table}"
+        return self.metastore.write_ids([name])[name].write_ids().text(name)
+
+    def valid_for(self, table: str, own_id: int) -> str:
+        """The list of a reader inside the transaction that holds ``own_id``: that is valid for it."""
+        found = ValidWriteIdList.parse(self.valid_write_ids(table))
+        opened = [each for each in found.open_ids if each != own_id]
+        return str(ValidWriteIdList(f"{self.db}.{table}", max(found.hwm, own_id), opened, found.aborted_ids))
+
+
+def mapping(values: dict[str, str]) -> tuple[int, MapValue]:
+    """A ``map<string, string>`` field."""
+    return MAP, MapValue(STRING, STRING, [(text(key)[1], text(value)[1]) for key, value in values.items()])

@@ -1,0 +1,300 @@
+"""The examples of Hive's design for a synchronized metastore cache, on two real metastores over one database.
+
+Its text is HIVE-23571's. Where it is silent or wrong, docs/concepts/catalog.md decides.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from freshet.local.hive.server import HiveServer
+from freshet.local.hive.site import MetastoreDatabase
+from freshet.local.mariadb import MariaDBAddress
+from serving.client import BadRequest, Conflict, Session, Table
+from stream.kafka.connection import KafkaCluster
+from tests.servers.hive_catalog import HiveCatalog
+from tests.serving.stack import ServingStack, eventually
+
+
+class Installation(NamedTuple):
+    """A running stack, and a client of each metastore."""
+
+    stack: ServingStack
+    first: HiveCatalog
+    second: HiveCatalog
+
+
+@pytest.fixture(scope="module")
+def installation(
+    kafka: KafkaCluster, mariadb: MariaDBAddress, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Installation]:
+    """Source, consumer and front; the source asks the first metastore, the front's source of truth too."""
+    suffix = uuid.uuid4().hex[:10]
+    directory = tmp_path_factory.mktemp("hive")
+    shared = MetastoreDatabase(mariadb, f"hms_{suffix}")
+    with ExitStack() as opened:
+        servers = [
+            opened.enter_context(HiveServer(directory / each, database=shared, warehouse=directory / "warehouse"))
+            for each in ("one", "two")
+        ]
+        one, two = ((server.host, server.port) for server in servers)
+        settings = {"uris": [f"thrift://{one[0]}:{one[1]}"], "catalog": "hive", "poll_interval_ms": 20}
+        stack = ServingStack(directory, kafka, None, f"hive{suffix}", "", kind="hive", source=settings)
+        opened.enter_context(stack)
+        clients = [opened.enter_context(HiveCatalog(address, "d")) for address in (one, two)]
+        yield Installation(stack, *clients)
+    with mariadb.connect(autocommit=True) as connection, connection.cursor() as cursor:
+        cursor.execute(f"DROP DATABASE IF EXISTS {shared.name}")
+
+
+@pytest.fixture
+def session(installation: Installation) -> Iterator[Session]:
+    """A client session of the front."""
+    with installation.stack.client() as client:
+        yield client.session()
+
+
+@pytest.fixture
+def ask(installation: Installation, session: Session) -> Callable[..., Table]:
+    """Reads a table of the database ``d``, by the list and id that the first metastore gives unless told otherwise."""
+
+    def read(table: str, listed: str | None = None, table_id: int = 0, *, external: bool = False) -> Table:
+        catalog = installation.first
+        if not external:
+            listed = listed or catalog.valid_write_ids(table)
+            table_id = table_id or catalog.table_id(table)
+        return session.get_table("d", table, listed, table_id, catalog=installation.stack.keyspace, max_wait_ms=0)
+
+    return read
+
+
+def parameter(found: Table, name: str = "v") -> str | None:
+    """A parameter of the table in the answer."""
+    assert found.value is not None
+    parameters: dict[str, Any] = found.value["parameters"]
+    return parameters.get(name)
+
+
+def cached(ask: Callable[..., Table], table: str, **demand: Any) -> Table:
+    """The first answer from the cache."""
+    return until(lambda: ask(table, **demand), lambda found: found.served_from == "cache", f"{table} in the cache")
+
+
+def until(read: Callable[[], Table], holds: Callable[[Table], bool], what: str) -> Table:
+    """The first answer for which ``holds``."""
+    [found] = eventually(lambda: [seen] if holds(seen := read()) else [], what=what)
+    return found
+
+
+def list_of(hwm: int, *opened: int, table: str) -> str:
+    """``[hwm:exceptions]`` as Hive writes it for a table of ``d``."""
+    first = opened[0] if opened else 2**63 - 1
+    return f"d.{table}:{hwm}:{first}:{','.join(map(str, opened))}:"
+
+
+def test_get_table_steps_1_to_6(installation: Installation, ask: Callable[..., Table]) -> None:
+    """Steps 1 to 6: [12:7,8,12] is answered from the entry [11:7,8]; [12:7,12] is not, because 8 committed since.
+
+    The design has the two lists of step 5 the other way round: an entry [12:7,12] is newer, and would be fresh.
+    """
+    catalog, stack = installation.first, installation.stack
+    catalog.create("steps")
+    txns = [catalog.open() for _ in range(11)]
+    for expected, txn in enumerate(txns, 1):
+        assert catalog.allocate("steps", txn) == expected
+    for txn in txns[:6] + txns[8:]:
+        catalog.commit(txn)
+    assert catalog.valid_write_ids("steps") == list_of(11, 7, 8, table="steps")
+    assert cached(ask, "steps").write_ids == list_of(11, 7, 8, table="steps")
+
+    stack.kill("source")  # the cache stays behind
+    last = catalog.open()
+    assert catalog.allocate("steps", last) == 12
+    fresh = ask("steps", list_of(12, 7, 8, 12, table="steps"))
+    assert (fresh.served_from, fresh.freshness) == ("cache", "fresh")
+    catalog.alter("steps", 8, v="by-8")
+    catalog.commit(txns[7])
+    stale = ask("steps", list_of(12, 7, 12, table="steps"))
+    assert (stale.served_from, parameter(stale)) == ("source", "by-8")
+    assert "write id 8" in stale.why
+
+    stack.start("source")
+    found = cached(ask, "steps", listed=list_of(12, 7, 12, table="steps"))
+    assert parameter(found) == "by-8"
+
+
+def test_the_seven_steps_of_a_cache_update(installation: Installation, ask: Callable[..., Table]) -> None:
+    """An alter_table makes the entry unusable; reads go to the source; the COMMIT makes the new one readable."""
+    one = installation.first
+    one.create("update")
+    assert one.write("update", v="old") == 1
+    assert parameter(cached(ask, "update")) == "old"
+    before = one.valid_write_ids("update")
+    txn = one.open()
+    write_id = one.allocate("update", txn)
+    one.alter("update", write_id, v="new")
+    seen = until(lambda: ask("update", before), lambda found: "pending" in found.why, "the alter in the cache")
+    assert (seen.served_from, parameter(seen)) == ("source", "new"), "a metastore shows an alter at once"
+    one.commit(txn)
+    found = cached(ask, "update")
+    assert parameter(found) == "new"
+    assert found.write_ids == list_of(2, table="update")
+
+
+def test_two_alter_tables_of_one_transaction_through_two_metastores(
+    installation: Installation, ask: Callable[..., Table]
+) -> None:
+    """What is cached after the COMMIT has both changes, whichever metastore made them."""
+    one, two = installation.first, installation.second
+    one.create("both")
+    cached(ask, "both")
+    txn = one.open()
+    write_id = two.allocate("both", txn)
+    one.alter("both", write_id, first="1")
+    two.alter("both", write_id, second="2")
+    own = ask("both", one.valid_for("both", write_id))
+    assert (parameter(own, "first"), parameter(own, "second")) == ("1", "2"), "it reads its own writes"
+    assert own.served_from == "source"
+    two.commit(txn)
+    found = cached(ask, "both")
+    assert (parameter(found, "first"), parameter(found, "second")) == ("1", "2")
+
+
+def test_rename(installation: Installation, ask: Callable[..., Table]) -> None:
+    """A renamed table keeps id and list; another one that takes its old name is not taken for it."""
+    catalog = installation.first
+    table_id = catalog.create("before")
+    catalog.write("before", v="renamed")
+    cached(ask, "before")
+    catalog.alter("before", rename_to="after")
+    found = ask("after")
+    assert (found.table_id, parameter(found)) == (table_id, "renamed")
+    other = catalog.create("before")
+    assert other != table_id
+    assert ask("before").table_id == other
+    assert parameter(cached(ask, "after")) == "renamed"
+    assert cached(ask, "before").table_id == other
+
+
+def test_drop_and_create_again(installation: Installation, ask: Callable[..., Table]) -> None:
+    """The new table can have the old one's list: the id tells them apart."""
+    catalog = installation.first
+    old_id = catalog.create("again", v="old")
+    listed = catalog.valid_write_ids("again")
+    assert parameter(cached(ask, "again")) == "old"
+    catalog.drop("again")
+    new_id = catalog.create("again", v="new")
+    assert catalog.valid_write_ids("again") == listed
+    assert parameter(ask("again", listed, new_id)) == "new"
+    assert parameter(cached(ask, "again")) == "new"
+    with pytest.raises(Conflict) as caught:
+        ask("again", listed, old_id)
+    assert caught.value.code == "table_id_changed"
+
+
+def test_an_external_table(installation: Installation, ask: Callable[..., Table]) -> None:
+    """It has no list: it is answered from the cache as `eventual`, and follows what is altered."""
+    catalog = installation.first
+    catalog.create("outside", transactional=False, v="1")
+    assert parameter(cached(ask, "outside", external=True)) == "1"
+    catalog.alter("outside", v="2")
+    eventually(lambda: parameter(ask("outside", external=True)) == "2", what="the alter")
+
+
+def test_an_old_client_without_a_list(installation: Installation, ask: Callable[..., Table], session: Session) -> None:
+    """``table_id=0`` and no list: refused for a managed table, by the cache and by the source; fine for an external."""
+    installation.first.create("managed")
+    cached(ask, "managed")
+    for _ in range(2):
+        with pytest.raises(BadRequest) as caught:
+            session.get_table("d", "managed", None, 0, catalog=installation.stack.keyspace)
+        assert caught.value.code == "missing_write_ids"
+
+
+def test_abort(installation: Installation, ask: Callable[..., Table]) -> None:
+    """The design forgets ABORT: without it, the first write message would make the entry unusable for good.
+
+    The metastore does not undo the alter, so it stays visible.
+    """
+    catalog = installation.first
+    catalog.create("aborted")
+    cached(ask, "aborted")
+    txn = catalog.open()
+    write_id = catalog.allocate("aborted", txn)
+    catalog.alter("aborted", write_id, v="of an aborted transaction")
+    catalog.abort(txn)
+    found = cached(ask, "aborted")
+    assert parameter(found) == "of an aborted transaction"
+    assert found.freshness == "fresh"
+
+
+def test_a_killed_source_goes_on_where_it_was(installation: Installation, ask: Callable[..., Table]) -> None:
+    """After kill -9 amid an open transaction the source continues its epoch, and the COMMIT finds its table."""
+    catalog, stack = installation.first, installation.stack
+    catalog.create("crash")
+    cached(ask, "crash")
+    txn = catalog.open()
+    write_id = catalog.allocate("crash", txn)
+    catalog.alter("crash", write_id, v="before the kill")
+    stack.kill("source")
+    epochs = stack.log_of("source").count("history lost")
+    catalog.alter("crash", write_id, v="after the kill")
+    catalog.commit(txn)
+    catalog.create("meanwhile")
+    stack.start("source")
+    assert parameter(cached(ask, "crash")) == "after the kill"
+    cached(ask, "meanwhile")
+    assert stack.log_of("source").count("history lost") == epochs
+
+
+def test_the_cache_answers_while_the_metastore_is_down(
+    kafka: KafkaCluster, new_hive: Callable[..., HiveServer], tmp_path: Path
+) -> None:
+    """What is fresh is served, the rest is 503 at once; once the metastore is back, everything is served again."""
+    server = new_hive()
+    address = (server.host, server.port)
+    settings = {"uris": [f"thrift://{server.host}:{server.port}"], "catalog": "hive", "reconcile_every_s": 1}
+    name = f"hive{uuid.uuid4().hex[:10]}"
+    with (
+        HiveCatalog(address, "d") as catalog,
+        ServingStack(tmp_path, kafka, None, name, "", kind="hive", source=settings) as stack,
+        stack.client() as client,
+    ):
+        table_id = catalog.create("t")
+        catalog.write("t", v="1")
+        listed = catalog.valid_write_ids("t")
+
+        def read(hwm_list: str) -> Table:
+            return client.session().get_table("d", "t", hwm_list, table_id, catalog=name, max_wait_ms=0)
+
+        eventually(lambda: read(listed).served_from == "cache", what="the cache")
+        server.kill()
+        assert read(listed).served_from == "cache"
+        response = stack.get(
+            "/v1/tables/d/t",
+            catalog=name,
+            valid_write_ids=list_of(2, table="t"),
+            table_id=str(table_id),
+            max_wait_ms="0",
+        )
+        assert (response.status_code, response.json()["code"]) == (503, "source_unreachable")
+        stack.stop("serve")
+        stack.config.write_text(stack.config.read_text().replace("[serve]", "[serve]\nserve_stale_if_down = true"))
+        stack.start("serve")
+        stack.wait_ready()
+        stale = read(list_of(2, table="t"))
+        assert (stale.served_from, stale.freshness, parameter(stale)) == ("cache", "stale", "1")
+        server.restart()
+        catalog.write("t", v="2")
+        found = until(
+            lambda: read(catalog.valid_write_ids("t")),
+            lambda seen: (seen.served_from, seen.freshness) == ("cache", "fresh"),
+            "the cache after the outage",
+        )
+        assert parameter(found) == "2"

@@ -1,0 +1,243 @@
+"""Catalog objects over HTTP: publisher, fold, owner, front and client, each the real one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from consumers.owner import connection as owner_connection
+from serving.client import BadRequest, Conflict, Session, Unavailable
+from serving.client.client import _arguments
+from serving.client.wire import HttpRequest
+from serving.http.app import make_app
+from serving.http.front import make_front
+from serving.reads.owners import Located
+from serving.reads.spaces import TableSpace
+from serving.sources.source import SourceObjects, SourceTable
+from stream.wire.batch import Framer
+from stream.wire.events import (
+    AllocateWriteId,
+    BindName,
+    Change,
+    CommitTransaction,
+    ObjectImage,
+    ObjectSet,
+    SourceTransaction,
+    TableImage,
+)
+from stream.wire.keys import Layout
+from tests.consumers.owning import KEYSPACE, Owner
+from tokens import Position, Vector
+
+SHARD = "shop/0"
+KEYS = b'{"tableName":"t","partitionKeys":[{"name":"ds","type":"string"},{"name":"hr","type":"int"}]}'
+
+
+class HiveSource:
+    """A source of truth that answers for one table what it is told."""
+
+    shard = SHARD
+
+    def __init__(self) -> None:
+        self.answer = SourceObjects([], [], Position.parse("HiveEvent/1"))
+        self.asked: list[tuple[str, str, Any]] = []
+
+    async def read(self, _: str, own_list: str | None = None) -> SourceTable:  # noqa: ARG002 - `TableSource`'s
+        return SourceTable(0, "", None, "", self.answer.position)
+
+    async def read_objects(self, kind: str, table: str, names: Sequence[Sequence[str]] | None) -> SourceObjects:
+        self.asked.append((kind, table, names))
+        return self.answer
+
+    async def close(self) -> None:
+        return
+
+
+class Installation:
+    """Publisher, fold, owner, front and client of a catalog in one process."""
+
+    def __init__(self, directory: Path, source: HiveSource | None = None) -> None:
+        self.owner = Owner(directory)
+        self.source = source
+        self.session = Session(self._send, Vector())
+        self._framer = Framer(SHARD, Layout(1), nonce=7)
+        self._framer.start_epoch("HiveEvent/0", 1_700_000_000, "first_start")
+        self.position = 0
+
+    def publish(self, *changes: Change) -> None:
+        """One event through publisher and fold; the session has seen it."""
+        self.position += 1
+        at = f"HiveEvent/{self.position}"
+        self._framer.add(SourceTransaction(at, at, 1_700_000_000, list(changes)), 0, len(changes))
+        self.owner.fold(*(value for _, value in self._framer.take().records))
+        self.session.observe(SHARD, at)
+
+    def table(self, change: str = "created", kind: str = "external", **fields: Any) -> None:
+        """An event of table 7, ``sales.t``."""
+        at = f"HiveEvent/{self.position + 1}"
+        image = None if change == "written" else KEYS
+        bound = [BindName("sales.t", 7)] if change == "created" else []
+        self.publish(*bound, TableImage(7, "sales.t", kind, change, image=image, lo=at, hi=at, **fields))
+
+    def objects(self, kind: str, table_id: int, *names: tuple[str, ...]) -> None:
+        """All objects of a kind, published as a whole."""
+        images = [ObjectImage(kind, table_id, name, "image", b'{"name":"%d"}' % n) for n, name in enumerate(names)]
+        self.publish(ObjectSet(kind, table_id, "begun"), *images, ObjectSet(kind, table_id, "complete"))
+
+    def _send(self, request: HttpRequest) -> tuple[int, bytes]:
+        return asyncio.run(self._serve(request))
+
+    async def _serve(self, request: HttpRequest) -> tuple[int, bytes]:
+        host, port = await self.owner.server.start()
+        space = TableSpace(KEYSPACE, Layout(1), self.source)
+        front = make_front([space], lambda _keyspace, _partition: Located(f"{host}:{port}"))
+        transport = httpx2.ASGITransport(make_app(front))
+        try:
+            async with httpx2.AsyncClient(transport=transport, base_url="http://front") as http:
+                response = await asyncio.wait_for(http.request(**_arguments(request)), 20)
+        finally:
+            for close in front.closers:
+                await close()
+            await self.owner.server.stop()
+        return response.status_code, response.content
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Installation:
+    """An external table with the partitions (d0, 0) to (d4, 4)."""
+    found = Installation(tmp_path)
+    found.table()
+    found.objects("partition", 7, *((f"d{n}", str(n)) for n in range(5)))
+    return found
+
+
+def test_partitions_are_read_by_all_their_ways(running: Installation) -> None:
+    """All, names only, by name, by first values, by filter, counted: fresh, from the cache."""
+    read: Callable[..., Any] = running.session.get_partitions
+    found = read("Sales", "T", catalog=KEYSPACE)
+    assert (found.freshness, found.served_from, found.count) == ("fresh", "cache", 5)
+    assert found.names == [[f"d{n}", str(n)] for n in range(5)]
+    assert found.objects[3] == {"name": "3"}
+    assert read("sales", "t", catalog=KEYSPACE, names_only=True).objects == []
+    assert read("sales", "t", catalog=KEYSPACE, names=[("d1", "1")]).objects == [{"name": "1"}]
+    assert read("sales", "t", catalog=KEYSPACE, values=["d2"]).names == [["d2", "2"]]
+    assert read("sales", "t", catalog=KEYSPACE, filter="hr > 1 and ds <> 'd3'").names == [["d2", "2"], ["d4", "4"]]
+    assert read("sales", "t", catalog=KEYSPACE, count=True).count == 5
+
+
+def test_a_partition_that_does_not_exist_is_an_answer(running: Installation) -> None:
+    """Its absence is proved as its presence would be."""
+    found = running.session.get_partitions("sales", "t", catalog=KEYSPACE, names=[("x", "9")])
+    assert (found.freshness, found.count, found.objects) == ("fresh", 0, [None])
+
+
+def test_a_filter_that_does_not_parse_is_the_readers_mistake(running: Installation) -> None:
+    """400 with the character."""
+    with pytest.raises(BadRequest, match="character 6 ") as refused:
+        running.session.get_partitions("sales", "t", catalog=KEYSPACE, filter="hr = 'x'")
+    assert refused.value.code == "bad_filter"
+
+
+def test_pages_end_with_a_conflict_where_the_partitions_changed(running: Installation) -> None:
+    """Two pages are of one moment; after a drop the next one is refused."""
+    first = running.session.get_partitions("sales", "t", catalog=KEYSPACE, limit=2)
+    assert (first.names, bool(first.next_page)) == ([["d0", "0"], ["d1", "1"]], True)
+    second = running.session.get_partitions("sales", "t", catalog=KEYSPACE, limit=2, page=first.next_page)
+    assert second.names == [["d2", "2"], ["d3", "3"]]
+    running.publish(ObjectImage("partition", 7, ("d4", "4"), "dropped"))
+    with pytest.raises(Conflict) as torn:
+        running.session.get_partitions("sales", "t", catalog=KEYSPACE, limit=2, page=second.next_page)
+    assert torn.value.code == "page_expired"
+    with pytest.raises(BadRequest):
+        running.session.get_partitions("sales", "t", catalog=KEYSPACE, page="rubbish")
+
+
+def test_a_transactional_tables_partitions_are_decided_by_its_list(tmp_path: Path) -> None:
+    """Without a list 400; while a writer is open only the source could tell; after the COMMIT the cache does again."""
+    running = Installation(tmp_path)
+    running.table(kind="transactional", write_ids="sales.t:1:9223372036854775807::")
+    running.objects("partition", 7, ("d0", "0"))
+    ask: dict[str, Any] = {"catalog": KEYSPACE, "valid_write_ids": "sales.t:1:9223372036854775807::", "table_id": 7}
+    with pytest.raises(BadRequest) as missing:
+        running.session.get_partitions("sales", "t", catalog=KEYSPACE)
+    assert missing.value.code == "missing_write_ids"
+    assert running.session.get_partitions("sales", "t", **ask).count == 1
+    running.publish(AllocateWriteId(7, 5, 2))
+    running.table("written", "transactional", txn=5, write_id=2)
+    running.publish(ObjectImage("partition", 7, ("d0", "0"), "dropped"))
+    running.table("image", "transactional")
+    with pytest.raises(Unavailable, match="pending"):
+        running.session.get_partitions("sales", "t", **ask)
+    running.publish(CommitTransaction(5, ((7, 2),)))
+    ask["valid_write_ids"] = "sales.t:2:9223372036854775807::"
+    assert running.session.get_partitions("sales", "t", **ask).count == 0
+
+
+def test_a_managed_table_that_is_not_transactional_is_as_an_external_one(running: Installation) -> None:
+    """It has no list, so a list in the demand is ignored and its position decides."""
+    listed = "sales.t:9:9223372036854775807::"
+    found = running.session.get_partitions("sales", "t", listed, 7, catalog=KEYSPACE)
+    assert (found.freshness, found.count) == ("fresh", 5)
+
+
+def test_databases_functions_constraints_and_statistics_are_read(running: Installation) -> None:
+    """Each by its path, names folded as Hive does; a function of another database is not among them."""
+    running.objects("database", 0, ("sales",), ("a.b'ü",))
+    running.objects("function", 0, ("sales", "f"), ("other", "g"))
+    running.objects("constraints", 7, ())
+    running.objects("statistics", 7, ())
+    running.objects("partition_statistics", 7, ("d1", "1"))
+    session = running.session
+    assert session.get_databases("SALES", catalog=KEYSPACE).objects == [{"name": "0"}]
+    assert session.get_databases("a.b'Ü", catalog=KEYSPACE).names == [["a.b'ü"]]
+    assert session.get_databases(catalog=KEYSPACE).count == 2
+    assert session.get_databases("nope", catalog=KEYSPACE).count == 0
+    assert session.get_functions("Sales", catalog=KEYSPACE).names == [["sales", "f"]]
+    assert session.get_functions("sales", "F", catalog=KEYSPACE).objects == [{"name": "0"}]
+    assert session.get_constraints("sales", "t", catalog=KEYSPACE).objects == [{"name": "0"}]
+    assert session.get_statistics("sales", "t", catalog=KEYSPACE).objects == [{"name": "0"}]
+    assert session.get_statistics("sales", "t", partition=["d1", "1"], catalog=KEYSPACE).count == 1
+    with pytest.raises(Unavailable):
+        session.get_statistics("sales", "t", aggregate=True, catalog=KEYSPACE)
+
+
+def test_what_the_cache_cannot_prove_is_read_from_the_source(tmp_path: Path) -> None:
+    """Selected as the owner would, judged by the session's position; a page of the cache's is not continued there."""
+    source = HiveSource()
+    running = Installation(tmp_path, source)
+    running.table()
+    source.answer = SourceObjects(
+        [("d0", "0"), ("d1", "1")], [b"{}", b'{"n":1}'], Position.parse("HiveEvent/9"), None, 7, "external", "", KEYS
+    )
+    found = running.session.get_partitions("sales", "t", catalog=KEYSPACE, filter="hr = 1")
+    assert (found.served_from, found.freshness, found.names) == ("source", "fresh", [["d1", "1"]])
+    assert source.asked == [("partition", "sales.t", None)]
+    source.answer = source.answer._replace(position=Position.parse("HiveEvent/0"))
+    with pytest.raises(Unavailable) as behind:
+        running.session.get_partitions("sales", "t", catalog=KEYSPACE, filter="")
+    assert behind.value.code == "source_behind"
+    source.answer = source.answer._replace(position=Position.parse("HiveEvent/9"))
+    with pytest.raises(BadRequest):
+        running.session.get_partitions("sales", "t", catalog=KEYSPACE, filter="nope = 1")
+
+
+def test_an_owner_of_before_is_not_asked_for_objects(running: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would refuse the request. Tables go on to be answered by it."""
+    monkeypatch.setattr(owner_connection, "VERSION", 2)
+    with pytest.raises(Unavailable, match="version 2"):
+        running.session.get_partitions("sales", "t", catalog=KEYSPACE)
+    assert running.session.get_table("sales", "t", catalog=KEYSPACE).served_from == "cache"
+
+
+def test_a_table_is_found_by_its_id_after_a_rename(running: Installation) -> None:
+    """Whatever it is called by now."""
+    running.publish(BindName("sales.u", 7, "sales.t"))
+    status, body = running._send(HttpRequest("GET", "/v1/table-ids/7", {"catalog": KEYSPACE}))
+    assert (status, b'"served_from":"cache"' in body, b'"tableName":"t"' in body) == (200, True, True)
+    status, _ = running._send(HttpRequest("GET", "/v1/table-ids/8", {"catalog": KEYSPACE}))
+    assert status == 404

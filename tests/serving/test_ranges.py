@@ -1,0 +1,150 @@
+"""How a front joins what the partitions say of a range: one position, one order, and pages that say when they moved."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from consumers.owner.protocol import GetRange, RangeRows
+from serving.answers import RawRangeAnswer
+from serving.errors import ReadError
+from serving.metrics import FrontMetrics
+from serving.reads.demands import RequestedRange
+from serving.reads.descriptions import Descriptions
+from serving.reads.owners import OwnerAway
+from serving.reads.ranges.pages import Page
+from serving.reads.ranges.reading import RangeReads
+from serving.reads.spaces import RowSpace
+from serving.sources.source import RowTable
+from stream.wire.events import Column
+from stream.wire.keys import Layout, row_key
+from tests.serving.fakes import FakeRowSource, demand_of
+from tokens import Position, Vector
+
+TABLE = RowTable("shop.orders", (Column("customer", "int", True), Column("id", "int", True)), True)
+AT = "MariaDB/0-1-"
+
+
+def part(*ids: int, hi: int, watermark: int, more: bool = False, **fields: Any) -> RangeRows:
+    """What a partition says: rows of customer 7 that stand from ``hi`` to ``watermark``."""
+    keys = [row_key(TABLE.name, [7, number]) for number in ids]
+    images = [b'{"id":%d}' % number for number in ids]
+    said = RangeRows(
+        0, keys, images, len(ids), more, "fresh", "proved", True, False, "shop/0", 1, f"{AT}{hi}", f"{AT}{watermark}"
+    )
+    for name, value in fields.items():
+        setattr(said, name, value)
+    return said
+
+
+class Partitions:
+    """Owners of partitions that say what the test wants, one answer after the other; the last one stays."""
+
+    def __init__(self, *says: list[RangeRows] | OwnerAway) -> None:
+        self.says = says
+        self.asked: list[GetRange] = []
+
+    async def ask(self, _: str, partition: int, request: Any) -> RangeRows:
+        """As `serving.reads.owners.Owners.ask`."""
+        return cast("RangeRows", await request(_Client(self, partition)))
+
+
+class _Client:
+    def __init__(self, partitions: Partitions, number: int) -> None:
+        self._partitions, self._number = partitions, number
+
+    async def get_range(self, request: GetRange) -> RangeRows:
+        self._partitions.asked.append(request)
+        says = self._partitions.says[self._number]
+        if isinstance(says, OwnerAway):
+            raise says
+        return says.pop(0) if len(says) > 1 else says[0]
+
+
+def read(
+    partitions: Partitions, source: FakeRowSource | None = None, *, wait_ms: int = 1_000, **wanted: Any
+) -> RawRangeAnswer:
+    """The answer to a session that has seen 0-1-5, for the orders of customer 7."""
+    space = RowSpace("shop", Layout(len(partitions.says)), source=source)
+    space.epochs.learn("shop/0", 1)
+    demand = demand_of(Vector({"shop/0": (1, Position.parse(f"{AT}5"))}))._replace(max_wait_ms=wait_ms)
+    owners = cast("Any", partitions)
+
+    async def main() -> RawRangeAnswer:
+        descriptions = Descriptions(owners, clock=lambda: 100.0)
+        descriptions._known["shop", TABLE.name] = (99.5, TABLE)
+        reads = RangeReads(owners, descriptions, FrontMetrics())
+        return await reads.read(space, RequestedRange(TABLE.name, {"customer": "7"}, **wanted), demand)
+
+    return asyncio.run(main())
+
+
+def ids(answer: RawRangeAnswer) -> list[int]:
+    """The rows of an answer."""
+    return [msgspec.json.decode(bytes(row))["id"] for row in answer.rows]
+
+
+def test_partitions_are_joined_where_all_of_them_stand() -> None:
+    """Each has changed before the other's watermark. The session gets the last change, not the watermark."""
+    answer = read(Partitions([part(10, 2, hi=3, watermark=20)], [part(9, hi=8, watermark=15)]))
+    assert (ids(answer), answer.served_from, answer.freshness) == ([2, 9, 10], "cache", "fresh")
+    assert "0-1-15" in answer.why
+    assert Vector.parse(answer.token).get("shop/0") == (1, Position.parse(f"{AT}8"))
+
+
+def test_a_partition_behind_the_last_change_of_another_is_asked_for_it() -> None:
+    """Only that one, and with the position that it must have reached."""
+    partitions = Partitions([part(1, hi=9, watermark=9)], [part(2, hi=3, watermark=8), part(hi=9, watermark=9)])
+    answer = read(partitions)
+    assert (ids(answer), answer.served_from) == ([1], "cache")
+    assert [each.partition for each in partitions.asked] == [0, 1, 1]
+    assert Vector.parse(partitions.asked[-1].vector).get("shop/0") == (1, Position.parse(f"{AT}9"))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        [part(2, hi=3, watermark=8)],
+        [part(hi=3, watermark=20, served=False, why="not complete")],
+        OwnerAway("nobody"),
+    ],
+    ids=["behind", "unproved", "away"],
+)
+def test_one_partition_that_proves_nothing_is_enough_for_the_source(other: list[RangeRows] | OwnerAway) -> None:
+    """Its rows are not made up for; the source proves all of them, or there is no answer."""
+    partitions = Partitions([part(1, hi=9, watermark=9)], other)
+    source = FakeRowSource(b'{"id":77}', "0-1-9")
+    answer = read(partitions, source, wait_ms=20)
+    assert (ids(answer), answer.served_from, answer.freshness) == ([77], "source", "fresh")
+    with pytest.raises(ReadError) as refused:
+        read(Partitions([part(1, hi=9, watermark=9)], other), wait_ms=20)
+    assert refused.value.code in ("source_unreachable", "no_owner")
+
+
+def test_rows_behind_the_last_one_of_a_partition_with_more_wait_for_the_next_page() -> None:
+    """Another row of that partition may come before them."""
+    first = Partitions([part(1, 5, hi=3, watermark=9, more=True)], [part(2, 8, hi=3, watermark=9)])
+    answer = read(first, limit=10)
+    assert ids(answer) == [1, 2, 5]
+    assert Page.parse(answer.page).last == row_key(TABLE.name, [7, 5])
+    down = Partitions([part(9, 5, hi=3, watermark=9, more=True)], [part(8, 2, hi=3, watermark=9)])
+    assert ids(read(down, limit=10, order_by=["-id"])) == [9, 8, 5]
+
+
+def test_a_page_says_when_it_is_of_another_position_than_those_before_it() -> None:
+    """They stood from 3 to 9. What stands from 4 on is of the same position, what changed at 10 is not."""
+    page = read(Partitions([part(1, hi=3, watermark=9, more=True)]), limit=1).page
+    assert not read(Partitions([part(2, hi=4, watermark=30)]), page=page).moved
+    moved = read(Partitions([part(2, hi=10, watermark=30, more=True)]), page=page)
+    assert moved.moved
+    assert not read(Partitions([part(3, hi=11, watermark=30)]), page=moved.page).moved
+
+
+def test_counts_of_all_partitions_are_added_up_to_the_limit() -> None:
+    """Each counts up to it."""
+    parts = [part(hi=3, watermark=9, count=4)], [part(hi=3, watermark=9, count=5)]
+    assert read(Partitions(*map(list, parts)), counted=True).count == 9
+    assert read(Partitions(*map(list, parts)), counted=True, limit=5).count == 5

@@ -1,0 +1,238 @@
+"""Rows by leading columns of the key, from a committed transaction to a proven answer, over real servers."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from freshet.local.mariadb import MariaDBAddress
+from serving.client import BadRequest, Page, Session
+from stream.kafka.connection import KafkaCluster
+from tests.serving.stack import ServingStack, eventually, settled
+
+KEYS = {
+    "orders": "customer INT, id INT",
+    "amounts": "amount DECIMAL(20,3)",
+    "ratios": "ratio DOUBLE",
+    "moments": "at DATETIME(3), n INT",
+    "spans": "span TIME(1)",
+    "codes": "code VARBINARY(20)",
+    "addresses": "address INET6",
+    "years": "y YEAR, big BIGINT UNSIGNED",
+    "words": "word VARCHAR(30) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci",
+    "pool": "place INT, id INT",
+}
+"""Table → the columns of its key. Each has a column ``v`` besides, another one in each row."""
+VALUES = {
+    "orders": "seq DIV 20, seq * 37 MOD 1000",
+    "amounts": "(seq * 7919 MOD 2003 - 900) / 8",
+    "ratios": "(seq * 7919 MOD 2003 - 900) / 7 * POW(10, seq MOD 40 - 20)",
+    "moments": "'2024-02-28' + INTERVAL seq * 977 * 61000 MICROSECOND, seq MOD 3",
+    "spans": "SEC_TO_TIME((seq * 7919 MOD 2003 - 1000) * 1234.5)",
+    "codes": "UNHEX(SUBSTRING(SHA1(seq), 1, 8 + 2 * (seq MOD 6)))",
+    "addresses": "CONCAT('2001:db8::', HEX(seq * 7919 MOD 65000))",
+    "years": "1990 + seq MOD 9, CAST(seq AS UNSIGNED) * 73786976294838206",
+    "words": "CONCAT(CHAR(97 + seq MOD 26 USING utf8mb4), seq)",
+    "pool": "seq MOD 5, seq",
+}
+POOL = 100
+
+
+@pytest.fixture(scope="module")
+def whole(
+    kafka: KafkaCluster, mariadb: MariaDBAddress, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServingStack]:
+    """A running stack whose tables are complete in the cache."""
+    suffix = uuid.uuid4().hex[:10]
+    database = f"db_{suffix}"
+    with mariadb.connect(autocommit=True) as connection, connection.cursor() as cursor:
+        cursor.execute(f"CREATE DATABASE {database}")
+        cursor.execute(f"USE {database}")
+        for table, columns in KEYS.items():
+            cursor.execute(f"CREATE TABLE {table} ({columns}, v INT, PRIMARY KEY ({', '.join(key_of(table))}))")
+            rows = POOL if table == "pool" else 240
+            signed = f"(SELECT CAST(seq AS SIGNED) AS seq FROM seq_1_to_{rows}) AS numbers"
+            cursor.execute(f"INSERT INTO {table} SELECT {VALUES[table]}, seq FROM {signed}")
+    directory = tmp_path_factory.mktemp("ranges")
+    with ServingStack(directory, kafka, mariadb, f"ks{suffix}", database, partitions=3, backfill=["*"]) as running:
+        eventually(lambda: all(is_complete(running, table) for table in KEYS), what="complete tables")
+        yield running
+    with mariadb.connect(autocommit=True) as connection, connection.cursor() as cursor:
+        cursor.execute(f"DROP DATABASE {database}")
+
+
+@pytest.fixture
+def session(whole: ServingStack) -> Iterator[Session]:
+    """A session that has seen nothing."""
+    with whole.client() as client:
+        yield client.session()
+
+
+def is_complete(stack: ServingStack, table: str) -> bool:
+    """Whether the cache can count a table's rows."""
+    return bool(stack.get(f"/v1/rows/{stack.keyspace}/{table}", only="count").json()["served_from"] == "cache")
+
+
+def key_of(table: str) -> list[str]:
+    """The names of the key's columns."""
+    return [column.split()[0] for column in KEYS[table].split(", ")]
+
+
+def at_source(stack: ServingStack, sql: str) -> list[int]:
+    """One column of what the server answers."""
+    with stack.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(sql)
+        return [row[0] for row in cursor.fetchall()]
+
+
+def numbers(*pages: Page) -> list[Any]:
+    """The ``v`` of each row."""
+    return [row["v"] for page in pages for row in page.rows]
+
+
+@pytest.mark.parametrize("table", [table for table in KEYS if table != "words"])
+@pytest.mark.parametrize("sign", ["", "-"], ids=["ascending", "descending"])
+def test_the_cache_has_the_order_of_the_server(whole: ServingStack, session: Session, table: str, sign: str) -> None:
+    """All rows in pages of one position, for each kind of key; nothing is asked of the source."""
+    session.adopt(settled(whole))
+    key = key_of(table)
+    pages = list(session.scan(whole.keyspace, table, order_by=",".join(sign + name for name in key), limit=70))
+    how = {(page.served_from, page.freshness, page.moved) for page in pages}
+    assert how == {("cache", "fresh", False)}, pages[0].why
+    order = ", ".join(name + (" DESC" if sign else "") for name in key)
+    assert numbers(*pages) == at_source(whole, f"SELECT v FROM {table} ORDER BY {order}")
+    assert all(page.page for page in pages[:-1])
+
+
+def test_the_order_of_a_text_is_the_sources(whole: ServingStack, session: Session) -> None:
+    """A collation orders it, and finds other spellings. The rows are counted by the cache."""
+    session.adopt(settled(whole))
+    pages = list(session.scan(whole.keyspace, "words", limit=90))
+    assert {(page.served_from, page.freshness) for page in pages} == {("source", "fresh")}
+    assert "only the source knows the order of word" in pages[0].why
+    assert numbers(*pages) == at_source(whole, "SELECT v FROM words ORDER BY word")
+    [word] = numbers(session.find(whole.keyspace, "words", {"word": "B1 "}))
+    assert word == 1
+    assert session.count(whole.keyspace, "words") == 240
+
+
+def test_a_session_finds_its_own_writes(whole: ServingStack, session: Session) -> None:
+    """Inserted, moved to another key, and deleted: each find after a commit has it, from the cache or the source."""
+    keyspace = whole.keyspace
+    with session.wrap(whole.connect(), shard=whole.shard) as connection, connection.cursor() as cursor:
+        for number in range(10):
+            cursor.execute("INSERT INTO orders VALUES (%s, 1, %s), (%s, 2, 0)", (900 + number, number, 900 + number))
+            found = session.find(keyspace, "orders", {"customer": 900 + number})
+            assert (numbers(found), found.freshness) == ([number, 0], "fresh")
+            cursor.execute("UPDATE orders SET customer = 800 WHERE customer = %s AND id = 1", (900 + number,))
+            assert numbers(session.find(keyspace, "orders", {"customer": 900 + number})) == [0]
+            assert numbers(session.find(keyspace, "orders", {"customer": 800}, order_by="id")) == [number]
+            assert session.count(keyspace, "orders", {"customer": 800}) == 1
+            cursor.execute("DELETE FROM orders WHERE customer = 800")
+            assert not session.exists(keyspace, "orders", {"customer": 800})
+            assert session.exists(keyspace, "orders", {"customer": 900 + number})
+
+
+def test_each_answer_is_one_position_while_rows_move_between_partitions(whole: ServingStack, session: Session) -> None:
+    """Each transaction moves some rows to other keys. A scan has every row once, whichever partitions they are in."""
+    stop = threading.Event()
+    moved = 0
+
+    def move() -> None:
+        nonlocal moved
+        with whole.connect(autocommit=False) as connection, connection.cursor() as cursor:
+            while not stop.is_set():
+                cursor.execute("UPDATE pool SET place = (place + 1) MOD 5 WHERE id MOD 10 = %s", (moved % 10,))
+                connection.commit()
+                moved += 1
+                stop.wait(0.02)
+
+    writer = threading.Thread(target=move)
+    writer.start()
+    try:
+        served: list[str] = []
+        while served.count("cache") < 10 or moved < 10:
+            assert len(served) < 3_000, served
+            found = session.find(whole.keyspace, "pool", limit=POOL + 10, max_wait_ms=1_000)
+            assert sorted(numbers(found)) == list(range(1, POOL + 1)), found.why
+            assert session.count(whole.keyspace, "pool", max_wait_ms=1_000) == POOL
+            served.append(found.served_from)
+    finally:
+        stop.set()
+        writer.join()
+
+
+def test_pages_say_when_they_are_no_more_of_one_position(whole: ServingStack, session: Session) -> None:
+    """A change elsewhere moves nothing; one in the range does, and the page is answered all the same."""
+    session.adopt(settled(whole))
+    keyspace = whole.keyspace
+    first = session.find(keyspace, "orders", {"customer": 5}, limit=8)
+    whole.run("INSERT INTO orders VALUES (777, 1, 1)")
+    session.adopt(settled(whole))
+    second = session.find(keyspace, "orders", {"customer": 5}, limit=8, page=first.page)
+    assert not second.moved
+    whole.run("DELETE FROM orders WHERE customer = 5 ORDER BY id LIMIT 1")
+    session.adopt(settled(whole))
+    third = session.find(keyspace, "orders", {"customer": 5}, limit=8, page=second.page)
+    assert (third.moved, third.page) == (True, "")
+    assert numbers(first, second, third) == [*numbers(first), *numbers(second), *numbers(third)]
+    assert len(numbers(first, second, third)) == 20
+    whole.run("DELETE FROM orders WHERE customer = 777")
+
+
+def test_what_has_no_index_is_refused_with_those_there_are(whole: ServingStack, session: Session) -> None:
+    """A column that is no leading one, an order that is not the key's, a page of something else."""
+    find = session.find
+    for columns, order_by in (
+        ({"id": 1}, ""),
+        ({"total": 1}, ""),
+        ({}, "id"),
+        ({"customer": 1}, "-v"),
+        ({}, "customer,-id"),
+    ):
+        with pytest.raises(BadRequest, match=r"PRIMARY \(customer, id\)") as refused:
+            find(whole.keyspace, "orders", columns, order_by=order_by)
+        assert refused.value.code == "no_index"
+    page = find(whole.keyspace, "orders", limit=1).page
+    for columns, text in (({"customer": 1}, page), ({}, page[:-3]), ({}, "x")):
+        with pytest.raises(BadRequest) as bad:
+            find(whole.keyspace, "orders", columns, page=text)
+        assert bad.value.code == "bad_page"
+    with pytest.raises(BadRequest) as value:
+        find(whole.keyspace, "orders", {"customer": "x"})
+    assert value.value.code == "bad_key"
+    assert whole.get(f"/v1/rows/{whole.keyspace}/orders", limit="1001").json()["code"] == "bad_parameter"
+
+
+def test_a_table_that_is_not_complete_is_read_from_the_source(stack: ServingStack) -> None:
+    """In the same order and pages, proved in the same way; the reason says what is missing."""
+    with stack.client() as client:
+        session = client.session(settled(stack))
+        with session.wrap(stack.connect(), shard=stack.shard) as connection, connection.cursor() as cursor:
+            cursor.execute("REPLACE INTO `lines` VALUES (7, 'b', '1'), (7, 'a', '2'), (70, 'c', '3'), (7, 'c', '4')")
+        pages = list(session.scan(stack.keyspace, "lines", {"a": 7}, order_by="-b", limit=2))
+        assert [row["note"] for page in pages for row in page.rows] == ["4", "1", "2"]
+        assert {(page.served_from, page.freshness) for page in pages} == {("source", "fresh")}
+        assert "not known to be complete" in pages[0].why
+        assert session.count(stack.keyspace, "many") == 1000
+        assert session.count(stack.keyspace, "many", limit=10) == 10
+        assert not session.exists(stack.keyspace, "lines", {"a": 8})
+
+
+def test_complete_tables_are_found_without_a_source(whole: ServingStack) -> None:
+    """The server of the source of truth may be away: what the cache proves needs no read of it."""
+    with whole.client() as client:
+        session = client.session(settled(whole))
+        before = whole.get("/metrics").text
+        found = session.find(whole.keyspace, "orders", {"customer": 3}, limit=100)
+        assert (found.served_from, len(found.rows)) == ("cache", 20)
+        assert session.count(whole.keyspace, "years") == 240
+        reads = "freshet_serve_source_reads_total"
+        after = whole.get("/metrics").text
+    assert [line for line in before.splitlines() if reads in line] == [
+        line for line in after.splitlines() if reads in line
+    ]

@@ -1,0 +1,354 @@
+"""The live source on a real metastore, framed and folded as a consumer would: what is folded is what the server has."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from consumers.fold.objects import decode_object, decode_set, objects_prefix, set_key
+from freshet.local.hive.server import HiveServer
+from stream.sources.hive.live.connection import MetastoreError
+from stream.sources.hive.live.fetching import Fetcher
+from stream.sources.hive.live.following import Following, FollowOptions, HiveHistoryLost
+from stream.sources.hive.live.metastore import Metastore, MetastoreSettings
+from stream.sources.hive.live.recent_ids import RecentWriteIds
+from stream.sources.hive.live.source import end_of_log
+from stream.sources.hive.live.thrift import integer, long, record, text, texts
+from stream.sources.hive.messages import parse_notification
+from stream.sources.hive.structs import BOOL, encode_struct
+from stream.sources.status import SourceStatus
+from stream.wire.events import ResumePoint, SourceTransaction
+from tests.lab.workload.folded import Folded
+from tests.servers.hive_catalog import HiveCatalog
+from tests.serving.stack import eventually
+from tokens import ValidWriteIdList
+
+
+class Consumer:
+    """Frames and folds what a source publishes; keeps where it would resume. A `PublisherLike`."""
+
+    def __init__(self) -> None:
+        self.folded = Folded()
+        self.transactions: list[SourceTransaction] = []
+
+    def publish(self, txn: SourceTransaction) -> None:
+        """Into the fold."""
+        self.transactions.append(txn)
+        self.folded.publish([txn])
+
+    def flush(self) -> None:
+        """Everything is folded already."""
+
+    def resume(self, names: dict[str, int]) -> ResumePoint:
+        """Where a restarted source goes on. ``names``: as its topic would tell them."""
+        return replace(self.folded.framer.resume.copy(), names=names)
+
+
+class Source:
+    """A running source of one catalog, stepped by the test."""
+
+    def __init__(self, catalog: HiveCatalog, consumer: Consumer, resume: ResumePoint | None = None) -> None:
+        self.catalog, self.consumer = catalog, consumer
+        self.status = SourceStatus()
+        options = FollowOptions(
+            MetastoreSettings((catalog.address,), timeout_s=60), "hive/0", threads=2, reconcile_s=0.1, poll_s=0.01
+        )
+        begun = None
+        if resume is None:
+            consumer.folded.start(*end_of_log(catalog.metastore))
+            resume, begun = consumer.folded.framer.resume, catalog.metastore.transactions()
+        self.metastore = Metastore(options.settings)
+        self.following = Following(options, consumer, self.metastore, resume, self.status, begun)
+
+    def close(self) -> None:
+        """End its threads and connections."""
+        self.following.close()
+        self.metastore.close()
+
+    def names(self) -> dict[str, int]:
+        """The names that are bound, as the topic would tell them."""
+        return dict(self.following._translator.tables)
+
+    def why_not(self, table: str) -> str:
+        """Why the folded table is not what the server has; empty if it is."""
+        name = f"{self.catalog.db}.{table}"
+        found = self.catalog.metastore.table(name)
+        assert found is not None
+        state = self.consumer.folded.table(found.table_id)
+        if state is None or self.consumer.folded.bound(name) != {found.table_id}:
+            return "it is not there"
+        if state.waits_for():
+            return state.waits_for()
+        if state.image != found.image:
+            return "it has another image"
+        if not found.transactional:
+            return ""
+        own = ValidWriteIdList(name, state.ids.hwm, [each for each, _ in state.ids.open], state.ids.aborted)
+        server = ValidWriteIdList.parse(self.catalog.valid_write_ids(table))
+        return "" if own.covers(server) else f"its list is {own}, the server's {server}"
+
+    def follow(self, *tables: str) -> None:
+        """Step until each of the tables is as the server has it."""
+
+        def same() -> bool:
+            self.following.step()
+            return not any(self.why_not(table) for table in tables)
+
+        try:
+            eventually(same, timeout_s=60, what="the catalog")
+        except AssertionError:
+            raise AssertionError({table: self.why_not(table) for table in tables}) from None
+
+
+@contextmanager
+def following(catalog: HiveCatalog, consumer: Consumer, resume: ResumePoint | None = None) -> Iterator[Source]:
+    """A `Source` that is closed."""
+    source = Source(catalog, consumer, resume)
+    try:
+        yield source
+    finally:
+        source.close()
+
+
+@pytest.fixture
+def catalog(hive: tuple[str, int]) -> Iterator[HiveCatalog]:
+    """A client with a database of its own on the session's metastore."""
+    with HiveCatalog(hive, f"db{uuid.uuid4().hex[:8]}") as client:
+        yield client
+
+
+def test_an_abort_that_the_server_does_not_log_is_reconciled(catalog: HiveCatalog) -> None:
+    """Two transactions update the same table; the second one's COMMIT fails, and no event says so."""
+    catalog.create("t")
+    with following(catalog, Consumer()) as source:
+        source.follow("t")
+        first, second = catalog.open(), catalog.open()
+        for txn in (first, second):
+            write_id = catalog.allocate("t", txn)
+            touched = {1: long(txn), 2: long(write_id), 3: text(catalog.db), 4: text("t")}
+            catalog.calls.call("add_dynamic_partitions", {1: record({**touched, 5: texts(["p=1"]), 6: integer(3)})})
+        catalog.alter("t", 2, v="of the second")
+        catalog.commit(first)
+        with pytest.raises(MetastoreError):
+            catalog.calls.call("commit_txn", {1: record({1: long(second), 6: (BOOL, False)})})
+        aborts = [row for row in catalog.metastore.events(0, 100_000) if row["eventType"] == "ABORT_TXN"]
+        assert second not in [parse_notification(row).message["txnid"] for row in aborts]
+        source.follow("t")
+        state = source.consumer.folded.table(catalog.table_id("t"))
+        assert state is not None
+        assert state.ids.aborted == [2]
+
+
+def test_a_transaction_that_was_open_before_the_source_began(catalog: HiveCatalog) -> None:
+    """Its ALLOC was never read. The server tells who holds the open id, so its COMMIT counts."""
+    catalog.create("t")
+    catalog.write("t", v="1")
+    early = catalog.open()
+    write_id = catalog.allocate("t", early)
+    with following(catalog, Consumer()) as source:
+        source.follow("t")
+        catalog.alter("t", write_id, v="2")
+        catalog.commit(early)
+        source.follow("t")
+
+
+def test_a_sweep_goes_on_where_it_was_cut_off(catalog: HiveCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A source that ends amid its bootstrap fetches only the rest, and loses nothing that changed meanwhile."""
+    monkeypatch.setattr("stream.sources.hive.live.following.CHUNK_TABLES", 2)
+    tables = [f"t{number}" for number in range(7)]
+    for table in tables:
+        catalog.create(table)
+    consumer = Consumer()
+    with following(catalog, consumer) as source:
+        half = f"{catalog.db}.t3"
+        eventually(lambda: source.following.step() and source.following._progress.swept >= half, what="half of it")
+        names = source.names()
+    assert 0 < len([name for name in names if name.startswith(catalog.db)]) < len(tables)
+    catalog.write("t0", v="meanwhile")
+    catalog.write("t6", v="meanwhile")
+    catalog.drop("t5")
+    catalog.create("t7")
+    published = len(consumer.transactions)
+    with following(catalog, consumer, consumer.resume(names)) as source:
+        source.follow(*(table for table in [*tables, "t7"] if table != "t5"))
+        eventually(lambda: source.following.step() or not source.following._progress.sweeping, what="the rest")
+    again = [change for txn in consumer.transactions[published:] for change in txn.changes]
+    assert not any(getattr(change, "name", "") == f"{catalog.db}.t2" for change in again), "t2 was published before"
+
+
+def test_changes_while_tables_are_fetched_are_not_lost(catalog: HiveCatalog) -> None:
+    """Writes, renames and drops between any two steps of the source end in the server's state."""
+    for table in ("a", "b", "c"):
+        catalog.create(table)
+    with following(catalog, Consumer()) as source:
+        for number in range(4):
+            source.following.step()
+            catalog.write("a", v=str(number))
+            source.following.step()
+            txn = catalog.open()
+            write_id = catalog.allocate("b", txn)
+            catalog.alter("b", write_id, v=str(number))
+            source.following.step()
+            (catalog.commit if number % 2 else catalog.abort)(txn)
+            catalog.alter("c", rename_to="d")
+            source.following.step()
+            catalog.create("c")
+            catalog.drop("d")
+        source.follow("a", "b", "c")
+        assert source.consumer.folded.bound(f"{catalog.db}.d") == {0}
+        assert not source.consumer.folded.dead
+
+
+def test_a_prewarm_with_an_outdated_list(catalog: HiveCatalog) -> None:
+    """One list of transactions serves many tables: one that is old hides a commit, which is a miss and no error."""
+    catalog.create("t")
+    catalog.write("t", v="1")
+    name = f"{catalog.db}.t"
+    fetcher = Fetcher(MetastoreSettings((catalog.address,), timeout_s=60), 1, 3600.0)
+    try:
+        before = fetcher.submit((name,)).result()
+        catalog.write("t", v="2")
+        after = fetcher.submit((name,)).result()
+    finally:
+        fetcher.close()
+    table = after.tables[name]
+    assert '"v":"2"' in str(getattr(table, "image", b""))
+    assert after.listed_at == before.listed_at < after.lo
+    ids = after.lists[name].write_ids()
+    tag = ValidWriteIdList(name, ids.hwm, [each for each, _ in ids.open], ids.aborted)
+    assert tag.covers(ValidWriteIdList(name, 1, [], [])), "who has not seen the commit is answered"
+    assert not tag.covers(ValidWriteIdList.parse(catalog.valid_write_ids("t"))), "who has seen it is not"
+    assert not RecentWriteIds(after.lo).brought_forward(name, ids, after.listed_at, {}), "a source fetches it again"
+
+
+def test_a_cleaned_log_is_a_lost_history(new_hive: Callable[..., HiveServer]) -> None:
+    """Where the log was cleaned beyond the source's position, it does not go on as if nothing had been there."""
+    interval = {"metastore.event.db.listener.timetolive": "1s", "metastore.event.db.listener.clean.interval": "1s"}
+    server = new_hive(settings={**interval, "metastore.event.db.listener.clean.startup.wait.interval": "0s"})
+    with HiveCatalog((server.host, server.port), "d") as catalog:
+        catalog.create("t")
+        consumer = Consumer()
+        with following(catalog, consumer) as source:
+            source.follow("t")
+            names = source.names()
+            at = consumer.folded.framer.resume.position
+        catalog.write("t", v="1")
+        eventually(lambda: not catalog.metastore.events(0, 10), what="the cleaner")
+        with (
+            following(catalog, consumer, consumer.resume(names)) as source,
+            pytest.raises(HiveHistoryLost, match="deleted"),
+        ):
+            eventually(lambda: source.following.step() and False, timeout_s=5)
+        assert consumer.folded.framer.resume.position == at
+
+
+def test_a_restored_server_is_a_lost_history(new_hive: Callable[..., HiveServer], tmp_path: Path) -> None:
+    """A metastore whose database was restored ends before the source's position: its ids stand for other events."""
+    server = new_hive()
+    with HiveCatalog((server.host, server.port), "d") as catalog:
+        catalog.create("t")
+        server.stop()
+        shutil.copytree(server.data_dir / "derby", tmp_path / "backup")
+        server.start()
+        consumer = Consumer()
+        with following(catalog, consumer) as source:
+            catalog.write("t", v="lost")
+            source.follow("t")
+            names = source.names()
+        server.stop()
+        shutil.rmtree(server.data_dir / "derby")
+        shutil.copytree(tmp_path / "backup", server.data_dir / "derby")
+        server.start()
+        with (
+            following(catalog, consumer, consumer.resume(names)) as source,
+            pytest.raises(HiveHistoryLost, match="the log ends at event"),
+        ):
+            source.following.step()
+
+
+def whole(source: Source, kind: str, table_id: int) -> dict[str, bytes | None] | None:
+    """Name → Thrift struct of the members of a set as folded; None while it is not whole or a member is awaited."""
+    folded = source.consumer.folded
+    for entries in folded.entries:
+        value = entries.get(set_key(kind, table_id))
+        if value is None:
+            continue
+        found = decode_set(value)
+        if not found.complete:
+            return None
+        prefix = objects_prefix(kind, table_id)
+        members = {
+            key[len(prefix) :].decode(): decode_object(entries[key]) for key in entries if key.startswith(prefix)
+        }
+        current = {name: each for name, each in members.items() if each.ordinal > found.base}
+        if any(each.image_ordinal < each.write_ordinal for each in current.values()):
+            return None
+        return {name: each.struct for name, each in current.items() if each.exists}
+    return None
+
+
+def test_partitions_are_those_of_the_server(catalog: HiveCatalog) -> None:
+    """Those that were there before, that are added, dropped, and that an ALTER_TABLE voided: whole Thrift objects."""
+    table_id = catalog.create("t", transactional=False, partitioned=True)
+    catalog.add_partitions("t", "a", "b/c", "ü")
+    with following(catalog, Consumer()) as source:
+
+        def same() -> bool:
+            source.following.step()
+            found = whole(source, "partition", table_id)
+            server = {
+                json.dumps(values, ensure_ascii=False, separators=(",", ":")): encode_struct(struct)
+                for chunk in catalog.metastore.partitions(f"{catalog.db}.t", 2)
+                for values, struct in chunk
+            }
+            return found == server
+
+        eventually(same, what="the partitions of before")
+        catalog.add_partitions("t", "d")
+        catalog.drop_partition("t", "a")
+        eventually(same, what="one more and one less")
+        catalog.alter("t", v="voids them all")
+        source.following.step()
+        eventually(same, what="those of an altered table")
+        assert not source.consumer.folded.dead
+
+
+def test_databases_are_those_of_the_server(catalog: HiveCatalog) -> None:
+    """The set of databases is whole after a sweep, and follows what is made and dropped."""
+    with following(catalog, Consumer()) as source:
+
+        def same() -> bool:
+            source.following.step()
+            found = whole(source, "database", 0)
+            names = [f'["{db}"]' for db in catalog.metastore.databases()]
+            return found is not None and sorted(found) == names
+
+        eventually(same, what="the databases of before")
+        other = f"{catalog.db}_b"
+        catalog.calls.call("create_database", {1: record({1: text(other)})})
+        eventually(same, what="one more")
+        catalog.calls.call("drop_database", {1: text(other), 2: (BOOL, True), 3: (BOOL, True)})
+        eventually(same, what="one less")
+
+
+def test_the_server_lists_ids_with_their_kinds(catalog: HiveCatalog) -> None:
+    """Open and aborted ids are told apart, and a table without ids has an empty list."""
+    catalog.create("t")
+    txns = [catalog.open() for _ in range(3)]
+    for txn in txns:
+        catalog.allocate("t", txn)
+    catalog.commit(txns[0])
+    catalog.abort(txns[1])
+    listed = catalog.metastore.write_ids([f"{catalog.db}.t"])[f"{catalog.db}.t"]
+    assert (listed.hwm, listed.open, listed.aborted) == (3, (3,), (2,))
+    held = catalog.metastore.holders({f"{catalog.db}.t": [3]}, txns, max(txns))
+    assert held == {f"{catalog.db}.t": {3: txns[2]}}
+    assert txns[2] in catalog.metastore.transactions().open
+    catalog.abort(txns[2])

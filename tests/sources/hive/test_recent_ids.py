@@ -1,0 +1,105 @@
+"""Lists that were fetched a while ago are brought forward over what the log said since, in any interleaving."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stream.sources.hive.live.progress import DIRTY_MAX, Progress
+from stream.sources.hive.live.recent_ids import RecentWriteIds
+from stream.sources.hive.write_id_registry import WriteIdChange
+from tokens.writeid_state import WriteIds
+
+NAME = "d.t"
+
+
+def applied(changes: list[WriteIdChange]) -> WriteIds:
+    """What a server knows after these changes."""
+    ids = WriteIds()
+    for _, txn, write_id, kind in changes:
+        if kind == "allocated":
+            ids.allocate(txn, write_id)
+        elif kind == "committed":
+            ids.commit(write_id)
+        else:
+            ids.abort(write_id)
+    return ids
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[WriteIdChange]:
+    """Allocations in order, each ended or not at some later place. Transaction n holds write id n."""
+    opened: list[int] = []
+    changes: list[WriteIdChange] = []
+    last = 0
+    for _ in range(draw(st.integers(0, 12))):
+        if len(opened) > 0 and draw(st.booleans()):
+            ending = opened.pop(draw(st.integers(0, len(opened) - 1)))
+            changes.append(WriteIdChange(NAME, ending, ending, draw(st.sampled_from(["committed", "aborted"]))))
+        else:
+            last += 1
+            opened.append(last)
+            changes.append(WriteIdChange(NAME, last, last, "allocated"))
+    return changes
+
+
+def full(ids: WriteIds) -> tuple[int, list[int], list[int]]:
+    """High-water mark, open and aborted ids."""
+    return ids.hwm, [write_id for write_id, _ in ids.open], ids.aborted
+
+
+@given(histories(), st.data())
+def test_a_list_fetched_anywhere_ends_as_the_servers(changes: list[WriteIdChange], data: st.DataObject) -> None:
+    """Noted at ``since``, fetched at some later event, published after the last one: the result is the server's list.
+
+    What the log did not say before it was read (the holders) comes from a question to the server.
+    """
+    begin = data.draw(st.integers(0, len(changes)))
+    since = data.draw(st.integers(begin, len(changes)))
+    fetched_at = data.draw(st.integers(since, len(changes)))
+    recent = RecentWriteIds(begin)
+    allocated = {change.txn for change in changes[begin:] if change.kind == "allocated"}
+    for event_id, change in enumerate(changes[begin:], begin + 1):
+        if change.kind == "allocated" or change.txn in allocated:
+            recent.note(event_id, [change])
+        if change.kind != "allocated":
+            recent.ended(event_id, change.txn, committed=change.kind == "committed")
+    server = applied(changes[:fetched_at])
+    listed = WriteIds()
+    listed.replace(server.hwm, [write_id for write_id, _ in server.open], server.aborted)
+    holders = {write_id: write_id for write_id, _ in server.open if write_id not in allocated}
+    assert recent.brought_forward(NAME, listed, since, holders)
+    assert full(listed) == full(applied(changes))
+
+
+def test_a_list_from_before_what_is_kept_is_refused() -> None:
+    """What was forgotten may be what the list lacks: it must be fetched again."""
+    recent = RecentWriteIds(10)
+    recent.note(11, [WriteIdChange(NAME, 1, 1, "allocated")])
+    recent.forget(11)
+    assert not recent.brought_forward(NAME, WriteIds(), 10, {})
+    assert recent.brought_forward(NAME, WriteIds(), 11, {})
+
+
+def test_what_is_left_to_fetch_comes_back_from_the_cursor() -> None:
+    """A restarted source knows how far the sweep was, and which tables were written since they were fetched."""
+    progress = Progress()
+    assert progress.sweeping, "a source without a cursor begins with everything"
+    progress.swept = "d.m"
+    progress.touch(["d.a", "d.b"])
+    progress.done("d.a")
+    again = Progress(progress.cursor())
+    assert (again.sweeping, again.swept, [*again.dirty]) == (True, "d.m", ["d.b"])
+    again.sweeping = False
+    assert not Progress(again.cursor()).sweeping
+    again.touch(f"d.t{number}" for number in range(DIRTY_MAX))
+    assert Progress(again.cursor()).sweeping, "too many to name: everything is fetched"
+    assert Progress("{damaged").sweeping
+
+
+def test_a_busy_table_does_not_hold_up_the_others() -> None:
+    """A table that is written all the time goes to the end each time."""
+    progress = Progress()
+    progress.touch(["d.busy", "d.quiet"])
+    progress.touch(["d.busy"])
+    assert [*progress.dirty] == ["d.quiet", "d.busy"]

@@ -1,0 +1,120 @@
+"""Which tables are backfilled when people ask for it, and what a source tells of its progress. Without a server."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from stream.sources.mariadb.backfill.choice import CHARS_MAX, BackfillRequest, Choice, read_request
+from stream.sources.mariadb.backfill.plan import Plan
+from stream.sources.mariadb.backfill.progress import progress_annotations, table_progress
+from stream.sources.mariadb.schema import TableFilter
+from stream.sources.status import TableReading
+from stream.wire.events import Column, DescribeTable, ResumePoint
+
+SHOP = TableFilter(include=("shop.*",))
+DESCRIBED = DescribeTable("shop.a", (Column("id", "int", True),), ("id",))
+
+
+@pytest.mark.parametrize(
+    ("asked", "wanted"),
+    [
+        ([], {"shop.a", "shop.b"}),
+        ([("shop.a", False)], {"shop.b"}),
+        ([("x.c", True)], {"shop.a", "shop.b", "x.c"}),
+        ([("", False)], set()),
+        ([("", False), ("shop.a", True)], {"shop.a"}),
+        ([("shop.a", False), ("", True)], {"shop.a", "shop.b", "x.c"}),
+        ([("", True), ("shop.a", False), ("shop.a", True)], {"shop.a", "shop.b", "x.c"}),
+    ],
+)
+def test_what_was_asked_last_decides(asked: list[tuple[str, bool]], wanted: set[str]) -> None:
+    """A table's own request wins over one for every table that came before, and both over the settings."""
+    choice = Choice(SHOP)
+    for table, start in asked:
+        assert choice.ask(table, start)
+    choice.offset = 7
+    for each in (choice, Choice.resume(SHOP, choice.annotations), Choice.told(choice.annotations)):
+        assert {table for table in ("shop.a", "shop.b", "x.c") if each.wants(table)} == wanted
+        assert each.offset == 7
+
+
+def test_without_settings_only_what_is_asked_for_is_wanted() -> None:
+    """An empty list of patterns must not read every table."""
+    assert not Choice().wants("shop.a")
+    assert not Choice.told({}).wants("shop.a")
+    assert not Choice.told(Choice().annotations).wants("shop.a")
+
+
+def test_more_names_than_there_is_room_for_are_refused() -> None:
+    """The state of a shard has room for so much; what was asked before still holds."""
+    choice = Choice()
+    assert choice.ask("a" * (CHARS_MAX // 2), True)
+    assert not choice.ask("b" * (CHARS_MAX // 2), True)
+    assert choice.asked == {"a" * (CHARS_MAX // 2): True}
+
+
+def test_many_patterns_do_not_fill_the_state() -> None:
+    """Readers are told that every table is wanted; the source itself knows its settings."""
+    choice = Choice(TableFilter(include=tuple(f"shop.table_{each}" for each in range(10_000))))
+    assert len(str(choice.annotations)) < 100
+    assert Choice.told(choice.annotations).wants("shop.other")
+    assert not Choice.resume(choice.tables, choice.annotations).wants("shop.other")
+
+
+@pytest.mark.parametrize("value", [b"", b"[]", b"{}", b'{"start": "yes"}', b"\xff"])
+def test_what_is_no_request_is_passed_over(value: bytes) -> None:
+    """Anybody may write into the topic."""
+    assert read_request(value) is None
+
+
+def test_a_request_of_a_newer_version_is_read() -> None:
+    """It may have more fields."""
+    assert read_request(b'{"start": true, "table": "s.t", "later": 1}') == BackfillRequest(start=True, table="s.t")
+
+
+def test_the_words_of_a_newer_version_are_read() -> None:
+    """After a step back to this version the source must start; what it does not know it leaves out."""
+    words = {
+        "backfill_choice": '[7, {"s.t": true}, null, "more"]',
+        "backfills": '[0, {"s.t": [[5], 3, "more"]}, "more"]',
+        "backfill_progress": '["s.t", 3, 10, 1, "", "more"]',
+    }
+    described = {"s.t": replace(DESCRIBED, table="s.t")}
+    point = ResumePoint("s", 0, 1, "", 1, "", annotations=words, descriptions=described)
+    assert Choice.resume(None, words).wants("s.t")
+    assert [(each.state, each.rows, each.eta_s) for each in table_progress(point)] == [("reading", 3, 7)]
+
+
+def test_each_table_has_a_state() -> None:
+    """What the command shows of complete, read, waiting, cancelled, unwanted and unfit tables."""
+    names = ("s.complete", "s.reading", "s.begun", "s.waiting", "s.cancelled")
+    described = {name: replace(DESCRIBED, table=name) for name in names}
+    described["x.off"] = replace(DESCRIBED, table="x.off")
+    described["s.unfit"] = replace(DESCRIBED, table="s.unfit", primary_key=())
+    plan = Plan()
+    for table in ("s.begun", "s.reading"):
+        plan.begin(table, "MariaDB/0-1-1", 1)
+    plan.cursors["s.reading"] = plan.cursors["s.reading"]._replace(rows=300)
+    choice = Choice(TableFilter(include=("s.*",)))
+    choice.ask("s.cancelled", False)
+
+    def shown(reading: TableReading) -> dict[str, tuple[str, int, int]]:
+        words = {**plan.annotations, **choice.annotations, **progress_annotations(reading)}
+        point = ResumePoint("s", 0, 1, "", 1, "", annotations=words, descriptions=described)
+        found = table_progress(replace(point, complete=frozenset({"s.complete"})))
+        assert [each.table for each in found] == sorted(described)
+        return {each.table: (each.state, each.rows, each.eta_s) for each in found}
+
+    assert shown(TableReading("s.reading", 300, 1_000, 100)) == {
+        "s.begun": ("waiting", 0, -1),
+        "s.cancelled": ("cancelled", 0, -1),
+        "s.complete": ("complete", 0, -1),
+        "s.reading": ("reading", 300, 7),
+        "s.unfit": ("unfit", 0, -1),
+        "s.waiting": ("waiting", 0, -1),
+        "x.off": ("off", 0, -1),
+    }
+    assert shown(TableReading("s.reading", 300, 0, 0, "behind"))["s.reading"] == ("paused", 300, -1)
+    assert shown(TableReading(""))["s.reading"] == ("waiting", 300, -1)
