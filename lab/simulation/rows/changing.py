@@ -206,6 +206,7 @@ class RowChangeOps(InterruptedReadOps):
         for owned in chain.from_iterable(self.owners):
             end = len(self.topic.partitions[owned.number])
             self.topic.read_to[owned.number] = min(self.topic.read_to[owned.number], end)
+            owned.lose_letters(end)
             if owned.offset > end:
                 owned.has_seen_what_was_lost = True
                 # Markers link batches. Inside a batch, or if a scope is missed, only the leader epochs show it,

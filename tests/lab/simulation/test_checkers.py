@@ -52,6 +52,7 @@ FIRED_BY: Final = {
         "nothing uncommitted": "answers_invented",
         "explanation true": "cache_answer_moves_no_token",
         "recovers by itself": "nobody_announced",
+        "folded by the rules": "first_time_kept",
         "never raises": "answers_fail",
     },
     "rows": {
@@ -79,7 +80,7 @@ FIRED_BY: Final = {
     },
     "processes": {
         "same history, same state": "watermarks_not_durable",
-        "folded by the rules": "frame_has_one_time",
+        "folded by the rules": "first_time_kept",
         "what is durable is a prefix": "committed_is_what_is_folded",
         "never raises": "publisher_miscounts",
     },
