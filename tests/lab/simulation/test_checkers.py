@@ -15,6 +15,7 @@ from lab.simulation.planted.every import planted_bugs
 from lab.simulation.planted.planting import Change, PlantedBug, Replace, Return
 from lab.simulation.worlds import all_worlds
 from serving import answers
+from serving.client import session
 from serving.client.session import SessionState
 from serving.reads import proof
 from stream.sources.hive.translator import HiveTranslator
@@ -38,6 +39,7 @@ CRUDE: Final[dict[str, Change]] = {
         SessionState.plan_token, "any_demand.token", "self.__dict__.setdefault('first', any_demand.token)"
     ),
     "first_time_kept": FIRST_TIME_KEPT,
+    "older_than_it_asked_for": Replace(session._params, "str(max_staleness_ms)", "str(max_staleness_ms + 60_000)"),
     "never_servable": Return(TableState.waits_for, "'an image'"),
     "translation_fails": Return(HiveTranslator._describe, "1 // 0"),
     "older_is_fresh": Return(decision._judge_component, "None"),
@@ -48,7 +50,7 @@ FIRED_BY: Final = {
         "no stale answer": "token_kept_from_the_first_time",
         "read your writes": "failed_commit_is_forgotten",
         "monotonic reads": "batch_has_the_last_token",
-        "no older than allowed": "times_are_not_judged",
+        "no older than allowed": "older_than_it_asked_for",
         "nothing uncommitted": "answers_invented",
         "explanation true": "cache_answer_moves_no_token",
         "recovers by itself": "nobody_announced",

@@ -92,6 +92,21 @@ ROWS: dict[str, History] = {
     ],
 }
 CATALOG: dict[str, History] = {
+    "a staged image is committed behind a void, and read between the two by an owner that has seen no void yet": [
+        ("world", 1, 0, 0, 0),
+        ("create", 1, 0),
+        ("open",),
+        ("publish", 0, 0, 0),
+        ("sync", 0),
+        ("write", 0, 1),
+        ("publish", 2, 0, 0),
+        ("damage", 0),
+        ("write", 0, 1),
+        ("finish", 0, 1),
+        ("publish", 2, 0, 0),
+        ("list", 1, 1, 0),
+        ("race", 1, 0, 4),
+    ],
     "an ALLOC is damaged on its way, and its transaction writes without naming itself": [
         ("world", 0, 1, 0, 0),
         ("create", 1, 0),
