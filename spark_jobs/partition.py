@@ -16,6 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
+from consumers.fold.columns import RowEntries
 from consumers.fold.messages import fold_messages
 from consumers.fold.state import PartitionState, head_entries
 from consumers.store.digest import digest_items
@@ -120,7 +121,9 @@ class PartitionFold:
             state.apply(changes)
             if changed:
                 rows = self._entries.put(changed)
-                self._rows += max(rows, messages) if messages > 1 else rows  # several messages have one row each
+                if messages > 1 and not isinstance(changed, RowEntries):  # several messages have one row each
+                    rows = max(rows, messages)
+                self._rows += rows
                 if len(self._entries) >= self._task.spill_rows:
                     self.commit()
             if changes.rejections:

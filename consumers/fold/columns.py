@@ -1,8 +1,8 @@
 """The fold of many row frames in one step, column by column. Pure; called by `consumers.fold.messages` only.
 
-It takes what needs no decision: rows whose ordinals rise, in frames that `stream.wire.columns` reads. Where shards
-share the partition, the keys of a run are looked up together, and none may have another shard's entry. All else is left
-to `consumers.fold.rows`, which makes the same state of it.
+It takes what needs no decision: rows whose ordinals rise, in frames that `stream.wire.columns` reads, and the markers
+between them (`consumers.fold.runs`). Where shards share the partition, the keys of a run are looked up together, and
+none may have another shard's entry. All else is left to the plain fold, which makes the same state of it.
 
 Entries are not built here. A key maps to its row, and `RowEntries` builds the bytes when they are read or written: most
 rows of a busy key never are (docs/decisions/0019-entries-in-columns.md).
@@ -12,27 +12,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 
 from consumers.fold.entry import PREFIX
-from consumers.fold.shards import is_succeeded
-from consumers.fold.state import Changes, Head, Lineage, PartitionState
+from consumers.fold.runs import Record, fold_markers, gather
+from consumers.fold.state import Changes, Head, Lineage, PartitionState, Void
 from stream.wire.columns import Columns, Numbers, read_columns
 from stream.wire.single import single_prefix
 
 RUN_BYTES_MIN: Final = 48 * 1024
 """Frames of fewer bytes together fold faster row by row."""
-RUN_BYTES_MAX: Final = 4 << 20
 _HEADS: Final = np.dtype([("kind", "u1"), ("ordinal", ">u8"), ("timestamp", ">i8"), ("size", ">u4")])
 """As `PREFIX`."""
-
-
-Record: TypeAlias = tuple[int, bytes | None]
-"""Offset and value of a message."""
-Runs: TypeAlias = dict[tuple[str, Lineage], tuple[list[int], list[bytes]]]
-"""Shard and lineage → the indexes of its frames, and the frames."""
 
 
 class EntryColumns:
@@ -121,54 +114,52 @@ class RowEntries(Mapping[bytes, bytes]):
 
 
 def fold_columns(state: PartitionState, records: Sequence[Record], at: int) -> tuple[Changes | None, int]:
-    """Folds the run of frames that begins at ``records[at]``: its changes, and the index after it.
+    """Folds the run of frames and markers that begins at ``records[at]``: its changes, and the index after it.
 
     Without changes if they can't be folded this way, or too few to be worth it; the index is where the next try may be.
     """
-    runs, size, end = _runs(state.head, records, at)
-    later = at + (end - at + 1) // 2  # so a frame of another form costs its run a few tries, not one each
-    if size < RUN_BYTES_MIN:
-        return None, max(end, at + 1)
-    parts, moved, unread = [], {}, end
-    for (shard, lineage), (places, values) in runs.items():
-        columns = read_columns(values, len(single_prefix(shard, lineage.epoch)), lineage.ordinal)
-        frames = 0 if columns is None else columns.frames
-        if frames < len(values):
-            unread = min(unread, places[frames])
+    head = state.head
+    run = gather(head, records, at)
+    later = at + (run.end - at + 1) // 2  # so a message of another form costs its run a few tries, not one each
+    if run.size < RUN_BYTES_MIN:
+        return None, max(run.end, at + 1)
+    marked, unread = fold_markers(head, records, run)
+    if unread < run.end:
+        return (None, later) if unread == at else fold_columns(state, records[:unread], at)
+    parts, last = [], {}
+    for shard, frames in run.frames.items():
+        lineage = frames.lineage
+        begin = len(single_prefix(shard, lineage.epoch))
+        columns = read_columns(frames.values, begin, frames.floors(shard, marked))
+        read = 0 if columns is None else columns.frames
+        if read < len(frames.values):
+            unread = min(unread, frames.places[read])
         if columns is not None:
             parts.append((columns.keys(), EntryColumns(columns, shard, lineage.epoch)))
-            moved[shard] = lineage._replace(ordinal=int(columns.ordinals[-1]))
+            last[shard] = int(columns.ordinals[-1])
     if unread == at:
         return None, later
-    if unread < end and len(runs) > 1:
+    if unread < run.end and len(run.frames) > 1:
         return fold_columns(state, records[:unread], at)
-    if len(state.head.lineages) > 1 and not _are_apart(state, parts):
+    if len(head.lineages) > 1 and not _are_apart(state, parts):
         return None, later
-    return Changes(records[unread - 1][0] + 1, RowEntries(parts), moved, messages=unread - at), unread
+    changes = Changes(records[unread - 1][0] + 1, RowEntries(parts), messages=unread - at)
+    return _moved(head, changes, [each for place, each in marked if place < unread], last), unread
 
 
-def _runs(head: Head, records: Sequence[Record], at: int) -> tuple[Runs, int, int]:
-    """The frames from ``records[at]`` on by lineage, their bytes, and the index of the first record that is none."""
-    shards = [each for each in head.lineages.items() if not is_succeeded(head, each[0], each[1].epoch)]
-    lineages = {single_prefix(shard, lineage.epoch): (shard, lineage) for shard, lineage in shards}
-    runs: Runs = {}
-    size, after = 0, head.offset
-    prefix: bytes | tuple[()] = ()
-    for place in range(at, len(records)):
-        offset, value = records[place]
-        if value is None or offset < after or size >= RUN_BYTES_MAX:
-            return runs, size, place
-        if not value.startswith(prefix):  # mostly it is of the lineage of the frame before it
-            found = next(filter(value.startswith, lineages), None)
-            if found is None:
-                return runs, size, place
-            prefix = found
-            places, values = runs.setdefault(lineages[prefix], ([], []))
-        places.append(place)
-        values.append(value)
-        size += len(value)
-        after = offset + 1
-    return runs, size, len(records)
+def _moved(head: Head, changes: Changes, marked: list[Changes], last: dict[str, int]) -> Changes:
+    """``changes`` with what the markers change, and the last ordinals of rows by shard."""
+    lineages: dict[str, Lineage] = {}
+    voids: dict[tuple[str, str], Void] = {}
+    layout = ""
+    for each in marked:
+        lineages |= each.lineages
+        voids |= each.voids
+        layout = each.layout or layout
+    for shard, ordinal in last.items():
+        lineage = lineages.get(shard) or head.lineages[shard]
+        lineages[shard] = lineage._replace(ordinal=max(lineage.ordinal, ordinal))
+    return changes._replace(lineages=lineages, voids=voids, layout=layout)
 
 
 def _are_apart(state: PartitionState, parts: list[tuple[list[bytes], EntryColumns]]) -> bool:

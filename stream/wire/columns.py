@@ -202,17 +202,18 @@ _BLOCKS: Final = {"lengths": 2, "ordinals": 1, "sizes": 0, "gtid_numbers": 0, "t
 """How many numbers a block has for each row; 0: one for each transaction."""
 
 
-def read_columns(values: Sequence[bytes], begin: int, after: int) -> Columns | None:
+def read_columns(values: Sequence[bytes], begin: int, after: int | Numbers) -> Columns | None:
     """The rows of the first frames of ``values``, as many as can be read this way; None if the first cannot.
 
-    Each value is of one lineage, whose `stream.wire.single.single_prefix` has ``begin`` bytes. Ordinals rise above
-    ``after``.
+    Each value is of one lineage, whose `stream.wire.single.single_prefix` has ``begin`` bytes. Ordinals rise, and
+    are above ``after``, of each frame or of all.
     """
     reader = _Reader(values, begin)
+    floors: Numbers = np.broadcast_to(np.asarray(after, np.int64), len(values))
     fields = {name: _READ[kind](reader) for name, kind in COLUMNS.items() if name not in ("shard", "epoch")}
     _check_fields(reader, fields)
     while frames := _leading(reader.good):
-        found, bad = _columns(reader, {name: _first(field, frames) for name, field in fields.items()}, after)
+        found, bad = _columns(reader, {name: _first(field, frames) for name, field in fields.items()}, floors)
         if found is not None:
             return found
         reader.good[bad] = False
@@ -249,8 +250,11 @@ def _check_fields(reader: _Reader, fields: dict[str, Any]) -> None:
         good[frame] = size <= PREFIX_MAX and prefix.isascii() and b"\0" not in prefix
 
 
-def _columns(reader: _Reader, fields: dict[str, Any], after: int) -> tuple[Columns | None, int]:
-    """The columns of frames whose fields are good; or None, and the first frame that is not good after all."""
+def _columns(reader: _Reader, fields: dict[str, Any], floors: Numbers) -> tuple[Columns | None, int]:
+    """The columns of frames whose fields are good; or None, and the first frame that is not good after all.
+
+    ``floors``: the ordinal that the rows of each frame must be above.
+    """
     rows, transactions = fields["operations"][1], fields["transactions"]
     frames, count = len(rows), int(rows.sum())
     if count > ROWS_MAX:
@@ -286,8 +290,10 @@ def _columns(reader: _Reader, fields: dict[str, Any], after: int) -> tuple[Colum
         np.repeat(np.arange(len(blocks["sizes"])), blocks["sizes"] + 1),
         *_transactions(fields, blocks, first_transactions),
     )
+    below = np.concatenate((floors[:1], ordinals[:-1]))
+    below[first_rows] = np.maximum(below[first_rows], floors[:frames])
     valid = (
-        (ordinals > np.concatenate(([after], ordinals[:-1])))
+        (ordinals > below)
         & (operations > 0)
         & (operations <= VOID)
         & ((operations != VALUE) | (found.image_sizes > 0))

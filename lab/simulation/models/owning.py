@@ -32,7 +32,7 @@ Record = tuple[int, bytes | None]
 BY_COLUMN_BYTES: Final = 1
 """Runs of this many bytes are folded by column too, so each: histories are short."""
 _BETWEEN_RUNS: Final = headers("Marker") | headers("SourceState")
-"""Records that end a run of frames."""
+"""Records that stand between the frames of a run."""
 
 
 @lru_cache
@@ -256,7 +256,7 @@ class OwnedPartition:
         return _by_column(list(enumerate(self._folded, self.begin)), self.begin)
 
     def crowded(self) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
-        """States of the log without what ends a run, so that runs are long: by column, and message by message."""
+        """States of the log without its markers, so that runs have nothing but frames: by column, and one by one."""
         folded = enumerate(self._folded, self.begin)
         records = [each for each in folded if each[1] is None or each[1][:HEADER_SIZE] not in _BETWEEN_RUNS]
         return _by_column(records, self.begin), _one_by_one(records, self.begin)

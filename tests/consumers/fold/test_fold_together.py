@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 from unittest.mock import patch
@@ -14,17 +15,23 @@ from consumers.fold.entry import decode_entry
 from consumers.fold.messages import fold_message, fold_messages
 from consumers.fold.state import Head, PartitionState, head_entries, lineage_key
 from consumers.store.memtable import Memtable
-from stream.wire.codec import CodecError, decode
+from stream.wire.codec import READER_VERSION, CodecError, NewerWireError, decode, encode
 from stream.wire.events import ABSENT, VALUE, VOID
 from stream.wire.frames import write_long
 from stream.wire.single import read_long, read_single, single_prefix
 from tests.consumers.fold.test_shards import topology
-from tests.consumers.histories import SHARD, encode_version_1, frame, gtid, key, marker, start, value
+from tests.consumers.histories import LAYOUT, SHARD, encode_version_1, event, frame, gtid, key, marker, start, value
 
+STATE = {
+    "shard": SHARD, "epoch": 1, "ordinal": 1, "position": gtid(1), "timestamp": 1, "low_water": gtid(0),
+    "partial_gtid": "", "partial_events": 0, "sequence": 1, "whole": True, "opened": [], "closed": [],
+    "layout": LAYOUT,
+}
 Records = list[tuple[int, bytes | None]]
 Outcome = tuple[dict[bytes, bytes], dict[bytes, bytes], list[tuple[int, str]]]
 
 small = st.integers(0, 12)
+tables = st.sampled_from(["shop.items", "shop.others"])
 operations = st.sampled_from([VALUE, VALUE, VALUE, ABSENT, VOID])
 rows = st.builds(
     lambda number, operation, ordinal, image: (key(number), operation, image if operation == VALUE else b"", ordinal),
@@ -45,6 +52,18 @@ frames = st.one_of(
     st.builds(lambda row, base: frame([row], ordinal=base), rows, st.integers(-(2**63), 2**63 - 1)),
     st.builds(frame, st.lists(rows, max_size=3)),
     st.builds(marker, small),
+    st.builds(marker, small, shard=st.sampled_from([SHARD, "shop/1"]), epoch=st.integers(1, 2)),
+    st.builds(
+        marker,
+        small,
+        whole=st.booleans(),
+        continuity=st.integers(0, 2),
+        previous=st.integers(0, 2),
+        layout=st.sampled_from([LAYOUT, LAYOUT, LAYOUT, "xxh3_64;partitions=2"]),
+        low_water=st.sampled_from([gtid(0), gtid(3), gtid(1, 1), "FilePos/a.1:4"]),
+    ),
+    st.just(encode("SourceState", STATE)),
+    st.builds(lambda ordinal, table: event("TableVoid", ordinal, table=table, reason="x"), st.integers(1, 12), tables),
     st.just(start()),
     st.just(start(epoch=2)),
     st.just(topology(SHARD, "shop/1")),
@@ -97,7 +116,7 @@ def _by_column(records: Records, cuts: set[int]) -> Outcome:
         return _together(records, cuts)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=1_000, deadline=None)
 @given(messages, st.sets(st.integers(1, 25), max_size=4), st.integers(1, 3))
 @example([start(), frame([(key(1), VALUE, b"x", 3)], ordinal=-5)], set(), 1)
 def test_batches_of_any_size_fold_to_the_same_bytes_as_single_messages(
@@ -139,7 +158,7 @@ def test_so_it_does_over_the_entries_of_another_shard(
 
 
 def test_large_runs_are_folded_by_column() -> None:
-    """A run of large frames, of different sizes and kinds of GTIDs, is one step; the marker after it another."""
+    """A run of large frames, of different sizes and kinds of GTIDs, and the marker after it are one step."""
     image, ordinal = b"x" * 1_000, 1
     records: Records = []
     for offset, size in enumerate((40, 1, 3, 20, 1), 1):
@@ -155,7 +174,7 @@ def test_large_runs_are_folded_by_column() -> None:
     state = PartitionState(Head(), lambda _: None)
     state.apply(fold_message(state, 0, start()))
     with patch.object(columns, "RUN_BYTES_MIN", 10_000):
-        assert [changes.messages for changes in fold_messages(state, records[1:])] == [5, 1]
+        assert [changes.messages for changes in fold_messages(state, records[1:])] == [6]
         assert _together(records, set()) == _one_by_one(records)
 
 
@@ -171,6 +190,138 @@ def test_a_frame_of_another_form_does_not_end_the_reading_by_column() -> None:
     assert steps[0] == (10, columns.RowEntries)
     assert steps[-1][1] is columns.RowEntries
     assert _by_column([(0, start()), *records], set()) == _one_by_one([(0, start()), *records])
+
+
+def _steps(records: Records, size_min: int = 0) -> tuple[list[tuple[int, bool]], Outcome]:
+    """How many messages each step folds, and whether by column; and what comes out."""
+    entries = Memtable()
+    state = PartitionState(Head(), entries.get)
+    steps, dead = [], []
+    with patch.object(columns, "RUN_BYTES_MIN", size_min):
+        for changes in fold_messages(state, records):
+            steps.append((changes.messages, isinstance(changes.entries, columns.RowEntries)))
+            entries.put(changes.entries)
+            state.apply(changes)
+            dead += [(changes.offset - 1, letter.code) for letter in changes.rejections]
+    return steps, (entries.built(), head_entries(state.head), dead)
+
+
+def _batches(count: int, shards: tuple[str, ...] = (SHARD,)) -> Records:
+    """Beginnings of ``shards``, then batches of two frames and a marker of each in turn, with gaps between them."""
+    records: Records = [(0, start())]
+    for shard in shards[1:]:
+        records += [(len(records), topology(*shards)), (len(records) + 1, start(shard=shard))]
+    at = 10
+    for number in range(count):
+        for which, shard in enumerate(shards):
+            first = 2 + 2 * number
+            for ordinal in (first, first + 1):
+                row = (key(which * 100 + ordinal % 5), VALUE, b"x" * 40, ordinal)
+                records.append((at + ordinal - first, frame([row], shard=shard)))
+            records.append(
+                (at + 2, marker(first + 1, shard=shard, continuity=first, previous=first - 2 if number else 0))
+            )
+            at += 4
+    return records
+
+
+def test_markers_between_frames_do_not_end_a_run() -> None:
+    """Small batches of several shards are folded by column too, and the watermarks are those of the last markers."""
+    records = _batches(20, (SHARD, "shop/1", "shop/2"))
+    steps, found = _steps(records)
+    assert steps == [(1, False)] * 5 + [(180, True)]
+    assert found == _one_by_one(records)
+    assert found[2] == []
+
+
+def test_state_records_between_frames_do_not_end_a_run() -> None:
+    """They stand in the shard's home partition at the end of each batch."""
+    records = _batches(3)
+    records.insert(4, (13, encode("SourceState", STATE)))
+    steps, found = _steps(records)
+    assert steps == [(1, False), (10, True)]
+    assert found == _one_by_one(records)
+
+
+def test_a_row_that_is_not_above_the_marker_before_it_is_compared() -> None:
+    """A marker covers ordinals of other partitions too: what comes after it with such a number is no news."""
+    records = _batches(3)
+    records += [(40, marker(50)), (41, value(1, b"late", 40)), (42, value(1, b"new", 51)), (43, marker(51))]
+    steps, found = _steps(records)
+    assert steps[:2] == [(1, False), (10, True)]
+    assert found == _one_by_one(records)
+    assert decode_entry(found[0][key(1)]).image == b"new"
+
+
+def test_a_marker_after_a_frame_that_is_folded_otherwise_moves_nothing_before_it() -> None:
+    """Else a crash between the two steps would leave a watermark whose rows are missing."""
+    for shards in ((SHARD,), (SHARD, "shop/1")):
+        records = _batches(6, shards)
+        at = next(number for number, (offset, _) in enumerate(records) if offset >= 26)
+        odd = frame([(key(99), VALUE, b"x", 1_000)], positions=[gtid(1_000)])
+        records[at:] = [(26, odd), (27, marker(2_000)), (28, value(1, b"y", 2_001))]
+        steps, found = _steps(records)
+        assert (at - (1 if len(shards) == 1 else 3), True) in steps
+        assert found == _one_by_one(records)
+        entries = Memtable()
+        state = PartitionState(Head(), entries.get)
+        with patch.object(columns, "RUN_BYTES_MIN", 0):
+            for changes in fold_messages(state, records):
+                state.apply(changes)
+                entries.put(changes.entries)
+                assert state.head.offset > 26 or state.head.lineages[SHARD].watermark_ordinal < 1_000
+
+
+def test_a_marker_in_a_run_ends_the_wait_of_voids() -> None:
+    """Fills are possible again at the same marker as if messages were folded one by one."""
+    records = _batches(2)
+    records += [(20, event("TableVoid", 6, table="shop.items", position="", reason="x"))]
+    records += [(30, value(3, b"a", 7)), (31, marker(7, whole=False)), (32, value(4, b"b", 8)), (33, marker(8))]
+    records += [(34, value(4, b"b", 9)), (35, marker(9))]
+    steps, found = _steps(records)
+    assert steps == [(1, False), (6, True), (1, False), (6, True)]
+    assert found == _one_by_one(records)
+
+
+def test_a_marker_that_is_rejected_is_a_message_of_its_own() -> None:
+    """Its dead letter names its offset. The frames before it are folded by column, and those soon after it."""
+    records = _batches(30)
+    for at, (offset, _) in enumerate(records):
+        if offset == 28:
+            records[at] = (offset, marker(11, continuity=77, previous=76))
+    steps, found = _steps(records)
+    assert found == _one_by_one(records)
+    assert found[2] == [(28, "log_gap"), (32, "log_gap")]
+    assert steps[:2] == [(1, False), (14, True)]
+    assert steps[-1][1]
+
+
+def test_markers_that_are_all_rejected_cost_few_tries() -> None:
+    """Else each of them would gather the whole run again, which takes seconds."""
+    records: Records = [(0, start())]
+    for at in range(1, 400):
+        records += [
+            (2 * at, value(at % 7, b"x" * 40, at + 1)),
+            (2 * at + 1, marker(at + 1, continuity=9 * at, previous=1)),
+        ]
+    with patch.object(columns, "gather", wraps=columns.gather) as gather:
+        found = _steps(records)[1]
+    assert len(found[2]) == 398
+    assert found == _one_by_one(records)
+    assert gather.call_count < 60
+
+
+def test_a_marker_of_a_newer_version_stops_the_fold_before_it() -> None:
+    """What is before it is folded; it waits for the update."""
+    records = [*_batches(3), (30, marker(9, reader_version=READER_VERSION + 1)), (31, value(1, b"x", 10))]
+    entries, folded = Memtable(), []
+    state = PartitionState(Head(), entries.get)
+    with patch.object(columns, "RUN_BYTES_MIN", 0), suppress(NewerWireError):
+        for changes in fold_messages(state, records):
+            state.apply(changes)
+            folded.append(changes.messages)
+    assert folded == [1, 9]
+    assert state.head.offset < 30
 
 
 def test_shards_that_share_a_partition_are_folded_by_column_while_they_keep_apart() -> None:

@@ -1,0 +1,176 @@
+"""What a row costs to fold and to commit, from memory through a real store: processor time of the folding thread.
+
+``python -m benchmarks.folding`` prints µs a row. With ``--against DIR``, a checkout of another commit, the two run in
+turn, each in a process of its own, and the table shows the medians of both: on a busy machine only such pairs say
+anything. Threats to validity: one partition, one table, no Kafka; RocksDB's own threads are not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from time import thread_time
+from typing import Any, Final
+
+from benchmarks.materialize import as_in_production
+from benchmarks.workload import START_POSITION, START_SECONDS, describe_table, transactions
+from consumers.store.store import PartitionStore
+from stream.wire.batch import BatchLimits, Framer
+from stream.wire.events import SourceTransaction, Topology
+from stream.wire.keys import Layout
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+ROWS: Final = 200_000
+COMMIT_ROWS: Final = 50_000
+POLL_BYTES: Final = 4 << 20
+POLL_MESSAGES: Final = 8_000
+OWN: Final = 500
+"""Rows of a frame by the publisher's own limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A log of one partition. ``frames``: of each batch; the batches of ``shards`` shards take turns."""
+
+    rows_a_frame: int
+    frames: int
+    shards: int = 1
+    repeats: bool = True
+    """Whether each key changes four times, or comes once."""
+
+
+CASES: Final = {
+    f"{rows} x {frames}, {shards} shard{'s' * (shards > 1)}": Case(rows, frames, shards)
+    for rows, frames in ((700, 1), (200, 1), (20, 5), (1, 50), (1, 500), (1, 5))
+    for shards in (1, 4)
+} | {"own, keys once": Case(OWN, 4, repeats=False), "1 x 50, keys once": Case(1, 50, repeats=False)}
+
+
+def log_of(case: Case) -> list[tuple[int, bytes]]:
+    """The messages of the case with their offsets, which have gaps as Kafka's transactions leave them."""
+    framers = [_framer(case, shard) for shard in range(case.shards)]
+    values = [framer.take() for framer in framers]
+    batches = [[value for _, value in batch.records] for batch in values]
+    waiting: list[list[SourceTransaction]] = [[] for _ in framers]
+    keys = ROWS // 4 if case.repeats else ROWS
+    for number, transaction in enumerate(_transactions(case, keys)):
+        shard = number % case.shards
+        waiting[shard].append(transaction)
+        if len(waiting[shard]) == case.rows_a_frame * case.frames:
+            batches.append(_batch(framers[shard], waiting[shard]))
+    offset, records = 0, []
+    for batch in batches:
+        for value in batch:
+            records.append((offset, value))
+            offset += 1
+        offset += 1
+    return records
+
+
+def _transactions(case: Case, keys: int) -> Iterator[SourceTransaction]:
+    if case.repeats:
+        return transactions(ROWS, keys, shards=case.shards)
+    from benchmarks.workload import each_key_once
+
+    return each_key_once(keys)
+
+
+def _framer(case: Case, shard: int) -> Framer:
+    names = tuple(f"bench/{number}" for number in range(case.shards))
+    limits = BatchLimits(rows_max=case.rows_a_frame, bytes_max=256 << 10, batch_bytes=64 << 20)
+    framer = Framer(names[shard], Layout(1), None, limits)
+    framer.announce(Topology(names))
+    framer.start_epoch(START_POSITION, START_SECONDS, "first_start")
+    described = describe_table()
+    framer.add(described, 0, framer.room(described))
+    return framer
+
+
+def _batch(framer: Framer, waiting: list[SourceTransaction]) -> list[bytes]:
+    for transaction in waiting:
+        framer.add(transaction, 0, framer.room(transaction))
+    waiting.clear()
+    return [value for _, value in framer.take().records]
+
+
+def measure(case: Case) -> dict[str, float]:
+    """µs a row of the fold and of the commits."""
+    polls, rows = list(_polls(log_of(case))), ROWS
+    as_in_production()
+    folding = committing = 0.0
+    with tempfile.TemporaryDirectory(prefix="freshet-bench-") as directory:
+        store = PartitionStore.open(Path(directory), keyspace="bench", partition=0, topic_id="bench")
+        for number, poll in enumerate(polls, 1):
+            began = thread_time()
+            rejections = store.fold(poll)
+            folding += thread_time() - began
+            if rejections:
+                raise AssertionError(rejections[:3])
+            if store.pending_rows >= COMMIT_ROWS or number == len(polls):
+                began = thread_time()
+                store.commit()
+                committing += thread_time() - began
+        store.close()
+    return {"fold": 1e6 * folding / rows, "commit": 1e6 * committing / rows}
+
+
+def _polls(records: list[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:
+    taken: list[tuple[int, bytes]] = []
+    size = 0
+    for record in records:
+        taken.append(record)
+        size += len(record[1])
+        if size >= POLL_BYTES or len(taken) >= POLL_MESSAGES:
+            yield taken
+            taken, size = [], 0
+    if taken:
+        yield taken
+
+
+def _in_child(name: str, root: Path) -> dict[str, float]:
+    """`measure` with the code in ``root``, but this file's cases."""
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    line = [sys.executable, __file__, "--one", name]
+    done = subprocess.run(line, cwd=root, env=environment, capture_output=True, text=True, check=True)
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def main() -> None:
+    """Measures the cases and prints them."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--against", type=Path, help="a checkout of another commit: it is measured in turn")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--cases", default="", help="only cases whose name has this in it")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.one:
+        print(json.dumps(measure(CASES[given.one])))
+        return
+    roots = {"before": given.against.resolve(), "after": ROOT} if given.against else {"": ROOT}
+    for name in CASES:
+        if given.cases in name:
+            found: dict[str, list[dict[str, float]]] = {root: [] for root in roots}
+            for _ in range(given.rounds):
+                for root, path in roots.items():
+                    found[root].append(_in_child(name, path))
+            print(f"{name:24}", _line(found), flush=True)
+
+
+def _line(found: dict[str, list[dict[str, Any]]]) -> str:
+    texts = []
+    for what in ("fold", "commit"):
+        texts.append(f"{what} " + " -> ".join(f"{median(each[what] for each in all_):.2f}" for all_ in found.values()))
+    return "   ".join(texts)
+
+
+if __name__ == "__main__":
+    main()
