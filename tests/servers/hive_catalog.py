@@ -115,6 +115,14 @@ class HiveCatalog:
         request: Struct = {1: (LIST, ListValue(STRUCT, [{**key, 9: text("hive")}]))}
         self.calls.call("add_primary_key", {1: record(request)})
 
+    def add_foreign_key(self, table: str, parent: str, name: str, parent_key: str) -> None:
+        """Declare that the column ``a`` points to the one of ``parent``."""
+        of: Struct = {1: text(self.db), 2: text(parent), 3: text("a"), 4: text(self.db), 5: text(table), 6: text("a")}
+        flags: Struct = {12: (BOOL, False), 13: (BOOL, False), 14: (BOOL, True)}
+        key: Struct = {**of, 7: integer(1), 8: integer(0), 9: integer(0), 10: text(name), 11: text(parent_key)}
+        request: Struct = {1: (LIST, ListValue(STRUCT, [{**key, **flags, 15: text("hive")}]))}
+        self.calls.call("add_foreign_key", {1: record(request)})
+
     def drop_constraint(self, table: str, name: str) -> None:
         """Drop a constraint."""
         request: Struct = {1: text(self.db), 2: text(table), 3: text(name), 4: text("hive")}

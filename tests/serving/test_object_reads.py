@@ -206,7 +206,8 @@ def test_databases_functions_constraints_and_statistics_are_read(running: Instal
     assert session.get_databases("a.b'Ü", catalog=KEYSPACE).names == [["a.b'ü"]]
     assert session.get_databases(catalog=KEYSPACE).count == 2
     assert session.get_databases("nope", catalog=KEYSPACE).count == 0
-    assert session.get_functions("Sales", catalog=KEYSPACE).names == [["sales", "f"]]
+    functions = session.get_functions("Sales", catalog=KEYSPACE)
+    assert (functions.names, functions.freshness) == ([["sales", "f"]], "eventual"), "an ALTER FUNCTION is not logged"
     assert session.get_functions("sales", "F", catalog=KEYSPACE).objects == [{"name": "0"}]
     assert session.get_constraints("sales", "t", catalog=KEYSPACE).objects == [{"name": "0"}]
     assert session.get_statistics("sales", "t", catalog=KEYSPACE).objects == [{"name": "0"}]
