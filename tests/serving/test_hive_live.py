@@ -224,7 +224,10 @@ def test_get_partitions_by_expr(installation: Installation, session: Session) ->
     """
     one, two = installation.first, installation.second
     table_id = one.create("parts", partitioned=True)
+    txn = one.open()
+    one.allocate("parts", txn)
     one.add_partitions("parts", "2024-01-01", "2024-01-02")
+    one.commit(txn)
 
     def read(listed: str, **wanted: Any) -> Any:
         wanted = {"filter": "p >= '2024-01-02'"} | wanted
