@@ -74,7 +74,7 @@ def make_front(
 ) -> Front:
     """A front over ``spaces``. ``locate``, ``fixed``: as in `Owners`. ``bearer_token``: None lets every request in.
 
-    ``stale_if_down``: as in `TableReads`.
+    ``stale_if_down``: as in `TableReads` and `ObjectReads`.
     """
     metrics = FrontMetrics()
     owners = Owners(locate, metrics, fixed=fixed, token=owner_token)
@@ -88,7 +88,7 @@ def make_front(
         rows=RowReads(owners, descriptions, fills, metrics),
         ranges=RangeReads(owners, descriptions, metrics),
         tables=TableReads(owners, fills, metrics, stale_if_down=stale_if_down),
-        objects=ObjectReads(owners, metrics),
+        objects=ObjectReads(owners, metrics, stale_if_down=stale_if_down),
         locations=Locations(owners, by_name),
         readiness=Readiness(owners, by_name),
         metrics=metrics,

@@ -7,25 +7,29 @@ from __future__ import annotations
 
 import asyncio
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from typing import Final, NamedTuple, cast
+from collections.abc import Mapping
+from typing import Final, NamedTuple, TypeAlias, cast
 
 import msgspec
 
 from consumers.owner.client import OwnerClient
 from consumers.owner.objects.answering import select_named
 from consumers.owner.objects.filter import FilterError
+from consumers.owner.objects.statistics import is_stats_compliant
 from consumers.owner.protocol import HISTORY_LOST, PAGE_EXPIRED, GetObjects, OwnerObjects
 from serving.answers import RawObjects, raw_image
 from serving.client.answers import FreshnessName, ObjectsAnswer, ServedFrom
 from serving.errors import ReadError
 from serving.metrics import FrontMetrics
-from serving.reads.demands import ReadDemand, RequestedTable
+from serving.reads.demands import NO_VECTOR, ReadDemand, RequestedTable
+from serving.reads.flight import Flights
 from serving.reads.owners import OwnerAway, Owners
 from serving.reads.proof import Proof, history_lost_error, token_after
 from serving.reads.spaces import TableSpace, epoch_of, learn_shards
 from serving.reads.tables import POLL_S, SOURCE_TIMEOUT_S, judge_table
-from serving.sources.source import ObjectSource, SourceObjects, SourceTable
+from serving.sources.source import ObjectSource, SourceObjects, SourceTable, WantedObjects
 from stream.wire.keys import KeyFormatError, object_name, object_parts
+from tokens import Decision, ValidWriteIdList
 
 PAGE_DEFAULT: Final = 1_000
 
@@ -44,29 +48,54 @@ class RequestedObjects(NamedTuple):
     count_only: bool = False
 
 
+ObjectFlightKey: TypeAlias = tuple[str, WantedObjects, int | None]
+"""Catalog, objects and epoch."""
+
+
+class ObjectLookup(NamedTuple):
+    """One request. ``deadline``: until when, on the event loop's clock, the source is asked again."""
+
+    space: TableSpace
+    wanted: RequestedObjects
+    demand: ReadDemand
+    deadline: float
+
+
 class ObjectReads:
     """Answers reads of objects. Belongs to one event loop."""
 
-    def __init__(self, owners: Owners, metrics: FrontMetrics) -> None:
+    def __init__(self, owners: Owners, metrics: FrontMetrics, *, stale_if_down: bool = False) -> None:
+        """``stale_if_down``: where the source does not answer, give what is cached, marked as stale."""
         self._owners = owners
         self._metrics = metrics
+        self._stale_if_down = stale_if_down
+        self._flights: Flights[ObjectFlightKey, ObjectSource, SourceObjects] = Flights(
+            self._fetch, metrics.source_shared.inc
+        )
 
     async def read(self, space: TableSpace, wanted: RequestedObjects, demand: ReadDemand) -> RawObjects:
         """The objects. Raises `ReadError`."""
         after, version = _page_of(wanted.page)
         deadline = asyncio.get_running_loop().time() + demand.max_wait_ms / 1000
+        lookup = ObjectLookup(space, wanted, demand, deadline)
         _check_list(wanted.table)
         try:
             found = await self._ask_owners(space, wanted, demand, after, version)
         except OwnerAway as away:
-            return await self._from_source(space, wanted, demand, str(away), deadline)
+            return await self._from_source(lookup, str(away))
         space.epochs.learn_kin(found.shard, found.epoch, found.kin)
         if found.code == HISTORY_LOST:
             raise history_lost_error(demand.vector, found.shard, found.epoch, found.watermark, found.why, found.kin)
         if found.code:
             raise ReadError(found.code, found.why)
         if not found.served:
-            return await self._from_source(space, wanted, demand, found.why, deadline)
+            try:
+                return await self._from_source(lookup, found.why)
+            except ReadError as error:
+                stale = await self._stale(lookup, found, error) if self._stale_if_down else None
+                if stale is None:
+                    raise
+                return stale
         token = token_after(demand.token, found.shard, found.epoch, found.hi)
         return self._answer("cache", found.freshness, found.why, token, found)
 
@@ -103,9 +132,8 @@ class ObjectReads:
 
         return await self._owners.ask_any(space.name, range(space.layout.partitions), ask, lambda _: True)
 
-    async def _from_source(
-        self, space: TableSpace, wanted: RequestedObjects, demand: ReadDemand, cache_why: str, deadline: float
-    ) -> RawObjects:
+    async def _from_source(self, lookup: ObjectLookup, cache_why: str) -> RawObjects:
+        space, wanted, demand, deadline = lookup
         source = space.source
         if wanted.page:
             raise ReadError(PAGE_EXPIRED, f"the cache cannot prove the next page: {cache_why}")
@@ -115,33 +143,75 @@ class ObjectReads:
         await learn_shards(self._owners, space, demand.vector, deadline)
         epoch = await epoch_of(self._owners, space, source.shard)
         proof = Proof(demand, source.shard, epoch, space.epochs.kin_of(source.shard, demand.vector))
-        while True:
-            seen = await self._read_source(source, wanted)
-            decision = proof.judge(seen.position)
-            if wanted.table is not None and seen.table_id:
-                shown = SourceTable(seen.table_id, seen.table_kind, b"{}", seen.write_ids, seen.position)
-                decision = judge_table(proof, wanted.table, shown)
-            if decision.may_be_served or decision.history_lost or asyncio.get_running_loop().time() >= deadline:
-                break
-            await asyncio.sleep(POLL_S)
-        if not decision.may_be_served:
-            raise proof.refusal(decision, seen.position)
-        why = f"read from the source at {seen.position}: {decision.why}; the cache: {cache_why}"
+        seen = await self._prove(lookup, source, proof)
+        if wanted.table is not None and not seen.table_id:
+            raise ReadError("unknown_table", f"catalog {space.name} has no table {wanted.table.name}")
+        why = f"read from the source at {seen.position}: {_judge(proof, wanted, seen).why}; the cache: {cache_why}"
+        freshness = _judge(proof, wanted, seen).freshness.value
         found = _of_source(wanted, seen, source.shard, proof.epoch or 0)
-        return self._answer(
-            "source", decision.freshness.value, why, proof.token_after(str(seen.hi or seen.position)), found
-        )
+        return self._answer("source", freshness, why, proof.token_after(str(seen.hi or seen.position)), found)
 
-    async def _read_source(self, source: ObjectSource, wanted: RequestedObjects) -> SourceObjects:
-        table = wanted.table.name if wanted.table is not None else ""
+    async def _prove(self, lookup: ObjectLookup, source: ObjectSource, proof: Proof) -> SourceObjects:
+        """An answer of the source that proves the demand, as `TableReads` gets one. Raises `ReadError`."""
+        space, wanted, _, deadline = lookup
+        asked, table = _asked(wanted), wanted.table
+        while True:
+            seen = await self._flights.read(
+                (space.name, asked, proof.epoch), source, lambda seen: _judge(proof, wanted, seen).may_be_served
+            )
+            decision = _judge(proof, wanted, seen)
+            if decision.may_be_served:
+                return seen
+            other_id = table is not None and table.table_id and seen.table_id not in (0, table.table_id)
+            if decision.history_lost:
+                raise proof.refusal(decision, seen.position)
+            if other_id and table is not None:
+                why = f"{table.name} has table id {seen.table_id} at the source: {decision.why}"
+                raise ReadError("table_id_changed", why)
+            if table is not None and table.write_ids is not None:
+                own = await self._read_in_time(source, asked, str(table.write_ids))
+                if _judge(proof, wanted, own).may_be_served:
+                    return own
+            if asyncio.get_running_loop().time() >= deadline:
+                raise proof.refusal(decision, seen.position)
+            await asyncio.sleep(POLL_S)
+
+    async def _fetch(
+        self, wanted: Mapping[ObjectFlightKey, ObjectSource]
+    ) -> dict[ObjectFlightKey, SourceObjects | Exception]:
+        return {key: await self._read_in_time(source, key[1]) for key, source in wanted.items()}
+
+    async def _read_in_time(
+        self, source: ObjectSource, asked: WantedObjects, own_list: str | None = None
+    ) -> SourceObjects:
         self._metrics.source_reads.inc()
         try:
             async with asyncio.timeout(SOURCE_TIMEOUT_S):
-                return await source.read_objects(wanted.kind, table, wanted.names or None)
+                return await source.read_objects(asked, own_list)
         except TimeoutError as error:
             self._metrics.source_failures.inc()
-            why = f"the source has not answered for {wanted.kind} {table} within {SOURCE_TIMEOUT_S:g} s"
+            why = f"the source has not answered for {asked.kind} {asked.table} within {SOURCE_TIMEOUT_S:g} s"
             raise ReadError("source_unreachable", why) from error
+        except ReadError as error:
+            if error.code != "bad_filter":
+                self._metrics.source_failures.inc()
+            raise
+
+    async def _stale(self, lookup: ObjectLookup, found: OwnerObjects, down: ReadError) -> RawObjects | None:
+        """What the owner has, by the list that it has it for; None if that is nothing, or the source is not down."""
+        space, wanted, demand, _ = lookup
+        table = wanted.table
+        if down.code != "source_unreachable" or (table is not None and table.table_id not in (0, found.table_id)):
+            return None
+        if table is not None:
+            known = ValidWriteIdList.parse(found.write_ids) if found.write_ids else table.write_ids
+            wanted = wanted._replace(table=table._replace(write_ids=known, table_id=found.table_id))
+        old = await self._ask_owners(space, wanted, ReadDemand(NO_VECTOR, False, 0), "", "")
+        if not old.served:
+            return None
+        token = token_after(demand.token, old.shard, old.epoch, old.hi)
+        why = f"the source is down ({down}), and the cache may be behind: {found.why}"
+        return self._answer("cache", "stale", why, token, old)
 
     def _answer(self, served_from: ServedFrom, freshness: str, why: str, token: str, found: OwnerObjects) -> RawObjects:
         self._metrics.answered("object", served_from, freshness)
@@ -161,6 +231,34 @@ class ObjectReads:
         )
 
 
+def _asked(wanted: RequestedObjects) -> WantedObjects:
+    """What the source is asked for: the same for all whose demands alone differ."""
+    return WantedObjects(
+        wanted.kind,
+        wanted.table.name if wanted.table is not None else "",
+        wanted.names,
+        wanted.prefix,
+        wanted.filter,
+        wanted.names_only or wanted.count_only,
+    )
+
+
+def _judge(proof: Proof, wanted: RequestedObjects, seen: SourceObjects) -> Decision:
+    """Whether the source's answer proves the demand. Raises `ReadError` ``missing_write_ids``."""
+    if wanted.table is None or not seen.table_id:
+        return proof.judge(seen.position)
+    shown = SourceTable(seen.table_id, seen.table_kind, b"{}", seen.write_ids, seen.position, hi=seen.hi)
+    return judge_table(proof, wanted.table, shown)
+
+
+def _compliant(wanted: RequestedObjects, seen: SourceObjects, chosen: list[int]) -> list[bool]:
+    """Of statistics, whether each holds for the reader's list."""
+    listed = wanted.table.write_ids if wanted.table is not None else None
+    if listed is None or not seen.statistics_of:
+        return []
+    return [is_stats_compliant(msgspec.json.decode(seen.statistics_of[at] or b"{}"), listed) for at in chosen]
+
+
 def _of_source(wanted: RequestedObjects, seen: SourceObjects, shard: str, epoch: int) -> OwnerObjects:
     """The source's answer as an owner's: selected as the owner would. Raises `ReadError` ``bad_filter``."""
     try:
@@ -169,9 +267,11 @@ def _of_source(wanted: RequestedObjects, seen: SourceObjects, shard: str, epoch:
         raise ReadError("bad_filter", str(error), hint=error.hint) from error
     at, hi = str(seen.position), str(seen.hi or seen.position)
     images = [] if wanted.names_only or wanted.count_only else [seen.images[place] for place in chosen]
+    count = sum(seen.images[place] is not None for place in chosen) if wanted.names else len(chosen)
     return OwnerObjects(
         id=0, table_id=seen.table_id, partition=-1, freshness="", why="", served=True, needs_source=False, shard=shard,
-        epoch=epoch, lo=at, hi=hi, watermark="", images=images, write_ids=seen.write_ids, count=len(chosen),
+        epoch=epoch, lo=at, hi=hi, watermark="", images=images, write_ids=seen.write_ids, count=count,
+        compliant=_compliant(wanted, seen, chosen),
         names=[] if wanted.count_only else [object_name(seen.names[place]) for place in chosen],
     )  # fmt: skip
 

@@ -1,33 +1,41 @@
-"""A Hive Metastore as the source of truth for catalog tables. Read in threads, over a bounded number of connections."""
+"""A Hive Metastore as the source of truth for a catalog. Read in threads, over a bounded number of connections.
+
+Lists have connections of their own: many long ones don't hold up the reads of tables.
+"""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
+from consumers.owner.objects.filter import FilterError
 from serving.errors import ReadError
 from serving.sources.breaker import Breaker
-from serving.sources.source import SourceTable, SourceThreads
+from serving.sources.hive_objects import read_objects
+from serving.sources.hive_tables import read_table
+from serving.sources.source import SourceObjects, SourceTable, SourceThreads, WantedObjects
 from stream.sources.hive.live.connection import MetastoreError, MetastoreUnreachable
-from stream.sources.hive.live.metastore import Metastore, MetastoreSettings, ServerList
-from stream.sources.hive.messages import FLAVOR, HiveMessageError
+from stream.sources.hive.live.metastore import Metastore, MetastoreSettings
+from stream.sources.hive.messages import HiveMessageError
 from stream.sources.hive.structs import ThriftError
-from tokens import Position, ValidWriteIdList
-from tokens.writeid_state import WriteIds
 
+Found = TypeVar("Found")
 READS_MAX: Final = 8
+LISTS_MAX: Final = 4
 TIMEOUT_S: Final = 8.0
-"""Of each call of a read; below the time that a front waits for its source."""
+"""Of all calls of a read together; below the time that a front waits for its source."""
 
 
 class HiveTables:
-    """A `serving.sources.source.TableSource` over metastores."""
+    """A `serving.sources.source.TableSource` and `ObjectSource` over metastores."""
 
     def __init__(self, settings: MetastoreSettings, shard: str) -> None:
         self.shard = shard
         self._settings = replace(settings, timeout_s=min(settings.timeout_s, TIMEOUT_S))
         self._threads = SourceThreads("metastore-read", threads=READS_MAX)
+        self._list_threads = SourceThreads("metastore-list", threads=LISTS_MAX)
         self._of_thread = threading.local()
         self._opened: list[Metastore] = []
         self._breaker = Breaker("the metastore")
@@ -35,20 +43,31 @@ class HiveTables:
     async def read(self, name: str, own_list: str | None = None) -> SourceTable:
         """See `TableSource`."""
         self._breaker.check()
-        return await self._threads.run(lambda: self._read(name, own_list))
+        return await self._threads.run(lambda: self._run(lambda metastore: read_table(metastore, name, own_list)))
+
+    async def read_objects(self, wanted: WantedObjects, own_list: str | None = None) -> SourceObjects:
+        """See `ObjectSource`."""
+        self._breaker.check()
+        threads = self._threads if wanted.names else self._list_threads
+        return await threads.run(lambda: self._run(lambda metastore: read_objects(metastore, wanted, own_list)))
 
     async def close(self) -> None:
         """See `TableSource`."""
         self._threads.close()
+        self._list_threads.close()
         for metastore in self._opened:
             metastore.close()
 
-    def _read(self, name: str, own_list: str | None) -> SourceTable:
+    def _run(self, read: Callable[[Metastore], Found]) -> Found:
+        metastore = self._metastore()
+        metastore.limit(TIMEOUT_S)
         try:
-            found = read_table(self._metastore(), name, own_list)
+            found = read(metastore)
         except MetastoreUnreachable as error:
             self._breaker.failed(str(error))
             raise ReadError("source_unreachable", str(error), hint=error.hint) from error
+        except FilterError as error:
+            raise ReadError("bad_filter", str(error), hint=error.hint) from error
         except (MetastoreError, ThriftError, HiveMessageError) as error:
             raise ReadError("source_failed", str(error), hint=error.hint) from error
         self._breaker.succeeded()
@@ -60,29 +79,3 @@ class HiveTables:
             metastore = self._of_thread.metastore = Metastore(self._settings)
             self._opened.append(metastore)
         return metastore
-
-
-def read_table(metastore: Metastore, name: str, own_list: str | None) -> SourceTable:
-    """A position, the list, the object, and a position again: the list may be too old, never too new.
-
-    Raises `MetastoreError`, `ThriftError`, `HiveMessageError`.
-    """
-    lo = metastore.last_event()
-    listed = metastore.write_ids([name]).get(name.lower())
-    table = metastore.table(name)
-    position, hi = (Position.parse(f"{FLAVOR}/{event}") for event in (lo, metastore.last_event()))
-    if table is None:
-        return SourceTable(0, "", None, "", position, hi=hi)
-    if not table.transactional:
-        return SourceTable(table.table_id, "external", table.image, "", position, hi=hi)
-    ids = (listed or ServerList(0, (), ())).write_ids()
-    if own_list is not None:
-        _count_own(ids, ValidWriteIdList.parse(own_list))
-    return SourceTable(table.table_id, "transactional", table.image, ids.full_text(table.name), position, hi=hi)
-
-
-def _count_own(ids: WriteIds, own: ValidWriteIdList) -> None:
-    """Count the open ids that the reader counts as valid: they are its own, and a metastore shows each DDL at once."""
-    for write_id, _ in list(ids.open):
-        if own.is_valid(write_id):
-            ids.commit(write_id)

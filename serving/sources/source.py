@@ -73,15 +73,30 @@ class SourceTable(NamedTuple):
         return str(self.hi or self.position)
 
 
+class WantedObjects(NamedTuple):
+    """Which objects of a kind to read: those of these ``names`` (in parts), else what passes ``prefix`` and ``filter``.
+
+    ``table``: ``db.table`` to which they belong; "": to none. ``names_only``: images may be left out.
+    """
+
+    kind: str
+    table: str = ""
+    names: tuple[tuple[str, ...], ...] = ()
+    prefix: tuple[str, ...] = ()
+    filter: str = ""
+    names_only: bool = False
+
+
 class SourceObjects(NamedTuple):
     """The source's answer for objects of a kind. ``names`` in parts; ``images`` None where there is no such object.
 
     ``table_id``, ``table_kind``, ``write_ids``, ``table_image``: of the table that they belong to, its list fetched
-    before them; else 0, "", "", None.
+    before them; else, or if there is no such table, 0, "", "", None.
     """
 
     names: list[tuple[str, ...]]
     images: list[bytes | None]
+    """As many as names; empty if only names were wanted."""
     position: Position
     hi: Position | None = None
     """Nothing in the answer is later; None: than ``position``."""
@@ -89,6 +104,8 @@ class SourceObjects(NamedTuple):
     table_kind: str = ""
     write_ids: str = ""
     table_image: bytes | None = None
+    statistics_of: Sequence[bytes | None] = ()
+    """The images of what statistics are of, as many as names: they say whether the statistics hold."""
 
 
 class SourceKey(NamedTuple):
@@ -164,8 +181,11 @@ class ObjectSource(Protocol):
     def shard(self) -> str:
         """The shard that its positions belong to."""
 
-    async def read_objects(self, kind: str, table: str, names: Sequence[Sequence[str]] | None) -> SourceObjects:
-        """The objects of these names, or all of the kind, of ``table`` (``db.table``; "": of none), at one position."""
+    async def read_objects(self, wanted: WantedObjects, own_list: str | None = None) -> SourceObjects:
+        """The objects, as they were at some moment after a position. ``own_list``: as in `TableSource.read`.
+
+        It may give more than was wanted, but nothing of another kind or table. Raises ``bad_filter`` too.
+        """
 
 
 class SchemaChanged(Exception):

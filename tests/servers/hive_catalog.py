@@ -93,6 +93,46 @@ class HiveCatalog:
         """Drop a partition."""
         self.calls.call("drop_partition", {1: text(self.db), 2: text(table), 3: texts([value]), 4: (BOOL, False)})
 
+    def set_statistics(self, table: str, nulls: int, value: str = "", write_id: int = 0) -> None:
+        """Set the statistics of the column ``a``, of the table or of a partition by its key's value."""
+        described: Struct = {1: (BOOL, not value), 2: text(self.db), 3: text(table)}
+        if value:
+            described[4] = text(f"p={value}")
+        longs: Struct = {1: long(1), 2: long(9), 3: long(nulls), 4: long(5)}
+        column: Struct = {1: text("a"), 2: text("int"), 3: record({2: record(longs)})}
+        found: Struct = {1: record(described), 2: (LIST, ListValue(STRUCT, [column])), 4: text("hive")}
+        request: Struct = {1: (LIST, ListValue(STRUCT, [found])), 2: (BOOL, False), 5: text("hive")}
+        if write_id:
+            request[3] = long(write_id)
+            request[4] = text(self.valid_for(table, write_id))
+        call = "update_partition_column_statistics_req" if value else "update_table_column_statistics_req"
+        self.calls.call(call, {1: record(request)})
+
+    def add_primary_key(self, table: str, name: str) -> None:
+        """Declare the column ``a`` the primary key."""
+        flags: Struct = {6: (BOOL, False), 7: (BOOL, False), 8: (BOOL, True)}
+        key: Struct = {1: text(self.db), 2: text(table), 3: text("a"), 4: integer(1), 5: text(name), **flags}
+        request: Struct = {1: (LIST, ListValue(STRUCT, [{**key, 9: text("hive")}]))}
+        self.calls.call("add_primary_key", {1: record(request)})
+
+    def add_foreign_key(self, table: str, parent: str, name: str, parent_key: str) -> None:
+        """Declare that the column ``a`` points to the one of ``parent``."""
+        of: Struct = {1: text(self.db), 2: text(parent), 3: text("a"), 4: text(self.db), 5: text(table), 6: text("a")}
+        flags: Struct = {12: (BOOL, False), 13: (BOOL, False), 14: (BOOL, True)}
+        key: Struct = {**of, 7: integer(1), 8: integer(0), 9: integer(0), 10: text(name), 11: text(parent_key)}
+        request: Struct = {1: (LIST, ListValue(STRUCT, [{**key, **flags, 15: text("hive")}]))}
+        self.calls.call("add_foreign_key", {1: record(request)})
+
+    def drop_constraint(self, table: str, name: str) -> None:
+        """Drop a constraint."""
+        request: Struct = {1: text(self.db), 2: text(table), 3: text(name), 4: text("hive")}
+        self.calls.call("drop_constraint", {1: record(request)})
+
+    def create_function(self, name: str) -> None:
+        """Create a function in the database."""
+        request: Struct = {1: text(name), 2: text(self.db), 3: text("org.example.F"), 4: text("tester"), 5: integer(1)}
+        self.calls.call("create_function", {1: record({**request, 6: integer(1), 7: integer(1)})})
+
     def drop(self, table: str) -> None:
         """Drop a table with its data."""
         self.calls.call("drop_table", {1: text(self.db), 2: text(table), 3: (BOOL, True)})

@@ -217,6 +217,70 @@ def test_an_old_client_without_a_list(installation: Installation, ask: Callable[
         assert caught.value.code == "missing_write_ids"
 
 
+def test_get_partitions_by_expr(installation: Installation, session: Session) -> None:
+    """A list is decided by the table's list: unservable from the first write message, valid again after the COMMIT.
+
+    The partition is added through the other metastore, in a transaction. Meanwhile the list comes from the source.
+    """
+    one, two = installation.first, installation.second
+    table_id = one.create("parts", partitioned=True)
+    txn = one.open()
+    one.allocate("parts", txn)
+    one.add_partitions("parts", "2024-01-01", "2024-01-02")
+    one.commit(txn)
+
+    def read(listed: str, **wanted: Any) -> Any:
+        wanted = {"filter": "p >= '2024-01-02'"} | wanted
+        return session.get_partitions(
+            "d", "parts", listed, table_id, catalog=installation.stack.keyspace, max_wait_ms=0, **wanted
+        )
+
+    before = one.valid_write_ids("parts")
+    [found] = eventually(lambda: [seen] if (seen := read(before)).served_from == "cache" else [], what="the list")
+    assert (found.names, found.freshness) == ([["2024-01-02"]], "fresh")
+    txn = two.open()
+    write_id = two.allocate("parts", txn)
+    two.alter("parts", write_id, v="a write message")
+    two.add_partitions("parts", "2024-01-03")
+    [seen] = eventually(lambda: [seen] if (seen := read(before)).served_from == "source" else [], what="the write")
+    assert seen.names == [["2024-01-02"], ["2024-01-03"]], "a metastore shows a partition at once"
+    own = read(two.valid_for("parts", write_id))
+    assert (own.served_from, own.freshness, own.count) == ("source", "fresh", 2), "it reads its own writes"
+    two.commit(txn)
+    after = one.valid_write_ids("parts")
+    [found] = eventually(lambda: [seen] if (seen := read(after)).served_from == "cache" else [], what="the COMMIT")
+    assert found.names == [["2024-01-02"], ["2024-01-03"]]
+    assert read(after, filter="", count=True).count == 3
+    assert read(after, filter="", names=[("2024-01-03",), ("nope",)]).count == 1
+
+
+def test_constraints_and_statistics_are_cached(installation: Installation, session: Session) -> None:
+    """They come from the source until they are published; then from the cache, and say whether they hold."""
+    catalog = installation.first
+    table_id = catalog.create("analyzed")
+    txn = catalog.open()
+    write_id = catalog.allocate("analyzed", txn)
+    catalog.set_statistics("analyzed", 3, write_id=write_id)
+    catalog.add_primary_key("analyzed", "pk_analyzed")
+    catalog.commit(txn)
+    listed = catalog.valid_write_ids("analyzed")
+
+    def read(call: Callable[..., Any], **wanted: Any) -> Any:
+        return call("d", "analyzed", listed, table_id, catalog=installation.stack.keyspace, max_wait_ms=0, **wanted)
+
+    at_once = [read(session.get_statistics), read(session.get_constraints)]
+
+    def from_cache() -> list[Any]:
+        found = [read(session.get_statistics), read(session.get_constraints)]
+        return found if all(each.served_from == "cache" for each in found) else []
+
+    cached_ones = eventually(from_cache, what="statistics and constraints in the cache")
+    assert [each.objects for each in cached_ones] == [each.objects for each in at_once]
+    assert cached_ones[0].stats_compliant == at_once[0].stats_compliant
+    assert cached_ones[0].objects[0]["statsObj"][0]["statsData"]["longStats"]["numNulls"] == 3
+    assert cached_ones[1].objects[0]["primaryKeys"][0]["pk_name"] == "pk_analyzed"
+
+
 def test_abort(installation: Installation, ask: Callable[..., Table]) -> None:
     """The design forgets ABORT: without it, the first write message would make the entry unusable for good.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +11,15 @@ import httpx2
 import pytest
 
 from consumers.owner import connection as owner_connection
-from serving.client import BadRequest, Conflict, Session, Unavailable
+from serving.client import BadRequest, Conflict, NotFoundError, Session, Unavailable
 from serving.client.client import _arguments
 from serving.client.wire import HttpRequest
+from serving.errors import ReadError
 from serving.http.app import make_app
 from serving.http.front import make_front
 from serving.reads.owners import Located
 from serving.reads.spaces import TableSpace
-from serving.sources.source import SourceObjects, SourceTable
+from serving.sources.source import SourceObjects, SourceTable, WantedObjects
 from stream.wire.batch import Framer
 from stream.wire.events import (
     AllocateWriteId,
@@ -45,14 +46,19 @@ class HiveSource:
 
     def __init__(self) -> None:
         self.answer = SourceObjects([], [], Position.parse("HiveEvent/1"))
-        self.asked: list[tuple[str, str, Any]] = []
+        self.asked: list[WantedObjects] = []
+        self.own: SourceObjects | None = None
+        """What a reader is told that brings its own list; None: as any other."""
+        self.down = False
 
     async def read(self, _: str, own_list: str | None = None) -> SourceTable:  # noqa: ARG002 - `TableSource`'s
         return SourceTable(0, "", None, "", self.answer.position)
 
-    async def read_objects(self, kind: str, table: str, names: Sequence[Sequence[str]] | None) -> SourceObjects:
-        self.asked.append((kind, table, names))
-        return self.answer
+    async def read_objects(self, wanted: WantedObjects, own_list: str | None = None) -> SourceObjects:
+        self.asked.append(wanted)
+        if self.down:
+            raise ReadError("source_unreachable", "it is down")
+        return self.own if own_list is not None and self.own is not None else self.answer
 
     async def close(self) -> None:
         return
@@ -61,7 +67,8 @@ class HiveSource:
 class Installation:
     """Publisher, fold, owner, front and client of a catalog in one process."""
 
-    def __init__(self, directory: Path, source: HiveSource | None = None) -> None:
+    def __init__(self, directory: Path, source: HiveSource | None = None, *, stale_if_down: bool = False) -> None:
+        self.stale_if_down = stale_if_down
         self.owner = Owner(directory)
         self.source = source
         self.session = Session(self._send, Vector())
@@ -95,7 +102,9 @@ class Installation:
     async def _serve(self, request: HttpRequest) -> tuple[int, bytes]:
         host, port = await self.owner.server.start()
         space = TableSpace(KEYSPACE, Layout(1), self.source)
-        front = make_front([space], lambda _keyspace, _partition: Located(f"{host}:{port}"))
+        front = make_front(
+            [space], lambda _keyspace, _partition: Located(f"{host}:{port}"), stale_if_down=self.stale_if_down
+        )
         transport = httpx2.ASGITransport(make_app(front))
         try:
             async with httpx2.AsyncClient(transport=transport, base_url="http://front") as http:
@@ -197,7 +206,8 @@ def test_databases_functions_constraints_and_statistics_are_read(running: Instal
     assert session.get_databases("a.b'Ü", catalog=KEYSPACE).names == [["a.b'ü"]]
     assert session.get_databases(catalog=KEYSPACE).count == 2
     assert session.get_databases("nope", catalog=KEYSPACE).count == 0
-    assert session.get_functions("Sales", catalog=KEYSPACE).names == [["sales", "f"]]
+    functions = session.get_functions("Sales", catalog=KEYSPACE)
+    assert (functions.names, functions.freshness) == ([["sales", "f"]], "eventual"), "an ALTER FUNCTION is not logged"
     assert session.get_functions("sales", "F", catalog=KEYSPACE).objects == [{"name": "0"}]
     assert session.get_constraints("sales", "t", catalog=KEYSPACE).objects == [{"name": "0"}]
     assert session.get_statistics("sales", "t", catalog=KEYSPACE).objects == [{"name": "0"}]
@@ -216,7 +226,7 @@ def test_what_the_cache_cannot_prove_is_read_from_the_source(tmp_path: Path) -> 
     )
     found = running.session.get_partitions("sales", "t", catalog=KEYSPACE, filter="hr = 1")
     assert (found.served_from, found.freshness, found.names) == ("source", "fresh", [["d1", "1"]])
-    assert source.asked == [("partition", "sales.t", None)]
+    assert source.asked == [WantedObjects("partition", "sales.t", filter="hr = 1")]
     source.answer = source.answer._replace(position=Position.parse("HiveEvent/0"))
     with pytest.raises(Unavailable) as behind:
         running.session.get_partitions("sales", "t", catalog=KEYSPACE, filter="")
@@ -224,6 +234,73 @@ def test_what_the_cache_cannot_prove_is_read_from_the_source(tmp_path: Path) -> 
     source.answer = source.answer._replace(position=Position.parse("HiveEvent/9"))
     with pytest.raises(BadRequest):
         running.session.get_partitions("sales", "t", catalog=KEYSPACE, filter="nope = 1")
+
+
+def test_a_readers_own_write_is_read_with_its_list(tmp_path: Path) -> None:
+    """The source's own list has the reader's id as open. Asked with the reader's list, it counts."""
+    source = HiveSource()
+    running = Installation(tmp_path, source)
+    running.table(kind="transactional", write_ids="sales.t:1:9223372036854775807::")
+    at = Position.parse("HiveEvent/9")
+    source.answer = SourceObjects([("d0",)], [b"{}"], at, None, 7, "transactional", "sales.t:2:2:2:", KEYS)
+    source.own = source.answer._replace(write_ids="sales.t:2:9223372036854775807::")
+    ask: dict[str, Any] = {"catalog": KEYSPACE, "valid_write_ids": "sales.t:2:9223372036854775807::", "table_id": 7}
+    found = running.session.get_partitions("sales", "t", **ask)
+    assert (found.served_from, found.freshness, found.names) == ("source", "fresh", [["d0"]])
+    source.own = None
+    with pytest.raises(Unavailable) as behind:
+        running.session.get_partitions("sales", "t", **ask)
+    assert behind.value.code == "source_behind"
+
+
+def test_another_table_of_the_name_at_the_source(tmp_path: Path) -> None:
+    """The reader's id is not the source's: its partitions are not those that were meant. No table at all is 404."""
+    source = HiveSource()
+    running = Installation(tmp_path, source)
+    running.table()
+    at = Position.parse("HiveEvent/9")
+    source.answer = SourceObjects([], [], at, None, 8, "transactional", "sales.t:1:9223372036854775807::", KEYS)
+    listed = "sales.t:1:9223372036854775807::"
+    with pytest.raises(Conflict) as other:
+        running.session.get_partitions("sales", "t", listed, 7, catalog=KEYSPACE)
+    assert other.value.code == "table_id_changed"
+    source.answer = SourceObjects([], [], at)
+    with pytest.raises(NotFoundError) as gone:
+        running.session.get_partitions("sales", "t", catalog=KEYSPACE)
+    assert gone.value.code == "unknown_table"
+
+
+def test_statistics_from_the_source_say_whether_they_hold(tmp_path: Path) -> None:
+    """As Hive's isStatsCompliant, by the reader's own list."""
+    source = HiveSource()
+    running = Installation(tmp_path, source)
+    running.table()
+    accurate = b'{"writeId":2,"parameters":{"COLUMN_STATS_ACCURATE":"{\\"BASIC_STATS\\":\\"true\\"}"}}'
+    at, listed = Position.parse("HiveEvent/9"), "sales.t:2:9223372036854775807::"
+    source.answer = SourceObjects([()], [b"{}"], at, None, 7, "transactional", listed, KEYS, statistics_of=[accurate])
+    read: Callable[..., Any] = running.session.get_statistics
+    assert read("sales", "t", listed, 7, catalog=KEYSPACE).stats_compliant == [True]
+    assert read("sales", "t", "sales.t:1:9223372036854775807::", 7, catalog=KEYSPACE).stats_compliant == [False]
+
+
+@pytest.mark.parametrize("stale_if_down", [False, True])
+def test_what_is_cached_is_given_while_the_source_is_down(tmp_path: Path, *, stale_if_down: bool) -> None:
+    """Only where that is set, marked as stale; a set that is not whole is not given."""
+    source = HiveSource()
+    running = Installation(tmp_path, source, stale_if_down=stale_if_down)
+    running.table(kind="transactional", write_ids="sales.t:1:9223372036854775807::")
+    running.objects("partition", 7, ("d0", "0"))
+    source.down = True
+    ask: dict[str, Any] = {"catalog": KEYSPACE, "valid_write_ids": "sales.t:2:9223372036854775807::", "table_id": 7}
+    if not stale_if_down:
+        with pytest.raises(Unavailable):
+            running.session.get_partitions("sales", "t", **ask)
+        return
+    found = running.session.get_partitions("sales", "t", **ask)
+    assert (found.served_from, found.freshness, found.names) == ("cache", "stale", [["d0", "0"]])
+    running.publish(ObjectSet("partition", 7, "void", reason="altered"))
+    with pytest.raises(Unavailable):
+        running.session.get_partitions("sales", "t", **ask)
 
 
 def test_an_owner_of_before_is_not_asked_for_objects(running: Installation, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,10 +41,11 @@ from consumers.owner.tables import (
 )
 from stream.wire.events import EVERY_TABLE
 from stream.wire.keys import object_parts
-from tokens import Demand, Position
+from tokens import Demand, Freshness, Position
 
 PAGE_MAX: Final = 10_000
 """Objects in one answer, at most."""
+FUNCTION: Final = "function"
 _STATISTICS_OF: Final = {"statistics": "", "partition_statistics": PARTITION}
 """Kind of statistics → the kind of the object whose parameters and write id say whether they hold; "": the table."""
 
@@ -303,6 +304,8 @@ def _decide(
         found.write_ids = table.ids.text(table.name)
     decision = decide_table(found, kind, listed, found.table_id, demand, found.kin)
     found.freshness, found.why, found.served = decision.freshness.value, decision.why, decision.may_be_served
+    if request.kind == FUNCTION and decision.freshness is Freshness.FRESH:
+        found.freshness, found.why = Freshness.EVENTUAL.value, "an ALTER FUNCTION leaves no event"
     found.needs_source = not found.served and not may_catch_up(decision, found.watermark)
     found.code = HISTORY_LOST if decision.history_lost else ""
 

@@ -173,3 +173,16 @@ def _named(named: Any, keys: Sequence[str]) -> Iterable[Values]:
         if keys and values.keys() != set(keys):
             raise HiveMessageError(f"a partition is named by {', '.join(values)}, the keys are {', '.join(keys)}")
         yield tuple(values[key] for key in keys or values)
+
+
+def tables_with_key(message: Mapping[str, Any]) -> Iterable[str]:
+    """``db.table`` of each table that has one of the foreign keys in an ADD_FOREIGNKEY. Raises `HiveMessageError`."""
+    texts = message.get("foreignKeyListJson")
+    if not isinstance(texts, list) or not texts:
+        raise HiveMessageError("the event has no foreign keys")
+    for text in texts:
+        plain = plain_struct(parse_struct(text, "foreignKeyListJson", "SQLForeignKey"), "SQLForeignKey")
+        db, table = lower_name(plain.get("fktable_db")), lower_name(plain.get("fktable_name"))
+        if not db or not table:
+            raise HiveMessageError("a foreign key names no table that has it")
+        yield f"{db}.{table}"

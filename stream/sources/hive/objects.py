@@ -159,3 +159,26 @@ def _with_binary(kind: int, value: Any, field: _Field) -> Any:
         pairs = [(key, _with_binary(value.value, each, field)) for key, each in value.pairs]
         return MapValue(value.key, value.value, pairs)
     return value
+
+
+class _Column(msgspec.Struct):
+    name: str = ""
+
+
+class _Storage(msgspec.Struct):
+    cols: list[_Column] | None = None
+
+
+class _TableImage(msgspec.Struct):
+    """The part of a table's JSON image that has its columns."""
+
+    sd: _Storage | None = None
+
+
+def columns_of(image: bytes) -> list[str]:
+    """The names of a table's columns without partition keys, lower case; none if its JSON image has no such list."""
+    try:
+        storage = msgspec.json.decode(image, type=_TableImage).sd
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return []
+    return [column.name.lower() for column in (storage and storage.cols) or ()]

@@ -25,7 +25,7 @@ from stream.sources.hive.messages import (
     parse_notification,
     parse_table,
 )
-from stream.sources.hive.object_events import ObjectEvents
+from stream.sources.hive.object_events import ObjectEvents, tables_with_key
 from stream.sources.hive.write_id_registry import WriteIdChange, WriteIdRegistry
 from stream.wire.events import (
     EVERY_TABLE,
@@ -215,9 +215,9 @@ class HiveTranslator:
     def _unreadable(self, event: Notification, problem: str) -> list[Change]:
         """Void what the event may have touched: its table if it names one, else everything.
 
-        An ALTER_TABLE names one only by its new name, and may have renamed any.
+        An ALTER_TABLE names one only by its new name, and may have renamed any. An ADD_FOREIGNKEY names another one.
         """
-        touched = event.table_name if event.event_type != "ALTER_TABLE" else ""
+        touched = event.table_name if event.event_type not in ("ALTER_TABLE", "ADD_FOREIGNKEY") else ""
         if not touched:
             self._ids.doubt(self._tables)
         return [VoidTable(touched or EVERY_TABLE, one_line(f"event {event.event_id}: {problem}"))]
@@ -380,6 +380,8 @@ class HiveTranslator:
     def _write(self, event: Notification) -> list[Change]:
         """An event that writes a table or a part of it."""
         write_id = integer(event.message, "writeId", 0)
+        if event.event_type == "ADD_FOREIGNKEY":
+            return self._add_foreign_key(event, write_id)
         if event.message.get("tableObjJson") is not None:
             table = parse_table(event.message, "tableObjJson")
             changes = self._rebind(table)
@@ -392,6 +394,16 @@ class HiveTranslator:
             return []
         shown = TableObject(event.table_name, known.table_id, known.kind == "transactional", False, b"")
         return self._written(event, shown, write_id) + self._objects.of_write(event, shown)
+
+    def _add_foreign_key(self, event: Notification, write_id: int) -> list[Change]:
+        """The event is named after the table that the key points to; the tables that have it are in its message."""
+        changes: list[Change] = []
+        for name in dict.fromkeys([*tables_with_key(event.message), event.table_name]):
+            known = self._tables.get(name)
+            if known is not None:
+                shown = TableObject(name, known.table_id, known.kind == "transactional", False, b"")
+                changes += self._written(event, shown, write_id) + self._objects.of_write(event, shown)
+        return changes
 
     def _written(self, event: Notification, table: TableObject, write_id: int) -> list[Change]:
         ids = self._ids.get(table.name)

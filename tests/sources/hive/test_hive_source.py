@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from consumers.fold.objects import decode_object, decode_set, objects_prefix, set_key
+from consumers.fold.objects import decode_object, decode_set, object_key, objects_prefix, set_key
 from freshet.local.hive.server import HiveServer
 from stream.sources.hive.live.connection import MetastoreError
 from stream.sources.hive.live.fetching import Fetcher
@@ -161,7 +161,7 @@ def test_a_transaction_that_was_open_before_the_source_began(catalog: HiveCatalo
 
 def test_a_sweep_goes_on_where_it_was_cut_off(catalog: HiveCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
     """A source that ends amid its bootstrap fetches only the rest, and loses nothing that changed meanwhile."""
-    monkeypatch.setattr("stream.sources.hive.live.following.CHUNK_TABLES", 2)
+    monkeypatch.setattr("stream.sources.hive.live.sweep.CHUNK_TABLES", 2)
     tables = [f"t{number}" for number in range(7)]
     for table in tables:
         catalog.create(table)
@@ -318,6 +318,114 @@ def test_partitions_are_those_of_the_server(catalog: HiveCatalog) -> None:
         source.following.step()
         eventually(same, what="those of an altered table")
         assert not source.consumer.folded.dead
+
+
+def folded_object(source: Source, kind: str, table_id: int) -> bytes | str | None:
+    """The Thrift struct of what a table has one of; a text if it is unknown or awaited."""
+    for entries in source.consumer.folded.entries:
+        value = entries.get(object_key(kind, table_id, "[]"))
+        if value is not None:
+            found = decode_object(value)
+            return "awaited" if found.is_awaited or not found.image_ordinal else found.struct
+    return "unknown"
+
+
+def follow_details(source: Source, *tables: str) -> None:
+    """Step until constraints and statistics of each table are those of the server."""
+    catalog = source.catalog
+
+    def same() -> bool:
+        source.following.step()
+        for table in tables:
+            name, table_id = f"{catalog.db}.{table}", catalog.table_id(table)
+            statistics = catalog.metastore.statistics(name, ["a"])
+            expected = encode_struct(statistics) if statistics is not None else None
+            if folded_object(source, "statistics", table_id) != expected:
+                return False
+            if folded_object(source, "constraints", table_id) != encode_struct(catalog.metastore.constraints(name)):
+                return False
+        return True
+
+    eventually(same, timeout_s=60, what="constraints and statistics")
+
+
+def test_constraints_and_statistics_are_those_of_the_server(catalog: HiveCatalog) -> None:
+    """Those of before, those that an event wrote, and none: whole Thrift objects."""
+    catalog.create("before", transactional=False)
+    catalog.set_statistics("before", 3)
+    catalog.add_primary_key("before", f"pk_{catalog.db}")
+    with following(catalog, Consumer()) as source:
+        follow_details(source, "before")
+        catalog.create("later")
+        follow_details(source, "later")
+        txn = catalog.open()
+        write_id = catalog.allocate("later", txn)
+        catalog.set_statistics("later", 4, write_id=write_id)
+        catalog.commit(txn)
+        catalog.drop_constraint("before", f"pk_{catalog.db}")
+        follow_details(source, "before", "later")
+        catalog.alter("before", rename_to="after")
+        catalog.alter("after", v="1")
+        follow_details(source, "after", "later")
+        eventually(lambda: source.following.step() or source.following._progress.detailed is None, what="their sweep")
+        assert not source.consumer.folded.dead
+
+
+def test_constraints_with_a_foreign_key_are_not_published(catalog: HiveCatalog) -> None:
+    """A DROP of the table that it points to takes it away, and no event names the table that had it."""
+    parent, child = catalog.create("parent", transactional=False), catalog.create("child", transactional=False)
+    with following(catalog, Consumer()) as source:
+        follow_details(source, "parent", "child")
+        catalog.add_primary_key("parent", f"pk_{catalog.db}")
+        catalog.add_foreign_key("child", "parent", f"fk_{catalog.db}", f"pk_{catalog.db}")
+        follow_details(source, "parent")
+        assert folded_object(source, "constraints", child) == "awaited"
+        assert folded_object(source, "constraints", parent) != "awaited"
+        catalog.drop("parent")
+        assert catalog.metastore.constraints(f"{catalog.db}.child")[2][1].values == []
+        catalog.alter("child", v="of an event that names it")
+        follow_details(source, "child")
+
+
+def test_statistics_of_partitions_are_those_of_the_server(catalog: HiveCatalog) -> None:
+    """Those of before, those that an event wrote; a partition without some has none."""
+    table_id = catalog.create("t", transactional=False, partitioned=True)
+    catalog.add_partitions("t", "a", "b", "c")
+    catalog.set_statistics("t", 3, "a")
+    with following(catalog, Consumer()) as source:
+
+        def same() -> bool:
+            source.following.step()
+            found = catalog.metastore.partition_statistics(f"{catalog.db}.t", ["a"], ["p=a", "p=b", "p=c"])
+            server = {json.dumps(values): encode_struct(struct) for values, struct in found}
+            return whole(source, "partition_statistics", table_id) == server
+
+        eventually(same, what="the statistics of before")
+        catalog.set_statistics("t", 4, "b")
+        eventually(same, what="more of them")
+        catalog.drop_partition("t", "a")
+        eventually(same, what="those of a dropped partition")
+        assert not source.consumer.folded.dead
+
+
+def test_details_go_on_where_they_were_cut_off(catalog: HiveCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A source that ends amid its sweep of constraints and statistics publishes the rest, and not the first again."""
+    monkeypatch.setattr("stream.sources.hive.live.sweep.CHUNK_TABLES", 2)
+    tables = [f"t{number}" for number in range(5)]
+    for table in tables:
+        catalog.create(table, transactional=False)
+    consumer = Consumer()
+    with following(catalog, consumer) as source:
+        progress = source.following._progress
+        half = f"{catalog.db}.t2"
+        eventually(lambda: source.following.step() and (progress.detailed or "") >= half, what="half of it")
+        names = source.names()
+    published = len(consumer.transactions)
+    with following(catalog, consumer, consumer.resume(names)) as source:
+        follow_details(source, *tables)
+    first = catalog.table_id("t0")
+    again = [change for txn in consumer.transactions[published:] for change in txn.changes]
+    assert not any(getattr(change, "table_id", 0) == first for change in again), "t0 was published before"
 
 
 def test_databases_are_those_of_the_server(catalog: HiveCatalog) -> None:

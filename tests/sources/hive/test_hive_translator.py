@@ -14,6 +14,7 @@ from stream.sources.hive.events import IGNORED, WRITES
 from stream.sources.hive.messages import HiveMessageError, decode_message
 from stream.sources.hive.translator import HiveTranslator
 from stream.wire.events import (
+    EVERY_TABLE,
     AllocateWriteId,
     BindName,
     CommitTransaction,
@@ -149,6 +150,24 @@ WRITING = [
 """Of ``EventMessage.EventType``, the events that change what a metastore says of a table."""
 
 
+_KEY_OF_A = '{"1":{"str":"s"},"2":{"str":"b"},"4":{"str":"S"},"5":{"str":"A"}}'
+"""An ``SQLForeignKey`` of ``s.a`` to ``s.b``."""
+
+
+def test_a_foreign_key_is_of_the_table_that_has_it(server: Metastore) -> None:
+    """The event is named after the other table. One that cannot be read may be of any."""
+    translator = HiveTranslator()
+    for row in server.log:
+        translator.translate(row)
+    added = translator.translate(_event(4, "ADD_FOREIGNKEY", "B", foreignKeyListJson=[_KEY_OF_A]))
+    assert added is not None
+    assert ObjectImage("constraints", 1, (), "written") in added.changes
+    for number, keys in enumerate(([], None, ["{}"], ["rubbish"], "text"), 5):
+        damaged = translator.translate(_event(number, "ADD_FOREIGNKEY", "B", foreignKeyListJson=keys))
+        assert damaged is not None
+        assert [getattr(each, "table", "") for each in damaged.changes] == [EVERY_TABLE]
+
+
 def test_every_event_that_changes_a_table_is_among_the_writes() -> None:
     """One that is taken for harmless would leave the image from before it servable."""
     assert set(WRITING) == WRITES
@@ -161,7 +180,7 @@ def test_a_write_to_a_known_table_makes_its_image_awaited(server: Metastore, eve
     translator = HiveTranslator()
     for row in server.log:
         translator.translate(row)
-    written = translator.translate(_event(4, event_type, "A", writeId=2))
+    written = translator.translate(_event(4, event_type, "A", writeId=2, foreignKeyListJson=[_KEY_OF_A]))
     assert written is not None
     assert written.changes[0] == TableImage(1, "s.a", "transactional", "written", txn=2, write_id=2)
     assert all(isinstance(each, ObjectImage | ObjectSet) and each.table_id == 1 for each in written.changes[1:])

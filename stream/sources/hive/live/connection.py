@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import time
+from math import inf
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -60,6 +61,8 @@ class MetastoreConnection:
         self._socket: socket.socket | None = None
         self._reader = Reader(self._receive)
         self._deadline = 0.0
+        self.until_s = inf
+        """No call lasts beyond this moment of the monotonic clock."""
         self._sequence = 0
         self.address = ""
         """``host:port`` of the connection, or of the last one."""
@@ -70,7 +73,7 @@ class MetastoreConnection:
         ``arguments``: its parameters as a struct. Raises `MetastoreUnreachable`, `MetastoreTimeout`,
         `MetastoreRefused`, `MetastoreError`, `ThriftError`.
         """
-        self._deadline = time.monotonic() + (timeout_s or self._timeout_s)
+        self._deadline = min(time.monotonic() + (timeout_s or self._timeout_s), self.until_s)
         self._sequence += 1
         request = message(name, self._sequence, arguments)
         try:

@@ -7,9 +7,6 @@ the log is read past the latter first. See docs/concepts/catalog.md, *The log is
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Iterable
-from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, Protocol
@@ -17,18 +14,20 @@ from typing import Any, Final, Protocol
 import structlog
 
 from stream.sources.hive.live.connection import MetastoreError
-from stream.sources.hive.live.fetching import CHUNK_TABLES, Fetched, Fetcher
+from stream.sources.hive.live.details import Details
+from stream.sources.hive.live.fetching import Fetched, Fetcher
+from stream.sources.hive.live.images import Images
 from stream.sources.hive.live.metastore import Metastore, MetastoreSettings, Transactions
 from stream.sources.hive.live.objects import Objects
 from stream.sources.hive.live.progress import Progress, checksum_of
 from stream.sources.hive.live.recent_ids import RecentWriteIds
-from stream.sources.hive.messages import FLAVOR, HiveMessageError, TableObject
+from stream.sources.hive.live.sweep import CHUNK_TABLES, Sweep
+from stream.sources.hive.messages import FLAVOR
 from stream.sources.hive.translator import HiveTranslator
 from stream.sources.status import SourceStatus
 from stream.wire.events import (
     EVERY_TABLE,
     AbortTransaction,
-    AllocateWriteId,
     BindName,
     Change,
     CommitTransaction,
@@ -40,7 +39,7 @@ from stream.wire.events import (
     TableImage,
     VoidTable,
 )
-from tokens.errors import FreshetError, one_line
+from tokens.errors import FreshetError
 
 log = structlog.get_logger(__name__)
 
@@ -48,10 +47,6 @@ EVENTS_MAX: Final = 500
 """Events that are read with one call."""
 END_CHECK_S: Final = 1.0
 """How often a log that has nothing new is compared with the server's last event."""
-AHEAD: Final = 16
-"""Chunks of a sweep that are fetched ahead of the one that is published."""
-REPORT_S: Final = 10.0
-"""How often a sweep tells how far it is."""
 
 
 class HiveHistoryLost(FreshetError):
@@ -103,10 +98,10 @@ class Following:
         self._checksum = resume.checksum
         self._progress = Progress(resume.cursor)
         self._fetcher = Fetcher(options.settings, options.threads, options.list_age_s)
-        self._sweep: Sweep | None = None
+        self._sweep: Sweep[Fetched] | None = None
+        self._swept_names: frozenset[str] = frozenset()
+        """The tables that the server listed when the sweep began."""
         self._recent = RecentWriteIds(self._at)
-        self._touched: dict[str, int] = {}
-        """Table → the last event that wrote, made, dropped or renamed it, since no fetch was under way."""
         self._rebound: dict[str, int] = {}
         """Name → the last event that bound it to a table, or to none, since no fetch was under way."""
         opened = resume.open_transactions
@@ -116,21 +111,42 @@ class Following:
             open_transactions=opened.values(), names=resume.names, catalog=options.settings.catalog
         )
         self._translator.last_event_id = self._at
-        self._objects = Objects(
-            metastore,
-            self._publish,
-            self._read_to_end,
-            self._translator.name_of,
-            lambda name: self._rebound.get(name, 0),
-        )
+        self._compose()
         if self._progress.objects_due:
             self._objects.want_catalog()
-        self._unsure = set(self._progress.dirty)
-        """Tables of which it isn't known whether their partitions were published before a restart."""
         if transactions is not None:
             self._publish([], tuple(opened.values()))
         self._end_check_at_s = self._reconcile_at_s = time.monotonic()
         self._reconcile_at_s += options.reconcile_s
+
+    def _compose(self) -> None:
+        """What fetches and publishes: each kind of thing has its own."""
+        translator, metastore = self._translator, self._metastore
+
+        def rebound_at(name: str) -> int:
+            return self._rebound.get(name, 0)
+
+        self._objects = Objects(metastore, self._publish, self._read_to_end, translator.name_of, rebound_at)
+        self._details = Details(
+            self._fetcher,
+            self._progress,
+            self._publish,
+            self._drain,
+            lambda: translator.tables,
+            translator.name_of,
+            rebound_at,
+            self._options.shard,
+        )
+        self._images = Images(
+            metastore,
+            translator,
+            self._recent,
+            self._progress,
+            self._objects,
+            self._details,
+            self._publish,
+            self._drain,
+        )
 
     def close(self) -> None:
         """End the fetching threads."""
@@ -143,8 +159,8 @@ class Following:
         """
         if self._read_events() == EVENTS_MAX:
             return True
-        worked = self._fetch_dirty() or self._fetch_objects()
-        worked = worked or self._go_on_with_sweep()
+        worked = self._fetch_dirty() or self._fetch_objects() or self._details.step()
+        worked = worked or self._go_on_with_sweep() or self._details.go_on_with_sweep()
         return self._reconcile() or worked
 
     # --- the log ---
@@ -193,7 +209,7 @@ class Following:
         if unresolved:
             log.info("commit of a transaction that was not seen", event=event_id, tables=len(unresolved))
             self._progress.touch(unresolved)
-        txn.checksum, txn.cursor = self._checksum, self._progress.cursor(self._objects.tables)
+        txn.checksum, txn.cursor = self._checksum, self._cursor()
         self._publisher.publish(txn)
         self._note_status()
 
@@ -202,28 +218,33 @@ class Following:
         match change:
             case TableImage(change="dropped"):
                 self._objects.forget(change.table_id)
-                self._touched[change.name] = event_id
+                self._images.touched[change.name] = event_id
                 progress.done(change.name)
             case TableImage():
-                self._touched[change.name] = event_id
+                self._images.touched[change.name] = event_id
                 progress.touch([change.name])
+                if change.change == "created":
+                    self._details.want(change.table_id)
             case BindName():
                 self._rebound |= dict.fromkeys((change.name, change.previous_name), event_id)
-                self._touched |= dict.fromkeys((change.name, change.previous_name), event_id)
+                self._images.touched |= dict.fromkeys((change.name, change.previous_name), event_id)
                 progress.done(change.previous_name)
                 if change.table_id:
                     progress.touch([change.name])
             case VoidTable(table=table) if table == EVERY_TABLE:
                 log.warning("everything is fetched again", event=event_id, reason=change.reason)
                 self._end_sweep()
+                self._details.end_sweep()
                 progress.begin_sweep()
                 self._objects.want_catalog()
+            case ObjectImage(kind="constraints" | "statistics"):
+                self._details.want(change.table_id)
             case ObjectImage() | ObjectSet():
                 self._objects.note(change)
                 progress.objects_due = self._objects.is_due
             case VoidTable():
-                self._unsure.add(change.table)
-                self._touched[change.table] = event_id
+                self._images.unsure.add(change.table)
+                self._images.touched[change.table] = event_id
                 progress.touch([change.table])
             case AbortTransaction() | CommitTransaction():
                 is_commit = isinstance(change, CommitTransaction)
@@ -246,10 +267,13 @@ class Following:
                 opened=opened,
                 closed=closed,
                 checksum=self._checksum,
-                cursor=self._progress.cursor(self._objects.tables),
+                cursor=self._cursor(),
             )
         )
         self._note_status()
+
+    def _cursor(self) -> str:
+        return self._progress.cursor([*self._objects.tables, *self._details.tables])
 
     def _note_status(self) -> None:
         status = self._status
@@ -275,81 +299,9 @@ class Following:
         names = tuple(islice(self._progress.dirty, CHUNK_TABLES))
         if not names:
             return False
-        self._take_fetched(self._fetcher.submit(names, is_fresh=True).result())
+        fetched = self._fetcher.submit(names, is_fresh=True).result()
+        self._images.take(fetched, in_sweep=self._sweep is not None)
         return True
-
-    def _take_fetched(self, fetched: Fetched) -> None:
-        """Read the log past the fetch, then publish each table that nothing touched meanwhile."""
-        self._drain(fetched.hi)
-        settled = [name for name in fetched.names if self._touched.get(name, 0) <= fetched.lo]
-        holders = self._unknown_holders(fetched, settled)
-        for name in settled:
-            self._publish_table(name, fetched, holders.get(name, {}))
-
-    def _unknown_holders(self, fetched: Fetched, names: Iterable[str]) -> dict[str, dict[int, int]]:
-        """The transactions of open ids that were allocated before the log was read."""
-        wanted: dict[str, set[int]] = {}
-        for name in names:
-            table, listed = fetched.tables.get(name), fetched.lists.get(name)
-            if isinstance(table, TableObject) and table.transactional and listed is not None:
-                unknown = {*listed.open} - self._translator.holders(name).keys()
-                if unknown:
-                    wanted[name] = unknown
-        if not wanted:
-            return {}
-        return self._metastore.holders(wanted, fetched.transactions.open, fetched.transactions.hwm)
-
-    def _publish_table(self, name: str, fetched: Fetched, holders: dict[int, int]) -> None:
-        table = fetched.tables.get(name)
-        self._progress.done(name)
-        if table is None:
-            gone = self._translator.forget(name)
-            if gone:
-                self._publish(gone)
-            return
-        if isinstance(table, HiveMessageError):
-            self._publish([VoidTable(name, one_line(f"it cannot be read: {table}"))])
-            return
-        changes, opened = self._translator.bind(table), {}
-        kind, listed, write_ids = "external", fetched.lists.get(name), None
-        if table.transactional:
-            if listed is None:
-                return
-            ids, kind = listed.write_ids(), "transactional"
-            if not self._recent.brought_forward(name, ids, fetched.listed_at, holders):
-                self._progress.touch([name])
-                return
-            write_ids = ids.full_text(name)
-            for write_id, txn in holders.items():
-                described = self._translator.restore(name, txn, write_id)
-                if described is not None:
-                    opened[txn] = described
-            held = holders | self._translator.holders(name)
-            still_open = {write_id for write_id, _ in ids.open}
-        lo, hi = f"{FLAVOR}/{fetched.lo}", f"{FLAVOR}/{fetched.hi}"
-        changes.append(
-            TableImage(
-                table.table_id,
-                name,
-                kind,
-                "image",
-                image=table.image,
-                struct=table.struct,
-                write_ids=write_ids,
-                lo=lo,
-                hi=hi,
-            )
-        )
-        if table.transactional:
-            changes += [
-                AllocateWriteId(table.table_id, txn, write_id)
-                for write_id, txn in sorted(held.items())
-                if write_id in still_open
-            ]
-        if table.partition_keys and (self._sweep is not None or name in self._unsure):
-            self._objects.want_partitions(table.table_id)
-        self._unsure.discard(name)
-        self._publish(changes, tuple(opened.values()))
 
     # --- the sweep ---
 
@@ -358,12 +310,12 @@ class Following:
             return False
         sweep = self._sweep
         if sweep is None:
-            sweep = self._sweep = Sweep(self._metastore, self._fetcher, self._progress.swept)
+            sweep = self._sweep = self._begin_sweep()
             log.info("sweep begins", shard=self._options.shard, tables=sweep.total, after=self._progress.swept)
         try:
             fetched = sweep.next()
             if fetched is not None:
-                self._take_fetched(fetched)
+                self._images.take(fetched, in_sweep=True)
         except MetastoreError:
             self._end_sweep()  # its chunks are fetched again, after those that were published
             raise
@@ -373,20 +325,28 @@ class Following:
             self._progress.swept = fetched.names[-1]
             self._status.tables_complete += len(fetched.names)
             self._recent.forget(min(self._fetcher.oldest_list(), fetched.listed_at))
-            sweep.report(self._options.shard)
+            sweep.report("sweep", self._options.shard)
             self._publish([])
             return True
         if not sweep.is_over:
             return False
         self._end_sweep()
         gone = [
-            name for name in self._translator.tables if name not in sweep.listed and name not in self._progress.dirty
+            name
+            for name in self._translator.tables
+            if name not in self._swept_names and name not in self._progress.dirty
         ]
         self._progress.touch(gone)  # those that exist were made meanwhile; the others are forgotten
         self._progress.sweeping = False
         self._publish([])
         log.info("sweep complete", shard=self._options.shard, tables=sweep.total, seconds=round(sweep.seconds, 1))
         return True
+
+    def _begin_sweep(self) -> Sweep[Fetched]:
+        metastore = self._metastore
+        names = {name.lower() for db in metastore.databases() for name in metastore.table_names(db)}
+        self._swept_names = frozenset(names)
+        return Sweep([name for name in sorted(names) if name > self._progress.swept], self._fetcher.submit)
 
     def _end_sweep(self) -> None:
         if self._sweep is not None:
@@ -411,64 +371,11 @@ class Following:
             self._publish(changes, closed=(txn,))
         if ended:
             log.info("aborts without an event", shard=self._options.shard, transactions=len(ended))
-        if self._sweep is None:
+        if self._sweep is None and not self._details.is_under_way:
             self._recent.forget(self._at)
-            self._touched.clear()
+            self._images.touched.clear()
             self._rebound.clear()
         return bool(ended)
-
-
-class Sweep:
-    """Fetches all tables of the catalog after the name ``after``, chunk by chunk, some of them ahead."""
-
-    def __init__(
-        self, metastore: Metastore, fetcher: Fetcher, after: str, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        names = sorted(name for db in metastore.databases() for name in metastore.table_names(db))
-        self.listed = frozenset(name.lower() for name in names)
-        left = [name for name in sorted(self.listed) if name > after]
-        self.total = len(left)
-        self._chunks = deque(tuple(left[at : at + CHUNK_TABLES]) for at in range(0, len(left), CHUNK_TABLES))
-        self._fetcher = fetcher
-        self._under_way: deque[Future[Fetched]] = deque()
-        self._clock = clock
-        self._began_s = self._reported_s = clock()
-        self._done = 0
-
-    @property
-    def is_over(self) -> bool:
-        """Whether every chunk was given out."""
-        return not self._chunks and not self._under_way
-
-    @property
-    def seconds(self) -> float:
-        """Since it began."""
-        return self._clock() - self._began_s
-
-    def next(self) -> Fetched | None:
-        """The next chunk in the order of names, if it is there. Raises what its fetch raised."""
-        while self._chunks and len(self._under_way) < AHEAD:
-            self._under_way.append(self._fetcher.submit(self._chunks.popleft()))
-        if not self._under_way or not self._under_way[0].done():
-            return None
-        fetched = self._under_way.popleft().result()
-        self._done += len(fetched.names)
-        return fetched
-
-    def cancel(self) -> None:
-        """Drop what has not begun."""
-        for future in self._under_way:
-            future.cancel()
-
-    def report(self, shard: str) -> None:
-        """Say, once in a while, how far it is and when it will be over."""
-        now_s = self._clock()
-        if now_s - self._reported_s < REPORT_S:
-            return
-        self._reported_s = now_s
-        rate = self._done / (now_s - self._began_s)
-        left_s = round((self.total - self._done) / rate) if rate else -1
-        log.info("sweep", shard=shard, tables=self._done, of=self.total, per_second=round(rate, 1), left_s=left_s)
 
 
 def event_id_of(position: str) -> int:

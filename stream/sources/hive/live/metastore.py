@@ -5,15 +5,17 @@ The numbers are field numbers of ``hive_metastore.thrift`` (4.0.1), given where 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
 
 from stream.sources.hive.live.connection import CALL_TIMEOUT_S, MetastoreConnection, MetastoreRefused
+from stream.sources.hive.live.object_calls import ObjectCalls
 from stream.sources.hive.live.thrift import field, integer, long, record, text, texts
 from stream.sources.hive.messages import HiveMessageError, TableObject, table_of
-from stream.sources.hive.structs import I16, Struct, ThriftError
+from stream.sources.hive.structs import ThriftError
 from tokens.writeid_state import WriteIds
 from tokens.writeids import NO_OPEN_ID
 
@@ -85,16 +87,19 @@ def txn_list(hwm: int, opened: Iterable[int], aborted: Iterable[int] = ()) -> st
     return f"{hwm}:{first}:{','.join(map(str, still_open))}:{','.join(map(str, sorted(aborted)))}"
 
 
-class Metastore:
+class Metastore(ObjectCalls):
     """Calls as methods. Each raises `MetastoreError` and its subclasses, `ThriftError`. A context manager."""
 
     def __init__(self, settings: MetastoreSettings) -> None:
-        self.catalog = settings.catalog
-        self._connection = MetastoreConnection(settings.addresses, timeout_s=settings.timeout_s)
+        super().__init__(settings.catalog, MetastoreConnection(settings.addresses, timeout_s=settings.timeout_s))
 
     def close(self) -> None:
         """Close the connection. The next call opens another."""
         self._connection.close()
+
+    def limit(self, seconds: float) -> None:
+        """From now on no call lasts longer than until ``seconds`` from now. Until the next `limit`."""
+        self._connection.until_s = time.monotonic() + seconds
 
     def __enter__(self) -> Self:
         return self
@@ -115,10 +120,6 @@ class Metastore:
         request = record({1: long(after), 2: integer(count)})
         found = self._connection.call("get_next_notification", {1: request})
         return [{name: field(row, number) for number, name in _EVENT_FIELDS.items()} for row in field(found, 1, [])]
-
-    def databases(self) -> list[str]:
-        """The catalog's databases."""
-        return sorted(self._connection.call("get_databases", {1: text(f"@{self.catalog}#")}))
 
     def table_names(self, db: str) -> list[str]:
         """``db.table`` of all tables of a database; empty if there is no such database."""
@@ -170,51 +171,6 @@ class Metastore:
         except (MetastoreRefused, HiveMessageError) as error:
             return {name: HiveMessageError(str(error))}
         return {name: table} if table is not None else {}
-
-    def catalog_object(self) -> Struct | None:
-        """The catalog itself, as it is stored."""
-        found = self._found("get_catalog", {1: record({1: text(self.catalog)})}, missing=1)
-        return None if found is None else field(found, 1)
-
-    def database(self, db: str) -> Struct | None:
-        """A database, as it is stored, or None."""
-        return self._found("get_database", {1: text(f"@{self.catalog}#{db}")}, missing=1)
-
-    def function(self, db: str, name: str) -> Struct | None:
-        """A function, as it is stored, or None."""
-        return self._found("get_function", {1: text(f"@{self.catalog}#{db}"), 2: text(name)}, missing=2)
-
-    def functions(self) -> list[tuple[tuple[str, ...], Struct]]:
-        """All functions of the catalog, by (database, name) in lower case."""
-        found = self._connection.call("get_all_functions", {})
-        of_catalog = [each for each in field(found, 1, []) if field(each, 9, self.catalog) == self.catalog]
-        return [((field(each, 2, "").lower(), field(each, 1, "").lower()), each) for each in of_catalog]
-
-    def partition(self, name: str, values: Sequence[str]) -> Struct | None:
-        """The partition with these values of a table, as it is stored, or None."""
-        db, _, table = name.partition(".")
-        return self._found(
-            "get_partition", {1: text(f"@{self.catalog}#{db}"), 2: text(table), 3: texts(values)}, missing=2
-        )
-
-    def partitions(self, name: str, count: int) -> Iterator[list[tuple[tuple[str, ...], Struct]]]:
-        """All partitions of a table by their values, up to ``count`` at a time."""
-        db, _, table = name.partition(".")
-        place = {1: text(f"@{self.catalog}#{db}"), 2: text(table)}
-        names = self._connection.call("get_partition_names", {**place, 3: (I16, -1)})
-        for at in range(0, len(names), count):
-            found = self._connection.call("get_partitions_by_names", {**place, 3: texts(names[at : at + count])})
-            yield [(tuple(field(each, 1, [])), each) for each in found]
-
-    def _found(self, call: str, arguments: Struct, missing: int) -> Struct | None:
-        """What ``call`` returns; None if it answers with its exception ``missing``."""
-        try:
-            found: Struct | None = self._connection.call(call, arguments)
-        except MetastoreRefused as refused:
-            if refused.number == missing:
-                return None
-            raise
-        return found
 
     def transactions(self) -> Transactions:
         """The open and aborted transactions."""

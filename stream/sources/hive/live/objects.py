@@ -1,4 +1,4 @@
-"""Fetches and publishes what is no table: databases, functions, the catalog itself, and the partitions of tables.
+"""Fetches and publishes databases, functions, the catalog itself, and the partitions of tables with their statistics.
 
 A set of objects is published in a pass: a record says that it has begun, then its members are listed and published,
 then a record says that it is whole. The fold refuses a member that was written or dropped after it was read, so events
@@ -14,9 +14,10 @@ import structlog
 
 from stream.sources.hive.live.connection import MetastoreRefused
 from stream.sources.hive.live.metastore import Metastore
-from stream.sources.hive.messages import FLAVOR
-from stream.sources.hive.object_events import CATALOG, DATABASE, FUNCTION, PARTITION
-from stream.sources.hive.objects import image_of
+from stream.sources.hive.messages import FLAVOR, HiveMessageError
+from stream.sources.hive.object_events import CATALOG, DATABASE, FUNCTION, PARTITION, PARTITION_STATISTICS
+from stream.sources.hive.objects import columns_of, image_of
+from stream.sources.hive.partition_names import partition_name
 from stream.sources.hive.structs import Struct, encode_struct
 from stream.wire.events import Change, ObjectImage, ObjectSet
 
@@ -83,7 +84,7 @@ class Objects:
 
     def note(self, change: ObjectImage | ObjectSet) -> None:
         """An event said this."""
-        if change.kind == PARTITION:
+        if change.kind == PARTITION:  # its statistics are fetched with it
             if isinstance(change, ObjectSet):
                 if change.change == "void":
                     self.want_partitions(change.table_id)
@@ -121,12 +122,14 @@ class Objects:
         try:
             if written is None or len(written) > SINGLE_MAX:
                 self._publish_set(PARTITION, table_id, lambda: self._partitions_of(name))
+                self._publish_set(PARTITION_STATISTICS, table_id, lambda: self._statistics_of(name))
             else:
                 asked = sorted(written)
                 self._publish_read(PARTITION, table_id, asked, lambda: self._some_partitions(name, asked))
+                self._publish_read(PARTITION_STATISTICS, table_id, asked, lambda: self._some_statistics(name, asked))
         except _Renamed:
             self.want_partitions(table_id)
-        except MetastoreRefused as error:  # the others go on; these are read through
+        except (MetastoreRefused, HiveMessageError) as error:  # the others go on; these are read through
             log.warning("partitions cannot be read", table=name, reason=str(error))
         except BaseException:
             self.want_partitions(table_id)
@@ -148,6 +151,32 @@ class Objects:
         found = [(each, self._metastore.partition(name, each)) for each in asked]
         self._check_name(name, began)
         return found
+
+    def _statistics_of(self, name: str) -> Iterator[Sequence[tuple[Values, Struct]]]:
+        """The statistics of all partitions that have some. Raises `_Renamed`."""
+        began = self._position()
+        columns, _ = self._columns_of(name, began)
+        names = self._metastore.partition_names(name)
+        for at in range(0, len(names), PARTITIONS_MAX):
+            chunk = self._metastore.partition_statistics(name, columns, names[at : at + PARTITIONS_MAX])
+            self._check_name(name, began)
+            yield chunk
+
+    def _some_statistics(self, name: str, asked: Sequence[Values]) -> list[tuple[Values, Struct | None]]:
+        began = self._position()
+        columns, keys = self._columns_of(name, began)
+        names = [partition_name(keys, each) for each in asked if len(each) == len(keys)]
+        found = dict(self._metastore.partition_statistics(name, columns, names))
+        self._check_name(name, began)
+        return [(each, found.get(each)) for each in asked]
+
+    def _columns_of(self, name: str, began: int) -> tuple[list[str], tuple[str, ...]]:
+        """The names of a table's columns and of its partition keys. Raises `_Renamed`."""
+        table = self._metastore.table(name)
+        if table is None:  # dropped meanwhile, as the log will tell
+            self._check_name(name, began)
+            return [], ()
+        return columns_of(table.image), table.partition_keys
 
     def _check_name(self, name: str, began: int) -> None:
         """Partitions are asked for by name, and don't tell their table's id. Raises `_Renamed`."""
@@ -206,7 +235,13 @@ class Objects:
         return self._metastore.database(name[0]) if kind == DATABASE else self._metastore.function(name[0], name[1])
 
 
-_STRUCTS: Final = {CATALOG: "Catalog", DATABASE: "Database", FUNCTION: "Function", PARTITION: "Partition"}
+_STRUCTS: Final = {
+    CATALOG: "Catalog",
+    DATABASE: "Database",
+    FUNCTION: "Function",
+    PARTITION: "Partition",
+    PARTITION_STATISTICS: "ColumnStatistics",
+}
 
 
 def _image(kind: str, table_id: int, name: Values, found: Any, lo: str, hi: str) -> ObjectImage:

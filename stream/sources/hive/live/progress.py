@@ -22,9 +22,12 @@ class Progress:
             self.swept: str = str(found.get("swept", ""))
             dirty = [str(each) for each in found.get("dirty", [])]
             self.objects_due: bool = bool(found.get("objects", True))
+            detailed = found.get("details", "")
+            self.detailed: str | None = None if detailed is None else str(detailed)
+            """The last table whose constraints and statistics a sweep has published; None: those of all."""
         except (ValueError, TypeError, AttributeError, RecursionError):
             self.sweeping, self.swept, dirty = True, "", []
-            self.objects_due = True
+            self.objects_due, self.detailed = True, ""
         self._dirty = dict.fromkeys(dirty)
 
     @property
@@ -44,15 +47,15 @@ class Progress:
 
     def begin_sweep(self) -> None:
         """Everything is to be fetched again."""
-        self.sweeping, self.swept, self.objects_due = True, "", True
+        self.sweeping, self.swept, self.objects_due, self.detailed = True, "", True, ""
 
-    def cursor(self, partitioned: Iterable[str] = ()) -> str:
-        """As text, for the state in the topic. ``partitioned``: tables whose partitions are to be fetched."""
-        left = {*self._dirty, *partitioned}
+    def cursor(self, others: Iterable[str] = ()) -> str:
+        """As text, for the state in the topic. ``others``: tables of which something else is to be fetched."""
+        left = {*self._dirty, *others}
         if len(left) > DIRTY_MAX:
             return json.dumps({"sweeping": True, "swept": ""})
         found = {"sweeping": self.sweeping, "swept": self.swept, "dirty": sorted(left), "objects": self.objects_due}
-        return json.dumps(found)
+        return json.dumps({**found, "details": self.detailed})
 
 
 def checksum_of(row: Mapping[str, Any]) -> int:

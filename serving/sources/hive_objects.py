@@ -1,0 +1,173 @@
+"""Reads of a metastore's objects other than tables, for one reader: between two positions, with the table's list.
+
+Partitions and statistics are asked for by their table's name and don't tell its id. So the id is read before them and,
+if anything was logged meanwhile, after them too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from consumers.owner.objects.answering import partition_keys, select_named
+from serving.errors import ReadError
+from serving.sources.hive_tables import read_table
+from serving.sources.source import SourceObjects, SourceTable, WantedObjects
+from stream.sources.hive.live.metastore import Metastore
+from stream.sources.hive.messages import FLAVOR
+from stream.sources.hive.object_events import (
+    AGGREGATE_STATISTICS,
+    CATALOG,
+    CONSTRAINTS,
+    DATABASE,
+    FUNCTION,
+    PARTITION,
+    PARTITION_STATISTICS,
+    STATISTICS,
+)
+from stream.sources.hive.objects import columns_of, image_of
+from stream.sources.hive.partition_names import partition_name, values_of
+from stream.sources.hive.structs import Struct
+from stream.wire.keys import object_name
+from tokens import Position
+
+ATTEMPTS_MAX: Final = 3
+"""Reads of a table whose name is given to another table meanwhile."""
+PARTITIONS_MAX: Final = 500
+"""Partitions of one call."""
+
+Name = tuple[str, ...]
+Named = list[tuple[Name, bytes | None]]
+
+
+def read_objects(metastore: Metastore, wanted: WantedObjects, own_list: str | None) -> SourceObjects:
+    """The objects that exist, as they were at some moment between two positions.
+
+    Raises `MetastoreError`, `ThriftError`, `HiveMessageError`, `FilterError`, `ReadError` ``source_failed``.
+    """
+    if not wanted.table:
+        lo = metastore.last_event()
+        found = _of_catalog(metastore, wanted)
+        return _answer(found, wanted, position_of(lo), position_of(metastore.last_event()))
+    for _ in range(ATTEMPTS_MAX):
+        table = read_table(metastore, wanted.table, own_list)
+        if table.image is None:
+            return SourceObjects([], [], table.position, table.hi)
+        of_table, statistics_of = _of_table(metastore, wanted, table)
+        hi = position_of(metastore.last_event())
+        if hi == table.position or _has_id(metastore, wanted.table, table.table_id):
+            shown = _answer(of_table, wanted, table.position, hi)
+            return shown._replace(
+                table_id=table.table_id,
+                table_kind=table.kind,
+                write_ids=table.write_ids,
+                table_image=table.image,
+                statistics_of=statistics_of,
+            )
+    raise ReadError("source_failed", f"the name {wanted.table} was given to another table each time that it was read")
+
+
+def position_of(event_id: int) -> Position:
+    """The position of an event."""
+    return Position.parse(f"{FLAVOR}/{event_id}")
+
+
+def _answer(found: Named, wanted: WantedObjects, position: Position, hi: Position) -> SourceObjects:
+    images = [] if wanted.names_only and not wanted.names else [image for _, image in found]
+    return SourceObjects([name for name, _ in found], images, position, hi)
+
+
+def _has_id(metastore: Metastore, name: str, table_id: int) -> bool:
+    table = metastore.table(name)
+    return table is not None and table.table_id == table_id
+
+
+# --- of no table ---
+
+
+def _of_catalog(metastore: Metastore, wanted: WantedObjects) -> Named:
+    """By name, in the order of ``wanted.names``; else all that pass, in the order of names."""
+    if wanted.kind == DATABASE:
+        return _chosen(wanted, ((db,) for db in metastore.databases()), lambda name: metastore.database(name[0]))
+    if wanted.kind == FUNCTION:
+        if wanted.names:
+            return _chosen(wanted, (), lambda name: metastore.function(name[0], name[1]))
+        known = dict(metastore.functions())
+        return _chosen(wanted, known, known.get)
+    if wanted.kind == CATALOG:
+        return _chosen(wanted, [(metastore.catalog,)], lambda _: metastore.catalog_object())
+    raise ReadError("source_failed", f"a metastore has no objects of the kind {wanted.kind}")
+
+
+_STRUCTS: Final = {CATALOG: "Catalog", DATABASE: "Database", FUNCTION: "Function"}
+
+
+def _chosen(wanted: WantedObjects, names: Iterable[Name], read: Callable[[Name], Struct | None]) -> Named:
+    def image(name: Name) -> bytes | None:
+        found = read(name)
+        return image_of(found, _STRUCTS[wanted.kind]) if found is not None else None
+
+    if wanted.names:
+        return [(name, image(name)) for name in wanted.names]
+    listed = _selected(wanted, names, None)
+    if wanted.names_only:
+        return [(name, None) for name in listed]
+    read_all = [(name, image(name)) for name in listed]
+    return [each for each in read_all if each[1] is not None]  # one that is gone was dropped meanwhile
+
+
+def _selected(wanted: WantedObjects, names: Iterable[Name], table_image: bytes | None) -> list[Name]:
+    """The names that pass, in the order in which an owner lists them. Raises `FilterError`."""
+    listed = sorted(names, key=object_name)
+    return [listed[at] for at in select_named(listed, wanted.prefix, wanted.filter, table_image)]
+
+
+# --- of a table ---
+
+
+def _of_table(metastore: Metastore, wanted: WantedObjects, table: SourceTable) -> tuple[Named, Sequence[bytes | None]]:
+    """The objects, and of statistics the images of what each of them is of."""
+    image, kind, name = table.image, wanted.kind, wanted.table
+    assert image is not None, "of a table that exists"
+    keys = [key.name for key in partition_keys(image)]
+    if kind == PARTITION:
+        return _partitions(metastore, wanted, image, keys), ()
+    columns = columns_of(image)
+    if kind == CONSTRAINTS:
+        return [((), image_of(metastore.constraints(name), "SQLAllTableConstraints"))], ()
+    if kind == STATISTICS:
+        found = metastore.statistics(name, columns)
+        return [((), image_of(found, "ColumnStatistics") if found is not None else None)], [image]
+    if kind == AGGREGATE_STATISTICS:
+        partitions = metastore.partition_names(name) if keys else []
+        return [((), image_of(metastore.aggregate_statistics(name, columns, partitions), "AggrStats"))], ()
+    if kind == PARTITION_STATISTICS:
+        named = _existing(metastore, name, wanted.names, keys)
+        found_by = dict(metastore.partition_statistics(name, columns, [partition_name(keys, each) for each in named]))
+        shown = [
+            (each, image_of(found_by[each], "ColumnStatistics") if each in found_by else None) for each in wanted.names
+        ]
+        return shown, [named.get(each) for each in wanted.names]
+    raise ReadError("source_failed", f"a metastore has no objects of the kind {kind} of a table")
+
+
+def _partitions(metastore: Metastore, wanted: WantedObjects, table_image: bytes, keys: Sequence[str]) -> Named:
+    if wanted.names:
+        found = _existing(metastore, wanted.table, wanted.names, keys)
+        return [(name, found.get(name)) for name in wanted.names]
+    names = map(values_of, metastore.partition_names(wanted.table)) if keys else ()
+    listed = _selected(wanted, names, table_image)
+    if wanted.names_only:
+        return [(name, None) for name in listed]
+    found = _existing(metastore, wanted.table, listed, keys)
+    return [(name, found[name]) for name in listed if name in found]
+
+
+def _existing(metastore: Metastore, table: str, names: Sequence[Name], keys: Sequence[str]) -> dict[Name, bytes]:
+    """The images of those partitions that exist. One with another number of values than keys does not."""
+    asked = [partition_name(keys, each) for each in names if len(each) == len(keys) > 0]
+    return {
+        values: image_of(found, "Partition")
+        for at in range(0, len(asked), PARTITIONS_MAX)
+        for values, found in metastore.partitions_by_names(table, asked[at : at + PARTITIONS_MAX])
+    }

@@ -1,0 +1,124 @@
+"""Publishes tables that were fetched: each that nothing touched meanwhile, with its list and who holds its open ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from stream.sources.hive.live.details import Details
+from stream.sources.hive.live.fetching import Fetched
+from stream.sources.hive.live.metastore import Metastore
+from stream.sources.hive.live.objects import Objects
+from stream.sources.hive.live.progress import Progress
+from stream.sources.hive.live.recent_ids import RecentWriteIds
+from stream.sources.hive.messages import FLAVOR, TableObject
+from stream.sources.hive.translator import HiveTranslator
+from stream.wire.events import AllocateWriteId, Change, OpenTransaction, TableImage, VoidTable
+from tokens.errors import one_line
+
+
+class Publish(Protocol):
+    """Publishes changes at the position that was read last, with the transactions that they tell of."""
+
+    def __call__(self, changes: list[Change], opened: tuple[OpenTransaction, ...] = ()) -> None:
+        """See above."""
+
+
+class Images:
+    """What is known of tables to be fetched, and their publishing. ``drain``: reads the log up to an event."""
+
+    def __init__(
+        self,
+        metastore: Metastore,
+        translator: HiveTranslator,
+        recent: RecentWriteIds,
+        progress: Progress,
+        objects: Objects,
+        details: Details,
+        publish: Publish,
+        drain: Callable[[int], None],
+    ) -> None:
+        self._metastore = metastore
+        self._translator = translator
+        self._recent = recent
+        self._progress = progress
+        self._objects = objects
+        self._details = details
+        self._publish = publish
+        self._drain = drain
+        self.touched: dict[str, int] = {}
+        """Table → the last event that wrote, made, dropped or renamed it, since no fetch was under way."""
+        self.unsure = set(progress.dirty)
+        """Tables of which it isn't known whether what belongs to them was published."""
+
+    def take(self, fetched: Fetched, *, in_sweep: bool) -> None:
+        """Read the log past the fetch, then publish each table that nothing touched meanwhile."""
+        self._drain(fetched.hi)
+        settled = [name for name in fetched.names if self.touched.get(name, 0) <= fetched.lo]
+        holders = self._unknown_holders(fetched, settled)
+        for name in settled:
+            self._progress.done(name)
+            table = fetched.tables.get(name)
+            if isinstance(table, TableObject):
+                self._publish_table(table, fetched, holders.get(name, {}), in_sweep=in_sweep)
+            elif table is not None:
+                self._publish([VoidTable(name, one_line(f"it cannot be read: {table}"))])
+            elif gone := self._translator.forget(name):
+                self._publish(gone)
+
+    def _unknown_holders(self, fetched: Fetched, names: Iterable[str]) -> dict[str, dict[int, int]]:
+        """The transactions of open ids that were allocated before the log was read."""
+        wanted: dict[str, set[int]] = {}
+        for name in names:
+            table, listed = fetched.tables.get(name), fetched.lists.get(name)
+            if isinstance(table, TableObject) and table.transactional and listed is not None:
+                unknown = {*listed.open} - self._translator.holders(name).keys()
+                if unknown:
+                    wanted[name] = unknown
+        if not wanted:
+            return {}
+        return self._metastore.holders(wanted, fetched.transactions.open, fetched.transactions.hwm)
+
+    def _publish_table(self, table: TableObject, fetched: Fetched, holders: dict[int, int], *, in_sweep: bool) -> None:
+        name, listed = table.name, fetched.lists.get(table.name)
+        changes = self._translator.bind(table)
+        image = TableImage(table.table_id, name, "external", "image", image=table.image, struct=table.struct)
+        image.lo, image.hi = f"{FLAVOR}/{fetched.lo}", f"{FLAVOR}/{fetched.hi}"
+        changes.append(image)
+        opened: tuple[OpenTransaction, ...] = ()
+        if table.transactional:
+            if listed is None:
+                return
+            ids = listed.write_ids()
+            if not self._recent.brought_forward(name, ids, fetched.listed_at, holders):
+                self._progress.touch([name])
+                return
+            image.kind, image.write_ids = "transactional", ids.full_text(name)
+            opened = self._restored(name, holders)
+            held = holders | self._translator.holders(name)
+            still_open = {write_id for write_id, _ in ids.open}
+            changes += [
+                AllocateWriteId(table.table_id, txn, write_id)
+                for write_id, txn in sorted(held.items())
+                if write_id in still_open
+            ]
+        if in_sweep or name in self.unsure:
+            self._want_parts(table, in_sweep=in_sweep)
+        self._publish(changes, opened)
+
+    def _restored(self, name: str, holders: dict[int, int]) -> tuple[OpenTransaction, ...]:
+        """The open transactions of which the server told that they hold ids of the table."""
+        found: dict[int, OpenTransaction] = {}
+        for write_id, txn in holders.items():
+            described = self._translator.restore(name, txn, write_id)
+            if described is not None:
+                found[txn] = described
+        return tuple(found.values())
+
+    def _want_parts(self, table: TableObject, *, in_sweep: bool) -> None:
+        """What belongs to the table is to be fetched. After a sweep of tables comes one of their details."""
+        if table.partition_keys:
+            self._objects.want_partitions(table.table_id)
+        if not in_sweep:
+            self._details.want(table.table_id)
+        self.unsure.discard(table.name)

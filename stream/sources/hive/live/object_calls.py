@@ -1,0 +1,146 @@
+"""What Freshet asks a Hive Metastore of objects other than tables, as the Thrift structs that it answers.
+
+The numbers are field numbers of ``hive_metastore.thrift`` (4.0.1), given where they are used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from stream.sources.hive.live.connection import MetastoreConnection, MetastoreRefused
+from stream.sources.hive.live.thrift import field, record, text, texts
+from stream.sources.hive.partition_names import values_of
+from stream.sources.hive.structs import BOOL, I16, LIST, STRUCT, ListValue, MapValue, Struct
+
+ENGINE: Final = "hive"
+"""Whose column statistics are read: each engine has its own."""
+Values = tuple[str, ...]
+
+
+class ObjectCalls:
+    """Calls as methods over one connection. Each raises `MetastoreError` and its subclasses, `ThriftError`."""
+
+    def __init__(self, catalog: str, connection: MetastoreConnection) -> None:
+        self.catalog = catalog
+        self._connection = connection
+
+    def catalog_object(self) -> Struct | None:
+        """The catalog itself, as it is stored."""
+        found = self._found("get_catalog", {1: record({1: text(self.catalog)})}, missing=1)
+        return None if found is None else field(found, 1)
+
+    def databases(self) -> list[str]:
+        """The catalog's databases."""
+        return sorted(self._connection.call("get_databases", {1: text(f"@{self.catalog}#")}))
+
+    def database(self, db: str) -> Struct | None:
+        """A database, as it is stored, or None."""
+        return self._found("get_database", {1: text(f"@{self.catalog}#{db}")}, missing=1)
+
+    def function(self, db: str, name: str) -> Struct | None:
+        """A function, as it is stored, or None."""
+        return self._found("get_function", {1: text(f"@{self.catalog}#{db}"), 2: text(name)}, missing=2)
+
+    def functions(self) -> list[tuple[Values, Struct]]:
+        """All functions of the catalog, by (database, name) in lower case."""
+        found = self._connection.call("get_all_functions", {})
+        of_catalog = [each for each in field(found, 1, []) if field(each, 9, self.catalog) == self.catalog]
+        return [((field(each, 2, "").lower(), field(each, 1, "").lower()), each) for each in of_catalog]
+
+    # --- partitions ---
+
+    def partition(self, name: str, values: Sequence[str]) -> Struct | None:
+        """The partition with these values of a table, as it is stored, or None."""
+        return self._found("get_partition", {**self._place(name), 3: texts(values)}, missing=2)
+
+    def partition_names(self, name: str) -> list[str]:
+        """The names of all partitions of a table, as ``p=a/q=b``."""
+        names: list[str] = self._connection.call("get_partition_names", {**self._place(name), 3: (I16, -1)})
+        return names
+
+    def partitions_by_names(self, name: str, names: Sequence[str]) -> list[tuple[Values, Struct]]:
+        """Those partitions of a table that exist, by their values."""
+        if not names:
+            return []
+        found = self._connection.call("get_partitions_by_names", {**self._place(name), 3: texts(names)})
+        return [(tuple(field(each, 1, [])), each) for each in found]
+
+    def partitions(self, name: str, count: int) -> Iterator[list[tuple[Values, Struct]]]:
+        """All partitions of a table by their values, up to ``count`` at a time."""
+        names = self.partition_names(name)
+        for at in range(0, len(names), count):
+            yield self.partitions_by_names(name, names[at : at + count])
+
+    # --- constraints and statistics ---
+
+    def constraints(self, name: str) -> Struct:
+        """All constraints of a table: an ``SQLAllTableConstraints``."""
+        db, _, table = name.partition(".")
+        request = {1: text(db), 2: text(table), 3: text(self.catalog)}
+        answer = self._connection.call("get_all_table_constraints", {1: record(request)})
+        found: Struct = field(answer, 1, {})
+        return found
+
+    def statistics(self, name: str, columns: Sequence[str]) -> Struct | None:
+        """The statistics of a table's ``columns`` as a ``ColumnStatistics``; None if there are none.
+
+        The metastore tells neither when they were made nor, without a list, whether they hold.
+        """
+        if not columns:
+            return None
+        db, _, table = name.partition(".")
+        request = {1: text(db), 2: text(table), 3: texts(columns), 4: text(self.catalog), 6: text(ENGINE)}
+        found = self._connection.call("get_table_statistics_req", {1: record(request)})
+        return self._statistics_of(name, found.get(1))
+
+    def partition_statistics(
+        self, name: str, columns: Sequence[str], partitions: Sequence[str]
+    ) -> list[tuple[Values, Struct]]:
+        """The statistics of those of the ``partitions`` (``p=a/q=b``) that have some, by values."""
+        if not columns or not partitions:
+            return []
+        found = self._connection.call(
+            "get_partitions_statistics_req", {1: record(self._statistics_request(name, columns, partitions))}
+        )
+        _, by_name = found.get(1, (0, MapValue(0, 0, [])))
+        named = [(raw.decode("utf-8", "surrogateescape"), listed) for raw, listed in by_name.pairs]
+        shown = [(values_of(each), self._statistics_of(name, (LIST, listed), each)) for each, listed in named]
+        return [(values, each) for values, each in shown if each is not None]
+
+    def aggregate_statistics(self, name: str, columns: Sequence[str], partitions: Sequence[str]) -> Struct:
+        """The statistics of these partitions together: an ``AggrStats``."""
+        request = self._statistics_request(name, columns, partitions)
+        found: Struct = self._connection.call("get_aggr_stats_for", {1: record(request)})
+        return found
+
+    def _statistics_request(self, name: str, columns: Sequence[str], partitions: Sequence[str]) -> Struct:
+        db, _, table = name.partition(".")
+        named = {3: texts(columns), 4: texts(partitions), 5: text(self.catalog), 7: text(ENGINE)}
+        return {1: text(db), 2: text(table), **named}
+
+    def _statistics_of(self, name: str, listed: tuple[int, ListValue] | None, partition: str = "") -> Struct | None:
+        """A ``ColumnStatistics`` around the list that the metastore gave; None if that is empty."""
+        if listed is None or not listed[1].values:
+            return None
+        db, _, table = name.partition(".")
+        of: Struct = {1: (BOOL, not partition), 2: text(db), 3: text(table)}
+        if partition:
+            of[4] = text(partition)
+        of[6] = text(self.catalog)
+        return {1: (STRUCT, of), 2: listed, 4: text(ENGINE)}
+
+    def _place(self, name: str) -> Struct:
+        """The first two arguments of a call about the table ``db.table``."""
+        db, _, table = name.partition(".")
+        return {1: text(f"@{self.catalog}#{db}"), 2: text(table)}
+
+    def _found(self, call: str, arguments: Struct, missing: int) -> Struct | None:
+        """What ``call`` returns; None if it answers with its exception ``missing``."""
+        try:
+            found: Struct = self._connection.call(call, arguments)
+        except MetastoreRefused as refused:
+            if refused.number == missing:
+                return None
+            raise
+        return found

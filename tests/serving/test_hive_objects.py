@@ -1,0 +1,198 @@
+"""Reads of a real metastore's partitions, databases, functions, constraints and statistics, as a front does them."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from freshet.local.hive.server import HiveServer
+from serving.errors import ReadError
+from serving.sources.hive import HiveTables
+from serving.sources.hive_objects import read_objects
+from serving.sources.source import SourceObjects, WantedObjects
+from stream.sources.hive.live.metastore import Metastore, MetastoreSettings
+from stream.sources.hive.objects import image_of
+from tests.servers.hive_catalog import HiveCatalog
+from tokens import ValidWriteIdList
+
+VALUES = ("a", "b/c", "ü", "100%", "x=y", "a b", "it's", "{[^]}")
+
+
+@pytest.fixture
+def catalog(hive: tuple[str, int]) -> Iterator[HiveCatalog]:
+    """A client with a database of its own on the session's metastore."""
+    with HiveCatalog(hive, f"db{uuid.uuid4().hex[:8]}") as client:
+        yield client
+
+
+@pytest.fixture
+def read(catalog: HiveCatalog) -> Callable[..., SourceObjects]:
+    """Reads objects of the table ``t``, or of none."""
+
+    def ask(kind: str, table: str = "t", own_list: str | None = None, **wanted: Any) -> SourceObjects:
+        name = f"{catalog.db}.{table}" if table else ""
+        return read_objects(catalog.metastore, WantedObjects(kind, name, **wanted), own_list)
+
+    return ask
+
+
+def plain(images: Sequence[bytes | None]) -> list[Any]:
+    """Images as values."""
+    return [None if image is None else msgspec.json.decode(image) for image in images]
+
+
+def test_partitions_are_read_by_all_their_ways(catalog: HiveCatalog, read: Callable[..., SourceObjects]) -> None:
+    """All, by name, by filter, by first values, names only: what the metastore has, whatever is in a value."""
+    table_id = catalog.create("t", transactional=False, partitioned=True)
+    catalog.add_partitions("t", *VALUES)
+    found = read("partition")
+    assert (found.table_id, found.table_kind) == (table_id, "external")
+    assert sorted(found.names) == sorted((value,) for value in VALUES)
+    stored = {
+        values: image_of(each, "Partition") for values, each in next(catalog.metastore.partitions(name_of(catalog), 99))
+    }
+    assert dict(zip(found.names, found.images, strict=True)) == stored
+    assert read("partition", filter="p = 'b/c' or p = 'x=y'").names == [("b/c",), ("x=y",)]
+    assert read("partition", prefix=("ü",)).names == [("ü",)]
+    only = read("partition", names_only=True)
+    assert (only.names, only.images) == (found.names, [])
+    named = read("partition", names=(("zz",), ("100%",), ("two", "values")))
+    assert [image is not None for image in named.images] == [False, True, False]
+
+
+def name_of(catalog: HiveCatalog, table: str = "t") -> str:
+    """``db.table``."""
+    return f"{catalog.db}.{table}"
+
+
+def test_a_table_without_partitions_and_one_that_does_not_exist(
+    catalog: HiveCatalog, read: Callable[..., SourceObjects]
+) -> None:
+    """The one has none; of the other nothing is known, not even an id."""
+    table_id = catalog.create("t", transactional=False)
+    assert (read("partition").names, read("partition").table_id) == ([], table_id)
+    assert read("partition", names=(("a",),)).images == [None]
+    missing = read("partition", table="nowhere")
+    assert (missing.names, missing.table_id) == ([], 0)
+
+
+def test_the_list_is_from_before_the_partitions(catalog: HiveCatalog, read: Callable[..., SourceObjects]) -> None:
+    """The tag is the server's list; a reader's own open id counts as valid for it alone."""
+    catalog.create("t", partitioned=True)
+    txn = catalog.open()
+    write_id = catalog.allocate("t", txn)
+    catalog.add_partitions("t", "a")
+    tag = ValidWriteIdList.parse(read("partition").write_ids)
+    own = catalog.valid_for("t", write_id)
+    assert not tag.covers(ValidWriteIdList.parse(own))
+    assert ValidWriteIdList.parse(read("partition", own_list=own).write_ids).covers(ValidWriteIdList.parse(own))
+    catalog.abort(txn)
+
+
+def test_a_name_that_changes_hands_is_read_again(
+    catalog: HiveCatalog, read: Callable[..., SourceObjects], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Partitions don't tell their table. Those that were read while it was replaced are not given as the old one's."""
+    catalog.create("t", transactional=False, partitioned=True)
+    catalog.add_partitions("t", "old")
+    names_of = Metastore.partition_names
+
+    def replaced_meanwhile(metastore: Metastore, name: str) -> list[str]:
+        monkeypatch.setattr(Metastore, "partition_names", names_of)
+        catalog.drop("t")
+        catalog.create("t", transactional=False, partitioned=True)
+        catalog.add_partitions("t", "new")
+        return names_of(metastore, name)
+
+    monkeypatch.setattr(Metastore, "partition_names", replaced_meanwhile)
+    found = read("partition")
+    assert (found.names, found.table_id) == ([("new",)], catalog.table_id("t"))
+
+
+def test_databases_and_functions(catalog: HiveCatalog, read: Callable[..., SourceObjects]) -> None:
+    """All, by name, and those of one database."""
+    assert (catalog.db,) in read("database", "").names
+    assert read("database", "", names_only=True).images == []
+    [missing, found] = plain(read("database", "", names=(("nowhere",), (catalog.db,))).images)
+    assert (missing, found["name"]) == (None, catalog.db)
+    catalog.create_function("f")
+    assert read("function", "", prefix=(catalog.db,)).names == [(catalog.db, "f")]
+    assert read("function", "", prefix=("nowhere",)).names == []
+    [found, missing] = plain(read("function", "", names=((catalog.db, "f"), (catalog.db, "g"))).images)
+    assert (found["className"], missing) == ("org.example.F", None)
+
+
+def test_constraints(catalog: HiveCatalog, read: Callable[..., SourceObjects]) -> None:
+    """All kinds of them in one object; a table always has it."""
+    catalog.create("t", transactional=False)
+    [none] = plain(read("constraints", names=((),)).images)
+    assert none["primaryKeys"] == []
+    catalog.add_primary_key("t", "pk_t")
+    [some] = plain(read("constraints", names=((),)).images)
+    assert [key["pk_name"] for key in some["primaryKeys"]] == ["pk_t"]
+
+
+def test_statistics_of_table_partition_and_all_partitions(
+    catalog: HiveCatalog, read: Callable[..., SourceObjects]
+) -> None:
+    """As the metastore has them, with what they are of, by which a front says whether they hold."""
+    catalog.create("t", transactional=False, partitioned=True)
+    assert read("statistics", names=((),)).images == [None]
+    catalog.add_partitions("t", "a", "b/c")
+    catalog.set_statistics("t", 3, "a")
+    catalog.set_statistics("t", 4, "b%2Fc")
+    both = read("partition_statistics", names=(("a",), ("b/c",), ("zz",)))
+    assert [nulls_of(each) for each in plain(both.images)] == [3, 4, None]
+    assert [each is not None and "values" in each for each in plain(both.statistics_of)] == [True, True, False]
+    [aggregate] = plain(read("aggregate_statistics", names=((),)).images)
+    assert (aggregate["partsFound"], aggregate["colStats"][0]["statsData"]["longStats"]["numNulls"]) == (2, 7)
+    catalog.create("u", transactional=False)
+    catalog.set_statistics("u", 5)
+    found = read("statistics", table="u", names=((),))
+    assert nulls_of(plain(found.images)[0]) == 5
+    assert found.statistics_of == [found.table_image]
+
+
+def nulls_of(statistics: Any) -> int | None:
+    """The number of nulls in the first column's statistics."""
+    return statistics["statsObj"][0]["statsData"]["longStats"]["numNulls"] if statistics else None
+
+
+def test_what_a_server_lacks_is_an_error_and_opens_no_circuit(catalog: HiveCatalog) -> None:
+    """A filter that does not parse is the reader's mistake: other reads go on."""
+    catalog.create("t", transactional=False, partitioned=True)
+    source = HiveTables(MetastoreSettings((catalog.address,)), "hive/0")
+
+    async def ask() -> None:
+        for _ in range(5):
+            with pytest.raises(ReadError) as caught:
+                await source.read_objects(WantedObjects("partition", name_of(catalog), filter="nope = 1"))
+            assert caught.value.code == "bad_filter"
+        assert (await source.read_objects(WantedObjects("partition", name_of(catalog)))).names == []
+        await source.close()
+
+    asyncio.run(ask())
+
+
+def test_a_metastore_that_is_down_is_left_alone(new_hive: Callable[..., HiveServer]) -> None:
+    """Reads of tables and of objects share one circuit: after failures in a row both end at once."""
+    server = new_hive()
+    source = HiveTables(MetastoreSettings(((server.host, server.port),)), "hive/0")
+
+    async def ask() -> None:
+        assert (await source.read_objects(WantedObjects("database"))).names == [("default",)]
+        server.kill()
+        for _ in range(3):
+            with pytest.raises(ReadError):
+                await source.read_objects(WantedObjects("database"))
+        with pytest.raises(ReadError, match="left alone") as caught:
+            await source.read("default.t")
+        assert caught.value.code == "source_unreachable"
+        await source.close()
+
+    asyncio.run(ask())
