@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import cache
+from operator import attrgetter
 from typing import Any, Final, NamedTuple, Self
 
 import msgspec
@@ -26,7 +27,7 @@ INDEX: Final = b"\x02"
 INDEX_END: Final = b"\x03"
 UNKNOWN: Final = b"?"
 """In place of the values: the image is not known, or has not these columns. Each look-up takes these, too."""
-NULL: Final = b"null"
+NULL: Final = msgspec.Raw(b"null")
 _TEXT: Final = re.compile(r"([^()]+)\(([^()]+)\)")
 
 
@@ -64,22 +65,31 @@ def values_of(values: Iterable[object]) -> bytes:
 
 
 class Extraction:
-    """Makes the values of one index from images."""
+    """Makes entries of one index from images."""
 
-    __slots__ = ("_decode", "_names", "index")
+    __slots__ = ("_columns", "_decode", "_prefix", "index", "unknown")
 
     def __init__(self, index: Index) -> None:
         self.index = index
-        self._names = [f"c{number}" for number in range(len(index.columns))]
-        fields: list[Any] = [(name, msgspec.Raw) for name in self._names]
-        made = msgspec.defstruct("Indexed", fields, rename=dict(zip(self._names, index.columns, strict=True)))
+        self.unknown = index.entries_of(UNKNOWN)
+        self._prefix = _prefix(index)
+        names = [f"c{number}" for number in range(len(index.columns))]
+        fields: list[Any] = [(name, msgspec.Raw) for name in names]
+        made = msgspec.defstruct("Indexed", fields, rename=dict(zip(names, index.columns, strict=True)), gc=False)
         self._decode: Any = msgspec.json.Decoder(made).decode
+        self._columns: Any = attrgetter(*names)
 
     def values(self, image: bytes) -> bytes:
         """The JSON array of the columns' values; b"" if one is NULL; `UNKNOWN` if the image has not these columns."""
         try:
-            row = self._decode(image)
+            found = self._columns(self._decode(image))
         except (ValueError, RecursionError):
             return UNKNOWN
-        found = [bytes(getattr(row, name)) for name in self._names]
-        return b"" if NULL in found else b"[" + b",".join(found) + b"]"
+        if type(found) is msgspec.Raw:
+            return b"[%b]" % found if found != NULL else b""
+        return b"[%b]" % b",".join(found) if NULL not in found else b""
+
+    def entries_of(self, image: bytes) -> bytes:
+        """How the key of the image's entry begins (`Index.entries_of`); b"" if it has none, as with NULL."""
+        values = self.values(image)
+        return b"%b%b\0" % (self._prefix, values) if values else b""

@@ -7,18 +7,18 @@ missing. The thread that answers looks.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, Protocol
 
 from consumers.fold.columns import RowEntries
-from consumers.fold.entry import HEAD, PREFIX, VALUE, VOID, Entry, decode_entry
+from consumers.fold.entry import ABSENT, HEAD, PREFIX, VALUE, Entry, decode_entry
 from consumers.fold.state import Head
 from consumers.store.index import INDEX, UNKNOWN, Extraction, Index
 from stream.wire.keys import SEPARATOR
 
-BUILT_TOGETHER: Final = 20_000
-"""Rows that one commit takes into indexes that are not complete. It is a tenth of a second or so."""
+BUILT_TOGETHER: Final = 100_000
+"""Rows that one commit takes into an index that is not complete. It is half a second or so, beside the fold."""
 BUILT: Final = ""
 """In place of where to go on: the index is complete."""
 _END: Final = b"\x01"
@@ -32,6 +32,7 @@ class Scanned(Protocol):
 
     def get(self, key: bytes) -> bytes | None: ...
     def scan(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]: ...
+    def scan_index(self, start: bytes) -> Iterator[bytes]: ...
 
 
 class Hints:
@@ -41,8 +42,8 @@ class Hints:
         """``making``: by table name and separator. ``last``: of each table the newest entry; kept up to date."""
         self._making = making
         self._last = last
-        self._keys: dict[bytes, dict[bytes, None]] = {}
-        """How the keys of entries begin → the primary keys."""
+        self._keys: dict[bytes, bytes | dict[bytes, None]] = {}
+        """How the keys of entries begin → the primary key, or several."""
 
     def note(self, entries: Mapping[bytes, bytes]) -> None:
         """Adds what rows make, and says which is the newest of each table."""
@@ -57,7 +58,8 @@ class Hints:
                 continue
             kind, ordinal = HEAD.unpack_from(entry)
             size = PREFIX.unpack_from(entry)[3]
-            self._add(making, key[len(begin) :], kind, entry[PREFIX.size + size :])
+            for each in making if kind != ABSENT else ():
+                self._add(each, key[len(begin) :], kind, entry[PREFIX.size + size :])
             if begin not in newest or ordinal > newest[begin][0]:
                 newest[begin] = ordinal, entry
         for begin, (_, entry) in newest.items():
@@ -70,17 +72,23 @@ class Hints:
                 if not rows:
                     continue
                 size = len(begin)
-                for row, (kind, image) in zip(rows, built.images(rows), strict=True):
-                    self._add(making, keys[row][size:], kind, image)
+                images = built.images(rows)
+                for each in making:
+                    for row, (kind, image) in zip(rows, images, strict=True):
+                        if kind != ABSENT:
+                            self._add(each, keys[row][size:], kind, image)
                 self._changed(begin, built.entry(rows[-1]))  # ordinals rise
 
-    def _add(self, making: Sequence[Extraction], primary_key: bytes, kind: int, image: bytes) -> None:
-        if kind not in (VALUE, VOID):
-            return
-        for each in making:
-            values = each.values(image) if kind == VALUE else UNKNOWN
-            if values:
-                self._keys.setdefault(each.index.entries_of(values), {})[primary_key] = None
+    def _add(self, extraction: Extraction, primary_key: bytes, kind: int, image: bytes) -> None:
+        begin = extraction.entries_of(image) if kind == VALUE else extraction.unknown
+        held = self._keys.get(begin)
+        if held is None:
+            if begin:
+                self._keys[begin] = primary_key
+        elif type(held) is dict:
+            held[primary_key] = None
+        elif held != primary_key:
+            self._keys[begin] = {held: None, primary_key: None}  # type: ignore[dict-item]
 
     def _changed(self, begin: bytes, value: bytes) -> None:
         """An entry that comes late does not move what is newest back."""
@@ -92,11 +100,18 @@ class Hints:
 
     def primary_keys(self, begin: bytes) -> list[bytes]:
         """Of the entries whose keys begin so (`Index.entries_of`)."""
-        return list(self._keys.get(begin, ()))
+        found = self._keys.get(begin, ())
+        return [found] if isinstance(found, bytes) else list(found)
 
-    def keys(self) -> Iterable[bytes]:
+    def keys(self) -> list[bytes]:
         """The keys of all entries, in no order."""
-        return [begin + each for begin, found in self._keys.items() for each in found]
+        made: list[bytes] = []
+        for begin, found in self._keys.items():
+            if isinstance(found, bytes):
+                made.append(begin + found)
+            else:
+                made += [begin + each for each in found]
+        return made
 
 
 class Indexing:
@@ -116,6 +131,10 @@ class Indexing:
         self._cursors = self._kept(head.offset) if indexes else {}
         """Index → where its building goes on, or `BUILT`."""
         self._next = self._cursors
+        self._writes = 0
+        """Grows before and after each commit."""
+        self._without_unknown: dict[Index, int] = {}
+        """Index → `_writes` when it was seen to have no such entry in RocksDB."""
 
     def __bool__(self) -> bool:
         return bool(self._making)
@@ -132,6 +151,23 @@ class Indexing:
     def is_built(self, index: Index) -> bool:
         """Whether each image in the store has its entry."""
         return self._cursors.get(index) == BUILT
+
+    def durable_keys(self, index: Index, values: bytes, limit: int) -> Iterator[bytes]:
+        """The primary keys of durable entries of ``values``, and of those that each look-up meets: ``limit`` of each.
+
+        Mostly there are none of the latter, which is remembered: a look is as dear as that for the values.
+        """
+        yield from self._durable(index.entries_of(values), limit)
+        writes = self._writes
+        if self._without_unknown.get(index) == writes:
+            return
+        found = self._durable(index.entries_of(UNKNOWN), limit)
+        if not found:
+            self._without_unknown[index] = writes
+        yield from found
+
+    def _durable(self, begin: bytes, limit: int) -> list[bytes]:
+        return [key[len(begin) :] for key in islice(self._rocks.scan_index(begin), limit)]
 
     def changes_known_since(self, head: Head, shard: str) -> str | None:
         """The position from which on `settled` tells of all changes; None: the watermark is not yet there.
@@ -152,16 +188,17 @@ class Indexing:
         """The entries that go with a commit up to ``offset``: the memtable's, and the next ones that are built."""
         if not self._making:
             return {}
-        keys = set(hints.keys()) if hints is not None else set()
+        keys = hints.keys() if hints is not None else []
         self._next = dict(self._cursors)
         for table, making in self._making.items():
             for each in making:
                 if self._next[each.index] != BUILT:
                     self._next[each.index] = self._build(table, each, keys)
+        self._writes += 1
         told = {str(index): cursor for index, cursor in self._next.items()}
-        return {**dict.fromkeys(sorted(keys), b""), INDEX: json.dumps({"offset": offset, "indexes": told}).encode()}
+        return {INDEX: json.dumps({"offset": offset, "indexes": told}).encode(), **dict.fromkeys(keys, b"")}
 
-    def _build(self, table: bytes, extraction: Extraction, keys: set[bytes]) -> str:
+    def _build(self, table: bytes, extraction: Extraction, keys: list[bytes]) -> str:
         """Adds the entries of the next rows in RocksDB. Returns where to go on."""
         cursor = self._next[extraction.index]
         start = bytes.fromhex(cursor)
@@ -169,15 +206,16 @@ class Indexing:
         for last, value in islice(self._rocks.scan(start, table[:-1] + _END), BUILT_TOGETHER):
             entry = decode_entry(value)
             rows += 1
-            if entry.kind in (VALUE, VOID):
-                values = extraction.values(entry.image) if entry.kind == VALUE else UNKNOWN
-                if values:
-                    keys.add(extraction.index.entries_of(values) + last[len(table) :])
+            if entry.kind != ABSENT:
+                begin = extraction.entries_of(entry.image) if entry.kind == VALUE else extraction.unknown
+                if begin:
+                    keys.append(begin + last[len(table) :])
         return (last + SEPARATOR).hex() if rows == BUILT_TOGETHER else BUILT
 
     def written(self) -> None:
         """What `to_write` gave is durable."""
         self._cursors = self._next
+        self._writes += 1
 
     def _kept(self, offset: int) -> dict[Index, str]:
         """Where the building of each index goes on. A store that went on without its indexes has lost them."""

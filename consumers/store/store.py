@@ -210,12 +210,11 @@ class PartitionStore:
         table = index.table.encode() + SEPARATOR
         found: dict[bytes, None] = {}
         try:
-            for begin in (index.entries_of(values), index.entries_of(UNKNOWN)):
-                for hints in (active.hints, frozen.hints):
-                    if hints is not None:
-                        found.update(dict.fromkeys(hints.primary_keys(begin)))
-                durable = islice(self._rocks.scan_index(begin), limit)
-                found.update((key[len(begin) :], None) for key in durable)
+            for hints in (active.hints, frozen.hints):
+                if hints is not None:
+                    found.update(dict.fromkeys(hints.primary_keys(index.entries_of(values))))
+                    found.update(dict.fromkeys(hints.primary_keys(index.entries_of(UNKNOWN))))
+            found.update(dict.fromkeys(self.indexing.durable_keys(index, values, limit)))
         except StoreError as error:
             self._record_damage(error)
             raise

@@ -73,7 +73,11 @@ def whole(
             signed = f"(SELECT CAST(seq AS SIGNED) AS seq FROM seq_1_to_{rows}) AS numbers"
             cursor.execute(f"INSERT INTO {table} SELECT {VALUES[table]}, seq{LABELED if more else ''} FROM {signed}")
     directory = tmp_path_factory.mktemp("ranges")
-    options: dict[str, Any] = {"partitions": 3, "backfill": ["*"], "indexes": [f"{database}.{index}" for index in INDEXES]}
+    options: dict[str, Any] = {
+        "partitions": 3,
+        "backfill": ["*"],
+        "indexes": [f"{database}.{index}" for index in INDEXES],
+    }
     with ServingStack(directory, kafka, mariadb, f"ks{suffix}", database, **options) as running:
         eventually(lambda: all(is_complete(running, table) for table in KEYS), what="complete tables")
         yield running

@@ -263,8 +263,8 @@ INDEXES: Final = (
         "a row that has left a value counts for nothing, although it left after the watermark",
         Replace(
             indexed.indexed_entries,
-            "any_value is not None",
-            "any_value is not None and _has(any_extraction, any_value, any_request.equal)",
+            "value is not None",
+            "value is not None and _has(extraction, value, request.equal)",
         ),
     ),
     rows(
@@ -285,7 +285,7 @@ INDEXES: Final = (
     rows(
         "index_not_durable",
         "a commit writes rows without their entries of indexes",
-        Replace(Indexing.to_write, "dict.fromkeys(any_sorted, any_value)", "{}"),
+        Replace(Indexing.to_write, "dict.fromkeys(any_keys, any_value)", "{}"),
     ),
     rows(
         "index_over_a_restart_without_doubt",
