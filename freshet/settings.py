@@ -13,7 +13,16 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from freshet.settings_errors import (
@@ -26,6 +35,7 @@ from freshet.settings_errors import (
 )
 
 if TYPE_CHECKING:
+    from consumers.store.index import Index
     from stream.kafka.connection import KafkaCluster
 
 DEFAULT_CONFIG = Path("freshet.toml")
@@ -154,11 +164,19 @@ SourceSettings = Annotated[
 ]
 
 
+def _index(text: str) -> str:
+    """Refuses what is no index. Raises ``ValueError``."""
+    from consumers.store.index import Index
+
+    return str(Index.parse(text))
+
+
 class KeyspaceSettings(Section):
     """One keyspace: its layout, which cannot be changed later, and its source.
 
     ``shard`` defaults to ``<keyspace>/0``; read it through `Settings.shard_of`. ``shards``: all shards that publish
     in the keyspace's topic. ``succeeds``: the shard, or ``shard@epoch``, whose history ``shard`` continues.
+    ``indexes``: ``db.table(column, column)``, by which whole tables are read, too.
     """
 
     kind: Literal["rows", "catalog"] = "rows"
@@ -168,6 +186,16 @@ class KeyspaceSettings(Section):
     succeeds: Annotated[str, Field(pattern=r"^([A-Za-z0-9_./-]{1,150}(@[1-9][0-9]{0,17})?)?$")] = ""
     source: SourceSettings | None = None
     retention_ms: int = Field(default=7 * DAY_MS, ge=DAY_MS, le=YEAR_MS)
+    indexes: Annotated[list[Annotated[str, AfterValidator(_index)]], BeforeValidator(split_list)] = Field(
+        default_factory=list, max_length=1_000
+    )
+
+    @property
+    def row_indexes(self) -> tuple[Index, ...]:
+        """``indexes``, as values."""
+        from consumers.store.index import Index
+
+        return tuple(map(Index.parse, self.indexes))
 
     @model_validator(mode="after")
     def _source_fits_kind(self) -> KeyspaceSettings:

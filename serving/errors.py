@@ -24,7 +24,7 @@ HINTS: dict[str, str] = {
     "stopping": "ask again: another front can answer, or this one after its restart",
     "source_failed": "the source refused the read: see the log of `freshet serve`",
     "bad_key": "composite keys are comma-separated, each column percent-encoded",
-    "no_index": "name leading columns of the primary key, all or some, and order by those that follow them",
+    "no_index": "name leading columns of the primary key, or all of an index, and order by the columns of the key",
     "bad_page": "send the page of an earlier answer unchanged, with the same columns and order; begin again without it",
     "missing_write_ids": "a managed table is read with valid_write_ids, as the metastore gives the list to the reader",
     "bad_write_ids": "write the list as Hive does: db.table:hwm:minOpen:open,…:aborted,…",

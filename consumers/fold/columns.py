@@ -51,6 +51,15 @@ class EntryColumns:
         head = PREFIX.pack(columns.operations[row], columns.ordinals[row], columns.timestamps[transaction], len(tag))
         return head + tag + text[image : image + int(columns.image_sizes[row])]
 
+    def images(self, rows: Sequence[int]) -> list[tuple[int, bytes]]:
+        """Kind and image of several rows."""
+        columns, text = self._columns, self._columns.text
+        at = np.array(rows, np.int64)
+        starts = columns.image_starts[at]
+        ends = (starts + columns.image_sizes[at]).tolist()
+        cut = zip(columns.operations[at].tolist(), starts.tolist(), ends, strict=True)
+        return [(kind, text[start:end]) for kind, start, end in cut]
+
     def entries(self, rows: Numbers) -> list[bytes]:
         """The entries of several rows, faster than one by one."""
         columns, text = self._columns, self._columns.text

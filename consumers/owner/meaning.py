@@ -42,6 +42,8 @@ class Meaning(NamedTuple):
     inexact: str
     prefix: int
     key: tuple[KeyColumn, ...]
+    columns: tuple[KeyColumn, ...] = ()
+    """All columns of the table."""
 
 
 def fingerprint(key: Iterable[KeyColumn]) -> bytes:
@@ -72,6 +74,7 @@ def meaning_of(described: bytes) -> Meaning:
         inexact,
         schema["prefix"],
         tuple(key),
+        tuple((each["name"], each["kind"], each["exact"]) for each in schema["columns"]),
     )
 
 

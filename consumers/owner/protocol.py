@@ -88,6 +88,9 @@ class GetRange(Message, tag="get_range"):
     ``leading`` is the table's name, a 00 and, unless ``columns`` is 0, the JSON array of so many values. ``after``: the
     row key after which to go on; empty: from the first one. ``limit``: of rows; 0: they are only counted, up to
     ``count_max`` (0: all). ``asked``: of so many partitions the range is asked for, this one or all.
+
+    ``index``: columns that have the values ``equal`` (a JSON array); then ``columns`` is 0, and ``meaning`` is that of
+    `consumers.owner.ranges.indexed.meaning_with`.
     """
 
     keyspace: str
@@ -104,6 +107,8 @@ class GetRange(Message, tag="get_range"):
     meaning: bytes = b""
     topic_id: str = ""
     not_before_ms: int = 0
+    index: list[str] = []
+    equal: bytes = b""
 
 
 class GetTable(Message, tag="get_table"):

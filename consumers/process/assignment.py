@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import wait
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -21,6 +21,7 @@ from consumers.process.kafka_output import ConsumerOutput
 from consumers.process.leader_epochs import keep_leader_epoch
 from consumers.process.opening import open_partition, set_aside
 from consumers.store.errors import RebuildNeededError, StoreCorruptError, StoreError
+from consumers.store.index import Index
 from stream.kafka.connection import REQUEST_TIMEOUT_S, KafkaCluster, kafka_error
 from stream.kafka.reader import TopicReadError
 from stream.kafka.topics import Topic
@@ -85,6 +86,8 @@ class Assignment:
         self.rebuilds = 0
         self.overlay_bytes = 0
         """Shared by all overlays of one keyspace."""
+        self.indexes: Mapping[str, Sequence[Index]] = {}
+        """By keyspace: those that its stores keep."""
         self._kafka = kafka
         self._data_dir = data_dir
         self._ownership = ownership
@@ -162,7 +165,9 @@ class Assignment:
         bounds = consumer.get_watermark_offsets(TopicPartition(topic_name, number), timeout=REQUEST_TIMEOUT_S)
         share = self.overlay_bytes // topic.partitions
         lost = self._lost.pop((topic_name, number), None)
-        partition = open_partition(self._data_dir, keyspace, number, topic, bounds, share, lost)
+        partition = open_partition(
+            self._data_dir, keyspace, number, topic, bounds, share, lost, self.indexes.get(keyspace, ())
+        )
         partition.generation = group_generation(consumer)
         if partition.state == REBUILDING:
             self.rebuilds += 1

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -30,6 +30,7 @@ from consumers.process.opening import check_layout
 from consumers.process.pausing import Pauses
 from consumers.process.topic_search import TopicSearch
 from consumers.store.errors import RetryableStoreError, StoreError
+from consumers.store.index import Index
 from consumers.store.store import Commit
 from stream.kafka.connection import KafkaCluster, KafkaRequestError, KafkaUnreachable, kafka_error
 from stream.kafka.reader import TopicReadError, open_consumer, poll_batch
@@ -62,6 +63,8 @@ class ConsumptionSettings:
     commit_rows: int = 50_000
     commit_interval_s: float = 1.0
     overlay_bytes: int = 64 << 20
+    indexes: Mapping[str, tuple[Index, ...]] = field(default_factory=dict)
+    """By keyspace: those that its stores keep."""
 
 
 class Consumption:
@@ -88,6 +91,7 @@ class Consumption:
         self._search = TopicSearch(settings.kafka, settings.group, settings.keyspaces)
         self._assignment = Assignment(settings.kafka, settings.data_dir, ownership, kafka_output, on_progress)
         self._assignment.overlay_bytes = settings.overlay_bytes // len(settings.keyspaces)
+        self._assignment.indexes = settings.indexes
         ownership.awaited_keyspaces = frozenset(settings.keyspaces)
         self._consumer: Any = None
         self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -11,6 +13,7 @@ from consumers.owner.overlay import Overlay
 from consumers.owner.partitions import REBUILDING, Partition
 from consumers.process.leader_epochs import kept_leader_epoch
 from consumers.store.errors import RebuildNeededError, StoreCorruptError, StoreError, store_error
+from consumers.store.index import Index
 from consumers.store.store import PartitionStore, move_aside, partition_directory
 from stream.kafka.topics import Topic
 from stream.wire.keys import Layout
@@ -18,17 +21,20 @@ from stream.wire.keys import Layout
 log = structlog.get_logger(__name__)
 
 
-def open_store(data_dir: Path, keyspace: str, number: int, topic_id: str) -> tuple[PartitionStore, StoreError | None]:
+def open_store(
+    data_dir: Path, keyspace: str, number: int, topic_id: str, indexes: Sequence[Index] = ()
+) -> tuple[PartitionStore, StoreError | None]:
     """Opens the store of a partition. One that is damaged or of another history is set aside for a new one.
 
     Returns the store, and the error because of which it is new (else None). Raises `StoreLockedError`,
     `StoreNewerError` or `RetryableStoreError` and leaves such a store unchanged.
     """
+    wanted: dict[str, Any] = {"keyspace": keyspace, "partition": number, "topic_id": topic_id, "indexes": indexes}
     try:
-        return PartitionStore.open(data_dir, keyspace=keyspace, partition=number, topic_id=topic_id), None
+        return PartitionStore.open(data_dir, **wanted), None
     except (StoreCorruptError, RebuildNeededError) as error:
         set_aside(data_dir, keyspace, number, error)
-        return PartitionStore.open(data_dir, keyspace=keyspace, partition=number, topic_id=topic_id), error
+        return PartitionStore.open(data_dir, **wanted), error
 
 
 def set_aside(data_dir: Path, keyspace: str, number: int, error: StoreError) -> Path | None:
@@ -118,6 +124,7 @@ def open_partition(
     bounds: tuple[int, int],
     overlay_bytes: int,
     lost: RebuildNeededError | None = None,
+    indexes: Sequence[Index] = (),
 ) -> Partition:
     """Opens a partition with a store that ``topic``, whose offsets are ``bounds`` (first, end), can continue.
 
@@ -125,7 +132,7 @@ def open_partition(
     Kafka has reported ``lost``: another history has the store's offset. Raises `StoreError`.
     """
     start, end = bounds
-    store, rebuilt = open_store(data_dir, keyspace, number, topic.topic_id)
+    store, rebuilt = open_store(data_dir, keyspace, number, topic.topic_id, indexes)
     try:
         try:
             check_range(store, topic.name, start, end)
@@ -134,7 +141,7 @@ def open_partition(
         except RebuildNeededError as error:
             store.close(commit=False)
             set_aside(data_dir, keyspace, number, error)
-            store, rebuilt = open_store(data_dir, keyspace, number, topic.topic_id)[0], error
+            store, rebuilt = open_store(data_dir, keyspace, number, topic.topic_id, indexes)[0], error
         begin(store, topic.name, start)
     except StoreError:
         store.close(commit=False)

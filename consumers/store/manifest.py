@@ -20,6 +20,9 @@ from consumers.store.errors import RebuildNeededError, StoreCorruptError, StoreN
 FORMAT_VERSION = 1
 """Version of the directory: files, key space, entry bytes. Older ones are read, newer ones refused."""
 
+INDEXED_VERSION = 2
+"""Of a store with entries of indexes, which an older version would take for folded state. All else is as before."""
+
 MANIFEST_NAME = "manifest.json"
 _CHECKSUM = "checksum"
 
@@ -89,9 +92,9 @@ def read_manifest(directory: Path) -> Manifest | None:
         raise damaged from error
     if found != computed:
         raise damaged
-    if version > FORMAT_VERSION:
+    if version > INDEXED_VERSION:
         raise StoreNewerError(
-            f"{directory} has store format {version}; this version reads up to {FORMAT_VERSION}",
+            f"{directory} has store format {version}; this version reads up to {INDEXED_VERSION}",
             hint="run the newer Freshet, or give this one another data directory",
         )
     try:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from consumers.fold.columns import EntryColumns, RowEntries
+from consumers.store.indexing import Hints
 from stream.wire.frames import ROWS_MAX
 
 _SEGMENT_ROWS: Final = 2 * ROWS_MAX
@@ -24,7 +25,9 @@ _UNSORTED_MAX: Final = 2_048
 class Memtable(Mapping[bytes, bytes]):
     """One thread puts; others may get meanwhile: an entry is the one before the `put`, or the one after it."""
 
-    def __init__(self) -> None:
+    def __init__(self, hints: Hints | None = None) -> None:
+        """``hints``: what its rows make of indexes, if there are any."""
+        self.hints = hints
         self.entries: dict[bytes, bytes | int] = {}
         """Key → entry, or the number of a row."""
         self.array_bytes = 0
@@ -35,6 +38,8 @@ class Memtable(Mapping[bytes, bytes]):
 
     def put(self, entries: Mapping[bytes, bytes]) -> int:
         """Adds entries, in place of earlier ones of their keys. Returns of how many rows."""
+        if self.hints is not None:
+            self.hints.note(entries)
         if not isinstance(entries, RowEntries):
             self.entries.update(entries)
             return len(entries)

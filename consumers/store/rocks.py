@@ -11,8 +11,9 @@ import errno
 import os
 import re
 import sys
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from itertools import chain
+from itertools import chain, takewhile
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final
@@ -35,6 +36,7 @@ from rocksdict import (
 )
 
 from consumers.store.errors import DiskIOError, StoreCorruptError, StoreError, store_error
+from consumers.store.index import INDEX, INDEX_END
 from consumers.store.memtable import Memtable
 from consumers.store.rocks_check import check_directory
 
@@ -53,6 +55,7 @@ IN_DOUBT_NAME: Final = "in-doubt.sst"
 """In the store directory: the SST of a failed commit, kept until a commit succeeds."""
 _MISSING_SST: Final = re.compile(r"/(\d{6,}\.sst): No such file or directory")
 
+NO_ENTRIES: Final[Mapping[bytes, bytes]] = {}
 _LEVEL_ZERO_FILES: Final = 12
 _LEVELS: Final = 7
 _TARGET_FILE_BYTES: Final = 32 << 20
@@ -185,24 +188,39 @@ class Rocks:
         return store_error(error, str(self.path))
 
     def scan(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """Pairs with ``start`` ≤ key (< ``end`` if given) in key order, as of the call."""
+        """Pairs with ``start`` ≤ key (< ``end`` if given) in key order, as of the call, without those of indexes."""
+        snapshot, place = self._snapshot(), str(self.path)
+        if start >= INDEX_END or (end is not None and end <= INDEX):
+            return _scan(snapshot, start, end, place)
+        before = _scan(snapshot, start, INDEX, place) if start < INDEX else iter(())
+        after = _scan(snapshot, INDEX_END, end, place) if end is None or end > INDEX_END else iter(())
+        return chain(before, after)
+
+    def scan_index(self, start: bytes) -> Iterator[bytes]:
+        """The keys of entries of indexes that begin with ``start``, in key order, as of the call."""
+        pairs = _scan(self._snapshot(), start, INDEX_END, str(self.path))
+        return takewhile(lambda key: key.startswith(start), (key for key, _ in pairs))
+
+    def _snapshot(self) -> Any:
         try:
-            snapshot = self._current_db().snapshot()
+            return self._current_db().snapshot()
         except Exception as error:
             raise self._read_error(error) from error
-        return _scan(snapshot, start, end, str(self.path))
 
-    def ingest(self, entries: Mapping[bytes, bytes], scratch: Path) -> int:
+    def ingest(
+        self, entries: Mapping[bytes, bytes], scratch: Path, of_indexes: Mapping[bytes, bytes] = NO_ENTRIES
+    ) -> int:
         """Adds ``entries`` to the store in one atomic, durable step; returns the file's size in bytes.
 
-        The file is built at ``scratch``, which must be on the same file system.
+        ``of_indexes``: entries of indexes, which go with them. The file is built at ``scratch``, which must be on the
+        same file system.
         """
         has_tried = False
         try:
             if self._must_keep_scratch:
                 self._keep_scratch(scratch)
             scratch.unlink(missing_ok=True)  # may be a hard link to a live SST, so it must not be truncated
-            size = _build(entries, scratch)
+            size = _build(entries, scratch, of_indexes)
             options = IngestExternalFileOptions()
             options.set_move_files(True)
             options.set_allow_blocking_flush(False)
@@ -281,7 +299,7 @@ def _is_closed(error: Exception) -> bool:
     return isinstance(error, DbClosedError) or (isinstance(error, RuntimeError) and "borrowed" in str(error))
 
 
-def _build(entries: Mapping[bytes, bytes], path: Path) -> int:
+def _build(entries: Mapping[bytes, bytes], path: Path, of_indexes: Mapping[bytes, bytes] = NO_ENTRIES) -> int:
     """Writes a durable sorted file of ``entries``; returns its size in bytes.
 
     It is built in memory, because rocksdict holds the GIL while RocksDB syncs a file: on a busy disk that can block
@@ -289,11 +307,11 @@ def _build(entries: Mapping[bytes, bytes], path: Path) -> int:
     files in memory; there the file is built in place.
     """
     if sys.platform != "linux":
-        return _write_table(entries, str(path))
+        return _write_table(entries, str(path), of_indexes)
     with contextlib.ExitStack() as stack:
         memory = os.memfd_create(path.name)
         stack.callback(os.close, memory)
-        size = _write_table(entries, f"/proc/self/fd/{memory}")
+        size = _write_table(entries, f"/proc/self/fd/{memory}", of_indexes)
         disk = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         stack.callback(os.close, disk)
         sent = 0
@@ -306,14 +324,16 @@ def _build(entries: Mapping[bytes, bytes], path: Path) -> int:
     return size
 
 
-def _write_table(entries: Mapping[bytes, bytes], path: str) -> int:
+def _write_table(entries: Mapping[bytes, bytes], path: str, of_indexes: Mapping[bytes, bytes]) -> int:
     """Writes an SST of ``entries`` with RocksDB, synced; returns its size in bytes."""
     writer = SstFileWriter(store_options())
     writer.open(path)
     keys = _sorted_in_runs(entries)
-    pairs = entries.pairs(keys) if isinstance(entries, Memtable) else ((key, entries[key]) for key in keys)
-    for key, entry in pairs:
-        writer[key] = entry
+    at = bisect_left(keys, INDEX)
+    for some, of in ((keys[:at], entries), (_sorted_in_runs(of_indexes), of_indexes), (keys[at:], entries)):
+        pairs = of.pairs(some) if isinstance(of, Memtable) else ((key, of[key]) for key in some)
+        for key, entry in pairs:
+            writer[key] = entry
     writer.finish()
     return int(writer.file_size())
 

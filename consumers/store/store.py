@@ -16,7 +16,6 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from fcntl import LOCK_EX, LOCK_NB, flock
 from itertools import islice
 from pathlib import Path
 from threading import Lock
@@ -31,18 +30,28 @@ from consumers.fold.state import (
     head_entries,
 )
 from consumers.store.digest import digest_items
-from consumers.store.errors import (
-    HINT_LOCKED,
-    StoreCorruptError,
-    StoreError,
-    StoreLockedError,
-    store_error,
+from consumers.store.directory import (
+    SCRATCH_NAME,
+    lock_directory,
+    move_aside,
+    partition_directory,
+    prepare_directory,
 )
-from consumers.store.manifest import Manifest, check_manifest, read_manifest, sync_directory, write_manifest
+from consumers.store.errors import StoreCorruptError, StoreError, store_error
+from consumers.store.index import UNKNOWN, Index
+from consumers.store.indexing import Indexing
+from consumers.store.manifest import (
+    INDEXED_VERSION,
+    Manifest,
+    check_manifest,
+    sync_directory,
+    write_manifest,
+)
 from consumers.store.memtable import Memtable
-from consumers.store.rocks import IN_DOUBT_NAME, Rocks, disk_bytes
+from consumers.store.rocks import Rocks, disk_bytes
 from consumers.store.view import ROCKS_NAME, StoreView, committed_head, merge_items
 from stream.wire.codec import NewerWireError
+from stream.wire.keys import SEPARATOR
 
 __all__ = [
     "ROCKS_NAME",
@@ -50,13 +59,12 @@ __all__ = [
     "PartitionStore",
     "StoreView",
     "committed_head",
+    "lock_directory",
     "merge_items",
     "move_aside",
     "partition_directory",
 ]
 
-_LOCK_NAME: Final = "lock"
-_SCRATCH_NAME: Final = "commit.sst"
 _EMPTY: Final = Memtable()
 
 
@@ -70,15 +78,18 @@ class Commit:
     seconds: float
 
 
-def partition_directory(data_dir: Path, keyspace: str, partition: int) -> Path:
-    """Where a partition's store lives."""
-    return data_dir / keyspace / str(partition)
-
-
 class PartitionStore:
     """Folded state of one partition. Methods raise `consumers.store.errors.StoreError`."""
 
-    def __init__(self, directory: Path, manifest: Manifest, rocks: Rocks, head: Head, lock: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        manifest: Manifest,
+        rocks: Rocks,
+        head: Head,
+        lock: int,
+        indexes: Sequence[Index] = (),
+    ) -> None:
         """Use `open`."""
         self.directory = directory
         self.manifest = manifest
@@ -93,7 +104,8 @@ class PartitionStore:
         self.newer: NewerWireError | None = None
         """Why the last `fold` stopped before its end: the next record needs a newer Freshet."""
         self._rocks = rocks
-        self._active = Memtable()
+        self.indexing = Indexing(indexes, rocks, head)
+        self._active = Memtable(self.indexing.hints())
         self._frozen = _EMPTY
         self._frozen_offset = head.offset
         self._folding = Lock()
@@ -102,8 +114,17 @@ class PartitionStore:
         self._lock: int | None = lock
 
     @classmethod
-    def open(cls, data_dir: Path, *, keyspace: str, partition: int, topic_id: str, layout: str = "") -> PartitionStore:
-        """Opens or creates the store of a partition.
+    def open(
+        cls,
+        data_dir: Path,
+        *,
+        keyspace: str,
+        partition: int,
+        topic_id: str,
+        layout: str = "",
+        indexes: Sequence[Index] = (),
+    ) -> PartitionStore:
+        """Opens or creates the store of a partition. ``indexes``: those that it keeps beside the folded state.
 
         Raises `StoreLockedError`, `StoreNewerError`, `StoreCorruptError`, or `RebuildNeededError` if the store has
         another topic, layout or fold version. It never replaces a store; see `move_aside`.
@@ -116,13 +137,16 @@ class PartitionStore:
         except OSError as error:
             raise store_error(error, str(directory)) from error
         try:
-            manifest = _prepare(directory, wanted)
+            manifest = prepare_directory(directory, wanted)
             rocks = Rocks(directory / ROCKS_NAME)
             try:
                 head = committed_head(rocks)
                 if layout and head.layout and head.layout != layout:
                     check_manifest(replace(manifest, layout=head.layout), wanted, directory)
-                return cls(directory, manifest, rocks, head, lock)
+                if indexes and manifest.format_version < INDEXED_VERSION:
+                    manifest = replace(manifest, format_version=INDEXED_VERSION)
+                    write_manifest(directory, manifest)
+                return cls(directory, manifest, rocks, head, lock, indexes)
             except BaseException:
                 rocks.close()
                 raise
@@ -147,7 +171,7 @@ class PartitionStore:
         return value
 
     def between(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """The first ``limit`` pairs with ``start`` ≤ key < ``end`` in key order. For the thread that answers.
+        """The pairs with ``start`` ≤ key < ``end`` in key order, the first ``limit``. For the thread that answers.
 
         What is folded meanwhile may be in or not; each value is as new as `visible` was before the call.
         """
@@ -175,17 +199,26 @@ class PartitionStore:
                 found[place] = entry
         return found
 
-    def range(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """The folded pairs with ``start`` ≤ key < ``end`` in key order, while another thread may fold.
+    def having(self, index: Index, values: bytes, limit: int) -> list[bytes] | None:
+        """Keys of rows that have these values, or had them: each that has them in what `visible` said before the call.
 
-        Each entry is one that was current after the call began, but not all are of one moment.
+        At most ``limit`` or some more. None if the index is not kept, or not complete. For the thread that answers.
         """
-        newer: dict[bytes, bytes] = {}
-        for memtable in (self._active, self._frozen):  # an entry moves on in this order
-            for key in list(memtable.entries):
-                if start <= key < end and key not in newer and (value := memtable.get(key)) is not None:
-                    newer[key] = value
-        return merge_items(self._rocks.scan(start, end), newer)
+        active, frozen = self._active, self._frozen  # the oldest last: what is written meanwhile moves that way
+        if not self.indexing.is_built(index):
+            return None
+        table = index.table.encode() + SEPARATOR
+        found: dict[bytes, None] = {}
+        try:
+            for hints in (active.hints, frozen.hints):
+                if hints is not None:
+                    found.update(dict.fromkeys(hints.primary_keys(index.entries_of(values))))
+                    found.update(dict.fromkeys(hints.primary_keys(index.entries_of(UNKNOWN))))
+            found.update(dict.fromkeys(self.indexing.durable_keys(index, values, limit)))
+        except StoreError as error:
+            self._record_damage(error)
+            raise
+        return [table + key for key in found]
 
     def begin_at(self, offset: int) -> None:
         """Lets an empty store begin at ``offset`` instead of 0: nothing before it is known.
@@ -224,6 +257,7 @@ class PartitionStore:
                 self.newer = error
             finally:
                 self._folded_bytes += sum(len(value) for _, value in records if value is not None)
+                self.indexing.settle()
                 self.visible = state.head.copy()
         return rejections
 
@@ -232,6 +266,7 @@ class PartitionStore:
         with self._folding:
             self._active.put(changes.entries)
             self.state.apply(changes)
+            self.indexing.settle()
             self.visible = self.state.head.copy()
 
     @property
@@ -273,7 +308,7 @@ class PartitionStore:
             active.put(head_entries(head))
             self._frozen_offset = head.offset
             self._frozen = active
-            self._active = Memtable()
+            self._active = Memtable(self.indexing.hints())
             self._folded_bytes = 0
             return True
 
@@ -285,12 +320,13 @@ class PartitionStore:
     def _write_frozen(self) -> Commit:
         started = time.perf_counter()
         frozen = self._frozen
-        scratch = self.directory / _SCRATCH_NAME
+        scratch = self.directory / SCRATCH_NAME
         try:
-            size = self._rocks.ingest(frozen, scratch)
+            size = self._rocks.ingest(frozen, scratch, self.indexing.to_write(frozen.hints, self._frozen_offset))
         except StoreError as error:
             self._record_damage(error)
             raise
+        self.indexing.written()
         self._frozen = _EMPTY
         self.committed_offset = self._frozen_offset
         self._save_layout(self.visible.layout)
@@ -372,46 +408,3 @@ class PartitionStore:
                     if self._lock is not None:
                         os.close(self._lock)
                         self._lock = None
-
-
-def _prepare(directory: Path, wanted: Manifest) -> Manifest:
-    """The manifest to continue with; writes ``wanted`` into a new directory."""
-    scratch, in_doubt = directory / _SCRATCH_NAME, directory / IN_DOUBT_NAME
-    if in_doubt.exists():
-        scratch.unlink(missing_ok=True)
-    elif scratch.exists():
-        os.replace(scratch, in_doubt)
-    found = read_manifest(directory)
-    if found is None:
-        if (directory / ROCKS_NAME / "CURRENT").exists():
-            raise StoreCorruptError(
-                f"{directory} has a RocksDB but no manifest", hint="the store is moved aside and rebuilt"
-            )
-        write_manifest(directory, wanted)
-        return wanted
-    check_manifest(found, wanted, directory)
-    return found
-
-
-def lock_directory(directory: Path, what: str = "store") -> int:
-    """Locks a directory until the returned handle is closed. Raises `StoreLockedError`, ``OSError``."""
-    handle = os.open(directory / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        flock(handle, LOCK_EX | LOCK_NB)
-    except OSError as error:
-        os.close(handle)
-        raise StoreLockedError(f"{directory}: another process has this {what} open", hint=HINT_LOCKED) from error
-    return handle
-
-
-def move_aside(directory: Path, why: str) -> Path:
-    """Renames a store directory to ``<name>.<why>-<n>`` to make room for a new one; returns the new path."""
-    number = 1
-    try:
-        while (target := directory.with_name(f"{directory.name}.{why}-{number}")).exists():
-            number += 1
-        os.rename(directory, target)
-        sync_directory(directory.parent)
-    except OSError as error:
-        raise store_error(error, str(directory)) from error
-    return target

@@ -82,6 +82,7 @@ def consumption_settings(settings: Settings, keyspaces: list[str] | None = None)
         commit_rows=consumer.commit_rows,
         commit_interval_s=consumer.commit_interval_ms / 1000,
         overlay_bytes=consumer.overlay_bytes,
+        indexes={name: settings.keyspaces[name].row_indexes for name in names if name in settings.keyspaces},
     )
 
 

@@ -126,7 +126,8 @@ def space_of(settings: Settings, name: str, chosen: KeyspaceSettings) -> RowSpac
             tables = HiveTables(metastore_of(name, source), shard)
         return TableSpace(name, Layout(chosen.partitions), tables)
     if not isinstance(source, MariaDBSourceSettings):
-        return RowSpace(name, Layout(chosen.partitions))
+        return RowSpace(name, Layout(chosen.partitions), indexes=chosen.row_indexes)
     server = server_of(source)
     database = source.databases[0] if len(source.databases) == 1 else ""
-    return RowSpace(name, Layout(chosen.partitions), database, MariaDBRows(server, shard, table_filter(source)))
+    rows = MariaDBRows(server, shard, table_filter(source))
+    return RowSpace(name, Layout(chosen.partitions), database, rows, indexes=chosen.row_indexes)

@@ -4,6 +4,7 @@ from ._tokens import FreshetError, TokenError
 from .answers import Objects, Page, Row, Table
 from .client import AsyncClient, AsyncSession, FreshetClient, Session
 from .errors import (
+    AmbiguousRow,
     BadRequest,
     ClientError,
     Conflict,
@@ -19,6 +20,7 @@ from .errors import (
 from .tracked import TrackedConnection
 
 __all__ = [
+    "AmbiguousRow",
     "AsyncClient",
     "AsyncSession",
     "BadRequest",

@@ -147,6 +147,7 @@ class Session(SessionState):
     get_databases = _blocking(SessionState.plan_databases)
     get_functions = _blocking(SessionState.plan_functions)
     find = _blocking(SessionState.plan_find)
+    get_by = _blocking(SessionState.plan_get_by)
     count = _blocking(SessionState.plan_count)
     exists = _blocking(SessionState.plan_exists)
 
@@ -256,6 +257,7 @@ class AsyncSession(SessionState):
     get_databases = _awaiting(SessionState.plan_databases)
     get_functions = _awaiting(SessionState.plan_functions)
     find = _awaiting(SessionState.plan_find)
+    get_by = _awaiting(SessionState.plan_get_by)
     count = _awaiting(SessionState.plan_count)
     exists = _awaiting(SessionState.plan_exists)
 

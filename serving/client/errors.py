@@ -55,6 +55,12 @@ class ServerError(ClientError):
     """500, or a response that is not one of Freshet's."""
 
 
+class AmbiguousRow(ClientError):
+    """Several rows have what `get_by` asks for; code ``ambiguous_row``. The columns are not unique."""
+
+    code = "ambiguous_row"
+
+
 class WriteNotTracked(ClientError):
     """A transaction may have been committed without its GTID becoming known; code ``write_not_tracked``.
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
 from . import wire
 from ._tokens import Position, Vector
 from .answers import Objects, Page, Row, Table
-from .errors import ClientError, HistoryLost, ServerError
+from .errors import AmbiguousRow, ClientError, HistoryLost, ServerError
 from .tracked import TrackedConnection
 from .wire import Answer, HttpRequest, HttpResponse
 
@@ -183,7 +183,7 @@ class SessionState:
         max_wait_ms: int | None = None,
         max_staleness_ms: int | None = None,
     ) -> Plan[Page]:
-        """The rows in which leading columns of the primary key have these values (none: all rows), in its order.
+        """The rows in which leading columns of the primary key (none: all rows), or an index's, have these values.
 
         They are as they were at one position, at least as new as all the session has seen. ``order_by``: the columns
         that follow in the key, each after a ``-`` for descending. ``page``: of the answer after which to go on.
@@ -209,6 +209,25 @@ class SessionState:
         if found.count is None:
             raise ServerError("the response has no count", hint="upgrade the front", code="bad_answer")
         return found.count
+
+    def plan_get_by(
+        self,
+        keyspace: str,
+        table: str,
+        columns: Mapping[str, object],
+        *,
+        max_wait_ms: int | None = None,
+        max_staleness_ms: int | None = None,
+    ) -> Plan[dict[str, Any] | None]:
+        """The only row with these values in the columns of an index; None if there is none.
+
+        Raises `AmbiguousRow` if there are several.
+        """
+        waiting = {"max_wait_ms": max_wait_ms, "max_staleness_ms": max_staleness_ms}
+        found = yield from self._plan_range(keyspace, table, columns, {"limit": "2"}, **waiting)
+        if len(found.rows) > 1:
+            raise AmbiguousRow(f"several rows of {table} have {dict(columns)}", hint="use find")
+        return found.rows[0] if found.rows else None
 
     def plan_exists(
         self,

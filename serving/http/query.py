@@ -72,7 +72,8 @@ class RangeParameters(msgspec.Struct, forbid_unknown_fields=True):
     columns: Annotated[
         dict[str, str],
         Meta(
-            description="Leading columns of the primary key and their values, as `customer=7`; none: all rows. "
+            description="Leading columns of the primary key and their values, as `customer=7`, or all columns of an "
+            "index; none: all rows. "
             "A column that is named like another parameter is written `where.limit=7`."
         ),
     ] = {}

@@ -231,9 +231,10 @@ ROUTES: tuple[Route[Any, Any], ...] = (
         errors=(*_READ_ERRORS, "bad_key", "no_index", "bad_page"),
         name="findRows",
         tag="reads",
-        summary="Find rows by leading columns of the primary key",
+        summary="Find rows by leading columns of the primary key, or by an index",
         text="The rows as they were at one position, in the order of the primary key. Answered from the cache if the "
-        "table is complete in it and every partition proves `token` at that position; else from the source of truth. "
+        "table (and the index) is complete in it and every partition proves `token` at that position; else from the "
+        "source of truth. "
         "While there are more rows the answer has a `page`.",
         returns="The rows.",
     ),

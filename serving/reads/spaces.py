@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
 from consumers.fold.shards import NO_KIN, Kin
 from consumers.owner.client import OwnerClient
+from consumers.store.index import Index
 from serving.errors import ReadError
 from serving.reads.owners import OwnerAway, Owners
 from serving.sources.source import RowSource, TableSource
@@ -70,6 +72,8 @@ class RowSpace:
     database: str = ""
     source: RowSource | None = None
     epochs: Epochs = field(default_factory=Epochs)
+    indexes: Sequence[Index] = ()
+    """Those that its owners keep, by the same settings."""
 
     def full_name(self, table: str) -> str:
         """``db.table``. Raises `ReadError` ``unknown_table``."""

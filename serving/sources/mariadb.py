@@ -90,7 +90,9 @@ class MariaDBRows:
             raise SchemaChanged(name)
         if isinstance(read, MariaDBError):
             raise _refusal(read)
-        if row_table(read.table).key != table.key:
+        now = row_table(read.table)
+        where = {column for column, _ in wanted.where}
+        if now.key != table.key or not where <= {column.name for column in now.columns if column in table.columns}:
             raise SchemaChanged(name)
         found, lo, hi = read.rows, Position.parse(read.position), Position.parse(read.hi)
         rows = [(row.key, row.image) for row in found.rows]
@@ -130,7 +132,7 @@ def row_table(info: TableInfo, prefix: int = 0) -> RowTable:
     described = info.describe()
     columns = {column.name: column for column in described.columns}
     key = tuple(columns[name] for name in described.primary_key)
-    return RowTable(described.table, key, described.cacheable, described.reason, prefix)
+    return RowTable(described.table, key, described.cacheable, described.reason, prefix, tuple(described.columns))
 
 
 def _source_rows(

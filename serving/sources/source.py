@@ -22,7 +22,7 @@ class RowTable:
     """What a front must know about a row table. ``key``: the primary key's columns in key order.
 
     ``reason``: why it is not ``cacheable``. ``prefix``: how many leading key columns choose a row's partition.
-    ``meaning``: the fingerprint of what its keys mean.
+    ``meaning``: the fingerprint of what its keys mean. ``columns``: all of them, by which indexes may be.
     """
 
     name: str
@@ -30,6 +30,7 @@ class RowTable:
     cacheable: bool
     reason: str = ""
     prefix: int = 0
+    columns: tuple[Column, ...] = ()
     meaning: bytes = field(init=False, compare=False)
 
     def __post_init__(self) -> None:

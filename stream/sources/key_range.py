@@ -10,7 +10,8 @@ from dataclasses import dataclass
 class KeyRange:
     """The rows whose keys begin with ``leading`` and are after the key ``after``. Values are canonical.
 
-    ``limit``: of rows; 0: they are only counted, up to ``count_max`` (0: all).
+    ``where``: columns and the values that they must have, too. ``limit``: of rows; 0: they are only counted, up to
+    ``count_max`` (0: all).
     """
 
     leading: Sequence[object] = ()
@@ -18,3 +19,4 @@ class KeyRange:
     descending: bool = False
     limit: int = 0
     count_max: int = 0
+    where: Sequence[tuple[str, object]] = ()

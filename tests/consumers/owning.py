@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from consumers.owner.partitions import Ownership, Partition
 from consumers.owner.protocol import CheckpointPlace
 from consumers.owner.server import OwnerServer
 from consumers.process.run import make_checkpoint
+from consumers.store.index import Index
 from consumers.store.store import PartitionStore
 from stream.kafka.topics import Topic
 from tests.consumers.histories import SHARD, event
@@ -46,11 +47,18 @@ class Owner:
     """One partition and its server. `fold` does what the fold thread does."""
 
     def __init__(
-        self, data_dir: Path, *, overlay_bytes: int = 1 << 20, token: str = "", topic_id: str = "t", number: int = 0
+        self,
+        data_dir: Path,
+        *,
+        overlay_bytes: int = 1 << 20,
+        token: str = "",
+        topic_id: str = "t",
+        number: int = 0,
+        indexes: Sequence[Index] = (),
     ) -> None:
         self.data_dir = data_dir
         self.ownership = Ownership(data_dir)
-        store = PartitionStore.open(data_dir, keyspace=KEYSPACE, partition=number, topic_id=topic_id)
+        store = PartitionStore.open(data_dir, keyspace=KEYSPACE, partition=number, topic_id=topic_id, indexes=indexes)
         topic = Topic(f"freshet.{KEYSPACE}.events", topic_id, 1)
         self.partition = Partition(KEYSPACE, number, topic, store, Overlay(overlay_bytes), ready=True)
         self.ownership.add(self.partition)

@@ -113,7 +113,7 @@ def test_what_a_newer_freshet_wrote_is_refused_in_one_line_and_left_alone(
     """It fails with store_newer and a hint, and no byte is changed."""
     unpack(READABLE[-1], tmp_path)
     directory = tmp_path / PARTS[part]
-    rewrite(directory / MANIFEST_NAME, **{field: json.loads((directory / MANIFEST_NAME).read_text())[field] + 1})
+    rewrite(directory / MANIFEST_NAME, **{field: json.loads((directory / MANIFEST_NAME).read_text())[field] + 2})
     before = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
     def refuse() -> None:

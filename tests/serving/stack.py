@@ -6,7 +6,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -50,6 +50,7 @@ class ServingStack:
         kind: str = "mariadb",
         partitions: int = 2,
         source: dict[str, Any] | None = None,
+        indexes: Sequence[str] = (),
         **source_settings: Any,
     ) -> None:
         """``source``: the settings of a source that is no MariaDB; ``source_settings``: more of one that is."""
@@ -73,6 +74,7 @@ class ServingStack:
                 keyspace: {
                     "kind": "rows" if kind == "mariadb" else "catalog",
                     "partitions": partitions,
+                    "indexes": list(indexes),
                     "source": {"kind": kind, **source},
                 }
             },

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from freshet.local.mariadb import MariaDBAddress
-from serving.client import BadRequest, Page, Session
+from serving.client import AmbiguousRow, BadRequest, Page, Session
 from stream.kafka.connection import KafkaCluster
 from tests.serving.stack import ServingStack, eventually, settled
 
@@ -25,6 +25,7 @@ KEYS = {
     "years": "y YEAR, big BIGINT UNSIGNED",
     "words": "word VARCHAR(30) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci",
     "pool": "place INT, id INT",
+    "labels": "id INT",
 }
 """Table → the columns of its key. Each has a column ``v`` besides, another one in each row."""
 VALUES = {
@@ -38,8 +39,21 @@ VALUES = {
     "years": "1990 + seq MOD 9, CAST(seq AS UNSIGNED) * 73786976294838206",
     "words": "CONCAT(CHAR(97 + seq MOD 26 USING utf8mb4), seq)",
     "pool": "seq MOD 5, seq",
+    "labels": "seq",
 }
 POOL = 100
+INDEXES = ("orders(v)", "words(v)", "labels(label)", "labels(day, n)", "labels(loose)", "orders(gone)")
+
+
+LABELS = (
+    ", label VARCHAR(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin UNIQUE, day DATE, n BIGINT UNSIGNED"
+    ", loose VARCHAR(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci, KEY (day, n), KEY (loose)"
+)
+LABELED = (
+    ", CONCAT('Ж\"é ', seq), '2024-01-01' + INTERVAL seq MOD 3 DAY, CAST(18446744073709551000 + seq MOD 2 AS UNSIGNED)"
+    ", IF(seq MOD 2, 'Abc', 'abd')"
+)
+"""Columns of one table that have indexes, and their values."""
 
 
 @pytest.fixture(scope="module")
@@ -53,12 +67,18 @@ def whole(
         cursor.execute(f"CREATE DATABASE {database}")
         cursor.execute(f"USE {database}")
         for table, columns in KEYS.items():
-            cursor.execute(f"CREATE TABLE {table} ({columns}, v INT, PRIMARY KEY ({', '.join(key_of(table))}))")
+            more = LABELS if table == "labels" else ""
+            cursor.execute(f"CREATE TABLE {table} ({columns}, v INT{more}, PRIMARY KEY ({', '.join(key_of(table))}))")
             rows = POOL if table == "pool" else 240
             signed = f"(SELECT CAST(seq AS SIGNED) AS seq FROM seq_1_to_{rows}) AS numbers"
-            cursor.execute(f"INSERT INTO {table} SELECT {VALUES[table]}, seq FROM {signed}")
+            cursor.execute(f"INSERT INTO {table} SELECT {VALUES[table]}, seq{LABELED if more else ''} FROM {signed}")
     directory = tmp_path_factory.mktemp("ranges")
-    with ServingStack(directory, kafka, mariadb, f"ks{suffix}", database, partitions=3, backfill=["*"]) as running:
+    options: dict[str, Any] = {
+        "partitions": 3,
+        "backfill": ["*"],
+        "indexes": [f"{database}.{index}" for index in INDEXES],
+    }
+    with ServingStack(directory, kafka, mariadb, f"ks{suffix}", database, **options) as running:
         eventually(lambda: all(is_complete(running, table) for table in KEYS), what="complete tables")
         yield running
     with mariadb.connect(autocommit=True) as connection, connection.cursor() as cursor:
@@ -236,3 +256,55 @@ def test_complete_tables_are_found_without_a_source(whole: ServingStack) -> None
     assert [line for line in before.splitlines() if reads in line] == [
         line for line in after.splitlines() if reads in line
     ]
+
+
+def test_rows_by_an_indexed_column_are_those_of_the_server(whole: ServingStack, session: Session) -> None:
+    """A unique text, two columns, a number; in the order of the key, in pages, counted: all from the cache."""
+    session.adopt(settled(whole))
+    keyspace = whole.keyspace
+    row = session.get_by(keyspace, "labels", {"label": 'Ж"é 17'})
+    assert row is not None
+    assert (row["id"], row["v"]) == (17, 17)
+    assert session.get_by(keyspace, "labels", {"label": 'ж"É 17'}) is None
+    assert session.get_by(keyspace, "words", {"v": 30}) is not None
+    both = {"n": 18446744073709551001, "day": "2024-01-02"}
+    pages = list(session.scan(keyspace, "labels", both, order_by="-id", limit=15))
+    assert {(page.served_from, page.freshness, page.moved) for page in pages} == {("cache", "fresh", False)}, pages
+    wanted = "FROM labels WHERE day = '2024-01-02' AND n = 18446744073709551001"
+    assert numbers(*pages) == at_source(whole, f"SELECT v {wanted} ORDER BY id DESC")
+    assert [session.count(keyspace, "labels", both)] == at_source(whole, f"SELECT COUNT(*) {wanted}")
+    with pytest.raises(AmbiguousRow):
+        session.get_by(keyspace, "labels", both)
+
+
+def test_a_session_finds_its_own_changes_of_an_indexed_column(whole: ServingStack, session: Session) -> None:
+    """A row that gets a value, and one that loses it, on whichever partition; NULL is no value."""
+    keyspace = whole.keyspace
+    served = []
+    with session.wrap(whole.connect(), shard=whole.shard) as connection, connection.cursor() as cursor:
+        for number in range(1, 21):
+            cursor.execute("UPDATE labels SET label = NULL WHERE id = %s", (number,))
+            cursor.execute("UPDATE labels SET label = %s WHERE id = %s", (f"moving {number % 2}", number))
+            found = session.find(keyspace, "labels", {"label": f"moving {number % 2}"}, max_wait_ms=2_000)
+            assert [row["id"] for row in found.rows] == [number], found.why
+            cursor.execute("UPDATE labels SET label = NULL WHERE id = %s", (number,))
+            assert session.get_by(keyspace, "labels", {"label": f"moving {number % 2}"}) is None
+            served.append(found.served_from)
+    assert served.count("cache") > 10, served
+
+
+def test_an_index_that_proves_nothing_is_read_from_the_source(whole: ServingStack, session: Session) -> None:
+    """A collation compares the column; a column that isn't there, or has no index, is refused with those there are."""
+    session.adopt(settled(whole))
+    found = session.find(whole.keyspace, "labels", {"loose": "ABC "}, limit=1000)
+    assert (found.served_from, len(found.rows)) == ("source", 120)
+    assert "another spelling" in found.why
+    with pytest.raises(BadRequest, match=r"\(label\), \(day, n\)") as refused:
+        session.find(whole.keyspace, "labels", {"day": "2024-01-02"})
+    assert refused.value.code == "no_index"
+    with pytest.raises(BadRequest, match="no column gone"):
+        session.find(whole.keyspace, "orders", {"gone": 1})
+    page = session.find(whole.keyspace, "labels", {"day": "2024-01-02", "n": 18446744073709551001}, limit=1).page
+    with pytest.raises(BadRequest) as bad:
+        session.find(whole.keyspace, "labels", {"day": "2024-01-03", "n": 18446744073709551001}, limit=1, page=page)
+    assert bad.value.code == "bad_page"

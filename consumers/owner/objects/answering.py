@@ -7,7 +7,7 @@ nor table moved is of one moment; and a page of a set that has moved since the f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -44,6 +44,8 @@ from stream.wire.keys import object_parts
 from tokens import Demand, Freshness, Position
 
 PAGE_MAX: Final = 10_000
+LOOKED_TOGETHER: Final = 256
+"""Objects of a list that are read from the store at once."""
 """Objects in one answer, at most."""
 FUNCTION: Final = "function"
 _STATISTICS_OF: Final = {"statistics": "", "partition_statistics": PARTITION}
@@ -215,7 +217,7 @@ def _take_list(
     prefix = objects_prefix(request.kind, table_id)
     limit = min(request.limit, PAGE_MAX) if request.limit > 0 else PAGE_MAX
     start = prefix + request.after.encode() + b"\0" if request.after else prefix
-    for key, value in partition.store.range(start, prefix + b"\xff"):
+    for key, value in _between(partition, start, prefix + b"\xff"):
         state = decode_object(value)
         if state.epoch != group.epoch or state.ordinal <= group.base:
             continue
@@ -234,6 +236,16 @@ def _take_list(
     if (now.set_bytes, now.table_bytes) != (place.set_bytes, place.table_bytes):
         return f"the {request.kind} objects changed while they were read"
     return ""
+
+
+def _between(partition: Partition, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The folded pairs from ``start`` up to ``end``, a part at a time: mostly the first ones are enough."""
+    while True:
+        pairs = partition.store.between(start, end, LOOKED_TOGETHER)
+        yield from pairs
+        if len(pairs) < LOOKED_TOGETHER:
+            return
+        start = pairs[-1][0] + b"\0"
 
 
 def _selection(prefix: Sequence[str], text: str, table_image: bytes | None) -> Matches:

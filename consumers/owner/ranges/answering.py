@@ -19,6 +19,7 @@ from consumers.owner.evidence import kin_at, may_catch_up, tag_of
 from consumers.owner.meaning import compare_meaning, folded_meaning
 from consumers.owner.partitions import Partition
 from consumers.owner.protocol import HISTORY_LOST, SCHEMA_CHANGED, GetRange, OwnerError, RangeRows
+from consumers.owner.ranges.indexed import NotKnown, changes_known, expected_meaning, indexed_entries
 from consumers.owner.ranges.order import KeyColumn, Rank, rank, unranked
 from consumers.owner.rows import table_of, voids_of
 from stream.wire.keys import SEPARATOR, Layout
@@ -31,10 +32,6 @@ LOOKED_TOGETHER: Final = 256
 """Others are answered in between."""
 IMAGES_BYTES_MAX: Final = 4 << 20
 """Of one answer. It has one row at least."""
-
-
-class NotKnown(Exception):
-    """The range cannot be answered from what is folded. The text says why."""
 
 
 class Found(NamedTuple):
@@ -64,7 +61,10 @@ async def answer_range(partition: Partition, request: GetRange, demand: Demand) 
     except (NotKnown, ValueError) as reason:
         answer.why = str(reason)
         return answer
-    why, prefix = compare_meaning(partition, head, table, request.meaning)
+    expected = expected_meaning(meaning, request)
+    why, prefix = compare_meaning(partition, head, table, expected)
+    if request.index and not why and folded_meaning(partition, table) != meaning:
+        why = "the description of the table changed while it was looked at"
     if why:
         answer.why, answer.code = why, SCHEMA_CHANGED
         return answer
@@ -137,8 +137,9 @@ async def _look(
     """The rows of a range in a partition in which its table is whole. ``columns``: of its key. Raises `NotKnown`."""
     skipped = request.columns
     unordered = unranked(columns[skipped:]) if request.limit else ""
-    if unordered:
+    if unordered and (request.after or not request.index):
         raise NotKnown(f"only the source knows the order of {unordered}")
+    known_since = changes_known(partition, head, table_of(request.leading), shard) if request.index else []
     newest, newest_at = 0, b""
     rows: list[tuple[Rank, bytes, bytes]] = []
     after = rank(columns, request.after, skipped) if request.after and request.limit else None
@@ -156,14 +157,16 @@ async def _look(
             if count == request.count_max:
                 break
             continue
-        ranked = rank(columns, key, skipped)
+        ranked = rank(columns, key, skipped) if not unordered else ()
         if after is None or (ranked < after if request.descending else ranked > after):
             rows.append((ranked, key, value))
+    if unordered and len(rows) > 1:
+        raise NotKnown(f"only the source knows the order of {unordered}")
     lineage = partition.store.visible.lineages.get(shard)
     if lineage is None or lineage.low_water != head.lineages[shard].low_water:
         raise NotKnown("tombstones were dropped while the range was looked at")
     hi = Position.parse(backfill.position)
-    for later in (lineage.low_water, decode_entry(newest_at).position if newest_at else ""):
+    for later in (lineage.low_water, decode_entry(newest_at).position if newest_at else "", *known_since):
         hi = hi.join(Position.parse(later)) if later else hi
     if not request.limit:
         return Found([], count, False, hi)
@@ -180,15 +183,24 @@ async def _live_entries(
     own = f"{shard}\0{lineage.epoch}\0".encode()
     voids = voids_of(head, table, shard)
     voided = max((void.ordinal for void in voids if void.epoch == lineage.epoch), default=0)
+    found = _entries(partition, request, key_columns)
+    if request.index:
+        found = indexed_entries(partition, table, request, LOOKED_MAX)
+    async for key, value in found:
+        if not value.startswith(own, PREFIX.size):
+            _require_over(head, shard, voids, value)
+        elif HEAD.unpack_from(value)[1] > voided:
+            yield key, value
+
+
+async def _entries(partition: Partition, request: GetRange, key_columns: int) -> AsyncIterator[tuple[bytes, bytes]]:
+    """The keys of a range with their entries. Raises `NotKnown`."""
     start, end = bounds_of(request.leading, request.columns, key_columns)
     looked = 0
     while True:
         pairs = partition.store.between(start, end, LOOKED_TOGETHER)
-        for key, value in pairs:
-            if not value.startswith(own, PREFIX.size):
-                _require_over(head, shard, voids, value)
-            elif HEAD.unpack_from(value)[1] > voided:
-                yield key, value
+        for pair in pairs:
+            yield pair
         looked += len(pairs)
         if len(pairs) < LOOKED_TOGETHER:
             return

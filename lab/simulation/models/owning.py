@@ -17,6 +17,7 @@ from consumers.fold.state import META, OFFSET_KEY, Head, PartitionState, head_en
 from consumers.owner.meaning import Meaning
 from consumers.owner.overlay import Overlay
 from consumers.owner.partitions import Partition
+from consumers.store.index import INDEX, Index
 from consumers.store.manifest import Manifest
 from consumers.store.memtable import Memtable
 from consumers.store.store import PartitionStore
@@ -66,14 +67,20 @@ class MemoryRocks:
 
     def scan(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Durable (key, value) pairs from ``start`` up to ``end`` (exclusive), in key order."""
-        return iter(sorted((k, v) for k, v in self.data.items() if k >= start and (end is None or k < end)))
+        pairs = ((k, v) for k, v in self.data.items() if k >= start and (end is None or k < end))
+        return iter(sorted(pair for pair in pairs if not pair[0].startswith(INDEX)))
 
-    def ingest(self, entries: Mapping[bytes, bytes], _: Path) -> int:
+    def scan_index(self, start: bytes) -> Iterator[bytes]:
+        """The durable keys of entries of indexes that begin with ``start``."""
+        return iter(sorted(key for key in self.data if key.startswith(start)))
+
+    def ingest(self, entries: Mapping[bytes, bytes], _: Path, of_indexes: Mapping[bytes, bytes]) -> int:
         """Writes all entries or none. Raises `OwnerCrash` if a crash is due."""
         dies, self.dies = self.dies, ""
         if dies == "before":
             raise OwnerCrash
         self.data.update(entries.pairs(sorted(entries)) if isinstance(entries, Memtable) else entries)
+        self.data.update(of_indexes)
         if dies == "after":
             raise OwnerCrash
         return 0
@@ -96,8 +103,10 @@ class OwnedPartition:
         begin: int = 0,
         *,
         by_column: bool = False,
+        indexes: Sequence[Index] = (),
     ) -> None:
         """``begin``: the first offset that an empty store folds. ``by_column``: it folds by column what it can."""
+        self.indexes = indexes
         self.topic = topic
         self.by_column = by_column
         self.begin = begin
@@ -123,7 +132,7 @@ class OwnedPartition:
             if OFFSET_KEY not in self.rocks.data:
                 raise ValueError("the store holds entries but no offset")
             head = read_head((key, value) for key, value in self.rocks.data.items() if key.startswith(META))
-        self.store: Any = PartitionStore(_DIRECTORY, self.manifest, rocks, head, cast("Any", None))
+        self.store: Any = PartitionStore(_DIRECTORY, self.manifest, rocks, head, cast("Any", None), self.indexes)
         if self.begin and not self.rocks.data:
             self.store.begin_at(self.begin)
         self.overlay = Overlay(OVERLAY_BYTES)
@@ -245,7 +254,7 @@ class OwnedPartition:
     def entries(self) -> dict[bytes, bytes]:
         """The whole folded state, in any order."""
         store: PartitionStore = self.store
-        return self.rocks.data | store._frozen.built() | store._active.built() | head_entries(store.state.head)
+        return dict(self.rocks.scan()) | store._frozen.built() | store._active.built() | head_entries(store.state.head)
 
     def refolded(self) -> dict[bytes, bytes]:
         """What the state must be: the whole log folded from where it began, message by message, into a dict."""

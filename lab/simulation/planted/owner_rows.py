@@ -8,7 +8,9 @@ from consumers.fold import declared
 from consumers.owner import evidence, meaning
 from consumers.owner import rows as reading
 from consumers.owner.overlay import Overlay
-from consumers.owner.ranges import answering
+from consumers.owner.ranges import answering, indexed
+from consumers.store.indexing import Indexing
+from consumers.store.store import PartitionStore
 from lab.simulation.planted.planting import Replace, Return, always, never, rows
 
 VOIDED: Final = "(any_entry.epoch, any_entry.ordinal) <= (any_void.epoch, any_void.ordinal)"
@@ -255,4 +257,45 @@ RANGES: Final = (
         Replace(answering._look, "ranked > after", "ranked >= after"),
     ),
 )
-BUGS: Final = (*VIEWS, *FILLS, *RANGES)
+INDEXES: Final = (
+    rows(
+        "index_gives_what_a_row_had",
+        "an index gives a row by a value that it has no more",
+        Return(indexed._has, "True"),
+    ),
+    rows(
+        "index_without_rows_that_left",
+        "a row that has left a value counts for nothing, although it left after the watermark",
+        Replace(
+            indexed.indexed_entries,
+            "value is not None",
+            "value is not None and _has(extraction, value, request.equal)",
+        ),
+    ),
+    rows(
+        "index_from_the_completion_on",
+        "rows by an index are taken to be the same since the table is complete",
+        Return(indexed.changes_known, "[]"),
+    ),
+    rows(
+        "index_without_the_memtable",
+        "an index gives only rows that are durable",
+        Replace(PartitionStore.having, "(active.hints, frozen.hints)", "(frozen.hints,)"),
+    ),
+    rows(
+        "index_without_the_frozen",
+        "an index does not give rows that are being committed",
+        Replace(PartitionStore.having, "(active.hints, frozen.hints)", "(active.hints,)"),
+    ),
+    rows(
+        "index_not_durable",
+        "a commit writes rows without their entries of indexes",
+        Replace(Indexing.to_write, "dict.fromkeys(any_keys, any_value)", "{}"),
+    ),
+    rows(
+        "index_over_a_restart_without_doubt",
+        "what an index had in between before a restart is taken as known",
+        Return(Indexing.changes_known_since, "''"),
+    ),
+)
+BUGS: Final = (*VIEWS, *FILLS, *RANGES, *INDEXES)

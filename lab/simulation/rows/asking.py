@@ -14,7 +14,16 @@ from consumers.owner.ranges.order import values_in
 from lab.simulation.models.fronts import answered, front_with
 from lab.simulation.models.network import METRICS, Network, Route
 from lab.simulation.models.truth import Image
-from lab.simulation.rows.source import SCHEMAS, SLOT_OF, SLOTS, SLOTS_A_SHARD, RowSnapshot, SimulatedSource, image_of
+from lab.simulation.rows.source import (
+    INDEXES,
+    SCHEMAS,
+    SLOT_OF,
+    SLOTS,
+    SLOTS_A_SHARD,
+    RowSnapshot,
+    SimulatedSource,
+    image_of,
+)
 from serving.answers import RawRowAnswer
 from serving.client import AsyncSession, HistoryLost, wire
 from serving.client.answers import Row, RowBatchAnswer
@@ -224,6 +233,7 @@ class SimulatedRowSource:
         leading, after = list(wanted.leading), list(wanted.after or [])
         rows = [(key, row.image, values_in(key)) for key, row in seen if row.image is not None]
         rows = [row for row in rows if row[2][: len(leading)] == leading]
+        rows = [row for row in rows if all(msgspec.json.decode(row[1])[name] == v for name, v in wanted.where)]
         if not wanted.limit:
             number = min(len(rows), wanted.count_max) if wanted.count_max else len(rows)
             return SourceRange((), number, False, at.position, at.hi)
@@ -299,7 +309,7 @@ class SimulatedFront:
         owners, epochs = self.route.owners, Epochs()
         spaces = {
             keyspace_of(source.shard): RowSpace(
-                KEYSPACE, layout, source=SimulatedRowSource(self, source, world), epochs=epochs
+                KEYSPACE, layout, source=SimulatedRowSource(self, source, world), epochs=epochs, indexes=INDEXES
             )
             for source in sources
         }
@@ -328,8 +338,8 @@ class SimulatedFront:
     async def _handle(self, request: HttpRequest) -> Any:
         _, _, kind, keyspace, *rest = request.path.split("/")
         if kind == "locations":
-            where = LocationParameters(keyspace, int(rest[0]), **request.params)
-            return await get_location(self._front, where, None)
+            place = LocationParameters(keyspace, int(rest[0]), **request.params)
+            return await get_location(self._front, place, None)
         _read.get().begin(request)
         if request.body:
             body = body_of(RowBatchBody, request.body)
@@ -337,7 +347,10 @@ class SimulatedFront:
             self._check_summary(response.body)
             return response
         if len(rest) == 1:
-            found = {"keyspace": keyspace, "table": rest[0], **request.params}
+            where = {name: value for name, value in request.params.items() if name.startswith("where.")}
+            columns = {name.removeprefix("where."): value for name, value in where.items()}
+            options = {name: value for name, value in request.params.items() if name not in where}
+            found = {"keyspace": keyspace, "table": rest[0], "columns": columns, **options}
             return await find_rows(self._front, msgspec.convert(found, RangeParameters, strict=False), None)
         named = {"keyspace": keyspace, "table": rest[0], "pk": rest[1], **request.params}
         return await get_row(self._front, msgspec.convert(named, RowParameters, strict=False), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Final
 
@@ -19,25 +20,41 @@ PAGES_MAX: Final = 4
 
 
 class RangeRead(Read):
-    """A read of a table, in pages of ``limit`` rows."""
+    """A read of a table, in pages of ``limit`` rows; of those with the image ``wanted``, if it is given."""
 
-    def __init__(self, session: SimulatedSession, table: str, shard: int, limit: int) -> None:
+    def __init__(
+        self, session: SimulatedSession, table: str, shard: int, limit: int, wanted: bytes | None = None
+    ) -> None:
         slots = SLOTS[shard * SLOTS_A_SHARD : (shard + 1) * SLOTS_A_SHARD]
         super().__init__(session, [slot.key for slot in slots if slot.table == table], given=True)
         self.table = table
         self.shard = shard
         self.limit = limit
+        self.wanted = wanted
         self.pages: list[Page] = []
         self.demands: list[Vector] = []
         """Of the request for each page."""
+
+    @property
+    def what(self) -> str:
+        """What is asked for."""
+        return f"all of {self.table}" if self.wanted is None else f"{self.table} by {self.wanted.decode()}"
+
+    def state(self, history: CommitHistory, index: int) -> list[Image]:
+        """The rows as of a commit."""
+        images = (history.state(SLOT_OF[key], index) for key in self.keys)
+        return [image for image in images if image is not None and self.wanted in (None, image)]
 
     async def _ask(self, max_wait_ms: int) -> list[Row]:
         """Reads into `pages`."""
         self.make_current()
         find, page = self.session.client.find, ""
+        columns = json.loads(self.wanted) if self.wanted is not None else None
         while not self.pages or (page and len(self.pages) < PAGES_MAX):
             wait = max_wait_ms or None
-            found = await find(keyspace_of(self.shard), self.table, limit=self.limit, page=page, max_wait_ms=wait)
+            found = await find(
+                keyspace_of(self.shard), self.table, columns, limit=self.limit, page=page, max_wait_ms=wait
+            )
             self.pages.append(found)
             self.demands.append(self.demand)
             page = found.page
@@ -49,16 +66,29 @@ class FindOps(RowReadOps):
 
     def op_find(self, session: int, shard: int, table: int, owner: int, front: int, mode: int) -> None:
         """Modes: the source answers from the primary (0, 1) or the replica (2); 3: in pages of one row."""
-        reader = self.sessions[session]
         shard, name = shard % len(self.sources), TABLES[table % len(TABLES)]
+        self._find(RangeRead(self.sessions[session], name, shard, 1 if mode == 3 else 10), owner, front, mode)
+
+    def op_find_by(self, session: int, shard: int, table: int, owner: int, front: int, mode: int) -> None:
+        """Asks for the row with a value that one of the table's rows has or had. ``mode``: how many values ago."""
+        shard, name = shard % len(self.sources), TABLES[table % len(TABLES)]
+        history = self.sources[shard].history
+        slots = [slot for slot in range(len(SLOTS)) if SLOTS[slot].table == name]
+        written = [version for slot in slots for version in history.versions.get(slot, ()) if version[1] is not None]
+        if not written:
+            return
+        wanted = sorted(written)[-1 - mode % 4 % len(written)][1]
+        self._find(RangeRead(self.sessions[session], name, shard, 10, wanted), owner, front, 2 if mode > 5 else 0)
+
+    def _find(self, read: RangeRead, owner: int, front: int, mode: int) -> None:
+        reader = read.session
         self.last_owner = owner
         self._mark_uncertain(reader)
         reader.front = self.front(front)
         reader.front.route.owner = owner
         self.loop.advance(PACE_S)
         if self.tracing:
-            self.say(f"session {session} asks owner {owner} for all of {name} at {shown(reader.client.vector)}")
-        read = RangeRead(reader, name, shard, 1 if mode == 3 else 10)
+            self.say(f"session {reader.number} asks owner {owner} for {read.what} at {shown(reader.client.vector)}")
         self.asked.update(SLOT_OF[key] for key in read.keys)
         self.answers_at_once = mode == 2, True
         self._run(read)
@@ -101,7 +131,7 @@ class RangeJudge:
             return
         uncertain = name in read.uncertain or history is not labelled
         demanded = {} if uncertain or last.freshness != "fresh" else self._demanded(read, name, history)
-        start = _state_at(history, read.keys, images, max(demanded.values(), default=0))
+        start = _state_at(history, read, images, max(demanded.values(), default=0))
         if start is None:
             self._complain(read, history, images, demanded)
             return
@@ -119,7 +149,7 @@ class RangeJudge:
         token = Vector.parse(page.token) if page.token else Vector()
         wanted = "fresh" if demand and name in token else "eventual"
         if page.freshness != wanted or not page.why:
-            what = f"all of {read.table} is called {page.freshness} ({page.why}), expected {wanted}"
+            what = f"{read.what} is called {page.freshness} ({page.why}), expected {wanted}"
             self._judge.complain(EXPLAINS, what)
 
     def _demanded(self, read: RangeRead, name: str, history: CommitHistory) -> dict[str, int]:
@@ -140,23 +170,18 @@ class RangeJudge:
     ) -> None:
         rule = STALE
         for name, index in demanded.items():
-            if _state_at(history, read.keys, images, index) is None:
+            if _state_at(history, read, images, index) is None:
                 rule = name
-        states = {index: _state(history, read.keys, index) for index in range(history.end + 1)}
+        states = {index: read.state(history, index) for index in range(history.end + 1)}
         wanted = ", ".join(f"{index} ({name})" for name, index in demanded.items()) or "any"
         self._judge.complain(rule, f"{_said(read, images)}; wanted the state of a commit from {wanted}: {states}")
 
 
-def _state(history: CommitHistory, keys: Sequence[bytes], index: int) -> list[Image]:
-    """The table's rows as of a commit."""
-    return [image for key in keys if (image := history.state(SLOT_OF[key], index)) is not None]
-
-
-def _state_at(history: CommitHistory, keys: Sequence[bytes], images: Sequence[bytes], demanded: int) -> int | None:
-    """The commit from which the table had these rows, if it had them at or after commit ``demanded``; else None."""
+def _state_at(history: CommitHistory, read: RangeRead, images: Sequence[bytes], demanded: int) -> int | None:
+    """The commit from which the rows were these, if they were at or after commit ``demanded``; else None."""
     since: int | None = None
     for index in range(history.end + 1):
-        if _state(history, keys, index) != images:
+        if read.state(history, index) != images:
             since = None
         elif since is None:
             since = index
@@ -168,4 +193,4 @@ def _state_at(history: CommitHistory, keys: Sequence[bytes], images: Sequence[by
 def _said(read: RangeRead, images: Sequence[bytes]) -> str:
     page = read.pages[-1]
     rows = [image.decode() for image in images]
-    return f"session {read.session.number} got {rows} as all of {read.table} from the {page.served_from} ({page.why})"
+    return f"session {read.session.number} got {rows} as {read.what} from the {page.served_from} ({page.why})"

@@ -12,7 +12,7 @@ from lab.simulation.models.owning import OwnedPartition, RacingStore
 from lab.simulation.rows.asking import Read, ServedAnswer, SimulatedSession, SourceRead, answer_of, keyspace_of
 from lab.simulation.rows.judging import EXPLAINS, NEVER_RAISES, RENAMED
 from lab.simulation.rows.run_state import RowsRunState
-from lab.simulation.rows.source import SLOT_OF, SLOTS, SLOTS_A_SHARD
+from lab.simulation.rows.source import INDEXES, SLOT_OF, SLOTS, SLOTS_A_SHARD
 from serving.client import HistoryLost, ServerError, Unavailable
 from serving.client.answers import Row
 from serving.errors import ReadError
@@ -93,7 +93,7 @@ class RowReadOps(RowsRunState):
     def op_rebuild(self, owner: int, partition: int) -> None:
         number = partition % self.topic.layout.partitions
         self.count_fault("rebuild")
-        self.owners[owner][number] = OwnedPartition(self.topic, number, by_column=bool(owner))
+        self.owners[owner][number] = OwnedPartition(self.topic, number, by_column=bool(owner), indexes=INDEXES)
         self.say(f"owner {owner} loses the store of partition {number} and starts with an empty one")
 
     def op_begin(self, owner: int, partition: int, back: int) -> None:
@@ -105,7 +105,9 @@ class RowReadOps(RowsRunState):
         if self.topic.cuts_off_schema(number, begin):
             return  # the record is void and a dead letter, for good: an upgraded reader folds something else
         self.count_fault("beginning gone")
-        self.owners[owner][number] = OwnedPartition(self.topic, number, begin=begin, by_column=bool(owner))
+        self.owners[owner][number] = OwnedPartition(
+            self.topic, number, begin=begin, by_column=bool(owner), indexes=INDEXES
+        )
         self.say(f"owner {owner} loses the store of partition {number}; a new one begins at offset {begin}")
 
     def op_evict(self, owner: int) -> None:

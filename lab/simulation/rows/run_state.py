@@ -16,7 +16,7 @@ from lab.simulation.rows.asking import Read, SimulatedFront, SimulatedSession, S
 from lab.simulation.rows.judging import EXPLAINS, MONOTONIC, Judge
 from lab.simulation.rows.publishing import LIMITS, Publishing
 from lab.simulation.rows.shaping import OWNERS, SESSIONS, TABLES
-from lab.simulation.rows.source import SLOT_OF, SLOTS, SLOTS_A_SHARD, SimulatedSource
+from lab.simulation.rows.source import INDEXES, SLOT_OF, SLOTS, SLOTS_A_SHARD, SimulatedSource
 from stream.wire.keys import Layout
 
 SHAPE: Final = 5
@@ -40,7 +40,7 @@ class RowsRunState(TracedRun):
         self.publishers = [Publishing(self.topic, source, LIMITS[limits % 3], names) for source in self.sources]
         count = self.topic.layout.partitions
         self.owners = [
-            [OwnedPartition(self.topic, number, by_column=bool(owner)) for number in range(count)]
+            [OwnedPartition(self.topic, number, by_column=bool(owner), indexes=INDEXES) for number in range(count)]
             for owner in range(OWNERS)
         ]
         self.loop = VirtualLoop()

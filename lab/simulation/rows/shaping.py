@@ -58,6 +58,7 @@ RARE_OPERATIONS: Final[dict[str, tuple[int, Fields]]] = {
     "share": (2, ("session", 4)),
     "batch": (2, ("session", "shard", "owner", "front", 10)),
     "find": (3, ("session", "shard", 3, "owner", "front", 4)),
+    "find by": (3, ("session", "shard", 3, "owner", "front", 8)),
     "evict": (1, ("owner",)),
     "adopt": (1, ("session", "session")),
     "repeat": (1, ("shard", 8)),

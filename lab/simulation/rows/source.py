@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
+from consumers.store.index import Index
 from lab.simulation.mariadb.log.events import GTID_BODY, HEADER, QUERY_BODY
 from lab.simulation.models.truth import CommitHistory, Image
 from stream.sources.mariadb.binlog import events
@@ -61,6 +62,8 @@ def _table(name: str) -> TableInfo:
 
 SCHEMAS: Final = {table: _table(table) for table in (PARENT, CHILD, TEXT)}
 DESCRIBED: Final = {table: info.describe() for table, info in SCHEMAS.items()}
+INDEXES: Final = tuple(Index(table, ("v",)) for table in SCHEMAS)
+"""That owners keep, and fronts ask."""
 _TABLE_NUMBER: Final = {PARENT: 1, CHILD: 2, TEXT: 3}
 _ROW: Final = struct.Struct("<BI")
 

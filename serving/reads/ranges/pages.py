@@ -10,7 +10,9 @@ from urllib.parse import quote
 import msgspec
 import xxhash
 
+from consumers.owner.ranges.indexed import meaning_with
 from consumers.owner.ranges.order import KeyColumn
+from consumers.store.index import Index, values_of
 from serving.errors import ReadError
 from serving.reads.demands import RequestedRange
 from serving.reads.rowkey import parse_column
@@ -85,7 +87,8 @@ _pages = msgspec.msgpack.Decoder(Page)
 class Range(NamedTuple):
     """A range of a table's keys. ``key``: as `consumers.owner.protocol.GetRange.leading`, of the values ``leading``.
 
-    ``exact``: no other spelling of the values names a row. ``page``: where to go on.
+    ``exact``: no other spelling of the values names a row. ``page``: where to go on. ``where``: columns of an index
+    with their values, of a range that is not one of keys; ``meaning``: the fingerprint that owners compare.
     """
 
     table: RowTable
@@ -95,6 +98,8 @@ class Range(NamedTuple):
     descending: bool
     page: Page | None
     fingerprint: bytes
+    meaning: bytes
+    where: tuple[tuple[str, object], ...] = ()
 
     @property
     def columns(self) -> list[KeyColumn]:
@@ -102,15 +107,14 @@ class Range(NamedTuple):
         return [(column.name, column.kind, column.exact) for column in self.table.key]
 
 
-def range_of(table: RowTable, wanted: RequestedRange) -> Range:
+def range_of(table: RowTable, wanted: RequestedRange, indexes: Sequence[Index] = ()) -> Range:
     """The range that a request names. Raises `ReadError` ``no_index``, ``bad_key``, ``bad_page``."""
     names = [column.name for column in table.key]
     given = names[: len(wanted.columns)]
     if not names:
         raise ReadError("no_index", f"{table.name} has no primary key", hint="give the table a primary key")
     if set(given) != wanted.columns.keys():
-        asked = ", ".join(sorted(wanted.columns))
-        raise ReadError("no_index", f"{table.name} has no index that begins with ({asked}), only {_indexes(names)}")
+        return _indexed_range(table, wanted, [index for index in indexes if index.table == table.name])
     columns = [
         parse_column(table, column, quote(wanted.columns[column.name]).encode()) for column in table.key[: len(given)]
     ]
@@ -120,12 +124,41 @@ def range_of(table: RowTable, wanted: RequestedRange) -> Range:
     except KeyFormatError as error:
         raise ReadError("bad_key", str(error)) from error
     descending = _is_descending(table, names, given, wanted.order_by)
-    asked_for = b"\0".join((key, table.meaning, b"-" if descending else b"+"))
-    fingerprint = xxhash.xxh3_64_digest(asked_for)
-    page = Page.parse(wanted.page) if wanted.page else None
+    fingerprint = xxhash.xxh3_64_digest(b"\0".join((key, table.meaning, b"-" if descending else b"+")))
+    page = _page(table, wanted.page, fingerprint)
+    return Range(table, leading, key, all(exact for _, exact in columns), descending, page, fingerprint, table.meaning)
+
+
+def _indexed_range(table: RowTable, wanted: RequestedRange, indexes: Sequence[Index]) -> Range:
+    """The rows with given values in the columns of an index, in the order of the primary key."""
+    index = next((each for each in indexes if set(each.columns) == wanted.columns.keys()), None)
+    if index is None:
+        asked, names = ", ".join(sorted(wanted.columns)), [column.name for column in table.key]
+        known = ", ".join((_indexes(names), *(f"({', '.join(each.columns)})" for each in indexes)))
+        raise ReadError("no_index", f"{table.name} has no index on ({asked}), only {known}")
+    known_columns = {column.name: column for column in table.columns}
+    missing = next((name for name in index.columns if name not in known_columns), "")
+    if missing:
+        raise ReadError("no_index", f"{table.name} has no column {missing}, although the settings name an index on it")
+    columns = [known_columns[name] for name in index.columns]
+    parsed = [parse_column(table, column, quote(wanted.columns[column.name]).encode()) for column in columns]
+    where = tuple((column.name, value) for column, (value, _) in zip(columns, parsed, strict=True))
+    meaning = meaning_with(table.meaning, [(column.name, column.kind, column.exact) for column in columns])
+    key = table.name.encode() + SEPARATOR
+    descending = _is_descending(table, [column.name for column in table.key], [], wanted.order_by)
+    equal = values_of(value for _, value in where)
+    fingerprint = xxhash.xxh3_64_digest(b"\0".join((key, meaning, equal, b"-" if descending else b"+")))
+    page = _page(table, wanted.page, fingerprint)
+    exact = all(exact for _, exact in parsed)
+    return Range(table, (), key, exact, descending, page, fingerprint, meaning, where)
+
+
+def _page(table: RowTable, text: str, fingerprint: bytes) -> Page | None:
+    """The page that a request goes on from. Raises `ReadError` ``bad_page``."""
+    page = Page.parse(text) if text else None
     if page is not None and (page.range != fingerprint or not _is_key(table, page.last)):
         raise ReadError("bad_page", "page: it belongs to other columns, another order, or an earlier form of the table")
-    return Range(table, leading, key, all(exact for _, exact in columns), descending, page, fingerprint)
+    return page
 
 
 def _is_key(table: RowTable, key: bytes) -> bool:

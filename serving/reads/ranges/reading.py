@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, cast
 
 import msgspec
 
 from consumers.owner.protocol import HISTORY_LOST, SCHEMA_CHANGED, GetRange, RangeRows
-from consumers.owner.ranges.order import Rank, rank, values_in
+from consumers.owner.ranges.order import Rank, rank, unranked, values_in
+from consumers.store.index import values_of
 from serving.answers import RawRangeAnswer
 from serving.client.answers import FreshnessName, RangeAnswer, ServedFrom
 from serving.errors import ReadError
@@ -88,7 +89,7 @@ class RangeReads:
         deadline = asyncio.get_running_loop().time() + demand.max_wait_ms / 1000
         name, since = space.full_name(wanted.table), self._descriptions.now()
         try:
-            asked = range_of(await self._descriptions.get(space, name), wanted)
+            asked = range_of(await self._descriptions.get(space, name), wanted, space.indexes)
             may_renew = not self._descriptions.describes_since(space, name, since - RENEWED_EVERY_S)
             return await self._read(RangeLookup(space, asked, wanted, demand, deadline, may_renew))
         except ReadError as error:
@@ -97,7 +98,7 @@ class RangeReads:
         except SchemaChanged:
             pass
         await self._descriptions.renew(space, name, since)
-        asked = range_of(await self._descriptions.get(space, name), wanted)
+        asked = range_of(await self._descriptions.get(space, name), wanted, space.indexes)
         try:
             return await self._read(RangeLookup(space, asked, wanted, demand, deadline, False))
         except SchemaChanged as error:
@@ -149,8 +150,10 @@ class RangeReads:
             stretch = _joined(list(answers.values()))
             if stretch is None:
                 return RangeMiss("the partitions are in different epochs")
-            if stretch.stands:
+            if stretch.stands and _is_ordered(lookup, answers.values()):
                 return _merged(lookup, list(answers.values()), stretch, freshness)
+            if stretch.stands:
+                return RangeMiss("only the source knows the order of the rows")
             if not lookup.left_ms:
                 break
             pending = [n for n, each in answers.items() if not Position.parse(each.watermark).at_or_past(stretch.since)]
@@ -172,8 +175,10 @@ class RangeReads:
             0 if limit else lookup.wanted.limit,
             token,
             lookup.left_ms,
-            asked.table.meaning,
+            asked.meaning,
             not_before_ms=demand.not_before_ms,
+            index=[name for name, _ in asked.where],
+            equal=values_of(value for _, value in asked.where) if asked.where else b"",
         )
         return await self._owners.ask(lookup.space.name, partition, lambda client: client.get_range(request))
 
@@ -197,7 +202,8 @@ class RangeReads:
         proof.reached = _reached(proof, miss.answers)
         after = values_in(asked.page.last) if asked.page is not None else None
         limit = lookup.limit
-        wanted = KeyRange(asked.leading, after, asked.descending, limit, 0 if limit else lookup.wanted.limit)
+        count_max = 0 if limit else lookup.wanted.limit
+        wanted = KeyRange(asked.leading, after, asked.descending, limit, count_max, asked.where)
 
         async def read() -> SourceRange:
             self._metrics.source_reads.inc()
@@ -261,6 +267,12 @@ def _joined(answers: Sequence[RangeRows]) -> Stretch | None:
     return joined
 
 
+def _is_ordered(lookup: RangeLookup, answers: Iterable[RangeRows]) -> bool:
+    """Whether the order of all rows is known. A row alone, found by an index, needs none."""
+    asked = lookup.range
+    return not asked.where or not unranked(asked.columns) or sum(len(each.keys) for each in answers) < 2
+
+
 def _merged(lookup: RangeLookup, answers: Sequence[RangeRows], stretch: Stretch, freshness: str) -> FoundRange:
     """The first rows of all partitions, in order, up to the last one that a partition with more rows has given."""
     why = f"{len(answers)} partitions are proved at {stretch.until}: {answers[0].why}"
@@ -276,6 +288,9 @@ def _merged(lookup: RangeLookup, answers: Sequence[RangeRows], stretch: Stretch,
     columns, skipped = asked.columns, len(asked.leading)
     ranked: list[tuple[Rank, bytes, bytes]] = []
     ends: list[Rank] = []
+    if unranked(columns[skipped:]):
+        rows = [row for each in answers for row in zip(each.keys, each.images, strict=True)]
+        return FoundRange(rows, len(rows), any(each.more for each in answers), stretch, freshness, why)
     for each in answers:
         of_one = [rank(columns, key, skipped) for key in each.keys]
         ranked += zip(of_one, each.keys, each.images, strict=True)

@@ -71,9 +71,9 @@ def _rows(session: Connection, info: TableInfo, wanted: KeyRange, deadline: floa
 
 def _count(session: Connection, info: TableInfo, wanted: KeyRange, deadline: float) -> int:
     if not wanted.count_max:
-        sql = f"SELECT COUNT(*) FROM {_table(info)}{_where(session, info, wanted)}"
+        sql = f"SELECT COUNT(*) FROM {_table(info, wanted)}{_where(session, info, wanted)}"
     else:
-        some = f"SELECT 1 FROM {_table(info)}{_where(session, info, wanted)} LIMIT {wanted.count_max}"
+        some = f"SELECT 1 FROM {_table(info, wanted)}{_where(session, info, wanted)} LIMIT {wanted.count_max}"
         sql = f"SELECT COUNT(*) FROM ({some}) AS some"
     [[number]] = fetch_all(session, timed(sql, deadline))
     return int(number)
@@ -83,12 +83,14 @@ def select_range(session: Connection, info: TableInfo, wanted: KeyRange, limit: 
     """The statement for the first rows of a range, in the columns of `select_columns_sql`."""
     direction = " DESC" if wanted.descending else ""
     order = ", ".join(quoted(name) + direction for name in info.primary_key)
-    rows = f"{_table(info)}{_where(session, info, wanted)}"
+    rows = f"{_table(info, wanted)}{_where(session, info, wanted)}"
     return f"SELECT {select_columns_sql(info)} FROM {rows} ORDER BY {order} LIMIT {limit}"
 
 
-def _table(info: TableInfo) -> str:
-    return f"{quoted(info.database)}.{quoted(info.table)} FORCE INDEX (PRIMARY)"
+def _table(info: TableInfo, wanted: KeyRange) -> str:
+    """The table; where other columns choose the rows the server may take another index."""
+    name = f"{quoted(info.database)}.{quoted(info.table)}"
+    return name if wanted.where else f"{name} FORCE INDEX (PRIMARY)"
 
 
 def _where(session: Connection, info: TableInfo, wanted: KeyRange) -> str:
@@ -98,6 +100,7 @@ def _where(session: Connection, info: TableInfo, wanted: KeyRange) -> str:
         f"{name} = {_literal(session, kind, value)}"
         for name, kind, value in zip(names[:given], kinds, wanted.leading, strict=False)
     ]
+    conditions += [f"{quoted(name)} = {_literal(session, _kind(info, name), value)}" for name, value in wanted.where]
     if wanted.after is not None:
         beyond = "<" if wanted.descending else ">"
         bounds = [_literal(session, kind, value) for kind, value in zip(kinds, wanted.after, strict=True)]
@@ -109,6 +112,14 @@ def _where(session: Connection, info: TableInfo, wanted: KeyRange) -> str:
         ]
         conditions.append(f"(({') OR ('.join(alternatives)}))" if alternatives else "FALSE")
     return f" WHERE {' AND '.join(conditions)}" if conditions else ""
+
+
+def _kind(info: TableInfo, name: str) -> str:
+    """The kind of a column. Raises `KeyNotPossible`."""
+    found = next((column.kind for column in info.columns if column.name == name), None)
+    if found is None:
+        raise KeyNotPossible(f"{info.name} has no column {name}")
+    return found
 
 
 def _literal(session: Connection, kind: str, value: object) -> str:

@@ -79,7 +79,23 @@ REQUESTS: tuple[Request, ...] = (
     Status(8, "shop", "t1"),
     Describe(9, "shop", "shop.items", "t1"),
     GetRange(
-        10, "shop", 3, 4, b"shop.items\0[7]", 1, b"shop.items\0[7,2]", True, 10, 5, VECTOR, 50, b"meaning1", "t1", 9
+        10,
+        "shop",
+        3,
+        4,
+        b"shop.items\0[7]",
+        1,
+        b"shop.items\0[7,2]",
+        True,
+        10,
+        5,
+        VECTOR,
+        50,
+        b"meaning1",
+        "t1",
+        9,
+        ["name"],
+        b'["x"]',
     ),
 )
 ANSWERS: tuple[Answer, ...] = (

@@ -20,6 +20,7 @@ _WHOLE: Final = (*(("backfill", "shard", 3, 0),) * 3, ("publish", "shard", 0, 0,
 """All tables of a shard, if nothing hides what was committed."""
 _READ_ANY: Final = ("read", "session", "any slot", "owner", "front", 2)
 _FIND: Final = ("find", "session", "shard", "some table", "owner", "front", "bit")
+_FIND_BY: Final = ("find by", "session", "shard", "some table", "owner", "front", "some")
 _WRITE_OUT: Final = (WRITE, OUT, SYNC, READ)
 """The session has seen something, so that its next answers must be proved."""
 
@@ -36,6 +37,29 @@ BACKFILLS: Final[tuple[Motif, ...]] = (
         OUT,
         ("fold", "owner", "partition", "some"),
         ("find", "session", "shard", 0, "owner", "front", 3),
+    ),
+    (  # rows by a value that they have, or had
+        *_WHOLE,
+        *_WRITE_OUT,
+        UPDATE,
+        OUT,
+        ("fold", "owner", "partition", "some"),
+        _FIND_BY,
+        SYNC,
+        ("find by", "session", "shard", 0, "owner", "front", "some"),
+        _FIND_BY,
+    ),
+    (  # the same over a restart
+        *_WHOLE,
+        *_WRITE_OUT,
+        ("commit", "owner", "partition", "some"),
+        UPDATE,
+        ("txn", "shard", "seed", 0),
+        OUT,
+        SYNC,
+        ("find by", "session", "shard", 0, "owner", "front", "some"),
+        ("find by", "session", "shard", 0, "any owner", "front", "some"),
+        _FIND_BY,
     ),
     (  # a table of which entries are void, and which is whole again
         *_WHOLE,

@@ -1,0 +1,230 @@
+"""The indexes of one store: what a memtable adds to them, how they are built, and what is known of changes.
+
+The fold thread notes rows before they become visible. The thread that commits writes the entries, and builds what is
+missing. The thread that answers looks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, Final, Protocol
+
+from consumers.fold.columns import RowEntries
+from consumers.fold.entry import ABSENT, HEAD, PREFIX, VALUE, Entry, decode_entry
+from consumers.fold.state import Head
+from consumers.store.index import INDEX, UNKNOWN, Extraction, Index
+from stream.wire.keys import SEPARATOR
+
+BUILT_TOGETHER: Final = 100_000
+"""Rows that one commit takes into an index that is not complete. It is half a second or so, beside the fold."""
+BUILT: Final = ""
+"""In place of where to go on: the index is complete."""
+_END: Final = b"\x01"
+"""Behind a table's name: after all of its keys."""
+
+_Last = dict[str, Entry]
+
+
+class Scanned(Protocol):
+    """The part of `consumers.store.rocks.Rocks` that is needed here."""
+
+    def get(self, key: bytes) -> bytes | None: ...
+    def scan(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]: ...
+    def scan_index(self, start: bytes) -> Iterator[bytes]: ...
+
+
+class Hints:
+    """The entries of indexes that the rows of one memtable make. One thread notes; another may look meanwhile."""
+
+    def __init__(self, making: Mapping[bytes, Sequence[Extraction]], last: _Last) -> None:
+        """``making``: by table name and separator. ``last``: of each table the newest entry; kept up to date."""
+        self._making = making
+        self._last = last
+        self._keys: dict[bytes, bytes | dict[bytes, None]] = {}
+        """How the keys of entries begin → the primary key, or several."""
+
+    def note(self, entries: Mapping[bytes, bytes]) -> None:
+        """Adds what rows make, and says which is the newest of each table."""
+        if isinstance(entries, RowEntries):
+            self._note_columns(entries)
+            return
+        newest: dict[bytes, tuple[int, bytes]] = {}
+        for key, entry in entries.items():
+            begin = key[: key.find(SEPARATOR) + 1]
+            making = self._making.get(begin)
+            if making is None:
+                continue
+            kind, ordinal = HEAD.unpack_from(entry)
+            size = PREFIX.unpack_from(entry)[3]
+            for each in making if kind != ABSENT else ():
+                self._add(each, key[len(begin) :], kind, entry[PREFIX.size + size :])
+            if begin not in newest or ordinal > newest[begin][0]:
+                newest[begin] = ordinal, entry
+        for begin, (_, entry) in newest.items():
+            self._changed(begin, entry)
+
+    def _note_columns(self, entries: RowEntries) -> None:
+        for keys, built in entries.parts:
+            for begin, making in self._making.items():
+                rows = [row for row, key in enumerate(keys) if key.startswith(begin)]
+                if not rows:
+                    continue
+                size = len(begin)
+                images = built.images(rows)
+                for each in making:
+                    for row, (kind, image) in zip(rows, images, strict=True):
+                        if kind != ABSENT:
+                            self._add(each, keys[row][size:], kind, image)
+                self._changed(begin, built.entry(rows[-1]))  # ordinals rise
+
+    def _add(self, extraction: Extraction, primary_key: bytes, kind: int, image: bytes) -> None:
+        begin = extraction.entries_of(image) if kind == VALUE else extraction.unknown
+        held = self._keys.get(begin)
+        if held is None:
+            if begin:
+                self._keys[begin] = primary_key
+        elif type(held) is dict:
+            held[primary_key] = None
+        elif held != primary_key:
+            self._keys[begin] = {held: None, primary_key: None}  # type: ignore[dict-item]
+
+    def _changed(self, begin: bytes, value: bytes) -> None:
+        """An entry that comes late does not move what is newest back."""
+        table, entry = begin[:-1].decode(), decode_entry(value)._replace(image=b"")
+        held = self._last.get(table)
+        is_late = held is not None and held[3:5] == entry[3:5] and held.ordinal > entry.ordinal
+        if not is_late:
+            self._last[table] = entry
+
+    def primary_keys(self, begin: bytes) -> list[bytes]:
+        """Of the entries whose keys begin so (`Index.entries_of`)."""
+        found = self._keys.get(begin, ())
+        return [found] if isinstance(found, bytes) else list(found)
+
+    def keys(self) -> list[bytes]:
+        """The keys of all entries, in no order."""
+        made: list[bytes] = []
+        for begin, found in self._keys.items():
+            if isinstance(found, bytes):
+                made.append(begin + found)
+            else:
+                made += [begin + each for each in found]
+        return made
+
+
+class Indexing:
+    """The indexes that a store keeps. Without any it does nothing."""
+
+    def __init__(self, indexes: Sequence[Index], rocks: Scanned, head: Head) -> None:
+        """``head``: the committed one, with which the store begins."""
+        self._rocks = rocks
+        self._making: dict[bytes, list[Extraction]] = {}
+        for index in dict.fromkeys(indexes):
+            self._making.setdefault(index.table.encode() + SEPARATOR, []).append(Extraction(index))
+        self._opened = {shard: (lineage.epoch, lineage.ordinal) for shard, lineage in head.lineages.items()}
+        self._since: dict[str, str] = {}
+        self._last: _Last = {}
+        self.settled: _Last = {}
+        """Of each indexed table the newest entry: at least as new as the head that readers see."""
+        self._cursors = self._kept(head.offset) if indexes else {}
+        """Index → where its building goes on, or `BUILT`."""
+        self._next = self._cursors
+        self._writes = 0
+        """Grows before and after each commit."""
+        self._without_unknown: dict[Index, int] = {}
+        """Index → `_writes` when it was seen to have no such entry in RocksDB."""
+
+    def __bool__(self) -> bool:
+        return bool(self._making)
+
+    def hints(self) -> Hints | None:
+        """For a new memtable; None if there is no index."""
+        return Hints(self._making, self._last) if self._making else None
+
+    def settle(self) -> None:
+        """What is folded is about to be seen. Fold thread only."""
+        if self._making:
+            self.settled = dict(self._last)
+
+    def is_built(self, index: Index) -> bool:
+        """Whether each image in the store has its entry."""
+        return self._cursors.get(index) == BUILT
+
+    def durable_keys(self, index: Index, values: bytes, limit: int) -> Iterator[bytes]:
+        """The primary keys of durable entries of ``values``, and of those that each look-up meets: ``limit`` of each.
+
+        Mostly there are none of the latter, which is remembered: a look is as dear as that for the values.
+        """
+        yield from self._durable(index.entries_of(values), limit)
+        writes = self._writes
+        if self._without_unknown.get(index) == writes:
+            return
+        found = self._durable(index.entries_of(UNKNOWN), limit)
+        if not found:
+            self._without_unknown[index] = writes
+        yield from found
+
+    def _durable(self, begin: bytes, limit: int) -> list[bytes]:
+        return [key[len(begin) :] for key in islice(self._rocks.scan_index(begin), limit)]
+
+    def changes_known_since(self, head: Head, shard: str) -> str | None:
+        """The position from which on `settled` tells of all changes; None: the watermark is not yet there.
+
+        What was folded before the store was opened has left only its newest entries behind.
+        """
+        lineage = head.lineages[shard]
+        epoch, ordinal = self._opened.get(shard, (-1, 0))
+        if epoch != lineage.epoch:
+            return ""
+        if lineage.watermark_ordinal < ordinal:
+            return None
+        return self._since.setdefault(shard, lineage.watermark)
+
+    # -- thread that commits -----------------------------------------------------------------------------------------
+
+    def to_write(self, hints: Hints | None, offset: int) -> dict[bytes, bytes]:
+        """The entries that go with a commit up to ``offset``: the memtable's, and the next ones that are built."""
+        if not self._making:
+            return {}
+        keys = hints.keys() if hints is not None else []
+        self._next = dict(self._cursors)
+        for table, making in self._making.items():
+            for each in making:
+                if self._next[each.index] != BUILT:
+                    self._next[each.index] = self._build(table, each, keys)
+        self._writes += 1
+        told = {str(index): cursor for index, cursor in self._next.items()}
+        return {INDEX: json.dumps({"offset": offset, "indexes": told}).encode(), **dict.fromkeys(keys, b"")}
+
+    def _build(self, table: bytes, extraction: Extraction, keys: list[bytes]) -> str:
+        """Adds the entries of the next rows in RocksDB. Returns where to go on."""
+        cursor = self._next[extraction.index]
+        start = bytes.fromhex(cursor)
+        rows, last = 0, b""
+        for last, value in islice(self._rocks.scan(start, table[:-1] + _END), BUILT_TOGETHER):
+            entry = decode_entry(value)
+            rows += 1
+            if entry.kind != ABSENT:
+                begin = extraction.entries_of(entry.image) if entry.kind == VALUE else extraction.unknown
+                if begin:
+                    keys.append(begin + last[len(table) :])
+        return (last + SEPARATOR).hex() if rows == BUILT_TOGETHER else BUILT
+
+    def written(self) -> None:
+        """What `to_write` gave is durable."""
+        self._cursors = self._next
+        self._writes += 1
+
+    def _kept(self, offset: int) -> dict[Index, str]:
+        """Where the building of each index goes on. A store that went on without its indexes has lost them."""
+        beginnings = {each.index: begin.hex() for begin, making in self._making.items() for each in making}
+        told = self._rocks.get(INDEX)
+        try:
+            known: Any = json.loads(told) if told is not None else {}
+            if known.get("offset") != offset:
+                return beginnings
+            return {index: str(known["indexes"].get(str(index), begin)) for index, begin in beginnings.items()}
+        except (AttributeError, KeyError, TypeError, ValueError):
+            return beginnings

@@ -1,0 +1,205 @@
+"""Indexes of a store: which keys it gives for values, over commits, restarts, and a store that went on without them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from consumers.fold.columns import fold_columns
+from consumers.fold.entry import ABSENT, VALUE, VOID
+from consumers.fold.state import Changes
+from consumers.store import indexing
+from consumers.store.errors import StoreNewerError
+from consumers.store.index import INDEX, UNKNOWN, Extraction, Index, values_of
+from consumers.store.manifest import INDEXED_VERSION, read_manifest
+from consumers.store.store import PartitionStore, StoreView
+from stream.wire.keys import row_key
+from tests.consumers.histories import frame, marker, start
+from tests.consumers.storing import crash
+
+TABLE = "shop.items"
+BY_NAME = Index(TABLE, ("name",))
+
+
+def open_at(directory: Path, *indexes: Index) -> PartitionStore:
+    """A store that keeps ``indexes``."""
+    return PartitionStore.open(directory, keyspace="shop", partition=3, topic_id="topic-1", indexes=indexes)
+
+
+def item(number: int, table: str = TABLE) -> bytes:
+    """The key of an item."""
+    return row_key(table, [number])
+
+
+def named(*rows: tuple[int, str | None], first: int = 2, table: str = TABLE) -> bytes:
+    """A frame in which items get names, or (None) are deleted."""
+    return frame(
+        [
+            (item(number, table), VALUE if name is not None else ABSENT, b'{"name":"%s"}' % (name or "").encode(), at)
+            if name is not None
+            else (item(number, table), ABSENT, b"", at)
+            for at, (number, name) in enumerate(rows, first)
+        ]
+    )
+
+
+def fold(store: PartitionStore, *messages: bytes) -> None:
+    """Folds messages at the next offsets."""
+    store.fold(list(enumerate(messages, store.state.head.offset)))
+
+
+def having(store: PartitionStore, *values: object, index: Index = BY_NAME) -> list[bytes] | None:
+    """The keys that the store gives, in order."""
+    found = store.having(index, values_of(values), 100)
+    return None if found is None else sorted(found)
+
+
+def test_keys_are_found_before_and_after_a_commit_and_over_a_restart(tmp_path: Path) -> None:
+    """In the memtable, in the frozen one, in RocksDB; and of a crash's tail when it is folded again."""
+    store = open_at(tmp_path, BY_NAME)
+    store.commit()
+    fold(store, start(), named((1, "a"), (2, "b"), (3, "a")))
+    assert having(store, "a") is None, "an index is complete with the first commit"
+    store.commit()
+    assert having(store, "a") == [item(1), item(3)]
+    fold(store, named((2, "a"), first=5))
+    assert having(store, "a") == [item(1), item(2), item(3)]
+    store.freeze()
+    fold(store, named((4, "a"), first=6))
+    assert having(store, "a") == [item(1), item(2), item(3), item(4)]
+    store.write()
+    crash(store)
+    store = open_at(tmp_path, BY_NAME)
+    assert having(store, "a") == [item(1), item(2), item(3)]
+    fold(store, named((4, "a"), first=6))
+    assert having(store, "a") == [item(1), item(2), item(3), item(4)]
+    store.close()
+
+
+def test_rows_that_had_a_value_stay(tmp_path: Path) -> None:
+    """Whoever looks must meet a row that has left, and one that is deleted. Other values don't give it."""
+    store = open_at(tmp_path, BY_NAME)
+    fold(store, start(), named((1, "a"), (2, "a")))
+    store.commit()
+    fold(store, named((1, "b"), (2, None), first=4))
+    store.commit()
+    assert having(store, "a") == [item(1), item(2)]
+    assert having(store, "b") == [item(1)]
+    assert having(store, "c") == []
+    store.close()
+
+
+def test_values_of_several_columns_names_of_any_kind_and_null() -> None:
+    """Values are those of the image, byte for byte. A row with NULL has no entry."""
+    both = Extraction(Index(TABLE, ("größe", "a b")))
+    assert both.values('{"id":1,"a b":"ü\\"","größe":-5}'.encode()) == '[-5,"ü\\""]'.encode()
+    assert values_of([-5, 'ü"']) == '[-5,"ü\\""]'.encode()
+    assert both.values('{"a b":null,"größe":1}'.encode()) == b""
+    for image in (b'{"a b":1}', b"", b"[1]", b'{"a b"', b"\xff", b"[" * 5_000):
+        assert both.values(image) == UNKNOWN
+
+
+def test_rows_without_a_known_image_are_given_for_each_value(tmp_path: Path) -> None:
+    """Such a row may have any value."""
+    store = open_at(tmp_path, BY_NAME)
+    fold(store, start(), frame([(item(1), VOID, b"", 2), (item(2), VALUE, b'{"other":1}', 3)]))
+    store.commit()
+    assert having(store, "a") == [item(1), item(2)]
+    store.close()
+
+
+def test_values_that_begin_alike_and_tables_that_do_are_apart(tmp_path: Path) -> None:
+    """Neither 1 and 10, nor a table whose name begins with another's."""
+    longer = Index(f"{TABLE}2", ("name",))
+    store = open_at(tmp_path, BY_NAME, longer)
+    fold(store, start(), named((1, "1"), (2, "10"), (3, "1,")), named((1, "1"), first=5, table=longer.table))
+    store.commit()
+    assert having(store, "1") == [item(1)]
+    assert having(store, "1", index=longer) == [item(1, longer.table)]
+    assert having(store, "1", index=Index(TABLE, ("id",))) is None
+    store.close()
+
+
+def test_an_index_is_built_of_what_the_store_holds_a_part_with_each_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers nothing before it is complete, goes on after a restart, and takes in what changes meanwhile."""
+    monkeypatch.setattr(indexing, "BUILT_TOGETHER", 4)
+    store = open_at(tmp_path)
+    fold(store, start(), named(*((number, "a") for number in range(10))))
+    store.close()
+    store = open_at(tmp_path, BY_NAME)
+    for ordinal in (20, 21):
+        fold(store, named((ordinal, "a"), (ordinal - 20, "b"), first=ordinal * 2))
+        store.commit()
+        assert having(store, "a") is None
+    store.close()
+    store = open_at(tmp_path, BY_NAME)
+    assert having(store, "a") is None
+    for ordinal in (100, 101):
+        fold(store, marker(ordinal))
+        store.commit()
+    found = having(store, "a")
+    assert found is not None
+    assert set(found) >= {*(item(number) for number in range(2, 10)), item(20), item(21)}
+    assert having(store, "b") == [item(0), item(1)]
+    store.close()
+
+
+def test_a_store_that_went_on_without_its_index_builds_it_anew(tmp_path: Path) -> None:
+    """What was folded then has no entry. The offset that is written with the index shows it."""
+    store = open_at(tmp_path, BY_NAME)
+    fold(store, start(), named((1, "a")))
+    store.close()
+    store = open_at(tmp_path)
+    fold(store, named((2, "a"), first=10))
+    store.close()
+    store = open_at(tmp_path, BY_NAME)
+    assert having(store, "a") is None
+    fold(store, marker(20))
+    store.commit()
+    assert having(store, "a") == [item(1), item(2)]
+    store.close()
+
+
+def test_indexes_are_no_part_of_the_state(tmp_path: Path) -> None:
+    """Items and digest are those of a store without them, in the owner and in a view of its directory."""
+    states = []
+    for name, indexes in (("with", (BY_NAME,)), ("without", ())):
+        store = open_at(tmp_path / name, *indexes)
+        fold(store, start(), named((1, "a"), (2, "b")))
+        store.commit()
+        fold(store, named((1, "c"), first=10))
+        state = [dict(store.items()), store.digest()]
+        store.close()
+        with StoreView(store.directory) as view:
+            states.append([*state, dict(view.items()), view.digest(), list(view.items(b"\x01"))])
+            assert (view.get(INDEX) is not None) == bool(indexes)
+    assert states[0] == states[1]
+
+
+def test_the_manifest_keeps_an_older_freshet_away(tmp_path: Path) -> None:
+    """It would compare entries of indexes with a rebuild. A store without an index stays readable to it."""
+    for name, indexes, expected in (("with", (BY_NAME,), INDEXED_VERSION), ("without", (), 1)):
+        store = open_at(tmp_path / name, *indexes)
+        store.close()
+        manifest = read_manifest(store.directory)
+        assert manifest is not None
+        assert manifest.format_version == expected
+    assert issubclass(StoreNewerError, Exception)
+
+
+def test_rows_that_are_folded_by_column_have_all_their_values(tmp_path: Path) -> None:
+    """Each value of a row in one run, not only the last: built from the columns, without the entries."""
+    store = open_at(tmp_path, BY_NAME)
+    fold(store, start())
+    rows = [(number % 500, f"n{number}") for number in range(2_000)]
+    frames = [named(*rows[at : at + 500], first=2 + at) for at in range(0, 2_000, 500)]
+    folded, _ = fold_columns(store.state, list(enumerate(frames, store.state.head.offset)), 0)
+    assert isinstance(folded, Changes), "the run is long enough to be folded by column"
+    fold(store, *frames)
+    store.commit()
+    assert having(store, "n7") == having(store, "n1507") == [item(7)]
+    assert store.indexing.settled[TABLE].ordinal == 2_001
+    store.close()
