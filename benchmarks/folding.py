@@ -166,9 +166,10 @@ def main() -> None:
 
 
 def _line(found: dict[str, list[dict[str, Any]]]) -> str:
-    texts = []
-    for what in ("fold", "commit"):
-        texts.append(f"{what} " + " -> ".join(f"{median(each[what] for each in all_):.2f}" for all_ in found.values()))
+    texts = [
+        f"{what} " + " -> ".join(f"{median(each[what] for each in all_):.2f}" for all_ in found.values())
+        for what in ("fold", "commit")
+    ]
     return "   ".join(texts)
 
 

@@ -9,6 +9,7 @@ from lab.simulation.installation.world import InstallationWorld
 from lab.simulation.processes.world import ProcessesWorld
 from lab.simulation.replicas.world import ReplicasWorld
 from lab.simulation.rows.world import RowsWorld
+from lab.simulation.warehouse.world import WarehouseWorld
 from tokens.errors import FreshetError
 
 
@@ -27,6 +28,7 @@ def all_worlds(*, motifs: bool = True) -> dict[str, World]:
         HiveWorld(),
         ReplicasWorld(),
         InstallationWorld(),
+        WarehouseWorld(),
     )
     return {world.name: world for world in worlds}
 

@@ -99,23 +99,23 @@ def _check_servable(truth: Truth, name: str, table: Shown, complain: Callable[[s
     stored = server.parameters(name)
     if f"{image.get('dbName')}.{image.get('tableName')}" != name or image.get("parameters") != stored:
         complain(STALE, f"{name} is servable as {image}, the metastore has {stored}")
-    if table.write_ids is not None and (extra := _too_many(table.write_ids, server.valid_write_ids(name))):
+    if table.write_ids is not None and (extra := too_many(table.write_ids, server.valid_write_ids(name))):
         complain(UNCOMMITTED, f"write id {extra} of {name} is valid in {table.write_ids}, and not at the metastore")
 
 
-def _too_many(found: str, own: str) -> int:
+def too_many(found: str, own: str) -> int:
     """An id that is valid in the list ``found`` and not in the metastore's own; 0: there is none.
 
     An id of an aborted transaction is as good as none: nothing can be read from it.
     """
-    hwm, exceptions, _ = _read(found)
-    own_hwm, own_exceptions, own_aborted = _read(own)
+    hwm, exceptions, _ = read_list(found)
+    own_hwm, own_exceptions, own_aborted = read_list(own)
     beyond = range(own_hwm + 1, min(hwm, own_hwm + len(exceptions) + 1) + 1)
     suspects = (*(own_exceptions - own_aborted), *beyond)
     return next((each for each in suspects if each <= hwm and each not in exceptions), 0)
 
 
-def _read(text: str) -> tuple[int, set[int], set[int]]:
+def read_list(text: str) -> tuple[int, set[int], set[int]]:
     """High-water mark, exceptions, and those of them that are aborted."""
     *_, hwm, _, opened, aborted = text.split(":")
     open_ids, aborted_ids = ({int(each) for each in ids.split(",") if each} for ids in (opened, aborted))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 Image = str | None
@@ -36,6 +36,35 @@ class History:
     def end(self) -> int:
         """The last commit."""
         return len(self.times) - 1
+
+    def first_state(
+        self,
+        table: str,
+        within: Callable[[int], bool],
+        holds: Callable[[Sequence[Image]], bool],
+        demanded: int,
+        time: float,
+    ) -> int | None:
+        """The earliest commit at or after ``demanded`` and before ``time`` at which a stretch of a table ``holds``.
+
+        ``within``: whether a row's number is in the stretch. ``holds`` gets its rows in the order of their numbers.
+        """
+        latest = bisect_right(self.times, time) - 1
+        changes: dict[int, dict[int, Image]] = {0: {}}
+        for (name, (*_, number)), versions in self.versions.items():
+            if name == table and isinstance(number, int) and within(number):
+                for commit, image in versions:
+                    changes.setdefault(commit, {})[number] = image
+        state: dict[int, Image] = {}
+        begins = sorted(changes)
+        for since, until in zip(begins, [*begins[1:], self.end + 1], strict=True):
+            state |= changes[since]
+            first = max(since, demanded)
+            if first < until and first <= latest:
+                rows = [state[number] for number in sorted(state) if state[number] is not None]
+                if holds(rows):
+                    return first
+        return None
 
     def first_with(self, row: RowName, image: Image, demanded: int, time: float) -> int | None:
         """The earliest commit at or after ``demanded`` and before ``time`` at which the row has this image."""

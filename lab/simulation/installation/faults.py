@@ -6,8 +6,8 @@ from collections.abc import MutableSet
 from signal import SIGTERM
 from typing import Final
 
+from lab.simulation.installation.finding import Finding
 from lab.simulation.installation.parts import CLIENT, CONSUMERS, PROCESSES, SOURCES
-from lab.simulation.installation.traffic import Traffic
 from lab.simulation.installation.writing import KEYSPACE
 from lab.simulation.mariadb.server import Break
 
@@ -20,7 +20,7 @@ STOPS_IN_S: Final = 20.0
 RESTORES_IN_S: Final = 60.0
 
 
-class Faults(Traffic):
+class Faults(Finding):
     """The ops that break something, and `let`."""
 
     def pause(self, pause: int) -> None:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
-from lab.simulation.installation.committed import CommittedRecord, Image, Point, RowName
+from lab.simulation.installation.committed import CommittedRecord, History, Image, Point, RowName
 
 STALE: Final = "no stale answer"
 OWN_WRITES: Final = "read your writes"
@@ -35,6 +35,45 @@ class Answer(NamedTuple):
     served_from: str
     freshness: str
     why: str
+
+    @property
+    def said(self) -> str:
+        """What the reader got, in words."""
+        return f"{self.image or 'no row'} for {self.row} from the {self.served_from}"
+
+    def first_in(self, history: History, demanded: int, time: float) -> int | None:
+        """The earliest commit at or after ``demanded``, seen by ``time``, of which the answer may be."""
+        return history.first_with(self.row, self.image, demanded, time)
+
+    def versions_in(self, history: History) -> str:
+        """What it might have been."""
+        return ", ".join(f"{commit}: {image}" for commit, image in history.versions.get(self.row, []))
+
+
+class Judged(Protocol):
+    """What a reader got: a row, or a stretch of a table."""
+
+    @property
+    def served_from(self) -> str:
+        """The cache or the source."""
+
+    @property
+    def freshness(self) -> str:
+        """As the answer has it."""
+
+    @property
+    def why(self) -> str:
+        """As the answer has it."""
+
+    @property
+    def said(self) -> str:
+        """See `Answer`."""
+
+    def first_in(self, history: History, demanded: int, time: float) -> int | None:
+        """See `Answer`."""
+
+    def versions_in(self, history: History) -> str:
+        """See `Answer`."""
 
 
 class Asked(NamedTuple):
@@ -117,8 +156,8 @@ class SessionJudge:
         until = None if staleness_s is None else time - staleness_s
         return Asked(time, len(self._events[session]), self._record.is_ambiguous, until)
 
-    def answered(self, session: str, asked: Asked, ended: float, answers: Sequence[Answer]) -> None:
-        """The request was answered, with one row or all rows of a batch."""
+    def answered(self, session: str, asked: Asked, ended: float, answers: Sequence[Judged]) -> None:
+        """The request was answered: with one row, all rows of a batch, or a stretch of a table."""
         is_ambiguous = asked.is_ambiguous or self._record.is_ambiguous
         owed = [] if is_ambiguous else self._owed(session, asked)
         for answer in answers:
@@ -132,6 +171,16 @@ class SessionJudge:
             seen = self._earliest(answer, self._demanded(answer, owed), ended)
             if session and seen is not None and NO_EPOCH not in answer.why:
                 self._events[session].append(_BEGUN if is_ambiguous else _Seen(MONOTONIC, seen))
+
+    def stood(self, session: str, asked: Asked, ended: float, answer: Judged) -> None:
+        """Several answers are of one state, at or after what the first of them was asked for."""
+        if not (asked.is_ambiguous or self._record.is_ambiguous):
+            self._breaks_a_rule(session, answer, self._owed(session, asked), ended)
+
+    def must_be_fresh(self, session: str, asked: Asked) -> bool:
+        """Whether only a fresh answer was demanded, as far as the session can know."""
+        lost_or_handed = any(isinstance(event, _Lost | _Handed) for event in self._events[session])
+        return bool(self._owed(session, asked)) and not lost_or_handed
 
     def _owed(self, session: str, asked: Asked) -> list[_Seen]:
         """What an answer to a request must include."""
@@ -149,7 +198,7 @@ class SessionJudge:
                     owed = [_Seen(rule, self._record.after_loss(point, time)) for rule, point in owed]
         return owed
 
-    def _check_explanation(self, session: str, answer: Answer, owed: Sequence[_Seen], is_bounded: bool) -> None:
+    def _check_explanation(self, session: str, answer: Judged, owed: Sequence[_Seen], is_bounded: bool) -> None:
         events, wanted = self._events[session], {"fresh", "eventual"}
         if is_bounded:
             wanted = {"fresh"} if NO_EPOCH not in answer.why else {"eventual"}
@@ -164,10 +213,10 @@ class SessionJudge:
             self._complain(EXPLAINS, f"{_text(session, answer)} is said to come from the {answer.served_from}")
 
     @staticmethod
-    def _demanded(answer: Answer, owed: Sequence[_Seen]) -> list[Point]:
+    def _demanded(answer: Judged, owed: Sequence[_Seen]) -> list[Point]:
         return [point for _, point in owed] if answer.freshness == "fresh" else []
 
-    def _breaks_a_rule(self, session: str, answer: Answer, owed: Sequence[_Seen], ended: float) -> bool:
+    def _breaks_a_rule(self, session: str, answer: Judged, owed: Sequence[_Seen], ended: float) -> bool:
         """Complains if no commit that the answer owes gives it."""
         demanded = owed if answer.freshness == "fresh" else ()
         if self._earliest(answer, self._demanded(answer, owed), ended) is not None:
@@ -179,27 +228,26 @@ class SessionJudge:
         broken = [rule for rule, point in demanded if self._earliest(answer, (point,), ended) is None]
         rule = next((rule for rule in (OWN_WRITES, MONOTONIC, BOUNDED) if rule in broken), STALE)
         wanted = ", ".join(f"{point.history}/{point.commit} ({rule})" for rule, point in demanded)
-        self._complain(rule, f"{text}; wanted a state at or after {wanted}; {self._versions(answer.row)}")
+        self._complain(rule, f"{text}; wanted a state at or after {wanted}; {self._versions(answer)}")
         return True
 
-    def _earliest(self, answer: Answer, points: Iterable[Point], ended: float) -> Point | None:
+    def _earliest(self, answer: Judged, points: Iterable[Point], ended: float) -> Point | None:
         wanted = list(points)
         for number in range(self._record.number_at(ended) + 1):
             commits = [self._record.in_history(point, number) for point in wanted]
             if None in commits:
                 continue
             demanded = max((commit for commit in commits if commit is not None), default=0)
-            found = self._record.histories[number].first_with(answer.row, answer.image, demanded, ended)
+            found = answer.first_in(self._record.histories[number], demanded, ended)
             if found is not None:
                 return Point(number, found)
         return None
 
-    def _versions(self, row: RowName) -> str:
+    def _versions(self, answer: Judged) -> str:
         return "; ".join(
-            f"history {number}: {', '.join(f'{commit}: {image}' for commit, image in history.versions.get(row, []))}"
-            for number, history in enumerate(self._record.histories)
+            f"history {number}: {answer.versions_in(history)}" for number, history in enumerate(self._record.histories)
         )
 
 
-def _text(session: str, answer: Answer) -> str:
-    return f"session {session or 'none'} got {answer.image or 'no row'} for {answer.row} from the {answer.served_from}"
+def _text(session: str, answer: Judged) -> str:
+    return f"session {session or 'none'} got {answer.said}"

@@ -12,6 +12,7 @@ from typing import Any, Final
 from consumers.store.errors import StoreError
 from consumers.store.store import partition_directory
 from consumers.store.view import StoreView
+from lab.simulation.installation.finding import Stretch
 from lab.simulation.installation.judging import RULES as JUDGED
 from lab.simulation.installation.kafka_faults import OPERATOR, KafkaFaults
 from lab.simulation.installation.parts import CLIENT, CONSUMERS, FRONTS, PROCESSES, SOURCES, Truth
@@ -22,7 +23,6 @@ from lab.simulation.naive.facts import facts_of_bytes, facts_of_naive, first_dif
 from lab.simulation.naive.judging import BY_THE_RULES
 from lab.simulation.naive.partition import NaivePartition
 from lab.simulation.operators.probes import PROBES
-from serving.client.errors import ClientError
 from stream.kafka.topics import events_topic
 
 RECOVERS: Final = "recovers by itself"
@@ -76,16 +76,19 @@ class InstallationRun(KafkaFaults):
         self.run_until(lambda: thread.done, SETTLES_IN_S)
 
     def _check_whole(self) -> None:
-        """Tables are published from the beginning: that a row is absent is known before anybody has asked for it."""
-        _, client = self._new_session("")
+        """Tables are published from the beginning, so they become whole.
+
+        That a row is absent is known before anybody has asked for it, and all rows come from the cache.
+        """
+        name, client = self._new_session("")
         left = {ACCOUNTS, STOCK}
 
         def work() -> None:
             for row in count(NEVER_WRITTEN):
                 for table in tuple(left):
-                    with suppress(ClientError):
-                        if client.get_row(table.keyspace, table.name, row).served_from == "cache":
-                            left.discard(table)
+                    absent = [found.served_from for found in self.read(name, client, [Slot(table, row)])]
+                    if absent == ["cache"] and self.find(name, client, Stretch(table), limit=100) == "cache":
+                        left.discard(table)
                 if not left:
                     return
                 self.kernel.wait(lambda: False, 1.0)

@@ -9,6 +9,7 @@ from typing import Final
 from lab.simulation.engine import History, Op, Outcome, ops_of, play, shape
 from lab.simulation.installation import kafka_faults
 from lab.simulation.installation.faults import DIES_WITHIN, PAUSES_S, PLACES, WORDS
+from lab.simulation.installation.finding import WAYS
 from lab.simulation.installation.parts import CONSUMERS, PROCESSES, SHAPE, STATES
 from lab.simulation.installation.settling import RULES, InstallationRun
 from lab.simulation.installation.tables import CHANGES, SETTINGS, STATEMENTS, TABLE_FAULTS
@@ -78,7 +79,14 @@ RARE: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     **kafka_faults.OPS,
 }
 """Op → (weight, fields): the ops that a history may have."""
-KINDS: Final = COMMON | RARE
+RANGES: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
+    "find": (3, (SESSIONS, _SLOTS, WAYS, len(STALENESS_MS) + 4, _PATIENCE)),
+    "count": (1, (SESSIONS, _SLOTS, WAYS, _PATIENCE)),
+}
+"""Op → (weight, fields): reads of whole tables, which some histories have besides."""
+WITH_RANGES: Final = 0.4
+"""The share of those histories."""
+KINDS: Final = COMMON | RARE | RANGES
 MOTIFS: Final = 0.33
 """The share of histories with one."""
 
@@ -131,6 +139,16 @@ def _motif(rng: Random) -> list[Op]:
     )
 
 
+def _with_ranges(ops: History, rng: Random) -> History:
+    """The same ops, in some histories with reads of ranges among them. Where there are none, nothing else differs."""
+    if rng.random() < WITH_RANGES:
+        names = rng.choices([*RANGES], [weight for weight, _ in RANGES.values()], k=2 + rng.randrange(4))
+        for name in names:
+            place = rng.randrange(1, len(ops) + 1)
+            ops.insert(place, (name, *(rng.randrange(bound) for bound in RANGES[name][1])))
+    return ops
+
+
 class InstallationWorld:
     """Processes of the product, as they are, on simulated servers."""
 
@@ -152,7 +170,7 @@ class InstallationWorld:
             ops += [("let", 3), *_motif(rng)]
         for name in rng.choices(names, [KINDS[name][0] for name in names], k=4 + rng.randrange(4 if has_motif else 14)):
             ops.append((name, *(rng.randrange(bound) for bound in KINDS[name][1])))
-        return ops
+        return _with_ranges(ops, Random(int(ops[0][1])))
 
     def run(self, ops: Sequence[Op], *, trace: bool = False) -> Outcome:
         """Runs the ops, then the final checks. Stops at the first violation."""

@@ -35,6 +35,11 @@ class SimulatedTable(NamedTuple):
     first: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the key."""
+        return ("customer", "number") if self.first else ("id",)
+
     def key(self, row: int, *, aliased: bool = False) -> tuple[object, ...]:
         """The primary key of a row."""
         return (*(self.aliases if aliased else self.first), row)
@@ -108,7 +113,12 @@ def writes_of(commit: Commit) -> dict[RowName, Image]:
     """The rows that a commit leaves. Where the table was emptied, or another one took its name, they are all gone."""
     match commit.change:
         case (TruncateTable() | RenameTables(), _):
-            return {(TABLE, (row,)): None for row in (*range(ROWS), *range(JOURNAL, JOURNAL + SESSIONS + 1))}
+            written = (
+                *range(ROWS),
+                *range(FIRST_OLD_ROW, FIRST_OLD_ROW + OLD_ROWS),
+                *range(JOURNAL, JOURNAL + SESSIONS + 1),
+            )
+            return {(TABLE, (row,)): None for row in written}
     found: dict[RowName, Image] = {}
     for name, key, row in commit.changes:
         table = _BY_NAME[".".join(name)]

@@ -25,6 +25,7 @@ from lab.simulation.kernel.threads import (
     SimulatedEvent,
     SimulatedExecutor,
     SimulatedFuture,
+    SimulatedLocal,
     SimulatedLock,
     SimulatedQueue,
     SimulatedSemaphore,
@@ -83,6 +84,7 @@ def _twins(kernel: Kernel) -> Twins:
             "Condition": partial(SimulatedCondition, kernel),
             "Event": partial(SimulatedEvent, kernel),
             "get_ident": lambda: id(kernel.current_thread),
+            "local": partial(SimulatedLocal, kernel),
             "BoundedSemaphore": partial(SimulatedSemaphore, kernel),
         },
         time: {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, MutableSequence
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Executor, Future
 from concurrent.futures._base import PENDING, RUNNING
 from queue import Empty
@@ -12,6 +12,12 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from lab.simulation.kernel.switching import GreenThread, Switching
 
 T = TypeVar("T")
+
+
+def _leave(waiting: MutableSequence[GreenThread], thread: GreenThread) -> None:
+    """The thread waits no more. If its process was held, its turn may have come since its time was up."""
+    if thread in waiting:
+        waiting.remove(thread)
 
 
 class SimulatedLock:
@@ -39,7 +45,7 @@ class SimulatedLock:
                 return False
             self._waiting.append(me)
             if not kernel.park(None if timeout < 0 else end - kernel.now):
-                self._waiting.remove(me)
+                _leave(self._waiting, me)
         self._owner, self._depth = me, 1
         return True
 
@@ -76,6 +82,22 @@ class SimulatedLock:
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+
+class SimulatedLocal:
+    """`threading.local`: each virtual thread has its own attributes."""
+
+    def __init__(self, kernel: Switching) -> None:
+        vars(self).update(_kernel=kernel, _of_thread={})
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self._of_thread[self._kernel.current_thread][name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._of_thread.setdefault(self._kernel.current_thread, {})[name] = value
 
 
 class SimulatedCondition:
@@ -152,7 +174,7 @@ class SimulatedEvent:
             me = self._kernel.current_thread
             self._waiting.append(me)
             if not self._kernel.park(timeout):
-                self._waiting.remove(me)
+                _leave(self._waiting, me)
         return self._is_set
 
 
@@ -238,7 +260,7 @@ class SimulatedQueue(Generic[T]):
             me = kernel.current_thread
             self._waiting.append(me)
             if not kernel.park(None if end is None else end - kernel.now):
-                self._waiting.remove(me)
+                _leave(self._waiting, me)
         return self._items.popleft()
 
     def get_nowait(self) -> T:

@@ -68,6 +68,9 @@ class Selecting:
 
     def _select_rows(self, select: Select, table: Table) -> Steps[Found]:
         check_texts(table, select.where)
+        if select.counts:
+            number = len((yield from self._rows(select, table)))
+            return (ResultColumn("COUNT(*)", FIELD_TYPE.LONGLONG, is_text=False),), [(b"%d" % number,)]
         chosen = select.columns or tuple(Selected(ColumnName(c.name), c.name) for c in table.columns)
         columns = [_column_of(each.expression, table) for each in chosen]
         for each in chosen:
@@ -129,7 +132,9 @@ class Selecting:
 def _ordered(select: Select, table: Table, rows: list[Row]) -> list[Row]:
     """The rows as ORDER BY and LIMIT have them."""
     places = [table.index(name) for name in select.order]
-    rows.sort(key=lambda row: [cast("int", table.columns[at].equal(row[at])) for at in places])
+    rows.sort(
+        key=lambda row: [cast("int", table.columns[at].equal(row[at])) for at in places], reverse=select.descending
+    )
     return rows[: select.limit] if select.limit else rows
 
 

@@ -220,3 +220,8 @@ def replicas(name: str, what: str, *changes: Change) -> PlantedBug:
 def installation(name: str, what: str, *changes: Change) -> PlantedBug:
     """A bug that the world of installations must catch."""
     return PlantedBug(name, what, "installation", changes)
+
+
+def warehouse(name: str, what: str, *changes: Change) -> PlantedBug:
+    """A bug that the world of a live catalog must catch."""
+    return PlantedBug(name, what, "warehouse", changes)

@@ -351,15 +351,18 @@ class HiveTranslator:
         before = parse_table(event.message, "tableObjBeforeJson")
         after = parse_table(event.message, "tableObjAfterJson")
         write_id = integer(event.message, "writeId", 0)
-        changes: list[Change] = []
+        lists: list[Change] = []
         if before.name != after.name:
-            changes += self._rename(before, after)
+            bound, *lists = self._rename(before, after)
+            names = [bound]
         else:
-            changes += self._rebind(after)
+            names = self._rebind(after)
         self._bind(after)
         if after.full_acid and not before.full_acid and self._ids.seed(after.name):
-            changes += self._seeded_list(after)
-        return changes + self._written(event, after, write_id) + self._objects.of_altered_table(after.table_id)
+            lists += self._seeded_list(after)
+        # The image is awaited before the name is bound: else a reader may meet the old image under the new name.
+        written = self._written(event, after, write_id)
+        return lists + written + names + self._objects.of_altered_table(after.table_id)
 
     def _seeded_list(self, table: TableObject) -> list[Change]:
         ids = self._ids.get(table.name)
@@ -384,9 +387,9 @@ class HiveTranslator:
             return self._add_foreign_key(event, write_id)
         if event.message.get("tableObjJson") is not None:
             table = parse_table(event.message, "tableObjJson")
-            changes = self._rebind(table)
+            names = self._rebind(table)
             self._bind(table)
-            return changes + self._written(event, table, write_id) + self._objects.of_write(event, table)
+            return self._written(event, table, write_id) + names + self._objects.of_write(event, table)
         known = self._tables.get(event.table_name)
         if known is None:
             if not event.table_name:

@@ -232,7 +232,7 @@ def test_a_rename_that_was_not_seen_frees_the_old_name(server: Metastore) -> Non
     server.log[-1]["eventId"] = renamed["eventId"] + 1
     changes = _translated(server)[-1].changes
     assert isinstance(changes[0], VoidTable)
-    assert changes[1] == BindName("w.b", 1, "s.a")
+    assert BindName("w.b", 1, "s.a") in changes
 
 
 def test_a_table_may_live_on_where_its_name_was_left(server: Metastore) -> None:

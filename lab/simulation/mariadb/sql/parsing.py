@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final, TypeAlias
 
@@ -30,7 +30,10 @@ class Selected:
 
 @dataclass(frozen=True, slots=True)
 class Select:
-    """A SELECT from one table or none. ``columns`` is empty for ``*``. ``limit`` 0: none. ``locks``: FOR UPDATE."""
+    """A SELECT from one table or none. ``columns`` is empty for ``*``. ``limit`` 0: none. ``locks``: FOR UPDATE.
+
+    ``counts``: its answer is how many rows it finds.
+    """
 
     columns: tuple[Selected, ...]
     table: Name | None = None
@@ -38,6 +41,8 @@ class Select:
     order: tuple[str, ...] = ()
     limit: int = 0
     locks: bool = False
+    descending: bool = False
+    counts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +169,8 @@ def _selects(tokens: Tokens) -> Select | Union:
 def _select(tokens: Tokens) -> Select:
     enclosed = tokens.skip("(")
     tokens.expect("SELECT")
+    if tokens.skip("COUNT", "(", "*", ")"):
+        return _count(tokens)
     columns: list[Selected] = []
     if not tokens.skip("*"):
         while True:
@@ -177,15 +184,32 @@ def _select(tokens: Tokens) -> Select:
         tokens.names()
     where = tokens.expression() if tokens.skip("WHERE") else None
     order: list[str] = []
+    directions: set[bool] = set()
     if tokens.skip("ORDER", "BY"):
-        order.append(tokens.identifier())
-        while tokens.skip(","):
+        while not order or tokens.skip(","):
             order.append(tokens.identifier())
+            directions.add(tokens.skip("DESC"))
+    if len(directions) > 1:
+        raise tokens.unknown()
     limit = int(tokens.take().text) if tokens.skip("LIMIT") else 0
     locks = tokens.skip("FOR", "UPDATE")
     if enclosed:
         tokens.expect(")")
-    return Select(tuple(columns), table, where, tuple(order), limit, locks)
+    return Select(tuple(columns), table, where, tuple(order), limit, locks, directions == {True})
+
+
+def _count(tokens: Tokens) -> Select:
+    """``COUNT(*)`` of a table's rows, or of what another SELECT finds."""
+    tokens.expect("FROM")
+    if tokens.is_next("("):
+        found = _select(tokens)
+        tokens.expect("AS")
+        tokens.identifier()
+        return replace(found, columns=(), counts=True)
+    table = tokens.table()
+    if tokens.skip("FORCE", "INDEX"):
+        tokens.names()
+    return Select((), table, tokens.expression() if tokens.skip("WHERE") else None, counts=True)
 
 
 def _insert(tokens: Tokens, *, replaces: bool) -> Insert:

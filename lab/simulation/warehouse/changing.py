@@ -1,0 +1,252 @@
+"""What applications do to a catalog, in transactions or outside of any; and what befalls its servers and processes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lab.simulation.warehouse.metastore import DATABASES, Values
+from lab.simulation.warehouse.parts import CONSUMERS, PROCESSES, SOURCE, WarehouseParts
+
+NAMES: Final = tuple(f"{db}.{table}" for db in DATABASES for table in ("a", "b"))
+KINDS_OF_TABLE: Final = ("full", "insert_only", "external", "full")
+VALUES: Final[tuple[Values, ...]] = (
+    ("x", "1"), ("x", "2"), ("x", "10"), ("y", "1"), ("y", "2"), ("é", "__HIVE_DEFAULT_PARTITION__"),
+)  # fmt: skip
+FUNCTIONS: Final = (("s", "f"), ("s", "g"), ("w", "f"))
+PAUSES_S: Final = (0.02, 0.2, 1.0, 4.0, 15.0)
+"""How long an op lets the world go on."""
+PART_WRITES: Final = ("UPDATE_TBL_COL_STAT_EVENT", "ADD_PRIMARYKEY", "COMMIT_COMPACTION_EVENT")
+
+
+class Changing(WarehouseParts):
+    """The ops that change something."""
+
+    def changed(self, what: str, *written: tuple[str, int]) -> None:
+        """The catalog has just changed. ``written``: tables, with the transaction of each (0: none)."""
+        for name, txn in written:
+            if name in self.warehouse.tables:
+                self.warehouse.wrote(name, txn)
+        self.warehouse.record()
+        self.say(f"event {len(self.warehouse.log)}: {what}")
+
+    def opened(self) -> list[int]:
+        """The open transactions."""
+        return [txn for txn, state in self.warehouse.txns.items() if state == "open"]
+
+    def txn(self, which: int) -> int:
+        """An open transaction, or none (0)."""
+        found = [0, *self.opened()]
+        return found[which % len(found)]
+
+    def op_open(self, count: int) -> None:
+        """Transactions begin."""
+        self.changed(f"transactions {self.warehouse.open_txns(1 + count % 3)} begin")
+
+    def op_read_only(self) -> None:
+        """A transaction that writes nothing uses up an id."""
+        self.warehouse.open_read_only()
+        self.changed("a transaction that only reads")
+
+    def op_allocate(self, name: int, txn: int, count: int) -> None:
+        """Open transactions get write ids on a table, which may not be there yet."""
+        opened, table = self.opened(), NAMES[name % len(NAMES)]
+        if opened:
+            first = txn % len(opened)
+            self.warehouse.allocate(table, opened[first : first + 1 + count % 2])
+            self.changed(f"{opened[first : first + 1 + count % 2]} get write ids on {table}")
+
+    def op_end(self, txn: int, how: int) -> None:
+        """A transaction commits, aborts, or is aborted without an event."""
+        opened = self.opened()
+        if not opened:
+            return
+        which = opened[txn % len(opened)]
+        if how % 5 == 4:
+            self.count_fault("abort without an event")
+            self.warehouse.abort_unlogged(which)
+            self.changed(f"{which} is aborted, and no event says so")
+        else:
+            self.warehouse.end(which, commit=how % 5 > 0)
+            self.changed(f"{which} is {'committed' if how % 5 else 'aborted'}")
+
+    def op_create(self, name: int, kind: int) -> None:
+        """A table is made; its database too, if it is not there."""
+        table = NAMES[name % len(NAMES)]
+        db = table.partition(".")[0]
+        if table in self.warehouse.tables:
+            return
+        if db not in self.warehouse.databases:
+            self.warehouse.put_database(db)
+            self.changed(f"database {db} is made")
+        made = KINDS_OF_TABLE[kind % len(KINDS_OF_TABLE)]
+        self.warehouse.create_table(table, made, partitioned=bool(kind % 3))
+        self.changed(f"{table} is made, {made}", (table, 0))
+
+    def op_alter(self, name: int, txn: int) -> None:
+        """A table is altered."""
+        table, by = NAMES[name % len(NAMES)], self.txn(txn)
+        if table in self.warehouse.tables:
+            self.warehouse.alter(table, by)
+            self.changed(f"{table} is altered by {by}", (table, by))
+
+    def op_touch(self, name: int, what: int, txn: int) -> None:
+        """A part of a table is written that is no partition, and with it the table's parameters."""
+        table, by = NAMES[name % len(NAMES)], self.txn(txn)
+        if table in self.warehouse.tables:
+            self.warehouse.write(table, PART_WRITES[what % len(PART_WRITES)], by, shown=True)
+            self.changed(f"{table} is touched by {by}", (table, by))
+
+    def op_partition(self, name: int, what: int, which: int, txn: int) -> None:
+        """A partition is added, altered, moved, dropped or inserted into; or all of them are changed at once."""
+        table, values, by = NAMES[name % len(NAMES)], VALUES[which % len(VALUES)], self.txn(txn)
+        if table not in self.warehouse.tables or self.warehouse.tables[table][0] not in self.warehouse.partitioned:
+            return
+        known = values in self.warehouse.parts[table]
+        match what % 8:
+            case 0 if known:
+                self.warehouse.drop_partition(table, values, by)
+            case 1:
+                self.warehouse.change_partitions(table, by)
+            case 2 if known:
+                self.warehouse.insert(table, values, by)
+            case 3 if known and (to := VALUES[(which + 1) % len(VALUES)]) not in self.warehouse.parts[table]:
+                self.warehouse.move_partition(table, values, to, by)
+            case _:
+                self.warehouse.put_partition(table, values, by)
+        self.changed(f"partition {values} of {table}: {self.warehouse.log[-1]['eventType']} by {by}", (table, by))
+
+    def op_drop(self, name: int) -> None:
+        """A table is dropped."""
+        table = NAMES[name % len(NAMES)]
+        if table in self.warehouse.tables:
+            self.warehouse.drop(table)
+            self.changed(f"{table} is dropped")
+
+    def op_rename(self, name: int, to: int) -> None:
+        """A table gets another name."""
+        old, new = NAMES[name % len(NAMES)], NAMES[to % len(NAMES)]
+        tables = self.warehouse.tables
+        if old in tables and new not in tables and new.partition(".")[0] in self.warehouse.databases:
+            self.warehouse.rename(old, new)
+            if new in tables:
+                self.count_fault("rename")
+                self.changed(f"{old} is renamed to {new}", (new, 0))
+
+    def op_convert(self, name: int) -> None:
+        """An external table becomes a transactional one."""
+        table = NAMES[name % len(NAMES)]
+        if self.warehouse.tables.get(table, (0, ""))[1] == "external":
+            before = len(self.warehouse.log)
+            self.warehouse.convert(table)
+            if len(self.warehouse.log) > before:
+                self.changed(f"{table} is converted", (table, 0))
+
+    def op_database(self, db: int, what: int) -> None:
+        """A database is made or altered; or dropped, with all that is in it."""
+        name = DATABASES[db % len(DATABASES)]
+        if what % 4 == 3 and name in self.warehouse.databases:
+            self.count_fault("database dropped")
+            for table in [each for each in self.warehouse.parts if each.startswith(f"{name}.")]:
+                self.warehouse.drop(table)
+                self.changed(f"{table} is dropped")
+            self.warehouse.remove_database(name)
+            self.changed(f"database {name} is dropped")
+        else:
+            self.warehouse.put_database(name)
+            self.changed(f"database {name} is made or altered")
+
+    def op_function(self, which: int) -> None:
+        """A function is made, or dropped if it is there."""
+        name = FUNCTIONS[which % len(FUNCTIONS)]
+        if name in self.warehouse.functions:
+            self.warehouse.drop_function(name)
+        elif name[0] in self.warehouse.databases:
+            self.warehouse.create_function(name)
+        else:
+            return
+        self.changed(f"function {'.'.join(name)}: {self.warehouse.log[-1]['eventType']}")
+
+    # --- faults ---
+
+    def pause(self, pause: int) -> None:
+        """Lets the world go on for one of `PAUSES_S`."""
+        self.let(PAUSES_S[pause % len(PAUSES_S)])
+
+    def op_let(self, pause: int) -> None:
+        """Time passes."""
+        self.pause(pause)
+
+    def op_start(self, process: int) -> None:
+        """A process starts (again)."""
+        name = PROCESSES[process % len(PROCESSES)]
+        if not self.kernel.is_running(name):
+            self.say(f"{name} starts")
+            self.start(name)
+
+    def op_kill(self, process: int, pause: int) -> None:
+        """A process dies at any place."""
+        name = PROCESSES[process % len(PROCESSES)]
+        if self.kernel.is_running(name):
+            self.count_fault("kill")
+            self.say(f"{name} is killed")
+            self.kernel.kill(name)
+            self.pause(pause)
+
+    def op_hold(self, process: int, pause: int) -> None:
+        """A process is held for a while, as by its machine, and goes on."""
+        name = PROCESSES[process % len(PROCESSES)]
+        if self.kernel.is_running(name):
+            self.count_fault("pause")
+            self.say(f"{name} is held")
+            self.kernel.pause(name)
+            self.pause(pause)
+            self.kernel.resume(name)
+
+    def op_kafka(self, down: int, pause: int) -> None:
+        """Kafka goes away, or comes back."""
+        self.kafka.down = bool(down % 2)
+        if self.kafka.down:
+            self.count_fault("Kafka down")
+            self.say("Kafka is down")
+        self.pause(pause)
+
+    def op_metastore(self, down: int, pause: int) -> None:
+        """The metastore goes away with all connections, or comes back."""
+        if down % 2:
+            self.count_fault("metastore down")
+            self.say("the metastore is down")
+            self.server.crash()
+        else:
+            self.server.down = False
+        self.pause(pause)
+
+    def op_slow(self, pause: int) -> None:
+        """The metastore takes longer than its callers wait, for a while."""
+        self.count_fault("metastore slow")
+        self.say("the metastore is slow")
+        self.server.slow_s = 8.0
+        self.pause(pause)
+        self.server.slow_s = 0.0
+
+    def op_break(self, process: int, count: int) -> None:
+        """The metastore's answers to a process are lost, with their connections."""
+        name = PROCESSES[process % len(PROCESSES)]
+        self.count_fault("connection breaks")
+        self.say(f"{name} loses {1 + count % 3} answers of the metastore")
+        self.server.to_break[name] = 1 + count % 3
+
+    def op_purge(self, pause: int) -> None:
+        """The source is away for so long that the metastore deletes events that it has not read."""
+        self.kernel.kill(SOURCE)
+        self.pause(pause)
+        self.count_fault("events deleted")
+        self.server.lost_below = len(self.warehouse.log)
+        self.say(f"events up to {self.server.lost_below} are deleted")
+
+    def op_disk(self, consumer: int) -> None:
+        """All files of a consumer that is down are gone."""
+        name = CONSUMERS[consumer % len(CONSUMERS)]
+        if not self.kernel.is_running(name):
+            self.count_fault("disk lost")
+            self.say(f"the disk of {name} is gone")
+            self.disk.lose(name)

@@ -1,0 +1,259 @@
+"""Judges what readers of a catalog get by the states that the metastore was in. It calls nothing of the product.
+
+A state's number is its place in `Warehouse.states`. An answer must be of some state: not after it came, not before what
+its reader had seen, nor before what the reader's write-id list says.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from lab.simulation.hive.judging import read_list, too_many
+from lab.simulation.installation.judging import DEFECTS, EXPLAINS, FROM_SOURCE, NEVER_RAISES, NO_EPOCH
+from lab.simulation.warehouse.metastore import State, TableTruth, Values, Warehouse
+
+STALE: Final = "no stale answer"
+OWN_WRITES: Final = "read your writes"
+MONOTONIC: Final = "monotonic reads"
+COVERED: Final = "the list is covered"
+UNCOMMITTED: Final = "nothing uncommitted"
+RULES: Final = (STALE, OWN_WRITES, MONOTONIC, COVERED, UNCOMMITTED, EXPLAINS, NEVER_RAISES)
+_LOST: Final = -1
+
+
+class Listed(NamedTuple):
+    """A write-id list that a reader brings, as of the state of this number. ``own``: its transaction, if it has one."""
+
+    name: str
+    table_id: int
+    text: str
+    state: int
+    own: int = 0
+
+
+class Asked(NamedTuple):
+    """When a request was made: the time, and how much its session had seen before."""
+
+    time: float
+    events: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What an answer says of itself. ``is_of``: whether it is what the catalog was in a state; ``what``: in words.
+
+    ``table``: the name of the table that it is of; "": of none. ``write_ids``: the list that it came with.
+    """
+
+    what: str
+    is_of: Callable[[State], bool]
+    served_from: str
+    freshness: str
+    why: str
+    table: str = ""
+    write_ids: str = ""
+
+
+class CatalogJudge:
+    """Checks every answer. ``complain(rule, what)`` records a violation. ``may_lose``: whether an epoch has ended."""
+
+    def __init__(
+        self, warehouse: Warehouse, complain: Callable[[str, str], None], may_lose: Callable[[], bool]
+    ) -> None:
+        self._warehouse = warehouse
+        self._complain = complain
+        self._may_lose = may_lose
+        self._events: dict[str, list[tuple[str, int]]] = defaultdict(list)
+        """Session → (rule, state) of what it has seen or written."""
+
+    def wrote(self, session: str) -> None:
+        """The session has changed the catalog just now, and knows at which event."""
+        self._events[session].append((OWN_WRITES, len(self._warehouse.states) - 1))
+
+    def asked(self, session: str, time: float) -> Asked:
+        """A request begins."""
+        return Asked(time, len(self._events[session]))
+
+    def refused(self, session: str, code: str) -> None:
+        """The session got an error."""
+        if code in DEFECTS:
+            self._complain(NEVER_RAISES, f"session {session} got the error {code}")
+        if code == "history_lost":
+            if not self._may_lose():
+                self._complain(EXPLAINS, f"session {session} was told that history is lost, but none is")
+            self._events[session].append((STALE, _LOST))
+
+    def answered(self, session: str, asked: Asked, ended: float, answer: Answer, listed: Listed | None = None) -> None:
+        """A request was answered."""
+        owed = self._owed(session, asked)
+        self._check_explanation(session, answer, owed, listed)
+        demanded = list(owed) if answer.freshness == "fresh" else []
+        if listed is not None and answer.freshness == "fresh":
+            demanded.append((STALE, self._demanded_by(listed)))
+            self._check_covered(session, answer, listed)
+        found = self._first(answer, max((state for _, state in demanded), default=0), ended, listed)
+        if found is None:
+            self._complain_of(session, answer, demanded, ended, listed)
+        elif session and NO_EPOCH not in answer.why:
+            self._events[session].append((MONOTONIC, found))
+
+    def _owed(self, session: str, asked: Asked) -> list[tuple[str, int]]:
+        owed: list[tuple[str, int]] = []
+        for rule, state in self._events[session][: asked.events]:
+            owed = [] if state == _LOST else [*owed, (rule, state)]
+        return owed
+
+    def _demanded_by(self, listed: Listed) -> int:
+        """The last write of the table by a transaction that the list counts as committed."""
+        hwm, exceptions, _ = read_list(listed.text)
+        return max(
+            (
+                write.state
+                for write in self._warehouse.writes
+                if write.table_id == listed.table_id
+                and 0 < write.write_id <= hwm
+                and write.write_id not in exceptions
+                and write.state <= listed.state
+            ),
+            default=0,
+        )
+
+    def _check_explanation(
+        self, session: str, answer: Answer, owed: Sequence[tuple[str, int]], listed: Listed | None
+    ) -> None:
+        wanted = {"fresh", "eventual"}
+        if (owed or listed is not None) and NO_EPOCH not in answer.why:
+            wanted = {"fresh"}
+        elif not self._events[session] and listed is None:
+            wanted = {"eventual"}
+        if answer.freshness not in wanted or not answer.why:
+            expected = " or ".join(sorted(wanted))
+            what = f"is called {answer.freshness!r} ({answer.why}), expected {expected}"
+            self._complain(EXPLAINS, f"session {session}: {answer.what} {what}")
+        if answer.served_from != ("source" if answer.why.startswith(FROM_SOURCE) else "cache"):
+            self._complain(EXPLAINS, f"session {session}: {answer.what} is said to come from the {answer.served_from}")
+
+    def _check_covered(self, session: str, answer: Answer, listed: Listed) -> None:
+        if not answer.write_ids:
+            return
+        hwm, exceptions, _ = read_list(listed.text)
+        own_hwm, own_exceptions, aborted = read_list(answer.write_ids)
+        for write_id in sorted(own_exceptions - aborted):
+            if write_id <= hwm and write_id not in exceptions:
+                self._complain(COVERED, f"session {session}: {answer.what}: {listed.text} counts {write_id} as valid")
+        if hwm > own_hwm and any(each not in exceptions for each in range(max(own_hwm + 1, hwm - 50), hwm + 1)):
+            self._complain(COVERED, f"session {session}: {answer.what}: {listed.text} goes beyond it")
+
+    def _first(self, answer: Answer, demanded: int, ended: float, listed: Listed | None) -> int | None:
+        """The number of the first state at or after ``demanded`` of which the answer may be."""
+        for number, state in self._states(demanded, ended):
+            if answer.is_of(state) and self._is_committed(state, answer, listed):
+                return number
+        return None
+
+    def _states(self, demanded: int, ended: float) -> Iterator[tuple[int, State]]:
+        for number in range(demanded, len(self._warehouse.states)):
+            state = self._warehouse.states[number]
+            if state.time > ended:
+                return
+            yield number, state
+
+    def _is_committed(self, state: State, answer: Answer, listed: Listed | None) -> bool:
+        """The cache gives nothing that an open transaction has written, and no list counts ids that are not valid."""
+        table = state.tables.get(answer.table)
+        if table is None:
+            return True
+        if answer.served_from == "cache" and table.pending:
+            return False
+        own = listed is not None and listed.own
+        return not answer.write_ids or bool(own) or not too_many(answer.write_ids, table.listed)
+
+    def _complain_of(
+        self, session: str, answer: Answer, demanded: Sequence[tuple[str, int]], ended: float, listed: Listed | None
+    ) -> None:
+        text = f"session {session or 'none'}: {answer.what} from the {answer.served_from} ({answer.why})"
+        if self._first(answer, 0, ended, listed) is None:
+            self._complain(UNCOMMITTED, f"{text}, which was never so, or not committed")
+            return
+        broken = {rule for rule, state in demanded if self._first(answer, state, ended, listed) is None}
+        rule = next((rule for rule in (OWN_WRITES, MONOTONIC) if rule in broken), STALE)
+        at = max(state for _, state in demanded)
+        now = self._warehouse.states[at].tables.get(answer.table)
+        self._complain(rule, f"{text}; it was asked for as of state {at} or later: {now}; the list: {listed}")
+
+
+# --- answers as predicates of a state ---
+
+
+def is_table(name: str, table_id: int, image: Mapping[str, Any] | None) -> Callable[[State], bool]:
+    """Whether a table is so in a state; None: it is not there."""
+
+    def holds(state: State) -> bool:
+        table = state.tables.get(name)
+        if image is None or table is None:
+            return image is None and table is None
+        shown = f"{image.get('dbName')}.{image.get('tableName')}"
+        return (
+            table.table_id == table_id == image.get("id") and shown == name and image["parameters"] == table.parameters
+        )
+
+    return holds
+
+
+def are_partitions(
+    name: str,
+    table_id: int,
+    found: Mapping[Values, Mapping[str, Any] | None] | None,
+    count: int,
+    selected: Callable[[TableTruth], Sequence[Values]],
+    *,
+    with_images: bool = True,
+) -> Callable[[State], bool]:
+    """Whether a table's partitions are so in a state. ``found``: None if only their number was asked for."""
+
+    def holds(state: State) -> bool:
+        table = state.tables.get(name)
+        if table is None:
+            return count == 0 and not found
+        if table_id and table.table_id != table_id:
+            return False
+        chosen = selected(table)
+        existing = [values for values in chosen if values in table.partitions]
+        if len(existing) != count or (found is not None and sorted(found) != sorted(chosen)):
+            return False
+        return (
+            found is None
+            or not with_images
+            or all(_is_partition(found[values], values, table.partitions.get(values)) for values in chosen)
+        )
+
+    return holds
+
+
+def _is_partition(image: Mapping[str, Any] | None, values: Values, version: int | None) -> bool:
+    if image is None or version is None:
+        return image is None and version is None
+    return tuple(image["values"]) == values and image["parameters"] == {"version": str(version)}
+
+
+def are_databases(found: Mapping[str, int]) -> Callable[[State], bool]:
+    """Whether the databases are so in a state."""
+    return lambda state: dict(state.databases) == dict(found)
+
+
+def is_database(db: str, version: int | None) -> Callable[[State], bool]:
+    """Whether a database is so in a state; None: it is not there."""
+    return lambda state: state.databases.get(db) == version
+
+
+def are_functions(db: str, found: Mapping[str, int]) -> Callable[[State], bool]:
+    """Whether the functions of a database are so in a state."""
+    return lambda state: {name: at for (of, name), at in state.functions.items() if of == db} == dict(found)
+
+
+def is_function(name: tuple[str, str], version: int | None) -> Callable[[State], bool]:
+    """Whether a function is so in a state; None: it is not there."""
+    return lambda state: state.functions.get(name) == version

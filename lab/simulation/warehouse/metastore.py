@@ -1,0 +1,248 @@
+"""The naive metastore with everything else that a catalog has: partitions, databases and functions.
+
+Every change is recorded as a state of the whole catalog, with the time from which it may be seen.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from lab.simulation.hive.judging import Truth
+from lab.simulation.hive.metastore import Metastore
+from lab.simulation.warehouse.thrift import Struct, in_json
+
+CATALOG: Final = "hive"
+KEYS: Final = (("ds", "string"), ("hr", "int"))
+"""The partition columns of a table that has any."""
+DATABASES: Final = ("s", "w")
+Values = tuple[str, ...]
+
+
+class TableTruth(NamedTuple):
+    """A table in one state. ``listed``: its write-id list; ``partitions``: values → how often it was changed."""
+
+    table_id: int
+    kind: str
+    parameters: Mapping[str, str]
+    partitions: Mapping[Values, int]
+    pending: bool
+    listed: str
+
+
+class State(NamedTuple):
+    """The catalog, from ``time`` on until the next state. Databases and functions → how often they were changed."""
+
+    time: float
+    tables: Mapping[str, TableTruth]
+    databases: Mapping[str, int]
+    functions: Mapping[tuple[str, str], int]
+
+
+class Write(NamedTuple):
+    """A table was written in the state of this number, with this write id (0: none)."""
+
+    state: int
+    table_id: int
+    write_id: int
+
+
+class Warehouse(Metastore):
+    """The metastore, its truth, and all its states. ``now``: the time."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        super().__init__()
+        self._now = now
+        self.truth = Truth(self)
+        self.parts: dict[str, dict[Values, int]] = {}
+        """Table → its partitions."""
+        self.partitioned: set[int] = set()
+        """Ids of tables that have partitions."""
+        self.databases: dict[str, int] = {}
+        self.functions: dict[tuple[str, str], int] = {}
+        self.changes = 0
+        self.writes: list[Write] = []
+        self.states: list[State] = []
+        self.record()
+
+    def record(self) -> None:
+        """What is true from now on."""
+        tables = {
+            name: TableTruth(
+                table_id,
+                kind,
+                self.parameters(name),
+                dict(self.parts.get(name, {})),
+                self.truth.is_pending(table_id),
+                self.valid_write_ids(name),
+            )
+            for name, (table_id, kind) in self.tables.items()
+        }
+        self.states.append(State(self._now(), tables, dict(self.databases), dict(self.functions)))
+
+    def wrote(self, name: str, txn: int = 0) -> None:
+        """A table was written just now, by a transaction or by none. To be called before `record`."""
+        self.truth.writes(name, txn, shown=True)
+        self.writes.append(Write(len(self.states), self.tables[name][0], self.held_by(name, txn) if txn else 0))
+
+    # --- objects as structs ---
+
+    def table_struct(self, name: str) -> Struct:
+        """A ``Table``."""
+        table_id, _ = self.tables[name]
+        db, _, table = name.partition(".")
+        keys = KEYS if table_id in self.partitioned else ()
+        return {
+            1: ("str", table),
+            2: ("str", db),
+            8: ("lst", ("rec", [{1: ("str", key), 2: ("str", of)} for key, of in keys])),
+            9: ("map", self.parameters(name)),
+            17: ("str", CATALOG),
+            25: ("i64", table_id),
+        }
+
+    def partition_struct(self, name: str, values: Values) -> Struct:
+        """A ``Partition``."""
+        db, _, table = name.partition(".")
+        return {
+            1: ("lst", ("str", list(values))),
+            2: ("str", db),
+            3: ("str", table),
+            7: ("map", {"version": str(self.parts[name][values])}),
+        }
+
+    def database_struct(self, db: str) -> Struct:
+        """A ``Database``."""
+        return {1: ("str", db), 4: ("map", {"version": str(self.databases[db])}), 8: ("str", CATALOG)}
+
+    def function_struct(self, name: tuple[str, str]) -> Struct:
+        """A ``Function``. Its class says how often one of its name was made."""
+        db, function = name
+        return {1: ("str", function), 2: ("str", db), 3: ("str", f"v{self.functions[name]}"), 9: ("str", CATALOG)}
+
+    def _object(self, name: str) -> str:
+        return _text(self.table_struct(name))
+
+    # --- changes ---
+
+    def create_table(self, name: str, kind: str, *, partitioned: bool) -> None:
+        """CREATE_TABLE."""
+        if partitioned:
+            self.partitioned.add(self.last_table + 1)
+        self.parts[name] = {}
+        self.create(name, kind)
+
+    def rename(self, old: str, new: str) -> None:
+        """As `Metastore.rename`; partitions go along."""
+        parts = self.parts.pop(old)
+        self.parts[new] = parts
+        super().rename(old, new)
+        if old in self.tables:  # it was refused
+            self.parts[old] = self.parts.pop(new)
+
+    def drop(self, name: str, *, keep: bool = False) -> None:
+        """As `Metastore.drop`."""
+        super().drop(name, keep=keep)
+        del self.parts[name]
+
+    def _write_part(self, name: str, event_type: str, txn: int, **message: Any) -> None:
+        self.versions[name] = self.versions.get(name, 0) + 1
+        write_id = self.held_by(name, txn) if txn else -1
+        self._notify(event_type, name, tableObjJson=self._object(name), writeId=write_id, **message)
+
+    def put_partition(self, name: str, values: Values, txn: int) -> None:
+        """ADD_PARTITION, or ALTER_PARTITION where it is there already."""
+        self.changes += 1
+        known = values in self.parts[name]
+        before = _text(self.partition_struct(name, values)) if known else ""
+        self.parts[name][values] = self.changes
+        after = _text(self.partition_struct(name, values))
+        if known:
+            self._write_part(name, "ALTER_PARTITION", txn, partitionObjBeforeJson=before, partitionObjAfterJson=after)
+        else:
+            self._write_part(name, "ADD_PARTITION", txn, partitionListJson=[after])
+
+    def move_partition(self, name: str, old: Values, new: Values, txn: int) -> None:
+        """ALTER_PARTITION with other values."""
+        before = _text(self.partition_struct(name, old))
+        self.parts[name][new] = self.parts[name].pop(old)
+        after = _text(self.partition_struct(name, new))
+        self._write_part(name, "ALTER_PARTITION", txn, partitionObjBeforeJson=before, partitionObjAfterJson=after)
+
+    def insert(self, name: str, values: Values, txn: int) -> None:
+        """INSERT into a partition, which changes it."""
+        self.changes += 1
+        self.parts[name][values] = self.changes
+        self._write_part(name, "INSERT", txn, ptnObjJson=_text(self.partition_struct(name, values)))
+
+    def drop_partition(self, name: str, values: Values, txn: int) -> None:
+        """DROP_PARTITION, which names it."""
+        del self.parts[name][values]
+        named = dict(zip((key for key, _ in KEYS), values, strict=True))
+        self._write_part(name, "DROP_PARTITION", txn, partitions=[named])
+
+    def change_partitions(self, name: str, txn: int) -> None:
+        """A write that says nothing of which partitions it changes: it changes all of them."""
+        for values in self.parts[name]:
+            self.changes += 1
+            self.parts[name][values] = self.changes
+        self._write_part(name, "UPDATE_PART_COL_STAT_EVENT_BATCH", txn)
+
+    def put_database(self, db: str) -> None:
+        """CREATE_DATABASE, or ALTER_DATABASE where it is there already."""
+        self.changes += 1
+        known = db in self.databases
+        before = _text(self.database_struct(db)) if known else ""
+        self.databases[db] = self.changes
+        after = _text(self.database_struct(db))
+        if known:
+            self._notify("ALTER_DATABASE", dbBeforeJson=before, dbAfterJson=after)
+        else:
+            self._notify("CREATE_DATABASE", dbJson=after)
+        self.log[-1]["db"] = db
+
+    def remove_database(self, db: str) -> None:
+        """A cascade, with all that is in it."""
+        for name in [each for each in self.functions if each[0] == db]:
+            self.drop_function(name)
+        del self.databases[db]
+        self.drop_database(db)
+
+    def create_function(self, name: tuple[str, str]) -> None:
+        """CREATE_FUNCTION."""
+        self.changes += 1
+        self.functions[name] = self.changes
+        self._notify("CREATE_FUNCTION", functionObjJson=_text(self.function_struct(name)))
+        self.log[-1]["db"] = name[0]
+
+    def drop_function(self, name: tuple[str, str]) -> None:
+        """DROP_FUNCTION."""
+        del self.functions[name]
+        self._notify("DROP_FUNCTION", functionName=name[1])
+        self.log[-1]["db"] = name[0]
+
+    def abort_unlogged(self, txn: int) -> None:
+        """A write conflict ends a transaction, and no event says so."""
+        self.txns[txn] = "aborted"
+
+    def lists_for(self, name: str, hwm: int, opened: set[int], aborted: set[int]) -> tuple[int, list[int], list[int]]:
+        """(high-water mark, exceptions, those that are aborted) for a reader that sees the transactions so.
+
+        TxnHandler.getValidWriteIdsForTable, with the reader's ValidTxnList.
+        """
+        mine = sorted((write_id, txn) for table, txn, write_id in self.rows if table == name)
+        known = [write_id for write_id, txn in mine if txn <= hwm]
+        last = known[-1] if known else self.next_ids.get(name, 1) - 1
+        below = [(write_id, txn) for write_id, txn in mine if write_id <= last]
+        invalid = [write_id for write_id, txn in below if txn > hwm or txn in opened or txn in aborted]
+        gone = [write_id for write_id, txn in below if txn in aborted]
+        if invalid and len(invalid) == len(below):
+            last = invalid[0]
+            invalid = [last]
+            gone = [each for each in gone if each == last]
+        return last, invalid, gone
+
+
+def _text(found: Struct) -> str:
+    return json.dumps(in_json(found))

@@ -1,0 +1,272 @@
+"""Sessions that read a catalog through the front, with write-id lists and tokens. Every answer is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+from lab.simulation.engine import Outcome
+from lab.simulation.installation.fronts import blocking_client
+from lab.simulation.installation.judging import EXPLAINS
+from lab.simulation.warehouse import judging
+from lab.simulation.warehouse.changing import FUNCTIONS, NAMES, VALUES, Changing
+from lab.simulation.warehouse.filters import BAD_FILTERS, FILTERS
+from lab.simulation.warehouse.judging import Answer, Listed
+from lab.simulation.warehouse.metastore import DATABASES, TableTruth, Values
+from lab.simulation.warehouse.parts import CLIENT, FRONT_PORT, SHARD
+from serving.client.answers import Objects, Table
+from serving.client.client import Session
+from serving.client.errors import ClientError
+
+SESSIONS: Final = 2
+PATIENCE_S: Final = (0.0, 0.05, 1.0, 60.0)
+"""How long the history waits for what a session does, before it goes on to the next op."""
+PAGES_MAX: Final = 10
+WAYS: Final = 8
+"""How a reader may choose partitions."""
+Chosen = tuple[dict[str, Any], Callable[[TableTruth], Sequence[Values]]]
+"""The arguments of a request, and which partitions it names."""
+
+
+Found = TypeVar("Found")
+
+
+class Reading(Changing):
+    """The ops of sessions."""
+
+    def __init__(self, shape: Sequence[int], outcome: Outcome, trace: bool) -> None:
+        super().__init__(shape, outcome, trace)
+        self.under_way = 0
+        self._names = 0
+        self._sessions: dict[int, tuple[str, Session]] = {}
+        self._lists: dict[str, Listed] = {}
+        """Table → a list that readers have kept for some time."""
+
+    def session(self, number: int) -> tuple[str, Session]:
+        """A session and its name for the judge."""
+        if number not in self._sessions:
+            self._sessions[number] = self.new_session()
+        return self._sessions[number]
+
+    def new_session(self, token: str = "") -> tuple[str, Session]:
+        """A session that has seen nothing."""
+        self._names += 1
+        return str(self._names), blocking_client(self.kernel, [FRONT_PORT]).session(token or None)
+
+    def listed(self, name: str, own: int = 0) -> Listed | None:
+        """The list that a reader gets of the metastore now; None for a table that has none.
+
+        ``own``: its transaction, whose ids are no exceptions to it.
+        """
+        table = self.warehouse.states[-1].tables.get(name)
+        if table is None or table.kind == "external":
+            return None
+        text = table.listed
+        mine = self.warehouse.held_by(name, own) if own else 0
+        if mine:
+            *head, hwm, _, opened, aborted = text.split(":")
+            left = [each for each in opened.split(",") if each and int(each) != mine]
+            text = ":".join([*head, hwm, left[0] if left else str(2**63 - 1), ",".join(left), aborted])
+        return Listed(name, table.table_id, text, len(self.warehouse.states) - 1, own if mine else 0)
+
+    def _do(self, work: Callable[[], object], patience: int) -> None:
+        """Runs ``work`` in a thread of the application, and waits for it for a while."""
+        self.under_way += 1
+
+        def worked() -> None:
+            work()
+            self.under_way -= 1
+
+        thread = self.kernel.spawn(CLIENT, worked)
+        self.run_until(lambda: thread.done, PATIENCE_S[patience % len(PATIENCE_S)])
+
+    def op_session(self, session: int) -> None:
+        """A new session takes the place of one."""
+        self._sessions[session % SESSIONS] = self.new_session()
+        self.say(f"session {session % SESSIONS} begins anew")
+
+    def op_observe(self, session: int) -> None:
+        """A session has changed the catalog, and asks the metastore for the event."""
+        name, client = self.session(session % SESSIONS)
+        client.observe(SHARD, f"HiveEvent/{len(self.warehouse.log)}")
+        self.judge.wrote(name)
+        self.say(f"session {name} knows of event {len(self.warehouse.log)}")
+
+    def op_list(self, name: int) -> None:
+        """A reader takes a list, and keeps it for a while."""
+        found = self.listed(NAMES[name % len(NAMES)])
+        if found is not None:
+            self._lists[found.name] = found
+
+    def _brought(self, table: str, how: int, txn: int) -> Listed | None:
+        """The list that a reader brings: a new one, one that it has kept, or that of its own transaction."""
+        kept = self._lists.get(table)
+        if how % 4 == 1 and kept is not None:
+            return kept
+        return self.listed(table, self.txn(txn) if how % 4 == 2 else 0)
+
+    def op_table(self, session: int, name: int, how: int, txn: int, patience: int) -> None:
+        """A session reads a table."""
+        reader, client = self.session(session % SESSIONS)
+        table = NAMES[name % len(NAMES)]
+        listed = self._brought(table, how, txn)
+        self._do(lambda: self.read_table(reader, client, table, listed), patience)
+
+    def read_table(self, reader: str, client: Session, name: str, listed: Listed | None) -> Table | None:
+        """Reads a table, and has the answer judged; None if there is none."""
+        db, _, table = name.partition(".")
+        found = self._ask(reader, name, lambda: client.get_table(db, table, *_demand(listed)))
+        if found is None:
+            return None
+        asked, answer = found
+        shown = {each: (answer.value or {}).get(each) for each in ("dbName", "tableName", "id", "parameters")}
+        what = f"{name} is {shown} with {answer.write_ids}, id {answer.table_id}"
+        is_of = judging.is_table(name, answer.table_id, answer.value)
+        self._judge(reader, asked, Answer(
+            what, is_of, answer.served_from, answer.freshness, answer.why, name, answer.write_ids or ""
+        ), listed)  # fmt: skip
+        return answer
+
+    def op_partitions(self, session: int, name: int, how: int, way: int, more: int, patience: int) -> None:
+        """A session reads partitions of a table: all, by name, by the first values or by a filter; in pages."""
+        reader, client = self.session(session % SESSIONS)
+        table = NAMES[name % len(NAMES)]
+        listed = self._brought(table, how, 0)
+        self._do(lambda: self.read_partitions(reader, client, table, listed, way, more), patience)
+
+    def read_partitions(
+        self, reader: str, client: Session, name: str, listed: Listed | None, way: int, more: int
+    ) -> Objects | None:
+        """Reads partitions to the last page, and has them judged; None if there are none."""
+        db, _, table = name.partition(".")
+        options, selected = _way_of(way, more)
+        pages: list[Objects] = []
+        first: judging.Asked | None = None
+
+        def ask() -> Objects:
+            page = pages[-1].next_page if pages else ""
+            return client.get_partitions(db, table, *_demand(listed), page=page, **options)
+
+        while not pages or (pages[-1].next_page and len(pages) < PAGES_MAX):
+            found = self._ask(reader, name, ask)
+            if found is None:
+                return None
+            first = first or found[0]
+            pages.append(found[1])
+        if options.get("filter") in BAD_FILTERS:
+            self.complain(EXPLAINS, f"{options['filter']!r} is taken for a filter")
+        assert first is not None
+        self._judge(reader, first, _answer_of(name, pages, options, selected), listed)
+        return pages[-1]
+
+    def op_catalog(self, session: int, what: int, patience: int) -> None:
+        """A session reads databases or functions: one, or all of them."""
+        reader, client = self.session(session % SESSIONS)
+        self._do(lambda: self.read_catalog(reader, client, what), patience)
+
+    def read_catalog(self, reader: str, client: Session, what: int) -> Objects | None:
+        """Reads databases or functions, and has them judged; None if there is no answer."""
+        db, function = DATABASES[what // 4 % 2], FUNCTIONS[what // 4 % len(FUNCTIONS)]
+        reads: tuple[Callable[[], Objects], ...] = (
+            client.get_databases,
+            lambda: client.get_databases(db),
+            lambda: client.get_functions(db),
+            lambda: client.get_functions(*function),
+        )
+        found = self._ask(reader, "the catalog", reads[what % 4])
+        if found is None:
+            return None
+        asked, answer = found
+        versions = {names[-1]: _version(image) for names, image in zip(answer.names, answer.objects, strict=True)}
+        existing = {name: at for name, at in versions.items() if at is not None}
+        is_of = (
+            judging.are_databases(existing),
+            judging.is_database(db, existing.get(db)),
+            judging.are_functions(db, existing),
+            judging.is_function(function, existing.get(function[1])),
+        )[what % 4]
+        text = ("databases", f"database {db}", f"functions of {db}", f"function {'.'.join(function)}")[what % 4]
+        self._judge(
+            reader, asked, Answer(f"{text}: {versions}", is_of, answer.served_from, answer.freshness, answer.why), None
+        )
+        return answer
+
+    def _ask(self, reader: str, what: str, ask: Callable[[], Found]) -> tuple[judging.Asked, Found] | None:
+        asked = self.judge.asked(reader, self.kernel.now)
+        try:
+            return asked, ask()
+        except ClientError as error:
+            self.outcome.answers[f"refused: {error.code}"] += 1
+            self.say(f"session {reader}: reading {what}: {error.code}: {error}")
+            self.judge.refused(reader, error.code)
+            return None
+
+    def _judge(self, reader: str, asked: judging.Asked, answer: Answer, listed: Listed | None) -> None:
+        self.outcome.answers[f"{answer.freshness} from the {answer.served_from}"] += 1
+        self.say(f"session {reader}: {answer.what}: {answer.freshness} from the {answer.served_from}: {answer.why}")
+        self.judge.answered(reader, asked, self.kernel.now, answer, listed)
+
+
+def _demand(listed: Listed | None) -> tuple[str | None, int]:
+    return (listed.text, listed.table_id) if listed is not None else (None, 0)
+
+
+def _way_of(way: int, more: int) -> Chosen:
+    """How partitions are chosen."""
+
+    def every(table: TableTruth) -> Sequence[Values]:
+        return [*table.partitions]
+
+    match way % WAYS:
+        case 1:
+            return {"limit": 2}, every
+        case 2:
+            return {"names_only": True}, every
+        case 3:
+            return {"count": True}, every
+        case 4:
+            names = [VALUES[more % len(VALUES)], VALUES[(more + 1) % len(VALUES)]]
+            return {"names": names}, lambda _: names
+        case 5:
+            prefix = ((VALUES[more % len(VALUES)][0],), ("", "1"))[more % 2]
+            return {"values": prefix}, lambda table: [each for each in table.partitions if _begins(each, prefix)]
+        case 6 | 7:
+            text, means = FILTERS[more % len(FILTERS)]
+            if more == len(FILTERS):
+                text = BAD_FILTERS[way % len(BAD_FILTERS)]
+
+            def passing(table: TableTruth) -> Sequence[Values]:
+                return [
+                    each for each in table.partitions if means(each[0], int(each[1]) if each[1].isdigit() else None)
+                ]
+
+            return {"filter": text}, passing
+    return {}, every
+
+
+def _begins(values: Values, prefix: Sequence[str]) -> bool:
+    return all(want in ("", value) for want, value in zip(prefix, values, strict=False))
+
+
+def _answer_of(
+    name: str, pages: Sequence[Objects], options: dict[str, Any], selected: Callable[[TableTruth], Sequence[Values]]
+) -> Answer:
+    first, last = pages[0], pages[-1]
+    freshness = "fresh" if all(page.freshness == "fresh" for page in pages) else first.freshness
+    with_images = not options.get("names_only")
+    names = [tuple(each) for page in pages for each in page.names]
+    images = [each for page in pages for each in page.objects] if with_images else [None] * len(names)
+    found = None if options.get("count") else dict(zip(names, images, strict=True))
+    count = sum(page.count for page in pages)
+    is_of = judging.are_partitions(name, last.table_id or 0, found, count, selected, with_images=with_images)
+    shown = {values: (image or {}).get("parameters") for values, image in (found or {}).items()}
+    what = f"{count} partitions of {name} ({options}): {shown} with {last.write_ids}"
+    return Answer(what, is_of, first.served_from, freshness, first.why, name, last.write_ids or "")
+
+
+def _version(image: dict[str, Any] | None) -> int | None:
+    if image is None:
+        return None
+    if "className" in image:
+        return int(image["className"].removeprefix("v"))
+    return int(image["parameters"]["version"])

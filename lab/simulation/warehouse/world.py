@@ -1,0 +1,179 @@
+"""The world of a metastore's catalog: its faults, states and ops, and the end of each history."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Final
+
+from lab.simulation.engine import History, Op, Outcome, ops_of, play, shape
+from lab.simulation.hive.judging import RECOVERS
+from lab.simulation.installation.processes import KAFKA
+from lab.simulation.installation.settling import check_store
+from lab.simulation.naive.judging import BY_THE_RULES
+from lab.simulation.warehouse.changing import FUNCTIONS, KINDS_OF_TABLE, NAMES, PART_WRITES, PAUSES_S, VALUES
+from lab.simulation.warehouse.filters import FILTERS
+from lab.simulation.warehouse.judging import RULES as JUDGED
+from lab.simulation.warehouse.metastore import CATALOG, DATABASES
+from lab.simulation.warehouse.parts import CLIENT, CONSUMERS, PROCESSES, SHAPE, SHARD, STATES
+from lab.simulation.warehouse.reading import PATIENCE_S, SESSIONS, WAYS, Reading
+from serving.client.answers import Objects, Table
+from stream.kafka.topics import events_topic
+
+RULES: Final = (*JUDGED, RECOVERS, BY_THE_RULES)
+FAULTS: Final = (
+    "rename",
+    "database dropped",
+    "abort without an event",
+    "kill",
+    "pause",
+    "Kafka down",
+    "metastore down",
+    "metastore slow",
+    "connection breaks",
+    "events deleted",
+    "disk lost",
+)
+SETTLES_IN_S: Final = 180.0
+"""Longer than two of the group's session timeouts, the longest back-offs, and a request that runs into its timeout."""
+
+
+class WarehouseRun(Reading):
+    """One history. See `lab.simulation.engine.HistoryRun`."""
+
+    def finish(self) -> None:
+        """All faults and transactions end, each table is written once more: all of it comes fresh from the cache."""
+        self.say("all faults end")
+        self.kafka.down = self.server.down = False
+        self.server.to_break.clear()
+        for name in self.wanted:
+            self.start(name)
+        for txn in self.opened():
+            self.warehouse.end(txn, commit=True)
+            self.changed(f"{txn} is committed")
+        for table in [*self.warehouse.tables]:
+            self.warehouse.alter(table)
+            self.changed(f"{table} is altered", (table, 0))
+        if not self.run_until(lambda: not self.under_way, SETTLES_IN_S):
+            self._fail(f"{self.under_way} requests of sessions have not ended")
+        self._read_all()
+        if not self.outcome.violations:
+            self._check_stores()
+
+    def _read_all(self) -> None:
+        name, client = self.new_session()
+        client.observe(SHARD, f"HiveEvent/{len(self.warehouse.log)}")
+        self.judge.wrote(name)
+        tables = self.warehouse.tables.items()
+        missing: list[tuple[str, int]] = [(table, 0) for table, _ in tables]
+        # a source that finds a table without partition columns does not say that it has no partitions
+        missing += [(table, 1) for table, (table_id, _) in tables if table_id in self.warehouse.partitioned]
+        missing += [("", what) for what in range(4)]
+
+        def work() -> None:
+            end = self.kernel.now + SETTLES_IN_S
+            while missing and self.kernel.now < end:
+                for each in list(missing):
+                    table, what = each
+                    found: Objects | Table | None
+                    if not table:
+                        found = self.read_catalog(name, client, what)
+                    elif what:
+                        found = self.read_partitions(name, client, table, self.listed(table), 0, 0)
+                    else:
+                        found = self.read_table(name, client, table, self.listed(table))
+                    if found is not None and (found.served_from, found.freshness) == ("cache", "fresh"):
+                        missing.remove(each)
+                self.kernel.wait(lambda: False, 0.5)
+
+        thread = self.kernel.spawn(CLIENT, work)
+        self.run_until(lambda: thread.done, 2 * SETTLES_IN_S)
+        if missing and not self.outcome.violations:
+            self._fail(f"not fresh from the cache: {missing}")
+
+    def _check_stores(self) -> None:
+        def work() -> None:
+            logs = self.kafka.topics[events_topic(KAFKA, CATALOG)].logs
+            for name in CONSUMERS:
+                for number in range(self.partitions):
+                    if check_store(self.disk.data_dir(name), CATALOG, number, logs[number], self.complain):
+                        self.outcome.answers["stores compared"] += 1
+
+        self.let(2.0)
+        for name in CONSUMERS:
+            self.kernel.kill(name)
+        thread = self.kernel.spawn(CLIENT, work)
+        self.run_until(lambda: thread.done, SETTLES_IN_S)
+
+    def _fail(self, what: str) -> None:
+        self.complain(RECOVERS, f"{what}, {SETTLES_IN_S:g} s after the last fault; {'; '.join(self.kernel.waits())}")
+
+
+OPS: Final = ops_of(WarehouseRun)
+_NAMES, _PAUSE, _PATIENCE, _PROCESS = len(NAMES), len(PAUSES_S), len(PATIENCE_S), len(PROCESSES)
+_TXNS: Final = 4
+COMMON: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
+    "open": (3, (3,)),
+    "allocate": (4, (_NAMES, _TXNS, 2)),
+    "end": (4, (_TXNS, 10)),
+    "create": (4, (_NAMES, 3 * len(KINDS_OF_TABLE))),
+    "alter": (3, (_NAMES, _TXNS)),
+    "partition": (5, (_NAMES, 8, len(VALUES), _TXNS)),
+    "table": (7, (SESSIONS, _NAMES, 4, _TXNS, _PATIENCE)),
+    "partitions": (6, (SESSIONS, _NAMES, 4, WAYS, len(FILTERS) + 1, _PATIENCE)),
+    "let": (4, (_PAUSE,)),
+}
+"""Op → (weight, how many values each integer has): the ops of every history."""
+RARE: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
+    "read only": (1, ()),
+    "touch": (2, (_NAMES, len(PART_WRITES), _TXNS)),
+    "drop": (2, (_NAMES,)),
+    "rename": (2, (_NAMES, _NAMES)),
+    "convert": (1, (_NAMES,)),
+    "database": (2, (len(DATABASES), 4)),
+    "function": (2, (len(FUNCTIONS),)),
+    "catalog": (3, (SESSIONS, 12, _PATIENCE)),
+    "session": (1, (SESSIONS,)),
+    "observe": (3, (SESSIONS,)),
+    "list": (2, (_NAMES,)),
+    "start": (3, (_PROCESS,)),
+    "kill": (2, (_PROCESS, _PAUSE)),
+    "hold": (1, (_PROCESS, _PAUSE)),
+    "kafka": (2, (2, _PAUSE)),
+    "metastore": (2, (2, _PAUSE)),
+    "slow": (1, (_PAUSE,)),
+    "break": (2, (_PROCESS, 3)),
+    "purge": (1, (_PAUSE,)),
+    "disk": (1, (len(CONSUMERS),)),
+}
+"""Op → (weight, fields): the ops that a history may have."""
+KINDS: Final = COMMON | RARE
+
+
+class WarehouseWorld:
+    """A metastore's live catalog, followed and answered for by whole processes."""
+
+    name = "warehouse"
+    rules: tuple[str, ...] = RULES
+    faults: tuple[str, ...] = FAULTS
+    states: tuple[str, ...] = tuple(STATES)
+    cost = 100
+
+    def history(self, rng: Random) -> History:
+        """A random history of 14 to 40 ops, which uses some kinds of ops only; most begin with a table or two."""
+        share = 0.2 + 0.5 * rng.random()
+        names = [*COMMON, *[name for name in RARE if rng.random() < share]]
+        ops: History = [("world", rng.randrange(1 << 16), *(int(rng.random() < 0.4) for _ in range(SHAPE - 1)))]
+        made: list[Op] = [("create", rng.randrange(_NAMES), rng.randrange(12)) for _ in range(rng.randrange(4))]
+        made += [("partition", name, 4, rng.randrange(len(VALUES)), 0) for _, name, _ in made for _ in range(3)]
+        ops += [*made, ("start", 0), ("let", 2)]
+        for name in rng.choices(names, [KINDS[name][0] for name in names], k=14 + rng.randrange(27)):
+            ops.append((name, *(rng.randrange(bound) for bound in KINDS[name][1])))
+        return ops
+
+    def run(self, ops: Sequence[Op], *, trace: bool = False) -> Outcome:
+        """Runs the ops, then the final checks. Stops at the first violation."""
+        run = WarehouseRun(shape(ops, SHAPE), Outcome(), trace)
+        with run.installed():
+            run.begin()
+            return play(run, ops, OPS)
