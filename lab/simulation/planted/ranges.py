@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from lab.simulation.planted.planting import Begin, Replace, installation, leave_out
-from serving.client.client import Session
 from serving.client.session import SessionState
 from serving.http import query, routes
 from stream.sources.mariadb import by_range
@@ -40,11 +39,6 @@ BUGS: Final = (
         "leading_column_is_dropped",
         "a request that names one row gets the whole table",
         Replace(query.requested_range, "any_parameters.columns", "{}"),
-    ),
-    installation(
-        "scan_turns_at_each_page",
-        "the second page is asked for without the order of the first",
-        Replace(Session.scan, "{**any_options, 'page': any_page.page}", "{'limit': 1, 'page': page.page}"),
     ),
 )
 """All planted bugs."""

@@ -8,7 +8,6 @@ from consumers.owner.objects import answering, filter
 from lab.simulation.planted.planting import Replace, Return, Swap, leave_out, never, warehouse
 from serving.client.session import SessionState
 from serving.reads.objects import ObjectReads
-from serving.sources import hive_tables
 from stream.sources.hive.live import metastore
 from stream.sources.hive.live.following import Following
 from stream.sources.hive.live.images import Images
@@ -55,18 +54,8 @@ FOLLOWING: Final = (
             "self._publish([ObjectSet(any_kind, any_table, 'complete', lo=any_lo)])",
         ),
     ),
-    warehouse(
-        "object_is_read_before_its_position",
-        "the position of an object is taken after it was read",
-        Swap(hive_tables.read_table, "lo = metastore.last_event()", "table = metastore.table(name)"),
-    ),
 )
 ANSWERING: Final = (
-    warehouse(
-        "some_are_all",
-        "the objects that are known are listed as if they were all",
-        Return(answering._is_whole, "True"),
-    ),
     warehouse(
         "pages_of_two_moments",
         "the second page of a set that has changed is given",

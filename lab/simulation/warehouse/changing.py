@@ -38,6 +38,10 @@ class Changing(WarehouseParts):
         found = [0, *self.opened()]
         return found[which % len(found)]
 
+    def _is_external(self, table: str) -> bool:
+        """No transaction gets a write id on such a table."""
+        return self.warehouse.tables.get(table, (0, ""))[1] == "external"
+
     def op_open(self, count: int) -> None:
         """Transactions begin."""
         self.changed(f"transactions {self.warehouse.open_txns(1 + count % 3)} begin")
@@ -50,7 +54,7 @@ class Changing(WarehouseParts):
     def op_allocate(self, name: int, txn: int, count: int) -> None:
         """Open transactions get write ids on a table, which may not be there yet."""
         opened, table = self.opened(), NAMES[name % len(NAMES)]
-        if opened:
+        if opened and not self._is_external(table):
             first = txn % len(opened)
             self.warehouse.allocate(table, opened[first : first + 1 + count % 2])
             self.changed(f"{opened[first : first + 1 + count % 2]} get write ids on {table}")
@@ -78,7 +82,7 @@ class Changing(WarehouseParts):
         if db not in self.warehouse.databases:
             self.warehouse.put_database(db)
             self.changed(f"database {db} is made")
-        made = KINDS_OF_TABLE[kind % len(KINDS_OF_TABLE)]
+        made = KINDS_OF_TABLE[kind % len(KINDS_OF_TABLE)] if table not in self.warehouse.next_ids else "full"
         self.warehouse.create_table(table, made, partitioned=bool(kind % 3))
         self.changed(f"{table} is made, {made}", (table, 0))
 
@@ -126,6 +130,8 @@ class Changing(WarehouseParts):
         """A table gets another name."""
         old, new = NAMES[name % len(NAMES)], NAMES[to % len(NAMES)]
         tables = self.warehouse.tables
+        if self._is_external(old) and new in self.warehouse.next_ids:
+            return
         if old in tables and new not in tables and new.partition(".")[0] in self.warehouse.databases:
             self.warehouse.rename(old, new)
             if new in tables:
@@ -135,7 +141,7 @@ class Changing(WarehouseParts):
     def op_convert(self, name: int) -> None:
         """An external table becomes a transactional one."""
         table = NAMES[name % len(NAMES)]
-        if self.warehouse.tables.get(table, (0, ""))[1] == "external":
+        if self._is_external(table):
             before = len(self.warehouse.log)
             self.warehouse.convert(table)
             if len(self.warehouse.log) > before:
@@ -220,13 +226,16 @@ class Changing(WarehouseParts):
             self.server.down = False
         self.pause(pause)
 
-    def op_slow(self, pause: int) -> None:
-        """The metastore takes longer than its callers wait, for a while."""
-        self.count_fault("metastore slow")
-        self.say("the metastore is slow")
-        self.server.slow_s = 8.0
+    def op_slow(self, what: int, pause: int) -> None:
+        """The metastore takes longer than its callers wait, for a while; or, from now on, long for each call."""
+        seconds = (8.0, 0.1, 0.3, 0.0)[what % 4]
+        if seconds:
+            self.count_fault("metastore slow")
+        self.say(f"the metastore takes {seconds} s for a call")
+        self.server.slow_s = seconds
         self.pause(pause)
-        self.server.slow_s = 0.0
+        if what % 4 == 0:
+            self.server.slow_s = 0.0
 
     def op_break(self, process: int, count: int) -> None:
         """The metastore's answers to a process are lost, with their connections."""

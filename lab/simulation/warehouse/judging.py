@@ -73,6 +73,11 @@ class CatalogJudge:
         """The session has changed the catalog just now, and knows at which event."""
         self._events[session].append((OWN_WRITES, len(self._warehouse.states) - 1))
 
+    def handed_over(self, session: str, earlier: str, time: float) -> None:
+        """The session begins with the token that an ``earlier`` one has now."""
+        owed = self._owed(earlier, self.asked(earlier, time))
+        self._events[session] += [(STALE, state) for _, state in owed]
+
     def asked(self, session: str, time: float) -> Asked:
         """A request begins."""
         return Asked(time, len(self._events[session]))
@@ -197,7 +202,9 @@ def is_table(name: str, table_id: int, image: Mapping[str, Any] | None) -> Calla
             return image is None and table is None
         shown = f"{image.get('dbName')}.{image.get('tableName')}"
         return (
-            table.table_id == table_id == image.get("id") and shown == name and image["parameters"] == table.parameters
+            table.table_id == table_id == image.get("id")
+            and shown == name
+            and image.get("parameters") == table.parameters
         )
 
     return holds
@@ -236,7 +243,7 @@ def are_partitions(
 def _is_partition(image: Mapping[str, Any] | None, values: Values, version: int | None) -> bool:
     if image is None or version is None:
         return image is None and version is None
-    return tuple(image["values"]) == values and image["parameters"] == {"version": str(version)}
+    return tuple(image.get("values", ())) == values and image.get("parameters") == {"version": str(version)}
 
 
 def are_databases(found: Mapping[str, int]) -> Callable[[State], bool]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from random import Random
+from types import ModuleType
 from typing import Any, Final, NoReturn
 
 import structlog
@@ -32,7 +34,6 @@ from serving.sources.hive import HiveTables
 from stream.kafka.locations import LocationsReader
 from stream.kafka.topics import RETENTION_MS_MIN, ensure_topics
 from stream.publish.publisher import Publisher
-from stream.sources.hive.live import following, objects
 from stream.sources.hive.live.following import FollowOptions
 from stream.sources.hive.live.metastore import MetastoreSettings
 from stream.sources.hive.live.source import HiveSource
@@ -49,9 +50,8 @@ FRONT_PORT: Final = 8_480
 PROCESSES: Final = (SOURCE, *CONSUMERS, FRONT)
 CLIENT: Final = "client"
 METASTORE: Final = MetastoreSettings((("metastore-0", PORT), ("metastore-1", PORT)), CATALOG, 5.0)
-SMALL: Final = ((following, "EVENTS_MAX", 4), (following, "CHUNK_TABLES", 2), (objects, "PARTITIONS_MAX", 2),
-                (objects, "SINGLE_MAX", 2))  # fmt: skip
-"""(module, bound, its value here): so that few objects are many."""
+SMALL: Final = {"EVENTS_MAX": 4, "CHUNK_TABLES": 2, "PARTITIONS_MAX": 2, "SINGLE_MAX": 2}
+"""Bounds of the live source, so small that few objects are many."""
 EPOCH_ENDS: Final = frozenset({"history lost", "epoch ends", "a transaction was partly published"})
 """What a source logs before it begins a new epoch."""
 
@@ -78,11 +78,11 @@ class WarehouseParts(TracedRun):
     @contextmanager
     def installed(self) -> Iterator[None]:
         """While it lasts, the product's modules are the simulation's, and what they log is judged."""
-        config, bounds = structlog.get_config(), [(module, name, getattr(module, name)) for module, name, _ in SMALL]
+        config, bounds = structlog.get_config(), _bounds()
         structlog.configure(processors=[self._log], wrapper_class=structlog.BoundLogger)
         try:
-            for module, name, bound in SMALL:
-                setattr(module, name, bound)
+            for module, name, _ in bounds:
+                setattr(module, name, SMALL[name])
             more = (metastore_twins(self.server), self.disk.twins(), self.looking.ports.twins())
             with installed(self.kernel, kafka_twins(self.kafka), *more):
                 yield
@@ -189,6 +189,12 @@ class WarehouseParts(TracedRun):
     def close(self) -> None:
         """See `engine.HistoryRun.close`."""
         self.kernel.close()
+
+
+def _bounds() -> list[tuple[ModuleType, str, int]]:
+    """(module, name, value) of each bound that `SMALL` has another value of."""
+    live = [module for name, module in sorted(sys.modules.items()) if name.startswith("stream.sources.hive.live.")]
+    return [(module, name, getattr(module, name)) for module in live for name in SMALL if hasattr(module, name)]
 
 
 STATES: Final[dict[str, Callable[[WarehouseParts], bool]]] = {

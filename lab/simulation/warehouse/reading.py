@@ -22,6 +22,8 @@ SESSIONS: Final = 2
 PATIENCE_S: Final = (0.0, 0.05, 1.0, 60.0)
 """How long the history waits for what a session does, before it goes on to the next op."""
 PAGES_MAX: Final = 10
+READS_A_PAGE_IN_S: Final = 0.5
+"""How long some readers take between two pages."""
 WAYS: Final = 8
 """How a reader may choose partitions."""
 Chosen = tuple[dict[str, Any], Callable[[TableTruth], Sequence[Values]]]
@@ -80,10 +82,24 @@ class Reading(Changing):
         thread = self.kernel.spawn(CLIENT, worked)
         self.run_until(lambda: thread.done, PATIENCE_S[patience % len(PATIENCE_S)])
 
-    def op_session(self, session: int) -> None:
-        """A new session takes the place of one."""
-        self._sessions[session % SESSIONS] = self.new_session()
-        self.say(f"session {session % SESSIONS} begins anew")
+    def op_session(self, session: int, earlier: int) -> None:
+        """A new session takes the place of one, with the token of another, or with none."""
+        number = session % SESSIONS
+        if earlier % 2 and self._sessions:
+            name, client = self._sessions[sorted(self._sessions)[earlier // 2 % len(self._sessions)]]
+
+            def take_over() -> None:
+                try:
+                    token = client.token
+                except ClientError:
+                    return
+                self._sessions[number] = self.new_session(token)
+                self.judge.handed_over(self._sessions[number][0], name, self.kernel.now)
+
+            self._do(take_over, 3)
+        else:
+            self._sessions[number] = self.new_session()
+        self.say(f"session {number} begins anew")
 
     def op_observe(self, session: int) -> None:
         """A session has changed the catalog, and asks the metastore for the event."""
@@ -153,6 +169,8 @@ class Reading(Changing):
                 return None
             first = first or found[0]
             pages.append(found[1])
+            if found[1].next_page and more % 2:
+                self.kernel.wait(lambda: False, READS_A_PAGE_IN_S)
         if options.get("filter") in BAD_FILTERS:
             self.complain(EXPLAINS, f"{options['filter']!r} is taken for a filter")
         assert first is not None
@@ -269,4 +287,4 @@ def _version(image: dict[str, Any] | None) -> int | None:
         return None
     if "className" in image:
         return int(image["className"].removeprefix("v"))
-    return int(image["parameters"]["version"])
+    return int(image.get("parameters", {}).get("version", -1))

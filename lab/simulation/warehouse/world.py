@@ -42,18 +42,20 @@ class WarehouseRun(Reading):
     """One history. See `lab.simulation.engine.HistoryRun`."""
 
     def finish(self) -> None:
-        """All faults and transactions end, each table is written once more: all of it comes fresh from the cache."""
+        """All faults and transactions end, and all of the catalog comes fresh from the cache."""
         self.say("all faults end")
         self.kafka.down = self.server.down = False
         self.server.to_break.clear()
+        self.server.slow_s = 0.0
         for name in self.wanted:
             self.start(name)
         for txn in self.opened():
             self.warehouse.end(txn, commit=True)
             self.changed(f"{txn} is committed")
-        for table in [*self.warehouse.tables]:
-            self.warehouse.alter(table)
-            self.changed(f"{table} is altered", (table, 0))
+        for table, (table_id, _) in [*self.warehouse.tables.items()]:
+            if table_id in self.warehouse.collapsed:  # the source does not look for the ids that such a list hides
+                self.warehouse.alter(table)
+                self.changed(f"{table} is altered", (table, 0))
         if not self.run_until(lambda: not self.under_way, SETTLES_IN_S):
             self._fail(f"{self.under_way} requests of sessions have not ended")
         self._read_all()
@@ -133,7 +135,7 @@ RARE: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "database": (2, (len(DATABASES), 4)),
     "function": (2, (len(FUNCTIONS),)),
     "catalog": (3, (SESSIONS, 12, _PATIENCE)),
-    "session": (1, (SESSIONS,)),
+    "session": (2, (SESSIONS, 4)),
     "observe": (3, (SESSIONS,)),
     "list": (2, (_NAMES,)),
     "start": (3, (_PROCESS,)),
@@ -141,7 +143,7 @@ RARE: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "hold": (1, (_PROCESS, _PAUSE)),
     "kafka": (2, (2, _PAUSE)),
     "metastore": (2, (2, _PAUSE)),
-    "slow": (1, (_PAUSE,)),
+    "slow": (2, (4, _PAUSE)),
     "break": (2, (_PROCESS, 3)),
     "purge": (1, (_PAUSE,)),
     "disk": (1, (len(CONSUMERS),)),
@@ -166,6 +168,8 @@ class WarehouseWorld:
         ops: History = [("world", rng.randrange(1 << 16), *(int(rng.random() < 0.4) for _ in range(SHAPE - 1)))]
         made: list[Op] = [("create", rng.randrange(_NAMES), rng.randrange(12)) for _ in range(rng.randrange(4))]
         made += [("partition", name, 4, rng.randrange(len(VALUES)), 0) for _, name, _ in made for _ in range(3)]
+        if rng.random() < 0.4:
+            made += [("open", 2), *(("allocate", rng.randrange(_NAMES), rng.randrange(3), 1) for _ in range(2))]
         ops += [*made, ("start", 0), ("let", 2)]
         for name in rng.choices(names, [KINDS[name][0] for name in names], k=14 + rng.randrange(27)):
             ops.append((name, *(rng.randrange(bound) for bound in KINDS[name][1])))

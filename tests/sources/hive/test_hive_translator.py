@@ -259,9 +259,9 @@ def _is_drop(change: object) -> TypeGuard[TableImage]:
 
 
 def test_a_rename_binds_the_new_name_and_frees_the_old(server: Metastore) -> None:
-    """A rename binds the new name to the same table id and unbinds the old name."""
+    """A rename binds the new name to the same table id and unbinds the old name. Before that its image is awaited."""
     server.rename("s.a", "w.b")
     changes = _translated(server)[-1].changes
-    assert changes[0] == BindName("w.b", 1, "s.a")
     [image] = [each for each in changes if isinstance(each, TableImage)]
-    assert image.name == "w.b"
+    assert (image.name, image.change) == ("w.b", "written")
+    assert changes.index(image) < changes.index(BindName("w.b", 1, "s.a"))
