@@ -186,7 +186,10 @@ class RowChangeOps(InterruptedReadOps):
         self.say(f"the connection of s/{publisher.source.shard}'s publisher to its server breaks")
 
     def op_repeat(self, shard: int, number: int) -> None:
-        if self.topic.repeat(f"s/{shard % len(self.sources)}", number):
+        begins: dict[int, int] = {}
+        for owned in chain.from_iterable(self.owners):
+            begins[owned.number] = max(owned.begin, begins.get(owned.number, 0))
+        if self.topic.repeat(f"s/{shard % len(self.sources)}", number, begins):
             self.count_fault("duplicates")
             self.topic_is_tampered = True
             self.say(f"an earlier batch (number {number}) of s/{shard % len(self.sources)} is appended again")
