@@ -38,7 +38,7 @@ CRUDE: Final[dict[tuple[str, str], Change]] = {
     ("installation", "folded by the rules"): FIRST_TIME_KEPT,
     ("installation", "never raises"): Return(answers.raw_image, "1 // 0"),
 }
-"""World and rule → a bug for a rule that is the first to break with no planted one. They are too crude to be planted."""
+"""World and rule → a bug for a rule that no planted bug breaks first. They are too crude to be planted."""
 KEPT: Final = kept_catches()
 PLANTED: Final = {(bug.world, KEPT[bug.name].rule) for bug in PLANTED_BUGS if bug.name in KEPT}
 RULES: Final = [(name, rule) for name, world in WORLDS.items() for rule in world.rules]
