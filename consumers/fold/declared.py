@@ -10,17 +10,42 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from consumers.fold.state import TEXT_PREFIX, Head, Lookup, Scope, Topology, Void, schema_key
+from consumers.fold.state import (
+    TEXT_PREFIX,
+    Head,
+    Lookup,
+    Scope,
+    Topology,
+    Void,
+    described_key,
+    schema_key,
+)
 from stream.wire.announced import Announced
 from stream.wire.codec import HEADER_SIZE, MAGIC, Record, decode, encode
 from stream.wire.events import EVERY_TABLE
 
 
 def adopt_schema(lookup: Lookup, event: Mapping[str, Any], last: int) -> dict[bytes, bytes]:
-    """The description that a `TableSchema` leaves. ``last``: the shard's last ordinal before it.
+    """The description that a `TableSchema` leaves, and its place. ``last``: the shard's last ordinal before it.
 
     A repeat does not displace what another shard said of the table.
     """
+    return _adopt_place(lookup, event) | _adopt_description(lookup, event, last)
+
+
+def _adopt_place(lookup: Lookup, event: Mapping[str, Any]) -> dict[bytes, bytes]:
+    key = described_key(event["table"], event["shard"])
+    held, place = lookup(key), [event["epoch"], event["ordinal"]]
+    return {} if held is not None and json.loads(held) >= place else {key: json.dumps(place).encode()}
+
+
+def is_published(head: Head, lookup: Lookup, table: str, shard: str) -> bool:
+    """Whether ``shard`` publishes ``table``. That another shard describes it says nothing of this one's events."""
+    place = lookup(described_key(table, shard))
+    return place is not None and is_in_scope(head, shard, *json.loads(place))
+
+
+def _adopt_description(lookup: Lookup, event: Mapping[str, Any], last: int) -> dict[bytes, bytes]:
     key = schema_key(event["table"])
     held = lookup(key)
     if held is not None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-FOLD_VERSION = 7
+FOLD_VERSION = 8
 """Incremented whenever the same log folds to other bytes. A store of another version is rebuilt."""
 
 META = b"\x00"
@@ -33,6 +33,7 @@ TEXT_PREFIX = META + b"text/"
 TOPOLOGY_PREFIX = META + b"topology/"
 SCOPE_PREFIX = META + b"scope/"
 BACKFILL_PREFIX = META + b"backfill/"
+DESCRIBED_PREFIX = META + b"described/"
 
 Lookup = Callable[[bytes], bytes | None]
 
@@ -204,6 +205,11 @@ def schema_key(table: str) -> bytes:
     return SCHEMA_PREFIX + table.encode()
 
 
+def described_key(table: str, shard: str) -> bytes:
+    """Store key of the place at which a shard described a row table last."""
+    return DESCRIBED_PREFIX + table.encode() + b"\0" + shard.encode()
+
+
 def head_entries(head: Head) -> dict[bytes, bytes]:
     """The head as store entries."""
     entries = {
@@ -226,7 +232,7 @@ def head_entries(head: Head) -> dict[bytes, bytes]:
 
 
 def is_head_key(key: bytes) -> bool:
-    """Whether `head_entries` writes this key. Descriptions, names and schema texts are looked up like rows."""
+    """Whether `head_entries` writes this key. Descriptions, their places, names and texts are looked up."""
     return key in _SINGLE or key.startswith(_IN_HEAD)
 
 

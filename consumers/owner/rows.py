@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from consumers.fold.backfills import whole_table
+from consumers.fold.declared import is_published
 from consumers.fold.entry import ABSENT, VALUE, VOID, decode_entry
 from consumers.fold.shards import NO_KIN, Kin, is_succeeded, sole_lineage
 from consumers.fold.state import Head, Void
@@ -222,7 +223,7 @@ def fill_row(partition: Partition, request: Fill) -> FillVerdict:
     verdict = judge_fill(head, request.key, row, request.lo)
     if not verdict.accepted:
         return verdict
-    refusal = _schema_refusal(partition, head, request)
+    refusal = _schema_refusal(partition, head, request, row.shard)
     if refusal:
         return refused(refusal)
     before = partition.overlay.get(request.key, row.stamp, row.low_water)
@@ -260,14 +261,17 @@ def judge_fill(head: Head, key: bytes, row: OwnerRow, lo: str) -> FillVerdict:
     return ACCEPTED
 
 
-def _schema_refusal(partition: Partition, head: Head, request: Fill) -> str:
-    """Why the table's description forbids the fill, else "".
+def _schema_refusal(partition: Partition, head: Head, request: Fill, shard: str) -> str:
+    """Why the table's description forbids the fill, else "". ``shard``: the key's.
 
-    Tables that are always read through are not kept. Absence is kept only if no collation compares the key.
+    Tables that are always read through are not kept, nor those that the shard does not publish. Absence is kept only if
+    no collation compares the key.
     """
     found = folded_meaning(partition, table_of(request.key))
     if found is None:
         return "the table's schema is unknown here so far"
+    if not is_published(head, partition.store.get, table_of(request.key), shard):
+        return f"shard {shard} does not publish the table"
     check_partition(head, partition.number, request.key, found.prefix)
     if request.meaning and request.meaning != found.fingerprint:
         return "the keys of the table mean something else here: its description has changed"

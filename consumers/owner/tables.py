@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 import xxhash
 
@@ -39,6 +40,9 @@ from tokens.writeids import NO_OPEN_ID
 
 Voids = Iterable[tuple[tuple[str, str], Void]]
 """``Head.voids.items()``: ((table or ``*``, shard), void)."""
+
+
+CHANGING: Final = "the table is changing"
 
 
 class MissingWriteIds(FreshetError):
@@ -141,6 +145,9 @@ def answer_table(partition: Partition, name: str, table_id: int, demand: Demand)
         fill = partition.overlay.get(table_key(table_id), found.stamp, found.low_water)
         if fill is not None and fill.table is not None:
             answer_from_fill(found, fill.table, demand, found.kin)
+    elif state is not None and is_ahead(head, state):
+        found.served, found.image, found.needs_source = False, None, True
+        found.freshness, found.why = Freshness.UNKNOWN.value, CHANGING
     found.name = name
     current_name = state.name if state is not None and state.exists else name
     if found.served and (current_name != name or bound != table_id):
@@ -148,6 +155,12 @@ def answer_table(partition: Partition, name: str, table_id: int, demand: Demand)
         found.freshness = Freshness.STALE.value
         found.why = f"{name} is bound to table id {bound or '(none)'} here, not to {table_id}"
     return found
+
+
+def is_ahead(head: Head, state: TableState) -> bool:
+    """Whether the state is newer than ``head``, which was read before it: a void between them would not be seen."""
+    lineage = head.lineages.get(state.shard)
+    return lineage is None or (state.epoch, state.ordinal) > (lineage.epoch, lineage.ordinal)
 
 
 def view_table(head: Head, state: TableState | None, table_id: int, stamp: bytes) -> OwnerTable:

@@ -167,10 +167,8 @@ class Session(SessionState):
         def observe(gtid: str) -> None:
             self.observe(shard, f"MariaDB/{gtid}")
 
-        tracked = TrackedConnection(connection, observe)
-        with self._lock:
-            self._tracked = [known for known in self._tracked if not known.is_done]
-            self._tracked.append(tracked)
+        tracked = TrackedConnection(connection, observe, self._watch)
+        self._watch(tracked)
         return tracked
 
     def _run(self, plan: Plan[Answer]) -> Answer:

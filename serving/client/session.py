@@ -45,6 +45,12 @@ class SessionState:
         self._tracked: list[TrackedConnection] = []
         self._lock = threading.RLock()
 
+    def _watch(self, tracked: TrackedConnection) -> None:
+        """Has reads ask the connection for its commits, and forgets those that are closed and have none left."""
+        with self._lock:
+            self._tracked = [known for known in self._tracked if known is not tracked and not known.is_done]
+            self._tracked.append(tracked)
+
     @property
     def vector(self) -> Vector:
         """What the session has seen, by shard, as far as this version can read it; `token` has all of it."""

@@ -35,9 +35,16 @@ class TrackedConnection:
     the connection, and need nothing of a call that is under way.
     """
 
-    def __init__(self, connection: Any, observe: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        connection: Any,
+        observe: Callable[[str], None],
+        watch: Callable[[TrackedConnection], None] = lambda _: None,
+    ) -> None:
+        """``watch``: is called when the connection was opened again: a session may have forgotten it when it closed."""
         self._inner = connection
         self._observe = observe
+        self._watch = watch
         self._pending = False
         """A call has ended that may have committed something, and its GTID is unknown."""
         self._session = connection._sock
@@ -105,6 +112,8 @@ class TrackedConnection:
 
         self._user, self._under_way = get_ident(), True
         if not self._pending:
+            if self._inner._sock is not self._session:
+                self._watch(self)
             self._session = self._inner._sock
         try:
             result = run()

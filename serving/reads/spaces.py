@@ -27,6 +27,8 @@ class Epochs:
     """The highest epoch that any answer has named, by shard; and the shards around each, as answers named them."""
 
     known: dict[str, int] = field(default_factory=dict)
+    asking: asyncio.Task[None] | None = None
+    """The round of questions that is under way, or the last one."""
     _kin: dict[str, tuple[int, Kin]] = field(default_factory=dict)
     """Shard → the shards around it, and the epoch of ``shard`` in which they were named."""
 
@@ -113,25 +115,32 @@ async def epoch_of(owners: Owners, space: RowSpace | TableSpace, shard: str) -> 
 async def learn_shards(owners: Owners, space: RowSpace | TableSpace, vector: Vector, deadline: float) -> None:
     """Asks the owners for the keyspace's shards, until those of ``vector`` are known or ``deadline``.
 
-    ``deadline`` is on the event loop's clock.
+    ``deadline`` is on the event loop's clock. Reads that ask at the same time share one round of questions.
     """
-    loop = asyncio.get_running_loop()
+    loop, epochs = asyncio.get_running_loop(), space.epochs
     while unknown_shards(vector, space):
-
-        async def ask(client: OwnerClient, partition: int) -> str:
-            return await learn_watermarks(client, space, partition)
-
-        with suppress(OwnerAway):
-            await owners.ask_any(
-                space.name,
-                range(space.layout.partitions),
-                ask,
-                lambda _: not unknown_shards(vector, space),
-                each_partition=True,
-            )
+        if epochs.asking is None or epochs.asking.done():
+            epochs.asking = loop.create_task(_ask_all(owners, space, vector))
+        await asyncio.shield(epochs.asking)  # a reader that leaves takes no answer from the others
         if loop.time() >= deadline:
             return
         await asyncio.sleep(min(LEARN_EVERY_S, deadline - loop.time()))
+
+
+async def _ask_all(owners: Owners, space: RowSpace | TableSpace, vector: Vector) -> None:
+    """Asks the owners of each partition in turn, until the shards of ``vector`` are known."""
+
+    async def ask(client: OwnerClient, partition: int) -> str:
+        return await learn_watermarks(client, space, partition)
+
+    with suppress(OwnerAway):
+        await owners.ask_any(
+            space.name,
+            range(space.layout.partitions),
+            ask,
+            lambda _: not unknown_shards(vector, space),
+            each_partition=True,
+        )
 
 
 def unknown_shards(vector: Vector, space: RowSpace | TableSpace) -> list[str]:

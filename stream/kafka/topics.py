@@ -40,7 +40,13 @@ _TIMESTAMP_LIMITS: Final = {
 
 _BROKER_TIME: Final = {"message.timestamp.type": "LogAppendTime"}
 """Independent of the writers' clocks: Kafka refuses records from the future and deletes old ones early."""
-_LOCATIONS_SETTINGS: Final = {"cleanup.policy": "compact", "max.compaction.lag.ms": str(DAY_MS), **_BROKER_TIME}
+_LOCATIONS_SETTINGS: Final = {
+    "cleanup.policy": "compact,delete",
+    "max.compaction.lag.ms": str(DAY_MS),
+    "retention.ms": str(DAY_MS),
+    **_BROKER_TIME,
+}
+"""Owners announce themselves again and again: what is a day old is of an owner that ended without a word."""
 
 
 class TopicError(FreshetError):

@@ -232,6 +232,21 @@ def test_owners_are_asked_for_shards_until_they_are_known_or_the_time_is_up(
     assert unknown_shards(vector, space) == ([] if at <= len(owner.asked) else [OTHER])
 
 
+def test_reads_that_do_not_know_a_shard_ask_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many readers send a token of an unknown shard, the owners are asked once in each pause."""
+    owner = Declaring(1_000)
+    space = RowSpace("shop", Layout(1), source=FakeRowSource(b"{}", "0-1-9"))
+    vector = seen(SHARD, "0-1-5").merge(seen(OTHER, "0-9-9"))
+
+    async def run() -> None:
+        owners = Network(monkeypatch, {"a:1": owner}).owners()
+        deadline = asyncio.get_running_loop().time() + 3 * LEARN_EVERY_S
+        await asyncio.gather(*(learn_shards(owners, space, vector, deadline) for _ in range(50)))
+
+    asyncio.run(run())
+    assert len(owner.asked) in range(1, 8)
+
+
 def test_equal_kin_of_a_newer_epoch_is_of_that_epoch() -> None:
     """The shard took over from the same ancestors again: in the new epoch they count, too."""
     epochs, kin = Epochs(), Kin(frozenset({SHARD}), {OLD: 3})

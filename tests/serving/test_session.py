@@ -193,7 +193,7 @@ class UnsettledConnection:
 
     is_done = False
 
-    def __init__(self, gtid: str, observe: Callable[[str], None]) -> None:
+    def __init__(self, gtid: str, observe: Callable[[str], None], _: object) -> None:
         self._gtid, self._observe = gtid, observe
 
     def require_settled(self) -> None:

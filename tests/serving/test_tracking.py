@@ -126,6 +126,19 @@ steps = st.one_of(
 )
 
 
+def test_a_connection_that_is_opened_again_is_watched_again() -> None:
+    """A session forgets a closed connection. Its pool may open it again, and commit without hearing of it."""
+    watched: list[TrackedConnection] = []
+    inner = Connection()
+    connection = TrackedConnection(inner, list[str]().append, watched.append)
+    connection.query("INSERT INTO t")
+    assert watched == []
+    connection.close()
+    inner._sock, inner.open = Connection(), True
+    connection.query("INSERT INTO t")
+    assert watched == [connection]
+
+
 @given(st.lists(steps, max_size=12))
 def test_after_each_statement_the_last_commit_is_known(script: list[str]) -> None:
     """Whatever ends a transaction, a read that follows must include it."""

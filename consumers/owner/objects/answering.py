@@ -30,7 +30,15 @@ from consumers.owner.objects.filter import Matches, PartitionKey, parse_filter
 from consumers.owner.objects.statistics import is_stats_compliant
 from consumers.owner.partitions import Partition
 from consumers.owner.protocol import HISTORY_LOST, PAGE_EXPIRED, GetObjects, OwnerObjects
-from consumers.owner.tables import bound_id, decide_table, list_of, require_write_ids, why_unservable
+from consumers.owner.tables import (
+    CHANGING,
+    bound_id,
+    decide_table,
+    is_ahead,
+    list_of,
+    require_write_ids,
+    why_unservable,
+)
 from stream.wire.events import EVERY_TABLE
 from stream.wire.keys import object_parts
 from tokens import Demand, Position
@@ -122,10 +130,14 @@ def _why_unservable(partition: Partition, place: _Place, request: GetObjects, de
     shard, lineage = _lineage(place)
     if lineage is None or (group.shard, group.epoch) != (shard, lineage.epoch):
         return f"folded from {group.shard} epoch {group.epoch}, the shard is {shard} at another"
+    if group.ordinal > lineage.ordinal:
+        return f"the {request.kind} objects are changing"
     if not group_belongs_to_table(request):
         return ""
     if table is None or table.epoch != lineage.epoch:
         return "no event of the table has been folded"
+    if is_ahead(place.head, table):
+        return CHANGING
     if table.exists:
         require_write_ids(table.name, table.kind, demand)
     if request.table and (table.name != request.table or bound_id(partition, request.table) != table.table_id):

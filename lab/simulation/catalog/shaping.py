@@ -139,6 +139,17 @@ MOTIFS: Final[tuple[tuple[Op, ...], ...]] = (
         ("list", "reader", "name", 0),
         ("read", "reader", "owner", 0),
     ),
+    (  # the same, and an owner folds the void and the COMMIT while it answers
+        ("sync", "owner"),
+        ("write", 0, "name"),
+        ("publish", 2, 0, 0),
+        ("damage", 0),
+        ("write", 0, "name"),
+        ("finish", 0, 1),
+        ("publish", 2, 0, 0),
+        ("list", "reader", "name", 0),
+        ("race", "reader", "owner", 4),
+    ),
     (  # a publisher dies with its knowledge of a transaction that is then aborted and cleaned
         ("allocate", 0, "name"),
         ("publish", 4, 0, 0),

@@ -123,9 +123,13 @@ class SessionJudge:
         owed = [] if is_ambiguous else self._owed(session, asked)
         for answer in answers:
             self._check_explanation(session, answer, owed, asked.until is not None)
+            bound = []
             if asked.until is not None and not is_ambiguous and answer.freshness == "fresh":
-                owed = [*owed, _Seen(BOUNDED, self._record.committed_until(asked.until))]
-            seen = self._check_state(session, answer, owed, ended)
+                bound = [_Seen(BOUNDED, self._record.committed_until(asked.until))]
+            if self._breaks_a_rule(session, answer, [*owed, *bound], ended):
+                continue
+            # What a bound proves is not what the session has seen: its token stands for no time.
+            seen = self._earliest(answer, self._demanded(answer, owed), ended)
             if session and seen is not None and NO_EPOCH not in answer.why:
                 self._events[session].append(_BEGUN if is_ambiguous else _Seen(MONOTONIC, seen))
 
@@ -159,21 +163,24 @@ class SessionJudge:
         if answer.served_from != ("source" if answer.why.startswith(FROM_SOURCE) else "cache"):
             self._complain(EXPLAINS, f"{_text(session, answer)} is said to come from the {answer.served_from}")
 
-    def _check_state(self, session: str, answer: Answer, owed: Sequence[_Seen], ended: float) -> Point | None:
-        """The earliest commit that the answer may be of. None if it breaks a rule."""
+    @staticmethod
+    def _demanded(answer: Answer, owed: Sequence[_Seen]) -> list[Point]:
+        return [point for _, point in owed] if answer.freshness == "fresh" else []
+
+    def _breaks_a_rule(self, session: str, answer: Answer, owed: Sequence[_Seen], ended: float) -> bool:
+        """Complains if no commit that the answer owes gives it."""
         demanded = owed if answer.freshness == "fresh" else ()
-        found = self._earliest(answer, (point for _, point in demanded), ended)
-        if found is not None:
-            return found
+        if self._earliest(answer, self._demanded(answer, owed), ended) is not None:
+            return False
         text = _text(session, answer)
         if self._earliest(answer, (), ended) is None:
             self._complain(UNCOMMITTED, f"{text}, which was not committed by then")
-            return None
+            return True
         broken = [rule for rule, point in demanded if self._earliest(answer, (point,), ended) is None]
         rule = next((rule for rule in (OWN_WRITES, MONOTONIC, BOUNDED) if rule in broken), STALE)
         wanted = ", ".join(f"{point.history}/{point.commit} ({rule})" for rule, point in demanded)
         self._complain(rule, f"{text}; wanted a state at or after {wanted}; {self._versions(answer.row)}")
-        return None
+        return True
 
     def _earliest(self, answer: Answer, points: Iterable[Point], ended: float) -> Point | None:
         wanted = list(points)

@@ -201,8 +201,8 @@ class KafkaFaults(TableFaults):
             status = response.status_code if response is not None else "no answer"
             self.outcome.answers[f"probe {status}"] += 1
             self.say(f"{name}: {probe.method} {probe.path}: {status}")
-            if response is not None and probe.row and status in (200, 404):
-                found = response.json()
+            found = response.json() if response is not None and probe.row and status in (200, 404) else {}
+            if "row" in found:  # else the front knows no such table yet
                 answer = (image_of(found["row"]), found["served_from"], found["freshness"], found["why"])
                 self.record_commits()
                 self.judge.answered("", asked, self.kernel.now, [Answer((TABLE, (probe.row,)), *answer)])

@@ -283,8 +283,7 @@ class Traffic(Installation):
             if named == '"other"' or response.content:
                 self.complain(EXPLAINS, f"{slot.text} is called unchanged to a reader who holds {named}")
             answer = (image, headers["freshet-served-from"], headers["freshet-freshness"], headers["freshet-why"])
-        elif status in (200, 404):
-            found = response.json()
+        elif status in (200, 404) and "row" in (found := response.json()):  # else the front knows no such table yet
             image = image_of(found["row"])
             answer = (image, found["served_from"], found["freshness"], found["why"])
             self._held[slot] = headers.get("etag", ""), image

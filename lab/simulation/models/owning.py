@@ -151,6 +151,10 @@ class OwnedPartition:
         self.first = 0
         self.letters.clear()
 
+    def lose_letters(self, end: int) -> None:
+        """Kafka lost the messages from offset ``end`` on: the letters of them stay, but no log has their cause."""
+        self.letters = Counter({letter: count for letter, count in self.letters.items() if letter[0] < end})
+
     @property
     def last_read(self) -> str:
         """The name of the last record that was folded; "" if there is none or it is damaged."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from itertools import chain
 from operator import gt
 from typing import Final
@@ -130,16 +131,22 @@ class SimulatedTopic:
             records[:] = [found.get(value or b"", value) for value in records]
         return bool(found)
 
-    def repeat(self, shard: str, number: int) -> bool:
-        """Appends an earlier batch again, as a broken producer would. Returns False if there is no batch.
+    def repeat(self, shard: str, number: int, begins: Mapping[int, int] | None = None) -> bool:
+        """Appends an earlier batch again, as a broken producer would. Returns False if it does not.
 
+        Never one from before ``begins`` (partition → offset), where a store began: it could not know it for a repeat.
         Its markers name no predecessor, as those of older versions: else the log would be taken for a refilled one.
         """
         batches = self.batches.get(shard)
         if not batches:
             return False
+        batch = batches[number % len(batches)]
+        if any(
+            value not in self.partitions[partition][(begins or {}).get(partition, 0) :] for partition, value in batch
+        ):
+            return False
         self._commits = []
-        for partition, value in batches[number % len(batches)]:
+        for partition, value in batch:
             self.partitions[partition].append(_unlinked(value) if name_of(value) == "Marker" else value)
         self.repeated_to = [len(records) for records in self.partitions]
         return True

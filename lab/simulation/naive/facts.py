@@ -21,7 +21,7 @@ Facts = dict[tuple[str, ...] | bytes, Any]
 """(kind, name) or a row's key → what is known."""
 
 _ENTRY: Final = struct.Struct(">BQqI")
-FOLD_VERSION: Final = 7
+FOLD_VERSION: Final = 8
 
 
 def facts_of_bytes(entries: Mapping[bytes, bytes]) -> Facts:
@@ -93,6 +93,8 @@ def facts_of_naive(fold: NaivePartition, offset: int) -> Facts:
         facts["scope", name] = [*place]
     for (table, name), backfill in fold.backfills.items():
         facts["backfill", table, name] = [*backfill]
+    for (table, name), place in fold.described.items():
+        facts["described", table, name] = [*place]
     for table, schema in fold.schemas.items():
         facts["schema", table] = schema
     for number, text in fold.texts.items():

@@ -59,6 +59,8 @@ class NaivePartition:
         self.voids: dict[tuple[str, str], tuple[Place, str]] = {}
         """(table or ``*``, shard) → the place up to which older entries are unknown, and the floor of fills."""
         self.schemas: dict[str, Record] = {}
+        self.described: dict[tuple[str, str], Place] = {}
+        """(table, shard) → where the shard described the table last."""
         self.scopes: dict[str, Place] = {}
         self.backfills: dict[tuple[str, str], tuple[int, int, int, str, int]] = {}
         """(table, shard) → epoch, the ordinals at which it began and was complete, and where that was."""
@@ -211,6 +213,8 @@ class NaivePartition:
         self.tables.void(event)
 
     def _describe(self, event: Record, last: int) -> None:
+        scope, place = (event["table"], event["shard"]), (event["epoch"], event["ordinal"])
+        self.described[scope] = max(place, self.described.get(scope, place))
         held = self.schemas.get(event["table"])
         if held is not None and held["shard"] == event["shard"]:
             newer = (event["epoch"], event["ordinal"]) > (held["epoch"], held["ordinal"])

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 EXPLAINS: Final = "explanation true"
 PER_PROCESS: Final = ("freshet_source_", "freshet_owner_", "freshet_store_rebuilds", "freshet_serve_")
 """Counters that only a restart of the process resets; those of a partition begin anew when it comes back."""
-UNKNOWN: Final = {"freshet_source_lag_seconds": -1.0}
+UNKNOWN: Final = {"freshet_source_lag_seconds": -1.0, "freshet_source_backfill_eta_seconds": -1.0}
 """Gauge → the value that says that it is not known yet."""
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]

@@ -96,6 +96,11 @@ FILLS: Final = (
         Return(declared.is_in_scope, "True"),
     ),
     rows(
+        "fill_of_another_shards_table",
+        "a table that another shard still publishes is filled in a shard that does not",
+        Return(declared.is_published, "True"),
+    ),
+    rows(
         "any_partition_is_right",
         "an owner takes gets and fills of keys that another partition keeps",
         never(meaning.check_partition, "any_home != any_number"),

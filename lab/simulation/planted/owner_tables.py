@@ -46,6 +46,13 @@ DEMANDS: Final = (
         ),
     ),
 )
+TORN: Final = (
+    catalog(
+        "state_ahead_of_its_head",
+        "a table that was folded after the voids were looked at is served by what they were",
+        Return(tables.is_ahead, "False"),
+    ),
+)
 EVENTUAL: Final = (
     catalog(
         "covered_list_is_eventual",
@@ -91,4 +98,4 @@ FILLS: Final = (
         Replace(tables.list_of, "any_state.kind != TRANSACTIONAL or ...", "any_state.kind != TRANSACTIONAL"),
     ),
 )
-BUGS: Final = (*DEMANDS, *EVENTUAL, *STATES, *FILLS)
+BUGS: Final = (*DEMANDS, *TORN, *EVENTUAL, *STATES, *FILLS)

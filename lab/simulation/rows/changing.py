@@ -186,7 +186,10 @@ class RowChangeOps(InterruptedReadOps):
         self.say(f"the connection of s/{publisher.source.shard}'s publisher to its server breaks")
 
     def op_repeat(self, shard: int, number: int) -> None:
-        if self.topic.repeat(f"s/{shard % len(self.sources)}", number):
+        begins: dict[int, int] = {}
+        for owned in chain.from_iterable(self.owners):
+            begins[owned.number] = max(owned.begin, begins.get(owned.number, 0))
+        if self.topic.repeat(f"s/{shard % len(self.sources)}", number, begins):
             self.count_fault("duplicates")
             self.topic_is_tampered = True
             self.say(f"an earlier batch (number {number}) of s/{shard % len(self.sources)} is appended again")
@@ -206,6 +209,7 @@ class RowChangeOps(InterruptedReadOps):
         for owned in chain.from_iterable(self.owners):
             end = len(self.topic.partitions[owned.number])
             self.topic.read_to[owned.number] = min(self.topic.read_to[owned.number], end)
+            owned.lose_letters(end)
             if owned.offset > end:
                 owned.has_seen_what_was_lost = True
                 # Markers link batches. Inside a batch, or if a scope is missed, only the leader epochs show it,

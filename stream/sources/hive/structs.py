@@ -183,7 +183,7 @@ def struct_of_json(fields: Mapping[str, Any]) -> Struct:
     """
     try:
         return _struct_of_json(fields, 0)
-    except (ValueError, TypeError, KeyError, AttributeError, UnicodeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise ThriftError(f"not a Thrift struct in JSON: {type(error).__name__} {error}") from error
 
 

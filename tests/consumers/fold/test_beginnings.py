@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from consumers.fold.catalog_state import decode_table, table_key
-from consumers.fold.declared import table_description
+from consumers.fold.declared import is_published, table_description
 from consumers.fold.state import Scope
 from consumers.owner.protocol import UNKNOWN_KEY
 from consumers.owner.rows import judge_fill, view_row
@@ -134,6 +134,19 @@ def test_a_scope_forgets_what_was_described_before_it_and_voids_what_was_folded(
     assert head.scopes == {SHARD: Scope(1, 5)}
     assert head.voids[EVERY_TABLE, SHARD].ordinal == 5
     assert view_row(head, key(1), folded.entries[key(1)]).image is None
+
+
+def test_what_a_shard_publishes_is_not_what_another_one_describes() -> None:
+    """After a scope of its own only what the shard itself described again is published by it."""
+    of_other = schema(3, table="shop.items", shard="shop/1")
+    folded = Folded(start(), schema(2), start(shard="shop/1"), of_other, scope(4))
+    head, lookup = folded.state.head, folded.entries.get
+    assert table_description(head, lookup, "shop.items") is not None, "the other shard describes it"
+    assert [is_published(head, lookup, "shop.items", shard) for shard in (SHARD, "shop/1")] == [False, True]
+    folded.fold(schema(2))
+    assert not is_published(head, lookup, "shop.items", SHARD), "a repeat from before the scope"
+    folded.fold(schema(5))
+    assert is_published(head, lookup, "shop.items", SHARD)
 
 
 def test_repeats_in_any_order_leave_the_newest_scope() -> None:

@@ -70,6 +70,21 @@ ROWS: dict[str, History] = {
         ("read", 1, 0, 0, 0, 0),
         ("wait", 1, 1, 0),
     ],
+    "a fill of a table that its shard does not publish any more, while another shard still describes it": [
+        ("world", 0, 1, 0, 1, 0),
+        ("publish", 0, 0, 0, 0),
+        ("publish", 1, 0, 0, 0),
+        ("backfill", 0, 2, 0),
+        ("choose", 1),
+        ("publish", 0, 0, 0, 0),
+        ("sync", 0),
+        ("read", 0, 1, 0, 0, 0),
+        ("txn", 0, 18, 0),
+        ("write", 1, 0, 0),
+        ("publish", 0, 2, 0, 0),
+        ("sync", 0),
+        ("read", 1, 1, 0, 0, 0),
+    ],
     "an owner's answer broke off, and the front's next look for that owner is late": [
         ("write", 0, 0, 0),
         ("tear", 0, 0, 0, 1),
@@ -77,6 +92,21 @@ ROWS: dict[str, History] = {
     ],
 }
 CATALOG: dict[str, History] = {
+    "a staged image is committed behind a void, and read between the two by an owner that has seen no void yet": [
+        ("world", 1, 0, 0, 0),
+        ("create", 1, 0),
+        ("open",),
+        ("publish", 0, 0, 0),
+        ("sync", 0),
+        ("write", 0, 1),
+        ("publish", 2, 0, 0),
+        ("damage", 0),
+        ("write", 0, 1),
+        ("finish", 0, 1),
+        ("publish", 2, 0, 0),
+        ("list", 1, 1, 0),
+        ("race", 1, 0, 4),
+    ],
     "an ALLOC is damaged on its way, and its transaction writes without naming itself": [
         ("world", 0, 1, 0, 0),
         ("create", 1, 0),

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from lab.simulation.rows.motifs.vocabulary import DELETES_PARENT, OUT, READ, SYNC, UPDATE, WRITE, Motif
+from lab.simulation.rows.motifs.vocabulary import (
+    DELETES_PARENT,
+    OUT,
+    READ,
+    SYNC,
+    UPDATE,
+    UPDATES_FIRST,
+    UPDATES_SECOND,
+    WRITE,
+    Motif,
+)
 
 _WHOLE: Final = (*(("backfill", "shard", 3, 0),) * 3, ("publish", "shard", 0, 0, 0))
 """All tables of a shard, if nothing hides what was committed."""
@@ -74,6 +84,20 @@ BACKFILLS: Final[tuple[Motif, ...]] = (
         ("alter", "shard", "some table"),
         *_WRITE_OUT,
         _READ_ANY,
+    ),
+    (  # one shard's source leaves a table out; the other one has not begun a scope of its own yet
+        ("publish", 0, 0, 0, 0),
+        ("publish", 1, 0, 0, 0),
+        ("backfill", 0, 2, 0),
+        ("choose", 1),
+        ("publish", 0, 0, 0, 0),
+        SYNC,
+        ("read", "session", 1, "owner", "front", 0),
+        ("txn", 0, UPDATES_SECOND, 0),
+        ("write", "other session", 0, UPDATES_FIRST),
+        ("publish", 0, 2, 0, 0),
+        SYNC,
+        ("read", "other session", 1, "owner", "front", 0),
     ),
     (  # rows change between a chunk's snapshot and its place
         ("backfill", "shard", "some", "bit"),
