@@ -128,7 +128,7 @@ class Indexing:
         self._last: _Last = {}
         self.settled: _Last = {}
         """Of each indexed table the newest entry: at least as new as the head that readers see."""
-        self._cursors = self._kept(head.offset) if indexes else {}
+        self._cursors = self._kept(head) if indexes else {}
         """Index → where its building goes on, or `BUILT`."""
         self._next = self._cursors
         self._writes = 0
@@ -217,13 +217,15 @@ class Indexing:
         self._cursors = self._next
         self._writes += 1
 
-    def _kept(self, offset: int) -> dict[Index, str]:
+    def _kept(self, head: Head) -> dict[Index, str]:
         """Where the building of each index goes on. A store that went on without its indexes has lost them."""
+        if head.offset == head.begin:
+            return dict.fromkeys((each.index for making in self._making.values() for each in making), BUILT)
         beginnings = {each.index: begin.hex() for begin, making in self._making.items() for each in making}
         told = self._rocks.get(INDEX)
         try:
             known: Any = json.loads(told) if told is not None else {}
-            if known.get("offset") != offset:
+            if known.get("offset") != head.offset:
                 return beginnings
             return {index: str(known["indexes"].get(str(index), begin)) for index, begin in beginnings.items()}
         except (AttributeError, KeyError, TypeError, ValueError):

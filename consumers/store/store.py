@@ -322,7 +322,7 @@ class PartitionStore:
         frozen = self._frozen
         scratch = self.directory / SCRATCH_NAME
         try:
-            size = self._rocks.ingest(frozen, scratch, self.indexing.to_write(frozen.hints, self._frozen_offset))
+            size = self._rocks.ingest(frozen, scratch, self.indexing.to_write(self._frozen.hints, self._frozen_offset))
         except StoreError as error:
             self._record_damage(error)
             raise

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
 import pytest
 
 from consumers.owner.protocol import GetRange, RangeRows
+from consumers.store.index import Index
 from serving.answers import RawRangeAnswer
 from serving.errors import ReadError
 from serving.metrics import FrontMetrics
@@ -65,19 +67,26 @@ class _Client:
 
 
 def read(
-    partitions: Partitions, source: FakeRowSource | None = None, *, wait_ms: int = 1_000, **wanted: Any
+    partitions: Partitions,
+    source: FakeRowSource | None = None,
+    *,
+    wait_ms: int = 1_000,
+    table: RowTable = TABLE,
+    indexes: Sequence[Index] = (),
+    columns: Mapping[str, str] = {"customer": "7"},
+    **wanted: Any,
 ) -> RawRangeAnswer:
     """The answer to a session that has seen 0-1-5, for the orders of customer 7."""
-    space = RowSpace("shop", Layout(len(partitions.says)), source=source)
+    space = RowSpace("shop", Layout(len(partitions.says)), source=source, indexes=indexes)
     space.epochs.learn("shop/0", 1)
     demand = demand_of(Vector({"shop/0": (1, Position.parse(f"{AT}5"))}))._replace(max_wait_ms=wait_ms)
     owners = cast("Any", partitions)
 
     async def main() -> RawRangeAnswer:
         descriptions = Descriptions(owners, clock=lambda: 100.0)
-        descriptions._known["shop", TABLE.name] = (99.5, TABLE)
+        descriptions._known["shop", table.name] = (100.0, table)
         reads = RangeReads(owners, descriptions, FrontMetrics())
-        return await reads.read(space, RequestedRange(TABLE.name, {"customer": "7"}, **wanted), demand)
+        return await reads.read(space, RequestedRange(table.name, columns, **wanted), demand)
 
     return asyncio.run(main())
 
@@ -148,3 +157,55 @@ def test_counts_of_all_partitions_are_added_up_to_the_limit() -> None:
     parts = [part(hi=3, watermark=9, count=4)], [part(hi=3, watermark=9, count=5)]
     assert read(Partitions(*map(list, parts)), counted=True).count == 9
     assert read(Partitions(*map(list, parts)), counted=True, limit=5).count == 5
+
+
+LABELS = RowTable(
+    "shop.labels",
+    (Column("id", "text", False),),
+    True,
+    columns=(Column("id", "text", False), Column("label", "text", True), Column("n", "int", True)),
+)
+BY_LABEL = Index(LABELS.name, ("label", "n"))
+
+
+def labelled(*ids: str, hi: int = 3, **fields: Any) -> RangeRows:
+    """What a partition says of labels: rows with a key that only the source can order."""
+    said = part(hi=hi, watermark=20, **fields)
+    said.keys = [row_key(LABELS.name, [each]) for each in ids]
+    said.images = [b'{"id":"%s"}' % each.encode() for each in ids]
+    said.count = len(ids)
+    return said
+
+
+def read_labels(partitions: Partitions, source: FakeRowSource | None = None, **wanted: Any) -> RawRangeAnswer:
+    """The answer for the labels ``x`` with n 7."""
+    columns = wanted.pop("columns", {"n": "7", "label": "x"})
+    return read(partitions, source, table=LABELS, indexes=[BY_LABEL], columns=columns, **wanted)
+
+
+def test_a_request_by_an_index_names_it_to_every_partition() -> None:
+    """Columns in the index's order, whatever the request's; a meaning that an owner without indexes does not have."""
+    partitions = Partitions([labelled("a")], [labelled()])
+    answer = read_labels(partitions)
+    assert ([bytes(row) for row in answer.rows], answer.served_from) == ([b'{"id":"a"}'], "cache")
+    assert {each.partition for each in partitions.asked} == {0, 1}
+    asked = partitions.asked[0]
+    assert (asked.index, asked.equal, asked.columns, asked.asked) == (["label", "n"], b'["x",7]', 0, 2)
+    assert asked.meaning not in (b"", LABELS.meaning)
+
+
+def test_rows_of_two_partitions_whose_order_is_unknown_come_from_the_source() -> None:
+    """One alone needs no order, and a number neither."""
+    source = FakeRowSource(b"{}", "0-1-9")
+    assert read_labels(Partitions([labelled("a")], [labelled("b")]), source).served_from == "source"
+    counted = labelled()
+    counted.count = 1
+    assert read_labels(Partitions([counted], [counted]), source, counted=True).count == 2
+
+
+def test_an_index_of_another_table_or_of_a_column_that_is_gone_is_refused() -> None:
+    """The answer names the indexes that there are."""
+    for columns, said in (({"n": "7"}, r"only PRIMARY \(id\), \(label, n\)"), ({"x": "1"}, r"no index on \(x\)")):
+        with pytest.raises(ReadError, match=said) as refused:
+            read_labels(Partitions([labelled()]), columns=columns)
+        assert refused.value.code == "no_index"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import lru_cache
 from typing import Final
 
 from consumers.fold.entry import ABSENT, HEAD, VALUE, decode_entry
@@ -49,13 +50,17 @@ async def indexed_entries(
         raise NotKnown(f"the index {index} is not kept, or not complete, in partition {partition.number}")
     if len(keys) > looked_max:
         raise NotKnown(f"more than {looked_max} rows have or had these values in partition {partition.number}")
-    extraction = Extraction(index)
+    extraction = extraction_of(index)
     for number, key in enumerate(keys, 1):
         value = store.get(key)
         if value is not None:
             yield key, value if _has(extraction, value, request.equal) else _deleted(value)
         if not number % LOOKED_TOGETHER:
             await asyncio.sleep(0)
+
+
+extraction_of: Final = lru_cache(1_024)(Extraction)
+"""Making one takes longer than a look-up."""
 
 
 def _has(extraction: Extraction, value: bytes, values: bytes) -> bool:

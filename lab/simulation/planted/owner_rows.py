@@ -264,15 +264,6 @@ INDEXES: Final = (
         Return(indexed._has, "True"),
     ),
     rows(
-        "index_without_rows_that_left",
-        "a row that has left a value counts for nothing, although it left after the watermark",
-        Replace(
-            indexed.indexed_entries,
-            "value is not None",
-            "value is not None and _has(extraction, value, request.equal)",
-        ),
-    ),
-    rows(
         "index_from_the_completion_on",
         "rows by an index are taken to be the same since the table is complete",
         Return(indexed.changes_known, "[]"),
@@ -281,11 +272,6 @@ INDEXES: Final = (
         "index_without_the_memtable",
         "an index gives only rows that are durable",
         Replace(PartitionStore.having, "(active.hints, frozen.hints)", "(frozen.hints,)"),
-    ),
-    rows(
-        "index_without_the_frozen",
-        "an index does not give rows that are being committed",
-        Replace(PartitionStore.having, "(active.hints, frozen.hints)", "(active.hints,)"),
     ),
     rows(
         "index_not_durable",

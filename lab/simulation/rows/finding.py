@@ -65,20 +65,21 @@ class FindOps(RowReadOps):
     """Ops of sessions that read ranges."""
 
     def op_find(self, session: int, shard: int, table: int, owner: int, front: int, mode: int) -> None:
-        """Modes: the source answers from the primary (0, 1) or the replica (2); 3: in pages of one row."""
-        shard, name = shard % len(self.sources), TABLES[table % len(TABLES)]
-        self._find(RangeRead(self.sessions[session], name, shard, 1 if mode == 3 else 10), owner, front, mode)
+        """Modes: the source answers from the primary (0, 1) or the replica (2); 3: in pages of one row.
 
-    def op_find_by(self, session: int, shard: int, table: int, owner: int, front: int, mode: int) -> None:
-        """Asks for the row with a value that one of the table's rows has or had. ``mode``: how many values ago."""
+        From 4 on: the row with a value that a row of the table has or had, and (10, 11) the replica.
+        """
         shard, name = shard % len(self.sources), TABLES[table % len(TABLES)]
+        if mode < 4:
+            self._find(RangeRead(self.sessions[session], name, shard, 1 if mode == 3 else 10), owner, front, mode)
+            return
         history = self.sources[shard].history
         slots = [slot for slot in range(len(SLOTS)) if SLOTS[slot].table == name]
         written = [version for slot in slots for version in history.versions.get(slot, ()) if version[1] is not None]
-        if not written:
-            return
-        wanted = sorted(written)[-1 - mode % 4 % len(written)][1]
-        self._find(RangeRead(self.sessions[session], name, shard, 10, wanted), owner, front, 2 if mode > 5 else 0)
+        if written:
+            wanted = sorted(written)[-1 - mode % 4 % len(written)][1]
+            read = RangeRead(self.sessions[session], name, shard, 10, wanted)
+            self._find(read, owner, front, 2 if mode > 9 else 0)
 
     def _find(self, read: RangeRead, owner: int, front: int, mode: int) -> None:
         reader = read.session

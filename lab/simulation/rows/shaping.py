@@ -57,8 +57,7 @@ RARE_OPERATIONS: Final[dict[str, tuple[int, Fields]]] = {
     "fill": (4, (4,)),
     "share": (2, ("session", 4)),
     "batch": (2, ("session", "shard", "owner", "front", 10)),
-    "find": (3, ("session", "shard", 3, "owner", "front", 4)),
-    "find by": (3, ("session", "shard", 3, "owner", "front", 8)),
+    "find": (3, ("session", "shard", 3, "owner", "front", 12)),
     "evict": (1, ("owner",)),
     "adopt": (1, ("session", "session")),
     "repeat": (1, ("shard", 8)),
@@ -137,6 +136,8 @@ def _aimed(rng: Random, field: str | int, favourites: dict[str, int]) -> int:
             return int(rng.random() * SEED)
         case "last":
             return 6 + int(rng.random() * 2)
+        case "older":
+            return 4 + int(rng.random() * 4)
         case "some":
             return int(rng.random() * 8)
         case "bit":

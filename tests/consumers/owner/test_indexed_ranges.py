@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from consumers.fold.messages import fold_messages
 from consumers.owner.meaning import fingerprint
 from consumers.owner.protocol import SCHEMA_CHANGED, GetRange
 from consumers.owner.ranges import answering
@@ -96,6 +97,20 @@ def test_a_row_that_came_left_or_changed_after_the_marker_waits_for_the_next(
     """What it was at the watermark is not known any more."""
     owner = whole_owner(tmp_path, (1, "a"))
     owner.fold(rows(101, change))
+    found = answered(owner, asked("a"))
+    assert (found.served, found.needs_source) == (False, False)
+    assert "marker" in found.why
+
+
+@pytest.mark.parametrize("change", [(1, "b"), (1, None), (5, "a"), (1, "a")])
+def test_a_row_that_changes_while_it_is_looked_up_makes_the_answer_wait(
+    tmp_path: Path, change: tuple[int, str | None]
+) -> None:
+    """Entries are visible before the head and before what is said of the table. Even a row that has left is met."""
+    owner = whole_owner(tmp_path, (1, "a"))
+    store = owner.partition.store
+    [folded] = fold_messages(store.state, [(store.state.head.offset, rows(101, change))])
+    store._active.put(folded.entries)
     found = answered(owner, asked("a"))
     assert (found.served, found.needs_source) == (False, False)
     assert "marker" in found.why

@@ -20,7 +20,7 @@ _WHOLE: Final = (*(("backfill", "shard", 3, 0),) * 3, ("publish", "shard", 0, 0,
 """All tables of a shard, if nothing hides what was committed."""
 _READ_ANY: Final = ("read", "session", "any slot", "owner", "front", 2)
 _FIND: Final = ("find", "session", "shard", "some table", "owner", "front", "bit")
-_FIND_BY: Final = ("find by", "session", "shard", "some table", "owner", "front", "some")
+_FIND_BY: Final = ("find", "session", "shard", "some table", "owner", "front", "older")
 _WRITE_OUT: Final = (WRITE, OUT, SYNC, READ)
 """The session has seen something, so that its next answers must be proved."""
 
@@ -46,7 +46,17 @@ BACKFILLS: Final[tuple[Motif, ...]] = (
         ("fold", "owner", "partition", "some"),
         _FIND_BY,
         SYNC,
-        ("find by", "session", "shard", 0, "owner", "front", "some"),
+        ("find", "session", "shard", 0, "owner", "front", "older"),
+        _FIND_BY,
+    ),
+    (  # a value that a row has had between two changes that are folded together
+        *_WHOLE,
+        SYNC,
+        ("write", "session", "shard", 0),
+        ("txn", "shard", 0, 0),
+        OUT,
+        SYNC,
+        ("find", "session", "shard", 0, "owner", "front", 5),
         _FIND_BY,
     ),
     (  # the same over a restart
@@ -57,8 +67,8 @@ BACKFILLS: Final[tuple[Motif, ...]] = (
         ("txn", "shard", "seed", 0),
         OUT,
         SYNC,
-        ("find by", "session", "shard", 0, "owner", "front", "some"),
-        ("find by", "session", "shard", 0, "any owner", "front", "some"),
+        ("find", "session", "shard", 0, "owner", "front", "older"),
+        ("find", "session", "shard", 0, "any owner", "front", "older"),
         _FIND_BY,
     ),
     (  # a table of which entries are void, and which is whole again
