@@ -19,6 +19,7 @@ from stream.sources.hive.live.fetching import Fetched, Fetcher
 from stream.sources.hive.live.images import Images
 from stream.sources.hive.live.metastore import Metastore, MetastoreSettings, Transactions
 from stream.sources.hive.live.objects import Objects
+from stream.sources.hive.live.partitions import Partitions
 from stream.sources.hive.live.progress import Progress, checksum_of
 from stream.sources.hive.live.recent_ids import RecentWriteIds
 from stream.sources.hive.live.sweep import CHUNK_TABLES, Sweep
@@ -126,7 +127,10 @@ class Following:
         def rebound_at(name: str) -> int:
             return self._rebound.get(name, 0)
 
-        self._objects = Objects(metastore, self._publish, self._read_to_end, translator.name_of, rebound_at)
+        self._objects = Objects(metastore, self._publish, self._read_to_end)
+        self._partitions = Partitions(
+            self._fetcher, self._publish, self._read_to_end, self._drain, translator.name_of, rebound_at
+        )
         self._details = Details(
             self._fetcher,
             self._progress,
@@ -135,6 +139,7 @@ class Following:
             lambda: translator.tables,
             translator.name_of,
             rebound_at,
+            self._partitions,
             self._options.shard,
         )
         self._images = Images(
@@ -142,7 +147,7 @@ class Following:
             translator,
             self._recent,
             self._progress,
-            self._objects,
+            self._partitions,
             self._details,
             self._publish,
             self._drain,
@@ -159,8 +164,9 @@ class Following:
         """
         if self._read_events() == EVENTS_MAX:
             return True
-        worked = self._fetch_dirty() or self._fetch_objects() or self._details.step()
+        worked = self._fetch_dirty() or self._fetch_objects() or self._partitions.step() or self._details.step()
         worked = worked or self._go_on_with_sweep() or self._details.go_on_with_sweep()
+        worked = self._partitions.go_on() or worked
         return self._reconcile() or worked
 
     # --- the log ---
@@ -217,7 +223,7 @@ class Following:
         progress = self._progress
         match change:
             case TableImage(change="dropped"):
-                self._objects.forget(change.table_id)
+                self._partitions.forget(change.table_id)
                 self._images.touched[change.name] = event_id
                 progress.done(change.name)
             case TableImage():
@@ -239,6 +245,8 @@ class Following:
                 self._objects.want_catalog()
             case ObjectImage(kind="constraints" | "statistics"):
                 self._details.want(change.table_id)
+            case ObjectImage(kind="partition") | ObjectSet(kind="partition"):
+                self._partitions.note(change)
             case ObjectImage() | ObjectSet():
                 self._objects.note(change)
                 progress.objects_due = self._objects.is_due
@@ -273,7 +281,7 @@ class Following:
         self._note_status()
 
     def _cursor(self) -> str:
-        return self._progress.cursor([*self._objects.tables, *self._details.tables])
+        return self._progress.cursor([*self._partitions.tables, *self._details.tables])
 
     def _note_status(self) -> None:
         status = self._status
@@ -371,7 +379,7 @@ class Following:
             self._publish(changes, closed=(txn,))
         if ended:
             log.info("aborts without an event", shard=self._options.shard, transactions=len(ended))
-        if self._sweep is None and not self._details.is_under_way:
+        if not (self._sweep or self._details.is_under_way or self._partitions.is_under_way):
             self._recent.forget(self._at)
             self._images.touched.clear()
             self._rebound.clear()
