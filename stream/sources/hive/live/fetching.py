@@ -58,14 +58,18 @@ class Fetcher:
         self._opened: list[Metastore] = []
         self._listing = threading.Lock()
         self._listed = _Listed()
+        self.arrived = threading.Event()
+        """Set when something that was asked for is there."""
 
     def submit(self, names: tuple[str, ...], *, is_fresh: bool = False) -> Future[Fetched]:
         """Fetch ``names`` in a thread. ``is_fresh``: with a list of transactions of its own."""
-        return self._pool.submit(self._fetch, names, is_fresh)
+        return self.run(lambda metastore: self._fetch(metastore, names, is_fresh=is_fresh))
 
     def run(self, work: Callable[[Metastore], Found]) -> Future[Found]:
         """Do ``work`` in a thread."""
-        return self._pool.submit(lambda: work(self._metastore()))
+        future = self._pool.submit(lambda: work(self._metastore()))
+        future.add_done_callback(lambda _: self.arrived.set())
+        return future
 
     def oldest_list(self) -> int:
         """No fetch that is submitted from now on has a list from before this event; -1 before the first one."""
@@ -77,8 +81,7 @@ class Fetcher:
         for metastore in self._opened:
             metastore.close()
 
-    def _fetch(self, names: tuple[str, ...], is_fresh: bool) -> Fetched:
-        metastore = self._metastore()
+    def _fetch(self, metastore: Metastore, names: tuple[str, ...], *, is_fresh: bool) -> Fetched:
         listed = self._transactions(metastore, is_fresh)
         lo = metastore.last_event()
         lists = metastore.write_ids(names, listed.transactions.listed)

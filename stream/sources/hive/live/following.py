@@ -6,6 +6,7 @@ the log is read past the latter first. See docs/concepts/catalog.md, *The log is
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import dataclass
 from itertools import islice
@@ -162,12 +163,31 @@ class Following:
 
         Raises `HiveHistoryLost`, `MetastoreError`, `PublisherLost`.
         """
+        self._fetcher.arrived.clear()
         if self._read_events() == EVENTS_MAX:
             return True
         worked = self._fetch_dirty() or self._fetch_objects() or self._partitions.step() or self._details.step()
         worked = worked or self._go_on_with_sweep() or self._details.go_on_with_sweep()
         worked = self._partitions.go_on() or worked
         return self._reconcile() or worked
+
+    @property
+    def has_swept(self) -> bool:
+        """Whether every table of the catalog was published."""
+        return not self._progress.sweeping
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether what belongs to the tables was published too."""
+        is_idle = not self._partitions.tables and not self._details.tables and not self._progress.dirty
+        return self.has_swept and self._progress.detailed is None and is_idle
+
+    def wait(self, stopping: threading.Event, seconds: float) -> None:
+        """After a step that had nothing to do: until something arrives that was asked for, or ``seconds``."""
+        if self._sweep or self._details.is_under_way or self._partitions.is_under_way:
+            self._fetcher.arrived.wait(seconds)
+        else:
+            stopping.wait(seconds)
 
     # --- the log ---
 
