@@ -1,7 +1,7 @@
 """``python -m benchmarks.bootstrap``: a Hive catalog's first publication, beside the metastore read directly.
 
-A metastore 4.0.1 over MariaDB holds tables with partitions. The source publishes all of them, with their constraints and
-statistics, into nothing: framing and Kafka are measured elsewhere. Beside it, the same partitions are only read.
+A metastore 4.0.1 over MariaDB holds tables with partitions. The source publishes all of them, with their constraints
+and statistics, into nothing: framing and Kafka are measured elsewhere. Beside it, the same partitions are only read.
 """
 
 from __future__ import annotations
@@ -108,8 +108,9 @@ def source(host: str, port: int, partitions: int) -> dict[str, Any]:
         began = time.monotonic()
         following = Following(options, sink, metastore, resume, SourceStatus(), metastore.transactions())
         tables_s = 0.0
-        while following.step() or not following.is_complete:
-            following.wait(stopping, options.poll_s)
+        while (has_worked := following.step()) or not following.is_complete:
+            if not has_worked:
+                following.wait(stopping, options.poll_s)
             if following.has_swept and not tables_s:
                 tables_s = time.monotonic() - began
         seconds = time.monotonic() - began
