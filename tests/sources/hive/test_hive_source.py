@@ -428,6 +428,59 @@ def test_details_go_on_where_they_were_cut_off(catalog: HiveCatalog, monkeypatch
     assert not any(getattr(change, "table_id", 0) == first for change in again), "t0 was published before"
 
 
+def stored_partitions(catalog: HiveCatalog, table: str) -> dict[str, bytes | None]:
+    """Name → Thrift struct, as the server has them."""
+    return {
+        json.dumps(values, ensure_ascii=False, separators=(",", ":")): encode_struct(struct)
+        for chunk in catalog.metastore.partitions(f"{catalog.db}.{table}", 99)
+        for values, struct in chunk
+    }
+
+
+def test_changes_amid_a_pass_over_partitions_are_not_lost(
+    catalog: HiveCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Added, dropped and voided between any two chunks; the table renamed, and another one made of its name."""
+    monkeypatch.setattr("stream.sources.hive.live.partitions.CHUNK", 1)
+    monkeypatch.setattr("stream.sources.hive.live.partitions.CHUNKS_AHEAD", 1)
+    ids = {catalog.create(table, transactional=False, partitioned=True): table for table in ("t", "u")}
+    for table in ids.values():
+        catalog.add_partitions(table, *"abcdef")
+    with following(catalog, Consumer()) as source:
+        passes = source.following._partitions._passes
+        eventually(lambda: source.following.step() and passes, what="a pass")
+        catalog.add_partitions("t", "g")
+        source.following.step()
+        catalog.drop_partition("t", "f")
+        source.following.step()
+        catalog.alter("u", rename_to="v")
+        other = catalog.create("u", transactional=False, partitioned=True)
+        catalog.add_partitions("u", "x")
+        source.following.step()
+        catalog.alter("t", v="voids them all")
+        names = {**dict.fromkeys(ids, "t"), other: "u"} | {each: "v" for each, table in ids.items() if table == "u"}
+
+        def same() -> bool:
+            source.following.step()
+            return all(
+                whole(source, "partition", table_id) == stored_partitions(catalog, table)
+                for table_id, table in names.items()
+            )
+
+        eventually(same, timeout_s=60, what="the partitions")
+        assert not source.consumer.folded.dead
+
+
+def test_a_source_wakes_up_when_a_fetch_has_arrived() -> None:
+    """It does not sleep through what it waits for."""
+    fetcher = Fetcher(MetastoreSettings((("127.0.0.1", 1),)), 1, 60.0)
+    try:
+        assert fetcher.run(lambda metastore: metastore.catalog).result() == "hive"
+        assert fetcher.arrived.wait(10)
+    finally:
+        fetcher.close()
+
+
 def test_databases_are_those_of_the_server(catalog: HiveCatalog) -> None:
     """The set of databases is whole after a sweep, and follows what is made and dropped."""
     with following(catalog, Consumer()) as source:

@@ -1,36 +1,65 @@
 """Publishes constraints and column statistics of tables: those that an event wrote, and in a sweep all of them.
 
-Reads of them are answered by the metastore until they are here, so they come after the tables.
+Reads of them are answered by the metastore until they are here, so they come after the tables. So do partitions: the
+sweep asks for them table by table (`stream.sources.hive.live.partitions`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
 import structlog
 
-from stream.sources.hive.live.fetching import FetchedDetails, Fetcher, TableDetails
+from stream.sources.hive.live.connection import MetastoreRefused
+from stream.sources.hive.live.fetching import Fetcher
+from stream.sources.hive.live.metastore import Metastore
+from stream.sources.hive.live.partitions import Partitions
 from stream.sources.hive.live.progress import Progress
 from stream.sources.hive.live.sweep import CHUNK_TABLES, Sweep
-from stream.sources.hive.messages import FLAVOR
+from stream.sources.hive.live.thrift import field
+from stream.sources.hive.messages import FLAVOR, TableObject
 from stream.sources.hive.object_events import CONSTRAINTS, STATISTICS
-from stream.sources.hive.objects import image_of
+from stream.sources.hive.objects import columns_of, image_of
 from stream.sources.hive.structs import Struct, encode_struct
 from stream.wire.events import Change, ObjectImage
 
 log = structlog.get_logger(__name__)
 
-KINDS: Final = (CONSTRAINTS, STATISTICS)
+FOREIGN_KEYS: Final = 2
+"""The field of ``SQLAllTableConstraints``."""
 _STRUCTS: Final = {CONSTRAINTS: "SQLAllTableConstraints", STATISTICS: "ColumnStatistics"}
+
+
+@dataclass(frozen=True, slots=True)
+class TableDetails:
+    """Constraints and statistics of one table. ``constraints`` None: not to be published; ``statistics``: none."""
+
+    table_id: int
+    is_partitioned: bool
+    constraints: Struct | None
+    statistics: Struct | None
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedDetails:
+    """Those of the tables that exist, as they were at some moment between the events ``lo`` and ``hi``."""
+
+    names: tuple[str, ...]
+    lo: int
+    hi: int
+    found: dict[str, TableDetails]
 
 
 class Details:
     """What is to be fetched, and its fetching. ``publish``: changes at the position that was read last.
 
-    ``drain``: reads the log up to an event. ``tables``: name → table id, of all that are known. ``name_of`` and
-    ``rebound_at``: as in `stream.sources.hive.live.objects.Objects`.
+    ``drain``: reads the log up to an event. ``tables``: the names of all that are known. ``name_of``: table id → its
+    name, or "". ``rebound_at``: name → the last event that bound it to a table, or to none. A sweep makes
+    ``partitions`` of each table due too.
     """
 
     def __init__(
@@ -42,8 +71,10 @@ class Details:
         tables: Callable[[], Iterable[str]],
         name_of: Callable[[int], str],
         rebound_at: Callable[[str], int],
+        partitions: Partitions,
         shard: str,
     ) -> None:
+        self._partitions = partitions
         self._fetcher = fetcher
         self._progress = progress
         self._publish = publish
@@ -82,20 +113,23 @@ class Details:
         if not names:
             self._due.clear()
             return False
-        fetched = self._fetcher.submit_details(names).result()
+        fetched = self._submit(names).result()
         for table_id in asked:
             self._due.pop(table_id, None)
         self._take(fetched)
         return True
 
+    def _submit(self, names: tuple[str, ...]) -> Future[FetchedDetails]:
+        return self._fetcher.run(lambda metastore: _fetch(metastore, names))
+
     def go_on_with_sweep(self) -> bool:
         """Publish the next chunk, if it is there; False if there is nothing to do."""
         done = self._progress.detailed
-        if done is None or self._progress.sweeping:
+        if done is None or self._progress.sweeping or self._partitions.is_busy:
             return False
         if self._sweep is None:
             left = [name for name in sorted(self._tables()) if name > done]
-            self._sweep = Sweep(left, self._fetcher.submit_details)
+            self._sweep = Sweep(left, self._submit)
         sweep = self._sweep
         try:
             fetched = sweep.next()
@@ -107,6 +141,9 @@ class Details:
         if self._sweep is not sweep:  # an event voided everything meanwhile
             return True
         if fetched is not None:
+            for details in fetched.found.values():
+                if details.is_partitioned:
+                    self._partitions.want(details.table_id)
             self._progress.detailed = fetched.names[-1]
             sweep.report("constraints and statistics", self._shard)
         elif sweep.is_over:
@@ -132,6 +169,29 @@ class Details:
                 self.want(details.table_id)
         if changes:
             self._publish(changes)
+
+
+def _fetch(metastore: Metastore, names: tuple[str, ...]) -> FetchedDetails:
+    lo, found = metastore.last_event(), {}
+    for name, table in metastore.tables(names).items():
+        if isinstance(table, TableObject):
+            try:
+                found[name] = _details_of(metastore, table)
+            except MetastoreRefused as error:  # it is gone, or cannot be read: the others go on
+                log.warning("constraints or statistics cannot be read", table=name, reason=str(error))
+    return FetchedDetails(names, lo, metastore.last_event(), found)
+
+
+def _details_of(metastore: Metastore, table: TableObject) -> TableDetails:
+    """Constraints with a foreign key are left out.
+
+    A DROP or a rename of the table that it points to changes them, and no event names the table that has it.
+    """
+    constraints = metastore.constraints(table.name)
+    has_foreign_key = bool(field(constraints, FOREIGN_KEYS))
+    statistics = metastore.statistics(table.name, columns_of(table.image))
+    is_partitioned = bool(table.partition_keys)
+    return TableDetails(table.table_id, is_partitioned, None if has_foreign_key else constraints, statistics)
 
 
 def _images(details: TableDetails, lo: str, hi: str) -> list[Change]:

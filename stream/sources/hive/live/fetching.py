@@ -7,21 +7,12 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TypeVar
 
-import structlog
-
-from stream.sources.hive.live.connection import MetastoreRefused
 from stream.sources.hive.live.metastore import Metastore, MetastoreSettings, ServerList, Transactions
-from stream.sources.hive.live.thrift import field as field_of
 from stream.sources.hive.messages import HiveMessageError, TableObject
-from stream.sources.hive.objects import columns_of
-from stream.sources.hive.structs import Struct
 
-log = structlog.get_logger(__name__)
-
-FOREIGN_KEYS: Final = 2
-"""The field of ``SQLAllTableConstraints``."""
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,25 +29,6 @@ class Fetched:
     lists: dict[str, ServerList]
     tables: dict[str, TableObject | HiveMessageError]
     transactions: Transactions
-
-
-@dataclass(frozen=True, slots=True)
-class TableDetails:
-    """Constraints and statistics of one table. ``constraints`` None: not to be published; ``statistics``: none."""
-
-    table_id: int
-    constraints: Struct | None
-    statistics: Struct | None
-
-
-@dataclass(frozen=True, slots=True)
-class FetchedDetails:
-    """Those of the tables that exist, as they were at some moment between the events ``lo`` and ``hi``."""
-
-    names: tuple[str, ...]
-    lo: int
-    hi: int
-    found: dict[str, TableDetails]
 
 
 @dataclass(slots=True)
@@ -86,14 +58,18 @@ class Fetcher:
         self._opened: list[Metastore] = []
         self._listing = threading.Lock()
         self._listed = _Listed()
+        self.arrived = threading.Event()
+        """Set when something that was asked for is there."""
 
     def submit(self, names: tuple[str, ...], *, is_fresh: bool = False) -> Future[Fetched]:
         """Fetch ``names`` in a thread. ``is_fresh``: with a list of transactions of its own."""
-        return self._pool.submit(self._fetch, names, is_fresh)
+        return self.run(lambda metastore: self._fetch(metastore, names, is_fresh=is_fresh))
 
-    def submit_details(self, names: tuple[str, ...]) -> Future[FetchedDetails]:
-        """Fetch constraints and statistics of ``names`` in a thread."""
-        return self._pool.submit(self._fetch_details, names)
+    def run(self, work: Callable[[Metastore], Found]) -> Future[Found]:
+        """Do ``work`` in a thread."""
+        future = self._pool.submit(lambda: work(self._metastore()))
+        future.add_done_callback(lambda _: self.arrived.set())
+        return future
 
     def oldest_list(self) -> int:
         """No fetch that is submitted from now on has a list from before this event; -1 before the first one."""
@@ -105,24 +81,12 @@ class Fetcher:
         for metastore in self._opened:
             metastore.close()
 
-    def _fetch(self, names: tuple[str, ...], is_fresh: bool) -> Fetched:
-        metastore = self._metastore()
+    def _fetch(self, metastore: Metastore, names: tuple[str, ...], *, is_fresh: bool) -> Fetched:
         listed = self._transactions(metastore, is_fresh)
         lo = metastore.last_event()
         lists = metastore.write_ids(names, listed.transactions.listed)
         tables = metastore.tables(names)
         return Fetched(names, listed.at, lo, metastore.last_event(), lists, tables, listed.transactions)
-
-    def _fetch_details(self, names: tuple[str, ...]) -> FetchedDetails:
-        metastore = self._metastore()
-        lo, found = metastore.last_event(), {}
-        for name, table in metastore.tables(names).items():
-            if isinstance(table, TableObject):
-                try:
-                    found[name] = _details_of(metastore, table)
-                except MetastoreRefused as error:  # it is gone, or cannot be read: the others go on
-                    log.warning("constraints or statistics cannot be read", table=name, reason=str(error))
-        return FetchedDetails(names, lo, metastore.last_event(), found)
 
     def _metastore(self) -> Metastore:
         metastore: Metastore | None = getattr(self._mine, "metastore", None)
@@ -142,14 +106,3 @@ class Fetcher:
     def _read(self, metastore: Metastore) -> _Listed:
         at, now_s = metastore.last_event(), self._clock()
         return _Listed(at, now_s, metastore.transactions())
-
-
-def _details_of(metastore: Metastore, table: TableObject) -> TableDetails:
-    """Constraints with a foreign key are left out.
-
-    A DROP or a rename of the table that it points to changes them, and no event names the table that has it.
-    """
-    constraints = metastore.constraints(table.name)
-    has_foreign_key = bool(field_of(constraints, FOREIGN_KEYS))
-    statistics = metastore.statistics(table.name, columns_of(table.image))
-    return TableDetails(table.table_id, None if has_foreign_key else constraints, statistics)

@@ -6,6 +6,7 @@ the log is read past the latter first. See docs/concepts/catalog.md, *The log is
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import dataclass
 from itertools import islice
@@ -19,6 +20,7 @@ from stream.sources.hive.live.fetching import Fetched, Fetcher
 from stream.sources.hive.live.images import Images
 from stream.sources.hive.live.metastore import Metastore, MetastoreSettings, Transactions
 from stream.sources.hive.live.objects import Objects
+from stream.sources.hive.live.partitions import Partitions
 from stream.sources.hive.live.progress import Progress, checksum_of
 from stream.sources.hive.live.recent_ids import RecentWriteIds
 from stream.sources.hive.live.sweep import CHUNK_TABLES, Sweep
@@ -126,7 +128,10 @@ class Following:
         def rebound_at(name: str) -> int:
             return self._rebound.get(name, 0)
 
-        self._objects = Objects(metastore, self._publish, self._read_to_end, translator.name_of, rebound_at)
+        self._objects = Objects(metastore, self._publish, self._read_to_end)
+        self._partitions = Partitions(
+            self._fetcher, self._publish, self._read_to_end, self._drain, translator.name_of, rebound_at
+        )
         self._details = Details(
             self._fetcher,
             self._progress,
@@ -135,6 +140,7 @@ class Following:
             lambda: translator.tables,
             translator.name_of,
             rebound_at,
+            self._partitions,
             self._options.shard,
         )
         self._images = Images(
@@ -142,7 +148,7 @@ class Following:
             translator,
             self._recent,
             self._progress,
-            self._objects,
+            self._partitions,
             self._details,
             self._publish,
             self._drain,
@@ -157,11 +163,31 @@ class Following:
 
         Raises `HiveHistoryLost`, `MetastoreError`, `PublisherLost`.
         """
+        self._fetcher.arrived.clear()
         if self._read_events() == EVENTS_MAX:
             return True
-        worked = self._fetch_dirty() or self._fetch_objects() or self._details.step()
+        worked = self._fetch_dirty() or self._fetch_objects() or self._partitions.step() or self._details.step()
         worked = worked or self._go_on_with_sweep() or self._details.go_on_with_sweep()
+        worked = self._partitions.go_on() or worked
         return self._reconcile() or worked
+
+    @property
+    def has_swept(self) -> bool:
+        """Whether every table of the catalog was published."""
+        return not self._progress.sweeping
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether what belongs to the tables was published too."""
+        is_idle = not self._partitions.tables and not self._details.tables and not self._progress.dirty
+        return self.has_swept and self._progress.detailed is None and is_idle
+
+    def wait(self, stopping: threading.Event, seconds: float) -> None:
+        """After a step that had nothing to do: until something arrives that was asked for, or ``seconds``."""
+        if self._sweep or self._details.is_under_way or self._partitions.is_under_way:
+            self._fetcher.arrived.wait(seconds)
+        else:
+            stopping.wait(seconds)
 
     # --- the log ---
 
@@ -217,7 +243,7 @@ class Following:
         progress = self._progress
         match change:
             case TableImage(change="dropped"):
-                self._objects.forget(change.table_id)
+                self._partitions.forget(change.table_id)
                 self._images.touched[change.name] = event_id
                 progress.done(change.name)
             case TableImage():
@@ -239,6 +265,8 @@ class Following:
                 self._objects.want_catalog()
             case ObjectImage(kind="constraints" | "statistics"):
                 self._details.want(change.table_id)
+            case ObjectImage(kind="partition") | ObjectSet(kind="partition"):
+                self._partitions.note(change)
             case ObjectImage() | ObjectSet():
                 self._objects.note(change)
                 progress.objects_due = self._objects.is_due
@@ -273,7 +301,7 @@ class Following:
         self._note_status()
 
     def _cursor(self) -> str:
-        return self._progress.cursor([*self._objects.tables, *self._details.tables])
+        return self._progress.cursor([*self._partitions.tables, *self._details.tables])
 
     def _note_status(self) -> None:
         status = self._status
@@ -371,7 +399,7 @@ class Following:
             self._publish(changes, closed=(txn,))
         if ended:
             log.info("aborts without an event", shard=self._options.shard, transactions=len(ended))
-        if self._sweep is None and not self._details.is_under_way:
+        if not (self._sweep or self._details.is_under_way or self._partitions.is_under_way):
             self._recent.forget(self._at)
             self._images.touched.clear()
             self._rebound.clear()

@@ -8,7 +8,7 @@ from typing import Protocol
 from stream.sources.hive.live.details import Details
 from stream.sources.hive.live.fetching import Fetched
 from stream.sources.hive.live.metastore import Metastore
-from stream.sources.hive.live.objects import Objects
+from stream.sources.hive.live.partitions import Partitions
 from stream.sources.hive.live.progress import Progress
 from stream.sources.hive.live.recent_ids import RecentWriteIds
 from stream.sources.hive.messages import FLAVOR, TableObject
@@ -33,7 +33,7 @@ class Images:
         translator: HiveTranslator,
         recent: RecentWriteIds,
         progress: Progress,
-        objects: Objects,
+        partitions: Partitions,
         details: Details,
         publish: Publish,
         drain: Callable[[int], None],
@@ -42,7 +42,7 @@ class Images:
         self._translator = translator
         self._recent = recent
         self._progress = progress
-        self._objects = objects
+        self._partitions = partitions
         self._details = details
         self._publish = publish
         self._drain = drain
@@ -102,8 +102,10 @@ class Images:
                 for write_id, txn in sorted(held.items())
                 if write_id in still_open
             ]
-        if in_sweep or name in self.unsure:
-            self._want_parts(table, in_sweep=in_sweep)
+        if name in self.unsure:
+            self.unsure.discard(name)
+            if not in_sweep:  # after a sweep of tables comes one of what belongs to them
+                self._want_parts(table)
         self._publish(changes, opened)
 
     def _restored(self, name: str, holders: dict[int, int]) -> tuple[OpenTransaction, ...]:
@@ -115,10 +117,8 @@ class Images:
                 found[txn] = described
         return tuple(found.values())
 
-    def _want_parts(self, table: TableObject, *, in_sweep: bool) -> None:
-        """What belongs to the table is to be fetched. After a sweep of tables comes one of their details."""
+    def _want_parts(self, table: TableObject) -> None:
+        """What belongs to the table is to be fetched."""
+        self._details.want(table.table_id)
         if table.partition_keys:
-            self._objects.want_partitions(table.table_id)
-        if not in_sweep:
-            self._details.want(table.table_id)
-        self.unsure.discard(table.name)
+            self._partitions.want(table.table_id)

@@ -144,7 +144,7 @@ class HiveSource:
             while not self._stopping.is_set():
                 try:
                     if not following.step():
-                        self._stopping.wait(self._options.poll_s)
+                        following.wait(self._stopping, self._options.poll_s)
                 except (MetastoreError, ThriftError) as error:
                     publisher.flush()  # raises if the publisher was lost meanwhile
                     self._wait("the metastore does not answer", error)

@@ -1,0 +1,306 @@
+"""Publishes the partitions of tables with their statistics: those that an event wrote, or all of a table in a pass.
+
+A pass says that the sets have begun, lists the partitions, publishes them chunk by chunk, and says that the sets are
+whole. Several tables have one under way, so that the metastore always has something to answer; a table has one at most,
+since the end of one would make a set whole that another one has begun.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final, NamedTuple
+
+import structlog
+
+from stream.sources.hive.live.connection import MetastoreRefused
+from stream.sources.hive.live.fetching import Fetcher
+from stream.sources.hive.live.metastore import Metastore
+from stream.sources.hive.messages import FLAVOR, HiveMessageError
+from stream.sources.hive.object_events import PARTITION, PARTITION_STATISTICS
+from stream.sources.hive.objects import columns_of, image_of
+from stream.sources.hive.partition_names import partition_name
+from stream.sources.hive.structs import Struct, encode_struct
+from stream.wire.events import Change, ObjectImage, ObjectSet
+
+log = structlog.get_logger(__name__)
+
+CHUNK: Final = 500
+"""Partitions that are fetched, and published, together."""
+CHUNKS_AHEAD: Final = 4
+"""Chunks of one pass that are being fetched."""
+PASSES_MAX: Final = 8
+"""Tables that have a pass under way."""
+WRITTEN_MAX: Final = 50
+"""Written partitions of a table that are fetched by name. With more of them, all are fetched."""
+KINDS: Final = (PARTITION, PARTITION_STATISTICS)
+_STRUCTS: Final = {PARTITION: "Partition", PARTITION_STATISTICS: "ColumnStatistics"}
+
+Values = tuple[str, ...]
+
+
+class Member(NamedTuple):
+    """A partition or its statistics, None if there is none, as it is published."""
+
+    kind: str
+    values: Values
+    image: bytes | None
+    struct: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Members as they were before the event ``hi``."""
+
+    members: list[Member]
+    hi: int
+
+
+class Pass:
+    """All partitions of one table, fetched in threads."""
+
+    def __init__(self, fetcher: Fetcher, table_id: int, name: str, lo: int) -> None:
+        self.table_id, self.name, self.lo = table_id, name, lo
+        self._fetcher = fetcher
+        self._listing: Future[tuple[list[str], list[str], int]] | None = fetcher.run(lambda each: _list(each, name))
+        self._names: deque[list[str]] = deque()
+        self._columns: list[str] = []
+        self._under_way: deque[Future[Chunk]] = deque()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every chunk was given out."""
+        return self._listing is None and not self._names and not self._under_way
+
+    def next(self) -> Chunk | None:
+        """The next chunk, if it is there; the first one is empty. Raises what its fetch raised."""
+        if self._listing is not None:
+            if not self._listing.done():
+                return None
+            names, self._columns, hi = self._listing.result()
+            self._listing = None
+            self._names.extend(names[at : at + CHUNK] for at in range(0, len(names), CHUNK))
+            self._submit()
+            return Chunk([], hi)
+        if not self._under_way or not self._under_way[0].done():
+            return None
+        found = self._under_way.popleft().result()
+        self._submit()
+        return found
+
+    def cancel(self) -> None:
+        """Drop what has not begun."""
+        for future in self._under_way:
+            future.cancel()
+
+    def _submit(self) -> None:
+        while self._names and len(self._under_way) < CHUNKS_AHEAD:
+            names = self._names.popleft()
+            self._under_way.append(self._fetcher.run(lambda each, names=names: self._fetch(each, names)))  # type: ignore[misc]
+
+    def _fetch(self, metastore: Metastore, names: list[str]) -> Chunk:
+        members = [_member(PARTITION, *found) for found in metastore.partitions_by_names(self.name, names)]
+        statistics = metastore.partition_statistics(self.name, self._columns, names)
+        members += [_member(PARTITION_STATISTICS, *found) for found in statistics]
+        return Chunk(members, metastore.last_event())
+
+
+class Partitions:
+    """What is to be fetched, and its fetching. ``publish``: changes at the position that was read last.
+
+    ``position``: reads the log to the server's end and returns that event; ``drain``: up to an event. ``name_of``:
+    table id → its name, or "". ``rebound_at``: name → the last event that bound it to a table, or to none.
+    """
+
+    def __init__(
+        self,
+        fetcher: Fetcher,
+        publish: Callable[[list[Change]], None],
+        position: Callable[[], int],
+        drain: Callable[[int], None],
+        name_of: Callable[[int], str],
+        rebound_at: Callable[[str], int],
+    ) -> None:
+        self._fetcher = fetcher
+        self._publish = publish
+        self._position = position
+        self._drain = drain
+        self._name_of = name_of
+        self._rebound_at = rebound_at
+        self._whole: dict[int, None] = {}
+        """Ids of tables that are to have a pass, in order."""
+        self._written: dict[int, set[Values]] = {}
+        """Table id → its partitions that were written, of tables that are to have none."""
+        self._passes: dict[int, Pass] = {}
+
+    @property
+    def tables(self) -> list[str]:
+        """The tables whose partitions are to be fetched."""
+        return [name for name in map(self._name_of, {**self._whole, **self._written, **self._passes}) if name]
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether something is being fetched."""
+        return bool(self._passes)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether as many tables wait as can have a pass."""
+        return len(self._whole) + len(self._passes) >= PASSES_MAX
+
+    def want(self, table_id: int) -> None:
+        """All partitions of a table are to be fetched, after the pass that is under way."""
+        self._whole[table_id] = None
+        self._written.pop(table_id, None)
+
+    def forget(self, table_id: int) -> None:
+        """The table is gone."""
+        self._whole.pop(table_id, None)
+        self._written.pop(table_id, None)
+
+    def note(self, change: ObjectImage | ObjectSet) -> None:
+        """An event said this of a partition; its statistics are fetched with it."""
+        if change.kind != PARTITION:
+            return
+        table_id = change.table_id
+        if isinstance(change, ObjectSet):
+            if change.change == "void":
+                self.want(table_id)
+        elif change.change == "written" and table_id not in self._whole:
+            written = self._written.setdefault(table_id, set())
+            written.add(change.name)
+            if len(written) > WRITTEN_MAX:
+                self.want(table_id)
+
+    def step(self) -> bool:
+        """Fetch and publish the written partitions of one table; False if there are none."""
+        if not self._written:
+            return False
+        table_id = next(iter(self._written))
+        name, asked = self._name_of(table_id), sorted(self._written.pop(table_id))
+        if not name:
+            return True
+        lo = self._position()
+        try:
+            found = self._fetcher.run(lambda metastore: _read(metastore, name, asked)).result()
+        except (MetastoreRefused, HiveMessageError) as error:
+            self._position()
+            self._refused(table_id, name, lo, error)
+        except BaseException:
+            self.want(table_id)
+            raise
+        else:
+            self._drain(found.hi)
+            if self._rebound_at(name) > lo:
+                self._again(table_id)
+            else:
+                self._publish([_change(table_id, each, lo, found.hi) for each in found.members])
+        return True
+
+    def go_on(self) -> bool:
+        """Begin passes, and publish what has arrived of those under way; False if nothing has."""
+        worked = self._begin()
+        for each in list(self._passes.values()):
+            try:
+                chunk = each.next()
+            except (MetastoreRefused, HiveMessageError) as error:
+                self._position()
+                self._passes.pop(each.table_id).cancel()
+                self._refused(each.table_id, each.name, each.lo, error)
+                continue
+            except BaseException:
+                self.end_passes()
+                raise
+            if chunk is not None:
+                self._take(each, chunk)
+            elif each.is_over:
+                self._end(each)
+            else:
+                continue
+            worked = True
+        return worked
+
+    def end_passes(self) -> None:
+        """The passes that are under way begin again."""
+        for table_id, each in self._passes.items():
+            each.cancel()
+            self.want(table_id)
+        self._passes.clear()
+
+    def _begin(self) -> bool:
+        """Begin as many passes as there is room for. Each begins before its members are listed."""
+        free = PASSES_MAX - len(self._passes)
+        chosen = list(islice((each for each in self._whole if each not in self._passes), max(free, 0)))
+        if not chosen:
+            return False
+        lo = self._position()
+        for table_id in chosen:
+            self._whole.pop(table_id, None)
+            self._written.pop(table_id, None)
+            name = self._name_of(table_id)
+            if name:
+                self._publish([ObjectSet(kind, table_id, "begun", lo=f"{FLAVOR}/{lo}") for kind in KINDS])
+                self._passes[table_id] = Pass(self._fetcher, table_id, name, lo)
+        return True
+
+    def _take(self, of: Pass, chunk: Chunk) -> None:
+        """Read the log past the chunk, and publish it if the name is still that table's.
+
+        Partitions are asked for by name, and don't tell their table's id.
+        """
+        self._drain(chunk.hi)
+        if self._rebound_at(of.name) > of.lo or self._name_of(of.table_id) != of.name:
+            if self._passes.pop(of.table_id, None) is not None:
+                of.cancel()
+                self._again(of.table_id)
+        elif chunk.members:
+            self._publish([_change(of.table_id, each, of.lo, chunk.hi) for each in chunk.members])
+
+    def _end(self, of: Pass) -> None:
+        self._passes.pop(of.table_id, None)
+        self._publish([ObjectSet(kind, of.table_id, "complete", lo=f"{FLAVOR}/{of.lo}") for kind in KINDS])
+
+    def _again(self, table_id: int) -> None:
+        if self._name_of(table_id):
+            self.want(table_id)
+
+    def _refused(self, table_id: int, name: str, lo: int, error: Exception) -> None:
+        """The metastore cannot give them: they are read through, unless the name was another table's meanwhile."""
+        if self._rebound_at(name) > lo:
+            self._again(table_id)
+        else:
+            log.warning("partitions cannot be read", table=name, reason=str(error))
+
+
+def _list(metastore: Metastore, name: str) -> tuple[list[str], list[str], int]:
+    """The names of all partitions, those of the columns, and an event after which they were not changed by this."""
+    table = metastore.table(name)
+    names = metastore.partition_names(name) if table is not None else []
+    return names, columns_of(table.image) if table is not None else [], metastore.last_event()
+
+
+def _read(metastore: Metastore, name: str, asked: Sequence[Values]) -> Chunk:
+    """Partitions by their values, with their statistics; one that is not there was dropped."""
+    table = metastore.table(name)
+    keys, columns = (table.partition_keys, columns_of(table.image)) if table is not None else ((), [])
+    names = [partition_name(keys, each) for each in asked if keys and len(each) == len(keys)]
+    stored = dict(metastore.partitions_by_names(name, names))
+    statistics = dict(metastore.partition_statistics(name, columns, names))
+    members = [_member(PARTITION, each, stored.get(each)) for each in asked]
+    members += [_member(PARTITION_STATISTICS, each, statistics.get(each)) for each in asked]
+    return Chunk(members, metastore.last_event())
+
+
+def _member(kind: str, values: Values, found: Struct | None) -> Member:
+    if found is None:
+        return Member(kind, values, None, None)
+    return Member(kind, values, image_of(found, _STRUCTS[kind]), encode_struct(found))
+
+
+def _change(table_id: int, of: Member, lo: int, hi: int) -> ObjectImage:
+    change = "image" if of.image is not None else "dropped"
+    at = f"{FLAVOR}/{lo}", f"{FLAVOR}/{hi}"
+    return ObjectImage(of.kind, table_id, of.values, change, of.image, of.struct, *at)
