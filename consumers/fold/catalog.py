@@ -280,14 +280,14 @@ def _fold_end(event: Event, lookup: Lookup, head: Head, *, committed: bool) -> C
         state = _load_known(table_id, event, lookup, head)
         if state is None or _dropped(state):
             continue
-        refused = _end_in_table(state, event, write_ids, committed=committed)
+        refused = _end_in_table(state, event, head, write_ids, committed=committed)
         if refused:
             changes.rejections = (*changes.rejections, Rejection("commit_of_aborted", refused, f"table {table_id}"))
         changes.update(_changed(state, event))
     return changes
 
 
-def _end_in_table(state: TableState, event: Event, write_ids: list[int], *, committed: bool) -> str:
+def _end_in_table(state: TableState, event: Event, head: Head, write_ids: list[int], *, committed: bool) -> str:
     """Ends a transaction in one table. If the COMMIT contradicts the list, voids the list and returns the reason."""
     refused = ""
     for write_id in write_ids:
@@ -303,6 +303,8 @@ def _end_in_table(state: TableState, event: Event, write_ids: list[int], *, comm
         state.staged = [each for each in state.staged if each.txn != txn]
         if committed:
             _promote(state, staged, event)
+    elif committed and _list_has_gaps(state, head):
+        _await_image(state, event)  # what it staged may be lost
     if refused:
         state.ids.known = False
         state.void = refused
@@ -312,20 +314,26 @@ def _end_in_table(state: TableState, event: Event, write_ids: list[int], *, comm
 def _promote(state: TableState, staged: StagedImage, event: Event) -> None:
     """Makes the staged image the committed one. It keeps the write's ordinal, so that a later write supersedes it."""
     if staged.image is None:
-        state.write_ordinal, state.write_position = event["ordinal"], event["gtid"]
+        _await_image(state, event)
     else:
         _set_image(state, staged.image, staged.struct, event["gtid"], event["gtid"], staged.ordinal)
+
+
+def _await_image(state: TableState, event: Event) -> None:
+    """It is unknown which image counts: only one that is read from here on does."""
+    state.write_ordinal, state.write_position = event["ordinal"], event["gtid"]
 
 
 def _fold_reset(event: Event, lookup: Lookup, head: Head) -> CatalogChanges:
     state = _load(event["table_id"], event, lookup, head)
     if state is None or _dropped(state):
         return CatalogChanges()
+    # A writer that ended without an event may have staged an image. After a gap, nobody knows of which one that is true.
+    writers = {each for each, _ in state.ids.open} if _list_has_gaps(state, head) else set()
     staged = {each.txn for each in state.staged}
     _replace_list(state, event, event.get("committed"))
-    if staged - {each.txn for each in state.staged}:
-        # A staged writer ended without an event, so it is unknown whether its image counts.
-        state.write_ordinal, state.write_position = event["ordinal"], event["gtid"]
+    if staged - {each.txn for each in state.staged} or writers - {each for each, _ in state.ids.open}:
+        _await_image(state, event)
     return _changed(state, event)
 
 

@@ -10,61 +10,34 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from consumers.fold.state import (
-    TEXT_PREFIX,
-    Head,
-    Lookup,
-    Scope,
-    Topology,
-    Void,
-    described_key,
-    schema_key,
-)
+from consumers.fold.shards import is_succeeded
+from consumers.fold.state import TEXT_PREFIX, Head, Lookup, Scope, Topology, Void, schema_key
 from stream.wire.announced import Announced
 from stream.wire.codec import HEADER_SIZE, MAGIC, Record, decode, encode
 from stream.wire.events import EVERY_TABLE
 
 
-def adopt_schema(lookup: Lookup, event: Mapping[str, Any], last: int) -> dict[bytes, bytes]:
-    """The description that a `TableSchema` leaves, and its place. ``last``: the shard's last ordinal before it.
-
-    A repeat does not displace what another shard said of the table.
-    """
-    return _adopt_place(lookup, event) | _adopt_description(lookup, event, last)
-
-
-def _adopt_place(lookup: Lookup, event: Mapping[str, Any]) -> dict[bytes, bytes]:
-    key = described_key(event["table"], event["shard"])
-    held, place = lookup(key), [event["epoch"], event["ordinal"]]
-    return {} if held is not None and json.loads(held) >= place else {key: json.dumps(place).encode()}
-
-
-def is_published(head: Head, lookup: Lookup, table: str, shard: str) -> bool:
-    """Whether ``shard`` publishes ``table``. That another shard describes it says nothing of this one's events."""
-    place = lookup(described_key(table, shard))
-    return place is not None and is_in_scope(head, shard, *json.loads(place))
-
-
-def _adopt_description(lookup: Lookup, event: Mapping[str, Any], last: int) -> dict[bytes, bytes]:
-    key = schema_key(event["table"])
+def adopt_schema(lookup: Lookup, event: Mapping[str, Any]) -> dict[bytes, bytes]:
+    """The description that a `TableSchema` leaves. Each shard has its own: another one's says nothing of its rows."""
+    key = schema_key(event["table"], event["shard"])
     held = lookup(key)
     if held is not None:
         _, before = decode(held)
-        if before["shard"] != event["shard"]:
-            if event["ordinal"] <= last:
-                return {}
-        elif (before["epoch"], before["ordinal"]) >= (event["epoch"], event["ordinal"]):
+        if (before["epoch"], before["ordinal"]) >= (event["epoch"], event["ordinal"]):
             return {}
     return {key: encode("TableSchema", dict(event))}
 
 
-def table_description(head: Head, lookup: Lookup, table: str) -> Record | None:
-    """The `TableSchema` of a row table that its source publishes; None if it is not described, or not any more."""
-    value = lookup(schema_key(table))
-    if value is None:
-        return None
-    _, schema = decode(value)
-    return schema if is_in_scope(head, schema["shard"], schema["epoch"], schema["ordinal"]) else None
+def table_descriptions(head: Head, lookup: Lookup, table: str) -> list[Record]:
+    """What each shard here says of a row table that it publishes."""
+    found = []
+    for shard, lineage in head.lineages.items():
+        value = lookup(schema_key(table, shard)) if not is_succeeded(head, shard, lineage.epoch) else None
+        if value is not None:
+            _, schema = decode(value)
+            if is_in_scope(head, shard, schema["epoch"], schema["ordinal"]):
+                found.append(schema)
+    return found
 
 
 def is_in_scope(head: Head, shard: str, epoch: int, ordinal: int) -> bool:

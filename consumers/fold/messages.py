@@ -136,7 +136,7 @@ def _fold_event(state: PartitionState, after: int, name: str, event: dict[str, A
     if name == "TableVoid":
         return _fold_table_void(state, after, event, moved, voids)._replace(rejections=rejections)
     if name == "TableSchema":
-        return Changes(after, adopt_schema(state.lookup, event, last), moved, voids, rejections=rejections)
+        return Changes(after, adopt_schema(state.lookup, event), moved, voids, rejections=rejections)
     if name == "Scope":
         scopes, forgotten = adopt_scope(head, event)
         return Changes(after, {}, moved, voids | forgotten, rejections=rejections, scopes=scopes)

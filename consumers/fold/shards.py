@@ -69,10 +69,15 @@ def is_succeeded(head: Head, shard: str, epoch: int) -> bool:
 def sole_lineage(head: Head) -> tuple[str, Lineage | None]:
     """Name and lineage of the partition's shard if it has exactly one, else ("", None): the shard of unknown keys.
 
-    Shards that another one has succeeded don't count.
+    Shards that another one has succeeded don't count. One that is declared, and has published nothing here yet, does.
     """
     left = [each for each in head.lineages.items() if not is_succeeded(head, each[0], each[1].epoch)]
-    return left[0] if len(left) == 1 else ("", None)
+    if len(left) != 1:
+        return "", None
+    topology = head.topologies.get(left[0][0])
+    if topology is not None and any(shard not in head.lineages for shard in topology.shards):
+        return "", None
+    return left[0]
 
 
 def lineage_for(head: Head, shard: str, epoch: int) -> Lineage | None:

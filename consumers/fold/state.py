@@ -33,7 +33,6 @@ TEXT_PREFIX = META + b"text/"
 TOPOLOGY_PREFIX = META + b"topology/"
 SCOPE_PREFIX = META + b"scope/"
 BACKFILL_PREFIX = META + b"backfill/"
-DESCRIBED_PREFIX = META + b"described/"
 
 Lookup = Callable[[bytes], bytes | None]
 
@@ -200,14 +199,9 @@ def void_key(table: str, shard: str) -> bytes:
     return VOID_PREFIX + table.encode() + b"\0" + shard.encode()
 
 
-def schema_key(table: str) -> bytes:
-    """Store key of a row table's description."""
-    return SCHEMA_PREFIX + table.encode()
-
-
-def described_key(table: str, shard: str) -> bytes:
-    """Store key of the place at which a shard described a row table last."""
-    return DESCRIBED_PREFIX + table.encode() + b"\0" + shard.encode()
+def schema_key(table: str, shard: str) -> bytes:
+    """Store key of what a shard says of a row table."""
+    return SCHEMA_PREFIX + table.encode() + b"\0" + shard.encode()
 
 
 def head_entries(head: Head) -> dict[bytes, bytes]:
@@ -232,7 +226,7 @@ def head_entries(head: Head) -> dict[bytes, bytes]:
 
 
 def is_head_key(key: bytes) -> bool:
-    """Whether `head_entries` writes this key. Descriptions, their places, names and texts are looked up."""
+    """Whether `head_entries` writes this key. Descriptions, names and schema texts are looked up like rows."""
     return key in _SINGLE or key.startswith(_IN_HEAD)
 
 

@@ -78,15 +78,22 @@ def meaning_of(described: bytes) -> Meaning:
     )
 
 
-def folded_meaning(partition: Partition, table: str) -> Meaning | None:
-    """What the keys of ``table`` mean here; None if it is not described, or not published any more."""
-    described = partition.store.get(schema_key(table))
-    found = meaning_of(described) if described is not None else None
-    head = partition.store.visible
-    return found if found is not None and is_in_scope(head, found.shard, found.epoch, found.ordinal) else None
+def folded_meaning(partition: Partition, table: str, shard: str) -> Meaning | None:
+    """What the keys of ``table`` mean in ``shard``; None if it does not describe it, or publishes it no more.
+
+    ``shard`` "": of a key that nobody knows the shard of. By any shard's description it is kept in the same partition.
+    """
+    store = partition.store
+    shards = (shard,) if shard else tuple(store.visible.lineages)
+    values = [value for each in shards if (value := store.get(schema_key(table, each))) is not None]
+    head = store.visible
+    found = [each for each in map(meaning_of, values) if is_in_scope(head, each.shard, each.epoch, each.ordinal)]
+    return max(found, key=lambda each: (each.epoch, each.ordinal)) if found else None
 
 
-def compare_meaning(partition: Partition, head: Head, table: str, expected: bytes | None) -> tuple[str, int]:
+def compare_meaning(
+    partition: Partition, head: Head, table: str, shard: str, expected: bytes | None
+) -> tuple[str, int]:
     """`why_other_meaning` of entries that were read after ``head``, and before this call; and the table's prefix.
 
     ``expected`` None: it is not compared. A meaning that holds is looked up once for each head. While a fold puts
@@ -96,15 +103,15 @@ def compare_meaning(partition: Partition, head: Head, table: str, expected: byte
     store = partition.store
     is_settled = store.visible is head and not store.is_folding
     if is_settled and partition.meanings_of is head:
-        known: Meaning | None = partition.meanings.get(table)
+        known: Meaning | None = partition.meanings.get((table, shard))
         if known is not None and known.fingerprint == expected:
             return "", known.prefix
-    found = folded_meaning(partition, table)
+    found = folded_meaning(partition, table, shard)
     why = why_other_meaning(head, found, expected) if expected is not None else ""
     if expected is not None and not why and is_settled and store.visible is head and not store.is_folding:
         if partition.meanings_of is not head:
             partition.meanings_of, partition.meanings = head, {}
-        partition.meanings[table] = found
+        partition.meanings[table, shard] = found
     return why, found.prefix if found is not None else 0
 
 

@@ -84,8 +84,8 @@ class Partition:
     """The group's generation when it assigned the partition; 0: unknown."""
     taken_at: float = field(default_factory=time.monotonic)
     waiters: set[asyncio.Future[None]] = field(default_factory=set)
-    meanings: dict[str, Any] = field(default_factory=dict)
-    """What the keys of each table mean, for `consumers.owner.meaning`, while the store's head is ``meanings_of``."""
+    meanings: dict[tuple[str, str], Any] = field(default_factory=dict)
+    """What the keys of each (table, shard) mean, for `consumers.owner.meaning`, while the store's head is ``meanings_of``."""
     meanings_of: Head | None = None
 
     @property

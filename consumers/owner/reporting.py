@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from consumers.fold.backfills import backfilled_tables
-from consumers.fold.declared import is_in_scope, table_description
+from consumers.fold.declared import is_in_scope, table_descriptions
 from consumers.owner.partitions import Ownership, Partition
 from consumers.owner.protocol import (
     Describe,
@@ -75,8 +75,7 @@ def describe_table(owned: Sequence[Partition], request: Describe) -> Description
     newest: dict[str, dict[str, Any]] = {}
     for partition in owned:
         store = partition.store
-        schema = table_description(store.visible, store.get, request.table) if request.table else None
-        if schema is not None:
+        for schema in table_descriptions(store.visible, store.get, request.table) if request.table else ():
             known = newest.get(schema["shard"])
             if known is None or (schema["epoch"], schema["ordinal"]) > (known["epoch"], known["ordinal"]):
                 newest[schema["shard"]] = schema

@@ -7,7 +7,6 @@ from typing import Final
 import msgspec
 
 from consumers.fold.backfills import whole_table
-from consumers.fold.declared import is_published
 from consumers.fold.entry import ABSENT, VALUE, VOID, decode_entry
 from consumers.fold.shards import NO_KIN, Kin, is_succeeded, sole_lineage
 from consumers.fold.state import Head, Void
@@ -163,12 +162,12 @@ def answer_rows(partition: Partition, request: Get, demand: Demand) -> list[Owne
     """
     head = partition.store.visible
     rows = [answer_row(partition, key, demand) for key in request.keys]
-    judged, why, prefix = None, "", 0
+    judged, why, prefix = ("", ""), "", 0
     for key, row in zip(request.keys, rows, strict=True):
         table = table_of(key)
-        if table != judged:
-            judged = table
-            why, prefix = compare_meaning(partition, head, table, request.meanings.get(table))
+        if (table, row.shard) != judged:
+            judged = table, row.shard
+            why, prefix = compare_meaning(partition, head, table, row.shard, request.meanings.get(table))
         if why:
             refuse_row(row, why)
         else:
@@ -267,11 +266,9 @@ def _schema_refusal(partition: Partition, head: Head, request: Fill, shard: str)
     Tables that are always read through are not kept, nor those that the shard does not publish. Absence is kept only if
     no collation compares the key.
     """
-    found = folded_meaning(partition, table_of(request.key))
+    found = folded_meaning(partition, table_of(request.key), shard)
     if found is None:
-        return "the table's schema is unknown here so far"
-    if not is_published(head, partition.store.get, table_of(request.key), shard):
-        return f"shard {shard} does not publish the table"
+        return f"shard {shard} does not publish the table, as far as is known here"
     check_partition(head, partition.number, request.key, found.prefix)
     if request.meaning and request.meaning != found.fingerprint:
         return "the keys of the table mean something else here: its description has changed"

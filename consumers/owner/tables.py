@@ -143,7 +143,7 @@ def answer_table(partition: Partition, name: str, table_id: int, demand: Demand)
     answer_from_state(found, state, demand, head.voids.items(), found.kin)
     if not found.served:
         fill = partition.overlay.get(table_key(table_id), found.stamp, found.low_water)
-        if fill is not None and fill.table is not None:
+        if fill is not None and fill.table is not None and bound_id(partition, fill.table.name) == table_id:
             answer_from_fill(found, fill.table, demand, found.kin)
     elif state is not None and is_ahead(head, state):
         found.served, found.image, found.needs_source = False, None, True

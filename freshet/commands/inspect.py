@@ -12,6 +12,7 @@ import msgspec
 import typer
 
 from consumers.fold.catalog_state import CatalogStateError, decode_binding, decode_table
+from consumers.fold.declared import table_descriptions
 from consumers.fold.entry import ABSENT, VALUE, VOID, decode_entry
 from consumers.fold.state import CATALOG, META, NAME_PREFIX, SCHEMA_PREFIX
 from consumers.owner.protocol import UNKNOWN_KEY, Description, OwnerError, OwnerRow
@@ -96,10 +97,10 @@ def inspect_store(directory: Path, table: str, key: str, limit: int, digest: boo
 
 
 def _row_in(view: StoreView, table: str, key: str) -> dict[str, Any]:
-    described = view.get(SCHEMA_PREFIX + table.encode())
-    if described is None:
+    described = table_descriptions(view.head, view.get, table)
+    if not described:
         raise InspectError(f"{view.directory} has no table {table}", hint="tables are named db.table")
-    schema = decode(described)[1]
+    schema = max(described, key=lambda each: int(each["timestamp"]))
     columns = {each["name"]: Column(each["name"], each["kind"], each["exact"]) for each in schema["columns"]}
     found = _parse(table, [columns[name] for name in schema["primary_key"]], key)
     value = view.get(found.key)

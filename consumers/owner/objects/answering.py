@@ -83,7 +83,16 @@ def answer_objects(partition: Partition, request: GetObjects, table_id: int, dem
     _decide(found, place, request, members, demand)
     if found.served:
         _show(partition, found, place, request, members, demand)
+        if _has_moved(partition, place, request.kind, table_id):
+            found = _undecided(partition, place, table_id)
+            found.why = f"the {request.kind} objects changed while they were read"
     return found
+
+
+def _has_moved(partition: Partition, place: _Place, kind: str, table_id: int) -> bool:
+    """Whether what was read after ``place`` may be of a later moment."""
+    now = _place(partition, kind, table_id)
+    return (now.set_bytes, now.table_bytes) != (place.set_bytes, place.table_bytes)
 
 
 def _place(partition: Partition, kind: str, table_id: int) -> _Place:
@@ -119,7 +128,7 @@ def _undecided(partition: Partition, place: _Place, table_id: int) -> OwnerObjec
         names=[],
         images=[],
         version=f"{group.epoch}.{group.ordinal}" if group is not None else "",
-        kin=kin_of(place.head, shard),
+        kin=kin_of(place.head, shard).heard(partition.ready),
     )
 
 
@@ -232,9 +241,6 @@ def _take_list(
         found.count += 1
         if not request.count_only:
             members.append((name, state))
-    now = _place(partition, request.kind, table_id)
-    if (now.set_bytes, now.table_bytes) != (place.set_bytes, place.table_bytes):
-        return f"the {request.kind} objects changed while they were read"
     return ""
 
 

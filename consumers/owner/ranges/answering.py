@@ -35,12 +35,16 @@ IMAGES_BYTES_MAX: Final = 4 << 20
 
 
 class Found(NamedTuple):
-    """The rows of a range, as (key, image), or how many there are. ``hi``: where one of the range changed last."""
+    """The rows of a range, as (key, image), or how many there are. ``hi``: where one of the range changed last.
+
+    ``newest``: the highest ordinal of its entries.
+    """
 
     rows: list[tuple[bytes, bytes]]
     number: int
     more: bool
     hi: Position
+    newest: int
 
 
 async def answer_range(partition: Partition, request: GetRange, demand: Demand) -> RangeRows:
@@ -49,9 +53,10 @@ async def answer_range(partition: Partition, request: GetRange, demand: Demand) 
     The head is read before the entries and the description after them, as in `consumers.owner.rows.answer_rows`.
     """
     head, table = partition.store.visible, table_of(request.leading)
-    whole, meaning = whole_table(head, table), folded_meaning(partition, table)
+    whole = whole_table(head, table)
     shard = whole[0] if whole is not None else ""
-    answer = _unproved(request.id, head, shard)
+    meaning = folded_meaning(partition, table, shard)
+    answer = _unproved(request.id, partition, head, shard)
     try:
         if whole is None:
             raise NotKnown(f"{table} is not known to be complete in partition {partition.number}")
@@ -62,15 +67,15 @@ async def answer_range(partition: Partition, request: GetRange, demand: Demand) 
         answer.why = str(reason)
         return answer
     expected = expected_meaning(meaning, request)
-    why, prefix = compare_meaning(partition, head, table, expected)
-    if request.index and not why and folded_meaning(partition, table) != meaning:
+    why, prefix = compare_meaning(partition, head, table, shard, expected)
+    if request.index and not why and folded_meaning(partition, table, shard) != meaning:
         why = "the description of the table changed while it was looked at"
     if why:
         answer.why, answer.code = why, SCHEMA_CHANGED
         return answer
     _check_partitions(head, partition.number, request, len(meaning.key), prefix)
     answer.hi = str(found.hi)
-    _decide(answer, demand, found)
+    _decide(answer, demand, found, head.lineages[shard].watermark_ordinal)
     return answer
 
 
@@ -88,14 +93,14 @@ def _check_partitions(head: Head, number: int, request: GetRange, key_columns: i
         )
 
 
-def _unproved(request_id: int, head: Head, shard: str) -> RangeRows:
+def _unproved(request_id: int, partition: Partition, head: Head, shard: str) -> RangeRows:
     """An answer that says where the partition is, and nothing of the range."""
     unknown = Freshness.UNKNOWN.value
     answer = RangeRows(request_id, [], [], 0, False, unknown, "", False, True, shard, 0, "", "")
     lineage = head.lineages.get(shard)
     if lineage is not None:
         answer.epoch, answer.watermark, answer.as_of_ms = lineage.epoch, lineage.watermark, lineage.as_of_ms
-        answer.kin = kin_at(head, shard, lineage.epoch)
+        answer.kin = kin_at(head, shard, lineage.epoch).heard(partition.ready)
     return answer
 
 
@@ -109,15 +114,18 @@ class _Stretch(NamedTuple):
     watermark: str
 
 
-def _decide(answer: RangeRows, demand: Demand, found: Found) -> None:
-    """Writes the decision into ``answer``, with the rows if they may be served."""
+def _decide(answer: RangeRows, demand: Demand, found: Found, watermark_ordinal: int) -> None:
+    """Writes the decision into ``answer``, with the rows if they may be served.
+
+    A marker says nothing of what follows it, wherever its position lies: see `consumers.owner.rows.view_row`.
+    """
     stretch = _Stretch(answer.shard, answer.epoch, answer.hi, answer.hi, answer.watermark)
     decision = decide(demand, tag_of(stretch, kin=answer.kin, as_of_ms=answer.as_of_ms))
     answer.freshness, answer.why = decision.freshness.value, decision.why
     if not decision.may_be_served:
         answer.needs_source = not may_catch_up(decision, answer.watermark)
         answer.code = HISTORY_LOST if decision.history_lost else ""
-    elif not Position.parse(answer.watermark).at_or_past(found.hi):
+    elif found.newest > watermark_ordinal or not Position.parse(answer.watermark).at_or_past(found.hi):
         answer.freshness, answer.needs_source = Freshness.UNKNOWN.value, False
         answer.why = f"a row changed at {answer.hi}, and the marker that follows has not arrived"
     else:
@@ -169,10 +177,10 @@ async def _look(
     for later in (lineage.low_water, decode_entry(newest_at).position if newest_at else "", *known_since):
         hi = hi.join(Position.parse(later)) if later else hi
     if not request.limit:
-        return Found([], count, False, hi)
+        return Found([], count, False, hi, newest)
     rows.sort(key=_rank_of, reverse=request.descending)
     given = _within_bytes(rows, request.limit)
-    return Found(given, len(given), len(given) < len(rows), hi)
+    return Found(given, len(given), len(given) < len(rows), hi, newest)
 
 
 async def _live_entries(

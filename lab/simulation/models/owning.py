@@ -118,7 +118,7 @@ class OwnedPartition:
         self.letters: Counter[tuple[int, str]] = Counter()
         """(offset, code) of the dead letters from offset ``first`` on, where this process began."""
         self.meanings_of: Head | None = None
-        self.meanings: dict[str, Meaning | None] = {}
+        self.meanings: dict[tuple[str, str], Meaning | None] = {}
         self.rocks = rocks or MemoryRocks()
         self.manifest = _manifest(number, topic.layout.partitions)
         self.start()

@@ -93,10 +93,8 @@ def facts_of_naive(fold: NaivePartition, offset: int) -> Facts:
         facts["scope", name] = [*place]
     for (table, name), backfill in fold.backfills.items():
         facts["backfill", table, name] = [*backfill]
-    for (table, name), place in fold.described.items():
-        facts["described", table, name] = [*place]
-    for table, schema in fold.schemas.items():
-        facts["schema", table] = schema
+    for (table, name), schema in fold.schemas.items():
+        facts["schema", table, name] = schema
     for number, text in fold.texts.items():
         facts["text", number.hex()] = [text["name"], text["text"], text["skippable"]]
     for name, bound in fold.tables.names.items():

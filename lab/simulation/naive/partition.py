@@ -58,9 +58,8 @@ class NaivePartition:
         self.shards: dict[str, NaiveShard] = {}
         self.voids: dict[tuple[str, str], tuple[Place, str]] = {}
         """(table or ``*``, shard) → the place up to which older entries are unknown, and the floor of fills."""
-        self.schemas: dict[str, Record] = {}
-        self.described: dict[tuple[str, str], Place] = {}
-        """(table, shard) → where the shard described the table last."""
+        self.schemas: dict[tuple[str, str], Record] = {}
+        """(table, shard) → what the shard says of the table."""
         self.scopes: dict[str, Place] = {}
         self.backfills: dict[tuple[str, str], tuple[int, int, int, str, int]] = {}
         """(table, shard) → epoch, the ordinals at which it began and was complete, and where that was."""
@@ -108,7 +107,7 @@ class NaivePartition:
             case "TableVoid":
                 self._void_table(event)
             case "TableSchema":
-                self._describe(event, before)
+                self._describe(event)
             case "Scope":
                 self._begin_scope(event)
             case "TableBackfill":
@@ -124,7 +123,7 @@ class NaivePartition:
         if name not in REPEATED:
             self.letters.append((offset, "older_epoch"))
         elif name == "TableSchema":
-            self._describe(event, event["ordinal"])
+            self._describe(event)
         elif name == "Scope":
             self._begin_scope(event)
         elif name == "TableBackfill":
@@ -212,16 +211,10 @@ class NaivePartition:
             self.voids[scope] = (place, event["position"])
         self.tables.void(event)
 
-    def _describe(self, event: Record, last: int) -> None:
-        scope, place = (event["table"], event["shard"]), (event["epoch"], event["ordinal"])
-        self.described[scope] = max(place, self.described.get(scope, place))
-        held = self.schemas.get(event["table"])
-        if held is not None and held["shard"] == event["shard"]:
-            newer = (event["epoch"], event["ordinal"]) > (held["epoch"], held["ordinal"])
-        else:
-            newer = held is None or event["ordinal"] > last
-        if newer:
-            self.schemas[event["table"]] = event
+    def _describe(self, event: Record) -> None:
+        held = self.schemas.get((event["table"], event["shard"]))
+        if held is None or (event["epoch"], event["ordinal"]) > (held["epoch"], held["ordinal"]):
+            self.schemas[event["table"], event["shard"]] = event
 
     def _begin_scope(self, event: Record) -> None:
         name, place = event["shard"], (event["epoch"], event["ordinal"])

@@ -144,7 +144,7 @@ class NaiveTables:
             self.others.fold(name, event)
             return []
         if name in ("CommitTxn", "AbortTxn"):
-            return self._end(event, committed=name == "CommitTxn")
+            return self._end(event, around, committed=name == "CommitTxn")
         table = self._table(event)
         if table is None or (table.is_dropped and event.get("change") != "created"):
             return []
@@ -152,8 +152,9 @@ class NaiveTables:
             table.allocate(event["txn"], event["write_id"], again=event["reallocated"])
         elif name == "WriteIdsReset":
             before = set(table.staged)
+            writers = set(table.open) if self._has_lost(table, around) else set()
             table.replace_list(event, event["committed"])
-            if before - set(table.staged):
+            if before - set(table.staged) or writers - set(table.open):
                 table.note_write(event)  # its writer ended without an event: nobody knows which image counts
         elif event["change"] == "dropped":
             table = self._dropped(table, event)
@@ -205,8 +206,7 @@ class NaiveTables:
         table.replace_list(event)
         table.note_write(event)
         table.pending |= self._writers(table, event["txn"], event["write_id"])
-        lost = not table.list_ordinal or around.lost_since(table.shard, table.name, table.epoch, table.list_ordinal)
-        if not event["write_id"] and table.kind == TRANSACTIONAL and lost:
+        if not event["write_id"] and table.kind == TRANSACTIONAL and self._has_lost(table, around):
             table.pending.add(UNKNOWN)
         if event["image"] is not None:
             lo, hi = event["lo"] or event["gtid"], event["hi"] or event["gtid"]
@@ -236,7 +236,11 @@ class NaiveTables:
         listed = table.kind != TRANSACTIONAL or event["write_ids"] is not None
         return listed and positions.reaches(table.lo, low_water) and all(table.open.values())
 
-    def _end(self, event: Event, *, committed: bool) -> list[str]:
+    def _has_lost(self, table: NaiveTable, around: Around) -> bool:
+        """Whether an event of the table may be lost that the server's list would make up for."""
+        return not table.list_ordinal or around.lost_since(table.shard, table.name, table.epoch, table.list_ordinal)
+
+    def _end(self, event: Event, around: Around, *, committed: bool) -> list[str]:
         letters = []
         ids = event["write_ids"]
         for table_id in dict.fromkeys(pair["table_id"] for pair in ids):
@@ -254,6 +258,8 @@ class NaiveTables:
                     table.note_write(event)
                 else:
                     table.set_image(image, struct, event["gtid"], event["gtid"], ordinal)
+            elif committed and self._has_lost(table, around):
+                table.note_write(event)
             if not all(agreed):
                 table.known, table.is_void = False, True
                 letters.append("commit_of_aborted")

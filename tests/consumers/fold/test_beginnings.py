@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from consumers.fold.catalog_state import decode_table, table_key
-from consumers.fold.declared import is_published, table_description
+from consumers.fold.declared import table_descriptions
 from consumers.fold.state import Scope
 from consumers.owner.protocol import UNKNOWN_KEY
 from consumers.owner.rows import judge_fill, view_row
+from stream.wire.codec import Record
 from stream.wire.events import EVERY_TABLE
 from tests.consumers.histories import SHARD, Folded, event, gtid, key, marker, start, value
 
@@ -52,6 +53,16 @@ def schema(ordinal: int, *, table: str = "shop.items", **more: Any) -> bytes:
         **more,
     }
     return event("TableSchema", ordinal, table=table, **fields)
+
+
+def described(folded: Folded, table: str = "shop.items") -> list[Record]:
+    """What is said of a table, by each shard."""
+    return table_descriptions(folded.state.head, folded.entries.get, table)
+
+
+def describing(folded: Folded) -> list[str]:
+    """The shards that describe the table."""
+    return [each["shard"] for each in described(folded)]
 
 
 def scope(ordinal: int) -> bytes:
@@ -99,12 +110,11 @@ def test_an_epoch_that_begins_later_brings_its_own_low_water() -> None:
 def test_a_repeated_description_is_adopted_and_is_no_old_event() -> None:
     """It carries its original place, far below what is folded."""
     folded = begun(value(2, b"x", 60), schema(5))
-    assert table_description(folded.state.head, folded.entries.get, "shop.items") is not None
+    assert described(folded, "shop.items")
     assert folded.state.head.lineages[SHARD].ordinal == 60
     folded.fold(schema(61, cacheable=False, reason="no key"))
     folded.fold(schema(5))
-    found = table_description(folded.state.head, folded.entries.get, "shop.items")
-    assert found is not None
+    [found] = described(folded)
     assert (found["reason"], folded.rejection_codes) == ("no key", [])
 
 
@@ -113,24 +123,22 @@ def test_a_repeat_does_not_displace_what_another_shard_has_described() -> None:
     folded = Folded(start(), schema(2), value(1, b"a", 3), start(shard="shop/1"))
     folded.fold(schema(2, shard="shop/1", cacheable=False, reason="moved"))
     folded.fold(schema(2))
-    found = table_description(folded.state.head, folded.entries.get, "shop.items")
-    assert found is not None
-    assert (found["shard"], found["reason"]) == ("shop/1", "moved")
+    assert {each["shard"]: each["reason"] for each in described(folded)} == {SHARD: "", "shop/1": "moved"}
 
 
 def test_a_repeat_of_an_epoch_that_is_over_is_no_dead_letter() -> None:
     """The publisher may still say it; what is newer stays."""
     folded = Folded(start(), schema(2), start(epoch=2), schema(2))
     assert folded.rejection_codes == []
-    assert table_description(folded.state.head, folded.entries.get, "shop.items") is not None
+    assert described(folded, "shop.items")
 
 
 def test_a_scope_forgets_what_was_described_before_it_and_voids_what_was_folded() -> None:
     """A table that left the choice gets no events any more, so nothing folded of it may be served."""
     folded = Folded(start(), schema(2), schema(3, table="shop.old"), value(1, b"a", 4), marker(4), scope(5), schema(6))
     head = folded.state.head
-    assert table_description(head, folded.entries.get, "shop.items") is not None
-    assert table_description(head, folded.entries.get, "shop.old") is None
+    assert described(folded, "shop.items")
+    assert not described(folded, "shop.old")
     assert head.scopes == {SHARD: Scope(1, 5)}
     assert head.voids[EVERY_TABLE, SHARD].ordinal == 5
     assert view_row(head, key(1), folded.entries[key(1)]).image is None
@@ -140,21 +148,19 @@ def test_what_a_shard_publishes_is_not_what_another_one_describes() -> None:
     """After a scope of its own only what the shard itself described again is published by it."""
     of_other = schema(3, table="shop.items", shard="shop/1")
     folded = Folded(start(), schema(2), start(shard="shop/1"), of_other, scope(4))
-    head, lookup = folded.state.head, folded.entries.get
-    assert table_description(head, lookup, "shop.items") is not None, "the other shard describes it"
-    assert [is_published(head, lookup, "shop.items", shard) for shard in (SHARD, "shop/1")] == [False, True]
+    assert describing(folded) == ["shop/1"]
     folded.fold(schema(2))
-    assert not is_published(head, lookup, "shop.items", SHARD), "a repeat from before the scope"
+    assert describing(folded) == ["shop/1"], "a repeat from before the scope"
     folded.fold(schema(5))
-    assert is_published(head, lookup, "shop.items", SHARD)
+    assert sorted(describing(folded)) == [SHARD, "shop/1"]
 
 
 def test_repeats_in_any_order_leave_the_newest_scope() -> None:
     """Descriptions from before it stay forgotten, wherever their repeat comes."""
     folded = begun(schema(3, table="shop.old"), scope(5), schema(6), scope(4), schema(3, table="shop.old"))
     assert folded.state.head.scopes == {SHARD: Scope(1, 5)}
-    assert table_description(folded.state.head, folded.entries.get, "shop.old") is None
-    assert table_description(folded.state.head, folded.entries.get, "shop.items") is not None
+    assert not described(folded, "shop.old")
+    assert described(folded, "shop.items")
 
 
 def test_a_new_epoch_begins_a_scope_of_its_own_below_the_old_ordinals() -> None:
@@ -163,8 +169,8 @@ def test_a_new_epoch_begins_a_scope_of_its_own_below_the_old_ordinals() -> None:
     folded.fold(event("Scope", 2, epoch=2, tables=["shop.items"]))
     folded.fold(schema(3, epoch=2))
     assert folded.state.head.scopes == {SHARD: Scope(2, 2)}
-    assert table_description(folded.state.head, folded.entries.get, "shop.old") is None
-    assert table_description(folded.state.head, folded.entries.get, "shop.items") is not None
+    assert not described(folded, "shop.old")
+    assert described(folded, "shop.items")
 
 
 def test_a_repeated_binding_does_not_bind_a_name_that_was_left() -> None:
