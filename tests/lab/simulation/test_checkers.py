@@ -41,6 +41,11 @@ CRUDE: Final[dict[str, Change]] = {
     "never_servable": Return(TableState.waits_for, "'an image'"),
     "translation_fails": Return(HiveTranslator._describe, "1 // 0"),
     "older_is_fresh": Return(decision._judge_component, "None"),
+    "lists_are_not_judged": Return(decision._judge_list, "None"),
+    "image_need_not_follow": Return(TableState.waits_for, "''"),
+    "only_the_first_token": Replace(
+        SessionState._answered, "any_token and any_token != any_demanded.token", "token and not demanded.vector"
+    ),
     "token_never_advances": Return(proof.token_after, "str(Vector.parse(token) if token else Vector())"),
 }
 FIRED_BY: Final = {
@@ -89,6 +94,17 @@ FIRED_BY: Final = {
         "the list is the server's own": "rename_leaves_the_ids",
         "recovers by itself": "never_servable",
         "never raises": "translation_fails",
+    },
+    "warehouse": {
+        "no stale answer": "token_kept_from_the_first_time",
+        "read your writes": "image_need_not_follow",
+        "monotonic reads": "only_the_first_token",
+        "the list is covered": "lists_are_not_judged",
+        "nothing uncommitted": "answers_invented",
+        "explanation true": "session_forgets_objects",
+        "recovers by itself": "nobody_announced",
+        "folded by the rules": "first_time_kept",
+        "never raises": "answers_fail",
     },
     "replicas": {
         "no stale answer": "older_is_fresh",
