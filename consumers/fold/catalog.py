@@ -198,7 +198,11 @@ def _replace_list(state: TableState, event: Event, committed: bool | None = None
     state.list_ordinal = event["ordinal"]
     state.ids.replace(found.hwm, found.open_ids, found.aborted_ids, committed=committed)
     still_open = {write_id for write_id, _ in state.ids.open}
-    state.pending = [pair for pair in state.pending if pair[1] in still_open]
+    waits_for_anyone = UNKNOWN_WRITER in state.pending
+    pending = {pair for pair in state.pending if pair[1] in still_open}
+    if waits_for_anyone:  # the list has its id, if it is open
+        pending |= {(txn, write_id) for write_id, txn in state.ids.open if not txn}
+    state.pending = sorted(pending)
     state.staged = [each for each in state.staged if state.ids.held_by(each.txn)]
 
 
@@ -328,7 +332,7 @@ def _fold_reset(event: Event, lookup: Lookup, head: Head) -> CatalogChanges:
     state = _load(event["table_id"], event, lookup, head)
     if state is None or _dropped(state):
         return CatalogChanges()
-    # A writer that ended without an event may have staged an image. After a gap, nobody knows of which one that is true.
+    # A writer that ended without an event may have staged an image. After a gap, each may have.
     writers = {each for each, _ in state.ids.open} if _list_has_gaps(state, head) else set()
     staged = {each.txn for each in state.staged}
     _replace_list(state, event, event.get("committed"))

@@ -85,7 +85,7 @@ class Partition:
     taken_at: float = field(default_factory=time.monotonic)
     waiters: set[asyncio.Future[None]] = field(default_factory=set)
     meanings: dict[tuple[str, str], Any] = field(default_factory=dict)
-    """What the keys of each (table, shard) mean, for `consumers.owner.meaning`, while the store's head is ``meanings_of``."""
+    """(table, shard) → what its keys mean, for `consumers.owner.meaning`, while the head is ``meanings_of``."""
     meanings_of: Head | None = None
 
     @property

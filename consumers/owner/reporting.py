@@ -69,7 +69,7 @@ def describe_table(owned: Sequence[Partition], request: Describe) -> Description
 
     The newest scope of a shard counts for all of them: a partition that is behind may hold what it has taken out.
     Ordinals order the descriptions of one shard. Between shards the time at the source chooses: it proves nothing, but
-    a front that is told the wrong one is corrected by its first `Get`.
+    a front that is told the wrong one is corrected by its first `Get`. One that dropped the table has nothing to say.
     """
     layout = next((each.store.visible.layout for each in owned if each.store.visible.layout), "")
     newest: dict[str, dict[str, Any]] = {}
@@ -86,7 +86,7 @@ def describe_table(owned: Sequence[Partition], request: Describe) -> Description
     ]
     if not in_scope:
         return Description(request.id, False, layout, request.table)
-    latest = max(in_scope, key=lambda schema: (schema["timestamp"], schema["shard"]))
+    latest = max(in_scope, key=lambda schema: (bool(schema["primary_key"]), schema["timestamp"], schema["shard"]))
     return _description(request.id, layout, latest)
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from consumers.owner.objects import answering, filter
-from lab.simulation.planted.planting import Replace, Return, Swap, leave_out, never, warehouse
+from lab.simulation.planted.planting import Replace, Return, leave_out, never, warehouse
 from serving.client.session import SessionState
 from serving.reads.objects import ObjectReads
 from stream.sources.hive.live import metastore
 from stream.sources.hive.live.following import Following
 from stream.sources.hive.live.images import Images
-from stream.sources.hive.live.objects import Objects
 from stream.sources.hive.live.recent_ids import RecentWriteIds
 from stream.sources.hive.translator import HiveTranslator
 
@@ -44,15 +43,6 @@ FOLLOWING: Final = (
         "aborted_is_open",
         "aborted ids of the server's lists are taken for open ones, and open ones for aborted",
         Replace(metastore._by_bits, "any_raw[any_at // 8] >> any_bit & 1", "not raw[at // 8] >> (at % 8) & 1"),
-    ),
-    warehouse(
-        "set_is_whole_too_early",
-        "partitions are said to be whole before they are listed",
-        Swap(
-            Objects._publish_set,
-            "for any_chunk in any_members():\n    ...",
-            "self._publish([ObjectSet(any_kind, any_table, 'complete', lo=any_lo)])",
-        ),
     ),
 )
 ANSWERING: Final = (

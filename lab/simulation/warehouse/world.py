@@ -150,6 +150,22 @@ RARE: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
 }
 """Op → (weight, fields): the ops that a history may have."""
 KINDS: Final = COMMON | RARE
+MOTIFS: Final = 0.2
+"""The share of histories with one."""
+
+
+def _motif(rng: Random) -> list[Op]:
+    """Ops that chance finds too seldom: the cache stays behind what a session sees of another table at the source.
+
+    Then it reads the table that has changed; or another session does, which is handed its token for the second time.
+    """
+    table, other = rng.sample(range(_NAMES), 2)
+    to_the_end, hand_over = _PATIENCE - 1, ("session", 1, 1)
+    sees = [("alter", table, 0), ("create", other, 8), ("table", 0, other, 0, 0, to_the_end)]
+    begins: list[Op] = [("create", table, 4), ("let", 3), ("table", 0, table, 0, 0, to_the_end)]
+    if rng.random() < 0.5:
+        return [*begins, ("kafka", 1, 0), *sees, ("table", 0, table, 0, 0, to_the_end)]
+    return [*begins, hand_over, ("kafka", 1, 0), *sees, hand_over, ("table", 1, table, 0, 0, to_the_end)]
 
 
 class WarehouseWorld:
@@ -171,6 +187,8 @@ class WarehouseWorld:
         if rng.random() < 0.4:
             made += [("open", 2), *(("allocate", rng.randrange(_NAMES), rng.randrange(3), 1) for _ in range(2))]
         ops += [*made, ("start", 0), ("let", 2)]
+        if rng.random() < MOTIFS:
+            ops += _motif(rng)
         for name in rng.choices(names, [KINDS[name][0] for name in names], k=14 + rng.randrange(27)):
             ops.append((name, *(rng.randrange(bound) for bound in KINDS[name][1])))
         return ops

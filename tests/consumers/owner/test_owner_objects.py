@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -87,14 +86,6 @@ class Catalog:
         table = wanted.pop("table", NAME if table_id else "")
         request = GetObjects(0, KEYSPACE, kind, table, table_id, vector=vector, **wanted)
         return answer_objects(self.partition, request, table_id, demand_of(vector, request.write_ids, table_id))
-
-
-@pytest.fixture
-def held(tmp_path: Path) -> Iterator[Catalog]:
-    """A catalog in one partition."""
-    found = Catalog(tmp_path)
-    yield found
-    found.partition.store.close()
 
 
 def seen(number: int) -> str:
@@ -260,3 +251,11 @@ def test_nothing_of_an_earlier_epoch_is_answered(held: Catalog) -> None:
     held.fold(event("EpochStart", 1, shard=SHARD, epoch=2, position=at(50), reason="lost"))
     assert not held.ask(names=[object_name(("d0", "0"))]).served
     assert not held.ask().served
+
+
+def test_a_partition_that_has_not_caught_up_says_so(held: Catalog) -> None:
+    """As for rows and ranges: its topology may be of long ago."""
+    held.fill(1)
+    held.fold(event("Topology", 1, shard=SHARD, shards=[SHARD], ancestors=[], succeeded=[]))
+    held.partition.ready = False
+    assert not held.ask(vector=seen(2)).kin.caught_up

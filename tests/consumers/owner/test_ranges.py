@@ -268,3 +268,22 @@ def test_a_range_of_a_memtable_has_each_key_once() -> None:
         found = memtable.between(b"t\0[", b"t\0\\")
         assert len(found) == len(expected)
         assert set(found) == expected
+
+
+def test_a_row_that_follows_the_marker_is_not_proved_by_it(tmp_path: Path) -> None:
+    """Whatever its position says: Kafka lost its tail, and the publisher numbers an old transaction anew."""
+    owner = whole_owner(tmp_path, order(7, 1))
+    key = order(7, 1)
+    owner.fold(frame([(key, VALUE, b'"old"', 150)]), frame([(key, VALUE, b'"new"', 160)]), marker(170))
+    owner.fold(frame([(key, VALUE, b'"old"', 171)], gtids=[gtid(150)]))
+    found = answered(owner, asked(7, vector=vector(165)))
+    assert (found.served, found.needs_source) == (False, False)
+    owner.partition.store.close(commit=False)
+
+
+def test_a_partition_that_has_not_caught_up_says_so(tmp_path: Path) -> None:
+    """A shard that its old topology does not name may be a new one, and no lost history."""
+    owner = whole_owner(tmp_path, order(7, 1))
+    owner.partition.ready = False
+    assert not answered(owner, asked(7, vector=vector(100, shard="shop/1"))).kin.caught_up
+    owner.partition.store.close(commit=False)

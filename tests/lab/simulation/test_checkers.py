@@ -26,17 +26,26 @@ UNSEEN = Replace(store.PartitionStore.items, "self._frozen.built() | self._activ
 FIRST_TIME_KEPT: Final = Replace(
     markers.fold_marker, 'any_marker["timestamp"]', 'lineage.watermark_timestamp or any_marker["timestamp"]'
 )
+FIRST_TOKEN_KEPT: Final = Replace(
+    SessionState.plan_token, "any_demand.token", "self.__dict__.setdefault('first', any_demand.token)"
+)
+ONLY_THE_FIRST_TOKEN: Final = Replace(
+    SessionState._answered, "any_token and any_token != any_demanded.token", "token and not demanded.vector"
+)
 CRUDE: Final[dict[tuple[str, str], Change]] = {
     ("rows", "folded by the rules"): FIRST_TIME_KEPT,
     ("catalog", "same history, same state"): UNSEEN,
     ("catalog", "never raises"): MISCOUNTED,
     ("hive", "never raises"): Return(HiveTranslator._describe, "1 // 0"),
     ("replicas", "no stale answer"): Return(decision._judge_component, "None"),
-    ("installation", "no stale answer"): Replace(
-        SessionState.plan_token, "any_demand.token", "self.__dict__.setdefault('first', any_demand.token)"
-    ),
+    ("installation", "no stale answer"): FIRST_TOKEN_KEPT,
     ("installation", "folded by the rules"): FIRST_TIME_KEPT,
     ("installation", "never raises"): Return(answers.raw_image, "1 // 0"),
+    ("warehouse", "no stale answer"): FIRST_TOKEN_KEPT,
+    ("warehouse", "monotonic reads"): ONLY_THE_FIRST_TOKEN,
+    ("warehouse", "the list is covered"): Return(decision._judge_list, "None"),
+    ("warehouse", "folded by the rules"): FIRST_TIME_KEPT,
+    ("warehouse", "never raises"): Return(answers.raw_image, "1 // 0"),
 }
 """World and rule → a bug for a rule that no planted bug breaks first. They are too crude to be planted."""
 KEPT: Final = kept_catches()

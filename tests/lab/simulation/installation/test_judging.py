@@ -19,6 +19,7 @@ from lab.simulation.installation.judging import (
     Answer,
     SessionJudge,
 )
+from lab.simulation.installation.ranges import FoundStretch
 
 A: RowName = ("shop.items", (1,))
 B: RowName = ("shop.items", (2,))
@@ -56,6 +57,12 @@ class Story:
     def batch(self, session: str, *answers: Answer, staleness_s: float | None = None) -> None:
         """One request; then time passes."""
         self.judge.answered(session, self.judge.asked(session, self.now, staleness_s), self.now, answers)
+        self.now += 1
+
+    def find(self, session: str, images: list[str], freshness: str = "fresh") -> None:
+        """All rows of the table; then time passes."""
+        found = FoundStretch("shop.items", images, "cache", freshness, "proved")
+        self.judge.answered(session, self.judge.asked(session, self.now), self.now, [found])
         self.now += 1
 
     @property
@@ -206,6 +213,27 @@ def defect(story: Story) -> None:
     story.judge.refused("s", story.now, "internal")
 
 
+def rows_of_two_moments(story: Story) -> None:
+    """A range has one row as it is now, and another one as it was before."""
+    story.commit(A, '{"id": 1}')
+    story.commit(B, '{"id": 2}')
+    story.commit(A, None)
+    story.commit(B, None)
+    story.find("", ['{"id": 2}'], "eventual")
+    story.commit(A, '{"id": 1}')
+    story.commit(B, '{"id": 2, "v": 1}')
+    story.find("", ['{"id": 2, "v": 1}'], "eventual")
+
+
+def range_goes_back(story: Story) -> None:
+    """A session that has seen a row deleted gets a range with it."""
+    story.commit(A, '{"id": 1}')
+    story.commit(A, None)
+    story.commit(B, '{"id": 2}')
+    story.read("s", B, '{"id": 2}', "eventual")
+    story.find("s", ['{"id": 1}'])
+
+
 BROKEN: list[tuple[Callable[[Story], None], str]] = [
     (stale, STALE),
     (own_write_missing, OWN_WRITES),
@@ -224,6 +252,8 @@ BROKEN: list[tuple[Callable[[Story], None], str]] = [
     (eventual_with_demand, EXPLAINS),
     (best_of_the_batch, EXPLAINS),
     (wrong_origin, EXPLAINS),
+    (rows_of_two_moments, UNCOMMITTED),
+    (range_goes_back, MONOTONIC),
     (defect, NEVER_RAISES),
 ]
 
@@ -311,3 +341,27 @@ def test_a_write_that_is_under_way_may_be_demanded() -> None:
     story.judge.attempts("s")
     story.read("s", A, "1", "fresh")
     assert story.broken == []
+
+
+@pytest.mark.parametrize(
+    ("found", "holds"),
+    [
+        (FoundStretch("shop.items", ["1", "2"], "cache", "fresh", ""), True),
+        (FoundStretch("shop.items", ["2", "1"], "cache", "fresh", ""), False),
+        (FoundStretch("shop.items", ["2", "1"], "cache", "fresh", "", descending=True), True),
+        (FoundStretch("shop.items", ["2"], "cache", "fresh", "", after=1), True),
+        (FoundStretch("shop.items", ["1"], "cache", "fresh", "", until=1), True),
+        (FoundStretch("shop.items", ["1"], "cache", "fresh", "", descending=True, after=2), True),
+        (FoundStretch("shop.items", ["2"], "cache", "fresh", "", descending=True, until=2), True),
+        (FoundStretch("shop.items", ["1"], "cache", "fresh", "", only=1), True),
+        (FoundStretch("shop.items", (), "cache", "fresh", "", number=2), True),
+        (FoundStretch("shop.items", (), "cache", "fresh", "", number=2, limit=1), False),
+        (FoundStretch("shop.items", (), "cache", "fresh", "", number=1, limit=1), True),
+    ],
+)
+def test_a_stretch_of_a_table_is_what_lies_between_its_ends(found: FoundStretch, holds: bool) -> None:
+    """Pages in both directions, one row, and counts up to a limit."""
+    story = Story()
+    story.commit(A, "1")
+    story.commit(B, "2")
+    assert (found.first_in(story.record.histories[0], 2, story.now) is not None) is holds

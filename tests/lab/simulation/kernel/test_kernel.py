@@ -18,6 +18,7 @@ from lab.simulation.kernel.threads import (
     SimulatedCondition,
     SimulatedEvent,
     SimulatedExecutor,
+    SimulatedLocal,
     SimulatedLock,
     SimulatedQueue,
     SimulatedSemaphore,
@@ -361,3 +362,40 @@ def test_the_product_sees_the_twins_while_they_are_installed(kernel: Kernel) -> 
     assert SystemClock().monotonic() != SystemClock().now()
     assert status.clock() > 0
     assert SourceStatus().clock is status.clock
+
+
+def test_threads_have_locals_of_their_own(kernel: Kernel) -> None:
+    """What one thread sets another one does not see, although both run in one thread of the machine."""
+    shared, seen = SimulatedLocal(kernel), list[str]()
+
+    def work(name: str) -> None:
+        shared.name = name
+        kernel.park(0.01)
+        seen.append(shared.name)
+
+    for name in "ab":
+        kernel.spawn("p", partial(work, name))
+    kernel.run_until(lambda: len(seen) == 2, 1)
+    assert sorted(seen) == ["a", "b"]
+    with pytest.raises(AttributeError):
+        _ = shared.name
+
+
+def test_a_lock_may_be_freed_for_a_thread_that_is_held(kernel: Kernel) -> None:
+    """Its time is up while its process is held, and so is its turn: it goes on, and others get the lock."""
+    lock, got = SimulatedLock(kernel), list[bool]()
+
+    def own() -> None:
+        lock.acquire()
+        kernel.park(0.5)
+        lock.release()
+
+    kernel.spawn("q", own)
+    kernel.run_until(lock.locked, 1)
+    kernel.spawn("p", lambda: got.append(lock.acquire(timeout=0.2)))
+    kernel.run_until(lambda: False, 0.1)
+    kernel.pause("p")
+    kernel.run_until(lambda: not lock.locked(), 1)
+    kernel.resume("p")
+    kernel.run_until(lambda: bool(got), 1)
+    assert len(got) == 1
