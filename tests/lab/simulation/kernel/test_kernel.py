@@ -382,7 +382,7 @@ def test_threads_have_locals_of_their_own(kernel: Kernel) -> None:
 
 
 def test_a_lock_may_be_freed_for_a_thread_that_is_held(kernel: Kernel) -> None:
-    """Its time is up while its process is held, and so is its turn: it goes on, and others get the lock."""
+    """Its time is up while its process is held, and so is its turn. It goes on all the same."""
     lock, got = SimulatedLock(kernel), list[bool]()
 
     def own() -> None:
