@@ -16,7 +16,6 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from fcntl import LOCK_EX, LOCK_NB, flock
 from itertools import islice
 from pathlib import Path
 from threading import Lock
@@ -31,16 +30,17 @@ from consumers.fold.state import (
     head_entries,
 )
 from consumers.store.digest import digest_items
-from consumers.store.errors import (
-    HINT_LOCKED,
-    StoreCorruptError,
-    StoreError,
-    StoreLockedError,
-    store_error,
+from consumers.store.directory import (
+    SCRATCH_NAME,
+    lock_directory,
+    move_aside,
+    partition_directory,
+    prepare_directory,
 )
-from consumers.store.manifest import Manifest, check_manifest, read_manifest, sync_directory, write_manifest
+from consumers.store.errors import StoreCorruptError, StoreError, store_error
+from consumers.store.manifest import Manifest, check_manifest, sync_directory, write_manifest
 from consumers.store.memtable import Memtable
-from consumers.store.rocks import IN_DOUBT_NAME, Rocks, disk_bytes
+from consumers.store.rocks import Rocks, disk_bytes
 from consumers.store.view import ROCKS_NAME, StoreView, committed_head, merge_items
 from stream.wire.codec import NewerWireError
 
@@ -55,8 +55,6 @@ __all__ = [
     "partition_directory",
 ]
 
-_LOCK_NAME: Final = "lock"
-_SCRATCH_NAME: Final = "commit.sst"
 _EMPTY: Final = Memtable()
 
 
@@ -68,11 +66,6 @@ class Commit:
     rows: int
     bytes: int
     seconds: float
-
-
-def partition_directory(data_dir: Path, keyspace: str, partition: int) -> Path:
-    """Where a partition's store lives."""
-    return data_dir / keyspace / str(partition)
 
 
 class PartitionStore:
@@ -116,7 +109,7 @@ class PartitionStore:
         except OSError as error:
             raise store_error(error, str(directory)) from error
         try:
-            manifest = _prepare(directory, wanted)
+            manifest = prepare_directory(directory, wanted)
             rocks = Rocks(directory / ROCKS_NAME)
             try:
                 head = committed_head(rocks)
@@ -162,9 +155,13 @@ class PartitionStore:
 
     def begins(self, keys: list[bytes]) -> list[bytes | None]:
         """How the entry of each row key begins, at least up to its shard, with one question to RocksDB."""
-        active, frozen = self._active, self._frozen
-        found = [active.begin(key) or frozen.begin(key) for key in keys]
+        active, frozen = self._active, self._frozen  # the oldest last: what is written meanwhile moves that way
+        found = active.begins(keys)
         missing = [place for place, begin in enumerate(found) if begin is None]
+        if missing and frozen:
+            for place, begin in zip(missing, frozen.begins([keys[place] for place in missing]), strict=True):
+                found[place] = begin
+            missing = [place for place in missing if found[place] is None]
         if missing:
             try:
                 entries = self._rocks.get_many([keys[place] for place in missing])
@@ -285,7 +282,7 @@ class PartitionStore:
     def _write_frozen(self) -> Commit:
         started = time.perf_counter()
         frozen = self._frozen
-        scratch = self.directory / _SCRATCH_NAME
+        scratch = self.directory / SCRATCH_NAME
         try:
             size = self._rocks.ingest(frozen, scratch)
         except StoreError as error:
@@ -372,46 +369,3 @@ class PartitionStore:
                     if self._lock is not None:
                         os.close(self._lock)
                         self._lock = None
-
-
-def _prepare(directory: Path, wanted: Manifest) -> Manifest:
-    """The manifest to continue with; writes ``wanted`` into a new directory."""
-    scratch, in_doubt = directory / _SCRATCH_NAME, directory / IN_DOUBT_NAME
-    if in_doubt.exists():
-        scratch.unlink(missing_ok=True)
-    elif scratch.exists():
-        os.replace(scratch, in_doubt)
-    found = read_manifest(directory)
-    if found is None:
-        if (directory / ROCKS_NAME / "CURRENT").exists():
-            raise StoreCorruptError(
-                f"{directory} has a RocksDB but no manifest", hint="the store is moved aside and rebuilt"
-            )
-        write_manifest(directory, wanted)
-        return wanted
-    check_manifest(found, wanted, directory)
-    return found
-
-
-def lock_directory(directory: Path, what: str = "store") -> int:
-    """Locks a directory until the returned handle is closed. Raises `StoreLockedError`, ``OSError``."""
-    handle = os.open(directory / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        flock(handle, LOCK_EX | LOCK_NB)
-    except OSError as error:
-        os.close(handle)
-        raise StoreLockedError(f"{directory}: another process has this {what} open", hint=HINT_LOCKED) from error
-    return handle
-
-
-def move_aside(directory: Path, why: str) -> Path:
-    """Renames a store directory to ``<name>.<why>-<n>`` to make room for a new one; returns the new path."""
-    number = 1
-    try:
-        while (target := directory.with_name(f"{directory.name}.{why}-{number}")).exists():
-            number += 1
-        os.rename(directory, target)
-        sync_directory(directory.parent)
-    except OSError as error:
-        raise store_error(error, str(directory)) from error
-    return target

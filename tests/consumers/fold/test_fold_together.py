@@ -10,7 +10,7 @@ from unittest.mock import patch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from consumers.fold import columns
+from consumers.fold import columns, runs
 from consumers.fold.entry import decode_entry
 from consumers.fold.messages import fold_message, fold_messages
 from consumers.fold.state import Head, PartitionState, head_entries, lineage_key
@@ -23,8 +23,18 @@ from tests.consumers.fold.test_shards import topology
 from tests.consumers.histories import LAYOUT, SHARD, encode_version_1, event, frame, gtid, key, marker, start, value
 
 STATE = {
-    "shard": SHARD, "epoch": 1, "ordinal": 1, "position": gtid(1), "timestamp": 1, "low_water": gtid(0),
-    "partial_gtid": "", "partial_events": 0, "sequence": 1, "whole": True, "opened": [], "closed": [],
+    "shard": SHARD,
+    "epoch": 1,
+    "ordinal": 1,
+    "position": gtid(1),
+    "timestamp": 1,
+    "low_water": gtid(0),
+    "partial_gtid": "",
+    "partial_events": 0,
+    "sequence": 1,
+    "whole": True,
+    "opened": [],
+    "closed": [],
     "layout": LAYOUT,
 }
 Records = list[tuple[int, bytes | None]]
@@ -304,7 +314,7 @@ def test_markers_that_are_all_rejected_cost_few_tries() -> None:
             (2 * at, value(at % 7, b"x" * 40, at + 1)),
             (2 * at + 1, marker(at + 1, continuity=9 * at, previous=1)),
         ]
-    with patch.object(columns, "gather", wraps=columns.gather) as gather:
+    with patch.object(columns, "gather", wraps=runs.gather) as gather:
         found = _steps(records)[1]
     assert len(found[2]) == 398
     assert found == _one_by_one(records)
@@ -335,7 +345,7 @@ def test_shards_that_share_a_partition_are_folded_by_column_while_they_keep_apar
 
     def begins(keys: list[bytes]) -> list[bytes | None]:
         asked.append(keys)
-        return list(map(entries.begin, keys))
+        return entries.begins(keys)
 
     state = PartitionState(Head(), entries.get, begins)
 

@@ -1,0 +1,64 @@
+"""The directory of a partition's store: where it is, who has it open, and what a start finds in it."""
+
+from __future__ import annotations
+
+import os
+from fcntl import LOCK_EX, LOCK_NB, flock
+from pathlib import Path
+from typing import Final
+
+from consumers.store.errors import HINT_LOCKED, StoreCorruptError, StoreLockedError, store_error
+from consumers.store.manifest import Manifest, check_manifest, read_manifest, sync_directory, write_manifest
+from consumers.store.rocks import IN_DOUBT_NAME
+from consumers.store.view import ROCKS_NAME
+
+SCRATCH_NAME: Final = "commit.sst"
+_LOCK_NAME: Final = "lock"
+
+
+def partition_directory(data_dir: Path, keyspace: str, partition: int) -> Path:
+    """Where a partition's store lives."""
+    return data_dir / keyspace / str(partition)
+
+
+def prepare_directory(directory: Path, wanted: Manifest) -> Manifest:
+    """The manifest to continue with; writes ``wanted`` into a new directory."""
+    scratch, in_doubt = directory / SCRATCH_NAME, directory / IN_DOUBT_NAME
+    if in_doubt.exists():
+        scratch.unlink(missing_ok=True)
+    elif scratch.exists():
+        os.replace(scratch, in_doubt)
+    found = read_manifest(directory)
+    if found is None:
+        if (directory / ROCKS_NAME / "CURRENT").exists():
+            raise StoreCorruptError(
+                f"{directory} has a RocksDB but no manifest", hint="the store is moved aside and rebuilt"
+            )
+        write_manifest(directory, wanted)
+        return wanted
+    check_manifest(found, wanted, directory)
+    return found
+
+
+def lock_directory(directory: Path, what: str = "store") -> int:
+    """Locks a directory until the returned handle is closed. Raises `StoreLockedError`, ``OSError``."""
+    handle = os.open(directory / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        flock(handle, LOCK_EX | LOCK_NB)
+    except OSError as error:
+        os.close(handle)
+        raise StoreLockedError(f"{directory}: another process has this {what} open", hint=HINT_LOCKED) from error
+    return handle
+
+
+def move_aside(directory: Path, why: str) -> Path:
+    """Renames a store directory to ``<name>.<why>-<n>`` to make room for a new one; returns the new path."""
+    number = 1
+    try:
+        while (target := directory.with_name(f"{directory.name}.{why}-{number}")).exists():
+            number += 1
+        os.rename(directory, target)
+        sync_directory(directory.parent)
+    except OSError as error:
+        raise store_error(error, str(directory)) from error
+    return target
