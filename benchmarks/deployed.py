@@ -29,6 +29,7 @@ class Deployment:
     directory: Path
     kafka: KafkaCluster
     keyspaces: tuple[str, ...]
+    workers: int = 1
     consumer: ServerProcess | None = None
     front: ServerProcess | None = None
     owner: str = ""
@@ -49,15 +50,15 @@ class Deployment:
         """Base URL of the front."""
         return f"http://127.0.0.1:{self._front_port}"
 
-    def start_consumer(self) -> float:
-        """Starts the consumer. Returns the seconds until its log line ``ready``."""
+    def start_consumer(self, until: str = "ready", count: int = 1) -> float:
+        """Starts the consumer. Returns the seconds until ``count`` of its log lines are ``until``."""
         self._log_at = self.log.stat().st_size if self.log.exists() else 0
         began = time.perf_counter()
         self.consumer = self._start("consume", self.log)
-        while not (ready := self.logged("ready")):
+        while len(self.logged(until)) < count:
             self._check(self.consumer, began)
         seconds = time.perf_counter() - began
-        self.owner = ready[0]["address"]
+        self.owner = next((each["address"] for each in self.logged("ready")), "")
         return seconds
 
     def start_front(self) -> None:
@@ -76,6 +77,8 @@ class Deployment:
     def _start(self, command: str, log: Path) -> ServerProcess:
         config = str(self.directory / "freshet.toml")
         line = [sys.executable, "-m", "freshet", "--config", config, "--log-format", "json", command]
+        if command == "consume" and self.workers > 1:
+            line += ["--workers", str(self.workers)]
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         return ServerProcess(command, line, log_file=log, env=environment, cwd=self.directory)
 

@@ -21,7 +21,7 @@ from time import thread_time
 from typing import Any, Final
 
 from benchmarks.materialize import as_in_production
-from benchmarks.workload import START_POSITION, START_SECONDS, describe_table, transactions
+from benchmarks.workload import START_POSITION, START_SECONDS, describe_table, each_key_once, transactions
 from consumers.store.store import PartitionStore
 from stream.wire.batch import BatchLimits, Framer
 from stream.wire.events import SourceTransaction, Topology
@@ -78,8 +78,6 @@ def log_of(case: Case) -> list[tuple[int, bytes]]:
 def _transactions(case: Case, keys: int) -> Iterator[SourceTransaction]:
     if case.repeats:
         return transactions(ROWS, keys, shards=case.shards)
-    from benchmarks.workload import each_key_once
-
     return each_key_once(keys)
 
 
@@ -167,7 +165,7 @@ def main() -> None:
 
 def _line(found: dict[str, list[dict[str, Any]]]) -> str:
     texts = [
-        f"{what} " + " -> ".join(f"{median(each[what] for each in all_):.2f}" for all_ in found.values())
+        f"{what} " + " -> ".join(f"{median(each[what] for each in rounds):.2f}" for rounds in found.values())
         for what in ("fold", "commit")
     ]
     return "   ".join(texts)

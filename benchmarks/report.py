@@ -222,4 +222,22 @@ def _restart(found: Result) -> Iterator[TableLine]:
     )
 
 
-_WRITERS: Final = {"a": _materialize, "b": _parts, "c": _reads, "d": _latency, "e": _rebuild, "f": _restart}
+def _workers(found: Result) -> Iterator[TableLine]:
+    for case, each in found.items():
+        keyspace, _, count = case.partition("/")
+        one = found[f"{keyspace}/1"]["rows_s"]
+        what = f"(g) catch up, {count} worker{'s' * (count != '1')}, {NAMES[keyspace]}"
+        yield TableLine(
+            what, _k(each["rows_s"]), f"{each['rows_s'] / one:.2f} of one, {each['cpu_s']:.1f} s of processor"
+        )
+
+
+_WRITERS: Final = {
+    "a": _materialize,
+    "b": _parts,
+    "c": _reads,
+    "d": _latency,
+    "e": _rebuild,
+    "f": _restart,
+    "g": _workers,
+}

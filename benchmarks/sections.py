@@ -17,6 +17,7 @@ from benchmarks import restart
 from benchmarks.child import MeasurementFailed, measure
 from benchmarks.spin import spin
 from benchmarks.topics import SHAPES
+from benchmarks.workers import COUNTS
 from stream.kafka.connection import KafkaCluster
 
 Result = dict[str, Any]
@@ -236,6 +237,20 @@ def restarting(bench: Bench) -> Result:
     return found
 
 
+def workers(bench: Bench) -> Result:
+    """(g) Catching up with one and with two workers."""
+    cases: dict[str, Callable[[], Result]] = {}
+    for keyspace in ("frames1", "framesown"):
+        bench.topic(keyspace)
+        for count in COUNTS:
+            cases[f"{keyspace}/{count}"] = _workers_case(bench, keyspace, count)
+    return bench.rounds("g", cases, min(3, bench.sizes.rounds))
+
+
+def _workers_case(bench: Bench, keyspace: str, count: int) -> Callable[[], Result]:
+    return lambda: bench.child("workers:catch_up", keyspace=keyspace, events=bench.sizes.events, workers=count)
+
+
 SECTIONS: Final[dict[str, Callable[[Bench], Result]]] = {
     "a": materialize,
     "b": parts,
@@ -243,6 +258,7 @@ SECTIONS: Final[dict[str, Callable[[Bench], Result]]] = {
     "d": latency,
     "e": rebuild,
     "f": restarting,
+    "g": workers,
 }
-ORDER: Final = ("a", "b", "f", "c", "d", "e")
+ORDER: Final = ("a", "b", "g", "f", "c", "d", "e")
 """(f) runs before (c), because the writes of (c) grow the topic that (f) restarts on."""

@@ -174,12 +174,15 @@ def _moved(head: Head, changes: Changes, marked: list[Changes], last: dict[str, 
 def _are_apart(state: PartitionState, parts: list[tuple[list[bytes], EntryColumns]]) -> bool:
     """Whether each key has an entry of its own shard or none, here and before. Then no two shards are to be ordered."""
     seen: set[bytes] = set()
+    count = 0
     for keys, built in parts:
         own = dict.fromkeys(keys)
-        if not seen.isdisjoint(own):
-            return False
         seen.update(own)
+        count += len(own)
+        if len(seen) < count:
+            return False
+        shard, at = built.shard, PREFIX.size
         for begin in state.begins(list(own)):
-            if begin is not None and not begin.startswith(built.shard, PREFIX.size):
+            if begin is not None and not begin.startswith(shard, at):
                 return False
     return True

@@ -25,8 +25,8 @@ from consumers.owner.server import OwnerServer, is_loopback
 from consumers.process.kafka_output import KafkaOutput
 from consumers.process.loop import Consumption, ConsumptionSettings
 from consumers.process.metrics import serve_metrics
+from consumers.store.directory import lock_directory
 from consumers.store.errors import RetryableStoreError, StoreError, store_error
-from consumers.store.store import lock_directory
 
 log = structlog.get_logger(__name__)
 

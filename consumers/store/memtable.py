@@ -57,10 +57,11 @@ class Memtable(Mapping[bytes, bytes]):
         found = self.entries.get(key)
         return self._entry(found) if type(found) is int else found  # type: ignore[return-value]
 
-    def begin(self, key: bytes) -> bytes | None:
-        """How the entry of ``key`` begins, at least up to its shard."""
-        found = self.entries.get(key)
-        return self._segments[found // _SEGMENT_ROWS].begin if isinstance(found, int) else found
+    def begins(self, keys: Iterable[bytes]) -> list[bytes | None]:
+        """How the entry of each key begins, at least up to its shard; None if it has none."""
+        segments = self._segments
+        found = map(self.entries.get, keys)
+        return [segments[each // _SEGMENT_ROWS].begin if type(each) is int else each for each in found]  # type: ignore[misc]
 
     def between(self, start: bytes, end: bytes) -> list[bytes]:
         """The keys with ``start`` ≤ key < ``end``, in no order. For one reader; another thread may put meanwhile."""

@@ -186,9 +186,13 @@ class PartitionStore:
 
     def begins(self, keys: list[bytes]) -> list[bytes | None]:
         """How the entry of each row key begins, at least up to its shard, with one question to RocksDB."""
-        active, frozen = self._active, self._frozen
-        found = [active.begin(key) or frozen.begin(key) for key in keys]
+        active, frozen = self._active, self._frozen  # the oldest last: what is written meanwhile moves that way
+        found = active.begins(keys)
         missing = [place for place, begin in enumerate(found) if begin is None]
+        if missing and frozen:
+            for place, begin in zip(missing, frozen.begins([keys[place] for place in missing]), strict=True):
+                found[place] = begin
+            missing = [place for place in missing if found[place] is None]
         if missing:
             try:
                 entries = self._rocks.get_many([keys[place] for place in missing])

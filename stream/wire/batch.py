@@ -11,9 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-import xxhash
-
-from stream.wire.codec import READER_VERSION, Record, encode
+from stream.wire.codec import Record, encode
 from stream.wire.declarations import Declarations, Speaker
 from stream.wire.events import (
     ABSENT,
@@ -40,7 +38,7 @@ from stream.wire.events import (
 )
 from stream.wire.frames import INT_MAX
 from stream.wire.keys import KeyFormatError, Layout, split_row_key
-from stream.wire.records import RowColumns, event_record, open_fields
+from stream.wire.records import RowColumns, continuity_of, event_record, marker_fields, state_fields
 from tokens.errors import FreshetError
 
 ROW_OVERHEAD: Final = 24
@@ -185,10 +183,10 @@ class Framer:
         if self._split:
             return -1
         changes = txn.changes
-        limit = self.limits.batch_bytes
+        limit, partitions = self.limits.batch_bytes, self.layout.partitions
         size = len(txn.position) + ROW_OVERHEAD
         for index in range(start, len(changes)):
-            size += self._size_of(changes[index])
+            size += _size_of(changes[index], self.limits, partitions)
             if size > limit and index > start:
                 return -1 if not self.is_empty else index
         return -1 if self._size + size > limit and not self.is_empty else len(changes)
@@ -327,13 +325,8 @@ class Framer:
     # --- catalog and table events ---
 
     def _head(self, ordinal: int, gtid: str, timestamp: int) -> Record:
-        return {
-            "shard": self.shard,
-            "epoch": self._at.epoch,
-            "ordinal": ordinal,
-            "gtid": gtid,
-            "timestamp": timestamp,
-        }
+        at = self._at
+        return {"shard": at.shard, "epoch": at.epoch, "ordinal": ordinal, "gtid": gtid, "timestamp": timestamp}
 
     def _add_event(self, change: Change, txn: SourceTransaction, ordinal: int) -> None:
         name, fields = event_record(change, txn.position, self.limits.table_image_bytes_max)
@@ -373,17 +366,6 @@ class Framer:
                 tables.update(table for table, _ in known.write_ids)
                 tables.update(known.wrote)
         return sorted({self.layout.table_partition(table) for table in tables}) or [self._home]
-
-    def _size_of(self, change: Change) -> int:
-        """Estimated bytes of a change: exact for rows, else at least what `add` counts."""
-        if type(change) is RowChange:
-            image = len(change.image)
-            return len(change.key) + ROW_OVERHEAD + (image if image <= self.limits.image_bytes_max else 0)
-        if type(change) is TableImage:
-            return EVENT_OVERHEAD + len(change.image or b"") + len(change.struct or b"") + len(change.write_ids or "")
-        if type(change) is ObjectImage:
-            return EVENT_OVERHEAD + len(change.image or b"") + len(change.struct or b"")
-        return EVENT_OVERHEAD * self.layout.partitions
 
     # --- what is said besides events ---
 
@@ -429,11 +411,7 @@ class Framer:
 
         An empty text is not kept.
         """
-        kept = {name: text for name, text in (self._at.annotations | dict(annotations)).items() if text}
-        size = sum(len(name) + len(text) for name, text in kept.items())
-        if size > ANNOTATIONS_MAX:
-            raise BatchError(f"annotations of {size} characters: at most {ANNOTATIONS_MAX}")
-        self._at.annotations = kept
+        self._at.annotations = _kept_annotations(self._at.annotations, annotations)
 
     # --- the end of a batch ---
 
@@ -449,8 +427,8 @@ class Framer:
             self._seal(partition)
         self._repeat()
         at.sequence += 1
-        previous, at.continuity = at.continuity, self._continuity()
-        marker = encode("Marker", self._marker(previous))
+        previous, at.continuity = at.continuity, continuity_of(at, self._nonce)
+        marker = encode("Marker", marker_fields(at, self.layout, previous, self._as_of_ms))
         records = [(partition, value) for partition, values in enumerate(self._records) for value in (*values, marker)]
         records.append((self._home, encode("SourceState", self._state())))
         batch = Batch(
@@ -465,53 +443,31 @@ class Framer:
         self._reset()
         return batch
 
-    def _continuity(self) -> int:
-        """Names the markers of this batch, and through those before them the whole of the epoch."""
-        at = self._at
-        parts = (at.continuity, at.epoch, at.ordinal, at.position, self._nonce)
-        return xxhash.xxh3_64_intdigest("\0".join(map(str, parts)).encode()) >> 1 or 1
-
-    def _marker(self, previous: int) -> Record:
-        at = self._at
-        at_boundary = not at.partial_gtid
-        return {
-            "shard": self.shard,
-            "epoch": at.epoch,
-            "ordinal": at.ordinal - at.partial_events,
-            "position": at.position,
-            "timestamp": at.timestamp,
-            "low_water": at.low_water,
-            "layout": str(self.layout),
-            "whole": at_boundary,
-            "continuity": at.continuity,
-            "previous": previous,
-            "reader_version": READER_VERSION,
-            "as_of_ms": self._as_of_ms,
-        }
-
     def _state(self) -> Record:
         at, limits = self._at, self.limits
         known = at.open_transactions
         is_snapshot = self._map_due or len(known) <= limits.open_map_small or at.sequence % limits.open_map_every == 0
         self._map_due = False
-        return {
-            "shard": self.shard,
-            "epoch": at.epoch,
-            "ordinal": at.ordinal,
-            "position": at.position,
-            "timestamp": at.timestamp,
-            "low_water": at.low_water,
-            "partial_gtid": at.partial_gtid,
-            "partial_events": at.partial_events,
-            "sequence": at.sequence,
-            "whole": is_snapshot,
-            "opened": [open_fields(each) for each in (known if is_snapshot else self._opened).values()],
-            "closed": [] if is_snapshot else sorted(self._closed),
-            "layout": str(self.layout),
-            "table_choice": at.table_choice,
-            "cursor": at.cursor,
-            "annotations": at.annotations,
-            "checksum": at.checksum,
-            "declared_at": at.declared_at,
-            "continuity": at.continuity,
-        }
+        opened = known if is_snapshot else self._opened
+        return state_fields(at, self.layout, opened.values(), () if is_snapshot else self._closed, whole=is_snapshot)
+
+
+def _size_of(change: Change, limits: BatchLimits, partitions: int) -> int:
+    """Estimated bytes of a change: exact for rows, else at least what `Framer.add` counts."""
+    if type(change) is RowChange:
+        image = len(change.image)
+        return len(change.key) + ROW_OVERHEAD + (image if image <= limits.image_bytes_max else 0)
+    if type(change) is TableImage:
+        return EVENT_OVERHEAD + len(change.image or b"") + len(change.struct or b"") + len(change.write_ids or "")
+    if type(change) is ObjectImage:
+        return EVENT_OVERHEAD + len(change.image or b"") + len(change.struct or b"")
+    return EVENT_OVERHEAD * partitions
+
+
+def _kept_annotations(before: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
+    """The annotations of ``before`` and ``more``, whose texts count; an empty one is not kept. Raises `BatchError`."""
+    kept = {name: text for name, text in (dict(before) | dict(more)).items() if text}
+    size = sum(len(name) + len(text) for name, text in kept.items())
+    if size > ANNOTATIONS_MAX:
+        raise BatchError(f"annotations of {size} characters: at most {ANNOTATIONS_MAX}")
+    return kept

@@ -1,10 +1,12 @@
-"""Rows, changes and open transactions as the fields of Avro records, and back. Pure."""
+"""Rows, changes, open transactions and the end of a batch as the fields of Avro records, and back. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from stream.wire.codec import Record, encode
+import xxhash
+
+from stream.wire.codec import READER_VERSION, Record, encode
 from stream.wire.events import (
     AbortTransaction,
     AllocateWriteId,
@@ -18,11 +20,12 @@ from stream.wire.events import (
     ObjectSet,
     OpenTransaction,
     ResetWriteIds,
+    ResumePoint,
     SourceTransaction,
     TableImage,
     VoidTable,
 )
-from stream.wire.keys import object_name
+from stream.wire.keys import Layout, object_name
 
 
 class RowColumns:
@@ -188,3 +191,55 @@ def _object_fields(change: ObjectImage, image_bytes_max: int) -> Record:
 
 def _size(change: TableImage | ObjectImage) -> int:
     return len(change.image or b"") + len(change.struct or b"")
+
+
+def continuity_of(at: ResumePoint, nonce: int) -> int:
+    """Names the markers of the batch that ends at ``at``, and through those before them the whole of the epoch."""
+    parts = (at.continuity, at.epoch, at.ordinal, at.position, nonce)
+    return xxhash.xxh3_64_intdigest("\0".join(map(str, parts)).encode()) >> 1 or 1
+
+
+def marker_fields(at: ResumePoint, layout: Layout, previous: int, as_of_ms: int) -> Record:
+    """The fields of the `Marker` of each partition. ``previous``: the continuity of the marker before it."""
+    at_boundary = not at.partial_gtid
+    return {
+        "shard": at.shard,
+        "epoch": at.epoch,
+        "ordinal": at.ordinal - at.partial_events,
+        "position": at.position,
+        "timestamp": at.timestamp,
+        "low_water": at.low_water,
+        "layout": str(layout),
+        "whole": at_boundary,
+        "continuity": at.continuity,
+        "previous": previous,
+        "reader_version": READER_VERSION,
+        "as_of_ms": as_of_ms,
+    }
+
+
+def state_fields(
+    at: ResumePoint, layout: Layout, opened: Iterable[OpenTransaction], closed: Iterable[int], *, whole: bool
+) -> Record:
+    """The fields of the `SourceState`. ``whole``: ``opened`` are all open transactions, not those since the last."""
+    return {
+        "shard": at.shard,
+        "epoch": at.epoch,
+        "ordinal": at.ordinal,
+        "position": at.position,
+        "timestamp": at.timestamp,
+        "low_water": at.low_water,
+        "partial_gtid": at.partial_gtid,
+        "partial_events": at.partial_events,
+        "sequence": at.sequence,
+        "whole": whole,
+        "opened": [open_fields(each) for each in opened],
+        "closed": sorted(closed),
+        "layout": str(layout),
+        "table_choice": at.table_choice,
+        "cursor": at.cursor,
+        "annotations": at.annotations,
+        "checksum": at.checksum,
+        "declared_at": at.declared_at,
+        "continuity": at.continuity,
+    }

@@ -168,6 +168,9 @@ class SimulatedEvent:
             self._kernel.wake(thread)
         self._kernel.breathe()
 
+    def clear(self) -> None:
+        self._is_set = False
+
     def wait(self, timeout: float | None = None) -> bool:
         self._kernel.breathe()
         if not self._is_set:

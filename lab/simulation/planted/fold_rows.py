@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from consumers.fold import backfills, markers, messages, runs, shards, state
+from consumers.fold import backfills, markers, messages, shards, state
 from consumers.fold import columns as column_fold
 from consumers.fold import rows as row_fold
 from consumers.owner import rows as owner_rows
@@ -144,13 +144,6 @@ COLUMNS: Final = (
         "columns_take_markers_too_early",
         "a marker after a frame that is not folded by column moves the watermark before that frame is folded",
         Replace(column_fold.fold_columns, "place < unread", "place < run.end"),
-    ),
-    processes(
-        "columns_fold_rows_below_a_marker",
-        "rows that are not above the marker before them are folded by column as if they were",
-        Replace(
-            runs.Frames.floors, "np.array(ordinals, np.int64)[any_places]", "np.full(len(self.places), ordinals[0])"
-        ),
     ),
 )
 MARKERS: Final = (

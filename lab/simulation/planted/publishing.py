@@ -22,17 +22,18 @@ from stream.publish.publisher import Publisher
 from stream.sources.hive.translator import HiveTranslator
 from stream.sources.hive.write_id_registry import WriteIdRegistry
 from stream.wire.batch import Framer
+from stream.wire.records import marker_fields
 
 MARKERS: Final = (
     rows(
         "marker_inside_a_transaction",
         "a marker names the position of a transaction that is only partly published",
-        Replace(Framer._marker, "any_at.position", "any_at.partial_gtid or any_at.position"),
+        Replace(marker_fields, "any_at.position", "any_at.partial_gtid or any_at.position"),
     ),
     rows(
         "marker_always_whole",
         "the marker of a batch that ends inside a transaction claims a transaction boundary",
-        always(Framer._marker, "not any_at.partial_gtid"),
+        always(marker_fields, "not any_at.partial_gtid"),
     ),
     rows(
         "marker_where_something_changed",

@@ -345,7 +345,7 @@ def test_shards_that_share_a_partition_are_folded_by_column_while_they_keep_apar
 
     def begins(keys: list[bytes]) -> list[bytes | None]:
         asked.append(keys)
-        return list(map(entries.begin, keys))
+        return entries.begins(keys)
 
     state = PartitionState(Head(), entries.get, begins)
 
