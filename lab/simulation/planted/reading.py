@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from lab.simulation.planted.planting import Replace, Return, installation, leave_out, never
-from serving.client.client import Session
 from serving.client.session import SessionState
 from serving.client.tracked import TrackedConnection
 from serving.http import batches, responses
@@ -73,7 +72,11 @@ OWN_WRITES: Final = (
     installation(
         "closed_connection_is_forgotten",
         "a session forgets the unsettled commit of a connection that is closed",
-        Replace(Session.wrap, "not any_known.is_done", "any_known.open"),
+        Replace(
+            SessionState._watch,
+            "any_known is not any_tracked and not any_known.is_done",
+            "any_known is not any_tracked and any_known.open",
+        ),
     ),
     installation(
         "unsettled_commit_is_not_asked_for",
