@@ -34,8 +34,8 @@ FAULTS: Final = (
     "events deleted",
     "disk lost",
 )
-FUNCTIONS: Final = 2
-"""From here on a catalog read is one of functions."""
+OF_FUNCTIONS: Final = 2
+"""From here on a catalog read is one of functions. They are `eventual`, since ALTER FUNCTION leaves no event."""
 SETTLES_IN_S: Final = 180.0
 """Longer than two of the group's session timeouts, the longest back-offs, and a request that runs into its timeout."""
 
@@ -87,7 +87,7 @@ class WarehouseRun(Reading):
                     else:
                         found = self.read_table(name, client, table, self.listed(table))
                     proved = (
-                        "eventual" if not table and what >= FUNCTIONS else "fresh"
+                        "eventual" if not table and what >= OF_FUNCTIONS else "fresh"
                     )  # ALTER FUNCTION leaves no event
                     if found is not None and (found.served_from, found.freshness) == ("cache", proved):
                         missing.remove(each)
