@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.sources.hive.live.progress import DIRTY_MAX, Progress
-from stream.sources.hive.live.recent_ids import RecentWriteIds
+from stream.sources.hive.progress import DIRTY_MAX, Progress
+from stream.sources.hive.recent_ids import RecentWriteIds
 from stream.sources.hive.write_id_registry import WriteIdChange
 from tokens.writeid_state import WriteIds
 

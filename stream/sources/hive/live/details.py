@@ -18,12 +18,12 @@ from stream.sources.hive.live.connection import MetastoreRefused
 from stream.sources.hive.live.fetching import Fetcher
 from stream.sources.hive.live.metastore import Metastore
 from stream.sources.hive.live.partitions import Partitions
-from stream.sources.hive.live.progress import Progress
 from stream.sources.hive.live.sweep import CHUNK_TABLES, Sweep
 from stream.sources.hive.live.thrift import field
 from stream.sources.hive.messages import FLAVOR, TableObject
 from stream.sources.hive.object_events import CONSTRAINTS, STATISTICS
 from stream.sources.hive.objects import columns_of, image_of
+from stream.sources.hive.progress import Progress
 from stream.sources.hive.structs import Struct, encode_struct
 from stream.wire.events import Change, ObjectImage
 

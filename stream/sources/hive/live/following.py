@@ -21,10 +21,10 @@ from stream.sources.hive.live.images import Images
 from stream.sources.hive.live.metastore import Metastore, MetastoreSettings, Transactions
 from stream.sources.hive.live.objects import Objects
 from stream.sources.hive.live.partitions import Partitions
-from stream.sources.hive.live.progress import Progress, checksum_of
-from stream.sources.hive.live.recent_ids import RecentWriteIds
 from stream.sources.hive.live.sweep import CHUNK_TABLES, Sweep
 from stream.sources.hive.messages import FLAVOR
+from stream.sources.hive.progress import Progress, checksum_of
+from stream.sources.hive.recent_ids import RecentWriteIds
 from stream.sources.hive.translator import HiveTranslator
 from stream.sources.status import SourceStatus
 from stream.wire.events import (

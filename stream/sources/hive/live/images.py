@@ -9,9 +9,9 @@ from stream.sources.hive.live.details import Details
 from stream.sources.hive.live.fetching import Fetched
 from stream.sources.hive.live.metastore import Metastore
 from stream.sources.hive.live.partitions import Partitions
-from stream.sources.hive.live.progress import Progress
-from stream.sources.hive.live.recent_ids import RecentWriteIds
 from stream.sources.hive.messages import FLAVOR, TableObject
+from stream.sources.hive.progress import Progress
+from stream.sources.hive.recent_ids import RecentWriteIds
 from stream.sources.hive.translator import HiveTranslator
 from stream.wire.events import AllocateWriteId, Change, OpenTransaction, TableImage, VoidTable
 from tokens.errors import one_line
