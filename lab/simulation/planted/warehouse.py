@@ -11,7 +11,7 @@ from serving.reads.objects import ObjectReads
 from stream.sources.hive.live import metastore
 from stream.sources.hive.live.following import Following
 from stream.sources.hive.live.images import Images
-from stream.sources.hive.live.recent_ids import RecentWriteIds
+from stream.sources.hive.recent_ids import RecentWriteIds
 from stream.sources.hive.translator import HiveTranslator
 
 FOLLOWING: Final = (

@@ -62,6 +62,12 @@ class MetastoreServer:
             body = {missing.field: ("rec", {1: ("str", "there is none")})}
         return thrift.message(name, thrift.REPLY, sequence, body)
 
+    def call_get_all_table_constraints(self, _: Arguments) -> Typed:
+        return "rec", {1: ("rec", {})}
+
+    def call_get_table_statistics_req(self, _: Arguments) -> Typed:
+        return "rec", {1: ("lst", ("rec", []))}
+
     # --- the log ---
 
     def call_get_current_notificationEventId(self, _: Arguments) -> Typed:

@@ -18,6 +18,8 @@ from tokens.errors import FreshetError, one_line
 
 CALL_TIMEOUT_S: Final = 30.0
 PIECE_BYTES: Final = 1 << 18
+UNKNOWN_METHOD: Final = 1
+"""A type of Thrift's ``TApplicationException``."""
 
 
 class MetastoreError(FreshetError):
@@ -39,9 +41,9 @@ class MetastoreTimeout(MetastoreUnreachable):
 
 
 class MetastoreRefused(MetastoreError):
-    """The metastore answered with a declared exception; code ``metastore_refused``.
+    """The metastore answered with a declared exception, or does not know the call; code ``metastore_refused``.
 
-    ``number``: of its field in the result struct, by which the IDL tells which exception it is.
+    ``number``: of its field in the result struct, by which the IDL tells which exception it is; 0: it is none.
     """
 
     code = "metastore_refused"
@@ -89,6 +91,8 @@ class MetastoreConnection:
         except BaseException:
             self.close()
             raise
+        if kind == EXCEPTION and field(result, 2, 0) == UNKNOWN_METHOD:
+            raise MetastoreRefused(name, 0, "the metastore does not know this call")
         if kind == EXCEPTION:
             raise MetastoreError(f"{name}: {one_line(str(field(result, 1, 'an unknown error')))}")
         return _value(name, result)

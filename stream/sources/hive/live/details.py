@@ -36,12 +36,16 @@ _STRUCTS: Final = {CONSTRAINTS: "SQLAllTableConstraints", STATISTICS: "ColumnSta
 
 @dataclass(frozen=True, slots=True)
 class TableDetails:
-    """Constraints and statistics of one table. ``constraints`` None: not to be published; ``statistics``: none."""
+    """Constraints and statistics of one table. ``constraints`` None: not to be published; ``statistics``: none.
+
+    ``is_read``: whether they could be read at all.
+    """
 
     table_id: int
     is_partitioned: bool
     constraints: Struct | None
     statistics: Struct | None
+    is_read: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +181,8 @@ def _fetch(metastore: Metastore, names: tuple[str, ...]) -> FetchedDetails:
         if isinstance(table, TableObject):
             try:
                 found[name] = _details_of(metastore, table)
-            except MetastoreRefused as error:  # it is gone, or cannot be read: the others go on
+            except MetastoreRefused as error:  # it is gone, or the metastore is an old one: the others go on
+                found[name] = TableDetails(table.table_id, bool(table.partition_keys), None, None, is_read=False)
                 log.warning("constraints or statistics cannot be read", table=name, reason=str(error))
     return FetchedDetails(names, lo, metastore.last_event(), found)
 
@@ -195,6 +200,8 @@ def _details_of(metastore: Metastore, table: TableObject) -> TableDetails:
 
 
 def _images(details: TableDetails, lo: str, hi: str) -> list[Change]:
+    if not details.is_read:
+        return []
     found: list[Change] = [_image(STATISTICS, details.table_id, details.statistics, lo, hi)]
     if details.constraints is not None:
         found.append(_image(CONSTRAINTS, details.table_id, details.constraints, lo, hi))
