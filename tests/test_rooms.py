@@ -61,6 +61,7 @@ CALLED_BY_LIBRARIES: Final = {
 }
 CALLED_BY_NAME: Final = {
     ("lab/simulation", "op_"): "an op of a history names its method",
+    ("lab/simulation/warehouse/serving.py", "call_"): "a call of the product names its method",
     ("lab/faults/failing_disk.py", "_"): "a request of the kernel names its method",
     ("lab/simulation/kafka/", "delete_"): "as confluent_kafka's, for scripts that run on a real Kafka too",
     ("lab/simulation/kafka/", "abort_transaction"): "as confluent_kafka's, for scripts that run on a real Kafka too",
@@ -70,7 +71,6 @@ READ_ELSEWHERE: Final = {
     "lab/simulation/mariadb/log/binlog.py:purge": "a fault of that world",
     "stream/kafka/reader.py:offsets_for_timestamp": "where a stream that begins at a time starts",
     "freshet/settings.py:public": "the one way to show settings without their secrets",
-    "serving/client/answers.py:next_page": "readers send it back as `page`",
     "serving/client/answers.py:stats_compliant": "readers decide by it whether to use statistics",
     "stream/sources/hive/structs.py:decode_struct": "stored structs are a kept format: they must stay readable",
     "spark_jobs/output.py:read_report": "rebuild.json is a kept format: every version of it must stay readable",

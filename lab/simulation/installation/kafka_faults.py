@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Final
 
 from lab.simulation.installation.faults import PAUSES_S
-from lab.simulation.installation.fronts import FrontTransport
 from lab.simulation.installation.judging import EXPLAINS, Answer
 from lab.simulation.installation.parts import CONSUMERS, FRONTS, PROCESSES, SOURCES
 from lab.simulation.installation.processes import KAFKA
 from lab.simulation.installation.tables import TableFaults
 from lab.simulation.installation.writing import KEYSPACE, TABLE, image_of
 from lab.simulation.kafka.log import Draft
+from lab.simulation.kernel.fronts import FrontTransport
 from lab.simulation.operators.judging import Samples
 from lab.simulation.operators.probes import PROBES
 from stream.kafka.dead_letters import dismiss, find_letter, read_letters, retry

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from consumers.process.loop import ConsumptionSettings
 from consumers.process.run import OwnerSettings, serve
-from lab.simulation.installation.fronts import listen
+from lab.simulation.kernel.fronts import listen
 from lab.simulation.kernel.scheduler import Kernel
 from serving.http.front import make_front
 from serving.reads.owners import Located

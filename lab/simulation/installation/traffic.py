@@ -12,7 +12,6 @@ import pymysql
 
 from lab.simulation.engine import Outcome
 from lab.simulation.installation.committed import Image
-from lab.simulation.installation.fronts import FrontTransport, async_client, blocking_client
 from lab.simulation.installation.judging import EXPLAINS, Answer, Asked, SessionJudge
 from lab.simulation.installation.parts import CLIENT, FRONTS, Installation
 from lab.simulation.installation.processes import SHARD
@@ -29,6 +28,7 @@ from lab.simulation.installation.writing import (
     Slot,
     image_of,
 )
+from lab.simulation.kernel.fronts import FrontTransport, async_client, blocking_client
 from serving.client.answers import Row
 from serving.client.client import AsyncClient, AsyncSession, Session
 from serving.client.errors import ClientError

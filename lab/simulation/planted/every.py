@@ -12,11 +12,9 @@ from lab.simulation.planted import (
     owner_rows,
     owner_tables,
     publishing,
-    ranges,
     reading,
     sources,
     stores,
-    warehouse,
 )
 from lab.simulation.planted.planting import PlantedBug, PlantedBugError
 
@@ -31,8 +29,6 @@ PLANTED_BUGS: Final = (
     *owner_tables.BUGS,
     *fronts.BUGS,
     *reading.BUGS,
-    *ranges.BUGS,
-    *warehouse.BUGS,
 )
 
 

@@ -244,7 +244,7 @@ class Changing(WarehouseParts):
         self.say(f"{name} loses {1 + count % 3} answers of the metastore")
         self.server.to_break[name] = 1 + count % 3
 
-    def op_purge(self, pause: int) -> None:
+    def op_expire(self, pause: int) -> None:
         """The source is away for so long that the metastore deletes events that it has not read."""
         self.kernel.kill(SOURCE)
         self.pause(pause)

@@ -14,12 +14,12 @@ import structlog
 
 from lab.simulation.engine import Outcome, TracedRun
 from lab.simulation.installation.disk import Disk
-from lab.simulation.installation.fronts import listen
 from lab.simulation.installation.judging import NEVER_RAISES
 from lab.simulation.installation.parts import RESTART_S
 from lab.simulation.installation.processes import KAFKA, start_consumer
 from lab.simulation.kafka.cluster import Cluster
 from lab.simulation.kafka.twins import twins as kafka_twins
+from lab.simulation.kernel.fronts import listen
 from lab.simulation.kernel.scheduler import Kernel
 from lab.simulation.kernel.substitution import installed
 from lab.simulation.operators.looking import Looking

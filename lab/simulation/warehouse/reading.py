@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from lab.simulation.engine import Outcome
-from lab.simulation.installation.fronts import blocking_client
 from lab.simulation.installation.judging import EXPLAINS
+from lab.simulation.kernel.fronts import blocking_client
 from lab.simulation.warehouse import judging
 from lab.simulation.warehouse.changing import FUNCTIONS, NAMES, VALUES, Changing
 from lab.simulation.warehouse.filters import BAD_FILTERS, FILTERS

@@ -150,7 +150,7 @@ RARE: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "metastore": (2, (2, _PAUSE)),
     "slow": (2, (4, _PAUSE)),
     "break": (2, (_PROCESS, 3)),
-    "purge": (1, (_PAUSE,)),
+    "expire": (1, (_PAUSE,)),
     "disk": (1, (len(CONSUMERS),)),
 }
 """Op → (weight, fields): the ops that a history may have."""

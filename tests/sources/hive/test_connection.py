@@ -15,7 +15,6 @@ from freshet.local.hive.server import HiveServer
 from freshet.local.process import free_ports
 from stream.sources.hive.live.connection import (
     MetastoreConnection,
-    MetastoreError,
     MetastoreRefused,
     MetastoreTimeout,
     MetastoreUnreachable,

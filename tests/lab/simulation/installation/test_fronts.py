@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lab.simulation.installation.fronts import async_client, blocking_client, listen
+from lab.simulation.kernel.fronts import async_client, blocking_client, listen
 from lab.simulation.kernel.scheduler import Kernel
 from lab.simulation.kernel.substitution import installed
 from serving.client import FreshetClient, NotFoundError, Unreachable

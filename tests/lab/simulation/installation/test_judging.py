@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from lab.simulation.installation.committed import CommittedRecord, Image, Point, RowName
+from lab.simulation.installation.finding import FoundStretch
 from lab.simulation.installation.judging import (
     BOUNDED,
     EXPLAINS,
@@ -19,7 +20,6 @@ from lab.simulation.installation.judging import (
     Answer,
     SessionJudge,
 )
-from lab.simulation.installation.ranges import FoundStretch
 
 A: RowName = ("shop.items", (1,))
 B: RowName = ("shop.items", (2,))
