@@ -191,7 +191,10 @@ def _mark_existing(state: TableState, event: Event) -> None:
 
 
 def _replace_list(state: TableState, event: Event, committed: bool | None = None) -> None:
-    """Takes the server's own list if the event has one. Writers that it does not show as open have ended."""
+    """Takes the server's own list if the event has one. Writers that it does not show as open have ended.
+
+    It says nothing of ids above its high-water mark: it is older than they are, or collapsed to its lowest exception.
+    """
     if event["write_ids"] is None:
         return
     found = ValidWriteIdList.parse(event["write_ids"])
@@ -199,7 +202,7 @@ def _replace_list(state: TableState, event: Event, committed: bool | None = None
     state.ids.replace(found.hwm, found.open_ids, found.aborted_ids, committed=committed)
     still_open = {write_id for write_id, _ in state.ids.open}
     waits_for_anyone = UNKNOWN_WRITER in state.pending
-    pending = {pair for pair in state.pending if pair[1] in still_open}
+    pending = {pair for pair in state.pending if pair[1] in still_open or pair[1] > found.hwm}
     if waits_for_anyone:  # the list has its id, if it is open
         pending |= {(txn, write_id) for write_id, txn in state.ids.open if not txn}
     state.pending = sorted(pending)

@@ -84,9 +84,9 @@ def test_a_task_that_is_killed_in_a_spill_is_continued_to_the_live_state(
     """A spill holds the state at its offset, whole: the next task folds nothing twice, and skips nothing."""
     messages, out, ingest, spills = history(), tmp_path / "out", Rocks.ingest, iter(range(1, 1000))
 
-    def ingest_or_die(rocks: Rocks, entries: Any, scratch: Path) -> int:
+    def ingest_or_die(rocks: Rocks, entries: Any, scratch: Path, *of_indexes: Any) -> int:
         is_last = next(spills) == number
-        size = ingest(rocks, entries, scratch) if written or not is_last else 0
+        size = ingest(rocks, entries, scratch, *of_indexes) if written or not is_last else 0
         if is_last:
             raise Killed
         return size

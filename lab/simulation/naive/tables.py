@@ -96,7 +96,7 @@ class NaiveTable:
         below = any(each < hwm for each in (*self.open, *self.aborted))
         self.committed = below if committed is None else committed
         unheard = {(0, each) for each, holder in self.open.items() if not holder} if UNKNOWN in self.pending else set()
-        self.pending = {pair for pair in self.pending if pair[1] in self.open} | unheard
+        self.pending = {pair for pair in self.pending if pair[1] in self.open or pair[1] > hwm} | unheard
         self.staged = {txn: each for txn, each in self.staged.items() if txn in self.open.values()}
 
     def set_image(self, image: bytes, struct: bytes | None, lo: str, hi: str, ordinal: int) -> None:

@@ -324,6 +324,10 @@ WHOLE: Final = (
         "whole_of_one_of_two_shards",
         "a table is called whole although the keyspace has another shard, of which nothing has been heard yet",
         never(backfills.whole_table, "any_topology.shards != (any_shard,)"),
+        never(
+            shards.sole_lineage,
+            "any_topology is not None and any(shard not in any_head.lineages for shard in any_topology.shards)",
+        ),
     ),
     rows(
         "unknown_images_are_absent",

@@ -14,8 +14,8 @@ from serving.reads.objects import ObjectReads
 from stream.sources.hive.live import metastore
 from stream.sources.hive.live.following import Following
 from stream.sources.hive.live.images import Images
+from stream.sources.hive.live.objects import Objects
 from stream.sources.hive.recent_ids import RecentWriteIds
-from stream.sources.hive.translator import HiveTranslator
 from tokens import decision
 
 VOIDED: Final = "(any_state.epoch, any_state.image_ordinal) <= (any_void.epoch, any_void.ordinal)"
@@ -108,15 +108,6 @@ FILLS: Final = (
 )
 FOLLOWING: Final = (
     warehouse(
-        "old_image_under_the_new_name",
-        "a renamed table has its new name before its image is awaited",
-        Replace(
-            HiveTranslator._alter,
-            "any_lists + any_written + any_names + any_objects",
-            "any_lists + any_names + any_written + any_objects",
-        ),
-    ),
-    warehouse(
         "list_is_not_brought_forward",
         "a fetched list is published without the events that were read since",
         Return(RecentWriteIds.brought_forward, "True"),
@@ -125,6 +116,11 @@ FOLLOWING: Final = (
         "holders_are_not_asked_for",
         "nobody asks whose write ids are that were open when the source began",
         Return(Images._unknown_holders, "{}"),
+    ),
+    warehouse(
+        "unfetched_object_is_forgotten",
+        "an object whose fetch failed is not fetched again",
+        leave_out(Objects.step, "self._single.add((kind, name))"),
     ),
     warehouse(
         "unlogged_abort_is_not_missed",

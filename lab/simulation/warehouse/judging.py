@@ -130,7 +130,8 @@ class CatalogJudge:
         self, session: str, answer: Answer, owed: Sequence[tuple[str, int]], listed: Listed | None
     ) -> None:
         wanted = {"fresh", "eventual"}
-        if (owed or listed is not None) and NO_EPOCH not in answer.why:
+        is_listed = listed is not None and bool(answer.write_ids)  # else it is of a state in which it had no list
+        if (owed or is_listed) and NO_EPOCH not in answer.why:
             wanted = {"fresh"}
         elif not self._events[session] and listed is None:
             wanted = {"eventual"}

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,10 +47,10 @@ def test_a_checkpoint_that_commits_what_was_left_ends_the_pause(
     full = threading.Event()
     ingest = Rocks.ingest
 
-    def ingest_if_space(self: Rocks, entries: Mapping[bytes, bytes], scratch: Path) -> int:
+    def ingest_if_space(self: Rocks, entries: Mapping[bytes, bytes], scratch: Path, *of_indexes: Any) -> int:
         if full.is_set():
             raise DiskFullError("no space left", hint="make some")
-        return ingest(self, entries, scratch)
+        return ingest(self, entries, scratch, *of_indexes)
 
     monkeypatch.setattr(Rocks, "ingest", ingest_if_space)
     feed = Feed(kafka, keyspace_name, partitions=1)

@@ -61,13 +61,21 @@ class Objects:
         """Fetch and publish one set or object; False if there is nothing to do."""
         if self._sets:
             kind = min(self._sets)
-            self._publish_set(kind)
-            self._sets.discard(kind)
+            self._sets.discard(kind)  # what is noted from here on may be newer than what is read
             self._single = {each for each in self._single if each[0] != kind}
+            try:
+                self._publish_set(kind)
+            except BaseException:
+                self._sets.add(kind)
+                raise
         elif self._single:
             kind, name = min(self._single)
             self._single.discard((kind, name))
-            self._publish_one(kind, name)
+            try:
+                self._publish_one(kind, name)
+            except BaseException:
+                self._single.add((kind, name))
+                raise
         else:
             return False
         return True
@@ -84,11 +92,7 @@ class Objects:
     def _publish_one(self, kind: str, name: Values) -> None:
         """An object by name; if it is not there it was dropped."""
         lo = f"{FLAVOR}/{self._position()}"
-        try:
-            found = self._one_of(kind, name)
-        except BaseException:
-            self._single.add((kind, name))
-            raise
+        found = self._one_of(kind, name)
         hi = f"{FLAVOR}/{self._position()}"
         if found is None:
             self._publish([ObjectImage(kind, 0, name, "dropped", lo=lo, hi=hi)])
