@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -97,18 +97,7 @@ class TableSpace:
 async def epoch_of(owners: Owners, space: RowSpace | TableSpace, shard: str) -> int | None:
     """The epoch of ``shard``: as known, else from any owner of the keyspace; None if no owner names it."""
     if shard not in space.epochs.known:
-
-        async def ask(client: OwnerClient, partition: int) -> str:
-            return await learn_watermarks(client, space, partition)
-
-        with suppress(OwnerAway):
-            await owners.ask_any(
-                space.name,
-                range(space.layout.partitions),
-                ask,
-                lambda _: shard in space.epochs.known,
-                each_partition=True,
-            )
+        await _ask_until(owners, space, lambda: shard in space.epochs.known)
     return space.epochs.known.get(shard)
 
 
@@ -120,15 +109,15 @@ async def learn_shards(owners: Owners, space: RowSpace | TableSpace, vector: Vec
     loop, epochs = asyncio.get_running_loop(), space.epochs
     while unknown_shards(vector, space):
         if epochs.asking is None or epochs.asking.done():
-            epochs.asking = loop.create_task(_ask_all(owners, space, vector))
+            epochs.asking = loop.create_task(_ask_until(owners, space, lambda: not unknown_shards(vector, space)))
         await asyncio.shield(epochs.asking)  # a reader that leaves takes no answer from the others
         if loop.time() >= deadline:
             return
         await asyncio.sleep(min(LEARN_EVERY_S, deadline - loop.time()))
 
 
-async def _ask_all(owners: Owners, space: RowSpace | TableSpace, vector: Vector) -> None:
-    """Asks the owners of each partition in turn, until the shards of ``vector`` are known."""
+async def _ask_until(owners: Owners, space: RowSpace | TableSpace, is_known: Callable[[], bool]) -> None:
+    """Asks the owners of each partition in turn for its shards, until ``is_known``."""
 
     async def ask(client: OwnerClient, partition: int) -> str:
         return await learn_watermarks(client, space, partition)
@@ -138,7 +127,7 @@ async def _ask_all(owners: Owners, space: RowSpace | TableSpace, vector: Vector)
             space.name,
             range(space.layout.partitions),
             ask,
-            lambda _: not unknown_shards(vector, space),
+            lambda _: is_known(),
             each_partition=True,
         )
 
