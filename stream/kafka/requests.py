@@ -1,7 +1,7 @@
 """What people ask of a running source: records in ``<prefix>.<keyspace>.requests``, read by the source of their shard.
 
 A source that is down finds them when it starts. It keeps in its own state how far it has read, so each counts once
-(docs/decisions/0022-requests-in-a-topic.md).
+(docs/decisions/0024-requests-in-a-topic.md).
 """
 
 from __future__ import annotations
