@@ -23,6 +23,7 @@ NAMES: Final = {
     "shards4": "own frames of four shards in each partition",
     "skewed": "own frames, skewed keys and deletes",
 }
+STREAMS_TIMES: Final = {"frames1": 6, "frames20": 10, "framesown": 12}
 
 
 class TableLine(NamedTuple):
@@ -232,6 +233,25 @@ def _workers(found: Result) -> Iterator[TableLine]:
         )
 
 
+def _beside_streams(found: Result) -> Iterator[TableLine]:
+    one = found["streams/1"]["rows_s"]
+    for case, each in found.items():
+        keyspace, _, threads = case.partition("/")
+        cost = f"{each['cpu_s']:.0f} s of processor, {each['rss_mb']:.0f} MB"
+        if threads:
+            what = f"(k) Kafka Streams, exactly once, {threads} thread{'s' * (threads != '1')}"
+            yield TableLine(what, _k(each["rows_s"]), cost)
+            continue
+        ratio, wanted = each["rows_s"] / one, STREAMS_TIMES.get(keyspace)
+        yield TableLine(
+            f"(k) materialize, {NAMES[keyspace]}",
+            _k(each["rows_s"]),
+            f"{ratio:.1f} times Kafka Streams with one thread; {cost}",
+            f">= {wanted} times" if wanted else "",
+            ratio >= wanted if wanted else None,
+        )
+
+
 _WRITERS: Final = {
     "a": _materialize,
     "b": _parts,
@@ -240,4 +260,5 @@ _WRITERS: Final = {
     "e": _rebuild,
     "f": _restart,
     "g": _workers,
+    "k": _beside_streams,
 }

@@ -13,7 +13,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any, Final
 
-from benchmarks import restart
+from benchmarks import restart, streams
 from benchmarks.child import MeasurementFailed, measure
 from benchmarks.spin import spin
 from benchmarks.topics import SHAPES
@@ -251,6 +251,23 @@ def _workers_case(bench: Bench, keyspace: str, count: int) -> Callable[[], Resul
     return lambda: bench.child("workers:catch_up", keyspace=keyspace, events=bench.sizes.events, workers=count)
 
 
+def beside_streams(bench: Bench) -> Result:
+    """(k) Materialize beside Kafka Streams, exactly once, in the same rounds."""
+    bench.say(f"filling {streams.KEYSPACE}: {bench.sizes.events} events")
+    bench.child("streams:fill", events=bench.sizes.events, keys=bench.sizes.keys)
+    cases: dict[str, Callable[[], Result]] = {
+        f"streams/{count}": _streams_case(bench, count) for count in streams.THREADS
+    }
+    for keyspace in ("frames1", "frames20", "framesown", "shards4"):
+        bench.topic(keyspace)
+        cases[keyspace] = _materialize_case(bench, "materialize", keyspace)
+    return bench.rounds("k", cases, min(3, bench.sizes.rounds))
+
+
+def _streams_case(bench: Bench, threads: int) -> Callable[[], Result]:
+    return lambda: bench.child("streams:streams", events=bench.sizes.events, threads=threads)
+
+
 SECTIONS: Final[dict[str, Callable[[Bench], Result]]] = {
     "a": materialize,
     "b": parts,
@@ -259,6 +276,7 @@ SECTIONS: Final[dict[str, Callable[[Bench], Result]]] = {
     "e": rebuild,
     "f": restarting,
     "g": workers,
+    "k": beside_streams,
 }
-ORDER: Final = ("a", "b", "g", "f", "c", "d", "e")
+ORDER: Final = ("a", "b", "k", "g", "f", "c", "d", "e")
 """(f) runs before (c), because the writes of (c) grow the topic that (f) restarts on."""

@@ -27,11 +27,11 @@ TIMEOUT_S = 1800
 def test_a_quick_run_measures_every_section_and_keeps_its_figures(tmp_path: Path) -> None:
     """`make bench` still works, and its table can be printed again from the kept figures."""
     out = tmp_path / "figures.json"
-    command = [sys.executable, "-m", "benchmarks", "--quick", "--only", "a,b,c,d,f,g", "--out", str(out)]
+    command = [sys.executable, "-m", "benchmarks", "--quick", "--only", "a,b,c,d,f,g,k", "--out", str(out)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     kept = json.loads(out.read_text())
-    assert sorted(kept["results"]) == ["a", "b", "c", "d", "f", "g"]
+    assert sorted(kept["results"]) == ["a", "b", "c", "d", "f", "g", "k"]
     assert kept["machine"]["spin_msteps_s"] > 0
     assert kept["results"]["f"]["messages_redone"] == 0
     assert {key: each["not_fresh"] for key, each in kept["results"]["c"].items()}.popitem()[1] == 0

