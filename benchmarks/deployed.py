@@ -109,6 +109,12 @@ class Deployment:
         assert self.consumer is not None
         return float(psutil.Process(self.consumer.pid).memory_info().rss / 1e6)
 
+    def processor_seconds(self) -> dict[str, float]:
+        """Processor time of the front and of the consumer until now."""
+        running = {"front": self.front, "owner": self.consumer}
+        times = {name: psutil.Process(each.pid).cpu_times() for name, each in running.items() if each is not None}
+        return {name: each.user + each.system for name, each in times.items()}
+
     def await_offsets(self, done: Callable[[int, int, int], bool]) -> dict[int, int]:
         """Waits until ``done(offset, committed, entries)`` holds for each partition. Returns partition → offset."""
         deadline = time.monotonic() + TIMEOUT_S

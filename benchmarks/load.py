@@ -91,8 +91,9 @@ class OwnerLoadConnection(asyncio.Protocol):
 class HttpLoadConnection(asyncio.Protocol):
     """An HTTP/1.1 connection that is kept alive, with one request at a time."""
 
-    def __init__(self, request: Callable[[int], bytes], done: Done) -> None:
-        self._request, self._done = request, done
+    def __init__(self, request: Callable[[int], bytes], done: Done, proofs: int = 1) -> None:
+        """``proofs``: how many each answer holds; that of a batch has one of its own."""
+        self._request, self._done, self._proofs = request, done, proofs
         self._due: float | None = None
         self._buffer = bytearray()
         self._transport: asyncio.Transport
@@ -116,11 +117,14 @@ class HttpLoadConnection(asyncio.Protocol):
         length = int(lowered.partition(b"content-length:")[2].split(b"\r\n", 1)[0])
         if len(self._buffer) < head + 4 + length or self._due is None:
             return
-        fresh = self._buffer.startswith(b"HTTP/1.1 200") and b'"freshness":"fresh"' in self._buffer
+        fresh = self._buffer.startswith(b"HTTP/1.1 200") and self._all(b'"freshness":"fresh"')
         due, self._due = self._due, None
-        served = fresh and b'"served_from":"cache"' in self._buffer
+        served = fresh and self._all(b'"served_from":"cache"')
         self._buffer.clear()
         self._done(due, served)
+
+    def _all(self, words: bytes) -> bool:
+        return self._buffer.count(words) == self._proofs
 
     def free(self) -> int:
         """As in `LoadConnection`."""

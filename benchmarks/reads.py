@@ -7,6 +7,7 @@ server. In the quiet runs every answer must be fresh and from the cache, or the 
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import tempfile
 from pathlib import Path
@@ -31,6 +32,9 @@ from tokens import Position, Vector
 OWNER_CONNECTIONS, OWNER_DEPTH = 4, 32
 HTTP_CONNECTIONS: Final = 32
 MAX_S: Final = 4.0
+BATCH: Final = 100
+"""Keys of a batch."""
+BATCH_CONNECTIONS: Final = 4
 
 
 def reads(
@@ -52,6 +56,7 @@ def reads(
             }
             if wrong := sum(each["not_fresh"] for each in found.values()):
                 raise AssertionError(f"{wrong} answers were not fresh from the cache")
+            found["batches"] = measured_batches(deployed, keyspace, keys, seconds, demand)
             with Writing(kafka, keyspace, writes, seconds):
                 found["owner_while_folding"] = measure("reads:at_owner", rate=rates["owner"], maximum=False, **owner)
             with Writing(kafka, keyspace, writes, seconds):
@@ -59,6 +64,17 @@ def reads(
             return found
         finally:
             deployed.stop()
+
+
+def measured_batches(deployed: Deployment, keyspace: str, keys: int, seconds: float, token: str) -> dict[str, Any]:
+    """Rows per second of processor time of the front, and of the owner, for batches of `BATCH` keys."""
+    before = deployed.processor_seconds()
+    found = measure("reads:in_batches", url=deployed.url, keyspace=keyspace, keys=keys, seconds=seconds, token=token)
+    if found["not_fresh"]:
+        raise AssertionError(f"{found['not_fresh']} batches were not fresh from the cache")
+    rows = BATCH * found["answered"]
+    used = {name: after - before[name] for name, after in deployed.processor_seconds().items()}
+    return {"rows": rows, **{f"{name}_rows_s": rows / max(spent, 1e-9) for name, spent in used.items()}}
 
 
 class Writing:
@@ -139,6 +155,31 @@ def over_http(
         return cast("list[LoadConnection]", made)
 
     return _run(connections, keys, seconds, rate, maximum)
+
+
+def in_batches(url: str, keyspace: str, keys: int, seconds: float, token: str) -> dict[str, Any]:
+    """Sends batches of `BATCH` random keys as fast as they are answered. Runs in a child process."""
+    address, draw = httpx2.URL(url), Random(5)
+    head = f"POST /v1/rows/{keyspace}:batch HTTP/1.1\r\nHost: {address.host}\r\nContent-Type: application/json\r\n"
+
+    def request(_: int) -> bytes:
+        wanted = [{"table": TABLE, "pk": str(draw.randrange(keys))} for _ in range(BATCH)]
+        body = json.dumps({"keys": wanted, "token": token, "max_wait_ms": 1_000}).encode()
+        return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+    async def run() -> dict[str, Any]:
+        tally, loop = Tally(), asyncio.get_running_loop()
+        made: list[LoadConnection] = []
+        for _ in range(BATCH_CONNECTIONS):
+            _, connection = await loop.create_connection(
+                lambda: HttpLoadConnection(request, tally.done, BATCH + 1), address.host, address.port or 80
+            )
+            made.append(connection)
+        await as_fast_as_possible(made, tally, [0], min(MAX_S, seconds))
+        return {"answered": tally.answered, "not_fresh": tally.not_fresh}
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(run())
 
 
 def _run(connections: Any, keys: int, seconds: float, rate: int, maximum: bool) -> dict[str, Any]:

@@ -168,6 +168,13 @@ def _reads(found: Result) -> Iterator[TableLine]:
         "http_while_folding": "over HTTP, 5k writes/s beside",
     }
     for key, each in found.items():
+        if key == "batches":
+            rate = each["front_rows_s"]
+            owners = f"the owner's: {_k(each['owner_rows_s'])}"
+            yield TableLine(
+                "(c) batches of 100, rows by the front's processor time", _k(rate), owners, ">= 100k/s", rate >= 100_000
+            )
+            continue
         most = f"at most {_k(each['max_reads_s'])}" if "max_reads_s" in each else ""
         yield TableLine(f"(c) reads {names[key]}, {each['rate']:,.0f}/s: p50/p99/p99.9", _ms(each), most)
 
