@@ -6,7 +6,6 @@ assignment of the partitions: the first fetch counts, but connecting and joining
 
 from __future__ import annotations
 
-import gc
 import sys
 import tempfile
 import threading
@@ -27,6 +26,7 @@ from freshet.settings import ConsumerSettings
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.reader import end_offsets, open_consumer, poll_batch
 from stream.kafka.topics import describe_topic, events_topic
+from stream.memory import collect_seldom
 
 WATCH_S = 0.002
 
@@ -59,9 +59,7 @@ class CountingOutput:
 def as_in_production() -> None:
     """Applies the interpreter settings of a consuming process (`consumers.process.run.run_consumer`)."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
+    collect_seldom()
 
 
 def settings_for(kafka: KafkaCluster, keyspace: str, data_dir: Path) -> ConsumptionSettings:

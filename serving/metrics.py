@@ -76,13 +76,13 @@ class FrontMetrics:
         )
         self._answer_children: dict[tuple[str, str, str], Counter] = {}
 
-    def answered(self, kind: str, served_from: str, freshness: str) -> None:
-        """Counts one answer."""
+    def answered(self, kind: str, served_from: str, freshness: str, count: int = 1) -> None:
+        """Counts ``count`` answers."""
         labels = (kind, served_from, freshness)
         child = self._answer_children.get(labels)
         if child is None:
             child = self._answer_children[labels] = self._answers.labels(*labels)
-        child.inc()
+        child.inc(count)
 
     def refused(self, code: str) -> None:
         """Counts one error answer."""

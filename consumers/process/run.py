@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import shutil
 import signal
@@ -27,6 +26,7 @@ from consumers.process.loop import Consumption, ConsumptionSettings
 from consumers.process.metrics import serve_metrics
 from consumers.store.directory import lock_directory
 from consumers.store.errors import RetryableStoreError, StoreError, store_error
+from stream.memory import collect_seldom
 
 log = structlog.get_logger(__name__)
 
@@ -65,9 +65,7 @@ def run_consumer(
     import uvloop
 
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
+    collect_seldom()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(consume, owner, on_start))
 

@@ -57,6 +57,9 @@ def command(
 def _run(server: Any) -> None:
     import uvloop
 
+    from stream.memory import collect_seldom
+
+    collect_seldom()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
             runner.run(server.serve())

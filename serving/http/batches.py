@@ -42,15 +42,18 @@ def _summary(
     Raises the first ``history_lost``: it concerns the whole session, so it is the answer to the whole batch.
     """
     vector, weakest, sources, failed = demand.vector, 0, 0, 0
+    tokens: set[str] = set()
     for element in elements:
         if isinstance(element, ReadError):
             if element.code == "history_lost":
                 raise element
             failed += 1
             continue
-        vector = vector.merge(Vector.parse(element.token)) if element.token else vector
+        tokens.add(element.token)
         weakest = max(weakest, _STRONGEST_FIRST.index(element.freshness))
         sources += element.served_from == "source"
+    for token in tokens:
+        vector = vector.merge(Vector.parse(token)) if token else vector
     served = len(elements) - failed
     freshness = _STRONGEST_FIRST[weakest] if served else "unknown"
     why = f"{served - sources} from the cache, {sources} from the source, {failed} failed"

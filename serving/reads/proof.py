@@ -8,7 +8,7 @@ from typing import NamedTuple
 from consumers.fold.shards import NO_KIN, Kin
 from serving.errors import ReadError
 from serving.reads.demands import ReadDemand
-from tokens import Decision, Demand, Freshness, Position, Tag, TokenError, Vector, Verdict, decide
+from tokens import Decision, Demand, Freshness, Order, Position, Tag, TokenError, Vector, Verdict, decide
 from tokens.decision import is_unknown
 from tokens.vector import Component
 
@@ -112,6 +112,7 @@ class Proof:
         return ReadError("source_behind", f"the source's answer does not prove the demand: {decision.why}")
 
 
+_COVERED = frozenset({Order.SAME, Order.NEWER})
 _NO_EPOCH = Decision(
     Freshness.EVENTUAL,
     "no owner has named the epoch of the shard yet, so the token cannot include this answer",
@@ -131,7 +132,10 @@ def token_after(token: str, shard: str, epoch: int, position: str) -> str:
     if not shard or not position:
         return str(vector)
     try:
-        return str(vector.merge(Vector({shard: (epoch, Position.parse(position))})))
+        at, known = Position.parse(position), vector.get(shard)
+        if known is not None and known.epoch == epoch and known.position.order(at) in _COVERED:
+            return str(vector)  # as it would be merged: most answers are older than the demand
+        return str(vector.merge(Vector({shard: (epoch, at)})))
     except TokenError as error:
         raise ReadError("bad_token", f"token: {error}", hint=error.hint) from error
 

@@ -20,8 +20,10 @@ from stream.wire.values import UndecodableValue, request_key_value
 
 KEY_BYTES_MAX = 4096
 """The longest key that a request may name, in bytes as sent."""
+DIGITS_MAX = 20
+"""The longest integer, of unsigned 64 bits."""
 
-_INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
+_INTEGER = re.compile(rf"[+-]?[0-9]{{1,{DIGITS_MAX}}}")
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,4})?")
 _NUMERIC_KINDS = frozenset({"decimal", "float", "double"})
 
@@ -36,6 +38,8 @@ class RowKey(NamedTuple):
 
 def parse_row_key(table: RowTable, segment: bytes) -> RowKey:
     """The key that a path's last segment names. Raises `ReadError` ``bad_key``, naming the column."""
+    if segment.isdigit() and len(segment) <= DIGITS_MAX and len(table.key) == 1 and table.key[0].kind == "int":
+        return _assemble(table, [(int(segment), table.key[0].exact)])  # most keys; as it is done column by column
     parts = segment.split(b",")
     if len(segment) > KEY_BYTES_MAX:
         raise ReadError("bad_key", f"the key is longer than {KEY_BYTES_MAX} bytes")

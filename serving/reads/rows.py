@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias, cast
 
@@ -93,7 +94,11 @@ class RowReads:
                 outcomes[index] = dropped.get(str(outcomes[index]))
             left = [index for index in changed if outcomes[index] is None]
             await self._read_round(context._replace(is_second=True), wanted, left, outcomes)
-        return [_final(each) for each in outcomes]
+        answers = [_final(each) for each in outcomes]
+        counts = Counter((each.served_from, each.freshness) for each in answers if not isinstance(each, ReadError))
+        for (served_from, freshness), count in counts.items():
+            self._metrics.answered("row", served_from, freshness, count)
+        return answers
 
     async def _describe_again(self, context: ReadContext, names: Iterable[str]) -> dict[str, ReadError]:
         """The tables that are no longer there; an owner may not have folded yet that they were dropped."""
@@ -287,7 +292,6 @@ class RowReads:
         image: bytes | None,
         own: EventToken | None,
     ) -> RawRowAnswer:
-        self._metrics.answered("row", served_from, freshness)
         options = lookup.context.options
         if image is not None and options is NO_OPTIONS:
             return RowAnswer(served_from, cast("FreshnessName", freshness), why, token, True, raw_image(image))
