@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias, cast
 
@@ -95,7 +94,11 @@ class RowReads:
             left = [index for index in changed if outcomes[index] is None]
             await self._read_round(context._replace(is_second=True), wanted, left, outcomes)
         answers = [_final(each) for each in outcomes]
-        counts = Counter((each.served_from, each.freshness) for each in answers if not isinstance(each, ReadError))
+        counts: dict[tuple[ServedFrom, FreshnessName], int] = {}
+        for each in answers:
+            if not isinstance(each, ReadError):
+                kind = each.served_from, each.freshness
+                counts[kind] = counts.get(kind, 0) + 1
         for (served_from, freshness), count in counts.items():
             self._metrics.answered("row", served_from, freshness, count)
         return answers
