@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import base64
-import json
 import os
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from freshet.local.artifacts import jars
-from freshet.local.errors import LocalServerError
 from freshet.local.java import find_java
-from freshet.local.process import ServerProcess, free_ports, port_is_free, run_tool
+from freshet.local.process import ServerProcess, run_tool
 from freshet.local.server import LocalServer
 
 if TYPE_CHECKING:
     from stream.kafka.connection import KafkaCluster
 
 START_TIMEOUT_S = 180.0
-START_ATTEMPTS = 3
 TOOL_FLAGS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m")
 
 SETTINGS = {
@@ -64,6 +61,9 @@ class KafkaServer(LocalServer):
     """
 
     NAME = "Kafka"
+    PORTS = 2
+    """The broker's, and the controller's."""
+    PORT_TAKEN = ("BindException",)
 
     def __init__(
         self,
@@ -75,20 +75,10 @@ class KafkaServer(LocalServer):
         heap: str = "512m",
         detached: bool = False,
     ) -> None:
-        self.data_dir = Path(data_dir).resolve()
+        super().__init__(data_dir, port, detached=detached)
         self.heap = heap
-        self.detached = detached
         self.settings = dict(settings or {})
         self.listeners = dict(listeners or {})
-        self._wanted_port = port
-        self._ports: tuple[int, int] | None = None
-
-    @property
-    def port(self) -> int:
-        """The broker's port. Raises `LocalServerError` before the first start."""
-        if self._ports is None:
-            raise LocalServerError("Kafka has no port before its first start")
-        return self._ports[0]
 
     @property
     def bootstrap(self) -> str:
@@ -107,38 +97,9 @@ class KafkaServer(LocalServer):
         """The broker's log."""
         return self.data_dir / "kafka.log"
 
-    def start(self) -> Self:
-        """Starts the broker on its data directory, formatted if new, and waits until it answers."""
-        self.data_dir.mkdir(parents=True, exist_ok=True)
-        ports_file = self.data_dir / "ports.json"
-        if self._ports is None and self._wanted_port is None and ports_file.exists():
-            broker, controller = json.loads(ports_file.read_text())
-            if port_is_free(broker) and port_is_free(controller):
-                self._ports = (broker, controller)
-        chosen_here = self._ports is None and self._wanted_port is None
-        for attempt in range(START_ATTEMPTS):
-            if self._ports is None:
-                self._ports = self._choose_ports()
-            try:
-                self._launch(self._ports)
-            except LocalServerError as error:
-                if not chosen_here or "BindException" not in str(error) or attempt == START_ATTEMPTS - 1:
-                    raise
-                self._ports = None  # another process took the port in the meantime
-            else:
-                ports_file.write_text(json.dumps(self._ports))
-                return self
-        raise AssertionError("unreachable: the last attempt returns or raises")
-
-    def _choose_ports(self) -> tuple[int, int]:
-        if self._wanted_port is None:
-            broker, controller = free_ports(2)
-            return broker, controller
-        return self._wanted_port, free_ports(1)[0]
-
-    def _launch(self, ports: tuple[int, int]) -> None:
+    def _launch(self) -> None:
         java = find_java().path
-        config = self._write_config(ports)
+        config = self._write_config()
         (self.data_dir / "log4j2.properties").write_text(LOG4J2)
         classpath = os.pathsep.join(str(jar) for jar in jars("kafka"))
         log4j = f"-Dlog4j2.configurationFile={self.data_dir / 'log4j2.properties'}"
@@ -163,13 +124,13 @@ class KafkaServer(LocalServer):
             detached=self.detached,
         )
         try:
-            self._process.wait_until(lambda: answers(f"127.0.0.1:{ports[0]}"), START_TIMEOUT_S)
+            self._process.wait_until(lambda: answers(self.bootstrap), START_TIMEOUT_S)
         except BaseException:
             self.stop()
             raise
 
-    def _write_config(self, ports: tuple[int, int]) -> Path:
-        broker, controller = ports
+    def _write_config(self) -> Path:
+        broker, controller = self._ports
         more = self.listeners.items()
         bound = [f"{name}://127.0.0.1:{port}" for name, (port, _) in more]
         advertised = [f"{name}://127.0.0.1:{port}" for name, (_, port) in more]

@@ -7,16 +7,14 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from freshet.local.artifacts import unpacked
 from freshet.local.cache import exclusive
-from freshet.local.errors import LocalServerError
-from freshet.local.process import ServerProcess, free_ports, port_is_free, run_tool
+from freshet.local.process import ServerProcess, run_tool
 from freshet.local.server import LocalServer
 
 START_TIMEOUT_S = 180.0
-START_ATTEMPTS = 3
 TOOLS = ("bin", "scripts")
 USER = "root"
 PASSWORD = "freshet"
@@ -47,6 +45,7 @@ class MariaDBServer(LocalServer):
     """
 
     NAME = "MariaDB"
+    PORT_TAKEN = ("Address already in use",)
 
     def __init__(
         self,
@@ -60,24 +59,13 @@ class MariaDBServer(LocalServer):
         options: Mapping[str, str] | None = None,
         detached: bool = False,
     ) -> None:
-        self.data_dir = Path(data_dir).resolve()
+        super().__init__(data_dir, port, detached=detached)
         self.server_id = server_id
         self.gtid_domain_id = gtid_domain_id
         self.durable = durable
         self.user = USER
         self.password = password
-        self.host = "127.0.0.1"
         self.options = dict(options or {})
-        self.detached = detached
-        self._wanted_port = port
-        self._port: int | None = None
-
-    @property
-    def port(self) -> int:
-        """The server's port. Raises `LocalServerError` before the first start."""
-        if self._port is None:
-            raise LocalServerError("MariaDB has no port before its first start")
-        return self._port
 
     @property
     def address(self) -> MariaDBAddress:
@@ -92,28 +80,6 @@ class MariaDBServer(LocalServer):
     def connect(self, **options: Any) -> Any:
         """A new PyMySQL connection as the administrator."""
         return self.address.connect(**options)
-
-    def start(self) -> Self:
-        """Starts the server on its data directory, created if new, and waits until it answers a query."""
-        self.data_dir.mkdir(parents=True, exist_ok=True)
-        port_file = self.data_dir / "port"
-        if self._port is None and self._wanted_port is None and port_file.exists():
-            port = int(port_file.read_text())
-            self._port = port if port_is_free(port) else None
-        chosen_here = self._port is None and self._wanted_port is None
-        for attempt in range(START_ATTEMPTS):
-            if self._port is None:
-                self._port = self._wanted_port or free_ports(1)[0]
-            try:
-                self._launch()
-            except LocalServerError as error:
-                if not chosen_here or "Address already in use" not in str(error) or attempt == START_ATTEMPTS - 1:
-                    raise
-                self._port = None  # another process took the port in the meantime
-            else:
-                port_file.write_text(str(self._port))
-                return self
-        raise AssertionError("unreachable: the last attempt returns or raises")
 
     def _launch(self) -> None:
         base = server_home()

@@ -1,13 +1,17 @@
-"""The base class of local servers: one child process on one data directory."""
+"""The base class of local servers: one child process on one data directory, whose ports it keeps."""
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
+from pathlib import Path
 from types import TracebackType
-from typing import ClassVar, Self
+from typing import ClassVar, Final, Self
 
 from freshet.local.errors import LocalServerError
-from freshet.local.process import ServerProcess
+from freshet.local.process import ServerProcess, free_ports, port_is_free
+
+START_ATTEMPTS: Final = 3
 
 
 class LocalServer(ABC):
@@ -15,12 +19,62 @@ class LocalServer(ABC):
 
     NAME: ClassVar[str]
     """The name in messages: Kafka, MariaDB."""
+    PORTS: ClassVar[int] = 1
+    """How many ports it needs. The first is the one that clients connect to."""
+    PORT_TAKEN: ClassVar[tuple[str, ...]]
+    """What its log says if another process has one of them."""
 
-    _process: ServerProcess | None = None
+    def __init__(self, data_dir: Path | str, port: int | None, *, detached: bool) -> None:
+        """``port``: the wanted one; None: that of the last start if it is free, else any free one."""
+        self.data_dir = Path(data_dir).resolve()
+        self.host = "127.0.0.1"
+        self.detached = detached
+        self._wanted_port = port
+        self._ports: tuple[int, ...] = ()
+        self._process: ServerProcess | None = None
+
+    @property
+    def port(self) -> int:
+        """The server's port. Raises `LocalServerError` before the first start."""
+        if not self._ports:
+            raise LocalServerError(f"{self.NAME} has no port before its first start")
+        return self._ports[0]
+
+    def start(self) -> Self:
+        """Starts the server on its data directory, made if new, and returns when it answers.
+
+        Other ports are tried if chosen ones were taken in the meantime. Raises `LocalServerError`.
+        """
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        kept = self.data_dir / "ports.json"
+        if not self._ports and self._wanted_port is None and kept.exists():
+            ports = tuple(json.loads(kept.read_text()))
+            self._ports = ports if all(map(port_is_free, ports)) else ()
+        chosen_here = not self._ports and self._wanted_port is None
+        for left in reversed(range(START_ATTEMPTS)):
+            self._ports = self._ports or self._choose_ports()
+            try:
+                self._launch()
+                break
+            except LocalServerError as error:
+                is_taken = any(words in str(error) for words in self.PORT_TAKEN)
+                if not chosen_here or not is_taken or not left:
+                    raise
+                self._ports = ()
+        kept.write_text(json.dumps(self._ports))
+        return self
+
+    def _choose_ports(self) -> tuple[int, ...]:
+        if self._wanted_port is None:
+            return tuple(free_ports(self.PORTS))
+        return self._wanted_port, *free_ports(self.PORTS - 1)
 
     @abstractmethod
-    def start(self) -> Self:
-        """Starts the server and returns when it answers. Raises `LocalServerError`."""
+    def _launch(self) -> None:
+        """Starts the process on its ports, with new data if there is none, and waits until it answers.
+
+        Raises `LocalServerError`.
+        """
 
     @property
     def pid(self) -> int:

@@ -5,17 +5,14 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
 
-from freshet.local.errors import LocalServerError
 from freshet.local.hive.home import classpath, init_schema, metastore_home
 from freshet.local.hive.site import DerbyDatabase, MetastoreDatabase, write_site
 from freshet.local.java import find_java
-from freshet.local.process import ServerProcess, free_ports, port_is_free
+from freshet.local.process import ServerProcess
 from freshet.local.server import LocalServer
 
 START_TIMEOUT_S = 180.0
-START_ATTEMPTS = 3
 
 
 class HiveServer(LocalServer):
@@ -26,6 +23,7 @@ class HiveServer(LocalServer):
     """
 
     NAME = "Hive Metastore"
+    PORT_TAKEN = ("Address already in use", "Could not create ServerSocket")
 
     def __init__(
         self,
@@ -38,52 +36,16 @@ class HiveServer(LocalServer):
         heap: str = "384m",
         detached: bool = False,
     ) -> None:
-        self.data_dir = Path(data_dir).resolve()
+        super().__init__(data_dir, port, detached=detached)
         self.database = database or DerbyDatabase(self.data_dir / "derby")
         self.warehouse = warehouse or self.data_dir / "warehouse"
         self.settings = dict(settings or {})
         self.heap = heap
-        self.detached = detached
-        self.host = "127.0.0.1"
-        self._wanted_port = port
-        self._port: int | None = None
-
-    @property
-    def port(self) -> int:
-        """The metastore's port. Raises `LocalServerError` before the first start."""
-        if self._port is None:
-            raise LocalServerError("the metastore has no port before its first start")
-        return self._port
 
     @property
     def log_file(self) -> Path:
         """The metastore's log."""
         return self.data_dir / "hive.log"
-
-    def start(self) -> Self:
-        """Starts the metastore on its database, whose tables are made if new, and waits until it answers."""
-        self.data_dir.mkdir(parents=True, exist_ok=True)
-        home = metastore_home()
-        self._make_tables(home)
-        port_file = self.data_dir / "port"
-        if self._port is None and self._wanted_port is None and port_file.exists():
-            port = int(port_file.read_text())
-            self._port = port if port_is_free(port) else None
-        chosen_here = self._port is None and self._wanted_port is None
-        for attempt in range(START_ATTEMPTS):
-            if self._port is None:
-                self._port = self._wanted_port or free_ports(1)[0]
-            try:
-                self._launch(home)
-            except LocalServerError as error:
-                taken = "Address already in use" in str(error) or "Could not create ServerSocket" in str(error)
-                if not chosen_here or not taken or attempt == START_ATTEMPTS - 1:
-                    raise
-                self._port = None  # another process took the port in the meantime
-            else:
-                port_file.write_text(str(self._port))
-                return self
-        raise AssertionError("unreachable: the last attempt returns or raises")
 
     def _make_tables(self, home: Path) -> None:
         database = self.database
@@ -95,7 +57,9 @@ class HiveServer(LocalServer):
         elif not _has_tables(database):
             init_schema(home, self.data_dir / "schema" / "conf", database)
 
-    def _launch(self, home: Path) -> None:
+    def _launch(self) -> None:
+        home = metastore_home()
+        self._make_tables(home)
         conf = self.data_dir / "conf"
         write_site(conf, self.database, self.warehouse, self.settings)
         self._process = ServerProcess(
