@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import inf
 from time import monotonic
 from typing import NamedTuple
 
@@ -22,10 +23,14 @@ RENEWED_EVERY_S = 1.0
 
 
 class Described(NamedTuple):
-    """A description, and when it was asked for. ``table``: None if there is no such table."""
+    """A description, and when it was asked for. ``table``: None if there is no such table.
+
+    ``is_source``: the source describes it, or nobody can who knows better. An owner's may be of before a DDL.
+    """
 
     asked_at: float
     table: RowTable | None
+    is_source: bool
 
 
 class Descriptions:
@@ -37,6 +42,8 @@ class Descriptions:
         self._clock = clock
         self._known: dict[tuple[str, str], tuple[float, RowTable]] = {}
         """(keyspace, table) → when its description was asked for, and what it says."""
+        self._renewed: dict[tuple[str, str], float] = {}
+        """(keyspace, table) → when the source was asked for the last description of its own."""
         self._flights: Flights[tuple[str, str], RowSpace, Described] = Flights(self._describe)
         self._renewals: Flights[tuple[str, str], RowSpace, Described] = Flights(self._describe_at_source)
 
@@ -58,9 +65,8 @@ class Descriptions:
         return self._keep(space, name, found)
 
     def describes_since(self, space: RowSpace, name: str, moment: float) -> bool:
-        """Whether the description was asked for at ``moment`` or later."""
-        known = self._known.get((space.name, name))
-        return known is not None and known[0] >= moment
+        """Whether the source was asked for the description at ``moment`` or later. An owner may be behind."""
+        return self._renewed.get((space.name, name), -inf) >= moment
 
     async def renew(self, space: RowSpace, name: str, moment: float) -> None:
         """Describes the table from the source, at ``moment`` or later. Raises as `get`.
@@ -72,41 +78,42 @@ class Descriptions:
             self._keep(space, name, found)
 
     def _keep(self, space: RowSpace, name: str, found: Described) -> RowTable:
-        known = self._known.get((space.name, name))
-        if known is not None and known[0] > found.asked_at:
+        known, renewed = self._known.get((space.name, name)), self._renewed.get((space.name, name), -inf)
+        if known is not None and (renewed if found.is_source else known[0]) > found.asked_at:
             return known[1]
         if found.table is None:
             self._known.pop((space.name, name), None)
+            self._renewed.pop((space.name, name), None)
             raise ReadError("unknown_table", f"keyspace {space.name} has no table {name}")
         if len(self._known) >= TABLES_MAX:
             self._known.clear()
+            self._renewed.clear()
+        if found.is_source:
+            self._renewed[space.name, name] = found.asked_at
         self._known[space.name, name] = (found.asked_at, found.table)
         return found.table
 
     async def _describe(
         self, wanted: Mapping[tuple[str, str], RowSpace]
     ) -> Mapping[tuple[str, str], Described | Exception]:
-        return {key: Described(self._clock(), await self._describe_one(space, key[1])) for key, space in wanted.items()}
+        return {key: await self._describe_one(space, key[1]) for key, space in wanted.items()}
 
     async def _describe_at_source(
         self, wanted: Mapping[tuple[str, str], RowSpace]
     ) -> Mapping[tuple[str, str], Described | Exception]:
-        return {
-            key: Described(self._clock(), await self._describe_one(space, key[1], from_source=True))
-            for key, space in wanted.items()
-        }
+        return {key: await self._describe_one(space, key[1], from_source=True) for key, space in wanted.items()}
 
-    async def _describe_one(self, space: RowSpace, name: str, *, from_source: bool = False) -> RowTable | None:
+    async def _describe_one(self, space: RowSpace, name: str, *, from_source: bool = False) -> Described:
         """From any owner, since every partition has every table's description; else, or if wanted, from the source."""
-        described = None
+        asked_at, described = self._clock(), None
         try:
             described = await self._ask_owners(space, name)
         except OwnerAway:
             if space.source is None:
                 raise
         if space.source is not None and (described is None or from_source):
-            return await space.source.describe(name)
-        return described
+            return Described(asked_at, await space.source.describe(name), True)
+        return Described(asked_at, described, from_source)
 
     async def _ask_owners(self, space: RowSpace, name: str) -> RowTable | None:
         """What an owner has folded, None if none has folded a description with a key. Adopts the keyspace's layout."""

@@ -91,19 +91,29 @@ def test_a_table_that_is_gone_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_renewed_description_is_the_sources(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An owner may not have folded the DDL yet; one that was asked for late enough is not asked for again."""
+    """An owner may not have folded the DDL yet, whenever it was asked. The source is not asked again for a moment."""
     described = Described(monkeypatch, with_source=True)
     assert described.get() == ["id"]
     assert described.of.now() == 100.0
+    assert not described.of.describes_since(described.space, NAME, 100.0)
+    asyncio.run(described.of.renew(described.space, NAME, 99.0))
+    assert described.get() == ["source"]
+    asyncio.run(described.of.renew(described.space, NAME, 100.0))
+    assert described.source.descriptions == 1
     assert described.of.describes_since(described.space, NAME, 100.0)
     assert not described.of.describes_since(described.space, NAME, 100.1)
     assert not described.of.describes_since(described.space, "shop.others", 0.0)
+
+
+def test_an_owner_does_not_stand_in_for_the_source_that_was_asked_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An owner's later description does not keep the source's from being taken, nor counts as one of the source."""
+    described = Described(monkeypatch, with_source=True)
     asyncio.run(described.of.renew(described.space, NAME, 99.0))
-    assert described.source.descriptions == 0
-    described.now = 101.0
-    asyncio.run(described.of.renew(described.space, NAME, 101.0))
+    described.now = 111.0
+    assert described.get() == ["id"]
+    assert not described.of.describes_since(described.space, NAME, 111.0)
+    asyncio.run(described.of.renew(described.space, NAME, 111.0))
     assert described.get() == ["source"]
-    assert described.source.descriptions == 1
 
 
 def test_the_layout_is_that_of_the_topic(monkeypatch: pytest.MonkeyPatch) -> None:

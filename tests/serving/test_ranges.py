@@ -85,6 +85,7 @@ def read(
     async def main() -> RawRangeAnswer:
         descriptions = Descriptions(owners, clock=lambda: 100.0)
         descriptions._known["shop", table.name] = (100.0, table)
+        descriptions._renewed["shop", table.name] = 100.0
         reads = RangeReads(owners, descriptions, FrontMetrics())
         return await reads.read(space, RequestedRange(table.name, columns, **wanted), demand)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,7 +19,7 @@ from serving.reads.descriptions import Descriptions
 from serving.reads.fills import Fills
 from serving.reads.rows import RowReads, is_fresher
 from serving.reads.spaces import RowSpace, epoch_of
-from serving.sources.source import RowTable
+from serving.sources.source import RowTable, SchemaChanged, SourceKey
 from stream.wire.events import Column
 from stream.wire.keys import Layout
 from tests.serving.fakes import FakeOwner, FakeRowSource, Network, at, demand_of, items_of, owner_row, seen
@@ -104,7 +106,9 @@ def test_an_epoch_is_learnt_from_an_answer_that_cannot_be_used(monkeypatch: pyte
     owner = FakeOwner()
     owner.row = owner_row(None, "0-1-5", "0-1-5", epoch=2)
     owner.row.code = SCHEMA_CHANGED
-    reads, space = Reads(monkeypatch, owner), space_of(FakeRowSource(IMAGE, "0-1-9", "0-1-9"))
+    source = FakeRowSource(IMAGE, "0-1-9", "0-1-9")
+    source.described = OLD
+    reads, space = Reads(monkeypatch, owner), space_of(source)
     answer = asyncio.run(reads.answer(space, seen(SHARD, "0-1-7")))
     assert isinstance(answer, ReadError)
     assert answer.code == "history_lost", answer
@@ -262,33 +266,51 @@ def test_an_owner_that_is_behind_the_ddl_is_not_described_to_at_every_read(monke
             answer = served(await reads.answer(space, seen(SHARD, "0-1-5")))
             assert (answer.served_from, bytes(answer.value)) == ("source", b'{"id":8}')
             assert "its description has changed" in answer.why
-        assert (source.descriptions, source.reads, owner.fills) == (0, 5, [])
+        assert (source.descriptions, source.reads, owner.fills) == (1, 5, [])
         reads.now += 2
         for _ in range(5):
             assert served(await reads.answer(space, seen(SHARD, "0-1-5"))).served_from == "source"
-        assert (source.descriptions, source.reads, owner.fills) == (1, 10, [])
+        assert (source.descriptions, source.reads, owner.fills) == (2, 10, [])
 
     asyncio.run(run())
 
 
-def test_a_key_that_does_not_fit_is_refused_only_by_a_description_that_is_not_older_than_the_request(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Also within the moment in which the first description was made."""
+def test_a_key_that_does_not_fit_is_refused_only_by_the_sources_description(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also at the first read: the owner may be behind the DDL that changed the key."""
     owner, source = MeaningOwner(NEW), FakeRowSource(IMAGE, "0-1-9")
     owner.description = items_of(("id", "b"), ("id", "b"))
     source.described = NEW
     reads, space = Reads(monkeypatch, owner), space_of(source)
 
     async def run() -> None:
-        refused = await reads.answer(space, seen(SHARD, "0-1-5"))
-        assert isinstance(refused, ReadError)
-        assert (refused.code, source.descriptions) == ("bad_key", 0)
-        reads.now += 0.01
         assert served(await reads.answer(space, seen(SHARD, "0-1-5"))).served_from == "cache"
         assert source.descriptions == 1
+        source.described = RowTable(NEW.name, (*NEW.key, Column("b", "int", True)), True)
+        reads.now += 60
+        refused = await reads.answer(space, seen(SHARD, "0-1-5"))
+        assert isinstance(refused, ReadError)
+        assert (refused.code, source.descriptions) == ("bad_key", 2)
 
     asyncio.run(run())
+
+
+def test_the_first_read_after_a_ddl_is_answered_though_an_owner_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The source refuses a key that the owner described in the same request; only the source's description helps."""
+
+    class KeyedSource(FakeRowSource):
+        async def read(self, wanted: Sequence[SourceKey]) -> list[Any]:
+            found = await super().read(wanted)
+            return [
+                row if key.table.meaning == NEW.meaning else SchemaChanged(key.table.name)
+                for key, row in zip(wanted, found, strict=True)
+            ]
+
+    owner, source = FakeOwner(), KeyedSource(IMAGE, "0-1-9")
+    owner.row = owner_row(None, "0-1-5", "0-1-5")
+    source.described = NEW
+    reads, space = Reads(monkeypatch, owner), space_of(source)
+    answer = served(asyncio.run(reads.answer(space, seen(SHARD, "0-1-9"))))
+    assert (answer.served_from, source.descriptions) == ("source", 1)
 
 
 def test_a_key_of_another_partition_is_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
