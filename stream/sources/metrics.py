@@ -16,6 +16,11 @@ _GAUGES = (
         "Age of the newest moment up to which everything the server committed is read; -1: not known yet.",
         lambda s: s.lag_seconds,
     ),
+    (
+        "freshet_source_clock_ahead_seconds",
+        "By how much at least the server's clock is ahead of the source's machine: bounded staleness is wrong by that.",
+        lambda s: s.clock_ahead_s,
+    ),
     ("freshet_source_epoch", "The epoch that is published.", lambda s: s.epoch),
     ("freshet_source_tables_complete", "Tables whose backfill is complete.", lambda s: s.tables_complete),
     ("freshet_source_timestamp_seconds", "Source time of the last transaction read.", lambda s: s.timestamp),

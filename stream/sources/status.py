@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +29,15 @@ class TableReading:
         return max(self.estimated_rows - self.rows, 0) // self.rows_per_s
 
 
+CLOCK_AHEAD_MAX_S: Final = 1.0
+
+
 @dataclass(slots=True)
 class SourceStatus:
     """Written by the source's thread, read by others. ``outage`` says what it waits for; empty: nothing."""
 
     clock: Callable[[], float] = time.monotonic
+    wall_clock: Callable[[], float] = time.time
     position: str = ""
     timestamp: int = 0
     epoch: int = 0
@@ -41,6 +46,8 @@ class SourceStatus:
     outages: int = 0
     transactions: int = 0
     as_of_ms: int = 0
+    clock_ahead_s: float = 0.0
+    """By how much at least the server's clock is ahead of this machine's: `caught_up` comes after the look at it."""
     backfilled_rows: int = 0
     tables_complete: int = 0
     backfill: TableReading = field(default_factory=lambda: TableReading(""))
@@ -50,6 +57,7 @@ class SourceStatus:
     def caught_up(self, as_of_ms: int) -> None:
         """Everything that the server had committed by ``as_of_ms`` of its own clock is given to the publisher."""
         self.as_of_ms, self._caught_up_at = as_of_ms, self.clock()
+        self.clock_ahead_s = max(0.0, as_of_ms / 1000 - self.wall_clock())
 
     def ready(self, position: str) -> None:
         """The source reads from ``position`` on."""
@@ -59,6 +67,11 @@ class SourceStatus:
         """The source waits until an outage is over."""
         self.outages += self.outage != what
         self.is_ready, self.outage = False, what
+
+    @property
+    def is_clock_ahead(self) -> bool:
+        """Whether clocks differ by more than the bounds of staleness that are common."""
+        return self.clock_ahead_s > CLOCK_AHEAD_MAX_S
 
     @property
     def not_ready(self) -> str:

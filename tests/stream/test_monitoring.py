@@ -27,7 +27,7 @@ def ask(port: int, path: str, token: str = "") -> tuple[int, str]:
 def test_a_source_shows_whether_it_reads_how_far_and_how_late() -> None:
     """Ready only while it reads; an outage says what is missing; metrics follow the status."""
     now = [100.0]
-    status = SourceStatus(lambda: now[0])
+    status = SourceStatus(lambda: now[0], lambda: now[0])
     registry = CollectorRegistry()
     registry.register(SourceCollector("shop", "shop/0", status))
     server = serve_monitoring(("127.0.0.1", 0), registry, lambda: status.not_ready, version="1.2")
@@ -37,12 +37,13 @@ def test_a_source_shows_whether_it_reads_how_far_and_how_late() -> None:
         assert ask(port, "/readyz") == (503, "it has not begun to read\n")
         assert 'freshet_source_lag_seconds{keyspace="shop",shard="shop/0"} -1.0' in ask(port, "/metrics")[1]
         status.ready("MariaDB/0-1-7,3-2-9")
-        status.caught_up(1_000)
+        status.caught_up(102_500)
         now[0] += 4
         assert ask(port, "/readyz") == (200, "ready\n")
         text = ask(port, "/metrics")[1]
         assert 'freshet_source_sequence{domain="3",keyspace="shop",shard="shop/0"} 9.0' in text
         assert 'freshet_source_lag_seconds{keyspace="shop",shard="shop/0"} 4.0' in text
+        assert 'freshet_source_clock_ahead_seconds{keyspace="shop",shard="shop/0"} 2.5' in text
         assert 'freshet_build_info{version="1.2"} 1.0' in text
         assert "_created" not in text
         for _ in range(3):

@@ -319,7 +319,16 @@ class MariaDBSource:
         if seen is not None and reader.has_reached(seen.position):
             watch.clock_seen = None
             publisher.stamp(seen.now_ms)
+            was_ahead = self.status.is_clock_ahead
             self.status.caught_up(seen.now_ms)
+            if self.status.is_clock_ahead and not was_ahead:
+                log.warning(
+                    "the server's clock is ahead of this machine's",
+                    shard=self._options.shard,
+                    code="clock_ahead",
+                    seconds=round(self.status.clock_ahead_s, 1),
+                    hint="max_staleness_ms is wrong by as much as clocks differ: set them by NTP",
+                )
 
     def _note(self, progress: Progress) -> None:
         status = self.status

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import structlog
 
 from stream.sources.mariadb import source
 from stream.sources.mariadb.binlog.progress import Progress
@@ -48,3 +49,16 @@ def test_the_clock_is_passed_on_behind_the_transaction_that_it_covers(monkeypatc
     schema: Any = SimpleNamespace(load=lambda: None, catalog=SimpleNamespace(is_settled=True))
     mine._read(publisher, schema, Progress(ResumePoint("ks/0", 1, 2, "MariaDB/0-1-1", 1, "MariaDB/0-1-1")))
     assert told == ["publish", "stamp"]
+
+
+def test_a_clock_that_is_ahead_is_said_once_until_it_is_right_again() -> None:
+    """An answer to `max_staleness_ms` would be older than it claims; one line in the log is enough to know."""
+    wall = 1_000.0
+    mine = source.MariaDBSource(source.SourceOptions(ConnectionSettings("nowhere"), "ks/0"), lambda: None)  # type: ignore[arg-type,return-value]
+    mine.status.wall_clock = lambda: wall
+    clock: Any = SimpleNamespace(stamp=lambda _: None)
+    with structlog.testing.capture_logs() as logged:
+        for ahead_ms in (900, 1_100, 5_000, 0, -60_000, 1_200):
+            watch: Any = SimpleNamespace(clock_seen=SimpleNamespace(position="", now_ms=1_000_000 + ahead_ms))
+            mine._stamp(clock, SimpleNamespace(has_reached=lambda _: True), watch)  # type: ignore[arg-type]
+    assert [each["seconds"] for each in logged if each.get("code") == "clock_ahead"] == [1.1, 1.2]
