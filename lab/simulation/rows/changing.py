@@ -51,13 +51,16 @@ class RowChangeOps(InterruptedReadOps):
         self.say(f"{source.gtids[index]} on {source.name}: ALTER TABLE {name} changes all of its rows")
 
     def op_foreign_row(self, slot: int) -> None:
-        """Writes a row of another shard, if that shard's own change of it is already in the topic.
+        """Writes a row of another shard, if every store has the place of that shard's own change of it.
 
-        The order of the two changes is then unknown.
+        The order of the two changes is then unknown. A store that begins after the first one takes the second
+        (docs/concepts/guarantees.md).
         """
         slot = self._slot(slot)
         shard = slot // SLOTS_A_SHARD
         if len(self.sources) < 2 or (shard, SLOTS[slot].table) in self.voidable:
+            return
+        if any(owned.begin for owner in self.owners for owned in owner):
             return
         publisher, other = self.publishers[shard], self.sources[1 - shard]
         versions = publisher.source.history.versions.get(slot, [])

@@ -102,6 +102,8 @@ class RowReadOps(RowsRunState):
         begin = len(self.topic.partitions[number]) - back
         if begin < 1 or begin < self.topic.repeated_to[number]:
             return  # inside such a block nothing is promised (docs/internals/store.md)
+        if self.foreign_rows:
+            return  # it would not have the place of the first shard's change
         if self.topic.cuts_off_schema(number, begin):
             return  # the record is void and a dead letter, for good: an upgraded reader folds something else
         self.count_fault("beginning gone")
