@@ -82,7 +82,7 @@ class Changing(WarehouseParts):
         if db not in self.warehouse.databases:
             self.warehouse.put_database(db)
             self.changed(f"database {db} is made")
-        made = KINDS_OF_TABLE[kind % len(KINDS_OF_TABLE)] if table not in self.warehouse.next_ids else "full"
+        made = KINDS_OF_TABLE[kind % len(KINDS_OF_TABLE)]
         self.warehouse.create_table(table, made, partitioned=bool(kind % 3))
         self.changed(f"{table} is made, {made}", (table, 0))
 
@@ -130,8 +130,6 @@ class Changing(WarehouseParts):
         """A table gets another name."""
         old, new = NAMES[name % len(NAMES)], NAMES[to % len(NAMES)]
         tables = self.warehouse.tables
-        if self._is_external(old) and new in self.warehouse.next_ids:
-            return
         if old in tables and new not in tables and new.partition(".")[0] in self.warehouse.databases:
             self.warehouse.rename(old, new)
             if new in tables:

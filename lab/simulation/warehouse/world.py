@@ -54,10 +54,6 @@ class WarehouseRun(Reading):
         for txn in self.opened():
             self.warehouse.end(txn, commit=True)
             self.changed(f"{txn} is committed")
-        for table, (table_id, _) in [*self.warehouse.tables.items()]:
-            if table_id in self.warehouse.collapsed:  # the source does not look for the ids that such a list hides
-                self.warehouse.alter(table)
-                self.changed(f"{table} is altered", (table, 0))
         if not self.run_until(lambda: not self.under_way, SETTLES_IN_S):
             self._fail(f"{self.under_way} requests of sessions have not ended")
         self._read_all()
@@ -68,10 +64,7 @@ class WarehouseRun(Reading):
         name, client = self.new_session()
         client.observe(SHARD, f"HiveEvent/{len(self.warehouse.log)}")
         self.judge.wrote(name)
-        tables = self.warehouse.tables.items()
-        missing: list[tuple[str, int]] = [(table, 0) for table, _ in tables]
-        # a source that finds a table without partition columns does not say that it has no partitions
-        missing += [(table, 1) for table, (table_id, _) in tables if table_id in self.warehouse.partitioned]
+        missing = [(table, what) for table in self.warehouse.tables for what in range(2)]
         missing += [("", what) for what in range(4)]
 
         def work() -> None:
