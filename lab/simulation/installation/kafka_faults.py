@@ -7,7 +7,7 @@ from typing import Final
 
 from lab.simulation.installation.faults import PAUSES_S
 from lab.simulation.installation.judging import EXPLAINS, Answer
-from lab.simulation.installation.parts import CONSUMERS, FRONTS, PROCESSES, SOURCES
+from lab.simulation.installation.parts import CONSUMERS, FRONTS, OPERATOR, PROCESSES, SOURCES
 from lab.simulation.installation.processes import KAFKA
 from lab.simulation.installation.tables import TableFaults
 from lab.simulation.installation.writing import KEYSPACE, TABLE, image_of
@@ -20,7 +20,6 @@ from stream.kafka.topics import dead_letter_topic, events_topic, locations_topic
 from stream.wire.codec import current_schema
 from tokens.errors import FreshetError
 
-OPERATOR: Final = "operator"
 EVENTS: Final = events_topic(KAFKA, KEYSPACE)
 DEAD_LETTERS: Final = dead_letter_topic(KAFKA, KEYSPACE)
 POISONS: Final = (

@@ -22,6 +22,7 @@ from lab.simulation.installation.processes import (
     REPLICA,
     SHARD,
     Published,
+    Requested,
     start_consumer,
     start_front,
     start_source,
@@ -63,6 +64,7 @@ ZONES_S: Final = (3_600, -7_200, 34_200)
 """The time zones of a wide history's primary, its replica, and the second keyspace's server."""
 ROWS_PER_CHUNK: Final = 3
 CLIENT: Final = "client"
+OPERATOR: Final = "operator"
 FIRST_SERVER_ID: Final = 4_380
 RESTART_S: Final = 2.0
 
@@ -109,6 +111,8 @@ class Installation(TracedRun):
         self.wanted = [SOURCES[0], *CONSUMERS[: 1 + consumers % 2], *list(FRONTS)[: 1 + fronts % 2]]
         """The processes that run when all is well."""
         self.wide = bool(wide % 2)
+        self.is_operated = False
+        """Whether anybody has asked a source for something. Until then none looks: each look would cost time."""
         self.depot = SimulatedServer(self.kernel, id=3)
         self.truths = {KEYSPACE: Truth(self.primary, PRIMARY, SHARD, self.complain)}
         """Keyspace → what is true of it."""
@@ -196,7 +200,8 @@ class Installation(TracedRun):
         depot = [Published(OTHER_KEYSPACE, OTHER_SHARD, DEPOT, 1, wide=True)] if self.wide else []
         if name in SOURCES:
             server_id = FIRST_SERVER_ID + SOURCES.index(name)
-            start_source(self.kernel, name, shop, server_id, self._gave_up, new_epoch=new_epoch)
+            asked = Requested(lambda: self.is_operated)
+            start_source(self.kernel, name, shop, server_id, self._gave_up, new_epoch=new_epoch, asked=asked)
         elif name == OTHER_SOURCE:
             start_source(self.kernel, name, depot[0], FIRST_SERVER_ID, self._gave_up)
         elif name in CONSUMERS:

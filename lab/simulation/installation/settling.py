@@ -14,8 +14,8 @@ from consumers.store.store import partition_directory
 from consumers.store.view import StoreView
 from lab.simulation.installation.finding import Stretch
 from lab.simulation.installation.judging import RULES as JUDGED
-from lab.simulation.installation.kafka_faults import OPERATOR, KafkaFaults
-from lab.simulation.installation.parts import CLIENT, CONSUMERS, FRONTS, PROCESSES, SOURCES, Truth
+from lab.simulation.installation.kafka_faults import KafkaFaults
+from lab.simulation.installation.parts import CLIENT, CONSUMERS, FRONTS, OPERATOR, PROCESSES, SOURCES, Truth
 from lab.simulation.installation.processes import KAFKA
 from lab.simulation.installation.writing import ACCOUNTS, JOURNAL, SESSIONS, STOCK, SimulatedTable, Slot
 from lab.simulation.kafka.log import Kind, PartitionLog
@@ -46,6 +46,8 @@ class InstallationRun(KafkaFaults):
         """Mends everything, and demands that what was written last can be read from the cache."""
         self.say("all faults end")
         self._mend()
+        if self.is_operated:
+            self._begin_all()
         if not self.run_until(lambda: not self.under_way, SETTLES_IN_S):
             self._fail(f"{self.under_way} requests of sessions have not ended")
         if not self.run_until(lambda: not self.record.is_ambiguous, SETTLES_IN_S):
@@ -56,6 +58,17 @@ class InstallationRun(KafkaFaults):
         self._check_ready()
         if not self.outcome.violations and not {fault for fault, _ in self.outcome.met} & LOG_IS_ANOTHER:
             self._check_stores()
+
+    def _begin_all(self) -> None:
+        """An operator has every table read: some may have been cancelled."""
+
+        def work() -> None:
+            while not self.ask_for("", start=True):
+                self.kernel.wait(lambda: False, 1.0)
+
+        thread = self.kernel.spawn(OPERATOR, work)
+        if not self.run_until(lambda: thread.done, SETTLES_IN_S):
+            self._fail("nobody takes an operator's request")
 
     def _check_stores(self) -> None:
         """Consumers end in order. What they have made durable is what the rules make of the log."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
+import json
+from typing import Any, Final
 
-from lab.simulation.warehouse.metastore import DATABASES, Values
+from lab.simulation.warehouse.metastore import CATALOG, DATABASES, Values
 from lab.simulation.warehouse.parts import CONSUMERS, PROCESSES, SOURCE, WarehouseParts
 
 NAMES: Final = tuple(f"{db}.{table}" for db in DATABASES for table in ("a", "b"))
@@ -15,6 +16,19 @@ VALUES: Final[tuple[Values, ...]] = (
 FUNCTIONS: Final = (("s", "f"), ("s", "g"), ("w", "f"))
 PAUSES_S: Final = (0.02, 0.2, 1.0, 4.0, 15.0)
 """How long an op lets the world go on."""
+STRANGE: Final[tuple[tuple[str, bool, str | None, dict[str, Any]], ...]] = (
+    ("SOMETHING_NEW", True, None, {}),
+    ("SOMETHING_NEW", False, None, {}),
+    ("ALTER_TABLE", True, None, {}),
+    ("DROP_TABLE", True, "spark", {}),
+    ("INSERT", True, None, {}),
+    ("ADD_FOREIGNKEY", True, None, {"is": "made"}),
+    ("ADD_FOREIGNKEY", True, None, {}),
+    ("CREATE_DATACONNECTOR", False, None, {}),
+    ("ALTER_CATALOG", False, None, {}),
+    ("RELOAD", True, None, {}),
+)
+"""(type, whether it names a table, its catalog, its message) of events that change nothing here."""
 PART_WRITES: Final = ("UPDATE_TBL_COL_STAT_EVENT", "ADD_PRIMARYKEY", "COMMIT_COMPACTION_EVENT")
 
 
@@ -144,6 +158,17 @@ class Changing(WarehouseParts):
             self.warehouse.convert(table)
             if len(self.warehouse.log) > before:
                 self.changed(f"{table} is converted", (table, 0))
+
+    def op_strange(self, name: int, what: int) -> None:
+        """The log has an event of a later version, of another catalog, without its message, or of a foreign key."""
+        table = NAMES[name % len(NAMES)]
+        kind, named, catalog, message = STRANGE[what % len(STRANGE)]
+        if message:
+            db, _, of = table.partition(".")
+            message = {"foreignKeyListJson": [json.dumps({"4": {"str": db}, "5": {"str": of}})]}
+            table = NAMES[(name + 1) % len(NAMES)]
+        self.warehouse.note(kind, table if named else "", catalog, **message)
+        self.changed(f"{kind} of {table if named else 'nothing'} in {catalog or CATALOG}")
 
     def op_database(self, db: int, what: int) -> None:
         """A database is made or altered; or dropped, with all that is in it."""

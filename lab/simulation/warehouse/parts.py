@@ -40,7 +40,7 @@ from stream.sources.hive.live.source import HiveSource
 from stream.wire.keys import Layout
 from tokens.errors import FreshetError
 
-SHAPE: Final = 5
+SHAPE: Final = 6
 """Integers in the first op."""
 SHARD: Final = "hive/0"
 SOURCE: Final = "source"
@@ -61,9 +61,11 @@ class WarehouseParts(TracedRun):
 
     def __init__(self, shape: Sequence[int], outcome: Outcome, trace: bool) -> None:
         """``shape``: the scheduler's seed; 1 for two partitions, and for a second consumer; the form of messages; 1 for
-        a source that begins when the catalog is there already."""
+        a source that begins when the catalog is there already, and for a front that answers while the metastore is
+        away with what it has."""
         super().__init__(outcome, trace)
-        seed, partitions, consumers, form, self._late = shape
+        seed, partitions, consumers, form, self._late, stale = shape
+        self._stale_if_down = bool(stale % 2)
         self.kernel = Kernel(Random(seed))
         self.kafka = Cluster(self.kernel, self.kernel.rng)
         self.disk = Disk(self.kernel)
@@ -72,7 +74,9 @@ class WarehouseParts(TracedRun):
         self.server = MetastoreServer(self.kernel, self.warehouse, form)
         self.looking = Looking(self.kernel, self.complain)
         self.epochs_begun = 0
-        self.judge = CatalogJudge(self.warehouse, self.complain, lambda: self.epochs_begun > 0)
+        self.judge = CatalogJudge(
+            self.warehouse, self.complain, lambda: self.epochs_begun > 0, may_be_stale=self._stale_if_down
+        )
         self.wanted = [SOURCE, *CONSUMERS[: 1 + consumers % 2], FRONT]
 
     @contextmanager
@@ -156,7 +160,7 @@ class WarehouseParts(TracedRun):
             return Located(found.address, found.topic_id) if found is not None else None
 
         space = TableSpace(CATALOG, Layout(self.partitions), HiveTables(METASTORE, SHARD))
-        front = make_front([space], locate)
+        front = make_front([space], locate, stale_if_down=self._stale_if_down)
         self.kernel.run_task(FRONT, lambda: listen(front, FRONT_PORT))
 
     def _gave_up(self, name: str, error: FreshetError) -> None:

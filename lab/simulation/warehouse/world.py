@@ -11,7 +11,7 @@ from lab.simulation.hive.judging import RECOVERS
 from lab.simulation.installation.processes import KAFKA
 from lab.simulation.installation.settling import check_store
 from lab.simulation.naive.judging import BY_THE_RULES
-from lab.simulation.warehouse.changing import FUNCTIONS, KINDS_OF_TABLE, NAMES, PART_WRITES, PAUSES_S, VALUES
+from lab.simulation.warehouse.changing import FUNCTIONS, KINDS_OF_TABLE, NAMES, PART_WRITES, PAUSES_S, STRANGE, VALUES
 from lab.simulation.warehouse.filters import FILTERS
 from lab.simulation.warehouse.judging import RULES as JUDGED
 from lab.simulation.warehouse.metastore import CATALOG, DATABASES
@@ -130,6 +130,7 @@ RARE: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "drop": (2, (_NAMES,)),
     "rename": (2, (_NAMES, _NAMES)),
     "convert": (1, (_NAMES,)),
+    "strange": (1, (_NAMES, len(STRANGE))),
     "database": (2, (len(DATABASES), 4)),
     "function": (2, (len(FUNCTIONS),)),
     "catalog": (3, (SESSIONS, 12, _PATIENCE)),

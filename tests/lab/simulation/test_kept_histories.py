@@ -178,6 +178,11 @@ WAREHOUSE: dict[str, History] = {
         ("let", 2),
         ("end", 0, 1),
     ],
+    "an event that names no table is of a type that the source does not know": [
+        ("create", 0, 4),
+        ("let", 3),
+        ("strange", 0, 1),
+    ],
     "an external table is made under a name that has write ids, one of them from before the source": [
         ("world", 1, 0, 0, 0, 1),
         ("open", 1),
