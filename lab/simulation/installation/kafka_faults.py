@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from lab.simulation.installation.faults import PAUSES_S
-from lab.simulation.installation.judging import EXPLAINS, Answer
-from lab.simulation.installation.parts import CONSUMERS, FRONTS, OPERATOR, PROCESSES, SOURCES
+from lab.simulation.installation.judging import Answer
+from lab.simulation.installation.parts import CONSUMERS, FRONTS, PROCESSES, SOURCES
 from lab.simulation.installation.processes import KAFKA
 from lab.simulation.installation.tables import TableFaults
 from lab.simulation.installation.writing import KEYSPACE, TABLE, image_of
@@ -15,6 +14,8 @@ from lab.simulation.kafka.log import Draft
 from lab.simulation.kernel.fronts import FrontTransport
 from lab.simulation.operators.judging import Samples
 from lab.simulation.operators.probes import PROBES
+from lab.simulation.whole_processes.run import OPERATOR, PAUSES_S
+from lab.simulation.whole_processes.words import EXPLAINS
 from stream.kafka.dead_letters import dismiss, find_letter, read_letters, retry
 from stream.kafka.topics import dead_letter_topic, events_topic, locations_topic
 from stream.wire.codec import current_schema

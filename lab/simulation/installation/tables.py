@@ -7,10 +7,11 @@ from typing import Final
 import msgspec
 import pymysql
 
-from lab.simulation.installation.faults import PAUSES_S, Faults
-from lab.simulation.installation.parts import CLIENT, OPERATOR, SOURCES
+from lab.simulation.installation.faults import Faults
+from lab.simulation.installation.parts import SOURCES
 from lab.simulation.installation.processes import KAFKA, PRIMARY, SHARD
 from lab.simulation.installation.writing import ACCOUNTS, KEYSPACE, ORDERS, TABLE
+from lab.simulation.whole_processes.run import CLIENT, OPERATOR, PAUSES_S
 from stream.kafka.requests import send_request
 from stream.kafka.topics import describe_topic, events_topic
 from stream.publish.resume import read_point

@@ -8,13 +8,14 @@ from typing import Final
 
 from lab.simulation.engine import History, Op, Outcome, ops_of, play, shape
 from lab.simulation.installation import kafka_faults
-from lab.simulation.installation.faults import DIES_WITHIN, PAUSES_S, PLACES, WORDS
+from lab.simulation.installation.faults import DIES_WITHIN, PLACES, WORDS
 from lab.simulation.installation.finding import WAYS
 from lab.simulation.installation.parts import CONSUMERS, PROCESSES, SHAPE, STATES
 from lab.simulation.installation.settling import RULES, InstallationRun
 from lab.simulation.installation.tables import ASKED, CHANGES, SETTINGS, STATEMENTS, TABLE_FAULTS
 from lab.simulation.installation.traffic import PATIENCE_S, STALENESS_MS
 from lab.simulation.installation.writing import SESSIONS, SLOTS
+from lab.simulation.whole_processes.run import PAUSES_S
 
 OPS: Final = ops_of(InstallationRun)
 FAULTS: Final = (

@@ -14,8 +14,6 @@ VALUES: Final[tuple[Values, ...]] = (
     ("x", "1"), ("x", "2"), ("x", "10"), ("y", "1"), ("y", "2"), ("é", "__HIVE_DEFAULT_PARTITION__"),
 )  # fmt: skip
 FUNCTIONS: Final = (("s", "f"), ("s", "g"), ("w", "f"))
-PAUSES_S: Final = (0.02, 0.2, 1.0, 4.0, 15.0)
-"""How long an op lets the world go on."""
 STRANGE: Final[tuple[tuple[str, bool, str | None, dict[str, Any]], ...]] = (
     ("SOMETHING_NEW", True, None, {}),
     ("SOMETHING_NEW", False, None, {}),
@@ -196,48 +194,6 @@ class Changing(WarehouseParts):
         self.changed(f"function {'.'.join(name)}: {self.warehouse.log[-1]['eventType']}")
 
     # --- faults ---
-
-    def pause(self, pause: int) -> None:
-        """Lets the world go on for one of `PAUSES_S`."""
-        self.let(PAUSES_S[pause % len(PAUSES_S)])
-
-    def op_let(self, pause: int) -> None:
-        """Time passes."""
-        self.pause(pause)
-
-    def op_start(self, process: int) -> None:
-        """A process starts (again)."""
-        name = PROCESSES[process % len(PROCESSES)]
-        if not self.kernel.is_running(name):
-            self.say(f"{name} starts")
-            self.start(name)
-
-    def op_kill(self, process: int, pause: int) -> None:
-        """A process dies at any place."""
-        name = PROCESSES[process % len(PROCESSES)]
-        if self.kernel.is_running(name):
-            self.count_fault("kill")
-            self.say(f"{name} is killed")
-            self.kernel.kill(name)
-            self.pause(pause)
-
-    def op_hold(self, process: int, pause: int) -> None:
-        """A process is held for a while, as by its machine, and goes on."""
-        name = PROCESSES[process % len(PROCESSES)]
-        if self.kernel.is_running(name):
-            self.count_fault("pause")
-            self.say(f"{name} is held")
-            self.kernel.pause(name)
-            self.pause(pause)
-            self.kernel.resume(name)
-
-    def op_kafka(self, down: int, pause: int) -> None:
-        """Kafka goes away, or comes back."""
-        self.kafka.down = bool(down % 2)
-        if self.kafka.down:
-            self.count_fault("Kafka down")
-            self.say("Kafka is down")
-        self.pause(pause)
 
     def op_metastore(self, down: int, pause: int) -> None:
         """The metastore goes away with all connections, or comes back."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from lab.simulation.hive.judging import read_list, too_many
-from lab.simulation.installation.judging import DEFECTS, EXPLAINS, FROM_SOURCE, NEVER_RAISES, NO_EPOCH
 from lab.simulation.warehouse.metastore import State, TableTruth, Values, Warehouse
+from lab.simulation.whole_processes.words import DEFECTS, EXPLAINS, FROM_SOURCE, NEVER_RAISES, NO_EPOCH
 
 STALE: Final = "no stale answer"
 OWN_WRITES: Final = "read your writes"

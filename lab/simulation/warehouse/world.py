@@ -9,14 +9,15 @@ from typing import Final
 from lab.simulation.engine import History, Op, Outcome, ops_of, play, shape
 from lab.simulation.hive.judging import RECOVERS
 from lab.simulation.installation.processes import KAFKA
-from lab.simulation.installation.settling import check_store
 from lab.simulation.naive.judging import BY_THE_RULES
-from lab.simulation.warehouse.changing import FUNCTIONS, KINDS_OF_TABLE, NAMES, PART_WRITES, PAUSES_S, STRANGE, VALUES
+from lab.simulation.warehouse.changing import FUNCTIONS, KINDS_OF_TABLE, NAMES, PART_WRITES, STRANGE, VALUES
 from lab.simulation.warehouse.filters import FILTERS
 from lab.simulation.warehouse.judging import RULES as JUDGED
 from lab.simulation.warehouse.metastore import CATALOG, DATABASES
-from lab.simulation.warehouse.parts import CLIENT, CONSUMERS, PROCESSES, SHAPE, SHARD, STATES
+from lab.simulation.warehouse.parts import CONSUMERS, PROCESSES, SHAPE, SHARD, STATES
 from lab.simulation.warehouse.reading import PATIENCE_S, SESSIONS, WAYS, Reading
+from lab.simulation.whole_processes.run import CLIENT, PAUSES_S
+from lab.simulation.whole_processes.stores import check_store
 from serving.client.answers import Objects, Table
 from stream.kafka.topics import events_topic
 
