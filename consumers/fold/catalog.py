@@ -177,8 +177,9 @@ def _is_whole_now(state: TableState, event: Event, head: Head) -> bool:
         return False
     if not Position.parse(state.lo).at_or_past(Position.parse(low_water)):
         return False
-    listed = state.kind != TRANSACTIONAL or event["write_ids"] is not None
-    return listed and all(holder for _, holder in state.ids.open)
+    if state.kind != TRANSACTIONAL:
+        return True
+    return event["write_ids"] is not None and all(holder for _, holder in state.ids.open)
 
 
 def _mark_existing(state: TableState, event: Event) -> None:
@@ -232,9 +233,11 @@ def _take_write(state: TableState, event: Event, head: Head) -> None:
     _mark_existing(state, event)
     _replace_list(state, event)
     state.write_ordinal, state.write_position = event["ordinal"], event["gtid"]
-    writers = {*state.pending, *_writers(state, event["txn"], event["write_id"])}
-    if not event["write_id"] and state.kind == TRANSACTIONAL and _list_has_gaps(state, head):
-        writers.add(UNKNOWN_WRITER)
+    writers: set[tuple[int, int]] = set()  # a table without a list has none, whatever ids its name has from another one
+    if state.kind == TRANSACTIONAL:
+        writers = {*state.pending, *_writers(state, event["txn"], event["write_id"])}
+        if not event["write_id"] and _list_has_gaps(state, head):
+            writers.add(UNKNOWN_WRITER)
     state.pending = sorted(writers)
     if event["image"] is not None:
         lo, hi = event["lo"] or event["gtid"], event["hi"] or event["gtid"]

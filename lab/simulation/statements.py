@@ -7,13 +7,18 @@ histories.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+import multiprocessing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from coverage import Coverage
+
+from lab.simulation.engine import BrokenHistory, run_many
+from lab.simulation.worlds import all_worlds
 
 ROOMS: Final = ("tokens", "stream", "consumers", "serving")
 BYTE_DECODING: Final = (
@@ -65,6 +70,40 @@ def _count(coverage: Coverage, path: Path) -> ModuleCount:
             inside.update(range(node.body[0].lineno, (node.end_lineno or 0) + 1))
     _, statements, _, missed, _ = coverage.analysis2(str(path))
     return ModuleCount(name, len(inside.intersection(statements)), tuple(sorted(inside.intersection(missed))))
+
+
+Part = tuple[int, dict[str, range]]
+"""A seed, and the numbers of the histories of each world."""
+Counted = tuple[list[ModuleCount], list[BrokenHistory]]
+"""What was executed, and the histories that broke a rule."""
+
+
+def count_histories(wanted: Mapping[str, range], seed: int, jobs: int) -> Counted:
+    """Runs these histories of each world, over ``jobs`` processes, and counts what they execute together."""
+    parts = [
+        (seed, {world: range(each.start + job, each.stop, jobs) for world, each in wanted.items()})
+        for job in range(jobs)
+    ]
+    if jobs == 1:
+        return _count_part(parts[0])
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        found = list(pool.map(_count_part, parts))
+    return merged([counted for counted, _ in found]), [failure for _, failures in found for failure in failures]
+
+
+def _count_part(part: Part) -> Counted:
+    seed, wanted = part
+    with counting() as counted:
+        reports = [run_many(all_worlds()[world], seed, numbers) for world, numbers in wanted.items()]
+    return counted, [report.failure for report in reports if report.failure is not None]
+
+
+def merged(counts: Sequence[list[ModuleCount]]) -> list[ModuleCount]:
+    """What was executed in any of several processes."""
+    return [
+        replace(each[0], missed=tuple(sorted(set(each[0].missed).intersection(*(other.missed for other in each)))))
+        for each in zip(*counts, strict=True)
+    ]
 
 
 def count_lines(counted: Iterable[ModuleCount]) -> list[str]:

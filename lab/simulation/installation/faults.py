@@ -7,12 +7,11 @@ from signal import SIGTERM
 from typing import Final
 
 from lab.simulation.installation.finding import Finding
-from lab.simulation.installation.parts import CLIENT, CONSUMERS, PROCESSES, SOURCES
+from lab.simulation.installation.parts import CONSUMERS, PROCESSES, SOURCES
 from lab.simulation.installation.writing import KEYSPACE
 from lab.simulation.mariadb.server import Break
+from lab.simulation.whole_processes.run import CLIENT
 
-PAUSES_S: Final = (0.03, 0.2, 1.0, 4.0, 15.0)
-"""How long an op lets the world go on."""
 PLACES: Final = ("before", "after", "middle")
 WORDS: Final = ("", "COMMIT", "SELECT")
 DIES_WITHIN: Final = 40
@@ -21,33 +20,14 @@ RESTORES_IN_S: Final = 60.0
 
 
 class Faults(Finding):
-    """The ops that break something, and `let`."""
-
-    def pause(self, pause: int) -> None:
-        """Lets the world go on for one of `PAUSES_S`."""
-        self.let(PAUSES_S[pause % len(PAUSES_S)])
-
-    def op_let(self, pause: int) -> None:
-        """Time passes."""
-        self.pause(pause)
+    """The ops that break something."""
 
     def op_start(self, process: int) -> None:
-        """A process starts (again)."""
+        """See `WholeProcesses.op_start`."""
         name = PROCESSES[process % len(PROCESSES)]
-        if not self.kernel.is_running(name):
-            if name == SOURCES[1]:
-                self.count_fault("second source")
-            self.say(f"{name} starts")
-            self.start(name)
-
-    def op_kill(self, process: int, pause: int) -> None:
-        """A process dies at any place."""
-        name = PROCESSES[process % len(PROCESSES)]
-        if self.kernel.is_running(name):
-            self.count_fault("kill")
-            self.say(f"{name} is killed")
-            self.kernel.kill(name)
-            self.pause(pause)
+        if name == SOURCES[1] and not self.kernel.is_running(name):
+            self.count_fault("second source")
+        super().op_start(process)
 
     def op_die_writing(self, consumer: int, steps: int) -> None:
         """A consumer will die in the middle of a write to its disk."""
@@ -70,24 +50,6 @@ class Faults(Finding):
         self.kernel.loop_of(name).signal(SIGTERM)
         self.let(STOPS_IN_S)
         self.kernel.kill(name)
-
-    def op_hold(self, process: int, pause: int) -> None:
-        """A process is held for a while, as by its machine, and goes on."""
-        name = PROCESSES[process % len(PROCESSES)]
-        if self.kernel.is_running(name):
-            self.count_fault("pause")
-            self.say(f"{name} is held")
-            self.kernel.pause(name)
-            self.pause(pause)
-            self.kernel.resume(name)
-
-    def op_kafka(self, down: int, pause: int) -> None:
-        """Kafka goes away, or comes back."""
-        self.kafka.down = bool(down % 2)
-        if self.kafka.down:
-            self.count_fault("Kafka down")
-            self.say("Kafka is down")
-        self.pause(pause)
 
     def op_lose_answers(self, process: int, count: int) -> None:
         """Kafka does what a process asks for, and its answers are lost."""

@@ -12,10 +12,10 @@ from typing import Any, Final, NamedTuple
 
 from lab.simulation.installation.committed import History, Image
 from lab.simulation.installation.judging import Asked
-from lab.simulation.installation.parts import CLIENT
 from lab.simulation.installation.traffic import PATIENCE_S, STALENESS_MS, Traffic
 from lab.simulation.installation.writing import SimulatedTable, Slot, image_of
 from lab.simulation.kernel.fronts import async_client
+from lab.simulation.whole_processes.run import CLIENT
 from serving.client.answers import Page
 from serving.client.client import Session
 from serving.client.errors import ClientError

@@ -10,21 +10,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from lab.simulation.installation.committed import CommittedRecord, History, Image, Point, RowName
+from lab.simulation.whole_processes.words import DEFECTS, EXPLAINS, FROM_SOURCE, NEVER_RAISES, NO_EPOCH
 
 STALE: Final = "no stale answer"
 OWN_WRITES: Final = "read your writes"
 MONOTONIC: Final = "monotonic reads"
 BOUNDED: Final = "no older than allowed"
 UNCOMMITTED: Final = "nothing uncommitted"
-EXPLAINS: Final = "explanation true"
-NEVER_RAISES: Final = "never raises"
 RULES: Final = (STALE, OWN_WRITES, MONOTONIC, BOUNDED, UNCOMMITTED, EXPLAINS, NEVER_RAISES)
-
-NO_EPOCH: Final = "no owner has named the epoch"
-"""In the reason of an answer that the session's token cannot include."""
-FROM_SOURCE: Final = "read from the source at"
-DEFECTS: Final = frozenset({"internal", "bad_answer", "bad_token", "bad_parameter", "bad_body", "method_not_allowed"})
-"""Codes that no reader gets who does nothing wrong."""
 
 
 class Answer(NamedTuple):

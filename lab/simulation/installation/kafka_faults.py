@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from lab.simulation.installation.faults import PAUSES_S
-from lab.simulation.installation.judging import EXPLAINS, Answer
+from lab.simulation.installation.judging import Answer
 from lab.simulation.installation.parts import CONSUMERS, FRONTS, PROCESSES, SOURCES
 from lab.simulation.installation.processes import KAFKA
 from lab.simulation.installation.tables import TableFaults
@@ -15,12 +14,13 @@ from lab.simulation.kafka.log import Draft
 from lab.simulation.kernel.fronts import FrontTransport
 from lab.simulation.operators.judging import Samples
 from lab.simulation.operators.probes import PROBES
+from lab.simulation.whole_processes.run import OPERATOR, PAUSES_S
+from lab.simulation.whole_processes.words import EXPLAINS
 from stream.kafka.dead_letters import dismiss, find_letter, read_letters, retry
 from stream.kafka.topics import dead_letter_topic, events_topic, locations_topic
 from stream.wire.codec import current_schema
 from tokens.errors import FreshetError
 
-OPERATOR: Final = "operator"
 EVENTS: Final = events_topic(KAFKA, KEYSPACE)
 DEAD_LETTERS: Final = dead_letter_topic(KAFKA, KEYSPACE)
 POISONS: Final = (

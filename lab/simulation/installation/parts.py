@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from random import Random
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import pymysql
-import structlog
 
-from lab.simulation.engine import Outcome, TracedRun
+from lab.simulation.engine import Outcome
 from lab.simulation.installation.committed import CommittedRecord
-from lab.simulation.installation.disk import Disk
-from lab.simulation.installation.judging import NEVER_RAISES, SessionJudge
+from lab.simulation.installation.judging import SessionJudge
 from lab.simulation.installation.processes import (
     DEPOT,
     OTHER_SHARD,
@@ -22,6 +18,7 @@ from lab.simulation.installation.processes import (
     REPLICA,
     SHARD,
     Published,
+    Requested,
     start_consumer,
     start_front,
     start_source,
@@ -38,16 +35,12 @@ from lab.simulation.installation.writing import (
     writer_of,
     writes_of,
 )
-from lab.simulation.kafka.cluster import Cluster
-from lab.simulation.kafka.twins import twins as kafka_twins
-from lab.simulation.kernel.scheduler import Kernel
-from lab.simulation.kernel.substitution import installed
+from lab.simulation.kernel.substitution import Twins
 from lab.simulation.mariadb.connections import twins as mariadb_twins
 from lab.simulation.mariadb.server import SimulatedServer
-from lab.simulation.operators.looking import Looking
+from lab.simulation.whole_processes.run import Bound, WholeProcesses
 from stream.sources.mariadb.backfill import chunks
 from stream.sources.mariadb.connection import ConnectionSettings
-from tokens.errors import FreshetError
 
 Complain = Callable[[str, str], None]
 SHAPE: Final = 6
@@ -62,9 +55,7 @@ OTHER_SOURCE: Final = "source-of-depot"
 ZONES_S: Final = (3_600, -7_200, 34_200)
 """The time zones of a wide history's primary, its replica, and the second keyspace's server."""
 ROWS_PER_CHUNK: Final = 3
-CLIENT: Final = "client"
 FIRST_SERVER_ID: Final = 4_380
-RESTART_S: Final = 2.0
 
 
 class Truth:
@@ -90,25 +81,26 @@ class Truth:
         self._recorded = kept
 
 
-class Installation(TracedRun):
+class Installation(WholeProcesses):
     """All parts, while they run."""
+
+    processes = PROCESSES
 
     def __init__(self, shape: Sequence[int], outcome: Outcome, trace: bool) -> None:
         """``shape``: the scheduler's seed; 1 for two partitions, a second consumer, a second front, a replica, wide.
 
         A wide history has more tables, which are published from the beginning, and a second keyspace.
         """
-        super().__init__(outcome, trace)
         seed, partitions, consumers, fronts, replica, wide = shape
-        self.kernel = Kernel(Random(seed))
-        self.kafka = Cluster(self.kernel, self.kernel.rng)
+        super().__init__(seed, outcome, trace)
+        self.states = STATES
         self.primary = SimulatedServer(self.kernel)
         self.replica = SimulatedServer(self.kernel, id=2)
-        self.disk = Disk(self.kernel)
         self.partitions = 1 + partitions % 2
         self.wanted = [SOURCES[0], *CONSUMERS[: 1 + consumers % 2], *list(FRONTS)[: 1 + fronts % 2]]
-        """The processes that run when all is well."""
         self.wide = bool(wide % 2)
+        self.is_operated = False
+        """Whether anybody has asked a source for something. Until then none looks: each look would cost time."""
         self.depot = SimulatedServer(self.kernel, id=3)
         self.truths = {KEYSPACE: Truth(self.primary, PRIMARY, SHARD, self.complain)}
         """Keyspace → what is true of it."""
@@ -120,7 +112,6 @@ class Installation(TracedRun):
             self.truths[OTHER_KEYSPACE].judge.others.append(self.judge)
             for server, zone_s in zip((self.primary, self.replica, self.depot), ZONES_S, strict=True):
                 server.behaviour.zone_s = zone_s
-        self.looking = Looking(self.kernel, self.complain)
         self.said_ready: set[str] = set()
         """Processes that have said so."""
         self.epoch = 0
@@ -131,40 +122,18 @@ class Installation(TracedRun):
         self.driver: Any = self._mariadb[pymysql]
         """PyMySQL, to the simulated servers."""
 
-    @contextmanager
-    def installed(self) -> Iterator[None]:
-        """While it lasts, the product's modules are the simulation's, and what they log is judged."""
-        config, rows_max = structlog.get_config(), chunks.ROWS_MAX
-        chunks.ROWS_MAX = ROWS_PER_CHUNK  # type: ignore[misc]
-        structlog.configure(processors=[self._log], wrapper_class=structlog.BoundLogger)
-        try:
-            with installed(
-                self.kernel, kafka_twins(self.kafka), self._mariadb, self.disk.twins(), self.looking.ports.twins()
-            ):
-                yield
-        finally:
-            structlog.configure(**config)
-            chunks.ROWS_MAX = rows_max  # type: ignore[misc]
-            self.disk.close()
+    def twins(self) -> Twins:
+        """See `WholeProcesses.twins`."""
+        return self._mariadb
 
-    def _log(self, _: Any, level: str, event: MutableMapping[str, Any]) -> NoReturn:
-        if not self.kernel.is_over:
-            if event["event"] in ("publisher open", "new epoch") and event["shard"] == SHARD:
-                self.epoch = event["epoch"]
-            if event.get("exc_info"):
-                self.complain(NEVER_RAISES, f"{self.kernel.current} logged an error: {event}")
-            if self.tracing:
-                said = ", ".join(str(event[name]) for name in ("partition", "reason", "error") if name in event)
-                self.say(f"  {self.kernel.now:.3f} {self.kernel.current}: {level}: {event['event']} {said}")
-        raise structlog.DropEvent
+    def bounds(self) -> Sequence[Bound]:
+        """See `WholeProcesses.bounds`."""
+        return [(chunks, "ROWS_MAX", ROWS_PER_CHUNK)]
 
-    def say(self, text: str) -> None:
-        """See `TracedRun.say`. The place of the files is another one each time."""
-        super().say(text.replace(str(self.disk.root), "") if self.tracing else text)
-
-    def complain(self, rule: str, what: str) -> None:
-        """See `TracedRun.complain`."""
-        super().complain(rule, what.replace(str(self.disk.root), ""))
+    def logged(self, event: Mapping[str, Any]) -> None:
+        """See `WholeProcesses.logged`."""
+        if event["event"] in ("publisher open", "new epoch") and event["shard"] == SHARD:
+            self.epoch = event["epoch"]
 
     def begin(self) -> None:
         """Makes the database, and starts every process."""
@@ -196,55 +165,20 @@ class Installation(TracedRun):
         depot = [Published(OTHER_KEYSPACE, OTHER_SHARD, DEPOT, 1, wide=True)] if self.wide else []
         if name in SOURCES:
             server_id = FIRST_SERVER_ID + SOURCES.index(name)
-            start_source(self.kernel, name, shop, server_id, self._gave_up, new_epoch=new_epoch)
+            asked = Requested(lambda: self.is_operated)
+            start_source(self.kernel, name, shop, server_id, self.gave_up, new_epoch=new_epoch, asked=asked)
         elif name == OTHER_SOURCE:
-            start_source(self.kernel, name, depot[0], FIRST_SERVER_ID, self._gave_up)
+            start_source(self.kernel, name, depot[0], FIRST_SERVER_ID, self.gave_up)
         elif name in CONSUMERS:
-            start_consumer(self.kernel, name, tuple(self.truths), self.disk.data_dir(name), self._gave_up)
+            start_consumer(self.kernel, name, tuple(self.truths), self.disk.data_dir(name), self.gave_up)
         else:
             read = shop._replace(server=REPLICA) if self.reads_replica else shop
             start_front(self.kernel, name, [read, *depot], FRONTS[name])
-
-    def _gave_up(self, name: str, error: FreshetError) -> None:
-        """A supervisor starts a process again that has ended with an error."""
-        self.say(f"{name} ends: {error.code}: {error}")
-        self.outcome.answers[f"process ended: {error.code}"] += 1
-        self.kernel.call_at(self.kernel.now + RESTART_S, partial(self.start, name))
-        self.kernel.kill(name)
-
-    def let(self, seconds: float) -> None:
-        """Lets the world go on. Errors that nobody caught are violations."""
-        self.kernel.run_until(self._has_failed, seconds)
-        self.check_errors()
-
-    def _has_failed(self) -> bool:
-        return bool(self.kernel.errors or self.outcome.violations)
-
-    def run_until(self, ready: Callable[[], bool], within_s: float) -> bool:
-        """Lets the world go on until ``ready()``, at most so long."""
-        self.kernel.run_until(lambda: ready() or self._has_failed(), within_s)
-        self.check_errors()
-        return ready()
-
-    def check_errors(self) -> None:
-        """An error that ended a thread or a task is a violation."""
-        for where, error in self.kernel.errors:
-            self.complain(NEVER_RAISES, f"{where} ended with {type(error).__name__}: {error}")
 
     def record_commits(self) -> None:
         """Takes what the servers have committed since the last time into the records of what is true."""
         for truth in self.truths.values():
             truth.record_commits()
-
-    def count_fault(self, fault: str) -> None:
-        """Counts a fault under every state that holds now."""
-        for state, holds in STATES.items():
-            if holds(self):
-                self.outcome.met[fault, state] += 1
-
-    def close(self) -> None:
-        """See `engine.HistoryRun.close`."""
-        self.kernel.close()
 
 
 STATES: Final[dict[str, Callable[[Installation], bool]]] = {

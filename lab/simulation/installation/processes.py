@@ -19,6 +19,7 @@ from serving.reads.spaces import RowSpace
 from serving.sources.mariadb import MariaDBRows
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.locations import LocationsReader
+from stream.kafka.requests import RequestsReader
 from stream.kafka.topics import RETENTION_MS_MIN, ensure_topics
 from stream.monitoring import serve_monitoring
 from stream.publish.publisher import Publisher
@@ -60,8 +61,31 @@ class Published(NamedTuple):
         return TableFilter((self.keyspace,))
 
 
+class Requested:
+    """What operators ask the source of the shop for, from when ``has_begun`` says that somebody has."""
+
+    def __init__(self, has_begun: Callable[[], bool]) -> None:
+        self._has_begun = has_begun
+        self._reader = RequestsReader(KAFKA, "shop", SHARD)
+
+    def new(self, offset: int) -> list[tuple[int, bytes]]:
+        """See `stream.kafka.requests.RequestsReader.new`."""
+        return self._reader.new(offset) if self._has_begun() else []
+
+    def close(self) -> None:
+        """See there."""
+        self._reader.close()
+
+
 def start_source(
-    kernel: Kernel, name: str, what: Published, server_id: int, gives_up: GivesUp, *, new_epoch: bool = False
+    kernel: Kernel,
+    name: str,
+    what: Published,
+    server_id: int,
+    gives_up: GivesUp,
+    *,
+    new_epoch: bool = False,
+    asked: Requested | None = None,
 ) -> None:
     """``freshet source mariadb``: binlog, publisher, Kafka."""
 
@@ -72,7 +96,7 @@ def start_source(
     options = SourceOptions(what.server, what.shard, what.tables, server_id=server_id, new_epoch=new_epoch)
     if what.wide:
         options = replace(options, backfill=BackfillOptions(what.tables), spill_bytes=SPILL_BYTES)
-    source = MariaDBSource(options, new_publisher)
+    source = MariaDBSource(options, new_publisher, new_requests=lambda: asked if what.wide else None)
 
     def run() -> None:
         registry = CollectorRegistry()

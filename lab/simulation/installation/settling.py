@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
 from itertools import count
-from pathlib import Path
 from signal import SIGTERM
 from typing import Any, Final
 
-from consumers.store.errors import StoreError
-from consumers.store.store import partition_directory
-from consumers.store.view import StoreView
 from lab.simulation.installation.finding import Stretch
 from lab.simulation.installation.judging import RULES as JUDGED
-from lab.simulation.installation.kafka_faults import OPERATOR, KafkaFaults
-from lab.simulation.installation.parts import CLIENT, CONSUMERS, FRONTS, PROCESSES, SOURCES, Truth
+from lab.simulation.installation.kafka_faults import KafkaFaults
+from lab.simulation.installation.parts import CONSUMERS, FRONTS, PROCESSES, SOURCES, Truth
 from lab.simulation.installation.processes import KAFKA
 from lab.simulation.installation.writing import ACCOUNTS, JOURNAL, SESSIONS, STOCK, SimulatedTable, Slot
-from lab.simulation.kafka.log import Kind, PartitionLog
-from lab.simulation.naive.facts import facts_of_bytes, facts_of_naive, first_difference
 from lab.simulation.naive.judging import BY_THE_RULES
-from lab.simulation.naive.partition import NaivePartition
 from lab.simulation.operators.probes import PROBES
+from lab.simulation.whole_processes.run import CLIENT, OPERATOR
+from lab.simulation.whole_processes.stores import check_store
 from stream.kafka.topics import events_topic
 
 RECOVERS: Final = "recovers by itself"
@@ -46,6 +39,8 @@ class InstallationRun(KafkaFaults):
         """Mends everything, and demands that what was written last can be read from the cache."""
         self.say("all faults end")
         self._mend()
+        if self.is_operated:
+            self._begin_all()
         if not self.run_until(lambda: not self.under_way, SETTLES_IN_S):
             self._fail(f"{self.under_way} requests of sessions have not ended")
         if not self.run_until(lambda: not self.record.is_ambiguous, SETTLES_IN_S):
@@ -56,6 +51,17 @@ class InstallationRun(KafkaFaults):
         self._check_ready()
         if not self.outcome.violations and not {fault for fault, _ in self.outcome.met} & LOG_IS_ANOTHER:
             self._check_stores()
+
+    def _begin_all(self) -> None:
+        """An operator has every table read: some may have been cancelled."""
+
+        def work() -> None:
+            while not self.ask_for("", start=True):
+                self.kernel.wait(lambda: False, 1.0)
+
+        thread = self.kernel.spawn(OPERATOR, work)
+        if not self.run_until(lambda: thread.done, SETTLES_IN_S):
+            self._fail("nobody takes an operator's request")
 
     def _check_stores(self) -> None:
         """Consumers end in order. What they have made durable is what the rules make of the log."""
@@ -169,24 +175,3 @@ class InstallationRun(KafkaFaults):
 
     def _fail(self, what: str) -> None:
         self.complain(RECOVERS, f"{what}, {SETTLES_IN_S:g} s after the last fault; {'; '.join(self.kernel.waits())}")
-
-
-def check_store(
-    data_dir: Path, keyspace: str, number: int, log: PartitionLog, complain: Callable[[str, str], None]
-) -> bool:
-    """Checks a partition's store. False: there is none, or its bits have flipped."""
-    directory = partition_directory(data_dir, keyspace, number)
-    if not directory.exists():
-        return False
-    with suppress(StoreError):
-        with StoreView(directory) as view:
-            head, entries = view.head, dict(view.items())
-        naive = NaivePartition(head.begin)
-        for record in log.read(head.begin, head.offset, head.offset):
-            if record.kind is Kind.DATA and not record.was_aborted:
-                naive.fold(record.offset, record.value)
-        found = first_difference(facts_of_bytes(entries), facts_of_naive(naive, head.offset))
-        if found and entries:
-            complain(BY_THE_RULES, f"{keyspace}/{number} at offset {head.offset}: {found}")
-        return bool(entries)
-    return False

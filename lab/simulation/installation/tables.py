@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
 import pymysql
 
-from lab.simulation.installation.faults import PAUSES_S, Faults
-from lab.simulation.installation.parts import CLIENT, SOURCES
-from lab.simulation.installation.processes import PRIMARY
-from lab.simulation.installation.writing import ACCOUNTS, KEYSPACE, TABLE
+from lab.simulation.installation.faults import Faults
+from lab.simulation.installation.parts import SOURCES
+from lab.simulation.installation.processes import KAFKA, PRIMARY, SHARD
+from lab.simulation.installation.writing import ACCOUNTS, KEYSPACE, ORDERS, TABLE
+from lab.simulation.whole_processes.run import CLIENT, OPERATOR, PAUSES_S
+from stream.kafka.requests import send_request
+from stream.kafka.topics import describe_topic, events_topic
+from stream.publish.resume import read_point
+from stream.sources.mariadb.backfill.choice import BackfillRequest
+from stream.sources.mariadb.backfill.progress import table_progress
+from tokens.errors import FreshetError
 
 OTHER: Final = "shop.accounts_new"
 OLD: Final = "shop.accounts_old"
@@ -66,6 +74,8 @@ SETTINGS: Final = (
     ("version", "8.0.36"),
 )
 """(variable, value) with which no source publishes."""
+ASKED: Final = ("", TABLE, ORDERS.name, "shop.nothing")
+"""Tables that operators have read from the beginning, or no further; "": every one."""
 TABLE_FAULTS: Final = (
     *dict.fromkeys(fault for fault, _ in CHANGES),
     "table locked",
@@ -98,6 +108,30 @@ class TableFaults(Faults):
 
         self.kernel.spawn(CLIENT, change)
         self.pause(pause)
+
+    def op_backfill(self, table: int, cancels: int, pause: int) -> None:
+        """An operator has tables read from the beginning, or no further, and looks how far they are."""
+        if not self.wide:
+            return
+        self.is_operated = True
+        name, start = ASKED[table % len(ASKED)], cancels % 2 == 0
+        self.say(f"an operator {'starts' if start else 'cancels'} the backfill of {name or 'every table'}")
+        self.kernel.spawn(OPERATOR, lambda: self.ask_for(name, start=start))
+        self.pause(pause)
+
+    def ask_for(self, table: str, *, start: bool) -> bool:
+        """Asks the source for a backfill, in an operator's thread; whether Kafka has the request."""
+        try:
+            topic = describe_topic(KAFKA, events_topic(KAFKA, KEYSPACE))
+            value = msgspec.json.encode(BackfillRequest(start=start, table=table))
+            send_request(KAFKA, KEYSPACE, SHARD, value)
+            point = read_point(KAFKA, topic, SHARD)
+            for each in table_progress(point) if point is not None else ():
+                self.say(f"the operator sees that {each.table} is {each.state}, {each.rows} rows")
+        except FreshetError as error:
+            self.say(f"the operator is told: {error}")
+            return False
+        return True
 
     def op_lock(self, pause: int) -> None:
         """Somebody holds the table for a while."""

@@ -12,8 +12,8 @@ import pymysql
 
 from lab.simulation.engine import Outcome
 from lab.simulation.installation.committed import Image
-from lab.simulation.installation.judging import EXPLAINS, Answer, Asked, SessionJudge
-from lab.simulation.installation.parts import CLIENT, FRONTS, Installation
+from lab.simulation.installation.judging import Answer, Asked, SessionJudge
+from lab.simulation.installation.parts import FRONTS, Installation
 from lab.simulation.installation.processes import SHARD
 from lab.simulation.installation.writing import (
     ACCOUNTS,
@@ -29,6 +29,8 @@ from lab.simulation.installation.writing import (
     image_of,
 )
 from lab.simulation.kernel.fronts import FrontTransport, async_client, blocking_client
+from lab.simulation.whole_processes.run import CLIENT
+from lab.simulation.whole_processes.words import EXPLAINS
 from serving.client.answers import Row
 from serving.client.client import AsyncClient, AsyncSession, Session
 from serving.client.errors import ClientError

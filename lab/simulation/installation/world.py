@@ -8,13 +8,14 @@ from typing import Final
 
 from lab.simulation.engine import History, Op, Outcome, ops_of, play, shape
 from lab.simulation.installation import kafka_faults
-from lab.simulation.installation.faults import DIES_WITHIN, PAUSES_S, PLACES, WORDS
+from lab.simulation.installation.faults import DIES_WITHIN, PLACES, WORDS
 from lab.simulation.installation.finding import WAYS
 from lab.simulation.installation.parts import CONSUMERS, PROCESSES, SHAPE, STATES
 from lab.simulation.installation.settling import RULES, InstallationRun
-from lab.simulation.installation.tables import CHANGES, SETTINGS, STATEMENTS, TABLE_FAULTS
+from lab.simulation.installation.tables import ASKED, CHANGES, SETTINGS, STATEMENTS, TABLE_FAULTS
 from lab.simulation.installation.traffic import PATIENCE_S, STALENESS_MS
 from lab.simulation.installation.writing import SESSIONS, SLOTS
+from lab.simulation.whole_processes.run import PAUSES_S
 
 OPS: Final = ops_of(InstallationRun)
 FAULTS: Final = (
@@ -72,6 +73,7 @@ RARE: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "disk": (1, (_CONSUMER, 2, _PAUSE)),
     "change": (2, (len(CHANGES), _PAUSE)),
     "lock": (1, (_PAUSE,)),
+    "backfill": (2, (len(ASKED), 2, _PAUSE)),
     "log": (2, (len(STATEMENTS) + 1,)),
     "xa": (1, (_SLOTS, 2, _PAUSE)),
     "setting": (1, (len(SETTINGS), _PAUSE)),

@@ -206,9 +206,12 @@ class NaiveTables:
         table.note_name(event)
         table.replace_list(event)
         table.note_write(event)
-        table.pending |= self._writers(table, event["txn"], event["write_id"])
-        if not event["write_id"] and table.kind == TRANSACTIONAL and self._has_lost(table, around):
-            table.pending.add(UNKNOWN)
+        if table.kind != TRANSACTIONAL:
+            table.pending = set()
+        else:
+            table.pending |= self._writers(table, event["txn"], event["write_id"])
+            if not event["write_id"] and self._has_lost(table, around):
+                table.pending.add(UNKNOWN)
         if event["image"] is not None:
             lo, hi = event["lo"] or event["gtid"], event["hi"] or event["gtid"]
             table.set_image(event["image"], event["struct"], lo, hi, event["ordinal"])
@@ -234,8 +237,9 @@ class NaiveTables:
         low_water = around.low_water_of(table.shard)
         if not low_water or table.image is None or table.image_ordinal != event["ordinal"]:
             return False
-        listed = table.kind != TRANSACTIONAL or event["write_ids"] is not None
-        return listed and positions.reaches(table.lo, low_water) and all(table.open.values())
+        if not positions.reaches(table.lo, low_water):
+            return False
+        return table.kind != TRANSACTIONAL or (event["write_ids"] is not None and all(table.open.values()))
 
     def _has_lost(self, table: NaiveTable, around: Around) -> bool:
         """Whether an event of the table may be lost that the server's list would make up for."""

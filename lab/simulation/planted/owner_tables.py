@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from consumers.fold import catalog as fold_catalog
 from consumers.owner import tables
 from consumers.owner.objects import answering, filter
 from lab.simulation.planted.decisions import OTHER_TABLE_ID, REACHED_BY_MARK
-from lab.simulation.planted.planting import Replace, Return, Swap, catalog, leave_out, never, warehouse
+from lab.simulation.planted.planting import Replace, Return, Swap, always, catalog, leave_out, never, warehouse
 from serving.client.session import SessionState
 from serving.reads import tables as front_tables
 from serving.reads.objects import ObjectReads
@@ -15,6 +16,7 @@ from stream.sources.hive.live import metastore
 from stream.sources.hive.live.following import Following
 from stream.sources.hive.live.images import Images
 from stream.sources.hive.live.objects import Objects
+from stream.sources.hive.live.partitions import Partitions
 from stream.sources.hive.recent_ids import RecentWriteIds
 from tokens import decision
 
@@ -116,6 +118,21 @@ FOLLOWING: Final = (
         "holders_are_not_asked_for",
         "nobody asks whose write ids are that were open when the source began",
         Return(Images._unknown_holders, "{}"),
+    ),
+    warehouse(
+        "collapsed_list_taken_for_whole",
+        "open ids that the server does not list, since none is committed yet, are unknown",
+        Return(metastore.Metastore.without_collapse, "{}"),
+    ),
+    warehouse(
+        "no_partition_columns_are_not_known",
+        "of a table without partition columns nobody says that it has no partitions",
+        Replace(Partitions.find, "[ObjectSet(...) for any_kind in KINDS for any_change in WHOLE]", "[]"),
+    ),
+    warehouse(
+        "external_table_waits_for_writers",
+        "a write of an external table waits for all who have write ids under its name",
+        always(fold_catalog._take_write, "any_state.kind == TRANSACTIONAL"),
     ),
     warehouse(
         "unfetched_object_is_forgotten",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
+import json
+from typing import Any, Final
 
-from lab.simulation.warehouse.metastore import DATABASES, Values
+from lab.simulation.warehouse.metastore import CATALOG, DATABASES, Values
 from lab.simulation.warehouse.parts import CONSUMERS, PROCESSES, SOURCE, WarehouseParts
 
 NAMES: Final = tuple(f"{db}.{table}" for db in DATABASES for table in ("a", "b"))
@@ -13,8 +14,19 @@ VALUES: Final[tuple[Values, ...]] = (
     ("x", "1"), ("x", "2"), ("x", "10"), ("y", "1"), ("y", "2"), ("é", "__HIVE_DEFAULT_PARTITION__"),
 )  # fmt: skip
 FUNCTIONS: Final = (("s", "f"), ("s", "g"), ("w", "f"))
-PAUSES_S: Final = (0.02, 0.2, 1.0, 4.0, 15.0)
-"""How long an op lets the world go on."""
+STRANGE: Final[tuple[tuple[str, bool, str | None, dict[str, Any]], ...]] = (
+    ("SOMETHING_NEW", True, None, {}),
+    ("SOMETHING_NEW", False, None, {}),
+    ("ALTER_TABLE", True, None, {}),
+    ("DROP_TABLE", True, "spark", {}),
+    ("INSERT", True, None, {}),
+    ("ADD_FOREIGNKEY", True, None, {"is": "made"}),
+    ("ADD_FOREIGNKEY", True, None, {}),
+    ("CREATE_DATACONNECTOR", False, None, {}),
+    ("ALTER_CATALOG", False, None, {}),
+    ("RELOAD", True, None, {}),
+)
+"""(type, whether it names a table, its catalog, its message) of events that change nothing here."""
 PART_WRITES: Final = ("UPDATE_TBL_COL_STAT_EVENT", "ADD_PRIMARYKEY", "COMMIT_COMPACTION_EVENT")
 
 
@@ -82,7 +94,7 @@ class Changing(WarehouseParts):
         if db not in self.warehouse.databases:
             self.warehouse.put_database(db)
             self.changed(f"database {db} is made")
-        made = KINDS_OF_TABLE[kind % len(KINDS_OF_TABLE)] if table not in self.warehouse.next_ids else "full"
+        made = KINDS_OF_TABLE[kind % len(KINDS_OF_TABLE)]
         self.warehouse.create_table(table, made, partitioned=bool(kind % 3))
         self.changed(f"{table} is made, {made}", (table, 0))
 
@@ -130,8 +142,6 @@ class Changing(WarehouseParts):
         """A table gets another name."""
         old, new = NAMES[name % len(NAMES)], NAMES[to % len(NAMES)]
         tables = self.warehouse.tables
-        if self._is_external(old) and new in self.warehouse.next_ids:
-            return
         if old in tables and new not in tables and new.partition(".")[0] in self.warehouse.databases:
             self.warehouse.rename(old, new)
             if new in tables:
@@ -146,6 +156,17 @@ class Changing(WarehouseParts):
             self.warehouse.convert(table)
             if len(self.warehouse.log) > before:
                 self.changed(f"{table} is converted", (table, 0))
+
+    def op_strange(self, name: int, what: int) -> None:
+        """The log has an event of a later version, of another catalog, without its message, or of a foreign key."""
+        table = NAMES[name % len(NAMES)]
+        kind, named, catalog, message = STRANGE[what % len(STRANGE)]
+        if message:
+            db, _, of = table.partition(".")
+            message = {"foreignKeyListJson": [json.dumps({"4": {"str": db}, "5": {"str": of}})]}
+            table = NAMES[(name + 1) % len(NAMES)]
+        self.warehouse.note(kind, table if named else "", catalog, **message)
+        self.changed(f"{kind} of {table if named else 'nothing'} in {catalog or CATALOG}")
 
     def op_database(self, db: int, what: int) -> None:
         """A database is made or altered; or dropped, with all that is in it."""
@@ -173,48 +194,6 @@ class Changing(WarehouseParts):
         self.changed(f"function {'.'.join(name)}: {self.warehouse.log[-1]['eventType']}")
 
     # --- faults ---
-
-    def pause(self, pause: int) -> None:
-        """Lets the world go on for one of `PAUSES_S`."""
-        self.let(PAUSES_S[pause % len(PAUSES_S)])
-
-    def op_let(self, pause: int) -> None:
-        """Time passes."""
-        self.pause(pause)
-
-    def op_start(self, process: int) -> None:
-        """A process starts (again)."""
-        name = PROCESSES[process % len(PROCESSES)]
-        if not self.kernel.is_running(name):
-            self.say(f"{name} starts")
-            self.start(name)
-
-    def op_kill(self, process: int, pause: int) -> None:
-        """A process dies at any place."""
-        name = PROCESSES[process % len(PROCESSES)]
-        if self.kernel.is_running(name):
-            self.count_fault("kill")
-            self.say(f"{name} is killed")
-            self.kernel.kill(name)
-            self.pause(pause)
-
-    def op_hold(self, process: int, pause: int) -> None:
-        """A process is held for a while, as by its machine, and goes on."""
-        name = PROCESSES[process % len(PROCESSES)]
-        if self.kernel.is_running(name):
-            self.count_fault("pause")
-            self.say(f"{name} is held")
-            self.kernel.pause(name)
-            self.pause(pause)
-            self.kernel.resume(name)
-
-    def op_kafka(self, down: int, pause: int) -> None:
-        """Kafka goes away, or comes back."""
-        self.kafka.down = bool(down % 2)
-        if self.kafka.down:
-            self.count_fault("Kafka down")
-            self.say("Kafka is down")
-        self.pause(pause)
 
     def op_metastore(self, down: int, pause: int) -> None:
         """The metastore goes away with all connections, or comes back."""

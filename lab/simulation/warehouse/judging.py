@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from lab.simulation.hive.judging import read_list, too_many
-from lab.simulation.installation.judging import DEFECTS, EXPLAINS, FROM_SOURCE, NEVER_RAISES, NO_EPOCH
 from lab.simulation.warehouse.metastore import State, TableTruth, Values, Warehouse
+from lab.simulation.whole_processes.words import DEFECTS, EXPLAINS, FROM_SOURCE, NEVER_RAISES, NO_EPOCH
 
 STALE: Final = "no stale answer"
 OWN_WRITES: Final = "read your writes"
@@ -21,6 +21,8 @@ MONOTONIC: Final = "monotonic reads"
 COVERED: Final = "the list is covered"
 UNCOMMITTED: Final = "nothing uncommitted"
 RULES: Final = (STALE, OWN_WRITES, MONOTONIC, COVERED, UNCOMMITTED, EXPLAINS, NEVER_RAISES)
+IS_DOWN: Final = "the source is down"
+"""How the explanation of an answer begins that the metastore was not asked for, since it is away."""
 _LOST: Final = -1
 
 
@@ -58,11 +60,20 @@ class Answer:
 
 
 class CatalogJudge:
-    """Checks every answer. ``complain(rule, what)`` records a violation. ``may_lose``: whether an epoch has ended."""
+    """Checks every answer. ``complain(rule, what)`` records a violation. ``may_lose``: whether an epoch has ended.
+
+    ``may_be_stale``: whether the cache answers while the metastore is away. Such an answer says so, and proves nothing.
+    """
 
     def __init__(
-        self, warehouse: Warehouse, complain: Callable[[str, str], None], may_lose: Callable[[], bool]
+        self,
+        warehouse: Warehouse,
+        complain: Callable[[str, str], None],
+        may_lose: Callable[[], bool],
+        *,
+        may_be_stale: bool = False,
     ) -> None:
+        self._may_be_stale = may_be_stale
         self._warehouse = warehouse
         self._complain = complain
         self._may_lose = may_lose
@@ -137,6 +148,8 @@ class CatalogJudge:
             wanted = {"eventual"}
         if answer.what.startswith("function") and answer.served_from == "cache":
             wanted = {"eventual"}  # the log does not say that one was altered
+        if self._may_be_stale and answer.why.startswith(IS_DOWN):
+            wanted = {"stale"}
         if answer.freshness not in wanted or not answer.why:
             expected = " or ".join(sorted(wanted))
             what = f"is called {answer.freshness!r} ({answer.why}), expected {expected}"

@@ -62,18 +62,12 @@ class Warehouse(Metastore):
         self.databases: dict[str, int] = {}
         self.functions: dict[tuple[str, str], int] = {}
         self.changes = 0
-        self.collapsed: set[int] = set()
-        """Ids of tables of which the server's own list once had none of several ids but the first."""
         self.writes: list[Write] = []
         self.states: list[State] = []
         self.record()
 
     def record(self) -> None:
         """What is true from now on."""
-        for name, (table_id, _) in self.tables.items():
-            mine = [txn for table, txn, _ in self.rows if table == name]
-            if len(mine) > 1 and all(self.txns[txn] != "committed" for txn in mine):
-                self.collapsed.add(table_id)
         tables = {
             name: TableTruth(
                 table_id,

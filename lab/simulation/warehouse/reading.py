@@ -6,14 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from lab.simulation.engine import Outcome
-from lab.simulation.installation.judging import EXPLAINS
 from lab.simulation.kernel.fronts import blocking_client
 from lab.simulation.warehouse import judging
 from lab.simulation.warehouse.changing import FUNCTIONS, NAMES, VALUES, Changing
 from lab.simulation.warehouse.filters import BAD_FILTERS, FILTERS
 from lab.simulation.warehouse.judging import Answer, Listed
 from lab.simulation.warehouse.metastore import DATABASES, TableTruth, Values
-from lab.simulation.warehouse.parts import CLIENT, FRONT_PORT, SHARD
+from lab.simulation.warehouse.parts import FRONT_PORT, SHARD
+from lab.simulation.whole_processes.run import CLIENT
+from lab.simulation.whole_processes.words import EXPLAINS
 from serving.client.answers import Objects, Table
 from serving.client.client import Session
 from serving.client.errors import ClientError

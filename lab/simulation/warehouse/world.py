@@ -9,14 +9,15 @@ from typing import Final
 from lab.simulation.engine import History, Op, Outcome, ops_of, play, shape
 from lab.simulation.hive.judging import RECOVERS
 from lab.simulation.installation.processes import KAFKA
-from lab.simulation.installation.settling import check_store
 from lab.simulation.naive.judging import BY_THE_RULES
-from lab.simulation.warehouse.changing import FUNCTIONS, KINDS_OF_TABLE, NAMES, PART_WRITES, PAUSES_S, VALUES
+from lab.simulation.warehouse.changing import FUNCTIONS, KINDS_OF_TABLE, NAMES, PART_WRITES, STRANGE, VALUES
 from lab.simulation.warehouse.filters import FILTERS
 from lab.simulation.warehouse.judging import RULES as JUDGED
 from lab.simulation.warehouse.metastore import CATALOG, DATABASES
-from lab.simulation.warehouse.parts import CLIENT, CONSUMERS, PROCESSES, SHAPE, SHARD, STATES
+from lab.simulation.warehouse.parts import CONSUMERS, PROCESSES, SHAPE, SHARD, STATES
 from lab.simulation.warehouse.reading import PATIENCE_S, SESSIONS, WAYS, Reading
+from lab.simulation.whole_processes.run import CLIENT, PAUSES_S
+from lab.simulation.whole_processes.stores import check_store
 from serving.client.answers import Objects, Table
 from stream.kafka.topics import events_topic
 
@@ -54,10 +55,6 @@ class WarehouseRun(Reading):
         for txn in self.opened():
             self.warehouse.end(txn, commit=True)
             self.changed(f"{txn} is committed")
-        for table, (table_id, _) in [*self.warehouse.tables.items()]:
-            if table_id in self.warehouse.collapsed:  # the source does not look for the ids that such a list hides
-                self.warehouse.alter(table)
-                self.changed(f"{table} is altered", (table, 0))
         if not self.run_until(lambda: not self.under_way, SETTLES_IN_S):
             self._fail(f"{self.under_way} requests of sessions have not ended")
         self._read_all()
@@ -68,10 +65,7 @@ class WarehouseRun(Reading):
         name, client = self.new_session()
         client.observe(SHARD, f"HiveEvent/{len(self.warehouse.log)}")
         self.judge.wrote(name)
-        tables = self.warehouse.tables.items()
-        missing: list[tuple[str, int]] = [(table, 0) for table, _ in tables]
-        # a source that finds a table without partition columns does not say that it has no partitions
-        missing += [(table, 1) for table, (table_id, _) in tables if table_id in self.warehouse.partitioned]
+        missing = [(table, what) for table in self.warehouse.tables for what in range(2)]
         missing += [("", what) for what in range(4)]
 
         def work() -> None:
@@ -137,6 +131,7 @@ RARE: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "drop": (2, (_NAMES,)),
     "rename": (2, (_NAMES, _NAMES)),
     "convert": (1, (_NAMES,)),
+    "strange": (1, (_NAMES, len(STRANGE))),
     "database": (2, (len(DATABASES), 4)),
     "function": (2, (len(FUNCTIONS),)),
     "catalog": (3, (SESSIONS, 12, _PATIENCE)),

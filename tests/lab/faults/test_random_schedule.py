@@ -12,9 +12,11 @@ import pytest
 
 from benchmarks.soak import summary
 from lab.faults.run import run_faults
-from lab.faults.schedule import Fault
+from lab.faults.schedule import Fault, schedule
 
-SECONDS = 120.0
+SECONDS = 60.0
+GAP_S = 12.0
+"""Between two faults of a target: half of what a soak waits, so that a run of half the time meets as many."""
 SEED = "20261121"
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.usefixtures("server_files")]
@@ -25,7 +27,7 @@ def test_no_answer_is_wrong_whatever_fails(capsys: pytest.CaptureFixture[str]) -
     """Kills, pauses, a bad network, a disk that is full or fails, clock steps; FAULTS_SEED=now: another schedule."""
     wanted = os.environ.get("FAULTS_SEED", SEED)
     seed = int(time.time()) if wanted == "now" else int(wanted)
-    findings = run_faults(SECONDS, seed)
+    findings = run_faults(SECONDS, seed, faults=schedule(seed, SECONDS, gap_s=GAP_S))
     assert findings.passed, f"FAULTS_SEED={seed}\n{capsys.readouterr().out}\n{summary(findings)}"
     assert findings.answers["cache/fresh"] > 0
     assert findings.answers["source/fresh"] > 0
@@ -38,11 +40,11 @@ def test_a_consumer_frozen_for_longer_than_its_group_waits_never_answers_with_wh
 ) -> None:
     """Another one takes its partitions over; thawed, it still thinks that it owns them, and fronts may still ask it."""
     frozen = [
-        Fault(8.0, "consume", "pause", 15.0, 0.0),
-        Fault(30.0, "consume-2", "pause", 15.0, 0.0),
-        Fault(34.0, "serve>kafka", "hole", 20.0, 0.0),  # the front doesn't hear who took over
+        Fault(5.0, "consume", "pause", 15.0, 0.0),
+        Fault(24.0, "consume-2", "pause", 15.0, 0.0),
+        Fault(27.0, "serve>kafka", "hole", 15.0, 0.0),  # the front doesn't hear who took over
     ]
-    findings = run_faults(60.0, 11, faults=frozen, consumers=2, directory=tmp_path)
+    findings = run_faults(46.0, 11, faults=frozen, consumers=2, directory=tmp_path)
     assert findings.passed, f"{capsys.readouterr().out}\n{summary(findings)}"
     for role in ("consume", "consume-2"):
         taken = {line["partition"] for line in logged(tmp_path / f"{role}.log") if line["event"] == "partition taken"}

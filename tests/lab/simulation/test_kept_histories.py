@@ -7,6 +7,7 @@ import pytest
 from lab.simulation.catalog.world import CatalogWorld
 from lab.simulation.engine import History, run_one
 from lab.simulation.rows.world import RowsWorld
+from lab.simulation.warehouse.world import WarehouseWorld
 
 ROWS: dict[str, History] = {
     "a source voids a transaction that it cannot continue, and dies while it describes the tables anew": [
@@ -150,6 +151,49 @@ CATALOG: dict[str, History] = {
         ("create", 0, 0),
     ],
 }
+WAREHOUSE: dict[str, History] = {
+    "a table without partition columns was there before its source": [
+        ("world", 1, 0, 0, 0, 1),
+        ("create", 0, 3),
+        ("start", 0),
+    ],
+    "two writers from before the source; the server lists the first one only, and the second one commits": [
+        ("world", 1, 0, 0, 0, 1),
+        ("create", 0, 4),
+        ("open", 1),
+        ("allocate", 0, 0, 1),
+        ("start", 0),
+        ("let", 2),
+        ("end", 0, 1),
+    ],
+    "the first one of three writers from before the source aborts, and behind it the second one commits": [
+        ("world", 1, 0, 0, 0, 1),
+        ("create", 0, 4),
+        ("open", 2),
+        ("allocate", 0, 0, 1),
+        ("allocate", 0, 2, 0),
+        ("start", 0),
+        ("let", 2),
+        ("end", 1, 0),
+        ("let", 2),
+        ("end", 0, 1),
+    ],
+    "an event that names no table is of a type that the source does not know": [
+        ("create", 0, 4),
+        ("let", 3),
+        ("strange", 0, 1),
+    ],
+    "an external table is made under a name that has write ids, one of them from before the source": [
+        ("world", 1, 0, 0, 0, 1),
+        ("open", 1),
+        ("allocate", 0, 0, 0),
+        ("start", 0),
+        ("let", 2),
+        ("allocate", 0, 1, 0),
+        ("create", 0, 10),
+        ("alter", 0, 0),
+    ],
+}
 
 
 @pytest.mark.parametrize("ops", ROWS.values(), ids=ROWS)
@@ -162,3 +206,9 @@ def test_a_history_that_once_broke_a_rule_of_rows_breaks_none(ops: History) -> N
 def test_a_history_that_once_broke_a_rule_of_tables_breaks_none(ops: History) -> None:
     """The same for the world of catalog tables."""
     assert run_one(CatalogWorld(), ops).violations == []
+
+
+@pytest.mark.parametrize("ops", WAREHOUSE.values(), ids=WAREHOUSE)
+def test_a_history_that_once_broke_a_rule_of_a_live_catalog_breaks_none(ops: History) -> None:
+    """The same for whole processes that follow a metastore."""
+    assert run_one(WarehouseWorld(), ops).violations == []

@@ -11,11 +11,11 @@ from typing import Final
 
 import pytest
 
-from lab.simulation.statements import ModuleCount, count_json, count_lines, counting
+from lab.simulation.statements import ModuleCount, count_json, count_lines, counting, merged
 from tokens import Vector
 
 PAGE: Final = Path(__file__).parents[3] / "docs/internals/simulated-statements.md"
-FLOOR: Final = 0.78
+FLOOR: Final = 0.80
 """Of all statements. It only goes up."""
 TOLERANCE: Final = 0.05
 """A module's share may fall so much: a changed world has other histories, and which of them fail is chance."""
@@ -51,6 +51,8 @@ def test_no_module_is_executed_less_than_the_page_says() -> None:
         "200",
         "--seed",
         "2",
+        "--jobs",
+        "2",
         "--json",
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1_800, check=True)
@@ -67,6 +69,12 @@ def test_statements_of_functions_are_counted_and_no_others() -> None:
     assert by_path["tokens/vector.py"].executed > 0
     assert by_path["stream/publish/publisher.py"].executed == 0
     assert len(by_path["stream/publish/publisher.py"].missed) == by_path["stream/publish/publisher.py"].statements
+
+
+def test_what_one_of_several_processes_executed_is_executed() -> None:
+    """Histories that run side by side execute as much as one after the other."""
+    one, other = ModuleCount("serving/a.py", 10, (3, 4)), ModuleCount("serving/a.py", 10, (4, 5))
+    assert merged([[one], [other]]) == [ModuleCount("serving/a.py", 10, (4,))]
 
 
 def test_a_module_that_fell_is_named() -> None:

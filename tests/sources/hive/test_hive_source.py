@@ -159,6 +159,25 @@ def test_a_transaction_that_was_open_before_the_source_began(catalog: HiveCatalo
         source.follow("t")
 
 
+def test_open_ids_that_the_server_does_not_list(catalog: HiveCatalog) -> None:
+    """Where nothing is committed yet it lists one id; each later writer's COMMIT counts as well."""
+    catalog.create("t")
+    writers = [catalog.open() for _ in range(4)]
+    for txn in writers:
+        catalog.allocate("t", txn)
+    catalog.abort(writers[1])
+    assert ValidWriteIdList.parse(catalog.valid_write_ids("t")).hwm == 1
+    with following(catalog, Consumer()) as source:
+        source.follow("t")
+        state = source.consumer.folded.table(catalog.table_id("t"))
+        assert state is not None
+        assert state.ids.open == [(1, writers[0]), (3, writers[2]), (4, writers[3])]
+        assert state.ids.aborted == [2]
+        for txn in (writers[0], writers[3]):
+            catalog.commit(txn)
+            source.follow("t")
+
+
 def test_a_sweep_goes_on_where_it_was_cut_off(catalog: HiveCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
     """A source that ends amid its bootstrap fetches only the rest, and loses nothing that changed meanwhile."""
     monkeypatch.setattr("stream.sources.hive.live.sweep.CHUNK_TABLES", 2)

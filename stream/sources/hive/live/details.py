@@ -144,10 +144,10 @@ class Details:
             raise
         if self._sweep is not sweep:  # an event voided everything meanwhile
             return True
+        changes: list[Change] = []
         if fetched is not None:
             for details in fetched.found.values():
-                if details.is_partitioned:
-                    self._partitions.want(details.table_id)
+                changes += self._partitions.find(details.table_id, fetched.lo, is_partitioned=details.is_partitioned)
             self._progress.detailed = fetched.names[-1]
             sweep.report("constraints and statistics", self._shard)
         elif sweep.is_over:
@@ -155,7 +155,7 @@ class Details:
             log.info("constraints and statistics complete", tables=sweep.total, seconds=round(sweep.seconds, 1))
         else:
             return False
-        self._publish([])
+        self._publish(changes)
         return True
 
     def _take(self, fetched: FetchedDetails) -> None:

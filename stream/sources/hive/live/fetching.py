@@ -85,6 +85,7 @@ class Fetcher:
         listed = self._transactions(metastore, is_fresh)
         lo = metastore.last_event()
         lists = metastore.write_ids(names, listed.transactions.listed)
+        lists |= metastore.without_collapse(lists, listed.transactions)
         tables = metastore.tables(names)
         return Fetched(names, listed.at, lo, metastore.last_event(), lists, tables, listed.transactions)
 

@@ -233,7 +233,7 @@ class Following:
             self._note(event_id, change)
         unresolved = self._translator.take_unresolved()
         if unresolved:
-            log.info("commit of a transaction that was not seen", event=event_id, tables=len(unresolved))
+            log.info("commit of a transaction that was not seen", at=event_id, tables=len(unresolved))
             self._progress.touch(unresolved)
         txn.checksum, txn.cursor = self._checksum, self._cursor()
         self._publisher.publish(txn)
@@ -258,7 +258,7 @@ class Following:
                 if change.table_id:
                     progress.touch([change.name])
             case VoidTable(table=table) if table == EVERY_TABLE:
-                log.warning("everything is fetched again", event=event_id, reason=change.reason)
+                log.warning("everything is fetched again", at=event_id, reason=change.reason)
                 self._end_sweep()
                 self._details.end_sweep()
                 progress.begin_sweep()

@@ -15,6 +15,7 @@ from stream.sources.hive.recent_ids import RecentWriteIds
 from stream.sources.hive.translator import HiveTranslator
 from stream.wire.events import AllocateWriteId, Change, OpenTransaction, TableImage, VoidTable
 from tokens.errors import one_line
+from tokens.writeid_state import WriteIds
 
 
 class Publish(Protocol):
@@ -81,11 +82,9 @@ class Images:
 
     def _publish_table(self, table: TableObject, fetched: Fetched, holders: dict[int, int], *, in_sweep: bool) -> None:
         name, listed = table.name, fetched.lists.get(table.name)
-        changes = self._translator.bind(table)
         image = TableImage(table.table_id, name, "external", "image", image=table.image, struct=table.struct)
         image.lo, image.hi = f"{FLAVOR}/{fetched.lo}", f"{FLAVOR}/{fetched.hi}"
-        changes.append(image)
-        opened: tuple[OpenTransaction, ...] = ()
+        ids = WriteIds()
         if table.transactional:
             if listed is None:
                 return
@@ -94,18 +93,18 @@ class Images:
                 self._progress.touch([name])
                 return
             image.kind, image.write_ids = "transactional", ids.full_text(name)
-            opened = self._restored(name, holders)
-            held = holders | self._translator.holders(name)
-            still_open = {write_id for write_id, _ in ids.open}
-            changes += [
-                AllocateWriteId(table.table_id, txn, write_id)
-                for write_id, txn in sorted(held.items())
-                if write_id in still_open
-            ]
+        names = self._translator.bind(table)
+        opened = self._restored(name, holders) if table.transactional else ()
+        held = holders | self._translator.holders(name)
+        # The image comes before the name: else a reader may meet the one from before a rename under the new name.
+        changes: list[Change] = [image]
+        changes += [AllocateWriteId(table.table_id, held[each], each) for each, _ in ids.open if each in held]
+        changes += names
         if name in self.unsure:
             self.unsure.discard(name)
             if not in_sweep:  # after a sweep of tables comes one of what belongs to them
-                self._want_parts(table)
+                self._details.want(table.table_id)
+                changes += self._partitions.find(table.table_id, fetched.lo, is_partitioned=bool(table.partition_keys))
         self._publish(changes, opened)
 
     def _restored(self, name: str, holders: dict[int, int]) -> tuple[OpenTransaction, ...]:
@@ -116,9 +115,3 @@ class Images:
             if described is not None:
                 found[txn] = described
         return tuple(found.values())
-
-    def _want_parts(self, table: TableObject) -> None:
-        """What belongs to the table is to be fetched."""
-        self._details.want(table.table_id)
-        if table.partition_keys:
-            self._partitions.want(table.table_id)

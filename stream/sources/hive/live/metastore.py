@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -16,7 +16,7 @@ from stream.sources.hive.live.object_calls import ObjectCalls
 from stream.sources.hive.live.thrift import field, integer, long, record, text, texts
 from stream.sources.hive.messages import HiveMessageError, TableObject, table_of
 from stream.sources.hive.structs import ThriftError
-from tokens.writeid_state import WriteIds
+from tokens.writeid_state import GAP_MAX, WriteIds
 from tokens.writeids import NO_OPEN_ID
 
 CAPABILITIES: Final = (
@@ -72,6 +72,11 @@ class ServerList:
     hwm: int
     open: tuple[int, ...]
     aborted: tuple[int, ...]
+
+    @property
+    def may_be_collapsed(self) -> bool:
+        """Whether it is its lowest exception alone."""
+        return (*self.open, *self.aborted) == (self.hwm,)
 
     def write_ids(self) -> WriteIds:
         """As a value that transaction events can be applied to."""
@@ -188,6 +193,28 @@ class Metastore(ObjectCalls):
             opened, aborted = _by_bits(field(each, 3, []), field(each, 5, ""))
             lists[str(field(each, 1)).lower()] = ServerList(field(each, 2), tuple(opened), tuple(aborted))
         return lists
+
+    def without_collapse(self, lists: Mapping[str, ServerList], of: Transactions) -> dict[str, ServerList]:
+        """Those of ``lists``, as seen with the transactions ``of``, behind whose first exception there are open ids.
+
+        Where no id is committed, the server lists the lowest exception alone. To a reader to whom other transactions
+        seem committed, it tells the ids after that one too.
+        """
+        asked = [name for name, listed in lists.items() if listed.may_be_collapsed]
+        highest = self.write_ids(asked, txn_list(of.hwm, ())) if asked else {}
+        asked = [name for name in asked if name in highest and highest[name].hwm > lists[name].hwm]
+        opened = self.write_ids(asked, txn_list(of.hwm, of.open)) if asked else {}
+        found: dict[str, ServerList] = {}
+        for name, listed in opened.items():
+            if listed.may_be_collapsed and listed.hwm < highest[name].hwm:  # nothing was aborted: all of them are open
+                ids = range(listed.hwm, min(highest[name].hwm, listed.hwm + GAP_MAX) + 1)
+                found[name] = ServerList(ids[-1], tuple(ids), ())
+            elif listed.open and listed.open[-1] > lists[name].hwm:
+                found[name] = listed
+        mixed = [name for name, listed in found.items() if found[name] is opened[name]]
+        for name, listed in (self.write_ids(mixed, txn_list(of.hwm, (), of.aborted)) if mixed else {}).items():
+            found[name] = replace(opened[name], aborted=listed.aborted)
+        return found
 
     def holders(self, wanted: Mapping[str, Iterable[int]], txns: Iterable[int], hwm: int) -> dict[str, dict[int, int]]:
         """Table → write id → the one of ``txns`` that holds it, for the ``wanted`` ids of each table.

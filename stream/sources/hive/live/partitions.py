@@ -37,6 +37,7 @@ PASSES_MAX: Final = 8
 WRITTEN_MAX: Final = 50
 """Written partitions of a table that are fetched by name. With more of them, all are fetched."""
 KINDS: Final = (PARTITION, PARTITION_STATISTICS)
+WHOLE: Final = ("begun", "complete")
 _STRUCTS: Final = {PARTITION: "Partition", PARTITION_STATISTICS: "ColumnStatistics"}
 
 Values = tuple[str, ...]
@@ -155,6 +156,16 @@ class Partitions:
         """All partitions of a table are to be fetched, after the pass that is under way."""
         self._whole[table_id] = None
         self._written.pop(table_id, None)
+
+    def find(self, table_id: int, lo: int, *, is_partitioned: bool) -> list[Change]:
+        """All partitions of a table are to be known; returns what is known of them already, as of event ``lo``.
+
+        No ALTER TABLE gives a table partition columns. So one without them has no partitions, and nothing is fetched.
+        """
+        if is_partitioned:
+            self.want(table_id)
+            return []
+        return [ObjectSet(kind, table_id, change, lo=f"{FLAVOR}/{lo}") for kind in KINDS for change in WHOLE]
 
     def forget(self, table_id: int) -> None:
         """The table is gone."""

@@ -12,11 +12,11 @@ import pytest
 from consumers.process.announcing import Announcer
 from consumers.store.store import PartitionStore
 from lab.simulation.engine import History, run_one
-from lab.simulation.installation.disk import Disk
 from lab.simulation.installation.judging import MONOTONIC, OWN_WRITES
 from lab.simulation.installation.settling import RECOVERS
 from lab.simulation.installation.world import InstallationWorld
 from lab.simulation.kernel.scheduler import Kernel
+from lab.simulation.whole_processes.disk import Disk
 from serving.client.session import SessionState
 
 WORLD = InstallationWorld()

@@ -10,9 +10,7 @@ from lab.simulation.installation.committed import CommittedRecord, Image, Point,
 from lab.simulation.installation.finding import FoundStretch
 from lab.simulation.installation.judging import (
     BOUNDED,
-    EXPLAINS,
     MONOTONIC,
-    NEVER_RAISES,
     OWN_WRITES,
     RULES,
     STALE,
@@ -20,6 +18,7 @@ from lab.simulation.installation.judging import (
     Answer,
     SessionJudge,
 )
+from lab.simulation.whole_processes.words import EXPLAINS, NEVER_RAISES
 
 A: RowName = ("shop.items", (1,))
 B: RowName = ("shop.items", (2,))

@@ -32,6 +32,17 @@ def test_a_table_and_its_partitions_come_from_the_cache() -> None:
     assert outcome.answers["stores compared"] == 1
 
 
+def test_a_front_answers_without_the_metastore_if_it_may() -> None:
+    """What it has is marked as stale, and taken for no more than that."""
+    away: History = [("metastore", 1, 0), ("alter", 0, 0), ("observe", 0)]
+    reads: History = [("table", 0, 0, 0, 0, 3), ("partitions", 0, 0, 0, 0, 0, 3)]
+    for may_be_stale, said in ((1, "stale from the cache"), (0, "refused: source_unreachable")):
+        begin: History = [("world", 1, 0, 0, 0, 0, may_be_stale), *MADE[1:], reads[0]]
+        outcome = run_one(WORLD, [*begin, *away, *reads])
+        assert outcome.violations == []
+        assert outcome.answers[said] == 2
+
+
 def test_the_naive_thrift_is_what_the_product_reads() -> None:
     """A table that the model writes is the table that the product parses."""
     warehouse = Warehouse(lambda: 0.0)

@@ -1,0 +1,78 @@
+"""What a Hive source publishes of a table that it has fetched, in which order, and when."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from consumers.fold.catalog_state import decode_table, name_key, table_key
+from stream.sources.hive.live.details import Details
+from stream.sources.hive.live.fetching import Fetched
+from stream.sources.hive.live.images import Images
+from stream.sources.hive.live.metastore import Metastore, ServerList, Transactions
+from stream.sources.hive.live.partitions import Partitions
+from stream.sources.hive.messages import TableObject
+from stream.sources.hive.progress import Progress
+from stream.sources.hive.recent_ids import RecentWriteIds
+from stream.sources.hive.translator import HiveTranslator
+from stream.wire.events import BindName, Change, OpenTransaction, SourceTransaction, TableImage
+from tests.lab.workload.folded import Folded
+
+
+class Publishing:
+    """The images of a catalog whose log ends where the source begins."""
+
+    def __init__(self, names: dict[str, int], begin: int = 0) -> None:
+        self.published: list[list[Change]] = []
+        self.progress, nothing = Progress(), cast("Any", None)
+        self.images = Images(
+            cast("Metastore", nothing),
+            HiveTranslator(names=names),
+            RecentWriteIds(begin),
+            self.progress,
+            cast("Partitions", nothing),
+            cast("Details", nothing),
+            self._publish,
+            lambda _: None,
+        )
+
+    def _publish(self, changes: list[Change], opened: tuple[OpenTransaction, ...] = ()) -> None:
+        assert not opened
+        self.published.append(changes)
+
+    def take(self, name: str, table_id: int, listed_at: int = 9) -> None:
+        """The table was fetched under this name, at event 9, with a list as of ``listed_at``."""
+        table = TableObject(name, table_id, True, True, b'{"tableName":"%s"}' % name.encode())
+        none = Transactions(0, frozenset(), frozenset())
+        fetched = Fetched((name,), listed_at, 9, 9, {name: ServerList(0, (), ())}, {name: table}, none)
+        self.images.take(fetched, in_sweep=True)
+
+
+def test_no_reader_meets_an_image_under_a_name_that_is_not_its_own() -> None:
+    """A rename that was not seen: an owner that has folded the first half must not show the old name's image."""
+    publishing, folded = Publishing({"s.old": 7}), Folded(1)
+    folded.start("HiveEvent/1")
+    before = TableImage(7, "s.old", "transactional", "image", image=b'{"tableName":"s.old"}')
+    before.lo = before.hi = "HiveEvent/1"
+    folded.publish([SourceTransaction("HiveEvent/1", "HiveEvent/1", 0, [BindName("s.old", 7), before])])
+    publishing.take("s.new", 7)
+    [changes] = publishing.published
+    for number, change in enumerate(changes):
+        at = f"HiveEvent/{10 + number}"
+        folded.publish([SourceTransaction(at, at, 0, [change])])
+        [entries] = folded.entries
+        state = decode_table(entries[table_key(7)])
+        if name_key("s.new") in entries:
+            assert state.image == b'{"tableName":"s.new"}'
+    assert name_key("s.new") in entries
+    assert not folded.dead
+
+
+def test_a_name_is_bound_by_the_fetch_that_is_published() -> None:
+    """A list that is too old has its table fetched again; that it is the table's name was not yet said."""
+    publishing = Publishing({}, begin=5)
+    publishing.take("s.t", 7, listed_at=4)
+    assert publishing.published == []
+    assert list(publishing.progress.dirty) == ["s.t"]
+    publishing.take("s.t", 7)
+    [changes] = publishing.published
+    assert BindName("s.t", 7, "") in changes
