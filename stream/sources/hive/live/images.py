@@ -82,6 +82,7 @@ class Images:
     def _publish_table(self, table: TableObject, fetched: Fetched, holders: dict[int, int], *, in_sweep: bool) -> None:
         name, listed = table.name, fetched.lists.get(table.name)
         changes = self._translator.bind(table)
+        is_news = bool(changes)
         image = TableImage(table.table_id, name, "external", "image", image=table.image, struct=table.struct)
         image.lo, image.hi = f"{FLAVOR}/{fetched.lo}", f"{FLAVOR}/{fetched.hi}"
         changes.append(image)
@@ -95,6 +96,8 @@ class Images:
                 return
             image.kind, image.write_ids = "transactional", ids.full_text(name)
             opened = self._restored(name, holders)
+            if is_news:  # what was allocated before is not told of this table yet
+                opened = (*opened, *self._translator.writers_of(name))
             held = holders | self._translator.holders(name)
             still_open = {write_id for write_id, _ in ids.open}
             changes += [
