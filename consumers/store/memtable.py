@@ -41,8 +41,6 @@ class Memtable(Mapping[bytes, bytes]):
         """What it holds in memory besides entries and the frames of rows."""
         self.gone: set[bytes] = set()
         """What keys of objects begin with whose older entries are gone (`consumers.fold.objects.objects_prefix`)."""
-        self._objects: dict[bytes, list[bytes]] = {}
-        """Beginning → the keys of objects that were put."""
         self._segments: list[EntryColumns] = []
         self._sorted: list[bytes] = []
         """The first keys that were put. Nothing is sorted unless somebody asks for a range."""
@@ -56,12 +54,9 @@ class Memtable(Mapping[bytes, bytes]):
         if self.hints is not None:
             self.hints.note(entries)
         if not isinstance(entries, RowEntries):
-            new = [key for key in entries if key.startswith(_OBJECTS) and key not in self.entries]
             self.entries.update(entries)
             if gone:
                 self._remove(entries, gone)
-            for key in new:
-                self._objects.setdefault(_beginning(key), []).append(key)
             return len(entries)
         for keys, built in entries.parts:
             first = len(self._segments) * _SEGMENT_ROWS
@@ -73,12 +68,12 @@ class Memtable(Mapping[bytes, bytes]):
         return sum(len(keys) for keys, _ in entries.parts)
 
     def _remove(self, entries: Mapping[bytes, bytes], gone: Sequence[bytes]) -> None:
-        for each in gone:
-            if each.endswith(b"\0"):
-                self.gone.add(each)
-                self.entries.update((key, _GONE) for key in self._objects.get(each, ()) if key not in entries)
-            else:
-                self.entries[each] = _GONE
+        keys = [each for each in gone if not each.endswith(b"\0")]
+        beginnings = tuple(each for each in gone if each.endswith(b"\0"))
+        if beginnings:
+            self.gone.update(beginnings)
+            keys += [key for key in self.entries if key.startswith(beginnings) and key not in entries]
+        self.entries.update(dict.fromkeys(keys, _GONE))
 
     def hides(self, key: bytes) -> bool:
         """Whether an older entry of ``key``, which has none here, is gone."""

@@ -10,6 +10,7 @@ import pytest
 from consumers.fold.objects import decode_drops, decode_object, drops_key, object_key, objects_prefix, set_key
 from consumers.fold.state import head_entries
 from consumers.store.store import PartitionStore, partition_directory
+from freshet.commands.inspect import describe
 from spark_jobs.partition import FoldTask
 from stream.wire.codec import encode
 from stream.wire.events import DROPS_KEPT
@@ -191,3 +192,13 @@ def test_damaged_drops_are_refused() -> None:
     """Bytes that are no drops say so."""
     with pytest.raises(ValueError, match="invalid state"):
         decode_drops(b"\x90")
+
+
+def test_what_is_kept_of_a_catalog_is_shown(log: Catalog) -> None:
+    """`freshet inspect` names what an entry is: a table, an object, a set, or what was dropped of it."""
+    log.partition("dropped", "p")
+    entries = log.folded().entries
+    shown = [describe(each, entries[each]) for each in entries if each.startswith(b"\x01")]
+    assert sorted(kind for each in shown for kind in each) == ["drops", "object", "set", "table"]
+    assert describe(drops_key("partition", TABLE), entries[drops_key("partition", TABLE)])["drops"][-1] == ['["p"]']
+    assert "unreadable" in describe(b"\x01?", b"")
