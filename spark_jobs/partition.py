@@ -95,7 +95,7 @@ class PartitionFold:
 
     def _lookup(self, key: bytes) -> bytes | None:
         found = self._entries.get(key)
-        return self._rocks.get(key) if found is None else found
+        return (self._rocks.get(key) if found is None else found) or None
 
     def fold(self, offsets: Sequence[int], values: Sequence[bytes | None]) -> None:
         """Folds messages that follow all earlier ones; skips those that an earlier run has folded.
@@ -119,8 +119,8 @@ class PartitionFold:
         for changes in fold_messages(state, list(zip(offsets, values, strict=True))):
             changed, messages = changes.entries, changes.messages
             state.apply(changes)
-            if changed:
-                rows = self._entries.put(changed)
+            if changed or changes.gone:
+                rows = self._entries.put(changed, changes.gone)
                 if messages > 1 and not isinstance(changed, RowEntries):  # several messages have one row each
                     rows = max(rows, messages)
                 self._rows += rows

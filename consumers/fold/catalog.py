@@ -7,6 +7,7 @@ Rules (docs/concepts/catalog.md):
 - If the source undoes writes on ABORT they are *staged*: the committed image stays until the COMMIT.
 - An event is folded into a table iff its ordinal is above the table's in the same epoch. A later epoch starts the
   table anew.
+- What belongs to a table goes with it.
 - A void may hide a lost ALLOC. Until the server's own list arrives, a write without a write id may be by an unknown
   writer.
 """
@@ -20,6 +21,7 @@ from consumers.fold.catalog_state import (
     TRANSACTIONAL,
     UNKNOWN_WRITER,
     Binding,
+    CatalogChanges,
     StagedImage,
     TableState,
     decode_binding,
@@ -29,19 +31,13 @@ from consumers.fold.catalog_state import (
     name_key,
     table_key,
 )
-from consumers.fold.objects import fold_object, fold_set
+from consumers.fold.objects import fold_object, fold_set, forget_objects
 from consumers.fold.shards import is_succeeded
 from consumers.fold.state import NAME_PREFIX, Head, Lookup, Rejection
 from stream.wire.events import EVERY_TABLE
 from tokens import Position, ValidWriteIdList
 
 Event = dict[str, Any]
-
-
-class CatalogChanges(dict[bytes, bytes]):
-    """The entries that change, and the parts of the event that were rejected."""
-
-    rejections: tuple[Rejection, ...] = ()
 
 
 def fold_catalog(name: str, event: Event, lookup: Lookup, head: Head) -> CatalogChanges:
@@ -61,9 +57,9 @@ def fold_catalog(name: str, event: Event, lookup: Lookup, head: Head) -> Catalog
         case "WriteIdsReset":
             return _fold_reset(event, lookup, head)
         case "CatalogObject":
-            return CatalogChanges(fold_object(event, lookup, head))
+            return fold_object(event, lookup, head)
         case "CatalogSet":
-            return CatalogChanges(fold_set(event, lookup, head))
+            return fold_set(event, lookup, head)
         case "NameBinding":
             return _fold_binding(event, lookup, head)
     raise ValueError(f"{name} is not a catalog event")
@@ -129,7 +125,7 @@ def _changed(state: TableState, event: Event) -> CatalogChanges:
 
 def _fold_allocation(event: Event, lookup: Lookup, head: Head) -> CatalogChanges:
     state = _load(event["table_id"], event, lookup, head)
-    if state is None or _dropped(state):
+    if state is None or state.is_dropped:
         return CatalogChanges()
     if event["write_id"] < 1:
         raise ValueError(f"invalid write id {event['write_id']}")
@@ -137,17 +133,15 @@ def _fold_allocation(event: Event, lookup: Lookup, head: Head) -> CatalogChanges
     return _changed(state, event)
 
 
-def _dropped(state: TableState) -> bool:
-    return bool(state.created) and not state.exists
-
-
 def _fold_image(event: Event, lookup: Lookup, head: Head) -> CatalogChanges:
     state = _load(event["table_id"], event, lookup, head)
     change = event["change"]
-    if state is None or (_dropped(state) and change != "created"):
+    if state is None or (state.is_dropped and change != "created"):
         return CatalogChanges()
     if change == "dropped":
-        return _changed(_drop(state, event), event)
+        changes = _changed(_drop(state, event), event)
+        changes.gone = forget_objects(state.table_id, lookup)
+        return changes
     if change == "image":
         _take_image(state, event)
     elif change == "written" and event["staged"] and event["txn"]:
@@ -288,7 +282,7 @@ def _fold_end(event: Event, lookup: Lookup, head: Head, *, committed: bool) -> C
         by_table.setdefault(pair["table_id"], []).append(pair["write_id"])
     for table_id, write_ids in by_table.items():
         state = _load_known(table_id, event, lookup, head)
-        if state is None or _dropped(state):
+        if state is None or state.is_dropped:
             continue
         refused = _end_in_table(state, event, head, write_ids, committed=committed)
         if refused:
@@ -336,7 +330,7 @@ def _await_image(state: TableState, event: Event) -> None:
 
 def _fold_reset(event: Event, lookup: Lookup, head: Head) -> CatalogChanges:
     state = _load(event["table_id"], event, lookup, head)
-    if state is None or _dropped(state):
+    if state is None or state.is_dropped:
         return CatalogChanges()
     # A writer that ended without an event may have staged an image. After a gap, each may have.
     writers = {each for each, _ in state.ids.open} if _list_has_gaps(state, head) else set()
@@ -358,7 +352,7 @@ def _fold_binding(event: Event, lookup: Lookup, head: Head) -> CatalogChanges:
             _bind(changes, previous, Binding(0, bound.shard, bound.epoch, bound.ordinal), before)
     _bind(changes, name, bound, lookup(name_key(name)))
     state = _load_known(table_id, event, lookup, head)
-    if state is not None and not _dropped(state):
+    if state is not None and not state.is_dropped:
         state.name = name
         changes.update(_changed(state, event))
     return changes

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from consumers.fold.state import CATALOG, NAME_PREFIX, TABLE
+from consumers.fold.state import CATALOG, NAME_PREFIX, TABLE, Rejection
 from tokens.errors import FreshetError
 from tokens.writeid_state import WriteIds
 
@@ -25,6 +25,13 @@ class CatalogStateError(FreshetError, ValueError):
     """Stored bytes are not a valid catalog state; code ``bad_state``."""
 
     code = "bad_state"
+
+
+class CatalogChanges(dict[bytes, bytes]):
+    """The entries that change, those that go (`consumers.fold.state.Changes`), and the parts that were rejected."""
+
+    rejections: tuple[Rejection, ...] = ()
+    gone: tuple[bytes, ...] = ()
 
 
 class StagedImage(msgspec.Struct, array_like=True):
@@ -79,6 +86,11 @@ class TableState(msgspec.Struct, array_like=True):
     """The whole table as Thrift, beside ``image``."""
     objects_void: int = 0
     """Ordinal of the last void, or of the first event: what belongs to the table and is not newer is void."""
+
+    @property
+    def is_dropped(self) -> bool:
+        """Whether it was dropped, and not created again."""
+        return bool(self.created) and not self.exists
 
     def waits_for(self) -> str:
         """Why the image may not be served yet; "" if it may."""

@@ -145,7 +145,7 @@ def _fold_event(state: PartitionState, after: int, name: str, event: dict[str, A
     if name in _CATALOG_EVENTS:
         Position.parse(event["gtid"])
         changed = fold_catalog(name, event, state.lookup, head)
-        return Changes(after, changed, moved, voids, rejections=rejections + changed.rejections)
+        return Changes(after, changed, moved, voids, rejections=rejections + changed.rejections, gone=changed.gone)
     return _poison(state, after, "unknown_event", f"the fold does not know the event {name}", "message")
 
 

@@ -5,26 +5,37 @@ Rules (docs/concepts/catalog.md):
 - An object's image counts only if it was read at or after the last write of it. A drop is a write too.
 - A *set* is all objects of a kind, of a table or of the catalog. It is whole from the record that says so until a void.
   What was published before the pass that made it whole does not exist.
+- A dropped object keeps its entry for a while: an image that was read before the drop may still arrive, and must not
+  bring it back. Of each set the last `stream.wire.events.DROPS_KEPT` keep theirs. Of those before them the greatest
+  ordinal and the latest position are kept. An event at or below that ordinal, of an object without an entry, is a
+  repeat. An image of an object without an entry counts only if it was read at or after that position; what a source
+  has read before it, it reads again (`stream.sources.hive.recent_drops`). No reader needs the entry: where a set is
+  whole, what has none does not exist; where it is not, the source is asked.
+- A dropped table takes along what belongs to it, and a set in a new epoch what it was before.
 - A set moves with each of its members: so a list knows when it changed, and how late it is.
 - Whether the table that an object belongs to may be served is the table's own state (`consumers.fold.catalog_state`).
 
 An object's key is ``0x01 o`` kind ``0x00`` table id ``0x00`` name, so the objects of a set are adjacent; a set's key is
-``0x01 s`` kind ``0x00`` table id.
+``0x01 s`` kind ``0x00`` table id, that of its drops ``0x01 d`` and the same.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import msgspec
 
-from consumers.fold.catalog_state import CatalogStateError
+from consumers.fold.catalog_state import CatalogChanges, CatalogStateError, decode_table, table_key
 from consumers.fold.shards import is_succeeded
-from consumers.fold.state import CATALOG, OBJECT, SET, Head, Lookup
+from consumers.fold.state import CATALOG, DROPS, OBJECT, SET, Head, Lookup
+from stream.wire import events
 from tokens import Position
 
 Event = dict[str, Any]
 PARTITION: Final = "partition"
+OF_TABLES: Final = (PARTITION, "partition_statistics", "statistics", "aggregate_statistics", "constraints")
+"""The kinds of what belongs to a table."""
 
 
 class ObjectState(msgspec.Struct, array_like=True):
@@ -74,11 +85,26 @@ class SetState(msgspec.Struct, array_like=True):
     """Of the last void."""
 
 
+class Drops(msgspec.Struct, array_like=True):
+    """The drops of a set in one epoch of a shard."""
+
+    shard: str
+    epoch: int
+    ordinal: int = 0
+    """Events of forgotten objects at or below it are repeats; 0: nothing is forgotten yet."""
+    position: str = ""
+    """Of the last forgotten drop."""
+    recent: list[str] = []
+    """Names of what was dropped last, the oldest first."""
+
+
 State = TypeVar("State", ObjectState, SetState)
+Decoded = TypeVar("Decoded", ObjectState, SetState, Drops)
 
 _encode = msgspec.msgpack.Encoder().encode
 _object = msgspec.msgpack.Decoder(ObjectState)
 _set = msgspec.msgpack.Decoder(SetState)
+_drops = msgspec.msgpack.Decoder(Drops)
 
 
 def objects_prefix(kind: str, table_id: int) -> bytes:
@@ -106,24 +132,56 @@ def decode_set(value: bytes) -> SetState:
     return _decoded(_set, value)
 
 
-def _decoded(decoder: msgspec.msgpack.Decoder[State], value: bytes) -> State:
+def _decoded(decoder: msgspec.msgpack.Decoder[Decoded], value: bytes) -> Decoded:
     try:
         return decoder.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CatalogStateError(f"invalid state of an object: {error}", hint="rebuild the partition") from error
 
 
-def fold_object(event: Event, lookup: Lookup, head: Head) -> dict[bytes, bytes]:
+def drops_key(kind: str, table_id: int) -> bytes:
+    """Store key of the drops of a set."""
+    return CATALOG + DROPS + kind.encode() + b"\0" + str(table_id).encode()
+
+
+def decode_drops(value: bytes) -> Drops:
+    """The drops in ``value``; raises `CatalogStateError`."""
+    return _decoded(_drops, value)
+
+
+def drops_of(kind: str, table_id: int, shard: str, epoch: int, lookup: Lookup) -> Drops:
+    """The drops of a set in this epoch; blank if there are none."""
+    value = lookup(drops_key(kind, table_id))
+    found = decode_drops(value) if value is not None else None
+    return found if found is not None and (found.shard, found.epoch) == (shard, epoch) else Drops(shard, epoch)
+
+
+def forget_objects(table_id: int, lookup: Lookup) -> tuple[bytes, ...]:
+    """The keys of all that belongs to a table, as `consumers.fold.state.Changes.gone`."""
+    gone: list[bytes] = []
+    for kind in OF_TABLES:
+        if lookup(set_key(kind, table_id)) is not None:  # each object has moved its set
+            gone += [objects_prefix(kind, table_id), set_key(kind, table_id)]
+            if lookup(drops_key(kind, table_id)) is not None:
+                gone.append(drops_key(kind, table_id))
+    return tuple(gone)
+
+
+def fold_object(event: Event, lookup: Lookup, head: Head) -> CatalogChanges:
     """The entries that a `CatalogObject` changes: the object's, and its set's. ``head``: before the event.
 
     Raises `CatalogStateError`, `tokens.TokenError`, ``ValueError``.
     """
-    key = object_key(event["kind"], event["table_id"], event["name"])
+    kind, table_id, name = event["kind"], event["table_id"], event["name"]
+    key = object_key(kind, table_id, name)
     value = lookup(key)
-    blank = ObjectState(event["shard"], event["epoch"], 0)
-    state = _continued(decode_object(value) if value is not None else None, blank, event, head)
-    if state is None:
-        return {}
+    drops = drops_of(kind, table_id, event["shard"], event["epoch"], lookup)
+    blank = ObjectState(event["shard"], event["epoch"], drops.ordinal if value is None else 0)
+    if drops.position and value is None:  # perhaps it is one of those that are forgotten
+        blank.write_ordinal, blank.write_position = drops.ordinal, drops.position
+    state = _continued(decode_object(value) if value is not None else blank, blank, event, head)
+    if state is None or _has_no_table(event, lookup):
+        return CatalogChanges()
     lo, hi = event["lo"] or event["gtid"], event["hi"] or event["gtid"]
     change = event["change"]
     if change == "written" or (change == "image" and event["image"] is None):
@@ -136,16 +194,64 @@ def fold_object(event: Event, lookup: Lookup, head: Head) -> dict[bytes, bytes]:
         if not is_there:
             state.write_ordinal, state.write_position = event["ordinal"], event["gtid"]
     state.ordinal = event["ordinal"]
-    return {key: _encode(state)} | _moved_set(event, hi, lookup, head)
+    changes = _moved_set(event, hi, lookup, head)
+    changes[key] = _encode(state)
+    if _is_gone(state):
+
+        def last(each: str) -> tuple[int, str] | None:
+            found = state if each == name else _stored(lookup(object_key(kind, table_id, each)))
+            return (found.ordinal, found.write_position) if found is not None and _is_gone(found) else None
+
+        changes[drops_key(kind, table_id)], forgotten = _note_drop(drops, name, last)
+        changes.gone += tuple(object_key(kind, table_id, each) for each in forgotten)
+    return changes
 
 
-def _moved_set(event: Event, hi: str, lookup: Lookup, head: Head) -> dict[bytes, bytes]:
-    state = _load_set(event, lookup, head)
-    if state is None:
-        return {}
-    _advance(state, hi)
-    _advance(state, event["gtid"])
-    return _saved(state, event)
+def _stored(value: bytes | None) -> ObjectState | None:
+    return decode_object(value) if value is not None else None
+
+
+def _is_gone(state: ObjectState) -> bool:
+    """Whether the object was dropped, and nothing else is awaited."""
+    return not state.exists and state.image_ordinal > 0 and not state.is_awaited
+
+
+def _note_drop(drops: Drops, name: str, last: Callable[[str], tuple[int, str] | None]) -> tuple[bytes, list[str]]:
+    """Adds a drop: the drops as stored, and the names of objects whose entries go.
+
+    ``last``: of an object that was dropped, and of which nothing has been said since, the ordinal of its last event and
+    the position of the drop; of another one None.
+    """
+    recent = [each for each in drops.recent if each != name] + [name]
+    over = len(recent) - events.DROPS_KEPT
+    gone = []
+    for each in recent[: max(over, 0)]:
+        at = last(each)
+        if at is not None:
+            gone.append(each)
+            drops.ordinal = max(drops.ordinal, at[0])
+            if not drops.position or Position.parse(at[1]).at_or_past(Position.parse(drops.position)):
+                drops.position = at[1]
+    drops.recent = recent[max(over, 0) :]
+    return _encode(drops), gone
+
+
+def _has_no_table(event: Event, lookup: Lookup) -> bool:
+    """Whether the object or set belongs to a table that was dropped."""
+    if not event["table_id"] or lookup(set_key(event["kind"], event["table_id"])) is not None:
+        return False
+    value = lookup(table_key(event["table_id"]))
+    table = decode_table(value) if value is not None else None
+    return table is not None and table.is_dropped and (table.shard, table.epoch) == (event["shard"], event["epoch"])
+
+
+def _moved_set(event: Event, hi: str, lookup: Lookup, head: Head) -> CatalogChanges:
+    state, changes = _load_set(event, lookup, head)
+    if state is not None:
+        _advance(state, hi)
+        _advance(state, event["gtid"])
+        _save(state, event, changes)
+    return changes
 
 
 def _advance(state: SetState, position: str) -> None:
@@ -153,11 +259,11 @@ def _advance(state: SetState, position: str) -> None:
         state.hi = position
 
 
-def fold_set(event: Event, lookup: Lookup, head: Head) -> dict[bytes, bytes]:
+def fold_set(event: Event, lookup: Lookup, head: Head) -> CatalogChanges:
     """The entry that a `CatalogSet` changes. Raises as `fold_object`."""
-    state = _load_set(event, lookup, head)
-    if state is None:
-        return {}
+    state, changes = _load_set(event, lookup, head)
+    if state is None or _has_no_table(event, lookup):
+        return CatalogChanges()
     _advance(state, event["gtid"])
     change = event["change"]
     if change == "void":
@@ -169,18 +275,26 @@ def fold_set(event: Event, lookup: Lookup, head: Head) -> dict[bytes, bytes]:
         state.begun, state.lo = event["ordinal"], lo
     elif state.begun:  # else a void came between, or the beginning was not folded
         state.base, state.complete, state.begun = state.begun, event["ordinal"], 0
-    return _saved(state, event)
+    _save(state, event, changes)
+    return changes
 
 
-def _load_set(event: Event, lookup: Lookup, head: Head) -> SetState | None:
-    value = lookup(set_key(event["kind"], event["table_id"]))
-    blank = SetState(event["shard"], event["epoch"], 0)
-    return _continued(decode_set(value) if value is not None else None, blank, event, head)
+def _load_set(event: Event, lookup: Lookup, head: Head) -> tuple[SetState | None, CatalogChanges]:
+    """The set to fold the event into, None for a duplicate. In another epoch what was its goes."""
+    kind, table_id, changes = event["kind"], event["table_id"], CatalogChanges()
+    value = lookup(set_key(kind, table_id))
+    held = decode_set(value) if value is not None else None
+    state = _continued(held, SetState(event["shard"], event["epoch"], 0), event, head)
+    if held is not None and state is not None and state is not held:
+        changes.gone = (objects_prefix(kind, table_id),)
+        if lookup(drops_key(kind, table_id)) is not None:
+            changes.gone += (drops_key(kind, table_id),)
+    return state, changes
 
 
-def _saved(state: SetState, event: Event) -> dict[bytes, bytes]:
+def _save(state: SetState, event: Event, changes: CatalogChanges) -> None:
     state.ordinal = event["ordinal"]
-    return {set_key(event["kind"], event["table_id"]): _encode(state)}
+    changes[set_key(event["kind"], event["table_id"])] = _encode(state)
 
 
 def _continued(state: State | None, blank: State, event: Event, head: Head) -> State | None:

@@ -16,11 +16,12 @@ FOLD_VERSION = 9
 
 META = b"\x00"
 CATALOG = b"\x01"
-"""The kind of a catalog object. The second byte says which: `TABLE`, `OBJECT` or `SET`. Kinds up to
+"""The kind of a catalog object. The second byte says which: `TABLE`, `OBJECT`, `SET` or `DROPS`. Kinds up to
 `stream.wire.keys.RESERVED` have no other meaning yet; from there on a key is a row's."""
 TABLE = b"t"
 OBJECT = b"o"
 SET = b"s"
+DROPS = b"d"
 OFFSET_KEY = META + b"offset"
 BEGIN_KEY = META + b"begin"
 LAYOUT_KEY = META + b"layout"
@@ -137,7 +138,8 @@ class Head:
 class Changes(NamedTuple):
     """What ``messages`` messages, folded together, change. ``offset`` is the next to fold.
 
-    ``lineages``, ``voids``, ``topologies``, ``scopes`` and ``backfills`` hold only those that change.
+    ``gone``: keys whose entries go; one that ends in a zero byte stands for all that begin with it and are not in
+    ``entries``. ``lineages``, ``voids``, ``topologies``, ``scopes`` and ``backfills`` hold only those that change.
     """
 
     offset: int
@@ -150,6 +152,15 @@ class Changes(NamedTuple):
     topologies: dict[str, Topology] = {}  # noqa: RUF012
     scopes: dict[str, Scope] = {}  # noqa: RUF012
     backfills: dict[tuple[str, str], Backfill] = {}  # noqa: RUF012
+    gone: tuple[bytes, ...] = ()
+
+    def put_into(self, entries: dict[bytes, bytes]) -> None:
+        """Changes ``entries``, which has all of them."""
+        for each in self.gone:
+            under = [key for key in entries if key.startswith(each)] if each.endswith(b"\0") else [each]
+            for key in under:
+                entries.pop(key, None)
+        entries.update(self.entries)
 
 
 @dataclass(slots=True)

@@ -77,7 +77,7 @@ class Replay:
     def _fold_batch(self) -> None:
         for _, value in self._framer.take().records:
             changes = fold_message(self._state, self._state.head.offset, value)
-            self.entries.update(changes.entries)
+            changes.put_into(self.entries)
             self._state.apply(changes)
             self.rejections.extend(changes.rejections)
 

@@ -1,15 +1,20 @@
-"""What was folded since the last commit: key → entry, whose bytes are built when they are read or written."""
+"""What was folded since the last commit: key → entry, whose bytes are built when they are read or written.
+
+An empty entry says that the key's entry is gone, also from what was committed before. No entry of a state is empty but
+the head's layout.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
 import numpy as np
 
 from consumers.fold.columns import EntryColumns, RowEntries
+from consumers.fold.state import CATALOG, OBJECT
 from consumers.store.indexing import Hints
 from stream.wire.frames import ROWS_MAX
 
@@ -20,6 +25,8 @@ _PUT_TOGETHER: Final = 2_048
 _BUILT_TOGETHER: Final = 32_768
 _UNSORTED_MAX: Final = 2_048
 """Keys that a look at a range compares one by one. From there on all are sorted again, in a millisecond or two."""
+_GONE: Final = b""
+_OBJECTS: Final = CATALOG + OBJECT
 
 
 class Memtable(Mapping[bytes, bytes]):
@@ -32,16 +39,24 @@ class Memtable(Mapping[bytes, bytes]):
         """Key → entry, or the number of a row."""
         self.array_bytes = 0
         """What it holds in memory besides entries and the frames of rows."""
+        self.gone: set[bytes] = set()
+        """What keys of objects begin with whose older entries are gone (`consumers.fold.objects.objects_prefix`)."""
         self._segments: list[EntryColumns] = []
         self._sorted: list[bytes] = []
         """The first keys that were put. Nothing is sorted unless somebody asks for a range."""
 
-    def put(self, entries: Mapping[bytes, bytes]) -> int:
-        """Adds entries, in place of earlier ones of their keys. Returns of how many rows."""
+    def put(self, entries: Mapping[bytes, bytes], gone: Sequence[bytes] = ()) -> int:
+        """Adds entries, in place of earlier ones of their keys. Returns of how many rows.
+
+        ``gone``: as in `consumers.fold.state.Changes`. They go last: who reads meanwhile sees by the entries that
+        something has changed.
+        """
         if self.hints is not None:
             self.hints.note(entries)
         if not isinstance(entries, RowEntries):
             self.entries.update(entries)
+            if gone:
+                self._remove(entries, gone)
             return len(entries)
         for keys, built in entries.parts:
             first = len(self._segments) * _SEGMENT_ROWS
@@ -52,9 +67,23 @@ class Memtable(Mapping[bytes, bytes]):
                 self.entries.update(islice(rows, _PUT_TOGETHER))
         return sum(len(keys) for keys, _ in entries.parts)
 
+    def _remove(self, entries: Mapping[bytes, bytes], gone: Sequence[bytes]) -> None:
+        keys = [each for each in gone if not each.endswith(b"\0")]
+        beginnings = tuple(each for each in gone if each.endswith(b"\0"))
+        if beginnings:
+            self.gone.update(beginnings)
+            keys += [key for key in self.entries if key.startswith(beginnings) and key not in entries]
+        self.entries.update(dict.fromkeys(keys, _GONE))
+
+    def hides(self, key: bytes) -> bool:
+        """Whether an older entry of ``key``, which has none here, is gone."""
+        return bool(self.gone) and key.startswith(_OBJECTS) and _beginning(key) in self.gone
+
     def get(self, key: bytes) -> bytes | None:  # type: ignore[override] # it has no default
-        """The entry of ``key``."""
+        """The entry of ``key``, empty if it is gone; None if nothing is known of it here."""
         found = self.entries.get(key)
+        if found is None and self.gone and self.hides(key):
+            return self.entries.get(key, _GONE)  # type: ignore[return-value] # no row; perhaps it was put just now
         return self._entry(found) if type(found) is int else found  # type: ignore[return-value]
 
     def begins(self, keys: Iterable[bytes]) -> list[bytes | None]:
@@ -124,5 +153,10 @@ class Memtable(Mapping[bytes, bytes]):
         return list(made)
 
     def built(self) -> dict[bytes, bytes]:
-        """All entries."""
+        """All entries, with those that are gone."""
         return dict(self.pairs(list(self.entries)))
+
+
+def _beginning(key: bytes) -> bytes:
+    """What the keys of all objects of a set begin with."""
+    return key[: key.find(b"\0", key.find(b"\0") + 1) + 1]

@@ -12,7 +12,8 @@ import os
 import re
 import sys
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from heapq import merge
 from itertools import chain, takewhile
 from pathlib import Path
 from threading import Lock
@@ -35,6 +36,7 @@ from rocksdict import (
     SstFileWriter,
 )
 
+from consumers.fold.state import is_head_key
 from consumers.store.errors import DiskIOError, StoreCorruptError, StoreError, store_error
 from consumers.store.index import INDEX, INDEX_END
 from consumers.store.memtable import Memtable
@@ -220,7 +222,7 @@ class Rocks:
             if self._must_keep_scratch:
                 self._keep_scratch(scratch)
             scratch.unlink(missing_ok=True)  # may be a hard link to a live SST, so it must not be truncated
-            size = _build(entries, scratch, of_indexes)
+            size = _build(entries, scratch, of_indexes, self._hidden_by(entries))
             options = IngestExternalFileOptions()
             options.set_move_files(True)
             options.set_allow_blocking_flush(False)
@@ -238,6 +240,15 @@ class Rocks:
         with contextlib.suppress(OSError):
             self._in_doubt.unlink()
         return size
+
+    def _hidden_by(self, entries: Mapping[bytes, bytes]) -> list[bytes]:
+        """The keys whose entries ``entries`` makes go together, by what they begin with."""
+        if not isinstance(entries, Memtable) or not entries.gone:
+            return []
+        if self._reopen_error is not None:
+            self.reopen()
+        scanned = chain.from_iterable(self.scan(each, each[:-1] + b"\1") for each in sorted(entries.gone))
+        return [key for key, _ in scanned if key not in entries.entries]
 
     def _keep_scratch(self, scratch: Path) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -299,19 +310,24 @@ def _is_closed(error: Exception) -> bool:
     return isinstance(error, DbClosedError) or (isinstance(error, RuntimeError) and "borrowed" in str(error))
 
 
-def _build(entries: Mapping[bytes, bytes], path: Path, of_indexes: Mapping[bytes, bytes] = NO_ENTRIES) -> int:
-    """Writes a durable sorted file of ``entries``; returns its size in bytes.
+def _build(
+    entries: Mapping[bytes, bytes],
+    path: Path,
+    of_indexes: Mapping[bytes, bytes] = NO_ENTRIES,
+    hidden: Sequence[bytes] = (),
+) -> int:
+    """Writes a durable sorted file of ``entries``; returns its size in bytes. ``hidden``: keys that go.
 
     It is built in memory, because rocksdict holds the GIL while RocksDB syncs a file: on a busy disk that can block
     reads for a tenth of a second. Python releases the GIL while it copies and syncs. Other systems than Linux have no
     files in memory; there the file is built in place.
     """
     if sys.platform != "linux":
-        return _write_table(entries, str(path), of_indexes)
+        return _write_table(entries, str(path), of_indexes, hidden)
     with contextlib.ExitStack() as stack:
         memory = os.memfd_create(path.name)
         stack.callback(os.close, memory)
-        size = _write_table(entries, f"/proc/self/fd/{memory}", of_indexes)
+        size = _write_table(entries, f"/proc/self/fd/{memory}", of_indexes, hidden)
         disk = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         stack.callback(os.close, disk)
         sent = 0
@@ -324,18 +340,31 @@ def _build(entries: Mapping[bytes, bytes], path: Path, of_indexes: Mapping[bytes
     return size
 
 
-def _write_table(entries: Mapping[bytes, bytes], path: str, of_indexes: Mapping[bytes, bytes]) -> int:
-    """Writes an SST of ``entries`` with RocksDB, synced; returns its size in bytes."""
+def _write_table(
+    entries: Mapping[bytes, bytes], path: str, of_indexes: Mapping[bytes, bytes], hidden: Sequence[bytes]
+) -> int:
+    """Writes an SST of ``entries`` with RocksDB, synced; returns its size in bytes. ``hidden``: keys that go."""
     writer = SstFileWriter(store_options())
     writer.open(path)
     keys = _sorted_in_runs(entries)
     at = bisect_left(keys, INDEX)
-    for some, of in ((keys[:at], entries), (_sorted_in_runs(of_indexes), of_indexes), (keys[at:], entries)):
-        pairs = of.pairs(some) if isinstance(of, Memtable) else ((key, of[key]) for key in some)
-        for key, entry in pairs:
+    of_state = _pairs(entries, keys[:at])
+    if hidden:
+        of_state = merge(of_state, ((key, b"") for key in hidden))
+    for key, entry in of_state:
+        if entry or is_head_key(key):
+            writer[key] = entry
+        else:
+            del writer[key]
+    for some, of in ((_sorted_in_runs(of_indexes), of_indexes), (keys[at:], entries)):
+        for key, entry in _pairs(of, some):
             writer[key] = entry
     writer.finish()
     return int(writer.file_size())
+
+
+def _pairs(entries: Mapping[bytes, bytes], keys: list[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    return entries.pairs(keys) if isinstance(entries, Memtable) else ((key, entries[key]) for key in keys)
 
 
 def _scan(snapshot: Any, start: bytes, end: bytes | None, place: str) -> Iterator[tuple[bytes, bytes]]:

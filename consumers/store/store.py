@@ -168,7 +168,7 @@ class PartitionStore:
                 except StoreError as error:
                     self._record_damage(error)
                     raise
-        return value
+        return value or None
 
     def between(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """The pairs with ``start`` ≤ key < ``end`` in key order, the first ``limit``. For the thread that answers.
@@ -176,10 +176,11 @@ class PartitionStore:
         What is folded meanwhile may be in or not; each value is as new as `visible` was before the call.
         """
         active, frozen = self._active, self._frozen  # the oldest last: what is written meanwhile moves that way
-        newer = {key: frozen[key] for key in frozen.between(start, end)}
+        newer = {key: frozen[key] for key in frozen.between(start, end) if not active.hides(key)}
         newer |= {key: active[key] for key in active.between(start, end)}
         try:
-            return list(islice(merge_items(self._rocks.scan(start, end), newer), limit))
+            committed = _without(self._rocks.scan(start, end), frozen, active)
+            return list(islice(merge_items(committed, newer), limit))
         except StoreError as error:
             self._record_damage(error)
             raise
@@ -253,7 +254,7 @@ class PartitionStore:
             self.newer = None
             try:
                 for changes in fold_messages(state, records):
-                    put(changes.entries)
+                    put(changes.entries, changes.gone)
                     state.apply(changes)
                     if changes.rejections:
                         rejections += [(changes.offset - 1, letter) for letter in changes.rejections]
@@ -268,7 +269,7 @@ class PartitionStore:
     def apply(self, changes: Changes) -> None:
         """Makes changes visible: entries first, then the head."""
         with self._folding:
-            self._active.put(changes.entries)
+            self._active.put(changes.entries, changes.gone)
             self.state.apply(changes)
             self.indexing.settle()
             self.visible = self.state.head.copy()
@@ -381,9 +382,11 @@ class PartitionStore:
         """The whole folded state in key order, head included, as of the call."""
         with self._committing:
             with self._folding:
-                newer = self._frozen.built() | self._active.built()
-                newer.update(head_entries(self.state.head))
-            return merge_items(self._rocks.scan(), newer)
+                frozen, active = self._frozen, self._active
+                newer = {key: entry for key, entry in frozen.built().items() if not active.hides(key)}
+                newer |= active.built() | head_entries(self.state.head)
+                committed = _without(self._rocks.scan(), frozen, active)
+            return merge_items(committed, newer)
 
     def digest(self) -> tuple[str, int]:
         """Digest and number of `items` (`consumers.store.digest.digest_items`)."""
@@ -412,3 +415,14 @@ class PartitionStore:
                     if self._lock is not None:
                         os.close(self._lock)
                         self._lock = None
+
+
+def _without(
+    committed: Iterator[tuple[bytes, bytes]], frozen: Memtable, active: Memtable
+) -> Iterator[tuple[bytes, bytes]]:
+    """Committed pairs without those that are gone as of the call."""
+    if not (frozen.gone or active.gone):
+        return committed
+    newest = Memtable()
+    newest.gone = frozen.gone | active.gone
+    return (pair for pair in committed if not newest.hides(pair[0]))

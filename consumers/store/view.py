@@ -91,7 +91,15 @@ def committed_head(rocks: Rocks) -> Head:
 
 
 def merge_items(committed: Iterable[tuple[bytes, bytes]], newer: dict[bytes, bytes]) -> Iterator[tuple[bytes, bytes]]:
-    """``committed`` pairs (in key order) overlaid by ``newer``, which has the whole head."""
+    """``committed`` pairs (in key order) overlaid by ``newer``, which has the whole head.
+
+    An empty entry in ``newer`` says that the key has none.
+    """
+    pairs = _merged(committed, newer)
+    return (pair for pair in pairs if pair[1] or is_head_key(pair[0]))
+
+
+def _merged(committed: Iterable[tuple[bytes, bytes]], newer: dict[bytes, bytes]) -> Iterator[tuple[bytes, bytes]]:
     keys = iter(sorted(newer))
     upcoming = next(keys, None)
     for key, value in committed:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 import typer
@@ -14,7 +15,8 @@ import typer
 from consumers.fold.catalog_state import CatalogStateError, decode_binding, decode_table
 from consumers.fold.declared import table_descriptions
 from consumers.fold.entry import ABSENT, VALUE, VOID, decode_entry
-from consumers.fold.state import CATALOG, META, NAME_PREFIX, SCHEMA_PREFIX
+from consumers.fold.objects import decode_drops, decode_object, decode_set
+from consumers.fold.state import CATALOG, DROPS, META, NAME_PREFIX, OBJECT, SCHEMA_PREFIX, SET, TABLE
 from consumers.owner.protocol import UNKNOWN_KEY, Description, OwnerError, OwnerRow
 from consumers.owner.rows import view_row
 from consumers.store.store import StoreView
@@ -163,6 +165,14 @@ def _plain(row: OwnerRow) -> dict[str, Any]:
     return plain
 
 
+_OF_CATALOG: Final[dict[bytes, tuple[str, Callable[[bytes], Any]]]] = {
+    TABLE: ("table", decode_table),
+    OBJECT: ("object", decode_object),
+    SET: ("set", decode_set),
+    DROPS: ("drops", decode_drops),
+}
+
+
 def describe(key: bytes, value: bytes) -> dict[str, Any]:
     """An item of a store, decoded as far as possible."""
     try:
@@ -171,11 +181,12 @@ def describe(key: bytes, value: bytes) -> dict[str, Any]:
         if key.startswith(NAME_PREFIX):
             return {"binding": msgspec.to_builtins(decode_binding(value))}
         if key.startswith(CATALOG):
-            return {"table": json.loads(msgspec.json.encode(decode_table(value)))}
+            what, decoded = _OF_CATALOG[key[1:2]]
+            return {what: json.loads(msgspec.json.encode(decoded(value)))}
         if key.startswith(META):
             return {"text": value.decode()}
         entry = decode_entry(value)
-    except (ValueError, struct.error, CodecError, CatalogStateError) as error:
+    except (KeyError, ValueError, struct.error, CodecError, CatalogStateError) as error:
         return {"unreadable": f"{type(error).__name__}: {error}", "bytes": value.hex()}
     return entry._asdict() | {"kind": KINDS.get(entry.kind, str(entry.kind)), "image": _image(entry.image)}
 

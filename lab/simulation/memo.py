@@ -131,6 +131,7 @@ def _fold_and_record(
     done = []
     for changes in _real_fold_messages(PartitionState(state.head, lookup), messages):
         written.update(changes.entries)
+        written.update(changes.gone)
         done.append(changes)
         yield changes
     if len(_folds) >= FOLDS_MAX:
@@ -139,8 +140,8 @@ def _fold_and_record(
 
 
 def _merge_changes(done: list[Changes]) -> list[Changes]:
-    """The changes merged into one step, unless there are dead letters, which belong to single messages."""
-    if len(done) < 2 or any(changes.rejections for changes in done):
+    """The changes merged into one step, unless there are dead letters or entries that go."""
+    if len(done) < 2 or any(changes.rejections or changes.gone for changes in done):
         return done
     entries: dict[bytes, bytes] = {}
     lineages: dict[str, Lineage] = {}

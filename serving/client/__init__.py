@@ -18,12 +18,15 @@ from .errors import (
     WriteNotTracked,
 )
 from .tracked import TrackedConnection
+from .transactions import AsyncCatalogTransaction, CatalogTransaction
 
 __all__ = [
     "AmbiguousRow",
+    "AsyncCatalogTransaction",
     "AsyncClient",
     "AsyncSession",
     "BadRequest",
+    "CatalogTransaction",
     "ClientError",
     "Conflict",
     "FreshetClient",

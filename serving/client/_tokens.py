@@ -4,6 +4,6 @@ In the wheel of ``freshet-client`` the package `tokens` itself takes this module
 adds no top-level package ``tokens``.
 """
 
-from tokens import FreshetError, Position, TokenError, Vector
+from tokens import FreshetError, Position, TokenError, ValidWriteIdList, Vector
 
-__all__ = ["FreshetError", "Position", "TokenError", "Vector"]
+__all__ = ["FreshetError", "Position", "TokenError", "ValidWriteIdList", "Vector"]

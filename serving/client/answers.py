@@ -122,6 +122,28 @@ class ObjectsAnswer(msgspec.Struct, Generic[Image], omit_defaults=True, frozen=T
     next_page: str = ""
 
 
+class TableList(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A table as a transaction finds it. ``write_ids``: null of a table that is not transactional.
+
+    ``table_id``: 0 if there is no such table.
+    """
+
+    name: str
+    table_id: int
+    write_ids: str | None = None
+
+
+class ListsAnswer(msgspec.Struct, frozen=True):
+    """What a transaction needs to read: its list of transactions, and of each table that it named its list and id."""
+
+    served_from: ServedFrom
+    freshness: FreshnessName
+    why: str
+    token: str
+    txns: str
+    tables: list[TableList]
+
+
 class Row(RowAnswer[Columns], omit_defaults=True, frozen=True):
     """A row, or its absence. ``value``: column → canonical value (docs/start/http-api.md), None if not found."""
 

@@ -16,24 +16,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from functools import wraps
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from . import wire
 from ._tokens import Vector
 from .answers import Page, Row
 from .errors import Unreachable
 from .retries import RETRIES, Retries
+from .running import awaiting, blocking
 from .session import Plan, SessionState
 from .tracked import TrackedConnection
+from .transactions import AsyncCatalogTransaction, CatalogTransaction
 from .wire import Answer, HttpRequest, HttpResponse
 
 if TYPE_CHECKING:
     import httpx2
-
-Arguments = ParamSpec("Arguments")
 
 DEFAULT_TIMEOUT_S = 35.0
 """Longer than a front can be set to wait for freshness (``max_wait_ms_limit``, 20 s) and then for the source."""
@@ -98,30 +97,6 @@ class FreshetClient:
             self._sleep(pause_s)
 
 
-def _blocking(
-    plan: Callable[Concatenate[SessionState, Arguments], Plan[Answer]],
-) -> Callable[Concatenate[Session, Arguments], Answer]:
-    """A blocking method that runs ``plan``. Its signature and docstring are the plan's."""
-
-    @wraps(plan)
-    def read(session: Session, /, *arguments: Arguments.args, **options: Arguments.kwargs) -> Answer:
-        return session._run(plan(session, *arguments, **options))
-
-    return read
-
-
-def _awaiting(
-    plan: Callable[Concatenate[SessionState, Arguments], Plan[Answer]],
-) -> Callable[Concatenate[AsyncSession, Arguments], Coroutine[Any, Any, Answer]]:
-    """A coroutine method that runs ``plan``. Its signature and docstring are the plan's."""
-
-    @wraps(plan)
-    async def read(session: AsyncSession, /, *arguments: Arguments.args, **options: Arguments.kwargs) -> Answer:
-        return await session._run(plan(session, *arguments, **options))
-
-    return read
-
-
 class Session(SessionState):
     """Reads that are at least as new as all the session has read and written. Safe to share between threads.
 
@@ -138,18 +113,28 @@ class Session(SessionState):
         """The session's vector as text. A session that is given it, on any machine, continues this one."""
         return self._run(self.plan_token())
 
-    get_row = _blocking(SessionState.plan_row)
-    get_rows = _blocking(SessionState.plan_rows)
-    get_table = _blocking(SessionState.plan_table)
-    get_partitions = _blocking(SessionState.plan_partitions)
-    get_statistics = _blocking(SessionState.plan_statistics)
-    get_constraints = _blocking(SessionState.plan_constraints)
-    get_databases = _blocking(SessionState.plan_databases)
-    get_functions = _blocking(SessionState.plan_functions)
-    find = _blocking(SessionState.plan_find)
-    get_by = _blocking(SessionState.plan_get_by)
-    count = _blocking(SessionState.plan_count)
-    exists = _blocking(SessionState.plan_exists)
+    get_row = blocking(SessionState.plan_row)
+    get_rows = blocking(SessionState.plan_rows)
+    get_table = blocking(SessionState.plan_table)
+    get_partitions = blocking(SessionState.plan_partitions)
+    get_statistics = blocking(SessionState.plan_statistics)
+    get_constraints = blocking(SessionState.plan_constraints)
+    get_databases = blocking(SessionState.plan_databases)
+    get_functions = blocking(SessionState.plan_functions)
+    find = blocking(SessionState.plan_find)
+    get_by = blocking(SessionState.plan_get_by)
+    count = blocking(SessionState.plan_count)
+    exists = blocking(SessionState.plan_exists)
+
+    def begin(
+        self, tables: Sequence[str] = (), txn: int = 0, *, catalog: str = "hive", adopt: bool = False
+    ) -> CatalogTransaction:
+        """A transaction over catalog tables, each ``db.table``; ``txn``: its number at the metastore, if it writes.
+
+        ``adopt``: its reads see all that the metastore had logged when it began, of external tables too.
+        """
+        lists = self._run(self.plan_lists(tables, txn, catalog=catalog, adopt=adopt))
+        return CatalogTransaction(self, self._run, txn, catalog, lists)
 
     def scan(
         self, keyspace: str, table: str, columns: Mapping[str, object] | None = None, **options: Any
@@ -247,19 +232,26 @@ class AsyncSession(SessionState):
         super().__init__(vector, newer)
         self._send = send
 
-    token = _awaiting(SessionState.plan_token)
-    get_row = _awaiting(SessionState.plan_row)
-    get_rows = _awaiting(SessionState.plan_rows)
-    get_table = _awaiting(SessionState.plan_table)
-    get_partitions = _awaiting(SessionState.plan_partitions)
-    get_statistics = _awaiting(SessionState.plan_statistics)
-    get_constraints = _awaiting(SessionState.plan_constraints)
-    get_databases = _awaiting(SessionState.plan_databases)
-    get_functions = _awaiting(SessionState.plan_functions)
-    find = _awaiting(SessionState.plan_find)
-    get_by = _awaiting(SessionState.plan_get_by)
-    count = _awaiting(SessionState.plan_count)
-    exists = _awaiting(SessionState.plan_exists)
+    token = awaiting(SessionState.plan_token)
+    get_row = awaiting(SessionState.plan_row)
+    get_rows = awaiting(SessionState.plan_rows)
+    get_table = awaiting(SessionState.plan_table)
+    get_partitions = awaiting(SessionState.plan_partitions)
+    get_statistics = awaiting(SessionState.plan_statistics)
+    get_constraints = awaiting(SessionState.plan_constraints)
+    get_databases = awaiting(SessionState.plan_databases)
+    get_functions = awaiting(SessionState.plan_functions)
+    find = awaiting(SessionState.plan_find)
+    get_by = awaiting(SessionState.plan_get_by)
+    count = awaiting(SessionState.plan_count)
+    exists = awaiting(SessionState.plan_exists)
+
+    async def begin(
+        self, tables: Sequence[str] = (), txn: int = 0, *, catalog: str = "hive", adopt: bool = False
+    ) -> AsyncCatalogTransaction:
+        """As `Session.begin`."""
+        lists = await self._run(self.plan_lists(tables, txn, catalog=catalog, adopt=adopt))
+        return AsyncCatalogTransaction(self, self._run, txn, catalog, lists)
 
     async def scan(
         self, keyspace: str, table: str, columns: Mapping[str, object] | None = None, **options: Any

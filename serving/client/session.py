@@ -14,7 +14,7 @@ import msgspec
 
 from . import wire
 from ._tokens import Position, Vector
-from .answers import Objects, Page, Row, Table
+from .answers import ListsAnswer, Objects, Page, Row, Table
 from .errors import AmbiguousRow, ClientError, HistoryLost, ServerError
 from .tracked import TrackedConnection
 from .wire import Answer, HttpRequest, HttpResponse
@@ -354,6 +354,21 @@ class SessionState:
         """One function, or all of a database."""
         path, query = ((db, function) if function else (db,)), ({"page": page} if page else {})
         return (yield from self._plan_objects("functions", path, query, catalog, max_wait_ms))
+
+    def plan_lists(
+        self, tables: Sequence[str], txn: int = 0, txns: str = "", *, catalog: str = "hive", adopt: bool = False
+    ) -> Plan[ListsAnswer]:
+        """What a transaction needs to read ``tables`` (each ``db.table``): their lists and ids, past the cache.
+
+        ``txn``: its own number at the metastore; ``txns``: the list of transactions that it has already. ``adopt``: the
+        session's reads are from here on at least as new as the answer, tables without a list too.
+        """
+        demanded = yield from self._plan_demand()
+        request = wire.lists_request(catalog, tables, txn, txns, {"token": demanded.token})
+        found: ListsAnswer = yield from self._ask(request, wire.read_lists, demanded)
+        if adopt:
+            self._answered(found.token, demanded)
+        return found
 
     def _plan_objects(
         self, kind: str, path: Sequence[str], query: Mapping[str, str], catalog: str, max_wait_ms: int | None

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import msgspec
 
 from ._tokens import TokenError, Vector
-from .answers import STATUS_OF_CODE, Objects, Page, Problem, Row, RowBatchAnswer, ShardPlace, Table
+from .answers import STATUS_OF_CODE, ListsAnswer, Objects, Page, Problem, Row, RowBatchAnswer, ShardPlace, Table
 from .errors import (
     BadRequest,
     ClientError,
@@ -103,6 +103,13 @@ def objects_request(kind: str, path: Sequence[str], query: Mapping[str, str]) ->
     return HttpRequest("GET", f"/v1/{kind}/{names}".rstrip("/"), dict(query))
 
 
+def lists_request(catalog: str, tables: Sequence[str], txn: int, txns: str, params: Mapping[str, str]) -> HttpRequest:
+    """GET of what a transaction needs to read ``tables``."""
+    query = {"catalog": catalog, "tables": msgspec.json.encode([*tables]).decode(), **params}
+    query |= {"txn": str(txn)} if txn else {}
+    return HttpRequest("GET", "/v1/lists", query | ({"txns": txns} if txns else {}))
+
+
 def location_request(keyspace: str, partition: int, params: Mapping[str, str]) -> HttpRequest:
     """GET of a partition's location. The answer names the epochs of its shards."""
     return HttpRequest("GET", f"/v1/locations/{_segment(keyspace)}/{partition}", dict(params))
@@ -117,6 +124,7 @@ _row = msgspec.json.Decoder(Row)
 _page = msgspec.json.Decoder(Page)
 _table = msgspec.json.Decoder(Table)
 _objects = msgspec.json.Decoder(Objects)
+_lists = msgspec.json.Decoder(ListsAnswer)
 _rows = msgspec.json.Decoder(RowBatchAnswer)
 _location = msgspec.json.Decoder(_Location)
 _problem = msgspec.json.Decoder(Problem)
@@ -147,6 +155,11 @@ def read_table(status: int, body: bytes) -> Table:
 def read_objects(status: int, body: bytes) -> Objects:
     """The objects in an answer. Raises `ClientError`."""
     return _decode(_objects, body) if _is_answer(status, body) else _fail(status, body)
+
+
+def read_lists(status: int, body: bytes) -> ListsAnswer:
+    """The lists in an answer. Raises `ClientError`."""
+    return _decode(_lists, body) if _is_answer(status, body) else _fail(status, body)
 
 
 def read_epochs(status: int, body: bytes) -> dict[str, int]:

@@ -292,14 +292,14 @@ def requested_list(text: str | UnsetType | None) -> ValidWriteIdList | None:
 
 def requested_partitions(parameters: PartitionsParameters) -> RequestedObjects:
     """The partitions that a request names. Raises `ReadError` ``bad_parameter``, ``bad_write_ids``."""
-    names: list[list[str]] = _json_parameter("names", parameters.names, list[list[str]]) or []
+    names: list[list[str]] = json_parameter("names", parameters.names, list[list[str]]) or []
     if len(names) > KEYS_MAX:
         raise ReadError("too_many_keys", f"{len(names)} partitions by name, at most {KEYS_MAX}")
     return RequestedObjects(
         "partition",
         requested_table(parameters),
         names=tuple(map(tuple, names)),
-        prefix=tuple(_json_parameter("values", parameters.values, list[str]) or ()),
+        prefix=tuple(json_parameter("values", parameters.values, list[str]) or ()),
         filter=parameters.filter,
         page=parameters.page,
         limit=parameters.limit,
@@ -310,14 +310,14 @@ def requested_partitions(parameters: PartitionsParameters) -> RequestedObjects:
 
 def requested_statistics(parameters: StatisticsParameters) -> RequestedObjects:
     """The statistics that a request names. Raises `ReadError` ``bad_parameter``, ``bad_write_ids``."""
-    values = _json_parameter("partition", parameters.partition, list[str])
+    values = json_parameter("partition", parameters.partition, list[str])
     if values and parameters.aggregate:
         raise ReadError("bad_parameter", "partition and aggregate are both given: ask for one of them")
     kind = "aggregate_statistics" if parameters.aggregate else "partition_statistics" if values else "statistics"
     return RequestedObjects(kind, requested_table(parameters), names=(tuple(values or ()),))
 
 
-def _json_parameter(name: str, text: str, kind: Any) -> Any:
+def json_parameter(name: str, text: str, kind: Any) -> Any:
     """The JSON in a parameter, None if it is not given."""
     if not text:
         return None

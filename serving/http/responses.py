@@ -8,7 +8,7 @@ import xxhash
 from starlette.types import Send
 
 from serving.answers import RawObjects, RawRangeAnswer, RawRowAnswer, RawTableAnswer, encode, encode_problem
-from serving.client.answers import LocationAnswer, RowBatchAnswer, TableAnswer, TableBatchAnswer
+from serving.client.answers import ListsAnswer, LocationAnswer, RowBatchAnswer, TableAnswer, TableBatchAnswer
 from serving.errors import ReadError
 from tokens.errors import one_line
 
@@ -18,7 +18,14 @@ RETRY_AFTER_S = 1
 """Told with 429 and 503: what is away for a moment is mostly back after it."""
 Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 Answer: TypeAlias = (
-    RawRowAnswer | RawRangeAnswer | RawTableAnswer | RawObjects | RowBatchAnswer | TableBatchAnswer | LocationAnswer
+    RawRowAnswer
+    | RawRangeAnswer
+    | RawTableAnswer
+    | RawObjects
+    | RowBatchAnswer
+    | TableBatchAnswer
+    | LocationAnswer
+    | ListsAnswer
 )
 
 _EVERYWHERE: Headers = ((b"cache-control", b"no-store"), (b"vary", b"Freshet-Token"))

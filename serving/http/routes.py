@@ -20,6 +20,7 @@ from serving.client.answers import (
 from serving.errors import ReadError
 from serving.http.batches import row_batch_answer, table_batch_answer
 from serving.http.front import Front
+from serving.http.lists import LISTS
 from serving.http.query import (
     ConstraintsParameters,
     DatabaseParameters,
@@ -308,6 +309,7 @@ ROUTES: tuple[Route[Any, Any], ...] = (
         "moment; where the partitions changed in between, the next page is 409 `page_expired`.",
         returns="The partitions.",
     ),
+    LISTS,
     Route(
         method="GET",
         path="/v1/statistics/{db}/{table}",

@@ -10,7 +10,7 @@ from consumers.owner.client import OwnerClient
 from consumers.owner.protocol import HISTORY_LOST, FillTable, OwnerTable
 from consumers.owner.tables import MissingWriteIds, decide_answer
 from serving.answers import RawTableAnswer, absence_fields, raw_image
-from serving.client.answers import FreshnessName, ServedFrom, TableAnswer
+from serving.client.answers import FreshnessName, ListsAnswer, ServedFrom, TableAnswer, TableList
 from serving.errors import ReadError
 from serving.metrics import FrontMetrics
 from serving.reads.demands import ReadDemand, RequestedTable
@@ -19,7 +19,7 @@ from serving.reads.flight import Flights
 from serving.reads.owners import OwnerAway, Owners
 from serving.reads.proof import Proof, history_lost_error, token_after
 from serving.reads.spaces import TableSpace, epoch_of, learn_shards
-from serving.sources.source import SourceTable, TableSource
+from serving.sources.source import ListSource, SourceTable, TableSource
 from tokens import Decision, Demand
 
 NAMES_MAX = 100_000
@@ -78,6 +78,30 @@ class TableReads:
                     return error
 
         return await asyncio.gather(*(read(*each) for each in wanted))
+
+    async def read_lists(
+        self, space: TableSpace, names: Sequence[str], txn: int, txns: str, demand: ReadDemand
+    ) -> ListsAnswer:
+        """What a transaction needs to read ``names`` (`serving.sources.source.ListSource`), always from the source."""
+        source = space.source
+        if not isinstance(source, ListSource):
+            raise ReadError("source_unreachable", f"catalog {space.name} has no source here that lists transactions")
+        await learn_shards(self._owners, space, demand.vector, asyncio.get_running_loop().time())
+        epoch = await epoch_of(self._owners, space, source.shard)
+        proof = Proof(demand, source.shard, epoch, space.epochs.kin_of(source.shard, demand.vector))
+        try:
+            async with asyncio.timeout(SOURCE_TIMEOUT_S):
+                found = await source.read_lists(names, txn, txns)
+        except TimeoutError as error:
+            raise ReadError("source_unreachable", f"no lists within {SOURCE_TIMEOUT_S:g} s") from error
+        decision = proof.judge(found.position)
+        if not decision.may_be_served:
+            raise proof.refusal(decision, found.position)
+        freshness = cast("FreshnessName", decision.freshness.value)
+        self._metrics.answered("lists", "source", freshness)
+        why = f"read from the source at {found.position}: {decision.why}"
+        tables = [TableList(each.name, each.table_id, each.write_ids or None) for each in found.tables]
+        return ListsAnswer("source", freshness, why, proof.token_after(str(found.position)), found.txns, tables)
 
     async def _read(self, lookup: TableLookup) -> RawTableAnswer:
         space, wanted, demand, _ = lookup

@@ -6,7 +6,7 @@ Lists have connections of their own: many long ones don't hold up the reads of t
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -14,8 +14,8 @@ from consumers.owner.objects.filter import FilterError
 from serving.errors import ReadError
 from serving.sources.breaker import Breaker
 from serving.sources.hive_objects import read_objects
-from serving.sources.hive_tables import read_table
-from serving.sources.source import SourceObjects, SourceTable, SourceThreads, WantedObjects
+from serving.sources.hive_tables import read_lists, read_table
+from serving.sources.source import SourceLists, SourceObjects, SourceTable, SourceThreads, WantedObjects
 from stream.sources.hive.live.connection import MetastoreError, MetastoreUnreachable
 from stream.sources.hive.live.metastore import Metastore, MetastoreSettings
 from stream.sources.hive.messages import HiveMessageError
@@ -29,7 +29,7 @@ TIMEOUT_S: Final = 8.0
 
 
 class HiveTables:
-    """A `serving.sources.source.TableSource` and `ObjectSource` over metastores."""
+    """A `serving.sources.source.TableSource`, `ObjectSource` and `ListSource` over metastores."""
 
     def __init__(self, settings: MetastoreSettings, shard: str) -> None:
         self.shard = shard
@@ -50,6 +50,11 @@ class HiveTables:
         self._breaker.check()
         threads = self._threads if wanted.names else self._list_threads
         return await threads.run(lambda: self._run(lambda metastore: read_objects(metastore, wanted, own_list)))
+
+    async def read_lists(self, names: Sequence[str], txn: int = 0, txns: str = "") -> SourceLists:
+        """See `ListSource`."""
+        self._breaker.check()
+        return await self._threads.run(lambda: self._run(lambda metastore: read_lists(metastore, names, txn, txns)))
 
     async def close(self) -> None:
         """See `TableSource`."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from serving.sources.source import SourceTable
-from stream.sources.hive.live.metastore import Metastore, ServerList
-from stream.sources.hive.messages import FLAVOR
+from collections.abc import Sequence
+
+from serving.sources.source import ListedTable, SourceLists, SourceTable
+from stream.sources.hive.live.metastore import Metastore, ServerList, txn_list
+from stream.sources.hive.messages import FLAVOR, HiveMessageError
 from tokens import Position, ValidWriteIdList
 from tokens.writeid_state import WriteIds
 
@@ -26,6 +28,31 @@ def read_table(metastore: Metastore, name: str, own_list: str | None) -> SourceT
     if own_list is not None:
         _count_own(ids, ValidWriteIdList.parse(own_list))
     return SourceTable(table.table_id, "transactional", table.image, ids.full_text(table.name), position, hi=hi)
+
+
+def read_lists(metastore: Metastore, names: Sequence[str], txn: int, txns: str) -> SourceLists:
+    """What a transaction fetches when it begins: its list of transactions, the write-id lists, then the ids of tables.
+
+    A transaction reads as of its own beginning, and its own ids are valid for it. Raises `MetastoreError`,
+    `ThriftError`, `HiveMessageError`.
+    """
+    position = Position.parse(f"{FLAVOR}/{metastore.last_event()}")
+    if not txns:
+        known = metastore.transactions()
+        hwm = min(txn, known.hwm) if txn else known.hwm
+        exceptions = [{each for each in some if each <= hwm and each != txn} for some in (known.open, known.aborted)]
+        txns = txn_list(hwm, *exceptions)
+    listed = metastore.write_ids(names, txns) if names else {}
+    stored = metastore.tables(names)
+    tables = []
+    for name in names:
+        table = stored.get(name)
+        if isinstance(table, HiveMessageError):
+            raise table
+        ids = listed.get(name) if table is not None and table.transactional else None
+        text = str(ValidWriteIdList(name, ids.hwm, ids.open, ids.aborted)) if ids is not None else ""
+        tables.append(ListedTable(name, table.table_id if table is not None else 0, text))
+    return SourceLists(txns, tables, position)
 
 
 def _count_own(ids: WriteIds, own: ValidWriteIdList) -> None:

@@ -189,6 +189,37 @@ class ObjectSource(Protocol):
         """
 
 
+class ListedTable(NamedTuple):
+    """A table as a reader that begins finds it. ``table_id`` 0: there is none.
+
+    ``write_ids``: "" of one that is not transactional.
+    """
+
+    name: str
+    table_id: int
+    write_ids: str
+
+
+class SourceLists(NamedTuple):
+    """``txns``: the ``ValidTxnList`` of the reader; ``tables``: of those that it named, at or after ``position``."""
+
+    txns: str
+    tables: list[ListedTable]
+    position: Position
+
+
+@runtime_checkable
+class ListSource(Protocol):
+    """A `TableSource` that lists transactions for a reader that begins. Raises as `RowSource`."""
+
+    @property
+    def shard(self) -> str:
+        """The shard that its positions belong to."""
+
+    async def read_lists(self, names: Sequence[str], txn: int = 0, txns: str = "") -> SourceLists:
+        """The lists and ids of tables. ``txn``: the reader's own; ``txns``: the list that it has already, if any."""
+
+
 class SchemaChanged(Exception):
     """The table's key has changed since it was described."""
 

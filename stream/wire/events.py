@@ -21,6 +21,9 @@ VOID = 3
 EVERY_TABLE = "*"
 """Table name of a `VoidTable` for every table of the shard."""
 
+DROPS_KEPT = 8
+"""Of each set of catalog objects so many dropped ones keep an entry (`consumers.fold.objects`)."""
+
 
 @dataclass(slots=True)
 class RowChange:

@@ -117,7 +117,7 @@ class Folded:
     def fold(self, message: bytes) -> Changes:
         """Folds one message at the next offset."""
         changes = fold_message(self.state, self.state.head.offset, message)
-        self.entries.update(changes.entries)
+        changes.put_into(self.entries)
         self.state.apply(changes)
         self.rejection_codes += [letter.code for letter in changes.rejections]
         return changes

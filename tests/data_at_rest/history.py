@@ -13,15 +13,15 @@ from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
-from consumers.fold.state import FOLD_VERSION
+from consumers.fold.state import FOLD_VERSION, head_entries
 from consumers.store.digest import digest_items
 from consumers.store.manifest import FORMAT_VERSION
 from consumers.store.store import PartitionStore, partition_directory
 from spark_jobs.output import RebuildReport, write_report
 from spark_jobs.partition import FoldTask
 from stream.wire.codec import encode
-from stream.wire.events import ABSENT, VALUE, VOID
-from tests.consumers.histories import SHARD, frame, gtid, key, marker, start
+from stream.wire.events import ABSENT, DROPS_KEPT, VALUE, VOID
+from tests.consumers.histories import SHARD, Folded, frame, gtid, key, marker, start
 
 FIXTURES = Path(__file__).parent / "fixtures"
 KEYSPACE = "shop"
@@ -65,7 +65,7 @@ def messages() -> list[bytes]:
     found += [frame([(key(99), VALUE, b'{"id":99}', 59)]), marker(59)]
     found += [_event("TableBackfill", 60, {"table": "shop.items", "complete": False})]
     found += [_event("TableBackfill", 61, {"table": "shop.items", "complete": True}), marker(61)]
-    return [*found, *_objects(62), marker(69)]
+    return [*found, *_objects(62), marker(69), *_drops(70), marker(70 + DROPS_KEPT + 4)]
 
 
 def _objects(at: int) -> list[bytes]:
@@ -87,6 +87,34 @@ def _objects(at: int) -> list[bytes]:
         _event("CatalogSet", at + 6, whole | {"kind": "function", "table_id": 0, "change": "void", "reason": "why"}),
         _event("TableImage", at + 7, table | {"lo": gtid(69), "hi": gtid(69)}),
     ]
+
+
+def _drops(at: int) -> list[bytes]:
+    """More dropped functions than keep an entry, and a dropped table with a partition."""
+    of_function = {"kind": "function", "table_id": 0, "change": "dropped", "image": None, "struct": None}
+    table = {"table_id": 9, "name": "d.gone", "kind": "external", "txn": 0, "write_id": 0, "staged": False}
+    table |= {"image": b"{}", "struct": None, "write_ids": None, "lo": "", "hi": ""}
+    partition = {"kind": "partition", "table_id": 9, "name": '["x"]', "change": "image", "image": b"{}", "struct": None}
+    functions = [
+        _event("CatalogObject", at + each, of_function | {"name": f'["d","f{each}"]', "lo": "", "hi": ""})
+        for each in range(DROPS_KEPT + 2)
+    ]
+    return [
+        *functions,
+        _event("TableImage", at + DROPS_KEPT + 2, table | {"change": "created"}),
+        _event("CatalogObject", at + DROPS_KEPT + 3, partition | {"lo": "", "hi": ""}),
+        _event("TableImage", at + DROPS_KEPT + 4, table | {"change": "dropped", "image": None}),
+    ]
+
+
+def keys_ever() -> set[bytes]:
+    """The keys of the state after each record: some of them go again."""
+    folded = Folded()
+    found: set[bytes] = set()
+    for record in messages():
+        folded.fold(record)
+        found |= folded.entries.keys() | head_entries(folded.state.head).keys()
+    return found
 
 
 def write_store(data_dir: Path, checkpoint: Path | None = None) -> Items:

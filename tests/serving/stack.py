@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import random
 import sys
@@ -81,6 +82,7 @@ class ServingStack:
             "consumer": {"group": f"group-{keyspace}"},
             "serve": {"port": self.port},
         }
+        self._settings = settings
         self.config = directory / "freshet.toml"
         self.config.write_text(tomli_w.dumps(settings))
         self._commands = {
@@ -106,12 +108,35 @@ class ServingStack:
 
     def start(self, role: str, *flags: str) -> None:
         """Starts a process, with ``flags`` added to its command."""
-        command = [sys.executable, "-m", "freshet", "--config", str(self.config), *self._commands[role], *flags]
+        config = self.directory / f"{role}.toml"
+        used = str(config if config.exists() else self.config)
+        command = [sys.executable, "-m", "freshet", "--config", used, *self._commands[role], *flags]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("FRESHET_")}
         environment["PYTHONPATH"] = str(Path(__file__).parents[2])
         self._processes[role] = ServerProcess(
             role, command, log_file=self.directory / f"{role}.log", env=environment, cwd=self.directory
         )
+
+    def add_front(self, **source: Any) -> FreshetClient:
+        """Starts another front of the keyspace, with these settings of its source; a client of it."""
+        settings, port = copy.deepcopy(self._settings), free_ports(1)[0]
+        settings["keyspaces"][self.keyspace]["source"] |= source
+        settings["serve"]["port"] = port
+        config = self.directory / f"front-{port}.toml"
+        config.write_text(tomli_w.dumps(settings))
+        role = config.stem
+        self._commands[role] = ["serve"]
+        self.start(role)
+        url = f"http://127.0.0.1:{port}"
+
+        def ready() -> bool:
+            try:
+                return httpx2.get(f"{url}/readyz", timeout=2).status_code == httpx2.codes.OK
+            except httpx2.HTTPError:
+                return False
+
+        eventually(ready, what="another front")
+        return FreshetClient(url)
 
     def kill(self, role: str) -> None:
         """Kill -9."""

@@ -139,6 +139,7 @@ def test_the_description_covers_every_route_and_resolves() -> None:
         "/v1/tables:batch",
         "/v1/table-ids/{table_id}",
         "/v1/tables/{db}/{table}/partitions",
+        "/v1/lists",
         "/v1/statistics/{db}/{table}",
         "/v1/constraints/{db}/{table}",
         "/v1/databases",

@@ -5,6 +5,7 @@ Its text is HIVE-23571's. Where it is silent or wrong, docs/concepts/catalog.md 
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -16,18 +17,19 @@ import pytest
 from freshet.local.hive.server import HiveServer
 from freshet.local.hive.site import MetastoreDatabase
 from freshet.local.mariadb import MariaDBAddress
-from serving.client import BadRequest, Conflict, Session, Table
+from serving.client import AsyncClient, BadRequest, Conflict, FreshetClient, NotFoundError, Session, Table
 from stream.kafka.connection import KafkaCluster
 from tests.servers.hive_catalog import HiveCatalog
 from tests.serving.stack import ServingStack, eventually
 
 
 class Installation(NamedTuple):
-    """A running stack, and a client of each metastore."""
+    """A running stack, a client of each metastore, and one of a second front, which asks the second metastore."""
 
     stack: ServingStack
     first: HiveCatalog
     second: HiveCatalog
+    other_front: FreshetClient
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +50,8 @@ def installation(
         stack = ServingStack(directory, kafka, None, f"hive{suffix}", "", kind="hive", source=settings)
         opened.enter_context(stack)
         clients = [opened.enter_context(HiveCatalog(address, "d")) for address in (one, two)]
-        yield Installation(stack, *clients)
+        other = opened.enter_context(stack.add_front(uris=[f"thrift://{two[0]}:{two[1]}"]))
+        yield Installation(stack, clients[0], clients[1], other)
     with mariadb.connect(autocommit=True) as connection, connection.cursor() as cursor:
         cursor.execute(f"DROP DATABASE IF EXISTS {shared.name}")
 
@@ -220,8 +223,10 @@ def test_an_old_client_without_a_list(installation: Installation, ask: Callable[
 def test_get_partitions_by_expr(installation: Installation, session: Session) -> None:
     """A list is decided by the table's list: unservable from the first write message, valid again after the COMMIT.
 
-    The partition is added through the other metastore, in a transaction. Meanwhile the list comes from the source.
+    The partition is added through the other metastore, in a transaction. Meanwhile the list comes from the source. Two
+    fronts, each of which asks another metastore, answer alike.
     """
+    fronts = (session, installation.other_front.session())
     one, two = installation.first, installation.second
     table_id = one.create("parts", partitioned=True)
     txn = one.open()
@@ -229,11 +234,16 @@ def test_get_partitions_by_expr(installation: Installation, session: Session) ->
     one.add_partitions("parts", "2024-01-01", "2024-01-02")
     one.commit(txn)
 
-    def read(listed: str, **wanted: Any) -> Any:
-        wanted = {"filter": "p >= '2024-01-02'"} | wanted
-        return session.get_partitions(
-            "d", "parts", listed, table_id, catalog=installation.stack.keyspace, max_wait_ms=0, **wanted
-        )
+    def read(listed: str, **more: Any) -> Any:
+        wanted: dict[str, Any] = {
+            "filter": "p >= '2024-01-02'",
+            "catalog": installation.stack.keyspace,
+            "max_wait_ms": 0,
+        }
+        wanted |= more
+        seen, other = (each.get_partitions("d", "parts", listed, table_id, **wanted) for each in fronts)
+        assert (seen.count, seen.names) == (other.count, other.names) or seen.served_from != other.served_from
+        return seen if seen.served_from == "source" else other
 
     before = one.valid_write_ids("parts")
     [found] = eventually(lambda: [seen] if (seen := read(before)).served_from == "cache" else [], what="the list")
@@ -252,6 +262,92 @@ def test_get_partitions_by_expr(installation: Installation, session: Session) ->
     assert found.names == [["2024-01-02"], ["2024-01-03"]]
     assert read(after, filter="", count=True).count == 3
     assert read(after, filter="", names=[("2024-01-03",), ("nope",)]).count == 1
+
+
+def test_a_transaction_of_the_client(installation: Installation, session: Session) -> None:
+    """What Hive's own client would do: one fetch past the cache, lists and ids with each read, own writes at once.
+
+    Its second write goes through the other metastore, with the same write id.
+    """
+    one, two, catalog = installation.first, installation.second, installation.stack.keyspace
+    table_id = one.create("mine", v="0")
+    one.create("outside_too", transactional=False)
+    txn = one.open()
+    begun = session.begin(["d.mine", "d.outside_too"], txn, catalog=catalog)
+    found = until(
+        lambda: begun.get_table("d", "mine", max_wait_ms=0), lambda each: each.served_from == "cache", "the table"
+    )
+    assert (found.table_id, parameter(found), found.freshness) == (table_id, "0", "fresh")
+    allocated: list[int] = []
+
+    def allocate(_: int, __: str, table: str) -> int:
+        allocated.append(one.allocate(table, txn))
+        return allocated[-1]
+
+    for metastore, version in ((one, "1"), (two, "2")):
+        metastore.alter("mine", begun.advance("d", "mine", allocate), v=version)
+        own = begun.get_table("d", "mine", max_wait_ms=0)
+        assert (own.served_from, parameter(own)) == ("source", version), "it reads its own writes"
+    assert allocated == [1]
+    assert begun.get_table("d", "outside_too").value is not None
+    assert session.begin([], txn, catalog=catalog).listed("d", "mine").write_ids == begun.listed("d", "mine").write_ids
+    one.commit(txn)
+    after = session.begin(["d.mine"], catalog=catalog)
+    assert parameter(after.get_table("d", "mine", max_wait_ms=0)) == "2"
+    until(lambda: after.get_table("d", "mine", max_wait_ms=0), lambda each: each.served_from == "cache", "the COMMIT")
+    assert begun.listed("d", "mine").table_id == table_id
+    with pytest.raises(NotFoundError):
+        begun.get_table("d", "nowhere")
+
+
+def test_a_transaction_reads_as_of_its_beginning(installation: Installation, session: Session) -> None:
+    """What others commit after it began is not demanded of any of its reads, also of tables that it names later."""
+    one, catalog = installation.first, installation.stack.keyspace
+    for table in ("named", "unnamed"):
+        one.create(table)
+    begun = session.begin(["d.named"], one.open(), catalog=catalog)
+    for table in ("named", "unnamed"):
+        one.write(table, v="later")
+        listed = begun.listed("d", table).write_ids
+        assert listed is not None
+        assert not listed.is_valid(1)
+        found = session.begin([f"d.{table}"], catalog=catalog).listed("d", table).write_ids
+        assert found is not None
+        assert found.is_valid(1)
+
+
+def test_an_asynchronous_transaction(installation: Installation) -> None:
+    """The same calls, awaited."""
+    one, catalog = installation.first, installation.stack.keyspace
+    one.create("awaited", v="0")
+    txn = one.open()
+
+    async def allocate(_: int, __: str, table: str) -> int:
+        return one.allocate(table, txn)
+
+    async def work() -> None:
+        async with AsyncClient(installation.stack.url) as client:
+            begun = await client.session().begin(["d.awaited"], txn, catalog=catalog)
+            one.alter("awaited", await begun.advance("d", "awaited", allocate), v="1")
+            assert parameter(await begun.get_table("d", "awaited", max_wait_ms=0)) == "1"
+
+    asyncio.run(work())
+    one.commit(txn)
+
+
+def test_lists_that_cannot_be_given(installation: Installation) -> None:
+    """What is no table's name, no list or no catalog is refused, and said."""
+    stack = installation.stack
+    refused: list[tuple[dict[str, str], int, str]] = [
+        ({"tables": '["nodot"]'}, 400, "bad_parameter"),
+        ({"tables": "d.t"}, 400, "bad_parameter"),
+        ({"tables": "[]", "txns": "x:y"}, 400, "bad_parameter"),
+        ({"tables": "[]", "txn": "-1"}, 400, "bad_parameter"),
+        ({"tables": "[]", "catalog": "nope"}, 404, "unknown_keyspace"),
+    ]
+    for params, status, code in refused:
+        response = stack.get("/v1/lists", **({"catalog": stack.keyspace} | params))
+        assert (response.status_code, response.json()["code"]) == (status, code), params
 
 
 def test_constraints_and_statistics_are_cached(installation: Installation, session: Session) -> None:

@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 from consumers.fold import columns
 from consumers.fold.messages import fold_message, fold_messages
-from consumers.fold.state import META, OFFSET_KEY, Head, PartitionState, head_entries, read_head
+from consumers.fold.state import META, OFFSET_KEY, Head, PartitionState, head_entries, is_head_key, read_head
 from consumers.owner.meaning import Meaning
 from consumers.owner.overlay import Overlay
 from consumers.owner.partitions import Partition
@@ -79,7 +79,13 @@ class MemoryRocks:
         dies, self.dies = self.dies, ""
         if dies == "before":
             raise OwnerCrash
-        self.data.update(entries.pairs(sorted(entries)) if isinstance(entries, Memtable) else entries)
+        if isinstance(entries, Memtable):
+            if entries.gone:
+                self.data = {key: value for key, value in self.data.items() if not entries.hides(key)}
+            entries = entries.built()
+        self.data.update(entries)
+        for key in [key for key, entry in entries.items() if not entry and not is_head_key(key)]:
+            del self.data[key]
         self.data.update(of_indexes)
         if dies == "after":
             raise OwnerCrash
@@ -254,7 +260,10 @@ class OwnedPartition:
     def entries(self) -> dict[bytes, bytes]:
         """The whole folded state, in any order."""
         store: PartitionStore = self.store
-        return dict(self.rocks.scan()) | store._frozen.built() | store._active.built() | head_entries(store.state.head)
+        if store._frozen.gone or store._active.gone:
+            return self.state()
+        found = dict(self.rocks.scan()) | store._frozen.built() | store._active.built()
+        return {key: entry for key, entry in found.items() if entry} | head_entries(store.state.head)
 
     def refolded(self) -> dict[bytes, bytes]:
         """What the state must be: the whole log folded from where it began, message by message, into a dict."""
@@ -276,19 +285,19 @@ def _one_by_one(records: Iterable[Record], begin: int) -> dict[bytes, bytes]:
     state = PartitionState(Head(offset=begin, begin=begin), entries.get)
     for offset, value in records:
         changes = fold_message(state, offset, value)
-        entries.update(changes.entries)
+        changes.put_into(entries)
         state.apply(changes)
     return entries | head_entries(state.head)
 
 
 def _by_column(records: Sequence[Record], begin: int) -> dict[bytes, bytes]:
     entries = Memtable()
-    state = PartitionState(Head(offset=begin, begin=begin), entries.get)
+    state = PartitionState(Head(offset=begin, begin=begin), lambda key: entries.get(key) or None)
     with _folding_by_column():
         for changes in fold_messages(state, records):
-            entries.put(changes.entries)
+            entries.put(changes.entries, changes.gone)
             state.apply(changes)
-    return entries.built() | head_entries(state.head)
+    return {key: entry for key, entry in entries.built().items() if entry} | head_entries(state.head)
 
 
 def _folding_by_column() -> Any:

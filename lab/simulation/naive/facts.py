@@ -32,12 +32,16 @@ def facts_of_bytes(entries: Mapping[bytes, bytes]) -> Facts:
             facts[key] = _row(value)
         elif key[0] == 1:
             names = key[2:].decode().split("\0", 2)
-            what = {"t": "table", "o": "object", "s": "set"}[key[1:2].decode()]
-            facts[what, *names] = _table(value) if what == "table" else tuple(msgspec.msgpack.decode(value))
+            what = {"t": "table", "o": "object", "s": "set", "d": "drops"}[key[1:2].decode()]
+            facts[what, *names] = _table(value) if what == "table" else _object(value)
         else:
             kind, _, name = key[1:].partition(b"/")
             facts[kind.decode(), *_names(kind, name)] = _known(kind.decode(), value)
     return facts
+
+
+def _object(value: bytes) -> tuple[Any, ...]:
+    return tuple(tuple(each) if isinstance(each, list) else each for each in msgspec.msgpack.decode(value))
 
 
 def _names(kind: bytes, name: bytes) -> list[str]:
@@ -106,6 +110,8 @@ def facts_of_naive(fold: NaivePartition, offset: int) -> Facts:
         at = (each.shard, each.epoch, each.ordinal)
         known = (each.value is not None, image, struct_bytes, each.lo, each.hi, each.known_at)
         facts["object", kind, str(table_id), name] = (*at, *known, *each.write)
+    for (kind, table_id), drops in fold.tables.others.drops.items():
+        facts["drops", kind, str(table_id)] = (drops.shard, drops.epoch, *drops.forgotten, tuple(drops.recent))
     for (kind, table_id), group in fold.tables.others.sets.items():
         passes = (group.shard, group.epoch, group.ordinal, group.begun, *group.whole)
         facts["set", kind, str(table_id)] = (*passes, group.void[0], group.lo, group.latest, group.void[1])

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lab.simulation.naive import positions
+from stream.wire import events
 
 Event = dict[str, Any]
 
@@ -23,6 +24,11 @@ class NaiveObject:
     known_at: int = 0
     write: tuple[int, str] = (0, "")
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether it was dropped, and nothing was said of it since."""
+        return self.value is None and self.known_at > 0 and self.known_at >= self.write[0]
+
 
 @dataclass
 class NaiveSet:
@@ -39,21 +45,53 @@ class NaiveSet:
     latest: str = ""
 
 
+@dataclass
+class NaiveDrops:
+    """The drops of a set in one epoch. ``forgotten``: ordinal and position; ``recent``: names, the oldest first."""
+
+    shard: str
+    epoch: int
+    forgotten: tuple[int, str] = (0, "")
+    recent: tuple[str, ...] = ()
+
+
 class NaiveObjects:
     """All objects and sets of a partition."""
 
     def __init__(self) -> None:
         self.objects: dict[tuple[str, int, str], NaiveObject] = {}
         self.sets: dict[tuple[str, int], NaiveSet] = {}
+        self.drops: dict[tuple[str, int], NaiveDrops] = {}
 
-    def fold(self, name: str, event: Event) -> None:
-        """Folds a `CatalogObject` or a `CatalogSet`."""
+    def forget_table(self, table_id: int) -> None:
+        """The table was dropped, and all that belongs to it."""
+        if table_id:
+            self.objects = {key: each for key, each in self.objects.items() if key[1] != table_id}
+            self.sets = {key: each for key, each in self.sets.items() if key[1] != table_id}
+            self.drops = {key: each for key, each in self.drops.items() if key[1] != table_id}
+
+    def _forget_set(self, group: tuple[str, int]) -> None:
+        """Another epoch of the set begins."""
+        self.drops.pop(group, None)
+        for key in [each for each in self.objects if each[:2] == group]:
+            del self.objects[key]
+
+    def fold(self, name: str, event: Event, is_dropped: bool) -> None:
+        """Folds a `CatalogObject` or a `CatalogSet`. ``is_dropped``: the table was, to which it belongs."""
+        group = event["kind"], event["table_id"]
+        if is_dropped and group not in self.sets:
+            return
         if name == "CatalogSet":
             self._fold_set(event)
             return
-        key = event["kind"], event["table_id"], event["name"]
+        key = (*group, event["name"])
         held = self.objects.get(key)
-        if held is None or event["epoch"] > held.epoch:
+        drops = self.drops.get(group)
+        if drops is None or (drops.shard, drops.epoch) != (event["shard"], event["epoch"]):
+            drops = NaiveDrops(event["shard"], event["epoch"])
+        if held is None:
+            held = NaiveObject(event["shard"], event["epoch"], drops.forgotten[0], write=drops.forgotten)
+        elif event["epoch"] > held.epoch:
             held = NaiveObject(event["shard"], event["epoch"])
         if (event["epoch"], event["ordinal"]) <= (held.epoch, held.ordinal):
             return
@@ -67,8 +105,23 @@ class NaiveObjects:
             if held.value is None:
                 held.write = here
         held.ordinal = event["ordinal"]
-        self.objects[key] = held
         self._touch(event, hi)
+        self.objects[key] = held
+        if held.is_gone:
+            self.drops[group] = drops
+            self._note_drop(group, event["name"], drops)
+
+    def _note_drop(self, group: tuple[str, int], name: str, drops: NaiveDrops) -> None:
+        """So many stay that were dropped last. Of the others only where they were dropped is remembered."""
+        names = [each for each in drops.recent if each != name] + [name]
+        drops.recent = tuple(names[-events.DROPS_KEPT :])
+        for each in names[: -events.DROPS_KEPT]:
+            found = self.objects.get((*group, each))
+            if found is not None and found.is_gone:
+                del self.objects[(*group, each)]
+                ordinal, position = drops.forgotten
+                is_later = not position or positions.reaches(found.write[1], position)
+                drops.forgotten = max(ordinal, found.ordinal), found.write[1] if is_later else position
 
     def _set_of(self, event: Event) -> NaiveSet | None:
         key = event["kind"], event["table_id"]
@@ -81,6 +134,9 @@ class NaiveObjects:
         held = self._set_of(event)
         if held is None:
             return None
+        before = self.sets.get((event["kind"], event["table_id"]))
+        if before is not None and before is not held:
+            self._forget_set((event["kind"], event["table_id"]))
         for position in (*later, event["gtid"]):
             if not held.latest or positions.reaches(position, held.latest):
                 held.latest = position

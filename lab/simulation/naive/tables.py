@@ -142,7 +142,7 @@ class NaiveTables:
             self._bind_names(event)
             return []
         if name in ("CatalogObject", "CatalogSet"):
-            self.others.fold(name, event)
+            self.others.fold(name, event, self._is_dropped(event))
             return []
         if name in ("CommitTxn", "AbortTxn"):
             return self._end(event, around, committed=name == "CommitTxn")
@@ -159,6 +159,7 @@ class NaiveTables:
                 table.note_write(event)  # its writer ended without an event: nobody knows which image counts
         elif event["change"] == "dropped":
             table = self._dropped(table, event)
+            self.others.forget_table(event["table_id"])
         else:
             self._change(table, event, around)
         table.ordinal = event["ordinal"]
@@ -171,6 +172,11 @@ class NaiveTables:
         if held is None or event["epoch"] > held.epoch:
             return NaiveTable(event["shard"], event["epoch"], self._begin > 0)
         return held if (event["epoch"], event["ordinal"]) > (held.epoch, held.ordinal) else None
+
+    def _is_dropped(self, event: Event) -> bool:
+        """Whether the event is of something that belongs to a dropped table."""
+        held = self.by_id.get(event["table_id"])
+        return held is not None and held.is_dropped and (held.shard, held.epoch) == (event["shard"], event["epoch"])
 
     def _held(self, table_id: int, event: Event) -> NaiveTable | None:
         held = self.by_id.get(table_id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from consumers.fold import catalog as fold_catalog
+from consumers.fold import objects
 from consumers.owner import tables
 from consumers.owner.objects import answering, filter
 from lab.simulation.planted.decisions import OTHER_TABLE_ID, REACHED_BY_MARK
@@ -150,6 +151,22 @@ FOLLOWING: Final = (
         Replace(metastore._by_bits, "any_raw[any_at // 8] >> any_bit & 1", "not raw[at // 8] >> (at % 8) & 1"),
     ),
 )
+DROPPING: Final = (
+    warehouse(
+        "dropped_table_leaves_its_partitions",
+        "what belongs to a dropped table stays",
+        Return(objects.forget_objects, "()"),
+    ),
+    warehouse(
+        "made_again_and_forgotten",
+        "a partition that was made again goes when its earlier drop is forgotten",
+        Replace(
+            objects.fold_object,
+            "(any_found.ordinal, any_found.write_position) if any_found is not None and _is_gone(any_found) else None",
+            "(found.ordinal, found.write_position or event['gtid']) if found is not None else None",
+        ),
+    ),
+)
 ANSWERING: Final = (
     warehouse(
         "pages_of_two_moments",
@@ -189,4 +206,4 @@ SESSIONS: Final = (
         leave_out(SessionState._plan_objects, "self._answered(found.token, demanded)"),
     ),
 )
-BUGS: Final = (*DEMANDS, *TORN, *EVENTUAL, *STATES, *FILLS, *FOLLOWING, *ANSWERING, *SESSIONS)
+BUGS: Final = (*DEMANDS, *TORN, *EVENTUAL, *STATES, *FILLS, *FOLLOWING, *DROPPING, *ANSWERING, *SESSIONS)

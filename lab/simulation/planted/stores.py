@@ -62,6 +62,6 @@ BUGS: Final = (
     processes(
         "frozen_entries_not_read",
         "entries that are being committed are missing in a scan",
-        Replace(PartitionStore.items, "self._frozen.built() | self._active.built()", "self._active.built()"),
+        Replace(PartitionStore.items, "any_frozen.built().items()", "{}.items()"),
     ),
 )

@@ -41,7 +41,7 @@ class Reference:
         before, state = self._before, self._state
         while len(before) <= offset:
             changes = fold_message(state, len(before) - 1, self._log[len(before) - 1])
-            self._entries.update(changes.entries)
+            changes.put_into(self._entries)
             state.apply(changes)
             head = state.head
             copied = head.copy()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 from typing import Final
+from unittest.mock import patch
 
 from lab.simulation.engine import History, Op, Outcome, ops_of, play, shape
 from lab.simulation.hive.judging import RECOVERS
@@ -20,6 +21,7 @@ from lab.simulation.whole_processes.run import CLIENT, PAUSES_S
 from lab.simulation.whole_processes.stores import check_store
 from serving.client.answers import Objects, Table
 from stream.kafka.topics import events_topic
+from stream.wire import events
 
 RULES: Final = (*JUDGED, RECOVERS, BY_THE_RULES)
 FAULTS: Final = (
@@ -37,6 +39,8 @@ FAULTS: Final = (
 )
 OF_FUNCTIONS: Final = 2
 """From here on a catalog read is one of functions. They are `eventual`, since ALTER FUNCTION leaves no event."""
+DROPS_KEPT: Final = 1
+"""Tables have a few partitions, and the fold must forget drops of them."""
 SETTLES_IN_S: Final = 180.0
 """Longer than two of the group's session timeouts, the longest back-offs, and a request that runs into its timeout."""
 
@@ -168,6 +172,17 @@ def _motif(rng: Random) -> list[Op]:
     return [*begins, hand_over, ("kafka", 1, 0), *sees, hand_over, ("table", 1, table, 0, 0, to_the_end)]
 
 
+def _drops(rng: Random) -> list[Op]:
+    """Partitions of one table are dropped and made again, some while a slow metastore is asked for them."""
+    table = rng.randrange(_NAMES)
+    ops: list[Op] = [("create", table, 4), ("let", 3)]
+    for _ in range(8 + rng.randrange(8)):
+        ops.append(("partition", table, rng.choice((0, 0, 4)), rng.randrange(len(VALUES)), 0))
+        if rng.random() < 0.3:
+            ops.append(rng.choice([("slow", 1 + rng.randrange(3), rng.randrange(_PAUSE)), ("let", rng.randrange(3))]))
+    return ops
+
+
 class WarehouseWorld:
     """A metastore's live catalog, followed and answered for by whole processes."""
 
@@ -188,7 +203,7 @@ class WarehouseWorld:
             made += [("open", 2), *(("allocate", rng.randrange(_NAMES), rng.randrange(3), 1) for _ in range(2))]
         ops += [*made, ("start", 0), ("let", 2)]
         if rng.random() < MOTIFS:
-            ops += _motif(rng)
+            ops += rng.choice((_motif, _drops))(rng)
         for name in rng.choices(names, [KINDS[name][0] for name in names], k=14 + rng.randrange(27)):
             ops.append((name, *(rng.randrange(bound) for bound in KINDS[name][1])))
         return ops
@@ -196,6 +211,6 @@ class WarehouseWorld:
     def run(self, ops: Sequence[Op], *, trace: bool = False) -> Outcome:
         """Runs the ops, then the final checks. Stops at the first violation."""
         run = WarehouseRun(shape(ops, SHAPE), Outcome(), trace)
-        with run.installed():
+        with run.installed(), patch.object(events, "DROPS_KEPT", DROPS_KEPT):
             run.begin()
             return play(run, ops, OPS)

@@ -148,6 +148,10 @@ class HiveTranslator:
         self._ids.restore(name, txn, write_id)
         return self._describe(txn)
 
+    def writers_of(self, name: str) -> tuple[OpenTransaction, ...]:
+        """The open transactions that hold ids under ``name``."""
+        return tuple(self._describe(txn) for txn in sorted({*self.holders(name).values()} & self._open.keys()))
+
     def abort_unlogged(self, txn: int) -> list[Change]:
         """The server no longer knows ``txn`` as open, and no event ended it: it was aborted."""
         self._open.pop(txn, None)
@@ -273,6 +277,7 @@ class HiveTranslator:
         ids = self._ids.get(name)
         if ids is None or not ids.hwm:
             return []
+        self._changed.update(txn for _, txn in ids.open if txn in self._open)  # the topic must know their table too
         changes: list[Change] = [ResetWriteIds(table_id, ids.full_text(name), ids.committed)]
         changes += [AllocateWriteId(table_id, txn, write_id) for write_id, txn in ids.open if txn]
         return changes

@@ -6,7 +6,7 @@ from typing import Any
 
 from consumers.fold.catalog import fold_catalog, void_catalog
 from consumers.fold.catalog_state import TableState, decode_binding, decode_table, name_key, table_key
-from consumers.fold.state import Head, Rejection, Void
+from consumers.fold.state import Changes, Head, Rejection, Void
 
 SHARD = "hive/0"
 
@@ -28,7 +28,7 @@ class Log:
         at = self.ordinal if ordinal is None else ordinal
         head = {"shard": SHARD, "epoch": self.epoch, "ordinal": at, "gtid": f"HiveEvent/{at}", "timestamp": 0}
         changes = fold_catalog(event, head | fields, self.entries.get, Head(voids=self.voids))
-        self.entries.update(changes)
+        Changes(at, changes, gone=changes.gone).put_into(self.entries)
         self.rejections.extend(changes.rejections)
 
     def image(self, change: str, image: bytes | None = None, txn: int = 0, write_id: int = 0, **more: Any) -> None:

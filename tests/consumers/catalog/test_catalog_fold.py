@@ -194,6 +194,19 @@ def test_a_commit_above_the_high_water_mark_holds_the_ids_between_as_open() -> N
     assert log.table.ids.text("d.t") == "d.t:3:1:1,2:"
 
 
+def test_ids_that_arrive_out_of_order_are_open_until_their_own_end() -> None:
+    """The second of two concurrent ALLOCs may be logged first. The other id is open from then on, and stays."""
+    log = Log()
+    log.created()
+    log.alloc(11, 2)
+    assert log.table.ids.full_text("d.t") == "d.t:2:1:1,2:"
+    log.alloc(10, 1)
+    assert [tuple(pair) for pair in log.table.ids.open] == [(1, 10), (2, 11)]
+    log.end(11, 2)
+    log.end(10, 1)
+    assert log.table.ids.full_text("d.t") == "d.t:2:9223372036854775807::"
+
+
 def test_a_rename_keeps_the_entry_and_unbinds_the_old_name() -> None:
     """The entry keeps its key and prints its list under the new name; another table may take the old name."""
     log = Log()

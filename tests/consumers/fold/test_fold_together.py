@@ -100,7 +100,7 @@ def _one_by_one(records: Records) -> Outcome:
         if offset < state.head.offset:
             continue
         changes = fold_message(state, offset, message)
-        entries.update(changes.entries)
+        changes.put_into(entries)
         state.apply(changes)
         dead += [(offset, letter.code) for letter in changes.rejections]
     return entries, head_entries(state.head), dead
@@ -113,7 +113,7 @@ def _together(records: Records, cuts: set[int]) -> Outcome:
     edges = sorted({0, len(records), *(cut for cut in cuts if cut < len(records))})
     for first, last in pairwise(edges):
         for changes in fold_messages(state, records[first:last]):
-            entries.put(changes.entries)
+            entries.put(changes.entries, changes.gone)
             state.apply(changes)
             dead += [(changes.offset - 1, letter.code) for letter in changes.rejections]
     assert dict(entries) == entries.built(), "read one by one as they are written"
@@ -213,7 +213,7 @@ def _steps(records: Records, size_min: int = 0) -> tuple[list[tuple[int, bool]],
     with patch.object(columns, "RUN_BYTES_MIN", size_min):
         for changes in fold_messages(state, records):
             steps.append((changes.messages, isinstance(changes.entries, columns.RowEntries)))
-            entries.put(changes.entries)
+            entries.put(changes.entries, changes.gone)
             state.apply(changes)
             dead += [(changes.offset - 1, letter.code) for letter in changes.rejections]
     return steps, (entries.built(), head_entries(state.head), dead)
@@ -281,7 +281,7 @@ def test_a_marker_after_a_frame_that_is_folded_otherwise_moves_nothing_before_it
         with patch.object(columns, "RUN_BYTES_MIN", 0):
             for changes in fold_messages(state, records):
                 state.apply(changes)
-                entries.put(changes.entries)
+                entries.put(changes.entries, changes.gone)
                 assert state.head.offset > 26 or state.head.lineages[SHARD].watermark_ordinal < 1_000
 
 
@@ -356,7 +356,7 @@ def test_shards_that_share_a_partition_are_folded_by_column_while_they_keep_apar
         steps = []
         with patch.object(columns, "RUN_BYTES_MIN", 1_000):
             for changes in fold_messages(state, some):
-                entries.put(changes.entries)
+                entries.put(changes.entries, changes.gone)
                 state.apply(changes)
                 steps.append(changes.messages)
         return steps

@@ -226,7 +226,7 @@ def test_any_messages_are_folded_by_the_rules(begin: int, sharing: bool, catalog
         for offset, value in records:
             naive.fold(offset, value)
             for changes in fold_messages(state, [(offset, value)]):
-                entries.update(changes.entries)
+                changes.put_into(entries)
                 state.apply(changes)
                 letters += [(changes.offset - 1, letter.code) for letter in changes.rejections]
             found = first_difference(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from consumers.fold.catalog_state import CatalogStateError
+from consumers.fold.catalog_state import CatalogChanges, CatalogStateError
 from consumers.fold.objects import (
     ObjectState,
     SetState,
@@ -18,7 +18,7 @@ from consumers.fold.objects import (
     objects_prefix,
     set_key,
 )
-from consumers.fold.state import Head
+from consumers.fold.state import Changes, Head
 
 NAME = '["2024"]'
 
@@ -40,12 +40,15 @@ class Log:
         """CatalogObject of the partition 2024."""
         event = self._head(more.pop("epoch", 1), more.pop("ordinal", None)) | {"kind": "partition", "name": NAME}
         event |= {"change": change, "image": image, "struct": image, "lo": "", "hi": ""} | more
-        self.entries.update(fold_object(event, self.entries.get, Head()))
+        self._take(fold_object(event, self.entries.get, Head()))
 
     def set(self, change: str, **more: Any) -> None:
         """CatalogSet of the partitions."""
         event = self._head(more.pop("epoch", 1), more.pop("ordinal", None)) | {"kind": "partition", "change": change}
-        self.entries.update(fold_set(event | {"lo": "", "reason": ""} | more, self.entries.get, Head()))
+        self._take(fold_set(event | {"lo": "", "reason": ""} | more, self.entries.get, Head()))
+
+    def _take(self, changes: CatalogChanges) -> None:
+        Changes(0, changes, gone=changes.gone).put_into(self.entries)
 
     @property
     def partition(self) -> ObjectState:

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from consumers.fold.objects import object_key, objects_prefix
 from consumers.fold.state import Changes, Head, Lineage, Void, head_entries
 from consumers.store.errors import (
     DiskFullError,
@@ -27,10 +28,13 @@ from consumers.store.store import StoreView
 from tests.consumers.histories import key, marker, start, value
 from tests.consumers.storing import change, crash, open_at
 
-keys = st.integers(0, 20).map(key)
+objects = st.sampled_from([object_key("partition", table, name) for table in (7, 70) for name in "abcdef"])
+keys = st.one_of(st.integers(0, 10).map(key), objects)
+prefixes = st.sampled_from([objects_prefix("partition", 7), objects_prefix("partition", 70)])
 steps = st.lists(
     st.one_of(
-        st.tuples(st.just("apply"), st.dictionaries(keys, st.binary(max_size=40), max_size=5)),
+        st.tuples(st.just("apply"), st.dictionaries(keys, st.binary(min_size=1, max_size=40), max_size=5)),
+        st.tuples(st.just("remove"), st.lists(st.one_of(objects, prefixes), min_size=1, max_size=3)),
         st.tuples(st.just("commit"), st.none()),
         st.tuples(st.just("freeze"), st.none()),
         st.tuples(st.just("write"), st.none()),
@@ -44,19 +48,25 @@ steps = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(steps)
 def test_after_any_schedule_of_commits_and_crashes_the_store_equals_a_dict(
-    plan: list[tuple[str, dict[bytes, bytes]]],
+    plan: list[tuple[str, Any]],
 ) -> None:
     """Whatever is committed is there after a crash, with exactly its offset, and nothing else is."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         store = open_at(directory)
         model: dict[bytes, bytes] = {}
+        seen: set[bytes] = set()
         kept, kept_offset = dict(model), 0
         frozen: tuple[dict[bytes, bytes], int] | None = None
         for step, entries in plan:
             if step == "apply":
                 store.apply(change(store.state.head.offset + 1, entries))
                 model |= entries
+                seen |= entries.keys()
+            elif step == "remove":
+                changes = Changes(store.state.head.offset + 1, {}, gone=tuple(entries))
+                store.apply(changes)
+                changes.put_into(model)
             elif step in ("commit", "close"):
                 store.commit() if step == "commit" else store.close()
                 kept, kept_offset, frozen = dict(model), store.state.head.offset, None
@@ -70,7 +80,10 @@ def test_after_any_schedule_of_commits_and_crashes_the_store_equals_a_dict(
                 store = open_at(directory)
                 model, frozen = dict(kept), None
             assert store.committed_offset == kept_offset
-            assert {k: store.get(k) for k in model} == model
+            assert {k: found for k in seen if (found := store.get(k)) is not None} == model
+            for prefix in (objects_prefix("partition", 7), key(0)[:-3]):
+                under = sorted(pair for pair in model.items() if pair[0].startswith(prefix))
+                assert store.between(prefix, prefix + b"\xff", 100) == under
             everything = dict(store.items())
             assert everything == model | head_entries(store.state.head)
             assert list(everything) == sorted(everything)

@@ -194,14 +194,14 @@ class _Partition:
     def one_by_one(self, records: Records) -> _Partition:
         for offset, message in records:
             changes = fold_message(self.state, offset, message)
-            self.entries.update(changes.entries)
+            changes.put_into(self.entries)
             self.state.apply(changes)
             self.dead += [(offset, letter.code) for letter in changes.rejections]
         return self
 
     def together(self, records: Records) -> _Partition:
         for changes in fold_messages(self.state, records):
-            self.entries.update(changes.entries)
+            changes.put_into(self.entries)
             self.state.apply(changes)
             self.dead += [(changes.offset - 1, letter.code) for letter in changes.rejections]
         return self

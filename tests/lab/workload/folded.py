@@ -49,7 +49,7 @@ class Folded:
         """Folds one record."""
         state = self.states[partition]
         changes = fold_message(state, state.head.offset, value)
-        self.entries[partition].update(changes.entries)
+        changes.put_into(self.entries[partition])
         state.apply(changes)
         self.dead.extend(changes.rejections)
 

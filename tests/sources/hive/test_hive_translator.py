@@ -11,7 +11,7 @@ import pytest
 
 from lab.simulation.hive.metastore import Metastore
 from stream.sources.hive.events import IGNORED, WRITES
-from stream.sources.hive.messages import HiveMessageError, decode_message
+from stream.sources.hive.messages import HiveMessageError, TableObject, decode_message
 from stream.sources.hive.translator import HiveTranslator
 from stream.wire.events import (
     EVERY_TABLE,
@@ -79,6 +79,28 @@ def test_a_restart_continues_with_the_open_transactions_of_the_topic(server: Met
     assert ended is not None
     assert ended.closed == (1,)
     assert [getattr(change, "write_ids", None) for change in ended.changes] == [((1, 1),)]
+
+
+def test_an_id_from_before_its_table_is_told_with_the_create() -> None:
+    """CTAS: the ALLOC comes before the CREATE. A source that starts between that and the COMMIT must end it."""
+    server = Metastore()
+    server.open_txns(1)
+    server.allocate("s.a", [1])
+    server.create("s.a", "full")
+    known = {opened.txn: opened for transaction in _translated(server) for opened in transaction.opened}
+    assert known[1] == OpenTransaction(1, ((1, 1),))
+
+
+def test_an_id_from_before_the_server_showed_its_table_is_told_with_it() -> None:
+    """As with the CREATE, if that was not seen."""
+    server = Metastore()
+    server.open_txns(1)
+    server.allocate("s.a", [1])
+    translator = HiveTranslator()
+    for row in server.log:
+        translator.translate(row)
+    translator.bind(TableObject("s.a", 7, True, True, b"{}"))
+    assert translator.writers_of("s.a") == (OpenTransaction(1, ((7, 1),)),)
 
 
 def test_the_same_event_is_translated_once_and_a_gap_voids_everything(server: Metastore) -> None:

@@ -9,7 +9,8 @@ import pytest
 from stream.sources.hive.live.connection import MetastoreUnreachable
 from stream.sources.hive.live.metastore import Metastore
 from stream.sources.hive.live.objects import Objects
-from stream.wire.events import Change, ObjectImage, ObjectSet
+from stream.sources.hive.recent_drops import RecentDrops
+from stream.wire.events import DROPS_KEPT, Change, ObjectImage, ObjectSet
 
 WRITTEN = ObjectImage("database", 0, ("s",), "written")
 ALL = ObjectSet("database", 0, "begun")
@@ -21,7 +22,8 @@ class Databases:
     catalog = "hive"
 
     def __init__(self) -> None:
-        self.objects = Objects(cast("Metastore", self), self.publish, self.position)
+        self.drops = RecentDrops()
+        self.objects = Objects(cast("Metastore", self), self.publish, self.position, self.drops)
         self.published: list[Change] = []
         self.found: list[ObjectImage | Exception | None] = []
         self.end = 0
@@ -71,3 +73,31 @@ def test_a_fetch_that_failed_is_still_due(first: ObjectImage | ObjectSet, looks:
     with pytest.raises(MetastoreUnreachable):
         databases.objects.step()
     assert databases.objects.is_due
+
+
+@pytest.mark.parametrize("first", [WRITTEN, ALL])
+def test_what_was_read_before_too_many_drops_is_read_again(first: ObjectImage | ObjectSet) -> None:
+    """The fold could not tell its image from one of a dropped database, and would wait for another."""
+    databases = Databases()
+    databases.objects.note(first)
+    databases.drops.note(9, [ObjectImage("database", 0, (f"d{each}",), "dropped") for each in range(DROPS_KEPT + 1)])
+    assert databases.objects.step()
+    assert databases.objects.is_due
+    assert not [each for each in databases.published if isinstance(each, ObjectImage)]
+    databases.end = 9
+    assert databases.objects.step()
+    assert not databases.objects.is_due
+    assert [each.change for each in databases.published if isinstance(each, ObjectImage)] == ["image"]
+
+
+def test_drops_count_by_set() -> None:
+    """Drops of another table, or of one that is gone, hold nothing up."""
+    drops = RecentDrops()
+    drops.note(5, [ObjectImage("partition", 7, (str(each),), "dropped") for each in range(DROPS_KEPT)])
+    assert drops.allow("partition", 7, 1)
+    drops.note(6, [ObjectImage("partition", 7, ("last",), "dropped")])
+    assert not drops.allow("partition", 7, 4)
+    assert drops.allow("partition", 7, 5)
+    assert drops.allow("partition", 8, 1)
+    drops.forget(7)
+    assert drops.allow("partition", 7, 1)

@@ -24,6 +24,7 @@ from stream.sources.hive.live.partitions import Partitions
 from stream.sources.hive.live.sweep import CHUNK_TABLES, Sweep
 from stream.sources.hive.messages import FLAVOR
 from stream.sources.hive.progress import Progress, checksum_of
+from stream.sources.hive.recent_drops import RecentDrops
 from stream.sources.hive.recent_ids import RecentWriteIds
 from stream.sources.hive.translator import HiveTranslator
 from stream.sources.status import SourceStatus
@@ -104,6 +105,7 @@ class Following:
         self._swept_names: frozenset[str] = frozenset()
         """The tables that the server listed when the sweep began."""
         self._recent = RecentWriteIds(self._at)
+        self._drops = RecentDrops()
         self._rebound: dict[str, int] = {}
         """Name → the last event that bound it to a table, or to none, since no fetch was under way."""
         opened = resume.open_transactions
@@ -128,9 +130,9 @@ class Following:
         def rebound_at(name: str) -> int:
             return self._rebound.get(name, 0)
 
-        self._objects = Objects(metastore, self._publish, self._read_to_end)
+        self._objects = Objects(metastore, self._publish, self._read_to_end, self._drops)
         self._partitions = Partitions(
-            self._fetcher, self._publish, self._read_to_end, self._drain, translator.name_of, rebound_at
+            self._fetcher, self._publish, self._read_to_end, self._drain, translator.name_of, rebound_at, self._drops
         )
         self._details = Details(
             self._fetcher,
@@ -229,6 +231,7 @@ class Following:
         event_id = row["eventId"]
         self._at, self._time, self._checksum = event_id, txn.timestamp, checksum_of(row)
         self._recent.note(event_id, self._translator.write_id_changes)
+        self._drops.note(event_id, txn.changes)
         for change in txn.changes:
             self._note(event_id, change)
         unresolved = self._translator.take_unresolved()
@@ -244,6 +247,7 @@ class Following:
         match change:
             case TableImage(change="dropped"):
                 self._partitions.forget(change.table_id)
+                self._drops.forget(change.table_id)
                 self._images.touched[change.name] = event_id
                 progress.done(change.name)
             case TableImage():
@@ -286,6 +290,7 @@ class Following:
     ) -> None:
         """Publish what the source adds to the event that was read last."""
         position = f"{FLAVOR}/{self._at}"
+        self._drops.note(self._at, changes)
         self._publisher.publish(
             SourceTransaction(
                 position,

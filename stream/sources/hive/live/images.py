@@ -94,11 +94,15 @@ class Images:
                 return
             image.kind, image.write_ids = "transactional", ids.full_text(name)
         names = self._translator.bind(table)
-        opened = self._restored(name, holders) if table.transactional else ()
-        held = holders | self._translator.holders(name)
         # The image comes before the name: else a reader may meet the one from before a rename under the new name.
         changes: list[Change] = [image]
-        changes += [AllocateWriteId(table.table_id, held[each], each) for each, _ in ids.open if each in held]
+        opened: tuple[OpenTransaction, ...] = ()
+        if table.transactional:
+            opened = self._restored(name, holders)
+            if names:  # what was allocated before is not told of this table yet
+                opened = (*opened, *self._translator.writers_of(name))
+            held = holders | self._translator.holders(name)
+            changes += [AllocateWriteId(table.table_id, held[each], each) for each, _ in ids.open if each in held]
         changes += names
         if name in self.unsure:
             self.unsure.discard(name)

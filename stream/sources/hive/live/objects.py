@@ -16,6 +16,7 @@ from stream.sources.hive.live.metastore import Metastore
 from stream.sources.hive.messages import FLAVOR
 from stream.sources.hive.object_events import CATALOG, DATABASE, FUNCTION
 from stream.sources.hive.objects import image_of
+from stream.sources.hive.recent_drops import RecentDrops
 from stream.sources.hive.structs import Struct, encode_struct
 from stream.wire.events import Change, ObjectImage, ObjectSet
 
@@ -28,12 +29,17 @@ OF_CATALOG: Final = (CATALOG, DATABASE, FUNCTION)
 class Objects:
     """What is to be fetched, and its fetching. ``publish``: changes at the position that was read last.
 
-    ``position``: reads the log to the server's end and returns that event.
+    ``position``: reads the log to the server's end and returns that event. ``drops``: those that were published.
     """
 
     def __init__(
-        self, metastore: Metastore, publish: Callable[[list[Change]], None], position: Callable[[], int]
+        self,
+        metastore: Metastore,
+        publish: Callable[[list[Change]], None],
+        position: Callable[[], int],
+        drops: RecentDrops,
     ) -> None:
+        self._drops = drops
         self._metastore = metastore
         self._publish = publish
         self._position = position
@@ -82,19 +88,25 @@ class Objects:
 
     def _publish_set(self, kind: str) -> None:
         """A pass over all members. It begins before they are listed, so that what is made meanwhile is in it."""
-        lo = f"{FLAVOR}/{self._position()}"
+        at = self._position()
+        lo = f"{FLAVOR}/{at}"
         self._publish([ObjectSet(kind, 0, "begun", lo=lo)])
         for chunk in self._all_of(kind):
             hi = f"{FLAVOR}/{self._position()}"
+            if not self._drops.allow(kind, 0, at):
+                self._sets.add(kind)
+                return
             self._publish([_image(kind, name, found, lo, hi) for name, found in chunk])
         self._publish([ObjectSet(kind, 0, "complete", lo=lo)])
 
     def _publish_one(self, kind: str, name: Values) -> None:
         """An object by name; if it is not there it was dropped."""
-        lo = f"{FLAVOR}/{self._position()}"
+        at = self._position()
         found = self._one_of(kind, name)
-        hi = f"{FLAVOR}/{self._position()}"
-        if found is None:
+        lo, hi = f"{FLAVOR}/{at}", f"{FLAVOR}/{self._position()}"
+        if not self._drops.allow(kind, 0, at):
+            self._single.add((kind, name))
+        elif found is None:
             self._publish([ObjectImage(kind, 0, name, "dropped", lo=lo, hi=hi)])
         else:
             self._publish([_image(kind, name, found, lo, hi)])

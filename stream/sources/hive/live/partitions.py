@@ -23,6 +23,7 @@ from stream.sources.hive.messages import FLAVOR, HiveMessageError
 from stream.sources.hive.object_events import PARTITION, PARTITION_STATISTICS
 from stream.sources.hive.objects import columns_of, image_of
 from stream.sources.hive.partition_names import partition_name
+from stream.sources.hive.recent_drops import RecentDrops
 from stream.sources.hive.structs import Struct, encode_struct
 from stream.wire.events import Change, ObjectImage, ObjectSet
 
@@ -54,10 +55,12 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Members as they were before the event ``hi``."""
+    """Members as they were at some moment between the events ``lo`` and ``hi``. ``names``: which were asked for."""
 
     members: list[Member]
+    lo: int
     hi: int
+    names: list[str]
 
 
 class Pass:
@@ -85,12 +88,16 @@ class Pass:
             self._listing = None
             self._names.extend(names[at : at + CHUNK] for at in range(0, len(names), CHUNK))
             self._submit()
-            return Chunk([], hi)
+            return Chunk([], self.lo, hi, [])
         if not self._under_way or not self._under_way[0].done():
             return None
         found = self._under_way.popleft().result()
         self._submit()
         return found
+
+    def again(self, chunk: Chunk) -> None:
+        """The chunk is fetched again, before the others."""
+        self._under_way.appendleft(self._fetcher.run(lambda each: self._fetch(each, chunk.names)))
 
     def cancel(self) -> None:
         """Drop what has not begun."""
@@ -103,10 +110,11 @@ class Pass:
             self._under_way.append(self._fetcher.run(lambda each, names=names: self._fetch(each, names)))  # type: ignore[misc]
 
     def _fetch(self, metastore: Metastore, names: list[str]) -> Chunk:
+        lo = metastore.last_event()
         members = [_member(PARTITION, *found) for found in metastore.partitions_by_names(self.name, names)]
         statistics = metastore.partition_statistics(self.name, self._columns, names)
         members += [_member(PARTITION_STATISTICS, *found) for found in statistics]
-        return Chunk(members, metastore.last_event())
+        return Chunk(members, lo, metastore.last_event(), names)
 
 
 class Partitions:
@@ -114,6 +122,7 @@ class Partitions:
 
     ``position``: reads the log to the server's end and returns that event; ``drain``: up to an event. ``name_of``:
     table id → its name, or "". ``rebound_at``: name → the last event that bound it to a table, or to none.
+    ``drops``: those that were published.
     """
 
     def __init__(
@@ -124,7 +133,9 @@ class Partitions:
         drain: Callable[[int], None],
         name_of: Callable[[int], str],
         rebound_at: Callable[[str], int],
+        drops: RecentDrops,
     ) -> None:
+        self._drops = drops
         self._fetcher = fetcher
         self._publish = publish
         self._position = position
@@ -207,9 +218,15 @@ class Partitions:
             self._drain(found.hi)
             if self._rebound_at(name) > lo:
                 self._again(table_id)
+            elif not self._allows(table_id, lo):
+                for values in asked:
+                    self.note(ObjectImage(PARTITION, table_id, values, "written"))
             else:
-                self._publish([_change(table_id, each, lo, found.hi) for each in found.members])
+                self._publish(_changes(table_id, found.members, lo, found.hi))
         return True
+
+    def _allows(self, table_id: int, lo: int) -> bool:
+        return all(self._drops.allow(kind, table_id, lo) for kind in KINDS)
 
     def go_on(self) -> bool:
         """Begin passes, and publish what has arrived of those under way; False if nothing has."""
@@ -267,8 +284,10 @@ class Partitions:
             if self._passes.pop(of.table_id, None) is not None:
                 of.cancel()
                 self._again(of.table_id)
+        elif not self._allows(of.table_id, chunk.lo):
+            of.again(chunk)
         elif chunk.members:
-            self._publish([_change(of.table_id, each, of.lo, chunk.hi) for each in chunk.members])
+            self._publish(_changes(of.table_id, chunk.members, chunk.lo, chunk.hi))
 
     def _end(self, of: Pass) -> None:
         self._passes.pop(of.table_id, None)
@@ -302,13 +321,19 @@ def _read(metastore: Metastore, name: str, asked: Sequence[Values]) -> Chunk:
     statistics = dict(metastore.partition_statistics(name, columns, names))
     members = [_member(PARTITION, each, stored.get(each)) for each in asked]
     members += [_member(PARTITION_STATISTICS, each, statistics.get(each)) for each in asked]
-    return Chunk(members, metastore.last_event())
+    return Chunk(members, 0, metastore.last_event(), names)
 
 
 def _member(kind: str, values: Values, found: Struct | None) -> Member:
     if found is None:
         return Member(kind, values, None, None)
     return Member(kind, values, image_of(found, _STRUCTS[kind]), encode_struct(found))
+
+
+def _changes(table_id: int, members: list[Member], lo: int, hi: int) -> list[Change]:
+    """Those that are there first: too many drops before them would make them wait for another image."""
+    found = [_change(table_id, each, lo, hi) for each in members]
+    return [*sorted(found, key=lambda each: each.change == "dropped")]
 
 
 def _change(table_id: int, of: Member, lo: int, hi: int) -> ObjectImage:

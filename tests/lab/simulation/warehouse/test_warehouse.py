@@ -43,6 +43,12 @@ def test_a_front_answers_without_the_metastore_if_it_may() -> None:
         assert outcome.answers[said] == 2
 
 
+def test_a_writer_of_a_table_that_is_made_later_ends_after_a_restart_of_the_source() -> None:
+    """Its ALLOC came before the CREATE, and the topic did not know of which table. Its COMMIT ended nothing."""
+    ops: History = [("open", 0), ("allocate", 3, 0, 0), ("break", 3, 0), ("create", 3, 1), ("kill", 0, 0)]
+    assert run_one(WORLD, [("let", 1), *ops[:4], ("table", 0, 0, 0, 0, 3), *ops[4:]]).violations == []
+
+
 def test_the_naive_thrift_is_what_the_product_reads() -> None:
     """A table that the model writes is the table that the product parses."""
     warehouse = Warehouse(lambda: 0.0)

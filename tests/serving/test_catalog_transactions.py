@@ -1,0 +1,152 @@
+"""A catalog transaction of the client: one fetch past the cache, lists and ids with every read, a write id a table."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from serving.client import AsyncSession, BadRequest, NotFoundError, Session
+from serving.client.transactions import with_own
+from serving.client.wire import HttpRequest, HttpResponse
+from tokens import ValidWriteIdList, Vector
+
+LISTS = {"d.t": (7, "d.t:11:7:7,8:"), "d.u": (8, "d.u:3:9223372036854775807::"), "d.outside": (9, None)}
+
+
+class Front:
+    """Answers a client, and keeps what it asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[HttpRequest] = []
+
+    def send(self, request: HttpRequest) -> HttpResponse:
+        """Answers the lists of known tables, and a table for any other request."""
+        self.asked.append(request)
+        answer: dict[str, Any] = {"served_from": "source", "freshness": "fresh", "why": "", "token": ""}
+        if request.path == "/v1/lists":
+            names = json.loads(request.params["tables"])
+            found = [(name, *LISTS.get(name, (0, None))) for name in names]
+            answer["txns"] = request.params.get("txns", "20:9:9:")
+            answer["tables"] = [{"name": name, "table_id": at, "write_ids": listed} for name, at, listed in found]
+        elif request.path.startswith("/v1/tables/") and not request.path.endswith("/partitions"):
+            answer |= {"found": True, "table_id": 7, "write_ids": None, "table": {}}
+        else:
+            answer |= {"names": [], "objects": [], "count": 0}
+        return 200, json.dumps(answer).encode()
+
+    async def send_later(self, request: HttpRequest) -> HttpResponse:
+        """As `send`."""
+        return self.send(request)
+
+    def listed(self, number: int = -1) -> tuple[str | None, str | None]:
+        """The list and the id of a request."""
+        params = self.asked[number].params
+        return params.get("valid_write_ids"), params.get("table_id")
+
+    @property
+    def fetches(self) -> list[dict[str, str]]:
+        """The parameters of the calls past the cache."""
+        return [each.params for each in self.asked if each.path == "/v1/lists"]
+
+
+@pytest.fixture
+def front() -> Front:
+    """Where all requests end."""
+    return Front()
+
+
+@pytest.fixture
+def session(front: Front) -> Session:
+    """A session of that front."""
+    return Session(front.send, Vector())
+
+
+def test_lists_and_ids_are_fetched_once_and_go_with_every_read(front: Front, session: Session) -> None:
+    """An engine that forgot one of them on one call would be refused, or answered for another table."""
+    transaction = session.begin(["d.t", "d.u"], txn=20)
+    transaction.get_table("D", "T")
+    assert front.listed() == ("d.t:11:7:7,8:", "7")
+    transaction.get_partitions("d", "u", filter="p = '1'")
+    assert front.listed() == ("d.u:3:9223372036854775807::", "8")
+    transaction.get_statistics("d", "t")
+    assert front.listed() == ("d.t:11:7:7,8:", "7")
+    transaction.get_constraints("d", "u")
+    assert front.listed() == ("d.u:3:9223372036854775807::", "8")
+    assert [(each["tables"], each["txn"]) for each in front.fetches] == [('["d.t","d.u"]', "20")]
+
+
+def test_a_table_that_was_not_named_is_listed_as_of_the_same_transactions(front: Front, session: Session) -> None:
+    """A later list would show it what was committed after the transaction began."""
+    transaction = session.begin(["d.t"], txn=20)
+    for _ in range(2):
+        transaction.get_table("d", "u")
+        assert front.listed() == ("d.u:3:9223372036854775807::", "8")
+    assert [each.get("txns") for each in front.fetches] == [None, "20:9:9:"]
+
+
+def test_an_external_table_has_no_list(front: Front, session: Session) -> None:
+    """Hive fetches none for it."""
+    session.begin(["d.outside"]).get_table("d", "outside")
+    assert front.listed() == (None, "9")
+
+
+def test_a_table_that_is_not_there_is_not_asked_for(front: Front, session: Session) -> None:
+    """Without an id the front could not tell it from one that is made meanwhile."""
+    transaction = session.begin(["d.nope"])
+    with pytest.raises(NotFoundError) as caught:
+        transaction.get_table("d", "nope")
+    assert caught.value.code == "unknown_table"
+    assert len(front.asked) == 1
+
+
+def test_a_table_is_advanced_once_and_its_write_counts_as_committed(front: Front, session: Session) -> None:
+    """However many writes the transaction makes: they share the id, and its next read must see them."""
+    asked: list[tuple[int, str, str]] = []
+
+    def allocate(txn: int, db: str, table: str) -> int:
+        asked.append((txn, db, table))
+        return 12
+
+    transaction = session.begin(["d.t"], txn=20)
+    assert [transaction.advance("d", "t", allocate) for _ in range(3)] == [12, 12, 12]
+    assert asked == [(20, "d", "t")]
+    transaction.get_table("d", "t")
+    assert front.listed() == ("d.t:12:7:7,8:", "7")
+    assert transaction.wrote("d", "t", 13) == 12, "the first one stays"
+    with pytest.raises(BadRequest):
+        transaction.wrote("d", "t", 0)
+
+
+def test_an_asynchronous_transaction_does_the_same(front: Front) -> None:
+    """It has the same plans."""
+
+    async def allocate(*_: object) -> int:
+        return 13
+
+    async def work() -> None:
+        transaction = await AsyncSession(front.send_later, Vector()).begin(["d.t"], txn=20)
+        assert [await transaction.advance("d", "t", allocate) for _ in range(2)] == [13, 13]
+        await transaction.get_table("d", "t")
+        assert front.listed() == ("d.t:13:7:7,8,12:", "7")
+        await transaction.get_partitions("d", "u")
+        assert front.listed() == ("d.u:3:9223372036854775807::", "8")
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    ("listed", "own", "expected"),
+    [
+        ("d.t:11:7:7,8:", 8, "d.t:11:7:7:"),
+        ("d.t:11:7:7,8:", 12, "d.t:12:7:7,8:"),
+        ("d.t:11:7:7,8:", 14, "d.t:14:7:7,8,12,13:"),
+        ("d.t:11:7:7:8", 8, "d.t:11:7:7:"),
+        ("d.t:0:9223372036854775807::", 1, "d.t:1:9223372036854775807::"),
+    ],
+)
+def test_ones_own_id_is_valid_and_no_other(listed: str, own: int, expected: str) -> None:
+    """Ids that others got in between are not: nothing is known of them."""
+    assert str(with_own(ValidWriteIdList.parse(listed), own)) == expected
