@@ -70,7 +70,8 @@ def fold_run(head: Head, records: Sequence[Record], at: int, end: int) -> tuple[
     begin, tag_size = len(prefix), len(tag)
     after, last = head.offset, lineage.ordinal
     entries: dict[bytes, bytes] = {}
-    last_timestamp, seconds = b"", 0
+    last_timestamp: bytes | None = None  # not even a damaged one is equal
+    seconds = 0
     first = at
     for at in range(first, end):
         offset, value = records[at]
