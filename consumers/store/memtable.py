@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
 import numpy as np
 
 from consumers.fold.columns import EntryColumns, RowEntries
+from consumers.fold.entry import ABSENT
 from consumers.store.indexing import Hints
 from stream.wire.frames import ROWS_MAX
 
+_ABSENT_BYTE: Final = bytes([ABSENT])
 _SEGMENT_ROWS: Final = 2 * ROWS_MAX
 """A row is known by the number of its segment times this, plus its own."""
 _PUT_TOGETHER: Final = 2_048
@@ -20,6 +22,12 @@ _PUT_TOGETHER: Final = 2_048
 _BUILT_TOGETHER: Final = 32_768
 _UNSORTED_MAX: Final = 2_048
 """Keys that a look at a range compares one by one. From there on all are sorted again, in a millisecond or two."""
+
+
+def _is_marked(marks: Sequence[Sequence[bool]], number: int) -> bool:
+    """Whether the row with this number is marked in its segment."""
+    segment = marks[number // _SEGMENT_ROWS]
+    return bool(segment) and segment[number % _SEGMENT_ROWS]
 
 
 class Memtable(Mapping[bytes, bytes]):
@@ -85,6 +93,17 @@ class Memtable(Mapping[bytes, bytes]):
                 continue
             if len(self.entries) == held:
                 return newest
+
+    def tombstones(self) -> list[tuple[bytes, bytes]]:
+        """The keys that are absent, with their entries. No other thread may put meanwhile."""
+        absent = [each.absent() for each in self._segments]
+        if any(each is not None for each in absent):
+            marks = [() if each is None else each.tolist() for each in absent]
+            some = [key for key, each in self.entries.items() if type(each) is int and _is_marked(marks, each)]
+        else:
+            some = []
+        found = [(key, each) for key, each in self.entries.items() if type(each) is bytes and each[:1] == _ABSENT_BYTE]
+        return found + list(self.pairs(some))
 
     def _entry(self, number: int) -> bytes:
         return self._segments[number // _SEGMENT_ROWS].entry(number % _SEGMENT_ROWS)

@@ -12,7 +12,7 @@ import os
 import re
 import sys
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from itertools import chain, takewhile
 from pathlib import Path
 from threading import Lock
@@ -56,6 +56,7 @@ IN_DOUBT_NAME: Final = "in-doubt.sst"
 _MISSING_SST: Final = re.compile(r"/(\d{6,}\.sst): No such file or directory")
 
 NO_ENTRIES: Final[Mapping[bytes, bytes]] = {}
+NO_KEYS: Final[Set[bytes]] = frozenset()
 _LEVEL_ZERO_FILES: Final = 12
 _LEVELS: Final = 7
 _TARGET_FILE_BYTES: Final = 32 << 20
@@ -208,19 +209,23 @@ class Rocks:
             raise self._read_error(error) from error
 
     def ingest(
-        self, entries: Mapping[bytes, bytes], scratch: Path, of_indexes: Mapping[bytes, bytes] = NO_ENTRIES
+        self,
+        entries: Mapping[bytes, bytes],
+        scratch: Path,
+        of_indexes: Mapping[bytes, bytes] = NO_ENTRIES,
+        gone: Set[bytes] = NO_KEYS,
     ) -> int:
         """Adds ``entries`` to the store in one atomic, durable step; returns the file's size in bytes.
 
-        ``of_indexes``: entries of indexes, which go with them. The file is built at ``scratch``, which must be on the
-        same file system.
+        ``of_indexes``: entries of indexes, which go with them. ``gone``: keys that have no entry after it. The file is
+        built at ``scratch``, which must be on the same file system.
         """
         has_tried = False
         try:
             if self._must_keep_scratch:
                 self._keep_scratch(scratch)
             scratch.unlink(missing_ok=True)  # may be a hard link to a live SST, so it must not be truncated
-            size = _build(entries, scratch, of_indexes)
+            size = _build(entries, scratch, of_indexes, gone)
             options = IngestExternalFileOptions()
             options.set_move_files(True)
             options.set_allow_blocking_flush(False)
@@ -299,7 +304,12 @@ def _is_closed(error: Exception) -> bool:
     return isinstance(error, DbClosedError) or (isinstance(error, RuntimeError) and "borrowed" in str(error))
 
 
-def _build(entries: Mapping[bytes, bytes], path: Path, of_indexes: Mapping[bytes, bytes] = NO_ENTRIES) -> int:
+def _build(
+    entries: Mapping[bytes, bytes],
+    path: Path,
+    of_indexes: Mapping[bytes, bytes] = NO_ENTRIES,
+    gone: Set[bytes] = NO_KEYS,
+) -> int:
     """Writes a durable sorted file of ``entries``; returns its size in bytes.
 
     It is built in memory, because rocksdict holds the GIL while RocksDB syncs a file: on a busy disk that can block
@@ -307,11 +317,11 @@ def _build(entries: Mapping[bytes, bytes], path: Path, of_indexes: Mapping[bytes
     files in memory; there the file is built in place.
     """
     if sys.platform != "linux":
-        return _write_table(entries, str(path), of_indexes)
+        return _write_table(entries, str(path), of_indexes, gone)
     with contextlib.ExitStack() as stack:
         memory = os.memfd_create(path.name)
         stack.callback(os.close, memory)
-        size = _write_table(entries, f"/proc/self/fd/{memory}", of_indexes)
+        size = _write_table(entries, f"/proc/self/fd/{memory}", of_indexes, gone)
         disk = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         stack.callback(os.close, disk)
         sent = 0
@@ -324,18 +334,30 @@ def _build(entries: Mapping[bytes, bytes], path: Path, of_indexes: Mapping[bytes
     return size
 
 
-def _write_table(entries: Mapping[bytes, bytes], path: str, of_indexes: Mapping[bytes, bytes]) -> int:
+def _write_table(entries: Mapping[bytes, bytes], path: str, of_indexes: Mapping[bytes, bytes], gone: Set[bytes]) -> int:
     """Writes an SST of ``entries`` with RocksDB, synced; returns its size in bytes."""
     writer = SstFileWriter(store_options())
     writer.open(path)
     keys = _sorted_in_runs(entries)
+    if gone:
+        keys = [key for key in keys if key not in gone]
     at = bisect_left(keys, INDEX)
-    for some, of in ((keys[:at], entries), (_sorted_in_runs(of_indexes), of_indexes), (keys[at:], entries)):
-        pairs = of.pairs(some) if isinstance(of, Memtable) else ((key, of[key]) for key in some)
-        for key, entry in pairs:
+    for some, of in ((keys[:at], entries), (_sorted_in_runs(of_indexes), of_indexes)):
+        for key, entry in _pairs(of, some):
             writer[key] = entry
+    without = sorted(gone, reverse=True)
+    for key, entry in _pairs(entries, keys[at:]):
+        while without and without[-1] < key:
+            del writer[without.pop()]
+        writer[key] = entry
+    while without:
+        del writer[without.pop()]
     writer.finish()
     return int(writer.file_size())
+
+
+def _pairs(entries: Mapping[bytes, bytes], keys: list[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    return entries.pairs(keys) if isinstance(entries, Memtable) else ((key, entries[key]) for key in keys)
 
 
 def _scan(snapshot: Any, start: bytes, end: bytes | None, place: str) -> Iterator[tuple[bytes, bytes]]:

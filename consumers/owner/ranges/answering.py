@@ -173,8 +173,10 @@ async def _look(
     lineage = partition.store.visible.lineages.get(shard)
     if lineage is None or lineage.low_water != head.lineages[shard].low_water:
         raise NotKnown("tombstones were dropped while the range was looked at")
+    gone = partition.store.dropping.last(table_of(request.leading), shard)
+    deleted = gone.position if gone is not None and gone.epoch == backfill.epoch else ""
     hi = Position.parse(backfill.position)
-    for later in (lineage.low_water, decode_entry(newest_at).position if newest_at else "", *known_since):
+    for later in (lineage.low_water, deleted, decode_entry(newest_at).position if newest_at else "", *known_since):
         hi = hi.join(Position.parse(later)) if later else hi
     if not request.limit:
         return Found([], count, False, hi, newest)

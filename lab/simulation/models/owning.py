@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import nullcontext
 from functools import lru_cache
 from pathlib import Path
@@ -12,11 +12,13 @@ from typing import Any, Final, cast
 from unittest.mock import patch
 
 from consumers.fold import columns
+from consumers.fold.backfills import live_items
 from consumers.fold.messages import fold_message, fold_messages
 from consumers.fold.state import META, OFFSET_KEY, Head, PartitionState, head_entries, read_head
 from consumers.owner.meaning import Meaning
 from consumers.owner.overlay import Overlay
 from consumers.owner.partitions import Partition
+from consumers.store import dropping
 from consumers.store.index import INDEX, Index
 from consumers.store.manifest import Manifest
 from consumers.store.memtable import Memtable
@@ -32,6 +34,8 @@ _DIRECTORY: Final = Path("simulated")
 Record = tuple[int, bytes | None]
 BY_COLUMN_BYTES: Final = 1
 """Runs of this many bytes are folded by column too, so each: histories are short."""
+SWEPT_TOGETHER: Final = 2
+"""Rows in RocksDB in which one commit looks for tombstones: histories are short."""
 _BETWEEN_RUNS: Final = headers("Marker") | headers("SourceState")
 """Records that stand between the frames of a run."""
 
@@ -74,13 +78,17 @@ class MemoryRocks:
         """The durable keys of entries of indexes that begin with ``start``."""
         return iter(sorted(key for key in self.data if key.startswith(start)))
 
-    def ingest(self, entries: Mapping[bytes, bytes], _: Path, of_indexes: Mapping[bytes, bytes]) -> int:
+    def ingest(
+        self, entries: Mapping[bytes, bytes], _: Path, of_indexes: Mapping[bytes, bytes], gone: Set[bytes]
+    ) -> int:
         """Writes all entries or none. Raises `OwnerCrash` if a crash is due."""
         dies, self.dies = self.dies, ""
         if dies == "before":
             raise OwnerCrash
         self.data.update(entries.pairs(sorted(entries)) if isinstance(entries, Memtable) else entries)
         self.data.update(of_indexes)
+        for key in gone:
+            self.data.pop(key, None)
         if dies == "after":
             raise OwnerCrash
         return 0
@@ -216,6 +224,10 @@ class OwnedPartition:
 
     def commit(self, how: int) -> bool:
         """Commits in one of eight ways. Returns False if the process crashed; it has then been restarted."""
+        with patch.object(dropping, "SWEPT_TOGETHER", SWEPT_TOGETHER):
+            return self._commit(how)
+
+    def _commit(self, how: int) -> bool:
         store, rocks = self.store, self.rocks
         try:
             match how % 8:
@@ -254,7 +266,8 @@ class OwnedPartition:
     def entries(self) -> dict[bytes, bytes]:
         """The whole folded state, in any order."""
         store: PartitionStore = self.store
-        return dict(self.rocks.scan()) | store._frozen.built() | store._active.built() | head_entries(store.state.head)
+        held = dict(self.rocks.scan()) | store._frozen.built() | store._active.built()
+        return _state(held, store.state.head)
 
     def refolded(self) -> dict[bytes, bytes]:
         """What the state must be: the whole log folded from where it began, message by message, into a dict."""
@@ -278,7 +291,7 @@ def _one_by_one(records: Iterable[Record], begin: int) -> dict[bytes, bytes]:
         changes = fold_message(state, offset, value)
         entries.update(changes.entries)
         state.apply(changes)
-    return entries | head_entries(state.head)
+    return _state(entries, state.head)
 
 
 def _by_column(records: Sequence[Record], begin: int) -> dict[bytes, bytes]:
@@ -288,7 +301,11 @@ def _by_column(records: Sequence[Record], begin: int) -> dict[bytes, bytes]:
         for changes in fold_messages(state, records):
             entries.put(changes.entries)
             state.apply(changes)
-    return entries.built() | head_entries(state.head)
+    return _state(entries.built(), state.head)
+
+
+def _state(entries: dict[bytes, bytes], head: Head) -> dict[bytes, bytes]:
+    return dict(live_items(head, (entries | head_entries(head)).items()))
 
 
 def _folding_by_column() -> Any:

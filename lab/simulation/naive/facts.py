@@ -21,7 +21,7 @@ Facts = dict[tuple[str, ...] | bytes, Any]
 """(kind, name) or a row's key → what is known."""
 
 _ENTRY: Final = struct.Struct(">BQqI")
-FOLD_VERSION: Final = 8
+FOLD_VERSION: Final = 9
 
 
 def facts_of_bytes(entries: Mapping[bytes, bytes]) -> Facts:
@@ -81,7 +81,10 @@ def facts_of_naive(fold: NaivePartition, offset: int) -> Facts:
     """The facts in the naive fold's state before ``offset``."""
     facts: Facts = {("offset",): offset, ("begin",): fold.begin, ("layout",): fold.layout, ("fold",): FOLD_VERSION}
     for key, row in fold.rows.items():
-        facts[key] = row
+        if not fold.is_forgotten(key, row):
+            facts[key] = row
+    for (table, name), line in fold.dropped.items():
+        facts["dropped", table, name] = [*line]
     for name, shard in fold.shards.items():
         progress = [shard.epoch, shard.ordinal, shard.mark, shard.watermark, shard.timestamp]
         facts["lineage", name] = [*progress, shard.low_water, shard.link, shard.as_of_ms]

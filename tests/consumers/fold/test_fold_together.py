@@ -77,6 +77,12 @@ frames = st.one_of(
     st.just(start()),
     st.just(start(epoch=2)),
     st.just(topology(SHARD, "shop/1")),
+    st.just(topology(SHARD)),
+    st.builds(
+        lambda ordinal, complete: event("TableBackfill", ordinal, table="shop.items", complete=complete),
+        small,
+        st.booleans(),
+    ),
     st.just(topology("shop/2", shard="shop/2", ancestors={SHARD: 1})),
 )
 
