@@ -54,10 +54,10 @@ class EntryColumns:
         head = PREFIX.pack(columns.operations[row], columns.ordinals[row], columns.timestamps[transaction], len(tag))
         return head + tag + text[image : image + int(columns.image_sizes[row])]
 
-    def images(self, rows: Sequence[int]) -> list[tuple[int, bytes]]:
+    def images(self, rows: Sequence[int] | Numbers) -> list[tuple[int, bytes]]:
         """Kind and image of several rows."""
         columns, text = self._columns, self._columns.text
-        at = np.array(rows, np.int64)
+        at = np.asarray(rows, np.int64)
         starts = columns.image_starts[at]
         ends = (starts + columns.image_sizes[at]).tolist()
         cut = zip(columns.operations[at].tolist(), starts.tolist(), ends, strict=True)

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from consumers.fold.columns import EntryColumns, RowEntries
-from consumers.fold.entry import ABSENT
+from consumers.fold.entry import ABSENT, kind_and_image
 from consumers.store.indexing import Hints
 from stream.wire.frames import ROWS_MAX
 
@@ -105,6 +105,26 @@ class Memtable(Mapping[bytes, bytes]):
         found = [(key, each) for key, each in self.entries.items() if type(each) is bytes and each[:1] == _ABSENT_BYTE]
         return found + list(self.pairs(some))
 
+    def images(self, begin: bytes) -> Iterator[tuple[list[bytes], list[tuple[int, bytes]]]]:
+        """The keys that begin so, with kind and image of each, some together. No other thread may put meanwhile."""
+        some = [(key, each) for key, each in self.entries.items() if key.startswith(begin)]
+        built = [(key, each) for key, each in some if type(each) is bytes]
+        if built:
+            yield [key for key, _ in built], [kind_and_image(each) for _, each in built]
+        rows = [(key, each) for key, each in some if type(each) is int] if len(built) < len(some) else []
+        keys = np.empty(len(rows), object)
+        keys[:] = [key for key, _ in rows]
+        for segment, places, at in self._by_segment([each for _, each in rows]):
+            yield list(keys[places]), segment.images(at)
+
+    def _by_segment(self, numbers: list[int]) -> Iterator[tuple[EntryColumns, Any, Any]]:
+        """Segments with the places in ``numbers`` of their rows, and the numbers of these in the segment."""
+        segments, rows = np.divmod(np.array(numbers, np.int64), _SEGMENT_ROWS)
+        order = np.argsort(segments, kind="stable")
+        for some in np.split(order, np.flatnonzero(np.diff(segments[order])) + 1):
+            if len(some):
+                yield self._segments[segments[some[0]]], some, rows[some]
+
     def _entry(self, number: int) -> bytes:
         return self._segments[number // _SEGMENT_ROWS].entry(number % _SEGMENT_ROWS)
 
@@ -134,12 +154,9 @@ class Memtable(Mapping[bytes, bytes]):
         return found
 
     def _built_rows(self, numbers: list[int]) -> list[bytes]:
-        segments, rows = np.divmod(np.array(numbers, np.int64), _SEGMENT_ROWS)
-        order = np.argsort(segments, kind="stable")
         made = np.empty(len(numbers), object)
-        for some in np.split(order, np.flatnonzero(np.diff(segments[order])) + 1):
-            if len(some):
-                made[some] = np.fromiter(self._segments[segments[some[0]]].entries(rows[some]), object, len(some))
+        for segment, places, rows in self._by_segment(numbers):
+            made[places] = np.fromiter(segment.entries(rows), object, len(places))
         return list(made)
 
     def built(self) -> dict[bytes, bytes]:

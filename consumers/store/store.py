@@ -332,7 +332,9 @@ class PartitionStore:
         scratch = self.directory / SCRATCH_NAME
         try:
             gone = self.dropping.to_drop(self._frozen_head, self._frozen)
-            beside = self.indexing.to_write(self._frozen.hints, self._frozen_offset) | self.dropping.note()
+            beside = (
+                self.indexing.to_write(self._frozen.hints, self._frozen, self._frozen_offset) | self.dropping.note()
+            )
             size = self._rocks.ingest(frozen, scratch, beside, gone)
         except StoreError as error:
             self._record_damage(error)

@@ -74,9 +74,9 @@ class MemoryRocks:
         pairs = ((k, v) for k, v in self.data.items() if k >= start and (end is None or k < end))
         return iter(sorted(pair for pair in pairs if not pair[0].startswith(INDEX)))
 
-    def scan_index(self, start: bytes) -> Iterator[bytes]:
-        """The durable keys of entries of indexes that begin with ``start``."""
-        return iter(sorted(key for key in self.data if key.startswith(start)))
+    def scan_index(self, start: bytes, limit: int) -> list[bytes]:
+        """The first durable keys of entries of indexes that begin with ``start``."""
+        return sorted(key for key in self.data if key.startswith(start))[:limit]
 
     def ingest(
         self, entries: Mapping[bytes, bytes], _: Path, of_indexes: Mapping[bytes, bytes], gone: Set[bytes]
