@@ -21,7 +21,8 @@ from time import thread_time
 from typing import Any, Final
 
 from benchmarks.materialize import as_in_production
-from benchmarks.workload import START_POSITION, START_SECONDS, describe_table, each_key_once, transactions
+from benchmarks.workload import START_POSITION, START_SECONDS, TABLE, describe_table, each_key_once, transactions
+from consumers.store.index import Index
 from consumers.store.store import PartitionStore
 from stream.wire.batch import BatchLimits, Framer
 from stream.wire.events import SourceTransaction, Topology
@@ -45,13 +46,23 @@ class Case:
     shards: int = 1
     repeats: bool = True
     """Whether each key changes four times, or comes once."""
+    indexes: int = 0
+    """How many the store keeps."""
 
+
+INDEXES: Final = (Index(TABLE, ("version",)), Index(TABLE, ("owner",)))
 
 CASES: Final = {
     f"{rows} x {frames}, {shards} shard{'s' * (shards > 1)}": Case(rows, frames, shards)
     for rows, frames in ((700, 1), (200, 1), (20, 5), (1, 50), (1, 500), (1, 5))
     for shards in (1, 4)
-} | {"own, keys once": Case(OWN, 4, repeats=False), "1 x 50, keys once": Case(1, 50, repeats=False)}
+} | {
+    "own, keys once": Case(OWN, 4, repeats=False),
+    "1 x 50, keys once": Case(1, 50, repeats=False),
+    "own": Case(OWN, 4),
+    "own, an index": Case(OWN, 4, indexes=1),
+    "own, keys once, an index": Case(OWN, 4, repeats=False, indexes=1),
+}
 
 
 def log_of(case: Case) -> list[tuple[int, bytes]]:
@@ -105,7 +116,9 @@ def measure(case: Case) -> dict[str, float]:
     as_in_production()
     folding = committing = 0.0
     with tempfile.TemporaryDirectory(prefix="freshet-bench-") as directory:
-        store = PartitionStore.open(Path(directory), keyspace="bench", partition=0, topic_id="bench")
+        store = PartitionStore.open(
+            Path(directory), keyspace="bench", partition=0, topic_id="bench", indexes=INDEXES[: case.indexes]
+        )
         for number, poll in enumerate(polls, 1):
             began = thread_time()
             rejections = store.fold(poll)

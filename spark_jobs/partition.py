@@ -16,6 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
+from consumers.fold.backfills import live_items
 from consumers.fold.columns import RowEntries
 from consumers.fold.messages import fold_messages
 from consumers.fold.state import PartitionState, head_entries
@@ -165,7 +166,7 @@ class PartitionFold:
         digest, entries = "", 0
         task = self._task
         if complete:
-            digest, items = digest_items(self._rocks.scan())
+            digest, items = digest_items(live_items(head, self._rocks.scan()))
             entries = max(0, items - len(head_entries(head)))  # nothing folded: no head either
             write_manifest(
                 self.directory, Manifest(task.keyspace, self._partition, task.topic_id, head.layout, offset=head.offset)

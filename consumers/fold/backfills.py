@@ -3,18 +3,28 @@
 A source says that a table's backfill begins, publishes the rows that were there before, and says that it is complete.
 A partition that has folded both, and no void in between or since, holds an entry for each row of the table. One that
 began in the middle has not folded the beginning, which is never said again (docs/concepts/rows.md).
+
+So the tombstones of a whole table say nothing that its completeness does not say, once the watermark has passed them. A
+store may drop them; folds and digests take them for dropped (docs/decisions/0025-tombstones-of-whole-tables.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
 
 from consumers.fold.declared import is_in_scope
+from consumers.fold.entry import ABSENT, Entry, decode_entry
 from consumers.fold.shards import sole_lineage
-from consumers.fold.state import Backfill, Head
+from consumers.fold.state import Backfill, Changes, Dropped, Head, PartitionState
 from stream.wire.events import EVERY_TABLE
-from tokens import Position
+from stream.wire.keys import SEPARATOR
+from tokens import Position, TokenError
+
+_ABSENT_BYTE: Final = bytes([ABSENT])
+_PLAIN: Final = re.compile(r"MariaDB/[0-9]{1,9}-[0-9]{1,9}-[0-9]{1,18}")
+"""Most positions, of which each is another: to parse them takes twenty times as long."""
 
 
 def adopt_backfill(head: Head, event: Mapping[str, Any]) -> dict[tuple[str, str], Backfill]:
@@ -54,3 +64,95 @@ def whole_table(head: Head, table: str) -> tuple[str, Backfill] | None:
     if any(void is not None and void[:2] >= begun for void in voids) or not is_in_scope(head, shard, *begun):
         return None
     return shard, held
+
+
+def drop_lines(head: Head, table: str) -> dict[str, Dropped]:
+    """Shard → up to where its tombstones of ``table`` are dropped: while the table is whole, up to the watermark."""
+    if not head.backfills:
+        return {}
+    lines = {shard: line for shard in head.lineages if (line := head.dropped.get((table, shard))) is not None}
+    whole = whole_table(head, table)
+    if whole is not None:
+        lineage = head.lineages[whole[0]]
+        lines[whole[0]] = Dropped(lineage.epoch, lineage.watermark_ordinal, lineage.watermark)
+    return lines
+
+
+def lines_left_behind(head: Head, changes: Changes) -> dict[tuple[str, str], Dropped]:
+    """Up to where tombstones are dropped of those tables that are whole in ``head``, and no more after ``changes``."""
+    tables = _perhaps_ended(head, changes)
+    if not tables:
+        return {}
+    after = PartitionState(head.copy(), lambda _: None)
+    after.apply(changes)
+    found: dict[tuple[str, str], Dropped] = {}
+    for table in tables:
+        whole = whole_table(head, table)
+        if whole is None:
+            continue
+        shard, now = whole[0], whole_table(after.head, table)
+        if now is None or now[0] != shard:
+            found[table, shard] = drop_lines(head, table)[shard]
+    return found
+
+
+def _perhaps_ended(head: Head, changes: Changes) -> set[str]:
+    """The tables that may be whole no more after ``changes``."""
+    if not head.backfills:
+        return set()
+    scopes = {table for table, _ in changes.voids} | {table for table, _ in changes.backfills}
+    begins = any(_begins(head, shard, lineage.epoch) for shard, lineage in changes.lineages.items())
+    if begins or changes.topologies or changes.scopes or EVERY_TABLE in scopes:
+        return {table for table, _ in head.backfills}
+    return scopes
+
+
+def _begins(head: Head, shard: str, epoch: int) -> bool:
+    held = head.lineages.get(shard)
+    return held is None or held.epoch != epoch
+
+
+def dropped_entry(lines: Mapping[str, Dropped], value: bytes) -> Entry | None:
+    """The tombstone in ``value`` if it is at or before its shard's line. One whose position can't be read is kept."""
+    if value[:1] != _ABSENT_BYTE:
+        return None
+    entry = decode_entry(value)
+    line = lines.get(entry.shard)
+    if line is None or (entry.epoch, entry.ordinal) > line[:2] or not is_readable(entry.position):
+        return None
+    return entry
+
+
+class Drops:
+    """Which tombstones a state does without. ``lines``: of each table, by name and separator, as `drop_lines`."""
+
+    def __init__(self, head: Head) -> None:
+        tables = {table for table, _ in (*head.backfills, *head.dropped)}
+        found = ((table.encode() + SEPARATOR, drop_lines(head, table)) for table in sorted(tables))
+        self.lines = {begin: lines for begin, lines in found if lines}
+
+    def __bool__(self) -> bool:
+        return bool(self.lines)
+
+    def entry(self, key: bytes, value: bytes) -> Entry | None:
+        """The tombstone in ``value`` if the state does without it."""
+        lines = self.lines.get(key[: key.find(SEPARATOR) + 1])
+        return dropped_entry(lines, value) if lines is not None else None
+
+
+def live_items(head: Head, items: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+    """The items of a state without the tombstones that ``head`` lets a store drop, dropped or not."""
+    drops = Drops(head)
+    if not drops:
+        return iter(items)
+    return (item for item in items if item[1][:1] != _ABSENT_BYTE or drops.entry(*item) is None)
+
+
+def is_readable(position: str) -> bool:
+    """Whether an entry's position says anything."""
+    if _PLAIN.fullmatch(position):
+        return True
+    try:
+        return bool(Position.parse(position).flavor)
+    except TokenError:
+        return False

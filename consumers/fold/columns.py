@@ -12,14 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from operator import methodcaller
 from typing import Any, Final
 
 import numpy as np
 
-from consumers.fold.entry import PREFIX
+from consumers.fold.entry import ABSENT, PREFIX
 from consumers.fold.runs import Record, fold_markers, gather
+from consumers.fold.shards import is_succeeded
 from consumers.fold.state import Changes, Head, Lineage, PartitionState, Void
 from stream.wire.columns import Columns, Numbers, read_columns
+from stream.wire.keys import SEPARATOR
 from stream.wire.single import single_prefix
 
 RUN_BYTES_MIN: Final = 48 * 1024
@@ -51,14 +54,19 @@ class EntryColumns:
         head = PREFIX.pack(columns.operations[row], columns.ordinals[row], columns.timestamps[transaction], len(tag))
         return head + tag + text[image : image + int(columns.image_sizes[row])]
 
-    def images(self, rows: Sequence[int]) -> list[tuple[int, bytes]]:
+    def images(self, rows: Sequence[int] | Numbers) -> list[tuple[int, bytes]]:
         """Kind and image of several rows."""
         columns, text = self._columns, self._columns.text
-        at = np.array(rows, np.int64)
+        at = np.asarray(rows, np.int64)
         starts = columns.image_starts[at]
         ends = (starts + columns.image_sizes[at]).tolist()
         cut = zip(columns.operations[at].tolist(), starts.tolist(), ends, strict=True)
         return [(kind, text[start:end]) for kind, start, end in cut]
+
+    def absent(self) -> Any:
+        """Whether each row is a tombstone; None if none is."""
+        found = self._columns.operations == ABSENT
+        return found if found.any() else None
 
     def entries(self, rows: Numbers) -> list[bytes]:
         """The entries of several rows, faster than one by one."""
@@ -171,12 +179,24 @@ def _moved(head: Head, changes: Changes, marked: list[Changes], last: dict[str, 
     return changes._replace(lineages=lineages, voids=voids, layout=layout)
 
 
+def _dropped_by_others(head: Head, shard: str) -> tuple[bytes, ...]:
+    """How keys begin that another shard may have deleted without leaving an entry."""
+    return tuple(
+        table.encode() + SEPARATOR
+        for (table, other), line in head.dropped.items()
+        if other != shard and not is_succeeded(head, other, line.epoch)
+    )
+
+
 def _are_apart(state: PartitionState, parts: list[tuple[list[bytes], EntryColumns]]) -> bool:
     """Whether each key has an entry of its own shard or none, here and before. Then no two shards are to be ordered."""
     seen: set[bytes] = set()
     count = 0
     for keys, built in parts:
         own = dict.fromkeys(keys)
+        lined = _dropped_by_others(state.head, built.shard[:-1].decode())
+        if lined and any(map(methodcaller("startswith", lined), own)):
+            return False
         seen.update(own)
         count += len(own)
         if len(seen) < count:

@@ -72,3 +72,8 @@ def decode_entry(value: bytes) -> Entry:
         raise ValueError(f"the tag ends at byte {end} of an entry of {len(value)} bytes")
     shard, epoch, position, *origin = value[_FIXED:end].decode().split("\0")
     return Entry(kind, ordinal, timestamp, shard, int(epoch), position, origin[0] if origin else "", value[end:])
+
+
+def kind_and_image(value: bytes) -> tuple[int, bytes]:
+    """The kind of the entry in ``value``, and its image."""
+    return value[0], value[_FIXED + PREFIX.unpack_from(value)[3] :]

@@ -15,7 +15,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from consumers.fold.backfills import adopt_backfill
+from consumers.fold.backfills import adopt_backfill, lines_left_behind
 from consumers.fold.catalog import fold_catalog, void_catalog
 from consumers.fold.columns import fold_columns
 from consumers.fold.declared import adopt_schema, adopt_scope, adopt_text, adopt_topology, decode_announced
@@ -48,6 +48,12 @@ _REPEATED = frozenset({"TableSchema", "NameBinding", "Scope", "TableBackfill"})
 
 def fold_message(state: PartitionState, offset: int, value: bytes | None) -> Changes:
     """What the message at ``offset`` changes in ``state``; ``state`` is not modified."""
+    changes = _fold_message(state, offset, value)
+    dropped = lines_left_behind(state.head, changes)
+    return changes._replace(dropped=dropped) if dropped else changes
+
+
+def _fold_message(state: PartitionState, offset: int, value: bytes | None) -> Changes:
     after = offset + 1
     if value is None:
         return _poison(state, after, "not_freshet", "the message has no value", "message")

@@ -13,6 +13,7 @@ from itertools import chain, islice, repeat
 from operator import ge
 from typing import Any, TypeAlias
 
+from consumers.fold.backfills import drop_lines, dropped_entry
 from consumers.fold.entry import (
     ABSENT,
     HEAD,
@@ -31,7 +32,7 @@ from consumers.fold.shards import (
     lineage_for,
     older_epoch_rejection,
 )
-from consumers.fold.state import Changes, Head, Lineage, PartitionState, Rejection, Void
+from consumers.fold.state import Changes, Dropped, Head, Lineage, PartitionState, Rejection, Void
 from stream.wire.checks import check_frame
 from stream.wire.codec import HEADER_SIZE, ROW_FRAME_HEADER
 from stream.wire.events import EVERY_TABLE
@@ -70,7 +71,8 @@ def fold_run(head: Head, records: Sequence[Record], at: int, end: int) -> tuple[
     begin, tag_size = len(prefix), len(tag)
     after, last = head.offset, lineage.ordinal
     entries: dict[bytes, bytes] = {}
-    last_timestamp, seconds = b"", 0
+    last_timestamp: bytes | None = None  # not even a damaged one is equal
+    seconds = 0
     first = at
     for at in range(first, end):
         offset, value = records[at]
@@ -222,6 +224,7 @@ def _settle_by_key(
     entries: dict[bytes, bytes] = {}
     voids: dict[tuple[str, str], Void] = {}
     rejections: list[Rejection] = []
+    lines: dict[str, dict[str, Dropped]] = {}
     columns = zip(frame["keys"], frame["images"], frame["operations"], frame["ordinals"], tags, strict=True)
     for row, (key, image, operation, offset, tag) in enumerate(columns):
         ordinal, kind, body = frame["ordinal"] + offset, operation, image if operation == VALUE else b""
@@ -234,10 +237,25 @@ def _settle_by_key(
             rejections.append(Rejection("bad_operation", reason, f"key {key!r}"))
             kind = VOID
         existing = entries.get(key) or state.lookup(key)
-        settled = _settle(state.head, existing, _pack_head(kind, ordinal) + tag + body)
+        table = key[: key.find(b"\0")].decode(errors="replace")
+        if table not in lines:
+            lines[table] = drop_lines(state.head, table)
+        settled = _settle_over(state.head, existing, lines[table], _pack_head(kind, ordinal) + tag + body)
         if settled is not None:
             entries[key] = settled
     return entries, voids, tuple(rejections)
+
+
+def _settle_over(head: Head, existing: bytes | None, lines: dict[str, Dropped], value: bytes) -> bytes | None:
+    """As `_settle`; a key without an entry, or with a dropped tombstone, counts as deleted where each line is."""
+    if existing is not None and dropped_entry(lines, existing) is None:
+        return _settle(head, existing, value)
+    settled: bytes | None = value
+    for shard, line in lines.items():
+        deleted = _pack_head(ABSENT, line.ordinal) + encode_transaction_tag(shard, line.epoch, line.position, 0)
+        if settled is not None:
+            settled = _settle(head, deleted, settled)
+    return settled
 
 
 def _settle(head: Head, existing: bytes | None, value: bytes) -> bytes | None:

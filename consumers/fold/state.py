@@ -34,6 +34,7 @@ TEXT_PREFIX = META + b"text/"
 TOPOLOGY_PREFIX = META + b"topology/"
 SCOPE_PREFIX = META + b"scope/"
 BACKFILL_PREFIX = META + b"backfill/"
+DROPPED_PREFIX = META + b"dropped/"
 
 Lookup = Callable[[bytes], bytes | None]
 
@@ -97,6 +98,14 @@ class Backfill(NamedTuple):
     timestamp: int
 
 
+class Dropped(NamedTuple):
+    """Up to where tombstones of a table are dropped: a key of it without an entry counts as deleted there."""
+
+    epoch: int
+    ordinal: int
+    position: str
+
+
 class Rejection(NamedTuple):
     """A message, or a part of one, that could not be folded. ``place`` names the part."""
 
@@ -120,6 +129,8 @@ class Head:
     """The offset at which this state began: nothing is known of what was before it."""
     backfills: dict[tuple[str, str], Backfill] = field(default_factory=dict)
     """(table, shard) → its newest backfill."""
+    dropped: dict[tuple[str, str], Dropped] = field(default_factory=dict)
+    """(table, shard) → the watermark up to which the table was last known to be whole."""
 
     def copy(self) -> Head:
         """A copy that later changes of this head don't reach."""
@@ -132,6 +143,7 @@ class Head:
             dict(self.scopes),
             self.begin,
             dict(self.backfills),
+            dict(self.dropped),
         )
 
 
@@ -139,7 +151,8 @@ class Changes(NamedTuple):
     """What ``messages`` messages, folded together, change. ``offset`` is the next to fold.
 
     ``gone``: keys whose entries go; one that ends in a zero byte stands for all that begin with it and are not in
-    ``entries``. ``lineages``, ``voids``, ``topologies``, ``scopes`` and ``backfills`` hold only those that change.
+    ``entries``. ``lineages``, ``voids``, ``topologies``, ``scopes``, ``backfills`` and ``dropped`` hold only those that
+    change.
     """
 
     offset: int
@@ -152,6 +165,7 @@ class Changes(NamedTuple):
     topologies: dict[str, Topology] = {}  # noqa: RUF012
     scopes: dict[str, Scope] = {}  # noqa: RUF012
     backfills: dict[tuple[str, str], Backfill] = {}  # noqa: RUF012
+    dropped: dict[tuple[str, str], Dropped] = {}  # noqa: RUF012
     gone: tuple[bytes, ...] = ()
 
     def put_into(self, entries: dict[bytes, bytes]) -> None:
@@ -190,6 +204,8 @@ class PartitionState:
             head.scopes.update(changes.scopes)
         if changes.backfills:
             head.backfills.update(changes.backfills)
+        if changes.dropped:
+            head.dropped.update(changes.dropped)
         head.offset = changes.offset
 
 
@@ -233,6 +249,8 @@ def head_entries(head: Head) -> dict[bytes, bytes]:
         entries[SCOPE_PREFIX + shard.encode()] = _json(scope)
     for (table, shard), backfill in head.backfills.items():
         entries[BACKFILL_PREFIX + table.encode() + b"\0" + shard.encode()] = _json(backfill)
+    for (table, shard), line in head.dropped.items():
+        entries[DROPPED_PREFIX + table.encode() + b"\0" + shard.encode()] = _json(line)
     return entries
 
 
@@ -242,7 +260,7 @@ def is_head_key(key: bytes) -> bool:
 
 
 _SINGLE = frozenset({OFFSET_KEY, BEGIN_KEY, LAYOUT_KEY, FOLD_KEY})
-_IN_HEAD = (LINEAGE_PREFIX, VOID_PREFIX, TOPOLOGY_PREFIX, SCOPE_PREFIX, BACKFILL_PREFIX)
+_IN_HEAD = (LINEAGE_PREFIX, VOID_PREFIX, TOPOLOGY_PREFIX, SCOPE_PREFIX, BACKFILL_PREFIX, DROPPED_PREFIX)
 _LINEAGE = (int, int, int, str, int, str, int, int)
 _BACKFILL = (int, int, int, str, int)
 
@@ -291,4 +309,7 @@ def read_head(items: Iterable[tuple[bytes, bytes]]) -> Head:
         elif key.startswith(BACKFILL_PREFIX):
             table, _, shard = key[len(BACKFILL_PREFIX) :].partition(b"\0")
             head.backfills[table.decode(), shard.decode()] = Backfill(*_typed(_loads(value), _BACKFILL))
+        elif key.startswith(DROPPED_PREFIX):
+            table, _, shard = key[len(DROPPED_PREFIX) :].partition(b"\0")
+            head.dropped[table.decode(), shard.decode()] = Dropped(*_typed(_loads(value), (int, int, str)))
     return head

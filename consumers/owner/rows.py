@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
-from consumers.fold.backfills import whole_table
+from consumers.fold.backfills import is_readable, whole_table
 from consumers.fold.entry import ABSENT, VALUE, VOID, decode_entry
 from consumers.fold.shards import NO_KIN, Kin, is_succeeded, sole_lineage
 from consumers.fold.state import Head, Void
@@ -15,8 +16,9 @@ from consumers.owner.meaning import check_partition, compare_meaning, folded_mea
 from consumers.owner.overlay import OverlayFill
 from consumers.owner.partitions import Partition
 from consumers.owner.protocol import HISTORY_LOST, UNKNOWN_KEY, Fill, Get, OwnerRow
+from consumers.store.dropping import LastDropped
 from stream.wire.events import EVERY_TABLE
-from tokens import Demand, Freshness, Order, Position, TokenError, decide
+from tokens import Demand, Freshness, Order, Position, decide
 
 
 class Stamp(msgspec.Struct, array_like=True, frozen=True):
@@ -42,8 +44,21 @@ def table_of(key: bytes) -> str:
     return key.partition(b"\0")[0].decode()
 
 
-def view_row(head: Head, key: bytes, value: bytes | None) -> OwnerRow:
-    """The folded state of a row key, no demand considered. A newer void of its table or shard hides the entry."""
+def nothing_dropped(_: str, __: str) -> LastDropped | None:
+    """As `Dropping.last`, of a state that has dropped nothing."""
+    return None
+
+
+def view_row(
+    head: Head,
+    key: bytes,
+    value: bytes | None,
+    dropped: Callable[[str, str], LastDropped | None] = nothing_dropped,
+) -> OwnerRow:
+    """The folded state of a row key, no demand considered. A newer void of its table or shard hides the entry.
+
+    A key without an entry may have had a tombstone, which is at or before what ``dropped`` tells of the table.
+    """
     table = table_of(key)
     entry = decode_entry(value) if value is not None else None
     if entry is None or is_succeeded(head, entry.shard, entry.epoch):
@@ -52,8 +67,11 @@ def view_row(head: Head, key: bytes, value: bytes | None) -> OwnerRow:
         as_of_ms = lineage.as_of_ms if lineage else 0
         stamp = encode_stamp(Stamp(shard, epoch, 0, _all_voids(head, table)))
         why = "no event of this key has been folded"
+        last = dropped(table, shard) if entry is None else None
+        since = last.position if last is not None and last.epoch == epoch else ""
+        low_water = later_of(low_water, since)
         row = _row(UNKNOWN_KEY, None, why, shard, epoch, "", 0, watermark, low_water, stamp, as_of_ms)
-        return _absent_if_whole(head, table, row)
+        return _absent_if_whole(head, table, row, since)
     found = head.lineages.get(entry.shard)
     # The head was read before the entry, so it may still be of the previous epoch.
     current = max(found.epoch, entry.epoch) if found else entry.epoch
@@ -66,7 +84,7 @@ def view_row(head: Head, key: bytes, value: bytes | None) -> OwnerRow:
     kind, position, why = entry.kind, entry.position, f"folded from {entry.position} at ordinal {entry.ordinal}"
     if kind == VOID:
         why = f"changed at {position}, to an image that is too large for the stream or unreadable"
-    if not _is_position(position):
+    if not is_readable(position):
         kind, position, why = VOID, "", f"its event has an unreadable position, {entry.position!r}"
     is_hidden = False
     for void in voids_of(head, table, entry.shard):
@@ -82,20 +100,21 @@ def view_row(head: Head, key: bytes, value: bytes | None) -> OwnerRow:
     return _absent_if_whole(head, table, row) if is_hidden else row
 
 
-def _absent_if_whole(head: Head, table: str, row: OwnerRow) -> OwnerRow:
+def _absent_if_whole(head: Head, table: str, row: OwnerRow, since: str = "") -> OwnerRow:
     """``row``, of a key that has no entry since the last void; known to be absent if the table is whole since then.
 
-    It reads as if each such key had been deleted where the backfill was complete.
+    It reads as if each such key had been deleted where the backfill was complete, or later: its tombstone may have been
+    dropped, at or before the position ``since``.
     """
     found = whole_table(head, table)
     if found is None:
         return row
     shard, backfill = found
     row.kind, row.shard, row.epoch = ABSENT, shard, backfill.epoch
-    row.lo = row.hi = backfill.position
+    row.lo, row.hi = backfill.position, later_of(backfill.position, since)
     row.timestamp, row.watermark = backfill.timestamp, head.lineages[shard].watermark
     row.as_of_ms = head.lineages[shard].as_of_ms
-    row.why = f"{table} is complete since {backfill.position}, and no row of this key has been folded"
+    row.why = f"{table} is complete since {backfill.position}, and has no row of this key"
     return row
 
 
@@ -132,11 +151,11 @@ def _row(
     )
 
 
-def _is_position(text: str) -> bool:
-    try:
-        return bool(Position.parse(text).flavor)
-    except TokenError:
-        return False
+def later_of(position: str, other: str) -> str:
+    """The join of two positions of one lineage; "" is before all."""
+    if not other or position == other:
+        return position
+    return str(Position.parse(position).join(Position.parse(other))) if position else other
 
 
 def voids_of(head: Head, table: str, shard: str) -> tuple[Void, ...]:
@@ -182,7 +201,7 @@ def answer_row(partition: Partition, key: bytes, demand: Demand) -> OwnerRow:
     """
     store = partition.store
     head = store.visible
-    row = view_row(head, key, store.get(key))
+    row = view_row(head, key, store.get(key), store.dropping.last)
     if row.kind not in (VALUE, ABSENT):
         fill = partition.overlay.get(key, row.stamp, row.low_water)
         if fill is None:
@@ -215,7 +234,7 @@ def fill_row(partition: Partition, request: Fill) -> FillVerdict:
     """
     store = partition.store
     head = store.visible
-    row = view_row(head, request.key, store.get(request.key))
+    row = view_row(head, request.key, store.get(request.key), store.dropping.last)
     if row.stamp != request.stamp:
         return refused("the key changed since it was read")
     Position.parse(request.hi)
@@ -246,6 +265,7 @@ def judge_fill(head: Head, key: bytes, row: OwnerRow, lo: str) -> FillVerdict:
         return refused("the key's shard is unknown here")
     if row.kind == VALUE:
         return refused("the stream already has a value")
+    lineage = lineage._replace(low_water=row.low_water or lineage.low_water)
     refusal = fill_refusal(position, lineage, voids_of(head, table_of(key), row.shard))
     if refusal:
         return refused(refusal)

@@ -12,7 +12,7 @@ the folded state::
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, Self
@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple, Self
 import msgspec
 
 from stream.wire.canonical import json_of
+from stream.wire.events import ABSENT, VALUE
 from stream.wire.keys import SEPARATOR
 
 INDEX: Final = b"\x02"
@@ -88,6 +89,25 @@ class Extraction:
         if type(found) is msgspec.Raw:
             return b"[%b]" % found if found != NULL else b""
         return b"[%b]" % b",".join(found) if NULL not in found else b""
+
+    def keys_of(self, keys: Sequence[bytes], size: int, images: Sequence[tuple[int, bytes]]) -> list[bytes]:
+        """The keys of the entries of several rows. ``size``: of what is before the primary key in ``keys``."""
+        prefix, decode, columns = self._prefix, self._decode, self._columns
+        rows = zip(keys, images, strict=True)
+        if len(self.index.columns) == 1:
+            try:
+                found = [(key, columns(decode(image))) for key, (kind, image) in rows if kind == VALUE]
+                made = [b"%b[%b]\0%b" % (prefix, value, key[size:]) for key, value in found if value != NULL]
+            except (ValueError, RecursionError):
+                found, made = [], []
+            if len(found) == len(keys):
+                return made
+        made = []
+        for key, (kind, image) in zip(keys, images, strict=True):
+            begin = b"" if kind == ABSENT else self.entries_of(image) if kind == VALUE else self.unknown
+            if begin:
+                made.append(begin + key[size:])
+        return made
 
     def entries_of(self, image: bytes) -> bytes:
         """How the key of the image's entry begins (`Index.entries_of`); b"" if it has none, as with NULL."""

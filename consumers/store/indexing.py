@@ -7,8 +7,10 @@ missing. The thread that answers looks.
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
+from threading import Lock
 from typing import Any, Final, Protocol
 
 from consumers.fold.columns import RowEntries
@@ -32,52 +34,94 @@ class Scanned(Protocol):
 
     def get(self, key: bytes) -> bytes | None: ...
     def scan(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]: ...
-    def scan_index(self, start: bytes) -> Iterator[bytes]: ...
+    def scan_index(self, start: bytes, limit: int) -> list[bytes]: ...
+
+
+class Rows(Protocol):
+    """The part of `consumers.store.memtable.Memtable` that is needed here."""
+
+    def images(self, begin: bytes) -> Iterator[tuple[list[bytes], list[tuple[int, bytes]]]]: ...
 
 
 class Hints:
-    """The entries of indexes that the rows of one memtable make. One thread notes; another may look meanwhile."""
+    """The entries of indexes that the rows of one memtable make. One thread notes; others may look meanwhile.
 
-    def __init__(self, making: Mapping[bytes, Sequence[Extraction]], last: _Last) -> None:
-        """``making``: by table name and separator. ``last``: of each table the newest entry; kept up to date."""
+    Rows are looked through when somebody asks, and then at once: a commit without questions makes the entries of the
+    last images alone, many together.
+    """
+
+    def __init__(self, making: Mapping[bytes, Sequence[Extraction]], last: _Last, *, asked: bool = False) -> None:
+        """``making``: by table name and separator. ``last``: of each table the newest entry; kept up to date.
+
+        ``asked``: somebody has asked lately.
+        """
+        self.asked = asked
         self._making = making
         self._last = last
+        self._noted: deque[Mapping[bytes, bytes]] = deque()
+        """What is not looked through."""
+        self._looking = Lock()
         self._keys: dict[bytes, bytes | dict[bytes, None]] = {}
         """How the keys of entries begin → the primary key, or several."""
+        self._seen = asked
 
     def note(self, entries: Mapping[bytes, bytes]) -> None:
         """Adds what rows make, and says which is the newest of each table."""
-        if isinstance(entries, RowEntries):
-            self._note_columns(entries)
-            return
+        changed = self._newest_row(entries) if isinstance(entries, RowEntries) else self._newest_entry(entries)
+        if changed:
+            self._noted.append(entries)
+            if self._seen:
+                self._look_through()
+
+    def _newest_entry(self, entries: Mapping[bytes, bytes]) -> bool:
         newest: dict[bytes, tuple[int, bytes]] = {}
         for key, entry in entries.items():
             begin = key[: key.find(SEPARATOR) + 1]
-            making = self._making.get(begin)
-            if making is None:
-                continue
-            kind, ordinal = HEAD.unpack_from(entry)
-            size = PREFIX.unpack_from(entry)[3]
-            for each in making if kind != ABSENT else ():
-                self._add(each, key[len(begin) :], kind, entry[PREFIX.size + size :])
-            if begin not in newest or ordinal > newest[begin][0]:
-                newest[begin] = ordinal, entry
+            if begin in self._making:
+                ordinal = HEAD.unpack_from(entry)[1]
+                if begin not in newest or ordinal > newest[begin][0]:
+                    newest[begin] = ordinal, entry
         for begin, (_, entry) in newest.items():
             self._changed(begin, entry)
+        return bool(newest)
 
-    def _note_columns(self, entries: RowEntries) -> None:
+    def _newest_row(self, entries: RowEntries) -> bool:
+        changed = False
+        for keys, built in entries.parts:
+            for begin in self._making:
+                row = next((row for row in range(len(keys) - 1, -1, -1) if keys[row].startswith(begin)), None)
+                if row is not None:  # ordinals rise
+                    self._changed(begin, built.entry(row))
+                    changed = True
+        return changed
+
+    def _look_through(self) -> None:
+        with self._looking:
+            while self._noted:
+                entries = self._noted[0]
+                if isinstance(entries, RowEntries):
+                    self._add_rows(entries)
+                else:
+                    self._add_entries(entries)
+                self._noted.popleft()
+
+    def _add_entries(self, entries: Mapping[bytes, bytes]) -> None:
+        for key, entry in entries.items():
+            begin = key[: key.find(SEPARATOR) + 1]
+            kind, _, _, size = PREFIX.unpack_from(entry) if begin in self._making else (ABSENT, 0, 0, 0)
+            for each in self._making[begin] if kind != ABSENT else ():
+                self._add(each, key[len(begin) :], kind, entry[PREFIX.size + size :])
+
+    def _add_rows(self, entries: RowEntries) -> None:
         for keys, built in entries.parts:
             for begin, making in self._making.items():
                 rows = [row for row, key in enumerate(keys) if key.startswith(begin)]
-                if not rows:
-                    continue
                 size = len(begin)
-                images = built.images(rows)
+                images = built.images(rows) if rows else []
                 for each in making:
                     for row, (kind, image) in zip(rows, images, strict=True):
                         if kind != ABSENT:
                             self._add(each, keys[row][size:], kind, image)
-                self._changed(begin, built.entry(rows[-1]))  # ordinals rise
 
     def _add(self, extraction: Extraction, primary_key: bytes, kind: int, image: bytes) -> None:
         begin = extraction.entries_of(image) if kind == VALUE else extraction.unknown
@@ -100,12 +144,21 @@ class Hints:
 
     def primary_keys(self, begin: bytes) -> list[bytes]:
         """Of the entries whose keys begin so (`Index.entries_of`)."""
+        self._seen = self.asked = True
+        self._look_through()
         found = self._keys.get(begin, ())
         return [found] if isinstance(found, bytes) else list(found)
 
-    def keys(self) -> list[bytes]:
-        """The keys of all entries, in no order."""
+    def keys(self, rows: Rows) -> list[bytes]:
+        """The keys of all entries, or of those of the last images alone, in no order. ``rows``: the memtable."""
         made: list[bytes] = []
+        if not self._seen:
+            for begin, making in self._making.items():
+                for keys, images in rows.images(begin):
+                    for each in making:
+                        made += each.keys_of(keys, len(begin), images)
+            return made
+        self._look_through()
         for begin, found in self._keys.items():
             if isinstance(found, bytes):
                 made.append(begin + found)
@@ -133,6 +186,8 @@ class Indexing:
         self._next = self._cursors
         self._writes = 0
         """Grows before and after each commit."""
+        self._hints: Hints | None = None
+        """Of the newest memtable."""
         self._without_unknown: dict[Index, int] = {}
         """Index → `_writes` when it was seen to have no such entry in RocksDB."""
 
@@ -141,7 +196,10 @@ class Indexing:
 
     def hints(self) -> Hints | None:
         """For a new memtable; None if there is no index."""
-        return Hints(self._making, self._last) if self._making else None
+        if not self._making:
+            return None
+        self._hints = Hints(self._making, self._last, asked=self._hints is not None and self._hints.asked)
+        return self._hints
 
     def settle(self) -> None:
         """What is folded is about to be seen. Fold thread only."""
@@ -167,7 +225,7 @@ class Indexing:
         yield from found
 
     def _durable(self, begin: bytes, limit: int) -> list[bytes]:
-        return [key[len(begin) :] for key in islice(self._rocks.scan_index(begin), limit)]
+        return [key[len(begin) :] for key in self._rocks.scan_index(begin, limit)]
 
     def changes_known_since(self, head: Head, shard: str) -> str | None:
         """The position from which on `settled` tells of all changes; None: the watermark is not yet there.
@@ -184,11 +242,11 @@ class Indexing:
 
     # -- thread that commits -----------------------------------------------------------------------------------------
 
-    def to_write(self, hints: Hints | None, offset: int) -> dict[bytes, bytes]:
-        """The entries that go with a commit up to ``offset``: the memtable's, and the next ones that are built."""
+    def to_write(self, hints: Hints | None, rows: Rows, offset: int) -> dict[bytes, bytes]:
+        """The entries that go with a commit of ``rows`` up to ``offset``, and the next ones that are built."""
         if not self._making:
             return {}
-        keys = hints.keys() if hints is not None else []
+        keys = hints.keys(rows) if hints is not None else []
         self._next = dict(self._cursors)
         for table, making in self._making.items():
             for each in making:

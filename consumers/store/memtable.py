@@ -14,10 +14,12 @@ from typing import Any, Final
 import numpy as np
 
 from consumers.fold.columns import EntryColumns, RowEntries
+from consumers.fold.entry import ABSENT, kind_and_image
 from consumers.fold.state import CATALOG, OBJECT
 from consumers.store.indexing import Hints
 from stream.wire.frames import ROWS_MAX
 
+_ABSENT_BYTE: Final = bytes([ABSENT])
 _SEGMENT_ROWS: Final = 2 * ROWS_MAX
 """A row is known by the number of its segment times this, plus its own."""
 _PUT_TOGETHER: Final = 2_048
@@ -27,6 +29,12 @@ _UNSORTED_MAX: Final = 2_048
 """Keys that a look at a range compares one by one. From there on all are sorted again, in a millisecond or two."""
 _GONE: Final = b""
 _OBJECTS: Final = CATALOG + OBJECT
+
+
+def _is_marked(marks: Sequence[Sequence[bool]], number: int) -> bool:
+    """Whether the row with this number is marked in its segment."""
+    segment = marks[number // _SEGMENT_ROWS]
+    return bool(segment) and segment[number % _SEGMENT_ROWS]
 
 
 class Memtable(Mapping[bytes, bytes]):
@@ -115,6 +123,37 @@ class Memtable(Mapping[bytes, bytes]):
             if len(self.entries) == held:
                 return newest
 
+    def tombstones(self) -> list[tuple[bytes, bytes]]:
+        """The keys that are absent, with their entries. No other thread may put meanwhile."""
+        absent = [each.absent() for each in self._segments]
+        if any(each is not None for each in absent):
+            marks = [() if each is None else each.tolist() for each in absent]
+            some = [key for key, each in self.entries.items() if type(each) is int and _is_marked(marks, each)]
+        else:
+            some = []
+        found = [(key, each) for key, each in self.entries.items() if type(each) is bytes and each[:1] == _ABSENT_BYTE]
+        return found + list(self.pairs(some))
+
+    def images(self, begin: bytes) -> Iterator[tuple[list[bytes], list[tuple[int, bytes]]]]:
+        """The keys that begin so, with kind and image of each, some together. No other thread may put meanwhile."""
+        some = [(key, each) for key, each in self.entries.items() if key.startswith(begin)]
+        built = [(key, each) for key, each in some if type(each) is bytes]
+        if built:
+            yield [key for key, _ in built], [kind_and_image(each) for _, each in built]
+        rows = [(key, each) for key, each in some if type(each) is int] if len(built) < len(some) else []
+        keys = np.empty(len(rows), object)
+        keys[:] = [key for key, _ in rows]
+        for segment, places, at in self._by_segment([each for _, each in rows]):
+            yield list(keys[places]), segment.images(at)
+
+    def _by_segment(self, numbers: list[int]) -> Iterator[tuple[EntryColumns, Any, Any]]:
+        """Segments with the places in ``numbers`` of their rows, and the numbers of these in the segment."""
+        segments, rows = np.divmod(np.array(numbers, np.int64), _SEGMENT_ROWS)
+        order = np.argsort(segments, kind="stable")
+        for some in np.split(order, np.flatnonzero(np.diff(segments[order])) + 1):
+            if len(some):
+                yield self._segments[segments[some[0]]], some, rows[some]
+
     def _entry(self, number: int) -> bytes:
         return self._segments[number // _SEGMENT_ROWS].entry(number % _SEGMENT_ROWS)
 
@@ -144,12 +183,9 @@ class Memtable(Mapping[bytes, bytes]):
         return found
 
     def _built_rows(self, numbers: list[int]) -> list[bytes]:
-        segments, rows = np.divmod(np.array(numbers, np.int64), _SEGMENT_ROWS)
-        order = np.argsort(segments, kind="stable")
         made = np.empty(len(numbers), object)
-        for some in np.split(order, np.flatnonzero(np.diff(segments[order])) + 1):
-            if len(some):
-                made[some] = np.fromiter(self._segments[segments[some[0]]].entries(rows[some]), object, len(some))
+        for segment, places, rows in self._by_segment(numbers):
+            made[places] = np.fromiter(segment.entries(rows), object, len(places))
         return list(made)
 
     def built(self) -> dict[bytes, bytes]:

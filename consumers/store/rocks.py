@@ -12,9 +12,8 @@ import os
 import re
 import sys
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
-from heapq import merge
-from itertools import chain, takewhile
+from collections.abc import Iterator, Mapping, Set
+from itertools import chain
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final
@@ -58,6 +57,7 @@ IN_DOUBT_NAME: Final = "in-doubt.sst"
 _MISSING_SST: Final = re.compile(r"/(\d{6,}\.sst): No such file or directory")
 
 NO_ENTRIES: Final[Mapping[bytes, bytes]] = {}
+NO_KEYS: Final[Set[bytes]] = frozenset()
 _LEVEL_ZERO_FILES: Final = 12
 _LEVELS: Final = 7
 _TARGET_FILE_BYTES: Final = 32 << 20
@@ -198,10 +198,22 @@ class Rocks:
         after = _scan(snapshot, INDEX_END, end, place) if end is None or end > INDEX_END else iter(())
         return chain(before, after)
 
-    def scan_index(self, start: bytes) -> Iterator[bytes]:
-        """The keys of entries of indexes that begin with ``start``, in key order, as of the call."""
-        pairs = _scan(self._snapshot(), start, INDEX_END, str(self.path))
-        return takewhile(lambda key: key.startswith(start), (key for key, _ in pairs))
+    def scan_index(self, start: bytes, limit: int) -> list[bytes]:
+        """The first keys of entries of indexes that begin with ``start``, in key order, at most ``limit``."""
+        snapshot = self._snapshot()
+        found: list[bytes] = []
+        place = None
+        try:
+            place = snapshot.iter()  # half as dear as its items, most of which is to begin
+            place.seek(start)
+            while len(found) < limit and place.valid() and (key := place.key()).startswith(start):
+                found.append(key)
+                place.next()
+            place.status()
+        except Exception as error:
+            snapshot = place = None  # else the traceback's frame would keep the database open
+            raise store_error(error, str(self.path)) from error
+        return found
 
     def _snapshot(self) -> Any:
         try:
@@ -210,19 +222,23 @@ class Rocks:
             raise self._read_error(error) from error
 
     def ingest(
-        self, entries: Mapping[bytes, bytes], scratch: Path, of_indexes: Mapping[bytes, bytes] = NO_ENTRIES
+        self,
+        entries: Mapping[bytes, bytes],
+        scratch: Path,
+        of_indexes: Mapping[bytes, bytes] = NO_ENTRIES,
+        gone: Set[bytes] = NO_KEYS,
     ) -> int:
         """Adds ``entries`` to the store in one atomic, durable step; returns the file's size in bytes.
 
-        ``of_indexes``: entries of indexes, which go with them. The file is built at ``scratch``, which must be on the
-        same file system.
+        ``of_indexes``: entries of indexes, which go with them. ``gone``: keys that have no entry after it. The file is
+        built at ``scratch``, which must be on the same file system.
         """
         has_tried = False
         try:
             if self._must_keep_scratch:
                 self._keep_scratch(scratch)
             scratch.unlink(missing_ok=True)  # may be a hard link to a live SST, so it must not be truncated
-            size = _build(entries, scratch, of_indexes, self._hidden_by(entries))
+            size = _build(entries, scratch, of_indexes, gone | self._hidden_by(entries))
             options = IngestExternalFileOptions()
             options.set_move_files(True)
             options.set_allow_blocking_flush(False)
@@ -241,14 +257,14 @@ class Rocks:
             self._in_doubt.unlink()
         return size
 
-    def _hidden_by(self, entries: Mapping[bytes, bytes]) -> list[bytes]:
+    def _hidden_by(self, entries: Mapping[bytes, bytes]) -> set[bytes]:
         """The keys whose entries ``entries`` makes go together, by what they begin with."""
         if not isinstance(entries, Memtable) or not entries.gone:
-            return []
+            return set()
         if self._reopen_error is not None:
             self.reopen()
         scanned = chain.from_iterable(self.scan(each, each[:-1] + b"\1") for each in sorted(entries.gone))
-        return [key for key, _ in scanned if key not in entries.entries]
+        return {key for key, _ in scanned if key not in entries.entries}
 
     def _keep_scratch(self, scratch: Path) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -314,20 +330,20 @@ def _build(
     entries: Mapping[bytes, bytes],
     path: Path,
     of_indexes: Mapping[bytes, bytes] = NO_ENTRIES,
-    hidden: Sequence[bytes] = (),
+    gone: Set[bytes] = NO_KEYS,
 ) -> int:
-    """Writes a durable sorted file of ``entries``; returns its size in bytes. ``hidden``: keys that go.
+    """Writes a durable sorted file of ``entries``; returns its size in bytes. ``gone``: keys that go.
 
     It is built in memory, because rocksdict holds the GIL while RocksDB syncs a file: on a busy disk that can block
     reads for a tenth of a second. Python releases the GIL while it copies and syncs. Other systems than Linux have no
     files in memory; there the file is built in place.
     """
     if sys.platform != "linux":
-        return _write_table(entries, str(path), of_indexes, hidden)
+        return _write_table(entries, str(path), of_indexes, gone)
     with contextlib.ExitStack() as stack:
         memory = os.memfd_create(path.name)
         stack.callback(os.close, memory)
-        size = _write_table(entries, f"/proc/self/fd/{memory}", of_indexes, hidden)
+        size = _write_table(entries, f"/proc/self/fd/{memory}", of_indexes, gone)
         disk = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         stack.callback(os.close, disk)
         sent = 0
@@ -340,25 +356,31 @@ def _build(
     return size
 
 
-def _write_table(
-    entries: Mapping[bytes, bytes], path: str, of_indexes: Mapping[bytes, bytes], hidden: Sequence[bytes]
-) -> int:
-    """Writes an SST of ``entries`` with RocksDB, synced; returns its size in bytes. ``hidden``: keys that go."""
+def _write_table(entries: Mapping[bytes, bytes], path: str, of_indexes: Mapping[bytes, bytes], gone: Set[bytes]) -> int:
+    """Writes an SST of ``entries`` with RocksDB, synced; returns its size in bytes. ``gone``: keys that go."""
     writer = SstFileWriter(store_options())
     writer.open(path)
     keys = _sorted_in_runs(entries)
+    if gone:
+        keys = [key for key in keys if key not in gone]
     at = bisect_left(keys, INDEX)
-    of_state = _pairs(entries, keys[:at])
-    if hidden:
-        of_state = merge(of_state, ((key, b"") for key in hidden))
-    for key, entry in of_state:
-        if entry or is_head_key(key):
-            writer[key] = entry
-        else:
-            del writer[key]
-    for some, of in ((_sorted_in_runs(of_indexes), of_indexes), (keys[at:], entries)):
-        for key, entry in _pairs(of, some):
-            writer[key] = entry
+    without = sorted(gone, reverse=True)
+
+    def write(of_state: list[bytes], end: bytes | None) -> None:
+        for key, entry in _pairs(entries, of_state):
+            while without and without[-1] < key:
+                del writer[without.pop()]
+            if entry or is_head_key(key):
+                writer[key] = entry
+            else:
+                del writer[key]
+        while without and (end is None or without[-1] < end):
+            del writer[without.pop()]
+
+    write(keys[:at], INDEX)
+    for key in _sorted_in_runs(of_indexes):
+        writer[key] = of_indexes[key]
+    write(keys[at:], None)
     writer.finish()
     return int(writer.file_size())
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
+from consumers.fold.backfills import live_items
 from consumers.fold.messages import fold_messages
 from consumers.fold.state import (
     Changes,
@@ -37,6 +38,7 @@ from consumers.store.directory import (
     partition_directory,
     prepare_directory,
 )
+from consumers.store.dropping import Dropping
 from consumers.store.errors import StoreCorruptError, StoreError, store_error
 from consumers.store.index import UNKNOWN, Index
 from consumers.store.indexing import Indexing
@@ -105,8 +107,10 @@ class PartitionStore:
         """Why the last `fold` stopped before its end: the next record needs a newer Freshet."""
         self._rocks = rocks
         self.indexing = Indexing(indexes, rocks, head)
+        self.dropping = Dropping(rocks)
         self._active = Memtable(self.indexing.hints())
         self._frozen = _EMPTY
+        self._frozen_head = self.visible
         self._frozen_offset = head.offset
         self._folding = Lock()
         self._committing = Lock()
@@ -312,6 +316,7 @@ class PartitionStore:
             active = self._active
             active.put(head_entries(head))
             self._frozen_offset = head.offset
+            self._frozen_head = head.copy()
             self._frozen = active
             self._active = Memtable(self.indexing.hints())
             self._folded_bytes = 0
@@ -327,11 +332,16 @@ class PartitionStore:
         frozen = self._frozen
         scratch = self.directory / SCRATCH_NAME
         try:
-            size = self._rocks.ingest(frozen, scratch, self.indexing.to_write(self._frozen.hints, self._frozen_offset))
+            gone = self.dropping.to_drop(self._frozen_head, self._frozen)
+            beside = (
+                self.indexing.to_write(self._frozen.hints, self._frozen, self._frozen_offset) | self.dropping.note()
+            )
+            size = self._rocks.ingest(frozen, scratch, beside, gone)
         except StoreError as error:
             self._record_damage(error)
             raise
         self.indexing.written()
+        self.dropping.written()
         self._frozen = _EMPTY
         self.committed_offset = self._frozen_offset
         self._save_layout(self.visible.layout)
@@ -379,14 +389,14 @@ class PartitionStore:
         return manifest
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
-        """The whole folded state in key order, head included, as of the call."""
+        """The whole folded state in key order as of the call, head included, without tombstones that may be dropped."""
         with self._committing:
             with self._folding:
-                frozen, active = self._frozen, self._active
+                head, frozen, active = self.state.head.copy(), self._frozen, self._active
                 newer = {key: entry for key, entry in frozen.built().items() if not active.hides(key)}
-                newer |= active.built() | head_entries(self.state.head)
+                newer |= active.built() | head_entries(head)
                 committed = _without(self._rocks.scan(), frozen, active)
-            return merge_items(committed, newer)
+            return live_items(head, merge_items(committed, newer))
 
     def digest(self) -> tuple[str, int]:
         """Digest and number of `items` (`consumers.store.digest.digest_items`)."""

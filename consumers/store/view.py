@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from consumers.fold.backfills import live_items
 from consumers.fold.state import FOLD_KEY, FOLD_VERSION, META, OFFSET_KEY, Head, is_head_key, read_head
 from consumers.store.digest import digest_items
 from consumers.store.errors import RebuildNeededError, StoreCorruptError, StoreError
@@ -45,8 +46,8 @@ class StoreView:
         return self._rocks.get(key)
 
     def items(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """Committed pairs with ``start`` ≤ key (< ``end`` if given) in key order."""
-        return self._rocks.scan(start, end)
+        """Committed pairs with ``start`` ≤ key (< ``end`` if given) in key order; see `PartitionStore.items`."""
+        return live_items(self.head, self._rocks.scan(start, end))
 
     def digest(self) -> tuple[str, int]:
         """As `PartitionStore.digest`."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from consumers.fold import declared
 from consumers.fold import messages as fold
-from consumers.fold.state import Backfill, Changes, Lineage, PartitionState, Scope, Topology, Void
+from consumers.fold.state import Backfill, Changes, Dropped, Lineage, PartitionState, Scope, Topology, Void
 from consumers.owner import evidence
 from consumers.owner import rows as owner_rows
 from consumers.owner import server as owner_server
@@ -101,8 +101,8 @@ def _fold_messages(state: PartitionState, messages: Sequence[tuple[int, bytes | 
         return _real_fold_messages(state, messages)
     head = state.head
     declared = ""
-    if head.topologies or head.scopes or head.backfills:
-        declared = repr((head.topologies, head.scopes, head.backfills))
+    if head.topologies or head.scopes or head.backfills or head.dropped:
+        declared = repr((head.topologies, head.scopes, head.backfills, head.dropped))
     place = (head.offset, head.begin, head.layout, declared)
     key = (*place, *head.lineages.items(), None, *head.voids.items(), *messages)
     known = _folds.get(key)
@@ -149,6 +149,7 @@ def _merge_changes(done: list[Changes]) -> list[Changes]:
     topologies: dict[str, Topology] = {}
     scopes: dict[str, Scope] = {}
     backfills: dict[tuple[str, str], Backfill] = {}
+    dropped: dict[tuple[str, str], Dropped] = {}
     layout = ""
     for changes in done:
         entries.update(changes.entries)
@@ -157,10 +158,11 @@ def _merge_changes(done: list[Changes]) -> list[Changes]:
         topologies.update(changes.topologies)
         scopes.update(changes.scopes)
         backfills.update(changes.backfills)
+        dropped.update(changes.dropped)
         layout = changes.layout or layout
     messages = sum(changes.messages for changes in done)
-    merged = Changes(done[-1].offset, entries, lineages, voids, layout, (), messages, topologies, scopes, backfills)
-    return [merged]
+    declared = (topologies, scopes, backfills, dropped)
+    return [Changes(done[-1].offset, entries, lineages, voids, layout, (), messages, *declared)]
 
 
 _demand_of = lru_cache(maxsize=1_024)(evidence.demand_of)

@@ -165,7 +165,7 @@ async def _look(
             if count == request.count_max:
                 break
             continue
-        ranked = rank(columns, key, skipped) if not unordered else ()
+        ranked = rank(columns, key, skipped) if after is not None else ()
         if after is None or (ranked < after if request.descending else ranked > after):
             rows.append((ranked, key, value))
     if unordered and len(rows) > 1:
@@ -173,11 +173,15 @@ async def _look(
     lineage = partition.store.visible.lineages.get(shard)
     if lineage is None or lineage.low_water != head.lineages[shard].low_water:
         raise NotKnown("tombstones were dropped while the range was looked at")
+    gone = partition.store.dropping.last(table_of(request.leading), shard)
+    deleted = gone.position if gone is not None and gone.epoch == backfill.epoch else ""
     hi = Position.parse(backfill.position)
-    for later in (lineage.low_water, decode_entry(newest_at).position if newest_at else "", *known_since):
+    for later in (lineage.low_water, deleted, decode_entry(newest_at).position if newest_at else "", *known_since):
         hi = hi.join(Position.parse(later)) if later else hi
     if not request.limit:
         return Found([], count, False, hi, newest)
+    if len(rows) > 1 and after is None:  # one row needs no order
+        rows = [(rank(columns, key, skipped), key, value) for _, key, value in rows]
     rows.sort(key=_rank_of, reverse=request.descending)
     given = _within_bytes(rows, request.limit)
     return Found(given, len(given), len(given) < len(rows), hi, newest)

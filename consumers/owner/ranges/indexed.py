@@ -28,6 +28,11 @@ def meaning_with(key: bytes, columns: list[KeyColumn]) -> bytes:
 
     It differs from that of the key alone. So an owner that doesn't know of indexes refuses the request.
     """
+    return _meaning_with(key, tuple(columns))
+
+
+@lru_cache(1_024)
+def _meaning_with(key: bytes, columns: tuple[KeyColumn, ...]) -> bytes:
     return fingerprint([(key.hex(), "index", True), *columns])
 
 

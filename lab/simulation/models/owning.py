@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import nullcontext
 from functools import lru_cache
 from pathlib import Path
@@ -12,11 +12,13 @@ from typing import Any, Final, cast
 from unittest.mock import patch
 
 from consumers.fold import columns
+from consumers.fold.backfills import live_items
 from consumers.fold.messages import fold_message, fold_messages
 from consumers.fold.state import META, OFFSET_KEY, Head, PartitionState, head_entries, is_head_key, read_head
 from consumers.owner.meaning import Meaning
 from consumers.owner.overlay import Overlay
 from consumers.owner.partitions import Partition
+from consumers.store import dropping
 from consumers.store.index import INDEX, Index
 from consumers.store.manifest import Manifest
 from consumers.store.memtable import Memtable
@@ -32,6 +34,8 @@ _DIRECTORY: Final = Path("simulated")
 Record = tuple[int, bytes | None]
 BY_COLUMN_BYTES: Final = 1
 """Runs of this many bytes are folded by column too, so each: histories are short."""
+SWEPT_TOGETHER: Final = 2
+"""Rows in RocksDB in which one commit looks for tombstones: histories are short."""
 _BETWEEN_RUNS: Final = headers("Marker") | headers("SourceState")
 """Records that stand between the frames of a run."""
 
@@ -70,11 +74,13 @@ class MemoryRocks:
         pairs = ((k, v) for k, v in self.data.items() if k >= start and (end is None or k < end))
         return iter(sorted(pair for pair in pairs if not pair[0].startswith(INDEX)))
 
-    def scan_index(self, start: bytes) -> Iterator[bytes]:
-        """The durable keys of entries of indexes that begin with ``start``."""
-        return iter(sorted(key for key in self.data if key.startswith(start)))
+    def scan_index(self, start: bytes, limit: int) -> list[bytes]:
+        """The first durable keys of entries of indexes that begin with ``start``."""
+        return sorted(key for key in self.data if key.startswith(start))[:limit]
 
-    def ingest(self, entries: Mapping[bytes, bytes], _: Path, of_indexes: Mapping[bytes, bytes]) -> int:
+    def ingest(
+        self, entries: Mapping[bytes, bytes], _: Path, of_indexes: Mapping[bytes, bytes], gone: Set[bytes]
+    ) -> int:
         """Writes all entries or none. Raises `OwnerCrash` if a crash is due."""
         dies, self.dies = self.dies, ""
         if dies == "before":
@@ -87,6 +93,8 @@ class MemoryRocks:
         for key in [key for key, entry in entries.items() if not entry and not is_head_key(key)]:
             del self.data[key]
         self.data.update(of_indexes)
+        for key in gone:
+            self.data.pop(key, None)
         if dies == "after":
             raise OwnerCrash
         return 0
@@ -222,6 +230,10 @@ class OwnedPartition:
 
     def commit(self, how: int) -> bool:
         """Commits in one of eight ways. Returns False if the process crashed; it has then been restarted."""
+        with patch.object(dropping, "SWEPT_TOGETHER", SWEPT_TOGETHER):
+            return self._commit(how)
+
+    def _commit(self, how: int) -> bool:
         store, rocks = self.store, self.rocks
         try:
             match how % 8:
@@ -262,8 +274,8 @@ class OwnedPartition:
         store: PartitionStore = self.store
         if store._frozen.gone or store._active.gone:
             return self.state()
-        found = dict(self.rocks.scan()) | store._frozen.built() | store._active.built()
-        return {key: entry for key, entry in found.items() if entry} | head_entries(store.state.head)
+        held = dict(self.rocks.scan()) | store._frozen.built() | store._active.built()
+        return _state(_kept(held), store.state.head)
 
     def refolded(self) -> dict[bytes, bytes]:
         """What the state must be: the whole log folded from where it began, message by message, into a dict."""
@@ -287,7 +299,7 @@ def _one_by_one(records: Iterable[Record], begin: int) -> dict[bytes, bytes]:
         changes = fold_message(state, offset, value)
         changes.put_into(entries)
         state.apply(changes)
-    return entries | head_entries(state.head)
+    return _state(entries, state.head)
 
 
 def _by_column(records: Sequence[Record], begin: int) -> dict[bytes, bytes]:
@@ -297,7 +309,16 @@ def _by_column(records: Sequence[Record], begin: int) -> dict[bytes, bytes]:
         for changes in fold_messages(state, records):
             entries.put(changes.entries, changes.gone)
             state.apply(changes)
-    return {key: entry for key, entry in entries.built().items() if entry} | head_entries(state.head)
+    return _state(_kept(entries.built()), state.head)
+
+
+def _kept(entries: dict[bytes, bytes]) -> dict[bytes, bytes]:
+    """Without those that are gone, and without the head."""
+    return {key: entry for key, entry in entries.items() if entry}
+
+
+def _state(entries: dict[bytes, bytes], head: Head) -> dict[bytes, bytes]:
+    return dict(live_items(head, (entries | head_entries(head)).items()))
 
 
 def _folding_by_column() -> Any:

@@ -85,7 +85,10 @@ def facts_of_naive(fold: NaivePartition, offset: int) -> Facts:
     """The facts in the naive fold's state before ``offset``."""
     facts: Facts = {("offset",): offset, ("begin",): fold.begin, ("layout",): fold.layout, ("fold",): FOLD_VERSION}
     for key, row in fold.rows.items():
-        facts[key] = row
+        if not fold.is_forgotten(key, row):
+            facts[key] = row
+    for (table, name), line in fold.dropped.items():
+        facts["dropped", table, name] = [*line]
     for name, shard in fold.shards.items():
         progress = [shard.epoch, shard.ordinal, shard.mark, shard.watermark, shard.timestamp]
         facts["lineage", name] = [*progress, shard.low_water, shard.link, shard.as_of_ms]

@@ -63,6 +63,8 @@ class NaivePartition:
         self.scopes: dict[str, Place] = {}
         self.backfills: dict[tuple[str, str], tuple[int, int, int, str, int]] = {}
         """(table, shard) → epoch, the ordinals at which it began and was complete, and where that was."""
+        self.dropped: dict[tuple[str, str], tuple[int, int, str]] = {}
+        """(table, shard) → epoch, ordinal and position of the marker up to which the table was last known whole."""
         self.topologies: dict[str, Record] = {}
         self.texts: dict[bytes, Record] = {}
         self.tables = NaiveTables(begin)
@@ -70,6 +72,13 @@ class NaivePartition:
 
     def fold(self, offset: int, value: bytes | None) -> None:
         """Folds the message at ``offset``."""
+        whole = self._whole_tables()
+        self._fold_message(offset, value)
+        if whole:
+            still = self._whole_tables()
+            self.dropped |= {scope: line for scope, line in whole.items() if scope not in still}
+
+    def _fold_message(self, offset: int, value: bytes | None) -> None:
         try:
             name, event = read_message(value, self.texts)
             if name not in (PASSED_OVER, "SourceState"):
@@ -166,12 +175,43 @@ class NaivePartition:
                 kind = VOID
             place = (shard.epoch, ordinal)
             held = self.rows.get(key)
-            if held is not None and held.shard == name and place <= held.place:
+            lines = self._lines(key)
+            if held is not None and not self.is_forgotten(key, held):
+                before_it = {held.shard: held.place}
+            else:  # it counts as deleted where the table was last known to be whole
+                before_it = {other: line[:2] for other, line in lines.items()}
+            if name in before_it and place <= before_it[name]:
                 continue
-            if held is not None and held.shard != name:
+            if any(other != name for other in before_it):
                 kind = VOID  # no shard of the worlds has an origin or an ancestor: the order is unknown
             kept = image if kind == VALUE else b""
             self.rows[key] = NaiveRow(kind, name, place, frame["timestamps"][txn], frame["positions"][txn], kept)
+
+    def _whole_tables(self) -> dict[tuple[str, str], tuple[int, int, str]]:
+        """The tables of which a key without an entry is absent → the marker that is known of their shard."""
+        found = {}
+        for (table, name), (epoch, begun, complete, _, _) in self.backfills.items():
+            shard, said = self.shards.get(name), self.topologies.get(name)
+            if [*self.shards] != [name] or shard is None or said is None or said["shards"] != [name]:
+                continue
+            is_lost = any(
+                each[0] >= (epoch, begun) for each in map(self.voids.get, ((table, name), (EVERY, name))) if each
+            )
+            is_out = name in self.scopes and self.scopes[name] >= (epoch, begun)
+            if complete and epoch == shard.epoch and shard.mark >= complete and not is_lost and not is_out:
+                found[table, name] = (epoch, shard.mark, shard.watermark)
+        return found
+
+    def _lines(self, key: bytes) -> dict[str, tuple[int, int, str]]:
+        """Shard → up to where a tombstone of this key is as good as none."""
+        lines = self.dropped | self._whole_tables()
+        table = key.partition(b"\0")[0].decode(errors="replace")
+        return {name: line for (of, name), line in lines.items() if of == table}
+
+    def is_forgotten(self, key: bytes, row: NaiveRow) -> bool:
+        """Whether a row is known to be absent without what is known of it."""
+        line = self._lines(key).get(row.shard) if row.kind == ABSENT else None
+        return line is not None and row.place <= line[:2] and positions.is_readable(row.position)
 
     def _mark(self, offset: int, marker: Record, shard: NaiveShard) -> None:
         name, ordinal = marker["shard"], marker["ordinal"]

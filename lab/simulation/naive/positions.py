@@ -22,6 +22,14 @@ def _numbers(gtid: str) -> list[str]:
     return gtid.split("-")
 
 
+def is_readable(text: str) -> bool:
+    """Whether a position says anything."""
+    try:
+        return bool(parsed(text)) and "/" in text
+    except ValueError:
+        return False
+
+
 def reaches(one: str, other: str) -> bool:
     """Whether ``one`` is known to be at or past ``other``."""
     mine, theirs = parsed(one), parsed(other)

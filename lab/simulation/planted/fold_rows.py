@@ -335,4 +335,35 @@ WHOLE: Final = (
         Replace(owner_rows.view_row, "is_hidden = False", "is_hidden = kind == VOID"),
     ),
 )
-BUGS: Final = (*EVENTS, *COLUMNS, *MARKERS, *NEWER, *VOIDS, *EPOCHS, *WHOLE, *HEADS, *EACH_TIME)
+DROPPED: Final = (
+    rows(
+        "tombstone_of_an_incomplete_table_dropped",
+        "a tombstone is dropped although its table is not complete",
+        Replace(
+            backfills.drop_lines,
+            "whole_table(any_head, any_table)",
+            "next(((shard, held) for (name, shard), held in head.backfills.items()"
+            " if name == table and shard in head.lineages), None)",
+        ),
+    ),
+    rows(
+        "tombstone_dropped_before_its_marker",
+        "a tombstone is dropped before a marker covers it",
+        Replace(
+            backfills.drop_lines,
+            "Dropped(any_lineage.epoch, any_lineage.watermark_ordinal, any_lineage.watermark)",
+            "Dropped(any_lineage.epoch, any_lineage.ordinal, any_lineage.watermark)",
+        ),
+    ),
+    rows(
+        "dropped_tombstone_is_no_deletion",
+        "an earlier event that comes again brings a row back whose tombstone was dropped",
+        Begin(row_fold._settle_over, "lines = {}"),
+    ),
+    rows(
+        "dropped_forgotten_with_completeness",
+        "what was dropped of a table is forgotten when the table is not whole any more",
+        Return(backfills.lines_left_behind, "{}"),
+    ),
+)
+BUGS: Final = (*EVENTS, *COLUMNS, *MARKERS, *NEWER, *VOIDS, *EPOCHS, *WHOLE, *DROPPED, *HEADS, *EACH_TIME)

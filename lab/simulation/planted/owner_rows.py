@@ -53,9 +53,9 @@ VIEWS: Final = (
         "an owner takes the watermark after the entry",
         Replace(
             reading.answer_row,
-            "any_head = any_store.visible\nany_view = view_row(any_head, any_key, any_store.get(any_key))",
+            "any_head = any_store.visible\nany_view = view_row(any_head, any_key, any_store.get(any_key), any_last)",
             "value = any_store.get(any_key)\nany_head = any_store.visible\n"
-            "any_view = view_row(any_head, any_key, value)",
+            "any_view = view_row(any_head, any_key, value, any_last)",
         ),
     ),
     rows(
@@ -63,12 +63,12 @@ VIEWS: Final = (
         "a watermark counts for every partition of its topic",
         Replace(
             reading.answer_row,
-            "any_view = view_row(any_head, any_key, any_value)",
+            "any_view = view_row(any_head, any_key, any_value, any_last)",
             'marks = getattr(partition, "topic", partition).__dict__.setdefault("marks", {})\n'
             "for name, each in any_head.lineages.items():\n"
             "    if name not in marks or (each.epoch, each.watermark_ordinal) > marks[name][:2]:\n"
             "        marks[name] = each.epoch, each.watermark_ordinal, each.watermark\n"
-            "any_view = view_row(any_head, any_key, any_value)\n"
+            "any_view = view_row(any_head, any_key, any_value, any_last)\n"
             "if any_view.shard in marks and marks[any_view.shard][0] == any_view.epoch:\n"
             "    any_view.watermark = marks[any_view.shard][2]",
         ),

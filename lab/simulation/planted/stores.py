@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from consumers.store.dropping import Dropping
 from consumers.store.store import PartitionStore
-from lab.simulation.planted.planting import Replace, leave_out, processes, rows
+from lab.simulation.planted.planting import Replace, Return, leave_out, processes, rows
 
 LATER_HEAD: Final = Replace(
     PartitionStore._write_frozen,
@@ -14,6 +15,16 @@ LATER_HEAD: Final = Replace(
 )
 
 BUGS: Final = (
+    rows(
+        "dropped_tombstone_leaves_no_position",
+        "an absent row is told with the position of the completion, although it was deleted later",
+        Return(Dropping.last, "None"),
+    ),
+    rows(
+        "swept_over_a_newer_row",
+        "a sweep drops the key of a tombstone that the same commit replaces",
+        Replace(Dropping._candidates, "any_entry[0] == ABSENT and any_key not in any_frozen", "any_entry[0] == ABSENT"),
+    ),
     rows(
         "offset_outside_the_batch",
         "a commit writes the offset that is folded by then instead of its entries' own",

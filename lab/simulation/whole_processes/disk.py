@@ -142,7 +142,7 @@ class SimulatedTableWriter:
     """`rocksdict.SstFileWriter`."""
 
     def __init__(self, options: object) -> None:  # noqa: ARG002 - they change no content
-        self._entries: list[tuple[bytes, bytes]] = []
+        self._entries: list[tuple[bytes, bytes | None]] = []
         self._path = ""
         self._size = 0
 
@@ -152,6 +152,9 @@ class SimulatedTableWriter:
 
     def __setitem__(self, key: bytes, value: bytes) -> None:
         self._entries.append((key, value))
+
+    def __delitem__(self, key: bytes) -> None:
+        self._entries.append((key, None))
 
     def finish(self) -> None:
         """Writes the file."""
@@ -200,7 +203,7 @@ class SimulatedRocks:
         if self._entries is None:
             entries: dict[bytes, bytes] = {}
             for path in self._tables():
-                entries.update(_entries_in(path))
+                _ingest(entries, path)
             self._entries = entries
         return self._entries
 
@@ -219,7 +222,8 @@ class SimulatedRocks:
         number = len(self._tables()) + _FIRST_TABLE
         target = self._path / f"{number:06}.sst"
         os.rename(paths[0], target)
-        entries = {**entries, **_entries_in(target)}
+        entries = dict(entries)
+        _ingest(entries, target)
         self._entries = entries
         self._disk.step()
 
@@ -279,9 +283,14 @@ class SimulatedSnapshot:
         """Raises nothing: damage was found when the files were read."""
 
 
-def _entries_in(path: Path) -> dict[bytes, bytes]:
+def _ingest(entries: dict[bytes, bytes], path: Path) -> None:
+    """Adds what a file writes, and takes out what it deletes."""
     data = path.read_bytes()
     digest, body = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
     if xxhash.xxh3_64_digest(body) != digest:
         raise RuntimeError(f"Corruption: block checksum mismatch: in {path}")
-    return dict(msgspec.msgpack.decode(body, type=list[tuple[bytes, bytes]]))
+    for key, value in msgspec.msgpack.decode(body, type=list[tuple[bytes, bytes | None]]):
+        if value is not None:
+            entries[key] = value
+        else:
+            entries.pop(key, None)

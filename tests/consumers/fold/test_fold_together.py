@@ -77,6 +77,12 @@ frames = st.one_of(
     st.just(start()),
     st.just(start(epoch=2)),
     st.just(topology(SHARD, "shop/1")),
+    st.just(topology(SHARD)),
+    st.builds(
+        lambda ordinal, complete: event("TableBackfill", ordinal, table="shop.items", complete=complete),
+        small,
+        st.booleans(),
+    ),
     st.just(topology("shop/2", shard="shop/2", ancestors={SHARD: 1})),
 )
 
@@ -126,9 +132,15 @@ def _by_column(records: Records, cuts: set[int]) -> Outcome:
         return _together(records, cuts)
 
 
+def _without_timestamp(frame: bytes) -> bytes:
+    """A damaged frame of one row."""
+    return frame[:-7] + bytes(2)
+
+
 @settings(max_examples=1_000, deadline=None)
 @given(messages, st.sets(st.integers(1, 25), max_size=4), st.integers(1, 3))
 @example([start(), frame([(key(1), VALUE, b"x", 3)], ordinal=-5)], set(), 1)
+@example([_without_timestamp(frame([(key(0), VALUE, b"\0", 2)]))], set(), 1)
 def test_batches_of_any_size_fold_to_the_same_bytes_as_single_messages(
     history: list[bytes | None], cuts: set[int], step: int
 ) -> None:

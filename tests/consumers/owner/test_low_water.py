@@ -11,7 +11,8 @@ from consumers.fold.entry import ABSENT
 from consumers.owner.evidence import demand_of
 from consumers.owner.protocol import Fill
 from consumers.owner.rows import answer_row, fill_row
-from tests.consumers.histories import frame, gtid, key, marker, start
+from tests.consumers.fold.test_backfills import begun, complete, topology
+from tests.consumers.histories import SHARD, frame, gtid, key, marker, start
 from tests.consumers.owning import KEYSPACE, Owner, schema, vector
 
 
@@ -57,4 +58,19 @@ def test_a_fill_that_began_before_a_tombstone_was_dropped_is_refused(owner: Owne
     drop(owner, 8)
     owner.fold(marker(7, low_water=gtid(6)))
     late = Fill(1, KEYSPACE, 0, key(8), b'{"v":1}', gtid(5), gtid(5), 0, stamp)
+    assert "below the low-water" in fill_row(owner.partition, late).why
+
+
+def test_a_fill_from_before_a_deletion_stays_forgotten_when_its_table_is_whole_no_more(owner: Owner) -> None:
+    """Nothing is left of the deletion, and no void tells that anything happened: the table is only read anew."""
+    owner.fold(topology(SHARD), begun(6), frame([(key(7), ABSENT, b"", 7)]), complete(8), marker(8))
+    assert answer_row(owner.partition, key(7), demand_of(vector(8))).served
+    owner.partition.store.commit()
+    assert owner.partition.store.get(key(7)) is None
+    row = answer_row(owner.partition, key(7), demand_of(vector(8)))
+    assert (row.served, row.image, row.hi) == (True, None, gtid(8))
+    owner.fold(begun(9), marker(9))
+    row = answer_row(owner.partition, key(7), demand_of(vector(8)))
+    assert (row.served, row.image, row.filled, row.low_water) == (False, None, False, gtid(7))
+    late = Fill(1, KEYSPACE, 0, key(7), b'{"v":1}', gtid(6), gtid(6), 0, row.stamp)
     assert "below the low-water" in fill_row(owner.partition, late).why

@@ -189,16 +189,36 @@ def test_the_manifest_keeps_an_older_freshet_away(tmp_path: Path) -> None:
     assert issubclass(StoreNewerError, Exception)
 
 
-def test_rows_that_are_folded_by_column_have_all_their_values(tmp_path: Path) -> None:
-    """Each value of a row in one run, not only the last: built from the columns, without the entries."""
-    store = open_at(tmp_path, BY_NAME)
+def changed_four_times(store: PartitionStore) -> None:
+    """Folds four names of each of 500 items in one run, by column."""
     fold(store, start())
     rows = [(number % 500, f"n{number}") for number in range(2_000)]
     frames = [named(*rows[at : at + 500], first=2 + at) for at in range(0, 2_000, 500)]
     folded, _ = fold_columns(store.state, list(enumerate(frames, store.state.head.offset)), 0)
     assert isinstance(folded, Changes), "the run is long enough to be folded by column"
     fold(store, *frames)
+
+
+def test_rows_that_are_folded_by_column_are_found_by_their_last_value(tmp_path: Path) -> None:
+    """A commit makes the entries of the images that it writes: built from the columns, without the rows' entries."""
+    store = open_at(tmp_path, BY_NAME)
+    changed_four_times(store)
     store.commit()
-    assert having(store, "n7") == having(store, "n1507") == [item(7)]
+    assert having(store, "n1507") == [item(7)]
+    assert having(store, "n7") == [], "the value is that of no image in the store"
     assert store.indexing.settled[TABLE].ordinal == 2_001
+    store.close()
+
+
+def test_who_asks_before_the_commit_finds_rows_that_are_folded_by_column(tmp_path: Path) -> None:
+    """Rows are looked through when somebody asks, and from then on as they come, over the commit too."""
+    store = open_at(tmp_path, BY_NAME)
+    changed_four_times(store)
+    for _ in range(2):
+        assert having(store, "n1507") == [item(7)]
+        store.commit()
+    fold(store, named((7, "new"), first=3_000))
+    assert (having(store, "new"), having(store, "n1507")) == ([item(7)], [item(7)])
+    store.commit()
+    assert having(store, "new") == [item(7)]
     store.close()

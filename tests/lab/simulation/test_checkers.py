@@ -33,7 +33,6 @@ ONLY_THE_FIRST_TOKEN: Final = Replace(
     SessionState._answered, "any_token and any_token != any_demanded.token", "token and not demanded.vector"
 )
 CRUDE: Final[dict[tuple[str, str], Change]] = {
-    ("rows", "folded by the rules"): FIRST_TIME_KEPT,
     ("catalog", "same history, same state"): UNSEEN,
     ("catalog", "never raises"): MISCOUNTED,
     ("hive", "never raises"): Return(HiveTranslator._describe, "1 // 0"),

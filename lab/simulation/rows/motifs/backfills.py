@@ -6,6 +6,7 @@ from typing import Final
 
 from lab.simulation.rows.motifs.vocabulary import (
     DELETES_PARENT,
+    DELETES_SECOND,
     OUT,
     READ,
     SYNC,
@@ -18,6 +19,7 @@ from lab.simulation.rows.motifs.vocabulary import (
 
 _WHOLE: Final = (*(("backfill", "shard", 3, 0),) * 3, ("publish", "shard", 0, 0, 0))
 """All tables of a shard, if nothing hides what was committed."""
+_DELETES: Final = (("txn", "shard", DELETES_SECOND, 0), ("txn", "shard", DELETES_PARENT, 0))
 _READ_ANY: Final = ("read", "session", "any slot", "owner", "front", 2)
 _FIND: Final = ("find", "session", "shard", "some table", "owner", "front", "bit")
 _FIND_BY: Final = ("find", "session", "shard", "some table", "owner", "front", "older")
@@ -78,6 +80,42 @@ BACKFILLS: Final[tuple[Motif, ...]] = (
         *_WHOLE,
         SYNC,
         _FIND,
+    ),
+    (  # rows of whole tables are deleted, and a commit leaves nothing of them
+        *_WHOLE,
+        *_WRITE_OUT,
+        *_DELETES,
+        OUT,
+        ("sync", "any owner"),
+        ("commit", "any owner", "partition", 0),
+        ("read", "session", "any slot", "any owner", "front", 2),
+        ("find", "session", "shard", "some table", "any owner", "front", "bit"),
+        ("read", "session", "any slot", "owner", "front", 2),
+    ),
+    (  # a row is deleted before its table is whole, and comes again while its tombstone is swept
+        ("write", "session", "shard", UPDATES_SECOND),
+        ("txn", "shard", DELETES_SECOND, 0),
+        OUT,
+        SYNC,
+        ("commit", "owner", "partition", 0),
+        *_WHOLE,
+        ("txn", "shard", UPDATES_SECOND, 0),
+        OUT,
+        SYNC,
+        ("commit", "owner", "partition", 0),
+        ("read", "session", 1, "owner", "front", 2),
+    ),
+    (  # an event of a row of which nothing is left comes again
+        ("write", "session", "shard", UPDATES_SECOND),
+        OUT,
+        *_WHOLE,
+        ("txn", "shard", DELETES_SECOND, 0),
+        OUT,
+        SYNC,
+        ("commit", "owner", "partition", 0),
+        ("repeat", "shard", "some"),
+        SYNC,
+        ("read", "session", 1, "owner", "front", 2),
     ),
     (  # whole tables are voided
         *_WHOLE,

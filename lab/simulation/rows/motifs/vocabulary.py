@@ -6,6 +6,8 @@ from typing import Final
 
 DELETES_PARENT: Final = 8 << 4 | 1
 """Seed of a transaction that deletes the first parent row and, by a foreign key, its child."""
+DELETES_SECOND: Final = 9 << 4
+"""Of one that deletes the second parent row."""
 
 UPDATES_FIRST: Final = 0
 UPDATES_SECOND: Final = 1 << 4 | 2

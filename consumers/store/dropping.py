@@ -1,0 +1,168 @@
+"""The tombstones that a store drops, so that a whole table takes the space of its rows, not of its history.
+
+Which ones may go is said by the head that is committed with them (`consumers.fold.backfills.Drops`). Those of the
+memtable are not written. Those that lie in RocksDB already, because the table was not whole yet or no marker covered
+them, are swept: each commit looks at some of the table's rows. How far the sweep has come, and the newest tombstone of
+each table that was dropped, is written with the commit (docs/decisions/0025-tombstones-of-whole-tables.md).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Final, NamedTuple, Protocol
+
+from consumers.fold.backfills import Drops, whole_table
+from consumers.fold.entry import ABSENT, Entry
+from consumers.fold.state import Head
+from consumers.store.errors import StoreCorruptError
+from consumers.store.index import INDEX
+from stream.wire.keys import SEPARATOR
+
+NOTE: Final = INDEX + SEPARATOR + b"dropped"
+"""Where `Dropping.note` lies: among what is no folded state."""
+SWEPT_TOGETHER: Final = 50_000
+"""Rows in RocksDB that one commit looks at. It is a tenth of a second or so, beside the fold."""
+_END: Final = b"\x01"
+"""Behind a table's name: after all of its keys."""
+
+
+class LastDropped(NamedTuple):
+    """The newest tombstone of a table and a shard that was dropped."""
+
+    epoch: int
+    ordinal: int
+    position: str
+
+
+class Sweep(NamedTuple):
+    """How far the rows of a table were looked at since its backfill. ``after``: in hex, where to go on."""
+
+    shard: str
+    epoch: int
+    complete: int
+    after: str
+    is_over: bool
+
+
+class Scanned(Protocol):
+    """The part of `consumers.store.rocks.Rocks` that is needed here."""
+
+    def get(self, key: bytes) -> bytes | None: ...
+    def scan(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]: ...
+
+
+class Frozen(Protocol):
+    """The part of `consumers.store.memtable.Memtable` that is needed here."""
+
+    def tombstones(self) -> list[tuple[bytes, bytes]]: ...
+    def __contains__(self, key: object) -> bool: ...
+
+
+class Dropping:
+    """What a store has dropped, and what it drops next. For the thread that commits; others may ask for `last`."""
+
+    def __init__(self, rocks: Scanned) -> None:
+        self._rocks = rocks
+        self._last: dict[tuple[str, str], LastDropped] = {}
+        self._sweeps: dict[str, Sweep] = {}
+        self._left: set[bytes] = set()
+        """Keys whose tombstones are in RocksDB and not covered by a marker yet."""
+        self._next = self._sweeps, self._left
+        self._read()
+
+    def last(self, table: str, shard: str) -> LastDropped | None:
+        """The newest tombstone of ``table`` that was dropped. Ask after a look at an entry: it is told before."""
+        return self._last.get((table, shard))
+
+    def to_drop(self, head: Head, frozen: Frozen) -> set[bytes]:
+        """The keys that a commit of ``frozen``, with ``head``, leaves without an entry."""
+        drops = Drops(head)
+        sweeps, left = dict(self._sweeps), set[bytes]()
+        self._next = sweeps, left
+        if not drops:
+            return set()
+        gone: dict[bytes, Entry] = {}
+        whole = {begin for begin in drops.lines if whole_table(head, begin[:-1].decode()) is not None}
+        for key, value in self._candidates(head, frozen, sweeps):
+            entry = drops.entry(key, value)
+            if entry is not None:
+                gone[key] = entry
+            elif key[: key.find(SEPARATOR) + 1] in whole:
+                left.add(key)
+        self._note_last(gone)
+        return set(gone)
+
+    def _candidates(self, head: Head, frozen: Frozen, sweeps: dict[str, Sweep]) -> Iterator[tuple[bytes, bytes]]:
+        """Tombstones of the memtable; those that a commit before it left; and those of the next rows of a sweep."""
+        yield from frozen.tombstones()
+        for key in self._left:
+            entry = self._rocks.get(key) if key not in frozen else None
+            if entry is not None and entry[0] == ABSENT:
+                yield key, entry
+        for table in sorted({table for table, _ in head.backfills}):
+            sweep = self._sweep_of(head, table)
+            if sweep is not None and not sweep.is_over:
+                start, end = bytes.fromhex(sweep.after), table.encode() + _END
+                looked, key = 0, b""
+                for key, entry in islice(self._rocks.scan(start, end), SWEPT_TOGETHER):
+                    looked += 1
+                    if entry[0] == ABSENT and key not in frozen:
+                        yield key, entry
+                sweep = sweep._replace(is_over=looked < SWEPT_TOGETHER, after=(key + SEPARATOR).hex())
+                sweeps[table] = sweep
+                if not sweep.is_over:
+                    return
+
+    def _sweep_of(self, head: Head, table: str) -> Sweep | None:
+        """Where the sweep of a table goes on: it begins when the table becomes whole. None: it is not."""
+        whole = whole_table(head, table)
+        if whole is None:
+            return None
+        shard, backfill = whole
+        sweep = Sweep(shard, backfill.epoch, backfill.complete, (table.encode() + SEPARATOR).hex(), is_over=False)
+        held = self._sweeps.get(table)
+        return held if held is not None and held[:3] == sweep[:3] else sweep
+
+    def _note_last(self, gone: Mapping[bytes, Entry]) -> None:
+        """Tells of the newest tombstones before they go."""
+        newest: dict[tuple[bytes, str], Entry] = {}
+        for key, entry in gone.items():
+            scope = key[: key.find(SEPARATOR)], entry.shard
+            held = newest.get(scope)
+            if held is None or (held.epoch, held.ordinal) < (entry.epoch, entry.ordinal):
+                newest[scope] = entry
+        for (table, shard), entry in newest.items():
+            last = LastDropped(entry.epoch, entry.ordinal, entry.position)
+            self._last[table.decode(), shard] = max(last, self._last.get((table.decode(), shard), last))
+
+    def note(self) -> dict[bytes, bytes]:
+        """What goes with the commit. Tables of which tombstones are left are swept again if the process dies."""
+        sweeps, left = self._next
+        if not sweeps and not self._last:
+            return {}
+        unfinished = {key[: key.find(SEPARATOR)].decode() for key in left}
+        told = {
+            "last": [[*scope, *last] for scope, last in self._last.items()],
+            "sweeps": {table: sweep for table, sweep in sweeps.items() if table not in unfinished},
+        }
+        return {NOTE: json.dumps(told, ensure_ascii=False).encode()}
+
+    def written(self) -> None:
+        """What `to_drop` and `note` gave is durable."""
+        self._sweeps, self._left = self._next
+
+    def _read(self) -> None:
+        told = self._rocks.get(NOTE)
+        if told is None:
+            return
+        try:
+            known = json.loads(told)
+            for table, shard, epoch, ordinal, position in known["last"]:
+                self._last[table, shard] = LastDropped(epoch, ordinal, position)
+            self._sweeps = {table: Sweep(*sweep) for table, sweep in known["sweeps"].items()}
+        except (KeyError, TypeError, ValueError) as error:
+            raise StoreCorruptError(
+                f"the note of dropped tombstones is damaged: {error}", hint="the store is rebuilt"
+            ) from error

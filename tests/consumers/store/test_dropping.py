@@ -1,0 +1,175 @@
+"""Tombstones that a store drops: what is left on disk, what it compares as, and what a crash leaves behind."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from consumers.fold.entry import ABSENT, VALUE, decode_entry
+from consumers.store import dropping
+from consumers.store.dropping import NOTE, Dropping, LastDropped
+from consumers.store.errors import StoreCorruptError
+from consumers.store.memtable import Memtable
+from consumers.store.store import PartitionStore, StoreView
+from tests.consumers.fold.test_backfills import TABLE, begun, complete, topology
+from tests.consumers.histories import SHARD, event, frame, gtid, key, marker, start, value
+from tests.consumers.storing import crash
+
+MANY = 20
+ROWS = frame([(key(number), VALUE, b"{}", 3 + number) for number in range(MANY)])
+WHOLE = (start(), topology(SHARD), begun(2), ROWS, complete(30), marker(30))
+
+
+def open_at(directory: Path) -> PartitionStore:
+    """A store of one partition."""
+    return PartitionStore.open(directory, keyspace="shop", partition=0, topic_id="topic-1")
+
+
+def fold(store: PartitionStore, *messages: bytes) -> None:
+    """Folds messages at the next offsets."""
+    store.fold(list(enumerate(messages, store.state.head.offset)))
+
+
+def deleted(*numbers: int, first: int) -> bytes:
+    """A frame that deletes rows."""
+    return frame([(key(number), ABSENT, b"", at) for at, number in enumerate(numbers, first)])
+
+
+def held(store: PartitionStore) -> set[int]:
+    """The rows of which RocksDB holds an entry."""
+    return {number for number in range(MANY) if store._rocks.get(key(number)) is not None}
+
+
+def test_a_commit_leaves_nothing_of_deleted_rows(tmp_path: Path) -> None:
+    """Neither of those that were durable nor of those that were not, and it says which deletion was the last."""
+    with closing(open_at(tmp_path)) as store:
+        fold(store, *WHOLE)
+        store.commit()
+        fold(store, deleted(1, 2, first=31), value(99, b"{}", 33), deleted(99, first=34), marker(34))
+        assert store.get(key(1)) is not None
+        store.commit()
+        assert held(store) == set(range(MANY)) - {1, 2}
+        assert store.get(key(99)) is None
+        assert store.dropping.last(TABLE, SHARD) == LastDropped(1, 34, gtid(34))
+    with closing(open_at(tmp_path)) as store:
+        assert store.dropping.last(TABLE, SHARD) == LastDropped(1, 34, gtid(34))
+
+
+def test_stores_that_have_dropped_and_that_have_not_compare_as_equal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rebuild, and a store that commits at other times, have other tombstones. Also when a table is whole no more."""
+    messages = (
+        *WHOLE,
+        deleted(1, 2, first=31),
+        marker(32),
+        deleted(3, first=33),
+        event("TableVoid", 34, table=TABLE, reason="DDL"),
+    )
+    with closing(open_at(tmp_path / "one")) as one:
+        for message in messages:
+            fold(one, message)
+            one.commit()
+        assert one.get(key(1)) is None
+        digest = one.digest()
+    monkeypatch.setattr(Dropping, "to_drop", lambda *_: set())
+    with closing(open_at(tmp_path / "other")) as other:
+        fold(other, *messages)
+        other.commit()
+        assert other.get(key(1)) is not None
+        assert other.digest() == digest
+        assert decode_entry(dict(other.items())[key(3)]).kind == ABSENT
+        checkpoint = tmp_path / "checkpoint"
+        other.checkpoint(checkpoint)
+        with StoreView(checkpoint) as view:
+            assert view.digest() == digest
+
+
+def test_a_tombstone_that_was_durable_before_its_marker_goes_with_the_next_commit(tmp_path: Path) -> None:
+    """At most one commit is in between, however many rows the table has."""
+    with closing(open_at(tmp_path)) as store:
+        fold(store, *WHOLE)
+        store.commit()
+        fold(store, deleted(1, 2, first=31))
+        store.commit()
+        assert held(store) == set(range(MANY))
+        fold(store, marker(32), value(2, b"{}", 33))
+        store.commit()
+        assert held(store) == set(range(MANY)) - {1}
+        assert store.dropping._left == set()
+
+
+def test_what_a_crash_has_left_behind_is_swept(tmp_path: Path) -> None:
+    """The process that knew of the tombstone is gone."""
+    store = open_at(tmp_path)
+    fold(store, *WHOLE)
+    store.commit()
+    fold(store, deleted(1, first=31))
+    store.commit()
+    crash(store)
+    with closing(open_at(tmp_path)) as store:
+        fold(store, marker(31))
+        store.commit()
+        assert held(store) == set(range(MANY)) - {1}
+
+
+def test_a_sweep_goes_over_a_table_once_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part with each commit, on from there after a restart, and a row that has come again stays."""
+    monkeypatch.setattr(dropping, "SWEPT_TOGETHER", 8)
+    with closing(open_at(tmp_path)) as store:
+        fold(store, *WHOLE[:4], deleted(*range(0, MANY, 2), first=24))
+        store.commit()
+        assert len(held(store)) == MANY
+        fold(store, complete(40), marker(40), value(0, b"{}", 41))
+        store.commit()
+        assert 0 in held(store)
+        assert 10 < len(held(store)) < MANY
+    ordinal = 42
+    for _ in range(2):
+        with closing(open_at(tmp_path)) as store:
+            fold(store, marker(ordinal))
+            store.commit()
+            ordinal += 1
+    with closing(open_at(tmp_path)) as store:
+        assert held(store) == {0, *range(1, MANY, 2)}
+        [sweep] = store.dropping._sweeps.values()
+        assert sweep.is_over
+
+
+def test_a_table_that_is_not_whole_keeps_its_tombstones(tmp_path: Path) -> None:
+    """They are all that says that a row is gone."""
+    with closing(open_at(tmp_path)) as store:
+        fold(store, *WHOLE[:4], deleted(1, first=24), marker(24))
+        store.commit()
+        assert held(store) == set(range(MANY))
+        assert store._rocks.get(NOTE) is None
+
+
+def test_rows_that_were_folded_by_column_are_dropped_too(tmp_path: Path) -> None:
+    """Their entries are not built before they are written."""
+    numbers = range(20_000)
+    wide = b'{"v":"%s"}' % (b"x" * 40)
+    with closing(open_at(tmp_path)) as store:
+        fold(store, *WHOLE)
+        fold(store, frame([(key(number), VALUE, wide, 31 + number) for number in numbers]))
+        store.commit()
+        rows = [(key(n), ABSENT, b"", 30_000 + n) if n % 2 else (key(n), VALUE, wide, 30_000 + n) for n in numbers]
+        fold(store, frame(rows))
+        assert any(type(each) is int for each in store._active.entries.values())
+        assert len(store._active.tombstones()) == 10_000
+        fold(store, marker(60_000))
+        store.commit()
+        assert {number for number in numbers if store.get(key(number)) is not None} == set(numbers[::2])
+
+
+def test_a_damaged_note_is_a_damaged_store(tmp_path: Path) -> None:
+    """Without it a reader would not learn up to where rows were deleted."""
+    with closing(open_at(tmp_path)) as store:
+        fold(store, *WHOLE, deleted(1, first=31), marker(31))
+        store.commit()
+        assert not store.is_dirty
+        store._rocks.ingest(Memtable(), tmp_path / "x.sst", {NOTE: b"{}"})
+    with pytest.raises(StoreCorruptError, match="dropped"):
+        open_at(tmp_path)
