@@ -42,14 +42,14 @@ def _summary(
     Raises the first ``history_lost``: it concerns the whole session, so it is the answer to the whole batch.
     """
     vector, weakest, sources, failed = demand.vector, 0, 0, 0
-    tokens: set[str] = set()
+    tokens: dict[str, None] = {}
     for element in elements:
         if isinstance(element, ReadError):
             if element.code == "history_lost":
                 raise element
             failed += 1
             continue
-        tokens.add(element.token)
+        tokens[element.token] = None
         weakest = max(weakest, _STRONGEST_FIRST.index(element.freshness))
         sources += element.served_from == "source"
     for token in tokens:

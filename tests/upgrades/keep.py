@@ -11,6 +11,8 @@ import pytest
 
 from serving.client import ClientError
 from serving.client.wire import read_epochs, read_row, read_rows, read_table
+from serving.sources.source import RowTable
+from stream.wire.events import Column
 from tests.serving.fakes import FakeRowSource, owner_row, seen
 from tests.serving.test_http_manners import ROW, TABLE, Asking
 
@@ -23,7 +25,9 @@ READERS: dict[str, Any] = {"row": read_row, "rows": read_rows, "table": read_tab
 
 def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
     """Name → reader, status, headers and body of one answer of each kind."""
-    asking = Asking(monkeypatch, FakeRowSource(b'{"id":7}', "0-1-5"))
+    source = FakeRowSource(b'{"id":7}', "0-1-5")
+    source.described = RowTable("shop.items", (Column("id", "int", True),), True)
+    asking = Asking(monkeypatch, source)
     found: dict[str, dict[str, Any]] = {}
 
     def keep(name: str, reader: str, method: str, path: str, **options: Any) -> None:
