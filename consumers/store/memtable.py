@@ -76,7 +76,7 @@ class Memtable(Mapping[bytes, bytes]):
         return sum(len(keys) for keys, _ in entries.parts)
 
     def _remove(self, entries: Mapping[bytes, bytes], gone: Sequence[bytes]) -> None:
-        keys = [each for each in gone if not each.endswith(b"\0")]
+        keys = [each for each in gone if not each.endswith(b"\0") and each not in entries]
         beginnings = tuple(each for each in gone if each.endswith(b"\0"))
         if beginnings:
             self.gone.update(beginnings)

@@ -46,10 +46,10 @@ class InstallationRun(KafkaFaults):
         if not self.run_until(lambda: not self.record.is_ambiguous, SETTLES_IN_S):
             self._fail("the epoch that was to begin is not in every partition")
         self._read_all()
-        if self.wide and not {fault for fault, _ in self.outcome.met} & CONSUMERS_VOID:
+        if self.wide and not self.struck & CONSUMERS_VOID:
             self._check_whole()
         self._check_ready()
-        if not self.outcome.violations and not {fault for fault, _ in self.outcome.met} & LOG_IS_ANOTHER:
+        if not self.outcome.violations and not self.struck & LOG_IS_ANOTHER:
             self._check_stores()
 
     def _begin_all(self) -> None:

@@ -48,6 +48,8 @@ class WholeProcesses(TracedRun):
         self.looking = Looking(self.kernel, self.complain)
         self.wanted: list[str] = []
         """The processes that run when all is well."""
+        self.struck: set[str] = set()
+        """The faults until now, whatever state they met."""
 
     # --- what each world has of its own ---
 
@@ -128,6 +130,7 @@ class WholeProcesses(TracedRun):
 
     def count_fault(self, fault: str) -> None:
         """Counts a fault under every state that holds now."""
+        self.struck.add(fault)
         for state, holds in self.states.items():
             if holds(self):
                 self.outcome.met[fault, state] += 1

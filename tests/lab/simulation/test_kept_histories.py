@@ -193,6 +193,12 @@ WAREHOUSE: dict[str, History] = {
         ("create", 0, 10),
         ("alter", 0, 0),
     ],
+    "the first drop of a set in a new epoch, of which there were some in the epoch before": [
+        ("create", 0, 0),
+        ("let", 1),
+        ("rename", 0, 1),
+        ("expire", 0),
+    ],
 }
 
 

@@ -112,3 +112,9 @@ def test_a_killed_process_leaves_its_locks_and_files() -> None:
     kernel.close()
     disk.close()
     assert not disk.root.exists()
+
+
+def test_a_fault_that_meets_no_state_of_interest_counts_where_the_end_is_judged() -> None:
+    """Consumers call rows void, their source knows nothing of it, and so the table may stay incomplete."""
+    ops: History = [("world", 0, 0, 1, 0, 0, 1), ("let", 0), ("stop", 0), ("letters topic", 0)]
+    assert run_one(WORLD, ops).violations == []
