@@ -200,7 +200,10 @@ class Judge:
     def check_folded(
         self, owner: str, partition: int, slot: int, head: Head, value: bytes | None, *, voidable: bool
     ) -> None:
-        """Checks that a folded entry is the true row at the end, or unknown where it may be (``voidable``)."""
+        """Checks that a folded entry is the true row at the end, or unknown where it may be (``voidable``).
+
+        That a row is deleted may be unknown where its table was whole before, and no more (decision 0025).
+        """
         shard = slot // SLOTS_A_SHARD
         publisher = self._publishers[shard]
         history = publisher.source.history
@@ -209,7 +212,8 @@ class Judge:
         place = f"{SLOTS[slot].key!r} in partition {partition} of {owner}"
         if view.kind in (VALUE, ABSENT) and view.image != true:
             self._complain(NOTHING_LOST, f"{place} is folded to {_text(view.image)}, expected {_text(true)}")
-        if view.kind in (VOID, UNKNOWN_KEY) and not voidable:
+        is_dropped = true is None and (SLOTS[slot].table, publisher.source.name) in head.dropped
+        if view.kind in (VOID, UNKNOWN_KEY) and not voidable and not is_dropped:
             started = publisher.epoch_start[max(publisher.epoch_start)]
             if history.changed_since(slot, started):
                 self._complain(NOTHING_LOST, f"{place} is unknown ({view.why}) although its change was published")

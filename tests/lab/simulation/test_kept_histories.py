@@ -91,6 +91,19 @@ ROWS: dict[str, History] = {
         ("tear", 0, 0, 0, 1),
         ("hold", 0, 0, 0, 1, 0),
     ],
+    "a table that was whole is read again, and a deletion in it that was dropped is unknown meanwhile": [
+        ("publish", 0, 0, 0, 0),
+        ("backfill", 0, 3, 0),
+        ("backfill", 0, 1, 0),
+        ("backfill", 0, 0, 0),
+        ("txn", 0, 144, 0),
+        ("publish", 0, 1, 0, 0),
+        ("sync", 0),
+        ("commit", 0, 0, 0),
+        ("repeat", 0, 1),
+        ("die", 0),
+        ("backfill", 0, 0, 0),
+    ],
 }
 CATALOG: dict[str, History] = {
     "a staged image is committed behind a void, and read between the two by an owner that has seen no void yet": [
