@@ -151,8 +151,8 @@ class Changes(NamedTuple):
     """What ``messages`` messages, folded together, change. ``offset`` is the next to fold.
 
     ``gone``: keys whose entries go if they are not in ``entries``; one that ends in a zero byte stands for all that
-    begin with it. ``lineages``, ``voids``, ``topologies``, ``scopes``, ``backfills`` and ``dropped`` hold only those that
-    change.
+    begin with it. ``lineages``, ``voids``, ``topologies``, ``scopes``, ``backfills`` and ``dropped`` hold only those
+    that change.
     """
 
     offset: int
